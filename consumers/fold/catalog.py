@@ -218,6 +218,8 @@ def _take_image(state: TableState, event: Event) -> None:
         return
     _mark_existing(state, event)
     _replace_list(state, event)
+    if state.kind != TRANSACTIONAL:
+        state.pending = []  # an event that did not tell the table's kind may have left some
     if event["image"] is not None:
         _set_image(state, event["image"], event["struct"], lo, hi, event["ordinal"])
 

@@ -205,6 +205,8 @@ class NaiveTables:
             return
         table.note_name(event)
         table.replace_list(event)
+        if table.kind != TRANSACTIONAL:
+            table.pending = set()
         if event["image"] is not None:
             table.set_image(event["image"], event["struct"], lo, hi, event["ordinal"])
 

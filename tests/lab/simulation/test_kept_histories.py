@@ -206,6 +206,13 @@ WAREHOUSE: dict[str, History] = {
         ("create", 0, 10),
         ("alter", 0, 0),
     ],
+    "a source that was started anew is told of a write of an external table, but not that it is external": [
+        ("create", 1, 10),
+        ("let", 1),
+        ("kill", 0, 0),
+        ("let", 2),
+        ("strange", 1, 4),
+    ],
     "the first drop of a set in a new epoch, of which there were some in the epoch before": [
         ("create", 0, 0),
         ("let", 1),
