@@ -123,6 +123,14 @@ def dropped_entry(lines: Mapping[str, Dropped], value: bytes) -> Entry | None:
     return entry
 
 
+def may_be_dropped(value: bytes, shard: str | None) -> bool:
+    """Whether a later line of ``shard`` may cover the tombstone in ``value``. None: there is no such shard."""
+    if shard is None:
+        return False
+    entry = decode_entry(value)
+    return entry.shard == shard and is_readable(entry.position)
+
+
 class Drops:
     """Which tombstones a state does without. ``lines``: of each table, by name and separator, as `drop_lines`."""
 

@@ -232,7 +232,7 @@ def _take_write(state: TableState, event: Event, head: Head) -> None:
     writers: set[tuple[int, int]] = set()  # a table without a list has none, whatever ids its name has from another one
     if state.kind == TRANSACTIONAL:
         writers = {*state.pending, *_writers(state, event["txn"], event["write_id"])}
-        if not event["write_id"] and _list_has_gaps(state, head):
+        if not event["write_id"] and (not state.ids.known or _list_has_gaps(state, head)):
             writers.add(UNKNOWN_WRITER)
     state.pending = sorted(writers)
     if event["image"] is not None:
@@ -249,6 +249,8 @@ def _writers(state: TableState, txn: int, write_id: int) -> Iterable[tuple[int, 
     if write_id:
         if write_id > state.ids.hwm:
             state.ids.allocate(txn, write_id)
+        if write_id > state.ids.hwm:  # too far above what is known, and so is who holds the ids between
+            return ((txn, write_id),)
         holder = state.ids.transaction_of(write_id)
         return () if holder is None else ((txn or holder, write_id),)
     if txn:
@@ -309,7 +311,7 @@ def _end_in_table(state: TableState, event: Event, head: Head, write_ids: list[i
         state.staged = [each for each in state.staged if each.txn != txn]
         if committed:
             _promote(state, staged, event)
-    elif committed and _list_has_gaps(state, head):
+    elif committed and state.kind == TRANSACTIONAL and _list_has_gaps(state, head):
         _await_image(state, event)  # what it staged may be lost
     if refused:
         state.ids.known = False

@@ -196,7 +196,7 @@ def fold_object(event: Event, lookup: Lookup, head: Head) -> CatalogChanges:
     state.ordinal = event["ordinal"]
     changes = _moved_set(event, hi, lookup, head)
     changes[key] = _encode(state)
-    if _is_gone(state):
+    if _is_gone(state) and state.write_ordinal == event["ordinal"]:
 
         def last(each: str) -> tuple[int, str] | None:
             found = state if each == name else _stored(lookup(object_key(kind, table_id, each)))

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Final, NamedTuple, Protocol
 
-from consumers.fold.backfills import Drops, whole_table
+from consumers.fold.backfills import Drops, may_be_dropped, whole_table
 from consumers.fold.entry import ABSENT, Entry
 from consumers.fold.state import Head
 from consumers.store.errors import StoreCorruptError
@@ -79,17 +79,20 @@ class Dropping:
     def to_drop(self, head: Head, frozen: Frozen) -> set[bytes]:
         """The keys that a commit of ``frozen``, with ``head``, leaves without an entry."""
         drops = Drops(head)
-        sweeps, left = dict(self._sweeps), set[bytes]()
+        sweeps = {table: sweep for table, sweep in self._sweeps.items() if whole_table(head, table) is not None}
+        left = set[bytes]()
         self._next = sweeps, left
         if not drops:
             return set()
         gone: dict[bytes, Entry] = {}
-        whole = {begin for begin in drops.lines if whole_table(head, begin[:-1].decode()) is not None}
+        whole = {
+            begin: found[0] for begin in drops.lines if (found := whole_table(head, begin[:-1].decode())) is not None
+        }
         for key, value in self._candidates(head, frozen, sweeps):
             entry = drops.entry(key, value)
             if entry is not None:
                 gone[key] = entry
-            elif key[: key.find(SEPARATOR) + 1] in whole:
+            elif may_be_dropped(value, whole.get(key[: key.find(SEPARATOR) + 1])):
                 left.add(key)
         self._note_last(gone)
         return set(gone)

@@ -29,6 +29,7 @@ _UNSORTED_MAX: Final = 2_048
 """Keys that a look at a range compares one by one. From there on all are sorted again, in a millisecond or two."""
 _GONE: Final = b""
 _OBJECTS: Final = CATALOG + OBJECT
+_AFTER_CATALOG: Final = bytes([CATALOG[0] + 1])
 
 
 def _is_marked(marks: Sequence[Sequence[bool]], number: int) -> bool:
@@ -49,6 +50,8 @@ class Memtable(Mapping[bytes, bytes]):
         """What it holds in memory besides entries and the frames of rows."""
         self.gone: set[bytes] = set()
         """What keys of objects begin with whose older entries are gone (`consumers.fold.objects.objects_prefix`)."""
+        self._objects: dict[bytes, set[bytes]] = {}
+        """What keys of objects begin with → those that were put."""
         self._segments: list[EntryColumns] = []
         self._sorted: list[bytes] = []
         """The first keys that were put. Nothing is sorted unless somebody asks for a range."""
@@ -62,6 +65,8 @@ class Memtable(Mapping[bytes, bytes]):
         if self.hints is not None:
             self.hints.note(entries)
         if not isinstance(entries, RowEntries):
+            if entries and min(entries) < _AFTER_CATALOG:
+                self._note_objects(entries)
             self.entries.update(entries)
             if gone:
                 self._remove(entries, gone)
@@ -80,8 +85,13 @@ class Memtable(Mapping[bytes, bytes]):
         beginnings = tuple(each for each in gone if each.endswith(b"\0"))
         if beginnings:
             self.gone.update(beginnings)
-            keys += [key for key in self.entries if key.startswith(beginnings) and key not in entries]
+            keys += [key for each in beginnings for key in self._objects.get(each, ()) if key not in entries]
         self.entries.update(dict.fromkeys(keys, _GONE))
+
+    def _note_objects(self, entries: Mapping[bytes, bytes]) -> None:
+        for key in entries:
+            if key.startswith(_OBJECTS):
+                self._objects.setdefault(_beginning(key), set()).add(key)
 
     def hides(self, key: bytes) -> bool:
         """Whether an older entry of ``key``, which has none here, is gone."""
@@ -101,13 +111,13 @@ class Memtable(Mapping[bytes, bytes]):
         return [segments[each // _SEGMENT_ROWS].begin if type(each) is int else each for each in found]  # type: ignore[misc]
 
     def between(self, start: bytes, end: bytes) -> list[bytes]:
-        """The keys with ``start`` ≤ key < ``end``, in no order. For one reader; another thread may put meanwhile."""
-        newest = self._newest(len(self._sorted))
-        if len(newest) > _UNSORTED_MAX:
-            newest += self._sorted
-            newest.sort()
-            self._sorted, newest = newest, []
+        """The keys with ``start`` ≤ key < ``end``, in no order. Other threads may put, or ask, meanwhile."""
         known = self._sorted
+        newest = self._newest(len(known))
+        if len(newest) > _UNSORTED_MAX:
+            newest += known
+            newest.sort()
+            self._sorted, known, newest = newest, newest, []
         found = known[bisect_left(known, start) : bisect_left(known, end)]
         found += [key for key in newest if start <= key < end]
         return found

@@ -261,8 +261,6 @@ class Rocks:
         """The keys whose entries ``entries`` makes go together, by what they begin with."""
         if not isinstance(entries, Memtable) or not entries.gone:
             return set()
-        if self._reopen_error is not None:
-            self.reopen()
         scanned = chain.from_iterable(self.scan(each, each[:-1] + b"\1") for each in sorted(entries.gone))
         return {key for key, _ in scanned if key not in entries.entries}
 
@@ -277,6 +275,11 @@ class Rocks:
             Checkpoint(self._current_db()).create_checkpoint(str(path))
         except Exception as error:
             raise store_error(error, str(path)) from error
+
+    def ensure_open(self) -> None:
+        """Opens the database if the last `reopen` could not. Raises as that."""
+        if self._reopen_error is not None:
+            self.reopen()
 
     def reopen(self) -> None:
         """Closes and opens the database, which ends RocksDB's background-error state. Reads wait meanwhile.

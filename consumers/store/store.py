@@ -332,6 +332,7 @@ class PartitionStore:
         frozen = self._frozen
         scratch = self.directory / SCRATCH_NAME
         try:
+            self._rocks.ensure_open()  # what follows reads
             gone = self.dropping.to_drop(self._frozen_head, self._frozen)
             beside = (
                 self.indexing.to_write(self._frozen.hints, self._frozen, self._frozen_offset) | self.dropping.note()

@@ -17,7 +17,10 @@ def read_table(metastore: Metastore, name: str, own_list: str | None) -> SourceT
     Raises `MetastoreError`, `ThriftError`, `HiveMessageError`.
     """
     lo = metastore.last_event()
-    listed = metastore.write_ids([name]).get(name.lower())
+    lists = metastore.write_ids([name])
+    if own_list is not None:  # a list of one open id may hide the reader's own
+        lists |= metastore.without_collapse(lists, metastore.transactions())
+    listed = lists.get(name.lower())
     table = metastore.table(name)
     position, hi = (Position.parse(f"{FLAVOR}/{event}") for event in (lo, metastore.last_event()))
     if table is None:

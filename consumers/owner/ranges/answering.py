@@ -147,12 +147,14 @@ async def _look(
     unordered = unranked(columns[skipped:]) if request.limit else ""
     if unordered and (request.after or not request.index):
         raise NotKnown(f"only the source knows the order of {unordered}")
-    known_since = changes_known(partition, head, table_of(request.leading), shard) if request.index else []
+    known_since: list[str] = []
     newest, newest_at = 0, b""
     rows: list[tuple[Rank, bytes, bytes]] = []
     after = rank(columns, request.after, skipped) if request.after and request.limit else None
     count = 0
     async for key, value in _live_entries(partition, head, request, shard, len(columns)):
+        if request.index and not known_since:  # not before the index is asked: what it finds may be of a commit since
+            known_since = changes_known(partition, head, table_of(request.leading), shard)
         kind, ordinal = HEAD.unpack_from(value)
         if ordinal > newest:
             newest, newest_at = ordinal, value
@@ -168,6 +170,8 @@ async def _look(
         ranked = rank(columns, key, skipped) if after is not None else ()
         if after is None or (ranked < after if request.descending else ranked > after):
             rows.append((ranked, key, value))
+    if request.index and not known_since:
+        known_since = changes_known(partition, head, table_of(request.leading), shard)
     if unordered and len(rows) > 1:
         raise NotKnown(f"only the source knows the order of {unordered}")
     lineage = partition.store.visible.lineages.get(shard)

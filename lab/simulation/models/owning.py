@@ -78,6 +78,9 @@ class MemoryRocks:
         """The first durable keys of entries of indexes that begin with ``start``."""
         return sorted(key for key in self.data if key.startswith(start))[:limit]
 
+    def ensure_open(self) -> None:
+        """It is never closed."""
+
     def ingest(
         self, entries: Mapping[bytes, bytes], _: Path, of_indexes: Mapping[bytes, bytes], gone: Set[bytes]
     ) -> int:

@@ -107,7 +107,7 @@ class NaiveObjects:
         held.ordinal = event["ordinal"]
         self._touch(event, hi)
         self.objects[key] = held
-        if held.is_gone:
+        if held.is_gone and held.write == here:
             self.drops[group] = drops
             self._note_drop(group, event["name"], drops)
 

@@ -218,7 +218,7 @@ class NaiveTables:
             table.pending = set()
         else:
             table.pending |= self._writers(table, event["txn"], event["write_id"])
-            if not event["write_id"] and self._has_lost(table, around):
+            if not event["write_id"] and (not table.known or self._has_lost(table, around)):
                 table.pending.add(UNKNOWN)
         if event["image"] is not None:
             lo, hi = event["lo"] or event["gtid"], event["hi"] or event["gtid"]
@@ -229,6 +229,8 @@ class NaiveTables:
         if write_id:
             if write_id > table.hwm:
                 table.allocate(txn, write_id)
+            if write_id > table.hwm:
+                return {(txn, write_id)}
             return {(txn or table.open[write_id], write_id)} if write_id in table.open else set()
         return {(holder, each) for each, holder in table.open.items() if not txn or holder in (txn, 0)}
 
@@ -271,7 +273,7 @@ class NaiveTables:
                     table.note_write(event)
                 else:
                     table.set_image(image, struct, event["gtid"], event["gtid"], ordinal)
-            elif committed and self._has_lost(table, around):
+            elif committed and table.kind == TRANSACTIONAL and self._has_lost(table, around):
                 table.note_write(event)
             if not all(agreed):
                 table.known, table.is_void = False, True

@@ -134,6 +134,7 @@ FOLLOWING: Final = (
         "external_table_waits_for_writers",
         "a write of an external table waits for all who have write ids under its name",
         always(fold_catalog._take_write, "any_state.kind == TRANSACTIONAL"),
+        never(fold_catalog._take_image, "any_state.kind != TRANSACTIONAL"),
     ),
     warehouse(
         "unfetched_object_is_forgotten",

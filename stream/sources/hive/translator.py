@@ -325,6 +325,8 @@ class HiveTranslator:
         freed = self._tables.pop(before, None)
         if freed is not None and freed.kind == "transactional":
             self._ids.drop(before)  # or the next table of that name would begin with them
+        # Ids that were allocated under the name before are not told of this table yet.
+        self._changed.update(txn for txn in self.holders(table.name).values() if txn in self._open)
         return [BindName(table.name, table.table_id, before)]
 
     def _forget(self, name: str, *, dropped: bool) -> list[Change]:

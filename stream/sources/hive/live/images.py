@@ -64,7 +64,7 @@ class Images:
                 self._publish_table(table, fetched, holders.get(name, {}), in_sweep=in_sweep)
             elif table is not None:
                 self._publish([VoidTable(name, one_line(f"it cannot be read: {table}"))])
-            elif gone := self._translator.forget(name):
+            elif not self._progress.sweeping and (gone := self._translator.forget(name)):
                 self._publish(gone)
 
     def _unknown_holders(self, fetched: Fetched, names: Iterable[str]) -> dict[str, dict[int, int]]:
