@@ -325,3 +325,25 @@ def test_before_its_first_marker_a_store_from_the_middle_calls_no_table_known() 
     for lineages, is_partial in (({}, True), (told, False)):
         changes = fold_catalog("TableImage", event, lambda _: None, Head(begin=5, lineages=lineages))
         assert decode_table(changes[table_key(7)]).partial == is_partial
+
+
+def test_a_writer_far_above_all_known_ids_is_waited_for() -> None:
+    """An id that is refused as a gap is no id that has ended: the image behind it is uncommitted."""
+    log = Log()
+    log.created()
+    log.image("written", txn=2, write_id=50_001)
+    log.image("image", b"v2", lo="HiveEvent/4", hi="HiveEvent/4", write_ids="d.t:50001:50001:50001:")
+    assert "pending" in log.table.waits_for()
+    log.end(2, 50_001)
+    assert log.table.waits_for() == ""
+
+
+def test_an_external_tables_image_ends_the_wait_for_writers() -> None:
+    """An event that does not show the table takes it for a transactional one."""
+    log = Log()
+    log.created()
+    log.alloc(1, 1)
+    log.image("written")
+    assert "pending" in log.table.waits_for()
+    log.image("image", b"v2", kind="external", lo="HiveEvent/4", hi="HiveEvent/4")
+    assert log.table.waits_for() == ""

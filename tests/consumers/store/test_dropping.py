@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from consumers.fold.entry import ABSENT, VALUE, decode_entry
 from consumers.store import dropping
 from consumers.store.dropping import NOTE, Dropping, LastDropped
-from consumers.store.errors import StoreCorruptError
+from consumers.store.errors import StoreCorruptError, StoreError, store_error
 from consumers.store.memtable import Memtable
+from consumers.store.rocks import Rocks
 from consumers.store.store import PartitionStore, StoreView
+from stream.wire.codec import encode
 from tests.consumers.fold.test_backfills import TABLE, begun, complete, topology
 from tests.consumers.histories import SHARD, event, frame, gtid, key, marker, start, value
 from tests.consumers.storing import crash
@@ -173,3 +176,66 @@ def test_a_damaged_note_is_a_damaged_store(tmp_path: Path) -> None:
         store._rocks.ingest(Memtable(), tmp_path / "x.sst", {NOTE: b"{}"})
     with pytest.raises(StoreCorruptError, match="dropped"):
         open_at(tmp_path)
+
+
+def test_a_store_commits_again_after_it_could_not_be_opened_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What looks for tombstones reads before the ingest, which used to be the one to open the database."""
+
+    def fail(*_: Any) -> None:
+        raise store_error(OSError(24, "Too many open files"), str(tmp_path))
+
+    with closing(open_at(tmp_path)) as store:
+        fold(store, *WHOLE)
+        store.commit()
+        fold(store, deleted(1, first=31))
+        store.commit()
+        fold(store, value(50, b"{}", 32), marker(32))
+        with monkeypatch.context() as trouble:
+            trouble.setattr(Rocks, "_open", fail)
+            with pytest.raises(StoreError):
+                store._rocks.reopen()
+            with pytest.raises(StoreError):
+                store.commit()
+        assert store.commit() is not None
+        assert held(store) == set(range(MANY)) - {1}
+
+
+def test_tombstones_that_no_line_will_cover_are_not_looked_at_again(tmp_path: Path) -> None:
+    """Those of a shard that was succeeded: each commit would look for all of them."""
+    other = "shop/new"
+    topology_of = {"shard": other, "epoch": 1, "ordinal": 1, "shards": [other]}
+    with closing(open_at(tmp_path)) as store:
+        fold(store, start(), topology(SHARD), marker(1), deleted(*range(5), first=2), marker(7))
+        store.commit()
+        fold(
+            store,
+            encode("Topology", {**topology_of, "ancestors": [{"shard": SHARD, "epoch": 1}], "succeeded": []}),
+            start(shard=other),
+            event("TableBackfill", 2, shard=other, table=TABLE, complete=False),
+            frame([(key(9), VALUE, b"{}", 3)], shard=other),
+            event("TableBackfill", 4, shard=other, table=TABLE, complete=True),
+            marker(4, shard=other),
+        )
+        store.commit()
+        assert store.dropping._left == set()
+        assert store.dropping._sweeps[TABLE].is_over
+
+
+def test_two_readers_of_one_memtable_do_not_sort_its_keys_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lists are answered in threads. Keys that are there twice would hide as many others."""
+    memtable = Memtable()
+    memtable.put({b"s.t\0%06d" % number: b"v" for number in range(5_000)})
+    look, others = memtable._newest, [1]
+
+    def look_beside_another(without: int) -> list[bytes]:
+        found = look(without)
+        if others.pop() if others else 0:
+            memtable.between(b"", b"\xff")
+        return found
+
+    monkeypatch.setattr(memtable, "_newest", look_beside_another)
+    assert len(memtable.between(b"", b"\xff")) == 5_000
+    assert len(memtable.between(b"", b"\xff")) == 5_000
+    assert len(memtable._sorted) == 5_000
