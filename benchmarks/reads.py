@@ -74,7 +74,11 @@ def measured_batches(deployed: Deployment, keyspace: str, keys: int, seconds: fl
         raise AssertionError(f"{found['not_fresh']} batches were not fresh from the cache")
     rows = BATCH * found["answered"]
     used = {name: after - before[name] for name, after in deployed.processor_seconds().items()}
-    return {"rows": rows, **{f"{name}_rows_s": rows / max(spent, 1e-9) for name, spent in used.items()}}
+    return {
+        "rows": rows,
+        "not_fresh": found["not_fresh"],
+        **{f"{name}_rows_s": rows / max(spent, 1e-9) for name, spent in used.items()},
+    }
 
 
 class Writing:
