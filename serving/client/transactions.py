@@ -28,8 +28,12 @@ class Listed(NamedTuple):
 class TransactionState:
     """What a transaction has fetched and written, and the plans of its reads. Threads and tasks may share it."""
 
-    def __init__(self, session: SessionState, txn: int, catalog: str, lists: ListsAnswer) -> None:
+    def __init__(
+        self, session: SessionState, run: Callable[[Plan[Any]], Any], txn: int, catalog: str, lists: ListsAnswer
+    ) -> None:
+        """``run``: runs a plan as the session does, or gives what is awaited for that."""
         self.session = session
+        self._run = run
         self.txn = txn
         """Its number at the metastore; 0: it only reads."""
         self.catalog = catalog
@@ -143,12 +147,6 @@ def with_own(listed: ValidWriteIdList, own: int) -> ValidWriteIdList:
 class CatalogTransaction(TransactionState):
     """A transaction of a `Session`: `Session.begin`. Its reads raise `ClientError`."""
 
-    def __init__(
-        self, session: SessionState, run: Callable[[Plan[Any]], Any], txn: int, catalog: str, lists: ListsAnswer
-    ) -> None:
-        super().__init__(session, txn, catalog, lists)
-        self._run = run
-
     listed = blocking(TransactionState.plan_listed)
     get_table = blocking(TransactionState.plan_table)
     get_partitions = blocking(TransactionState.plan_partitions)
@@ -165,17 +163,6 @@ class CatalogTransaction(TransactionState):
 
 class AsyncCatalogTransaction(TransactionState):
     """`CatalogTransaction` for asyncio."""
-
-    def __init__(
-        self,
-        session: SessionState,
-        run: Callable[[Plan[Any]], Awaitable[Any]],
-        txn: int,
-        catalog: str,
-        lists: ListsAnswer,
-    ) -> None:
-        super().__init__(session, txn, catalog, lists)
-        self._run = run
 
     listed = awaiting(TransactionState.plan_listed)
     get_table = awaiting(TransactionState.plan_table)
