@@ -48,6 +48,7 @@ class Case:
     """Whether each key changes four times, or comes once."""
     indexes: int = 0
     """How many the store keeps."""
+    commit_rows: int = COMMIT_ROWS
 
 
 INDEXES: Final = (Index(TABLE, ("version",)), Index(TABLE, ("owner",)))
@@ -60,6 +61,8 @@ CASES: Final = {
     "own, keys once": Case(OWN, 4, repeats=False),
     "1 x 50, keys once": Case(1, 50, repeats=False),
     "own": Case(OWN, 4),
+    "own, small commits": Case(OWN, 4, commit_rows=10_000),
+    "own, small commits, 4 shards": Case(OWN, 4, shards=4, commit_rows=10_000),
     "own, an index": Case(OWN, 4, indexes=1),
     "own, keys once, an index": Case(OWN, 4, repeats=False, indexes=1),
 }
@@ -125,7 +128,7 @@ def measure(case: Case) -> dict[str, float]:
             folding += thread_time() - began
             if rejections:
                 raise AssertionError(rejections[:3])
-            if store.pending_rows >= COMMIT_ROWS or number == len(polls):
+            if store.pending_rows >= case.commit_rows or number == len(polls):
                 began = thread_time()
                 store.commit()
                 committing += thread_time() - began
@@ -173,7 +176,7 @@ def main() -> None:
             for _ in range(given.rounds):
                 for root, path in roots.items():
                     found[root].append(_in_child(name, path))
-            print(f"{name:24}", _line(found), flush=True)
+            print(f"{name:28}", _line(found), flush=True)
 
 
 def _line(found: dict[str, list[dict[str, Any]]]) -> str:

@@ -190,19 +190,23 @@ def _dropped_by_others(head: Head, shard: str) -> tuple[bytes, ...]:
 
 def _are_apart(state: PartitionState, parts: list[tuple[list[bytes], EntryColumns]]) -> bool:
     """Whether each key has an entry of its own shard or none, here and before. Then no two shards are to be ordered."""
-    seen: set[bytes] = set()
+    new: set[bytes] = set()
     count = 0
     for keys, built in parts:
         own = dict.fromkeys(keys)
         lined = _dropped_by_others(state.head, built.shard[:-1].decode())
         if lined and any(map(methodcaller("startswith", lined), own)):
             return False
-        seen.update(own)
-        count += len(own)
-        if len(seen) < count:
+        unknown = state.writers.unknown(own, built.shard)
+        if unknown is None:
             return False
-        shard, at = built.shard, PREFIX.size
-        for begin in state.begins(list(own)):
-            if begin is not None and not begin.startswith(shard, at):
+        new.update(unknown)
+        count += len(unknown)
+        if len(new) < count:
+            return False
+        for begin in state.begins(unknown) if unknown else ():
+            if begin is not None and not begin.startswith(built.shard, PREFIX.size):
                 return False
+    for keys, built in parts:
+        state.writers.learn(keys, built.shard)
     return True

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, NamedTuple
 
 FOLD_VERSION = 9
@@ -177,6 +178,37 @@ class Changes(NamedTuple):
         entries.update(self.entries)
 
 
+WRITERS_MAX = 1 << 16
+"""Keys of a partition whose writer is kept in memory: about 10 MB."""
+
+
+class Writers:
+    """Which shard alone may have an entry of a key, of the keys seen last. It saves looking them up for each run."""
+
+    def __init__(self) -> None:
+        self._shards: dict[bytes, bytes] = {}
+
+    def unknown(self, keys: Iterable[bytes], shard: bytes) -> list[bytes] | None:
+        """The keys of which nothing is known; None if another shard is known to have one of them."""
+        found = [(key, self._shards.get(key)) for key in keys]
+        if any(known is not None and known != shard for _, known in found):
+            return None
+        return [key for key, known in found if known is None]
+
+    def learn(self, keys: Iterable[bytes], shard: bytes) -> None:
+        """Each of ``keys`` has an entry of ``shard`` or none. The oldest keys make room."""
+        kept = self._shards
+        kept.update(dict.fromkeys(keys, shard))
+        for key in list(islice(kept, max(0, len(kept) - WRITERS_MAX))):
+            del kept[key]
+
+    def forget(self, keys: Iterable[bytes]) -> None:
+        """The entries of ``keys`` may be any shard's now."""
+        if self._shards:
+            for key in keys:
+                self._shards.pop(key, None)
+
+
 @dataclass(slots=True)
 class PartitionState:
     """The state of one partition as the fold sees it: its head, and a look-up of entries."""
@@ -184,6 +216,7 @@ class PartitionState:
     head: Head
     lookup: Lookup
     look_up_begins: Callable[[list[bytes]], list[bytes | None]] | None = None
+    writers: Writers = field(default_factory=Writers)
 
     def begins(self, keys: list[bytes]) -> list[bytes | None]:
         """How the entry of each row key begins, at least up to its shard; None if it has none."""
@@ -192,6 +225,8 @@ class PartitionState:
     def apply(self, changes: Changes) -> None:
         """Applies the changes to the head. The caller must have made the entries visible to ``lookup`` before."""
         head = self.head
+        if isinstance(changes.entries, dict):  # of the plain fold: by column, each key stays its shard's
+            self.writers.forget(changes.entries)
         if changes.voids:
             head.voids.update(changes.voids)
         if changes.layout:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import suppress
 from itertools import pairwise
-from typing import Any
 from unittest.mock import patch
 
 from hypothesis import assume, example, given, settings
@@ -98,7 +97,7 @@ def damaged(draw: st.DrawFn) -> bytes:
 messages = st.lists(st.one_of(frames, frames, frames, damaged(), st.none(), st.binary(max_size=4)), max_size=25)
 
 
-def _one_by_one(records: Records) -> Outcome:
+def one_by_one(records: Records) -> Outcome:
     entries: dict[bytes, bytes] = {}
     state = PartitionState(Head(), entries.get)
     dead = []
@@ -126,7 +125,7 @@ def _together(records: Records, cuts: set[int]) -> Outcome:
     return entries.built(), head_entries(state.head), dead
 
 
-def _by_column(records: Records, cuts: set[int]) -> Outcome:
+def by_column(records: Records, cuts: set[int]) -> Outcome:
     """As `_together`, with every run of frames folded by column that can be."""
     with patch.object(columns, "RUN_BYTES_MIN", 0):
         return _together(records, cuts)
@@ -147,20 +146,20 @@ def test_batches_of_any_size_fold_to_the_same_bytes_as_single_messages(
     """The folded state is a function of the log's prefix, however it was cut into batches, and nothing raises."""
     records = [(number * step, message) for number, message in enumerate([start(), *history])]
     try:
-        expected = _one_by_one(records)
+        expected = one_by_one(records)
     except NewerWireError:
         assume(False)  # the damage made a marker of a newer version: the fold stops before it
     assert _together(records, cuts) == expected
-    assert _by_column(records, cuts) == expected
+    assert by_column(records, cuts) == expected
 
 
 @settings(max_examples=400, deadline=None)
 @given(st.lists(rows.map(lambda row: (*row[:3], row[3] + 1)), min_size=1, max_size=6), small)
-def test_a_frame_folds_as_its_rows_would_one_by_one(cells: list[tuple[bytes, int, bytes, int]], before: int) -> None:
+def test_a_frame_folds_as_its_rows_wouldone_by_one(cells: list[tuple[bytes, int, bytes, int]], before: int) -> None:
     """The state does not depend on how a publisher groups rows into frames."""
     begin = [(0, start()), (1, value(2, b"before", before + 1))]
     whole = _together([*begin, (2, frame(cells))], set())
-    single = _one_by_one([*begin, *((2 + at, frame([row])) for at, row in enumerate(cells))])
+    single = one_by_one([*begin, *((2 + at, frame([row])) for at, row in enumerate(cells))])
     assert whole[0] == single[0]
     assert [code for _, code in whole[2]] == [code for _, code in single[2]]
     assert whole[1][lineage_key(SHARD)] == single[1][lineage_key(SHARD)]
@@ -178,11 +177,11 @@ def test_so_it_does_over_the_entries_of_another_shard(
     begin += [(3 + at, frame([(key(at), VALUE, b"other", 5 + at)], shard=other)) for at in sorted(held)]
     at = 3 + len(begin) + max(held, default=0)
     whole = _together([*begin, (at, frame(cells))], set())
-    single = _one_by_one([*begin, *((at + more, frame([row])) for more, row in enumerate(cells))])
+    single = one_by_one([*begin, *((at + more, frame([row])) for more, row in enumerate(cells))])
     assert whole[0] == single[0]
 
 
-def test_large_runs_are_folded_by_column() -> None:
+def test_large_runs_are_foldedby_column() -> None:
     """A run of large frames, of different sizes and kinds of GTIDs, and the marker after it are one step."""
     image, ordinal = b"x" * 1_000, 1
     records: Records = []
@@ -200,10 +199,10 @@ def test_large_runs_are_folded_by_column() -> None:
     state.apply(fold_message(state, 0, start()))
     with patch.object(columns, "RUN_BYTES_MIN", 10_000):
         assert [changes.messages for changes in fold_messages(state, records[1:])] == [6]
-        assert _together(records, set()) == _one_by_one(records)
+        assert _together(records, set()) == one_by_one(records)
 
 
-def test_a_frame_of_another_form_does_not_end_the_reading_by_column() -> None:
+def test_a_frame_of_another_form_does_not_end_the_readingby_column() -> None:
     """The frames before it and most of those after it are still folded by column."""
     odd = frame([(key(3), VALUE, b"x", 12)], positions=[gtid(99)])
     records: Records = [(at, value(at % 4, b"x" * 40, at + 1)) for at in range(1, 11)]
@@ -214,7 +213,7 @@ def test_a_frame_of_another_form_does_not_end_the_reading_by_column() -> None:
         steps = [(changes.messages, type(changes.entries)) for changes in fold_messages(state, records)]
     assert steps[0] == (10, columns.RowEntries)
     assert steps[-1][1] is columns.RowEntries
-    assert _by_column([(0, start()), *records], set()) == _one_by_one([(0, start()), *records])
+    assert by_column([(0, start()), *records], set()) == one_by_one([(0, start()), *records])
 
 
 def _steps(records: Records, size_min: int = 0) -> tuple[list[tuple[int, bool]], Outcome]:
@@ -255,7 +254,7 @@ def test_markers_between_frames_do_not_end_a_run() -> None:
     records = _batches(20, (SHARD, "shop/1", "shop/2"))
     steps, found = _steps(records)
     assert steps == [(1, False)] * 5 + [(180, True)]
-    assert found == _one_by_one(records)
+    assert found == one_by_one(records)
     assert found[2] == []
 
 
@@ -265,7 +264,7 @@ def test_state_records_between_frames_do_not_end_a_run() -> None:
     records.insert(4, (13, encode("SourceState", STATE)))
     steps, found = _steps(records)
     assert steps == [(1, False), (10, True)]
-    assert found == _one_by_one(records)
+    assert found == one_by_one(records)
 
 
 def test_a_row_that_is_not_above_the_marker_before_it_is_compared() -> None:
@@ -274,7 +273,7 @@ def test_a_row_that_is_not_above_the_marker_before_it_is_compared() -> None:
     records += [(40, marker(50)), (41, value(1, b"late", 40)), (42, value(1, b"new", 51)), (43, marker(51))]
     steps, found = _steps(records)
     assert steps[:2] == [(1, False), (10, True)]
-    assert found == _one_by_one(records)
+    assert found == one_by_one(records)
     assert decode_entry(found[0][key(1)]).image == b"new"
 
 
@@ -287,7 +286,7 @@ def test_a_marker_after_a_frame_that_is_folded_otherwise_moves_nothing_before_it
         records[at:] = [(26, odd), (27, marker(2_000)), (28, value(1, b"y", 2_001))]
         steps, found = _steps(records)
         assert (at - (1 if len(shards) == 1 else 3), True) in steps
-        assert found == _one_by_one(records)
+        assert found == one_by_one(records)
         entries = Memtable()
         state = PartitionState(Head(), entries.get)
         with patch.object(columns, "RUN_BYTES_MIN", 0):
@@ -305,7 +304,7 @@ def test_a_marker_in_a_run_ends_the_wait_of_voids() -> None:
     records += [(34, value(4, b"b", 9)), (35, marker(9))]
     steps, found = _steps(records)
     assert steps == [(1, False), (6, True), (1, False), (6, True)]
-    assert found == _one_by_one(records)
+    assert found == one_by_one(records)
 
 
 def test_a_marker_that_is_rejected_is_a_message_of_its_own() -> None:
@@ -315,7 +314,7 @@ def test_a_marker_that_is_rejected_is_a_message_of_its_own() -> None:
         if offset == 28:
             records[at] = (offset, marker(11, continuity=77, previous=76))
     steps, found = _steps(records)
-    assert found == _one_by_one(records)
+    assert found == one_by_one(records)
     assert found[2] == [(28, "log_gap"), (32, "log_gap")]
     assert steps[:2] == [(1, False), (14, True)]
     assert steps[-1][1]
@@ -332,7 +331,7 @@ def test_markers_that_are_all_rejected_cost_few_tries() -> None:
     with patch.object(columns, "gather", wraps=runs.gather) as gather:
         found = _steps(records)[1]
     assert len(found[2]) == 398
-    assert found == _one_by_one(records)
+    assert found == one_by_one(records)
     assert gather.call_count < 60
 
 
@@ -349,78 +348,6 @@ def test_a_marker_of_a_newer_version_stops_the_fold_before_it() -> None:
     assert state.head.offset < 30
 
 
-def test_shards_that_share_a_partition_are_folded_by_column_while_they_keep_apart() -> None:
-    """One step for both, with one look-up; a key that the other shard has written is left to the plain fold."""
-    other = "shop/1"
-    records: Records = [(0, start()), (1, topology(SHARD, other)), (2, start(shard=other))]
-    for at in range(3, 40):
-        shard = (SHARD, other)[at % 2]
-        records.append((at, frame([(key(at % 8), VALUE, b"x" * 40, at)], shard=shard)))
-    entries, asked = Memtable(), list[list[bytes]]()
-
-    def begins(keys: list[bytes]) -> list[bytes | None]:
-        asked.append(keys)
-        return entries.begins(keys)
-
-    state = PartitionState(Head(), entries.get, begins)
-
-    def fold(some: Records) -> list[int]:
-        steps = []
-        with patch.object(columns, "RUN_BYTES_MIN", 1_000):
-            for changes in fold_messages(state, some):
-                entries.put(changes.entries, changes.gone)
-                state.apply(changes)
-                steps.append(changes.messages)
-        return steps
-
-    assert fold(records) == [1, 1, 1, 37]
-    assert [sorted(keys) for keys in asked] == [sorted(map(key, (1, 3, 5, 7))), sorted(map(key, (0, 2, 4, 6)))]
-    meeting: Records = [
-        (at, frame([(key(at % 7), VALUE, b"y" * 40, at)], shard=(SHARD, other)[at % 2])) for at in range(40, 80)
-    ]
-    assert max(fold(meeting)) < 40
-    assert (entries.built(), head_entries(state.head), []) == _one_by_one([*records, *meeting])
-
-
-def _two_shards(frames: list[tuple[str, bytes]]) -> tuple[Records, Records]:
-    """Beginnings of two shards, and ``frames``; offsets have gaps, as Kafka's transactions leave them."""
-    other = "shop/1"
-    begin: Records = [(0, start()), (1, topology(SHARD, other)), (2, start(shard=other))]
-    return begin, [(10 + 10 * at, message) for at, (_, message) in enumerate(frames)]
-
-
-def test_what_is_folded_by_column_is_a_prefix_of_the_log() -> None:
-    """Also if a frame of one shard is left to the plain fold, and frames of the other shard follow it."""
-    frames = []
-    for at in range(12):
-        shard = (SHARD, "shop/1")[at % 2]
-        more: dict[str, Any] = {"positions": [gtid(99)]} if at == 6 else {}
-        frames.append((shard, frame([(key(at), VALUE, b"x" * 40, at + 2)], shard=shard, **more)))
-    begin, records = _two_shards(frames)
-    state = PartitionState(Head(), lambda _: None)
-    for offset, message in begin:
-        assert message is not None
-        state.apply(fold_message(state, offset, message))
-    with patch.object(columns, "RUN_BYTES_MIN", 0):
-        changes = next(iter(fold_messages(state, records)))
-    assert isinstance(changes.entries, columns.RowEntries)
-    assert (changes.messages, changes.offset) == (6, records[5][0] + 1)
-    assert set(changes.entries) == set(map(key, range(6)))
-    assert _by_column([*begin, *records], set()) == _one_by_one([*begin, *records])
-
-
-def test_shards_that_begin_the_same_key_in_one_run_are_compared() -> None:
-    """Neither has an entry before the run, so only the run itself tells that they meet."""
-    frames = []
-    for at in range(6):
-        shard = (SHARD, "shop/1")[at % 2]
-        frames.append((shard, frame([(key(at // 2), VALUE, b"x" * 40, at + 2)], shard=shard)))
-    begin, records = _two_shards(frames)
-    found = _by_column([*begin, *records], set())
-    assert found == _one_by_one([*begin, *records])
-    assert decode_entry(found[0][key(1)]).kind == VOID
-
-
 def test_rows_carry_the_tag_of_their_transaction() -> None:
     """That holds even if a transaction has no rows and the columns happen to have equal lengths."""
     both = [(key(1), VALUE, b"a", 2), (key(2), VALUE, b"b", 3)]
@@ -432,7 +359,7 @@ def test_records_that_were_folded_before_are_skipped() -> None:
     """After a restart the consumer may be given records again that the store's offset has passed."""
     records: Records = [(offset, value(offset, b"x", offset + 2)) for offset in range(6)]
     again: Records = [(0, start()), *records[1:4], *records[2:]]
-    assert _together(again, set()) == _one_by_one([(0, start()), *records[1:]])
+    assert _together(again, set()) == one_by_one([(0, start()), *records[1:]])
 
 
 @settings(max_examples=400, deadline=None)
