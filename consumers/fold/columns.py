@@ -192,6 +192,7 @@ def _are_apart(state: PartitionState, parts: list[tuple[list[bytes], EntryColumn
     """Whether each key has an entry of its own shard or none, here and before. Then no two shards are to be ordered."""
     new: set[bytes] = set()
     count = 0
+    learnt = []
     for keys, built in parts:
         own = dict.fromkeys(keys)
         lined = _dropped_by_others(state.head, built.shard[:-1].decode())
@@ -200,6 +201,7 @@ def _are_apart(state: PartitionState, parts: list[tuple[list[bytes], EntryColumn
         unknown = state.writers.unknown(own, built.shard)
         if unknown is None:
             return False
+        learnt.append((unknown, built.shard))
         new.update(unknown)
         count += len(unknown)
         if len(new) < count:
@@ -207,6 +209,6 @@ def _are_apart(state: PartitionState, parts: list[tuple[list[bytes], EntryColumn
         for begin in state.begins(unknown) if unknown else ():
             if begin is not None and not begin.startswith(built.shard, PREFIX.size):
                 return False
-    for keys, built in parts:
-        state.writers.learn(keys, built.shard)
+    for unknown, shard in learnt:
+        state.writers.learn(unknown, shard)
     return True

@@ -7,7 +7,7 @@ can be compared byte for byte. `head_entries` encodes the head, `read_head` deco
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, NamedTuple
@@ -188,12 +188,13 @@ class Writers:
     def __init__(self) -> None:
         self._shards: dict[bytes, bytes] = {}
 
-    def unknown(self, keys: Iterable[bytes], shard: bytes) -> list[bytes] | None:
+    def unknown(self, keys: Collection[bytes], shard: bytes) -> list[bytes] | None:
         """The keys of which nothing is known; None if another shard is known to have one of them."""
-        found = [(key, self._shards.get(key)) for key in keys]
-        if any(known is not None and known != shard for _, known in found):
+        found = list(map(self._shards.get, keys))
+        known = set(found)
+        if not known <= {None, shard}:
             return None
-        return [key for key, known in found if known is None]
+        return [key for key, writer in zip(keys, found, strict=True) if writer is None] if None in known else []
 
     def learn(self, keys: Iterable[bytes], shard: bytes) -> None:
         """Each of ``keys`` has an entry of ``shard`` or none. The oldest keys make room."""
