@@ -1,4 +1,4 @@
-"""Runs ``freshet consume`` and ``freshet serve`` as processes, for the measurements that need them."""
+"""Runs ``freshet consume``, ``freshet serve`` and a source as processes, for the measurements that need them."""
 
 from __future__ import annotations
 
@@ -24,14 +24,19 @@ TIMEOUT_S: Final = 120.0
 
 @dataclass(slots=True)
 class Deployment:
-    """One consumer and optionally one front for ``keyspaces``, with their data in ``directory``."""
+    """One consumer, and perhaps a front and a source, for ``keyspaces``, with their data in ``directory``.
+
+    ``more``: further lines of the settings file.
+    """
 
     directory: Path
     kafka: KafkaCluster
     keyspaces: tuple[str, ...]
     workers: int = 1
+    more: str = ""
     consumer: ServerProcess | None = None
     front: ServerProcess | None = None
+    source: ServerProcess | None = None
     owner: str = ""
     log: Path = field(init=False)
     _log_at: int = 0
@@ -43,7 +48,7 @@ class Deployment:
         sections = [f"[kafka]\nbootstrap = {json.dumps(self.kafka.bootstrap)}\n[serve]\nport = {self._front_port}\n"]
         sections += [f'[keyspaces.{name}]\nkind = "rows"\npartitions = 4\n' for name in self.keyspaces]
         head = f"data_dir = {json.dumps(str(self.directory / 'stores'))}\n"
-        (self.directory / "freshet.toml").write_text(head + "".join(sections))
+        (self.directory / "freshet.toml").write_text(head + "".join(sections) + self.more)
 
     @property
     def url(self) -> str:
@@ -68,15 +73,20 @@ class Deployment:
         while not self._front_ready():
             self._check(self.front, began)
 
+    def start_source(self, keyspace: str) -> ServerProcess:
+        """Starts the keyspace's source, of MariaDB."""
+        self.source = self._start("source", self.directory / "source.log", "mariadb", "--keyspace", keyspace)
+        return self.source
+
     def _front_ready(self) -> bool:
         try:
             return httpx2.get(f"{self.url}/readyz", timeout=2).status_code == httpx2.codes.OK
         except httpx2.HTTPError:
             return False
 
-    def _start(self, command: str, log: Path) -> ServerProcess:
+    def _start(self, command: str, log: Path, *words: str) -> ServerProcess:
         config = str(self.directory / "freshet.toml")
-        line = [sys.executable, "-m", "freshet", "--config", config, "--log-format", "json", command]
+        line = [sys.executable, "-m", "freshet", "--config", config, "--log-format", "json", command, *words]
         if command == "consume" and self.workers > 1:
             line += ["--workers", str(self.workers)]
         environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
@@ -110,8 +120,8 @@ class Deployment:
         return float(psutil.Process(self.consumer.pid).memory_info().rss / 1e6)
 
     def processor_seconds(self) -> dict[str, float]:
-        """Processor time of the front and of the consumer until now."""
-        running = {"front": self.front, "owner": self.consumer}
+        """Processor time of each process until now."""
+        running = {"front": self.front, "owner": self.consumer, "source": self.source}
         times = {name: psutil.Process(each.pid).cpu_times() for name, each in running.items() if each is not None}
         return {name: each.user + each.system for name, each in times.items()}
 
@@ -127,8 +137,8 @@ class Deployment:
         raise AssertionError("the consumer did not commit in time")
 
     def stop(self) -> None:
-        """Stops both processes."""
-        for process in (self.front, self.consumer):
+        """Stops all processes."""
+        for process in (self.front, self.source, self.consumer):
             if process is not None:
                 process.stop()
 
