@@ -229,6 +229,11 @@ class SimulatedSocket:
         """The socket itself: it can be read like a file."""
         return self
 
+    def peek(self, size: int) -> bytes:
+        """Up to ``size`` of the bytes that are there already. They stay there."""
+        self._connection.proceed()
+        return bytes(self._connection.out[:size]) if self._is_open and self._has(1) else b""
+
     def read(self, size: int) -> bytes:
         """Exactly ``size`` bytes, or fewer if the connection has ended. Raises TimeoutError."""
         connection = self._connection

@@ -151,7 +151,7 @@ BACKFILL: Final = (
     rows(
         "chunk_published_early",
         "a chunk is published before the source has read as far as it may reach",
-        always(Backfill.step, "has_reached(any_chunk.hi)"),
+        always(Backfill.step, "binlog.has_reached(any_chunk.hi)"),
     ),
     rows(
         "chunk_from_before_the_noting",

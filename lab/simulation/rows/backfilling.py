@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from itertools import count
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from lab.simulation.rows.source import CHOICES, SLOTS, SLOTS_A_SHARD, SimulatedSource, image_of
 from stream.sources.mariadb.backfill.plan import Chunk
@@ -43,6 +43,10 @@ class SimulatedReading:
         """The chunk to publish next."""
         return self._ahead[0] if self._ahead else None
 
+    def wait(self, _seconds: float) -> bool:
+        """Whether there is one: a history reads them itself."""
+        return bool(self._ahead)
+
     def take(self) -> None:
         """It is published."""
         self._ahead.popleft()
@@ -73,6 +77,17 @@ def _chunk(source: SimulatedSource, wanted: Wanted, after: Any, behind: int) -> 
         rows = (RowChange(SLOTS[found].key, VALUE, history.state(found, at) or image_of(0)),)
     lo, hi = (GtidPosition.parse(history.positions[each]) for each in (max(at - behind, 0), history.end))
     return Chunk(wanted.described, rows, lo, hi, None if found is None else list(SLOTS[found].values))
+
+
+class ReadTo(NamedTuple):
+    """A binlog that was read to a position, and has no more."""
+
+    position: GtidPosition
+    has_more: bool = False
+
+    def has_reached(self, position: GtidPosition) -> bool:
+        """Whether it was read as far."""
+        return self.position.covers(position)
 
 
 class FramedBackfill:
@@ -107,5 +122,5 @@ class FramedBackfill:
         self.run.begin_epoch(point)
 
     def step(self, position: str, timestamp: int) -> None:
-        """As `MariaDBSource._go_on_with_backfill`."""
-        self.run.step(position, timestamp, GtidPosition.parse(position).covers)
+        """As `MariaDBSource` between two transactions."""
+        self.run.step(position, timestamp, ReadTo(GtidPosition.parse(position)))

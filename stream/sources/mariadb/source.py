@@ -277,7 +277,8 @@ class MariaDBSource:
                         publisher.flush()  # raises if the publisher was lost meanwhile
                         watch.check(progress.position, reader.last_heartbeat)
                         self._stamp(publisher, reader, watch)
-                    self._go_on_with_backfill(progress, reader)
+                    if self._backfill is not None and not progress.partial_gtid:
+                        self._backfill.step_while_idle(progress.position, progress.timestamp, reader)
                     continue
                 watch.event_received()
                 if watch.is_check_due():
@@ -294,7 +295,8 @@ class MariaDBSource:
                 if partly_out:
                     progress.partial_gtid = ""
                     self._describe(publisher, schema, progress)
-                self._go_on_with_backfill(progress, reader)
+                if self._backfill is not None and not progress.partial_gtid:
+                    self._backfill.step(progress.position, progress.timestamp, reader)
         finally:
             self._reader = None
             dump.close()
@@ -308,10 +310,6 @@ class MariaDBSource:
             publisher.annotate({HELD: held})  # not later: a state with the transaction must have these words
             self._held = held
         publisher.publish(transaction)
-
-    def _go_on_with_backfill(self, progress: Progress, reader: BinlogReader) -> None:
-        if self._backfill is not None and not progress.partial_gtid:
-            self._backfill.step(progress.position, progress.timestamp, reader.has_reached)
 
     def _stamp(self, publisher: PublisherLike, reader: BinlogReader, watch: DumpWatch) -> None:
         """Pass the server's clock on once everything that it had committed by then is given to the publisher."""

@@ -23,7 +23,7 @@ from stream.sources.mariadb.selected_rows import canonical_key, canonical_row, q
 from stream.wire.events import RowChange, SourceTransaction, VoidTable
 from tests.patience import PATIENCE_S
 
-_server_ids = itertools.count(70_000 + int(time.time()) % 10_000)
+SERVER_IDS = itertools.count(70_000 + int(time.time()) % 10_000)
 
 
 def settings_of(address: Any) -> ConnectionSettings:
@@ -73,7 +73,7 @@ class Source:
     ) -> list[SourceTransaction]:
         """Everything from ``start`` (else from `begin`) to the server's present position."""
         end = end or self.position()
-        dump = BinlogDump(self.settings, (start or self.start).removeprefix("MariaDB/"), next(_server_ids))
+        dump = BinlogDump(self.settings, (start or self.start).removeprefix("MariaDB/"), next(SERVER_IDS))
         reader = BinlogReader(dump, self.schema, start or self.start, spill_bytes)
         found = []
         deadline = time.monotonic() + PATIENCE_S

@@ -70,6 +70,11 @@ class ChunkReading:
         """The chunk to publish next, once it is read."""
         return self._ahead[0] if self._ahead else None
 
+    def wait(self, seconds: float) -> bool:
+        """Wait for the `first` chunk, or for an error. Returns whether there is one."""
+        with self._changed:
+            return self._changed.wait_for(lambda: bool(self._ahead or self.failed), seconds)
+
     def take(self) -> None:
         """The `first` chunk is published."""
         with self._changed:
@@ -132,9 +137,11 @@ class ChunkReading:
         with self._changed:
             if self._wanted is of:
                 self._ahead.append(chunk)
+                self._changed.notify_all()
         return len(chunk.rows) / self._rows_per_s if self._rows_per_s else 0.0
 
     def _fail(self, of: Wanted, error: MariaDBError) -> None:
         with self._changed:
             if self._wanted is of:
                 self.failed = error
+                self._changed.notify_all()

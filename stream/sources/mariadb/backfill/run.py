@@ -32,6 +32,12 @@ UNREADABLE_S: Final = 5.0
 """How long a table first waits that was voided, or could not be read. Meanwhile others are read."""
 PAUSE_MAX_S: Final = 600.0
 """How long one waits at most that is voided again and again, as by cascades: it would be published for ever."""
+BEHIND_EVERY_S: Final = 0.25
+"""How often a chunk is published while the server has more to say: its changes come first."""
+IDLE_S: Final = 0.25
+"""How long chunks are published one after the other while the server has nothing to say; then it is looked after."""
+CHUNK_S: Final = 0.01
+"""How long to wait for a chunk meanwhile: a change of the server waits as long."""
 CALM: Final = 10
 """A table that was left alone for this many of its pauses begins with the first one again."""
 
@@ -44,6 +50,15 @@ class BackfillPublisher(Protocol):
     def annotate(self, annotations: Mapping[str, str]) -> None: ...
 
 
+class Binlog(Protocol):
+    """What a backfill needs of `stream.sources.mariadb.binlog.reader.BinlogReader`."""
+
+    @property
+    def has_more(self) -> bool: ...
+
+    def has_reached(self, position: GtidPosition) -> bool: ...
+
+
 class Reading(Protocol):
     """What a backfill needs of `stream.sources.mariadb.backfill.reading.ChunkReading`."""
 
@@ -54,6 +69,8 @@ class Reading(Protocol):
     def first(self) -> Chunk | None: ...
 
     def want(self, wanted: Wanted | None) -> None: ...
+
+    def wait(self, seconds: float) -> bool: ...
 
     def take(self) -> None: ...
 
@@ -105,7 +122,7 @@ class Backfill:
         self._choice = Choice.resume(options.tables, point.annotations)
         self._requests = requests
         self._words = words or {}
-        self._ask_at, self._publish_at = 0.0, 0.0
+        self._ask_at, self._publish_at, self._give_way_until = 0.0, 0.0, 0.0
         self._publisher = publisher
         self._catalog = catalog
         self._plan = Plan.resume(point)
@@ -152,23 +169,28 @@ class Backfill:
                 self._put_aside()
             self._annotate()
 
-    def step(self, position: str, timestamp: int, has_reached: Callable[[GtidPosition], bool]) -> None:
-        """Publish what may be published at ``position``, up to which everything is given to the publisher."""
+    def step(self, position: str, timestamp: int, binlog: Binlog) -> bool:
+        """Publish what may be published at ``position``, up to which everything is given to the publisher.
+
+        Returns whether rows of a table were.
+        """
         if self._requests is not None:
             self._take_requests(self._requests, position, timestamp)
         if self._is_idle:
-            return
+            return False
         if not self._plan.table:
             self._begin_next(position, timestamp)
         if self._reading.failed is not None:
             self._failed(self._reading.failed)
         if not self._plan.table or self._waits():
-            return
+            return False
+        published = False
         began = self._clock() if self._options.share < 1 else 0.0
         for _ in range(AHEAD_MAX):  # not until the table ends: the source has a server to watch, and may be stopped
             chunk = self._reading.first
-            if chunk is None or not self._plan.table or not has_reached(chunk.hi):
+            if chunk is None or not self._plan.table or not binlog.has_reached(chunk.hi) or self._is_late(binlog):
                 break
+            published = True
             for transaction in self._plan.publish(chunk, position, timestamp):
                 self._publisher.publish(transaction)
             self._annotate()  # not before: a cursor ahead of its rows would lose them
@@ -179,6 +201,15 @@ class Backfill:
         if self._options.share < 1:
             now = self._clock()
             self._publish_at = now + (now - began) * (1 / self._options.share - 1)
+        return published
+
+    def step_while_idle(self, position: str, timestamp: int, binlog: Binlog) -> None:
+        """As `step`, again and again for a short time, while the server has nothing to say."""
+        ends = self._clock() + IDLE_S
+        goes_on = self.step(position, timestamp, binlog)
+        while goes_on and self._plan.table and not binlog.has_more and self._clock() < ends:
+            if self._reading.wait(CHUNK_S):
+                goes_on = self.step(position, timestamp, binlog)
 
     def close(self) -> None:
         """End the reading of chunks and of requests."""
@@ -229,6 +260,14 @@ class Backfill:
             log.info("backfill pauses" if paused else "backfill goes on", table=self._plan.table, reason=paused)
             self._annotate()
         return bool(paused) or (self._options.share < 1 and self._clock() < self._publish_at)
+
+    def _is_late(self, binlog: Binlog) -> bool:
+        """Whether the next chunk gives way to the server's changes, which wait already."""
+        now = self._clock()
+        if binlog.has_more and now < self._give_way_until:
+            return True
+        self._give_way_until = now + BEHIND_EVERY_S
+        return False
 
     def _put_aside(self) -> None:
         self._reading.want(None)

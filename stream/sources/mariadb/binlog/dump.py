@@ -81,6 +81,18 @@ class BinlogDump:
                 raise translate(error, self._settings) from error
         raise MariaDBUnreachable(f"{self._settings.name} ended the binlog stream")
 
+    @property
+    def has_more(self) -> bool:
+        """Whether the server has sent something that was not read yet. Does not wait."""
+        self._socket.settimeout(0)
+        try:
+            return bool(self._file.peek(1))
+        except (OSError, ValueError):
+            return False  # the next `read` says what is wrong
+        finally:
+            with contextlib.suppress(OSError):
+                self._socket.settimeout(self._silence_max_s)
+
     def _packet(self) -> bytes:
         read = self._file.read
         head = read(4)

@@ -107,6 +107,11 @@ class BinlogReader:
         passed = self._passed
         return all(passed.get((domain, server), -1) >= n for domain, (server, n) in position.domains.items())
 
+    @property
+    def has_more(self) -> bool:
+        """Whether the server has sent more than was yielded."""
+        return self._dump.has_more
+
     def stop(self) -> None:
         """End the iteration soon. Safe to call from a signal handler or another thread."""
         self._stopping = True

@@ -1,0 +1,272 @@
+"""What a backfill publishes between a source's transactions, and when. Without a server."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from stream.sources.mariadb.backfill.choice import Choice
+from stream.sources.mariadb.backfill.plan import Chunk, Cursor, Plan
+from stream.sources.mariadb.backfill.reading import AHEAD_MAX, Wanted
+from stream.sources.mariadb.backfill.run import BEHIND_EVERY_S, IDLE_S, Backfill, BackfillOptions
+from stream.sources.mariadb.binlog.catalog import Catalog
+from stream.sources.mariadb.connection import MariaDBError
+from stream.sources.mariadb.gtid import GtidPosition
+from stream.sources.mariadb.schema import TableFilter
+from stream.sources.status import SourceStatus
+from stream.wire.events import BackfillTable, ResumePoint, SourceTransaction, VoidTable
+from tests.sources.mariadb.test_backfill_plan import DESCRIBED, TABLE, at, chunk, row, transaction
+
+
+@dataclass
+class Binlog:
+    """How far the source has read, and whether the server has sent more."""
+
+    reached: bool
+    has_more: bool = False
+
+    def has_reached(self, _: GtidPosition) -> bool:
+        """As the test says."""
+        return self.reached
+
+
+REACHED, BEFORE = Binlog(True), Binlog(False)
+
+
+class Watched:
+    """A backfill whose chunks a test gives, with a clock of its own."""
+
+    def __init__(self, *tables: str, **options: float) -> None:
+        self.now = 100.0
+        self.takes_s = 0.0
+        self.annotated: list[dict[str, str]] = []
+        self.said: list[SourceTransaction] = []
+        self.first: Chunk | None = None
+        self.failed: MariaDBError | None = None
+        self.wanted: list[str] = []
+        self.estimate = 0
+        self.waits = 0
+        catalog = Catalog()
+        catalog.describe_as({name: replace(DESCRIBED, table=name) for name in tables})
+        point = ResumePoint("s", 1, 1, at(1), 1, at(1))
+        self.status = SourceStatus(clock=lambda: self.now)
+        chosen = BackfillOptions(TableFilter(), **options)  # type: ignore[arg-type]
+        self.run = Backfill(chosen, self, self, catalog, point, self.status, clock=lambda: self.now)
+
+    def want(self, wanted: Wanted | None) -> None:
+        """Whose chunks are wanted."""
+        self.failed = None
+        self.wanted += [wanted.described.table] if wanted else []
+
+    def wait(self, seconds: float) -> bool:
+        """The chunk is there at once; else the time passes."""
+        self.waits += 1
+        self.now += 0 if self.first else seconds
+        return self.first is not None
+
+    def take(self) -> None:
+        """The test gives the same chunk again."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def publish(self, txn: SourceTransaction) -> None:
+        """Kept; a chunk takes its time."""
+        self.said.append(txn)
+        if not isinstance(txn.changes[0], BackfillTable):
+            self.now += self.takes_s
+
+    def annotate(self, annotations: Mapping[str, str]) -> None:
+        """Kept."""
+        self.annotated.append(dict(annotations))
+
+    def point(self, annotations: dict[str, str]) -> ResumePoint:
+        """From where a source goes on that finds these words."""
+        return ResumePoint("s", 1, 1, at(1), 1, at(1), annotations=annotations, descriptions={TABLE: DESCRIBED})
+
+    def begins_after(self) -> float:
+        """Seconds until the table is begun again."""
+        before, count = self.now, len(self.said)
+        while len(self.said) == count:
+            self.run.step(at(9), 1, BEFORE)
+            self.now += 0.25
+        return self.now - 0.25 - before
+
+
+def test_a_table_that_is_voided_again_and_again_waits_longer_each_time() -> None:
+    """Else a table with cascades would be read and published for ever; one that was left alone does not wait long."""
+    watched = Watched(TABLE)
+    assert watched.begins_after() == 0
+    waited = []
+    for _ in range(5):
+        watched.run.notice(transaction(VoidTable(TABLE, "cascade")))
+        waited.append(watched.begins_after())
+    assert waited == [0.5, 1.0, 2.0, 4.0, 8.0]
+    watched.now += 1_000
+    watched.run.notice(transaction(VoidTable(TABLE, "DDL")))
+    assert watched.begins_after() == 0.5
+
+
+def test_a_step_is_bounded_while_chunks_keep_coming() -> None:
+    """The source must look at its server and be stoppable between steps, however fast chunks are read."""
+    watched = Watched(TABLE)
+    watched.first = chunk(row(1), last=[1])
+    watched.run.step(at(9), 1, REACHED)
+    begins, *chunks = watched.said
+    assert list(begins.changes) == [BackfillTable(TABLE, complete=False)]
+    assert len(chunks) == AHEAD_MAX
+
+
+def test_a_table_that_cannot_be_read_leaves_its_turn_to_the_next() -> None:
+    """It is tried again after a pause that grows with each failure, though an attempt itself may take 20 s."""
+    watched = Watched("s.a", "s.b")
+    tried_at = []
+    for _ in range(4):
+        while watched.wanted[-1:] != ["s.a"]:
+            watched.run.step(at(9), 1, BEFORE)
+            watched.now += 0.25
+        tried_at.append(watched.now)
+        watched.now += 20
+        watched.failed = MariaDBError("denied")
+        watched.run.step(at(9), 1, BEFORE)
+        watched.run.step(at(9), 1, BEFORE)
+        assert watched.wanted[-1] == "s.b"
+        watched.failed = MariaDBError("denied, too")
+        watched.run.step(at(9), 1, BEFORE)
+    pauses = [round(later - before - 20) for before, later in pairwise(tried_at)]
+    assert pauses == [5, 10, 20]
+    assert [list(each.changes) for each in watched.said] == [
+        [BackfillTable("s.a", complete=False)],
+        [BackfillTable("s.b", complete=False)],
+    ]
+
+
+def test_a_void_ends_what_is_said_of_the_table_that_is_read() -> None:
+    """Metrics and the command must not show a table as being read that waits, or is gone."""
+    watched = Watched(TABLE)
+    watched.first = chunk(row(1), last=[1])
+    watched.run.step(at(9), 1, REACHED)
+    assert (watched.status.backfill.table, watched.status.backfill.rows) == (TABLE, AHEAD_MAX)
+    watched.run.notice(transaction(VoidTable(TABLE, "DDL")))
+    assert watched.status.backfill.table == ""
+    said = {name for name, text in watched.annotated[-1].items() if text}
+    assert {"backfills", "backfill_progress"}.isdisjoint(said)
+
+
+class Asking:
+    """Requests that a test makes."""
+
+    def __init__(self, *values: bytes) -> None:
+        self.left = list(enumerate(values, 1))
+
+    def new(self, offset: int) -> list[tuple[int, bytes]]:
+        """Those that are left."""
+        found, self.left = [each for each in self.left if each[0] > offset], []
+        return found
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def test_a_request_is_done_and_remembered_in_one_batch() -> None:
+    """A complete table that is named begins again before the request counts as read: no kill in between loses it."""
+    watched = Watched(TABLE)
+    watched.run.step(at(9), 1, BEFORE)
+    watched.first = chunk(row(1))
+    watched.run.step(at(9), 1, REACHED)
+    assert list(watched.said[-1].changes) == [BackfillTable(TABLE, complete=True)]
+    watched.run._requests = Asking(b'{"start": true, "table": "s.t"}', b"garbage")
+    watched.annotated.clear()
+    watched.run.step(at(9), 1, BEFORE)
+    assert list(watched.said[-1].changes) == [BackfillTable(TABLE, complete=False)]
+    assert Choice.told(watched.annotated[0]).offset == 2
+    assert Plan.resume(watched.point(watched.annotated[0])).cursors == {TABLE: Cursor()}
+
+
+def test_a_cancelled_table_is_put_aside_and_goes_on_when_it_is_started() -> None:
+    """Its cursor is kept meanwhile, and voids still end it."""
+    watched = Watched(TABLE)
+    watched.first = chunk(row(1), last=[1])
+    watched.run._requests = Asking()
+    watched.run.step(at(9), 1, REACHED)
+    said = len(watched.said)
+    for value in (b'{"start": false}', b'{"start": true, "table": "s.t"}'):
+        watched.run._requests = Asking(*[b""] * len(watched.annotated), value)
+        watched.now += 1
+        watched.run.step(at(9), 1, REACHED)
+        if b"false" in value:
+            assert len(watched.said) == said
+            watched.run.step(at(9), 1, REACHED)
+            assert len(watched.said) == said
+    assert len(watched.said) > said
+    assert [each for each in watched.said if list(each.changes) == [BackfillTable(TABLE, complete=False)]] == [
+        watched.said[0]
+    ]
+
+
+def test_chunks_wait_while_the_source_is_behind() -> None:
+    """Other changes come first; the state says why nothing is published."""
+    watched = Watched(TABLE, lag_max_s=2.0)
+    watched.first = chunk(row(1), last=[1])
+    watched.status.caught_up(1)
+    watched.now += 3
+    watched.run.step(at(9), 1, REACHED)
+    assert len(watched.said) == 1
+    assert "3.0 s behind" in watched.status.backfill.paused
+    assert "behind" in watched.annotated[-1]["backfill_progress"]
+    watched.status.caught_up(1)
+    watched.run.step(at(9), 1, REACHED)
+    assert len(watched.said) == 1 + AHEAD_MAX
+    assert not watched.status.backfill.paused
+
+
+def test_chunks_take_no_more_than_their_share_of_the_time() -> None:
+    """After a second of publishing, three seconds belong to other work, if the share is a quarter."""
+    watched = Watched(TABLE, share=0.25)
+    watched.first = chunk(row(1), last=[1])
+    watched.takes_s = 1 / AHEAD_MAX
+    watched.run.step(at(9), 1, REACHED)
+    said, ended = len(watched.said), watched.now
+    while len(watched.said) == said:
+        watched.now += 0.125
+        watched.run.step(at(9), 1, REACHED)
+    assert watched.now - ended - 1 == 3.0
+
+
+def test_changes_of_the_server_come_before_rows_of_a_backfill() -> None:
+    """While the server has more to say a chunk is published now and then only, so that nobody else waits for it."""
+    watched, busy = Watched(TABLE), Binlog(True, has_more=True)
+    watched.first = chunk(row(1), last=[1])
+    for _ in range(40):
+        watched.run.step(at(9), 1, busy)
+        watched.now += BEHIND_EVERY_S / 10
+    assert len(watched.said) == 1 + 4
+    watched.run.step(at(9), 1, REACHED)
+    assert len(watched.said) == 1 + 4 + AHEAD_MAX
+
+
+def test_chunks_follow_each_other_while_the_server_is_silent() -> None:
+    """Else an idle server's rows would come by the rhythm of its heartbeats; it is looked after in between."""
+    watched = Watched(TABLE)
+    watched.first, watched.takes_s = chunk(row(1), last=[1]), 0.01
+    watched.run.step(at(9), 1, BEFORE)
+    began = watched.now
+    watched.run.step_while_idle(at(9), 1, REACHED)
+    assert IDLE_S <= watched.now - began < IDLE_S + 0.05
+    assert len(watched.said) > 2 * AHEAD_MAX
+    said = len(watched.said)
+    watched.run.step_while_idle(at(9), 1, Binlog(True, has_more=True))
+    assert len(watched.said) == said
+
+
+def test_an_idle_step_ends_without_chunks_to_publish() -> None:
+    """Whether none is read, or none may be published: it does not spin."""
+    watched = Watched(TABLE, lag_max_s=2.0)
+    watched.run.step_while_idle(at(9), 1, REACHED)
+    assert watched.waits == 0
+    watched.first = chunk(row(1), last=[1])
+    watched.status.caught_up(1)
+    watched.now += 3
+    watched.run.step_while_idle(at(9), 1, REACHED)
+    assert (watched.waits, len(watched.said)) == (0, 1)
