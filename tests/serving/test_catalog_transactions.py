@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 
@@ -27,9 +28,10 @@ class Front:
         self.asked.append(request)
         answer: dict[str, Any] = {"served_from": "source", "freshness": "fresh", "why": "", "token": ""}
         if request.path == "/v1/lists":
-            names = json.loads(request.params["tables"])
+            sent = json.loads(request.body) if request.body else request.params
+            names = sent["tables"] if request.body else json.loads(sent["tables"])
             found = [(name, *LISTS.get(name, (0, None))) for name in names]
-            answer["txns"] = request.params.get("txns", "20:9:9:")
+            answer["txns"] = sent.get("txns") or "20:9:9:"
             answer["tables"] = [{"name": name, "table_id": at, "write_ids": listed} for name, at, listed in found]
         elif request.path.startswith("/v1/tables/") and not request.path.endswith("/partitions"):
             answer |= {"found": True, "table_id": 7, "write_ids": None, "table": {}}
@@ -76,6 +78,20 @@ def test_lists_and_ids_are_fetched_once_and_go_with_every_read(front: Front, ses
     transaction.get_constraints("d", "u")
     assert front.listed() == ("d.u:3:9223372036854775807::", "8")
     assert [(each["tables"], each["txn"]) for each in front.fetches] == [('["d.t","d.u"]', "20")]
+
+
+@pytest.mark.parametrize(("count", "method"), [(10, "GET"), (1_000, "POST")])
+def test_many_tables_do_not_make_a_long_url(front: Front, session: Session, count: int, method: str) -> None:
+    """A front, or a proxy before it, would refuse it."""
+    names = [f"d.{'t' * 60}{each}" for each in range(count)]
+    session.begin(names, txn=20)
+    [request] = front.asked
+    sent = (
+        json.loads(request.body) if request.body else {**request.params, "tables": json.loads(request.params["tables"])}
+    )
+    assert request.method == method
+    assert (sent["tables"], int(sent["txn"]), sent["catalog"]) == (names, 20, "hive")
+    assert len(urlencode(request.params)) < 4_000
 
 
 def test_a_table_that_was_not_named_is_listed_as_of_the_same_transactions(front: Front, session: Session) -> None:

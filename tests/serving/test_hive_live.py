@@ -335,6 +335,17 @@ def test_an_asynchronous_transaction(installation: Installation) -> None:
     one.commit(txn)
 
 
+def test_lists_of_many_tables(installation: Installation, session: Session) -> None:
+    """They are asked for with a body, and the answer is the same."""
+    installation.first.create("of_many")
+    names = ["d.of_many", *(f"d.{'t' * 60}{each}" for each in range(999))]
+    many = session.begin(names, catalog=installation.stack.keyspace)
+    one = session.begin(names[:1], catalog=installation.stack.keyspace)
+    assert many.listed("d", "of_many") == one.listed("d", "of_many")
+    with pytest.raises(NotFoundError):
+        many.listed("d", "t" * 60 + "0")
+
+
 def test_lists_that_cannot_be_given(installation: Installation) -> None:
     """What is no table's name, no list or no catalog is refused, and said."""
     stack = installation.stack
