@@ -24,7 +24,10 @@ TIMEOUT_S: Final = 120.0
 
 @dataclass(slots=True)
 class Deployment:
-    """One consumer and optionally one front for ``keyspaces``, with their data in ``directory``."""
+    """One consumer and optionally one front for ``keyspaces``, with their data in ``directory``.
+
+    ``more``: other keyspaces, as settings.
+    """
 
     directory: Path
     kafka: KafkaCluster
@@ -32,6 +35,8 @@ class Deployment:
     workers: int = 1
     consumer: ServerProcess | None = None
     front: ServerProcess | None = None
+    source: ServerProcess | None = None
+    more: str = ""
     owner: str = ""
     log: Path = field(init=False)
     _log_at: int = 0
@@ -43,7 +48,7 @@ class Deployment:
         sections = [f"[kafka]\nbootstrap = {json.dumps(self.kafka.bootstrap)}\n[serve]\nport = {self._front_port}\n"]
         sections += [f'[keyspaces.{name}]\nkind = "rows"\npartitions = 4\n' for name in self.keyspaces]
         head = f"data_dir = {json.dumps(str(self.directory / 'stores'))}\n"
-        (self.directory / "freshet.toml").write_text(head + "".join(sections))
+        (self.directory / "freshet.toml").write_text(head + "".join(sections) + self.more)
 
     @property
     def url(self) -> str:
@@ -61,6 +66,10 @@ class Deployment:
         self.owner = next((each["address"] for each in self.logged("ready")), "")
         return seconds
 
+    def start_source(self, kind: str, keyspace: str) -> None:
+        """Starts a keyspace's source."""
+        self.source = self._start(f"source {kind} --keyspace {keyspace}", self.directory / "source.log")
+
     def start_front(self) -> None:
         """Starts the front and waits until it is ready."""
         began = time.perf_counter()
@@ -76,7 +85,7 @@ class Deployment:
 
     def _start(self, command: str, log: Path) -> ServerProcess:
         config = str(self.directory / "freshet.toml")
-        line = [sys.executable, "-m", "freshet", "--config", config, "--log-format", "json", command]
+        line = [sys.executable, "-m", "freshet", "--config", config, "--log-format", "json", *command.split()]
         if command == "consume" and self.workers > 1:
             line += ["--workers", str(self.workers)]
         environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
@@ -110,8 +119,8 @@ class Deployment:
         return float(psutil.Process(self.consumer.pid).memory_info().rss / 1e6)
 
     def processor_seconds(self) -> dict[str, float]:
-        """Processor time of the front and of the consumer until now."""
-        running = {"front": self.front, "owner": self.consumer}
+        """Processor time of the front, of the consumer and of the source until now."""
+        running = {"front": self.front, "owner": self.consumer, "source": self.source}
         times = {name: psutil.Process(each.pid).cpu_times() for name, each in running.items() if each is not None}
         return {name: each.user + each.system for name, each in times.items()}
 
@@ -127,8 +136,8 @@ class Deployment:
         raise AssertionError("the consumer did not commit in time")
 
     def stop(self) -> None:
-        """Stops both processes."""
-        for process in (self.front, self.consumer):
+        """Stops all processes."""
+        for process in (self.front, self.consumer, self.source):
             if process is not None:
                 process.stop()
 
