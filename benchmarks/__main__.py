@@ -26,6 +26,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--only", default=",".join(sorted(SECTIONS)), help="sections, e.g. a,b (default: all)")
     parser.add_argument("--rounds", type=int, help=f"rounds of each section (default: {FULL.rounds})")
+    parser.add_argument(
+        "--catalog-seconds", type=float, help=f"of traffic in (h) (default: {FULL.catalog_seconds:.0f})"
+    )
+    parser.add_argument("--catalog-tables", type=int, help=f"published in (h) (default: {FULL.catalog_tables})")
+    parser.add_argument("--catalog-partitions", type=int, help=f"of each (default: {FULL.catalog_partitions})")
     parser.add_argument("--quick", action="store_true", help="a small run that only checks that everything works")
     parser.add_argument("--out", type=Path, help=f"where the results go (default: nowhere; {LATEST} is kept)")
     given = parser.parse_args()
@@ -35,6 +40,9 @@ def main() -> int:
     sizes = QUICK if given.quick else FULL
     if given.rounds:
         sizes = replace(sizes, rounds=max(1, given.rounds))
+    for name in ("catalog_seconds", "catalog_tables", "catalog_partitions"):
+        if getattr(given, name) is not None:
+            sizes = replace(sizes, **{name: max(1, getattr(given, name))})
     quiet()
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="freshet-bench-") as directory, KafkaServer(Path(directory)) as kafka:

@@ -151,7 +151,7 @@ def backfill(server: MariaDBServer, kafka: KafkaServer, directory: Path, rows: i
     waits: list[float] = []
     with ExitStack() as stack:
         stack.callback(deployed.stop)
-        source = deployed.start_source(KEYSPACE)
+        source = deployed.start_source("mariadb", KEYSPACE)
         deployed.start_consumer()
         deployed.start_front()
         assert deployed.consumer is not None

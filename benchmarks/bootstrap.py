@@ -12,6 +12,8 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,6 +33,8 @@ from stream.wire.events import ResumePoint, SourceTransaction
 
 DB: Final = "bench"
 THREADS: Final = 8
+FILLERS: Final = 4
+"""Connections that make the tables."""
 TIMEOUT_S: Final = 60.0
 _PARAMETERS: Final = {b"numRows": b"10", b"totalSize": b"1234", b"numFiles": b"1", b"rawDataSize": b"4321"}
 
@@ -58,20 +62,42 @@ def fill(host: str, port: int, tables: int, partitions: int) -> None:
     """Make the tables, each with so many partitions."""
     with MetastoreConnection(((host, port),), timeout_s=TIMEOUT_S) as connection:
         connection.call("create_database", {1: record({1: text(DB)})})
-        columns = (LIST, ListValue(STRUCT, [{1: text(f"c{n}"), 2: text("string"), 3: text("")} for n in range(10)]))
-        serde = record({1: text("s"), 2: text("org.apache.hadoop.hive.ql.io.orc.OrcSerde"), 3: _map({})})
-        for number in range(tables):
-            name = f"t{number:06}"
-            storage: Struct = {1: columns, 7: serde}
-            keys = (LIST, ListValue(STRUCT, [{1: text("p"), 2: text("string")}]))
-            of: Struct = {1: text(name), 2: text(DB), 7: record(storage), 8: keys, 9: _map({b"EXTERNAL": b"TRUE"})}
-            request = {1: record({**of, 12: text("EXTERNAL_TABLE")}), 9: texts([*CAPABILITIES])}
-            connection.call("create_table_req", {1: record(request)})
-            added = [
-                {1: texts([f"d{each:06}"]), 2: text(DB), 3: text(name), 6: record(storage), 7: _map(_PARAMETERS)}
-                for each in range(partitions)
-            ]
-            connection.call("add_partitions", {1: (LIST, ListValue(STRUCT, added))})
+    values = [f"d{each:06}" for each in range(partitions)]
+
+    def work(worker: int) -> None:
+        with MetastoreConnection(((host, port),), timeout_s=TIMEOUT_S) as connection:
+            for number in range(worker, tables, FILLERS):
+                create_table(connection, DB, f"t{number:06}", columns=10, partitioned=True, transactional=False)
+                add_partitions(connection, DB, f"t{number:06}", values, columns=10)
+
+    with ThreadPoolExecutor(FILLERS) as threads:
+        list(threads.map(work, range(FILLERS)))
+
+
+def create_table(
+    connection: MetastoreConnection, db: str, name: str, *, columns: int, partitioned: bool, transactional: bool
+) -> None:
+    """Make a table of text columns ``c0``, ``c1``, …; if it is partitioned, by ``p``."""
+    keys = [{1: text("p"), 2: text("string")}] if partitioned else []
+    kind = {b"transactional": b"true"} if transactional else {b"EXTERNAL": b"TRUE"}
+    of: Struct = {1: text(name), 2: text(db), 7: record(_storage(columns)), 8: (LIST, ListValue(STRUCT, keys))}
+    of |= {9: _map(kind), 12: text("MANAGED_TABLE" if transactional else "EXTERNAL_TABLE")}
+    connection.call("create_table_req", {1: record({1: record(of), 9: texts([*CAPABILITIES])})})
+
+
+def add_partitions(connection: MetastoreConnection, db: str, name: str, values: Sequence[str], columns: int) -> None:
+    """Add partitions to a table with so many columns."""
+    of: Struct = {2: text(db), 3: text(name), 6: record(_storage(columns)), 7: _map(_PARAMETERS)}
+    added: list[Struct] = [{**of, 1: texts([value])} for value in values]
+    connection.call("add_partitions", {1: (LIST, ListValue(STRUCT, added))})
+
+
+def _storage(columns: int) -> Struct:
+    named = [{1: text(f"c{n}"), 2: text("string"), 3: text("")} for n in range(columns)]
+    orc = "org.apache.hadoop.hive.ql.io.orc.Orc"
+    serde = record({1: text("s"), 2: text(f"{orc}Serde"), 3: _map({})})
+    formats = {3: text(f"{orc}InputFormat"), 4: text(f"{orc}OutputFormat")}
+    return {1: (LIST, ListValue(STRUCT, named)), **formats, 7: serde}
 
 
 def _map(values: dict[bytes, bytes]) -> tuple[int, MapValue]:

@@ -1,4 +1,4 @@
-"""Runs ``freshet consume``, ``freshet serve`` and a source as processes, for the measurements that need them."""
+"""Runs ``freshet consume`` and ``freshet serve`` as processes, for the measurements that need them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TIMEOUT_S: Final = 120.0
 
 @dataclass(slots=True)
 class Deployment:
-    """One consumer, and perhaps a front and a source, for ``keyspaces``, with their data in ``directory``.
+    """One consumer and optionally one front for ``keyspaces``, with their data in ``directory``.
 
     ``more``: further lines of the settings file.
     """
@@ -33,10 +33,10 @@ class Deployment:
     kafka: KafkaCluster
     keyspaces: tuple[str, ...]
     workers: int = 1
-    more: str = ""
     consumer: ServerProcess | None = None
     front: ServerProcess | None = None
     source: ServerProcess | None = None
+    more: str = ""
     owner: str = ""
     log: Path = field(init=False)
     _log_at: int = 0
@@ -66,6 +66,11 @@ class Deployment:
         self.owner = next((each["address"] for each in self.logged("ready")), "")
         return seconds
 
+    def start_source(self, kind: str, keyspace: str) -> ServerProcess:
+        """Starts a keyspace's source."""
+        self.source = self._start(f"source {kind} --keyspace {keyspace}", self.directory / "source.log")
+        return self.source
+
     def start_front(self) -> None:
         """Starts the front and waits until it is ready."""
         began = time.perf_counter()
@@ -73,20 +78,15 @@ class Deployment:
         while not self._front_ready():
             self._check(self.front, began)
 
-    def start_source(self, keyspace: str) -> ServerProcess:
-        """Starts the keyspace's source, of MariaDB."""
-        self.source = self._start("source", self.directory / "source.log", "mariadb", "--keyspace", keyspace)
-        return self.source
-
     def _front_ready(self) -> bool:
         try:
             return httpx2.get(f"{self.url}/readyz", timeout=2).status_code == httpx2.codes.OK
         except httpx2.HTTPError:
             return False
 
-    def _start(self, command: str, log: Path, *words: str) -> ServerProcess:
+    def _start(self, command: str, log: Path) -> ServerProcess:
         config = str(self.directory / "freshet.toml")
-        line = [sys.executable, "-m", "freshet", "--config", config, "--log-format", "json", command, *words]
+        line = [sys.executable, "-m", "freshet", "--config", config, "--log-format", "json", *command.split()]
         if command == "consume" and self.workers > 1:
             line += ["--workers", str(self.workers)]
         environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
@@ -120,7 +120,7 @@ class Deployment:
         return float(psutil.Process(self.consumer.pid).memory_info().rss / 1e6)
 
     def processor_seconds(self) -> dict[str, float]:
-        """Processor time of each process until now."""
+        """Processor time of the front, of the consumer and of the source until now."""
         running = {"front": self.front, "owner": self.consumer, "source": self.source}
         times = {name: psutil.Process(each.pid).cpu_times() for name, each in running.items() if each is not None}
         return {name: each.user + each.system for name, each in times.items()}
@@ -138,7 +138,7 @@ class Deployment:
 
     def stop(self) -> None:
         """Stops all processes."""
-        for process in (self.front, self.source, self.consumer):
+        for process in (self.front, self.consumer, self.source):
             if process is not None:
                 process.stop()
 

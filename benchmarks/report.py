@@ -259,6 +259,30 @@ def _beside_streams(found: Result) -> Iterator[TableLine]:
         )
 
 
+def _catalog(found: Result) -> Iterator[TableLine]:
+    load, times = found["load"], found["load"]["times"]
+    rates = f"{load['reads_s']:.0f} reads/s, {load['writes'] / load['seconds']:.1f} writes/s"
+    wrong, hits = load["wrong"], load["hit_ratio"]
+    yield TableLine(f"(h) wrong answers of {load['reads']:,}, {rates}", str(wrong), "", "0", not wrong)
+    yield TableLine("(h) answered by the cache", f"{hits:.3f}")
+    for kind in ("table", "partitions", "statistics", "constraints"):
+        directly = f"the metastore itself: {_ms(times[f'{kind}_directly'])}"
+        yield TableLine(f"(h) {kind}: p50/p99/p99.9", _ms(times[kind]), directly)
+    yield TableLine("(h) a transaction's lists, past the cache: p50/p99/p99.9", _ms(times["lists"]))
+    if "commit_to_cache" in times:
+        each = times["commit_to_cache"]
+        yield TableLine("(h) COMMIT to the cache's answer: p50/p99/p99.9", _ms(each), f"{each['count']} of them")
+    each, direct = found["bootstrap"], found["direct"]
+    yield TableLine(
+        f"(h) first publication, {each['tables']:,} tables, {each['partitions']:,} partitions",
+        f"{each['partitions_s']:,.0f} partitions/s",
+        f"{each['partitions_s'] / direct['partitions_s']:.2f} of reading them directly, {each['seconds']:.0f} s, "
+        f"tables after {each['tables_s']:.0f} s",
+    )
+    memory = each["memory_mb"]
+    yield TableLine("(h) the source's memory then", f"{memory:,.0f} MB", "", "< 1,500 MB", memory < 1_500)
+
+
 _WRITERS: Final = {
     "a": _materialize,
     "b": _parts,
@@ -267,5 +291,6 @@ _WRITERS: Final = {
     "e": _rebuild,
     "f": _restart,
     "g": _workers,
+    "h": _catalog,
     "k": _beside_streams,
 }

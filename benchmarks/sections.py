@@ -13,7 +13,7 @@ from statistics import median
 from time import perf_counter
 from typing import Any, Final
 
-from benchmarks import restart, streams
+from benchmarks import catalog, restart, streams
 from benchmarks.child import MeasurementFailed, measure
 from benchmarks.spin import spin
 from benchmarks.topics import SHAPES
@@ -38,6 +38,10 @@ class Sizes:
     reads: tuple[tuple[str, int], ...] = (("owner", 5_000), ("http", 1_000))
     source_transactions: int = 20_000
     source_rows: int = 300_000
+    catalog_seconds: float = 300.0
+    catalog_tables: int = 20_000
+    catalog_partitions: int = 10
+    fact_partitions: int = 100
     quick: bool = False
 
 
@@ -51,6 +55,9 @@ QUICK: Final = Sizes(
     reads=(("owner", 1_000), ("http", 200)),
     source_transactions=2_000,
     source_rows=20_000,
+    catalog_seconds=5.0,
+    catalog_tables=20,
+    fact_partitions=5,
     quick=True,
 )
 
@@ -268,6 +275,23 @@ def _streams_case(bench: Bench, threads: int) -> Callable[[], Result]:
     return lambda: bench.child("streams:streams", events=bench.sizes.events, threads=threads)
 
 
+def cached_catalog(bench: Bench) -> Result:
+    """(h) The catalog cache under load, and a catalog's first publication; once, however many rounds there are."""
+    sizes, before = bench.sizes, spin()
+    found = catalog.measured(
+        bench.kafka,
+        bench.say,
+        seconds=sizes.catalog_seconds,
+        reads=200,
+        writes=5,
+        fact_partitions=sizes.fact_partitions,
+        tables=sizes.catalog_tables,
+        partitions=sizes.catalog_partitions,
+    )
+    bench.note_spins("(h)", before, spin())
+    return found
+
+
 SECTIONS: Final[dict[str, Callable[[Bench], Result]]] = {
     "a": materialize,
     "b": parts,
@@ -276,7 +300,8 @@ SECTIONS: Final[dict[str, Callable[[Bench], Result]]] = {
     "e": rebuild,
     "f": restarting,
     "g": workers,
+    "h": cached_catalog,
     "k": beside_streams,
 }
-ORDER: Final = ("a", "b", "k", "g", "f", "c", "d", "e")
+ORDER: Final = ("a", "b", "k", "g", "f", "c", "d", "e", "h")
 """(f) runs before (c), because the writes of (c) grow the topic that (f) restarts on."""

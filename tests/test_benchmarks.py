@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.catalog_load import Judge
 from benchmarks.percentiles import percentiles_ms
 from benchmarks.report import document, table
 from benchmarks.sections import QUICK, Bench
@@ -16,6 +17,7 @@ from benchmarks.workload import FIRST, transactions
 from stream.kafka.connection import KafkaCluster
 from stream.wire.events import ABSENT, RowChange, SourceTransaction
 from stream.wire.keys import split_row_key
+from tokens import ValidWriteIdList
 
 ROOT = Path(__file__).resolve().parent.parent
 TIMEOUT_S = 1800
@@ -27,17 +29,34 @@ TIMEOUT_S = 1800
 def test_a_quick_run_measures_every_section_and_keeps_its_figures(tmp_path: Path) -> None:
     """`make bench` still works, and its table can be printed again from the kept figures."""
     out = tmp_path / "figures.json"
-    command = [sys.executable, "-m", "benchmarks", "--quick", "--only", "a,b,c,d,f,g,k", "--out", str(out)]
+    command = [sys.executable, "-m", "benchmarks", "--quick", "--only", "a,b,c,d,f,g,h,k", "--out", str(out)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     kept = json.loads(out.read_text())
-    assert sorted(kept["results"]) == ["a", "b", "c", "d", "f", "g", "k"]
+    assert sorted(kept["results"]) == ["a", "b", "c", "d", "f", "g", "h", "k"]
     assert kept["machine"]["spin_msteps_s"] > 0
     assert kept["results"]["f"]["messages_redone"] == 0
     assert {key: each["not_fresh"] for key, each in kept["results"]["c"].items()}.popitem()[1] == 0
     assert table(kept) in done.stdout
     assert done.stdout.startswith("QUICK")
     assert {"shards4", "skewed"} < kept["results"]["a"].keys()
+
+
+def test_the_judge_of_catalog_reads_finds_what_is_missing() -> None:
+    """A run without wrong answers says something only if one would be found."""
+    judge = Judge()
+    judge.writes("t", 3, version=30, partition="")
+    judge.writes("t", 4, version=0, partition="d9")
+    before, after = ValidWriteIdList.parse("d.t:4:3:3,4:"), ValidWriteIdList.parse("d.t:4:9223372036854775807::")
+    old, new = {"parameters": {"v": "29"}}, {"parameters": {"v": "30"}}
+    judge.table("t", before, old)
+    judge.table("t", after, new)
+    judge.partitions("t", before, [])
+    judge.partitions("t", after, [["d9"]])
+    assert judge.wrong == []
+    judge.table("t", after, old)
+    judge.partitions("t", after, [["d8"]])
+    assert len(judge.wrong) == 2
 
 
 def test_percentiles_leave_the_slowest_request_in() -> None:

@@ -12,8 +12,8 @@ import os
 import re
 import sys
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Set
-from itertools import chain
+from collections.abc import Iterable, Iterator, Mapping, Set
+from itertools import chain, islice
 from pathlib import Path
 from threading import Lock
 from typing import Any, Final
@@ -200,20 +200,23 @@ class Rocks:
 
     def scan_index(self, start: bytes, limit: int) -> list[bytes]:
         """The first keys of entries of indexes that begin with ``start``, in key order, at most ``limit``."""
+        return list(islice(self._keys_below([start]), limit))
+
+    def _keys_below(self, starts: Iterable[bytes]) -> Iterator[bytes]:
+        """The keys that begin with one of ``starts``, in the order of those, as of the first one."""
         snapshot = self._snapshot()
-        found: list[bytes] = []
         place = None
         try:
             place = snapshot.iter()  # half as dear as its items, most of which is to begin
-            place.seek(start)
-            while len(found) < limit and place.valid() and (key := place.key()).startswith(start):
-                found.append(key)
-                place.next()
-            place.status()
+            for start in starts:
+                place.seek(start)
+                while place.valid() and (key := place.key()).startswith(start):
+                    yield key
+                    place.next()
+                place.status()
         except Exception as error:
             snapshot = place = None  # else the traceback's frame would keep the database open
             raise store_error(error, str(self.path)) from error
-        return found
 
     def _snapshot(self) -> Any:
         try:
@@ -261,8 +264,7 @@ class Rocks:
         """The keys whose entries ``entries`` makes go together, by what they begin with."""
         if not isinstance(entries, Memtable) or not entries.gone:
             return set()
-        scanned = chain.from_iterable(self.scan(each, each[:-1] + b"\1") for each in sorted(entries.gone))
-        return {key for key, _ in scanned if key not in entries.entries}
+        return {key for key in self._keys_below(sorted(entries.gone)) if key not in entries.entries}
 
     def _keep_scratch(self, scratch: Path) -> None:
         with contextlib.suppress(FileNotFoundError):

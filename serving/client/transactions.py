@@ -2,11 +2,13 @@
 
 It fetches once, past the cache, the list of transactions, and the write-id lists and ids of its tables. They go with
 every read. A table that it had not named is listed as of the same list of transactions. Each write has a write id of
-its table, at most one for each table and transaction; what was written counts as committed for its own reads.
+its table, at most one for each table and transaction; what was written counts as committed for its own reads. A table
+without a list has no write ids: once it may have been written, its reads demand all that the metastore has logged.
 """
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -42,6 +44,9 @@ class TransactionState:
         self._lock = threading.Lock()
         self._listed: dict[str, Listed] = {}
         self._own: dict[str, int] = {}
+        self._outside: set[str] = set()
+        """Tables without a list that it writes."""
+        self._turns: dict[str, Any] = {}
         self._add(lists)
 
     def _add(self, lists: ListsAnswer) -> None:
@@ -67,15 +72,34 @@ class TransactionState:
         with self._lock:
             return self._own.setdefault(name_of(db, table), write_id)
 
-    def plan_listed(self, db: str, table: str) -> Plan[Listed]:
-        """The list and the id of a table, its own write included. Raises `NotFoundError` ``unknown_table``."""
-        name = name_of(db, table)
+    def _turn(self, db: str, table: str, new: Callable[[], Any]) -> Any:
+        """The table's lock, of those who advance it."""
+        with self._lock:
+            return self._turns.setdefault(name_of(db, table), new())
+
+    def _plan_has_ids(self, db: str, table: str) -> Plan[bool]:
+        """Whether a write of the table needs a write id; if not, its own reads see it from here on."""
+        found = yield from self._plan_found(name_of(db, table))
+        has_ids = found.write_ids is not None or not found.table_id  # it may make one that is not there
+        if not has_ids:
+            with self._lock:
+                self._outside.add(name_of(db, table))
+        return has_ids
+
+    def _plan_found(self, name: str) -> Plan[Listed]:
         with self._lock:
             found = self._listed.get(name)
         if found is None:
             self._add((yield from self.session.plan_lists([name], self.txn, self.txns, catalog=self.catalog)))
-        with self._lock:
-            found, own = self._listed[name], self._own.get(name, 0)
+            with self._lock:
+                found = self._listed[name]
+        return found
+
+    def plan_listed(self, db: str, table: str) -> Plan[Listed]:
+        """The list and the id of a table, its own write included. Raises `NotFoundError` ``unknown_table``."""
+        name = name_of(db, table)
+        found = yield from self._plan_found(name)
+        own = self.write_id(db, table)
         if not found.table_id:
             why = f"catalog {self.catalog} has no table {name} as of the transaction's beginning"
             raise NotFoundError(why, hint="begin another transaction", code="unknown_table")
@@ -83,6 +107,8 @@ class TransactionState:
 
     def _plan_demand(self, db: str, table: str) -> Plan[Mapping[str, Any]]:
         found = yield from self.plan_listed(db, table)
+        if name_of(db, table) in self._outside:
+            yield from self.session.plan_lists([], self.txn, self.txns, catalog=self.catalog, adopt=True)
         listed = str(found.write_ids) if found.write_ids is not None else None
         return {"valid_write_ids": listed, "table_id": found.table_id, "catalog": self.catalog}
 
@@ -156,9 +182,13 @@ class CatalogTransaction(TransactionState):
     def advance(self, db: str, table: str, allocate: Callable[[int, str, str], int]) -> int:
         """The write id for a write of a table. ``allocate``: asks the metastore for one; called once a table.
 
-        It is given the transaction's number, the database and the table.
+        It is given the transaction's number, the database and the table. 0: the table is external, and has none.
         """
-        return self.write_id(db, table) or self.wrote(db, table, allocate(self.txn, db, table))
+        with self._turn(db, table, threading.Lock):
+            own = self.write_id(db, table)
+            if own or not self._run(self._plan_has_ids(db, table)):
+                return own
+            return self.wrote(db, table, allocate(self.txn, db, table))
 
 
 class AsyncCatalogTransaction(TransactionState):
@@ -172,4 +202,8 @@ class AsyncCatalogTransaction(TransactionState):
 
     async def advance(self, db: str, table: str, allocate: Callable[[int, str, str], Awaitable[int]]) -> int:
         """As `CatalogTransaction.advance`."""
-        return self.write_id(db, table) or self.wrote(db, table, await allocate(self.txn, db, table))
+        async with self._turn(db, table, asyncio.Lock):
+            own = self.write_id(db, table)
+            if own or not await self._run(self._plan_has_ids(db, table)):
+                return own
+            return self.wrote(db, table, await allocate(self.txn, db, table))

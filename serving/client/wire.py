@@ -37,6 +37,8 @@ _BY_STATUS: Mapping[int, type[ClientError]] = {
     503: Unavailable,
 }
 
+_URL_MAX = 2_000
+"""Characters of parameters, before they are encoded: servers and proxies take URLs of several times as many."""
 
 Answer = TypeVar("Answer")
 
@@ -104,10 +106,14 @@ def objects_request(kind: str, path: Sequence[str], query: Mapping[str, str]) ->
 
 
 def lists_request(catalog: str, tables: Sequence[str], txn: int, txns: str, params: Mapping[str, str]) -> HttpRequest:
-    """GET of what a transaction needs to read ``tables``."""
+    """GET of what a transaction needs to read ``tables``; POST if they make a long URL."""
     query = {"catalog": catalog, "tables": msgspec.json.encode([*tables]).decode(), **params}
     query |= {"txn": str(txn)} if txn else {}
-    return HttpRequest("GET", "/v1/lists", query | ({"txns": txns} if txns else {}))
+    query |= {"txns": txns} if txns else {}
+    if sum(map(len, query.values())) <= _URL_MAX:
+        return HttpRequest("GET", "/v1/lists", query)
+    body = msgspec.json.encode({"catalog": catalog, "tables": [*tables], "txn": txn, "txns": txns, **params})
+    return HttpRequest("POST", "/v1/lists", {}, body)
 
 
 def location_request(keyspace: str, partition: int, params: Mapping[str, str]) -> HttpRequest:

@@ -1,4 +1,7 @@
-"""The route that a transaction calls when it begins: past the cache, its lists and the ids of its tables."""
+"""The routes that a transaction calls when it begins: past the cache, its lists and the ids of its tables.
+
+GET is for tables that fit into a URL, POST for any number of them.
+"""
 
 from __future__ import annotations
 
@@ -27,18 +30,40 @@ class ListsParameters(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     token: TokenParameter = ""
 
 
+class NoParameters(msgspec.Struct, forbid_unknown_fields=True):
+    """Of the POST, which has none."""
+
+
+class ListsBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """`ListsParameters` as a body."""
+
+    tables: list[str]
+    txn: Annotated[int, Meta(ge=0)] = 0
+    txns: str = ""
+    catalog: str = "hive"
+    token: str | None = None
+
+
 async def get_lists(front: Front, parameters: ListsParameters, _: None) -> Response:
     """One `ListsAnswer`."""
-    names = _names(parameters.tables)
-    if parameters.txns:
-        _check_txns(parameters.txns)
-    demand = demand_of(parameters.token, 0, front.limits)
-    space = front.table_space(parameters.catalog)
-    return answer_response(await front.tables.read_lists(space, names, parameters.txn, parameters.txns, demand))
+    return await _answer(front, parameters, json_parameter("tables", parameters.tables, list[str]) or [])
 
 
-def _names(text: str) -> list[str]:
-    names: list[str] = json_parameter("tables", text, list[str]) or []
+async def post_lists(front: Front, _: NoParameters, body: ListsBody) -> Response:
+    """One `ListsAnswer`."""
+    return await _answer(front, body, body.tables)
+
+
+async def _answer(front: Front, wanted: ListsParameters | ListsBody, tables: list[str]) -> Response:
+    names = _names(tables)
+    if wanted.txns:
+        _check_txns(wanted.txns)
+    demand = demand_of(wanted.token, 0, front.limits)
+    space = front.table_space(wanted.catalog)
+    return answer_response(await front.tables.read_lists(space, names, wanted.txn, wanted.txns, demand))
+
+
+def _names(names: list[str]) -> list[str]:
     if len(names) > KEYS_MAX:
         raise ReadError("too_many_keys", f"{len(names)} tables, at most {KEYS_MAX}")
     for name in names:
@@ -56,20 +81,37 @@ def _check_txns(text: str) -> None:
         raise ReadError("bad_parameter", f"txns: {error}", hint="send back `txns` of an answer") from error
 
 
-LISTS: Final = Route(
-    method="GET",
-    path="/v1/lists",
-    handler=get_lists,
-    parameters=ListsParameters,
-    answer=ListsAnswer,
-    errors=(
-        *("bad_token", "unknown_keyspace", "history_lost", "bad_parameter", "too_many_keys"),
-        *("source_unreachable", "source_behind", "source_failed"),
+_ERRORS: Final = (
+    *("bad_token", "unknown_keyspace", "history_lost", "bad_parameter", "too_many_keys"),
+    *("source_unreachable", "source_behind", "source_failed"),
+)
+LISTS: Final = (
+    Route(
+        method="GET",
+        path="/v1/lists",
+        handler=get_lists,
+        parameters=ListsParameters,
+        answer=ListsAnswer,
+        errors=_ERRORS,
+        name="getLists",
+        tag="catalog",
+        summary="Begin a transaction",
+        text="Never from the cache: the list of transactions that the reader may see, and of each table its write-id "
+        "list and id. Send the latter two with every read of the transaction. Its own transaction counts as committed.",
+        returns="The lists and ids.",
     ),
-    name="getLists",
-    tag="catalog",
-    summary="Begin a transaction",
-    text="Never from the cache: the list of transactions that the reader may see, and of each table its write-id list "
-    "and id. Send the latter two with every read of the transaction. Its own transaction counts as committed.",
-    returns="The lists and ids.",
+    Route(
+        method="POST",
+        path="/v1/lists",
+        handler=post_lists,
+        parameters=NoParameters,
+        body=ListsBody,
+        answer=ListsAnswer,
+        errors=_ERRORS,
+        name="postLists",
+        tag="catalog",
+        summary="Begin a transaction over many tables",
+        text="As GET, for tables that do not fit into a URL.",
+        returns="The lists and ids.",
+    ),
 )

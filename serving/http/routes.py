@@ -309,7 +309,7 @@ ROUTES: tuple[Route[Any, Any], ...] = (
         "moment; where the partitions changed in between, the next page is 409 `page_expired`.",
         returns="The partitions.",
     ),
-    LISTS,
+    *LISTS,
     Route(
         method="GET",
         path="/v1/statistics/{db}/{table}",

@@ -124,6 +124,19 @@ def test_elements_of_a_batch_fail_on_their_own() -> None:
     assert (body["freshness"], body["token"]) == ("unknown", str(Vector()))
 
 
+@pytest.mark.parametrize(
+    ("body", "status", "code"),
+    [
+        ({"tables": ["d.t"], "catalog": "nope"}, 404, "unknown_keyspace"),
+        ({"tables": ["nodot"]}, 400, "bad_parameter"),
+        ({"tables": [], "txn": -1}, 400, "bad_body"),
+    ],
+)
+def test_lists_are_asked_for_with_a_body_too(body: dict[str, Any], status: int, code: str) -> None:
+    """As with a URL, which many tables do not fit into."""
+    refused(ask("POST", "/v1/lists", json=body), status, code)
+
+
 def test_the_description_covers_every_route_and_resolves() -> None:
     """An outside client can be generated from /openapi.json."""
     described = ask("GET", "/openapi.json").json()

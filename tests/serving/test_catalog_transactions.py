@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 
 from serving.client import AsyncSession, BadRequest, NotFoundError, Session
 from serving.client.transactions import with_own
 from serving.client.wire import HttpRequest, HttpResponse
-from tokens import ValidWriteIdList, Vector
+from tokens import Position, ValidWriteIdList, Vector
 
 LISTS = {"d.t": (7, "d.t:11:7:7,8:"), "d.u": (8, "d.u:3:9223372036854775807::"), "d.outside": (9, None)}
 
@@ -21,15 +24,19 @@ class Front:
 
     def __init__(self) -> None:
         self.asked: list[HttpRequest] = []
+        self.logged = Vector()
+        """What the metastore has logged."""
 
     def send(self, request: HttpRequest) -> HttpResponse:
         """Answers the lists of known tables, and a table for any other request."""
         self.asked.append(request)
         answer: dict[str, Any] = {"served_from": "source", "freshness": "fresh", "why": "", "token": ""}
         if request.path == "/v1/lists":
-            names = json.loads(request.params["tables"])
+            sent = json.loads(request.body) if request.body else request.params
+            names = sent["tables"] if request.body else json.loads(sent["tables"])
             found = [(name, *LISTS.get(name, (0, None))) for name in names]
-            answer["txns"] = request.params.get("txns", "20:9:9:")
+            answer["token"] = str(self.logged)
+            answer["txns"] = sent.get("txns") or "20:9:9:"
             answer["tables"] = [{"name": name, "table_id": at, "write_ids": listed} for name, at, listed in found]
         elif request.path.startswith("/v1/tables/") and not request.path.endswith("/partitions"):
             answer |= {"found": True, "table_id": 7, "write_ids": None, "table": {}}
@@ -78,6 +85,20 @@ def test_lists_and_ids_are_fetched_once_and_go_with_every_read(front: Front, ses
     assert [(each["tables"], each["txn"]) for each in front.fetches] == [('["d.t","d.u"]', "20")]
 
 
+@pytest.mark.parametrize(("count", "method"), [(10, "GET"), (1_000, "POST")])
+def test_many_tables_do_not_make_a_long_url(front: Front, session: Session, count: int, method: str) -> None:
+    """A front, or a proxy before it, would refuse it."""
+    names = [f"d.{'t' * 60}{each}" for each in range(count)]
+    session.begin(names, txn=20)
+    [request] = front.asked
+    sent = (
+        json.loads(request.body) if request.body else {**request.params, "tables": json.loads(request.params["tables"])}
+    )
+    assert request.method == method
+    assert (sent["tables"], int(sent["txn"]), sent["catalog"]) == (names, 20, "hive")
+    assert len(urlencode(request.params)) < 4_000
+
+
 def test_a_table_that_was_not_named_is_listed_as_of_the_same_transactions(front: Front, session: Session) -> None:
     """A later list would show it what was committed after the transaction began."""
     transaction = session.begin(["d.t"], txn=20)
@@ -120,15 +141,59 @@ def test_a_table_is_advanced_once_and_its_write_counts_as_committed(front: Front
         transaction.wrote("d", "t", 0)
 
 
+def test_a_table_is_advanced_once_among_threads(session: Session) -> None:
+    """A second id would count as that of somebody else, who never commits it."""
+    transaction, asked = session.begin(["d.t"], txn=20), threading.Semaphore(0)
+    ids = iter(range(12, 20))
+
+    def allocate(*_: object) -> int:
+        asked.release()
+        asked.acquire(timeout=0.05)
+        asked.acquire(timeout=0.05)  # another one that asks
+        return next(ids)
+
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(lambda _: transaction.advance("d", "t", allocate), range(4)))
+    assert (found, next(ids)) == ([12] * 4, 13)
+
+
+def test_own_writes_of_an_external_table_are_demanded(front: Front, session: Session) -> None:
+    """It has no list that could say so: its reads demand what the metastore has logged by then."""
+    transaction = session.begin(["d.outside", "d.t"], txn=20)
+
+    def allocate(*_: object) -> int:
+        raise AssertionError("an external table has no write ids")
+
+    assert transaction.advance("d", "outside", allocate) == 0
+    front.logged = Vector({"hive/0": (1, Position.parse("HiveEvent/7"))})
+    transaction.get_table("d", "outside")
+    assert front.asked[-1].params["token"] == str(front.logged)
+    front.logged = Vector({"hive/0": (1, Position.parse("HiveEvent/9"))})
+    transaction.get_table("d", "outside")
+    assert front.asked[-1].params["token"] == str(front.logged), "it may have been written again"
+    fetches = len(front.fetches)
+    transaction.get_table("d", "t")
+    assert len(front.fetches) == fetches, "one with a list needs no call"
+
+
+def test_a_table_that_the_transaction_makes_has_write_ids(session: Session) -> None:
+    """They are given out under its name before it is there."""
+    assert session.begin([], txn=20).advance("d", "made", lambda *_: 1) == 1
+
+
 def test_an_asynchronous_transaction_does_the_same(front: Front) -> None:
     """It has the same plans."""
 
-    async def allocate(*_: object) -> int:
-        return 13
+    asked: list[object] = []
+
+    async def allocate(*table: object) -> int:
+        asked.append(table)
+        await asyncio.sleep(0)
+        return 12 + len(asked)
 
     async def work() -> None:
         transaction = await AsyncSession(front.send_later, Vector()).begin(["d.t"], txn=20)
-        assert [await transaction.advance("d", "t", allocate) for _ in range(2)] == [13, 13]
+        assert await asyncio.gather(*(transaction.advance("d", "t", allocate) for _ in range(3))) == [13, 13, 13]
         await transaction.get_table("d", "t")
         assert front.listed() == ("d.t:13:7:7,8,12:", "7")
         await transaction.get_partitions("d", "u")

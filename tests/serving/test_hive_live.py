@@ -289,7 +289,12 @@ def test_a_transaction_of_the_client(installation: Installation, session: Sessio
         own = begun.get_table("d", "mine", max_wait_ms=0)
         assert (own.served_from, parameter(own)) == ("source", version), "it reads its own writes"
     assert allocated == [1]
-    assert begun.get_table("d", "outside_too").value is not None
+    for version in ("1", "2"):
+        assert begun.advance("d", "outside_too", allocate) == 0
+        one.alter("outside_too", v=version)
+        found = begun.get_table("d", "outside_too", max_wait_ms=0)
+        assert (parameter(found), found.freshness) == (version, "fresh"), "without a list too"
+    assert allocated == [1]
     assert session.begin([], txn, catalog=catalog).listed("d", "mine").write_ids == begun.listed("d", "mine").write_ids
     one.commit(txn)
     after = session.begin(["d.mine"], catalog=catalog)
@@ -333,6 +338,17 @@ def test_an_asynchronous_transaction(installation: Installation) -> None:
 
     asyncio.run(work())
     one.commit(txn)
+
+
+def test_lists_of_many_tables(installation: Installation, session: Session) -> None:
+    """They are asked for with a body, and the answer is the same."""
+    installation.first.create("of_many")
+    names = ["d.of_many", *(f"d.{'t' * 60}{each}" for each in range(999))]
+    many = session.begin(names, catalog=installation.stack.keyspace)
+    one = session.begin(names[:1], catalog=installation.stack.keyspace)
+    assert many.listed("d", "of_many") == one.listed("d", "of_many")
+    with pytest.raises(NotFoundError):
+        many.listed("d", "t" * 60 + "0")
 
 
 def test_lists_that_cannot_be_given(installation: Installation) -> None:

@@ -1,7 +1,8 @@
 """Which drops of objects were published last: what was read before too many of them must be read again. Pure.
 
 The fold remembers the last `DROPS_KEPT` drops of a set by name. An image from before an older one may be of the object
-that was dropped, so the fold waits for another (`consumers.fold.objects`).
+that was dropped, so the fold waits for another (`consumers.fold.objects`). What is the only one of its kind in a table
+has no name, and nothing beside it whose drop could matter to it.
 """
 
 from __future__ import annotations
@@ -17,21 +18,21 @@ class RecentDrops:
     """The events at which objects of each set were dropped last."""
 
     def __init__(self) -> None:
-        self._events: dict[tuple[str, int], deque[int]] = {}
+        self._events: dict[int, dict[str, deque[int]]] = {}
+        """Table id (0: of the catalog) → kind → events."""
 
     def note(self, event_id: int, changes: Iterable[Change]) -> None:
         """These were published at an event."""
         for change in changes:
-            if isinstance(change, ObjectImage) and change.change == "dropped":
-                found = self._events.setdefault((change.kind, change.table_id), deque(maxlen=events.DROPS_KEPT + 1))
-                found.append(event_id)
+            if isinstance(change, ObjectImage) and change.change == "dropped" and change.name:
+                kinds = self._events.setdefault(change.table_id, {})
+                kinds.setdefault(change.kind, deque(maxlen=events.DROPS_KEPT + 1)).append(event_id)
 
     def forget(self, table_id: int) -> None:
         """The table is gone."""
-        for of in [each for each in self._events if each[1] == table_id]:
-            del self._events[of]
+        self._events.pop(table_id, None)
 
     def allow(self, kind: str, table_id: int, lo: int) -> bool:
         """Whether an image that was read at or after the event ``lo`` will be taken for what it is."""
-        found = self._events.get((kind, table_id))
+        found = self._events.get(table_id, {}).get(kind)
         return found is None or len(found) <= events.DROPS_KEPT or found[0] <= lo

@@ -223,7 +223,7 @@ class HiveTranslator:
         """
         touched = event.table_name if event.event_type not in ("ALTER_TABLE", "ADD_FOREIGNKEY") else ""
         if not touched:
-            self._ids.doubt(self._tables)
+            self._doubt()
         return [VoidTable(touched or EVERY_TABLE, one_line(f"event {event.event_id}: {problem}"))]
 
     def _gap(self, first: int, last: int) -> list[Change]:
@@ -231,8 +231,14 @@ class HiveTranslator:
         for txn, state in self._open.items():
             state.seen_open = False
             self._changed.add(txn)
-        self._ids.doubt(self._tables)
+        self._doubt()
         return [VoidTable(EVERY_TABLE, f"events {first} to {last} are missing from the log")]
+
+    def _doubt(self) -> None:
+        """What was not seen may have made any table transactional: until it is shown, its writers are waited for."""
+        self._ids.doubt(self._tables)
+        for table in self._tables.values():
+            table.kind = "transactional"
 
     def _describe(self, txn: int) -> OpenTransaction:
         state = self._open[txn]

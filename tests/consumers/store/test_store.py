@@ -90,6 +90,29 @@ def test_after_any_schedule_of_commits_and_crashes_the_store_equals_a_dict(
         crash(store)
 
 
+def test_what_goes_together_is_looked_for_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new epoch takes along every set of a catalog, and a snapshot of the database costs more than a step of it."""
+    store, tables, taken = open_at(tmp_path), range(1, 50), 0
+    names = {each: [object_key("partition", each, f'["{name}"]') for name in "ab"] for each in tables}
+    store.apply(change(1, {key: b"x" for keys in names.values() for key in keys}))
+    store.commit()
+    gone = [objects_prefix("partition", each) for each in tables if each != 7]
+    store.apply(Changes(2, {names[3][1]: b"y"}, gone=(*gone, names[7][0])))
+    snapshot = store._rocks._snapshot
+
+    def counted() -> Any:
+        nonlocal taken
+        taken += 1
+        return snapshot()
+
+    monkeypatch.setattr(store._rocks, "_snapshot", counted)
+    store.commit()
+    assert taken == 1
+    left = {key for key, _ in store.items()} - head_entries(store.state.head).keys()
+    assert left == {names[3][1], names[7][1]}
+    store.close()
+
+
 def test_many_keys_are_looked_up_as_one_by_one(tmp_path: Path) -> None:
     """Wherever a key is: folded since, being committed, committed, nowhere; also while the database is reopened."""
     store = open_at(tmp_path)

@@ -26,6 +26,7 @@ from stream.wire.events import (
     VoidTable,
 )
 from tests.conformance.samples import rows
+from tests.lab.workload.folded import Folded
 
 
 def _translated(server: Metastore, **options: Any) -> list[SourceTransaction]:
@@ -135,6 +136,31 @@ def test_a_gap_is_told_of_every_open_transaction(server: Metastore) -> None:
     found = translator.translate(_event(90, "OPEN_TXN", txnIds=[7], timestamp=1))
     assert found is not None
     assert {each.txn: each.seen_open for each in found.opened} == {1: False, 2: False, 7: True}
+
+
+@pytest.mark.parametrize("is_missing", [False, True])
+def test_after_a_void_of_everything_a_table_may_be_transactional(is_missing: bool) -> None:
+    """Its conversion may be what could not be read. As an external table it would show what is not committed."""
+    server, folded = Metastore(), Folded(1)
+    folded.start("HiveEvent/0")
+    server.create("s.out", "external")
+    server.convert("s.out")
+    if is_missing:
+        server.log.pop()
+    else:
+        server.log[-1]["message"] = "{"
+    server.open_txns(1)
+    server.allocate("s.out", [1])
+    server.write("s.out", "INSERT", 1)
+    for row in server.log[1:]:
+        row["eventId"] += is_missing
+    folded.publish(_translated(server))
+    shown = TableImage(1, "s.out", "transactional", "image", image=b"{}", write_ids="s.out:10000001:10000001:10000001:")
+    shown.lo = shown.hi = "HiveEvent/9"
+    folded.publish([SourceTransaction("HiveEvent/9", "HiveEvent/9", 1, [shown])])
+    table = folded.table(1)
+    assert table is not None
+    assert [write_id for _, write_id in table.pending] == [10_000_001]
 
 
 def test_every_event_type_of_the_sample_is_known() -> None:

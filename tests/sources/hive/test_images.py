@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+import pytest
+
 from consumers.fold.catalog_state import decode_table, name_key, table_key
 from stream.sources.hive.live.details import Details
 from stream.sources.hive.live.fetching import Fetched
-from stream.sources.hive.live.images import Images
+from stream.sources.hive.live.images import RETRY_S, Images
 from stream.sources.hive.live.metastore import Metastore, ServerList, Transactions
 from stream.sources.hive.live.partitions import Partitions
-from stream.sources.hive.messages import TableObject
+from stream.sources.hive.messages import HiveMessageError, TableObject
 from stream.sources.hive.progress import Progress
 from stream.sources.hive.recent_ids import RecentWriteIds
 from stream.sources.hive.translator import HiveTranslator
-from stream.wire.events import BindName, Change, OpenTransaction, SourceTransaction, TableImage
+from stream.wire.events import BindName, Change, OpenTransaction, SourceTransaction, TableImage, VoidTable
 from tests.lab.workload.folded import Folded
 
 
@@ -32,18 +34,28 @@ class Publishing:
             cast("Partitions", nothing),
             cast("Details", nothing),
             self._publish,
-            lambda _: None,
+            self._drain,
+            clock=lambda: self.now_s,
         )
+        self.now_s = 0.0
+        self.ending: list[bool] = []
+        """Whether each of the transactions that end with event 10, while the next fetch is on its way, commits."""
+
+    def _drain(self, _: int) -> None:
+        while self.ending:
+            self.images.ended(10, ["s.t"], committed=self.ending.pop())
 
     def _publish(self, changes: list[Change], opened: tuple[OpenTransaction, ...] = ()) -> None:
         assert not opened
         self.published.append(changes)
 
-    def take(self, name: str, table_id: int, listed_at: int = 9) -> None:
-        """The table was fetched under this name, at event 9, with a list as of ``listed_at``."""
+    def take(
+        self, name: str, table_id: int, listed_at: int = 9, lo: int = 9, error: HiveMessageError | None = None
+    ) -> None:
+        """The table was fetched under this name, at event ``lo``, with a list as of ``listed_at``."""
         table = TableObject(name, table_id, True, True, b'{"tableName":"%s"}' % name.encode())
         none = Transactions(0, frozenset(), frozenset())
-        fetched = Fetched((name,), listed_at, 9, 9, {name: ServerList(0, (), ())}, {name: table}, none)
+        fetched = Fetched((name,), listed_at, lo, lo, {name: ServerList(0, (), ())}, {name: error or table}, none)
         self.images.take(fetched, in_sweep=True)
 
 
@@ -76,3 +88,48 @@ def test_a_name_is_bound_by_the_fetch_that_is_published() -> None:
     publishing.take("s.t", 7)
     [changes] = publishing.published
     assert BindName("s.t", 7, "") in changes
+
+
+@pytest.mark.parametrize("committed", [False, True])
+@pytest.mark.parametrize("voided", ["table", "everything"])
+def test_a_transaction_that_ends_after_a_fetch_has_its_table_fetched_again(committed: bool, voided: str) -> None:
+    """After a void the fold takes no image from before a COMMIT, and after an ABORT it never does."""
+    publishing = Publishing({"s.t": 7})
+    publishing.progress.sweeping = voided == "everything"
+    publishing.images.unsure = {"s.t"} if voided == "table" else set()
+    publishing.ending = [committed]
+    publishing.take("s.t", 7)
+    assert publishing.published == []
+    assert list(publishing.progress.dirty) == ["s.t"]
+    publishing.take("s.t", 7, lo=10)
+    assert len(publishing.published) == 1
+    assert not publishing.progress.dirty
+
+
+@pytest.mark.parametrize(("committed", "again"), [(True, 0), (False, 1)])
+def test_a_commit_costs_no_fetch_where_the_fold_knows_who_writes(committed: bool, again: int) -> None:
+    """Each write would be fetched twice."""
+    publishing = Publishing({"s.t": 7})
+    publishing.progress.sweeping = False
+    publishing.ending = [committed]
+    publishing.take("s.t", 7)
+    assert len(publishing.progress.dirty) == again
+
+
+def test_a_table_that_cannot_be_read_is_tried_again_after_a_while() -> None:
+    """The metastore may have failed for a moment; the table's next event may be far."""
+    publishing = Publishing({"s.t": 7})
+    publishing.progress.sweeping = False
+    for _ in range(2):
+        publishing.take("s.t", 7, error=HiveMessageError("MetaException"))
+        publishing.images.try_again()
+        assert not publishing.progress.dirty, "not at once"
+        assert list(publishing.images.unreadable) == ["s.t"], "a restart tries it"
+        publishing.now_s += RETRY_S
+        publishing.images.try_again()
+        assert list(publishing.progress.dirty) == ["s.t"]
+    assert publishing.published == [[VoidTable("s.t", "it cannot be read: MetaException")]], "once"
+    assert publishing.images.unsure == {"s.t"}, "what belongs to it is fetched too"
+    publishing.take("s.t", 7)
+    assert not publishing.images.unreadable
+    assert len(publishing.published) == 2

@@ -10,7 +10,7 @@ import pytest
 
 from stream.sources.hive.live.fetching import Fetcher
 from stream.sources.hive.live.metastore import Metastore
-from stream.sources.hive.live.partitions import Partitions, Values
+from stream.sources.hive.live.partitions import KINDS, WHOLE, Partitions, Values
 from stream.sources.hive.messages import TableObject
 from stream.sources.hive.recent_drops import RecentDrops
 from stream.sources.hive.structs import Struct
@@ -27,6 +27,8 @@ class Warehouse:
         self.end = 10
         self.dropped_meanwhile = 0
         """Other partitions that are dropped while the next chunk is read."""
+        self.written_meanwhile = 0
+        """Other partitions that are written while each chunk is read."""
         self.published: list[Change] = []
         self.drops = RecentDrops()
         self.fetches = 0
@@ -61,6 +63,8 @@ class Warehouse:
         """The log is read: it tells of the drops."""
         dropped, self.dropped_meanwhile = self.dropped_meanwhile, 0
         self.publish([ObjectImage("partition", TABLE, (f"gone{each}",), "dropped") for each in range(dropped)])
+        for each in range(self.written_meanwhile):
+            self.partitions.note(written(f"new{each}"))
 
     def table(self, _: str) -> TableObject:
         """The table."""
@@ -73,7 +77,7 @@ class Warehouse:
     def partitions_by_names(self, _: str, names: Sequence[str]) -> list[tuple[Values, Struct]]:
         """Those that exist. Meanwhile the log goes on."""
         self.fetches += 1
-        self.end += bool(self.dropped_meanwhile)
+        self.end += bool(self.dropped_meanwhile or self.written_meanwhile)
         return [((name.partition("=")[2],), {}) for name in names]
 
     def partition_statistics(self, *_: object) -> list[tuple[Values, Struct]]:
@@ -114,6 +118,24 @@ def test_only_the_chunk_of_a_pass_is_read_again() -> None:
     sets = [each.change for each in warehouse.published if isinstance(each, ObjectSet) and each.kind == "partition"]
     assert sets == ["begun", "complete"]
     assert [name for name, _ in warehouse.images()] == [("a",), ("b",)]
+
+
+def test_a_pass_ends_while_partitions_without_statistics_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That they have none is said when the pass is over: it is no drop that its chunks must be read again for."""
+    monkeypatch.setattr("stream.sources.hive.live.partitions.CHUNK", 1)
+    warehouse = Warehouse()
+    warehouse.partitions.want(TABLE)
+    warehouse.partitions.go_on()
+    warehouse.written_meanwhile = DROPS_KEPT + 1
+    for _ in range(20):
+        warehouse.partitions.step()
+        warehouse.partitions.go_on()
+    sets = [(each.kind, each.change) for each in warehouse.published if isinstance(each, ObjectSet)]
+    assert sets[:4] == [(kind, change) for change in WHOLE for kind in KINDS]
+    complete = warehouse.published.index(ObjectSet(KINDS[1], TABLE, "complete", lo="HiveEvent/10"))
+    without = [isinstance(each, ObjectImage) and each.change == "dropped" for each in warehouse.published]
+    assert not any(without[:complete])
+    assert any(without[complete:])
 
 
 def test_those_that_are_there_are_published_before_those_that_are_not() -> None:

@@ -114,14 +114,12 @@ class Details:
         """Fetch and publish those of written tables; False if there are none."""
         asked = list(islice(self._due, CHUNK_TABLES))
         names = tuple(name for name in map(self._name_of, asked) if name)
-        if not names:
-            self._due.clear()
-            return False
-        fetched = self._submit(names).result()
+        fetched = self._submit(names).result() if names else None
         for table_id in asked:
             self._due.pop(table_id, None)
-        self._take(fetched)
-        return True
+        if fetched is not None:
+            self._take(fetched)
+        return bool(asked)
 
     def _submit(self, names: tuple[str, ...]) -> Future[FetchedDetails]:
         return self._fetcher.run(lambda metastore: _fetch(metastore, names))

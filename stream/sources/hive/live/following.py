@@ -281,9 +281,8 @@ class Following:
             case AbortTransaction() | CommitTransaction():
                 is_commit = isinstance(change, CommitTransaction)
                 self._recent.ended(event_id, change.txn, committed=is_commit)
-                if not is_commit:  # no DDL is rolled back: the image that follows the abort counts
-                    names = {self._translator.name_of(table_id) for table_id, _ in change.write_ids}
-                    progress.touch(names - {""})
+                names = {self._translator.name_of(table_id) for table_id, _ in change.write_ids}
+                self._images.ended(event_id, names - {""}, committed=is_commit)
 
     def _publish(
         self, changes: list[Change], opened: tuple[OpenTransaction, ...] = (), closed: tuple[int, ...] = ()
@@ -306,7 +305,7 @@ class Following:
         self._note_status()
 
     def _cursor(self) -> str:
-        return self._progress.cursor([*self._partitions.tables, *self._details.tables])
+        return self._progress.cursor([*self._partitions.tables, *self._details.tables, *self._images.unreadable])
 
     def _note_status(self) -> None:
         status = self._status
@@ -329,6 +328,7 @@ class Following:
         return worked
 
     def _fetch_dirty(self) -> bool:
+        self._images.try_again()
         names = tuple(islice(self._progress.dirty, CHUNK_TABLES))
         if not names:
             return False

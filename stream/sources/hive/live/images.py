@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from typing import Final, Protocol
 
 from stream.sources.hive.live.details import Details
 from stream.sources.hive.live.fetching import Fetched
@@ -16,6 +17,9 @@ from stream.sources.hive.translator import HiveTranslator
 from stream.wire.events import AllocateWriteId, Change, OpenTransaction, TableImage, VoidTable
 from tokens.errors import one_line
 from tokens.writeid_state import WriteIds
+
+RETRY_S: Final = 30.0
+"""After this long a table that could not be read is tried again."""
 
 
 class Publish(Protocol):
@@ -38,6 +42,7 @@ class Images:
         details: Details,
         publish: Publish,
         drain: Callable[[int], None],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._metastore = metastore
         self._translator = translator
@@ -47,10 +52,39 @@ class Images:
         self._details = details
         self._publish = publish
         self._drain = drain
+        self._clock = clock
         self.touched: dict[str, int] = {}
-        """Table → the last event that wrote, made, dropped or renamed it, since no fetch was under way."""
+        """Table → the last event that wrote, made, dropped or renamed it, since no fetch was under way.
+
+        Or that ended a transaction, if it makes the fold wait for an image.
+        """
         self.unsure = set(progress.dirty)
         """Tables of which it isn't known whether what belongs to them was published."""
+        self.unreadable: dict[str, float] = {}
+        """Tables that could not be read → when they are tried again. They are void."""
+
+    def ended(self, event_id: int, names: Iterable[str], *, committed: bool) -> None:
+        """A transaction ended that holds ids of these tables.
+
+        No DDL is rolled back: the image that follows an abort counts. After a void the one that follows a COMMIT does:
+        what the transaction had written is lost (`consumers.fold.catalog`).
+        """
+        progress = self._progress
+        awaited = [
+            name
+            for name in names
+            if not committed or name in self.unsure or (progress.sweeping and name > progress.swept)
+        ]
+        self.touched |= dict.fromkeys(awaited, event_id)
+        progress.touch(awaited)
+
+    def try_again(self) -> None:
+        """Those that could not be read are to be fetched, if it is time."""
+        now_s = self._clock()
+        for name, at_s in self.unreadable.items():
+            if at_s <= now_s:
+                self.unreadable[name] = now_s + RETRY_S
+                self._progress.touch([name])
 
     def take(self, fetched: Fetched, *, in_sweep: bool) -> None:
         """Read the log past the fetch, then publish each table that nothing touched meanwhile."""
@@ -63,9 +97,18 @@ class Images:
             if isinstance(table, TableObject):
                 self._publish_table(table, fetched, holders.get(name, {}), in_sweep=in_sweep)
             elif table is not None:
-                self._publish([VoidTable(name, one_line(f"it cannot be read: {table}"))])
-            elif not self._progress.sweeping and (gone := self._translator.forget(name)):
-                self._publish(gone)
+                self._void(name, f"it cannot be read: {table}")
+            else:
+                self.unreadable.pop(name, None)
+                if not self._progress.sweeping and (gone := self._translator.forget(name)):
+                    self._publish(gone)
+
+    def _void(self, name: str, reason: str) -> None:
+        is_news = name not in self.unreadable
+        self.unreadable[name] = self._clock() + RETRY_S
+        self.unsure.add(name)
+        if is_news:
+            self._publish([VoidTable(name, one_line(reason))])
 
     def _unknown_holders(self, fetched: Fetched, names: Iterable[str]) -> dict[str, dict[int, int]]:
         """The transactions of open ids that were allocated before the log was read."""
@@ -93,6 +136,7 @@ class Images:
                 self._progress.touch([name])
                 return
             image.kind, image.write_ids = "transactional", ids.full_text(name)
+        self.unreadable.pop(name, None)
         names = self._translator.bind(table)
         # The image comes before the name: else a reader may meet the one from before a rename under the new name.
         changes: list[Change] = [image]

@@ -198,23 +198,25 @@ class Metastore(ObjectCalls):
         """Those of ``lists``, as seen with the transactions ``of``, behind whose first exception there are open ids.
 
         Where no id is committed, the server lists the lowest exception alone. To a reader to whom other transactions
-        seem committed, it tells the ids after that one too.
+        seem committed, it tells the ids after that one too. Where all that are left are open, no such reader is told
+        each of them: those between that nobody holds were aborted, and the server's cleaner has forgotten them.
         """
         asked = [name for name, listed in lists.items() if listed.may_be_collapsed]
         highest = self.write_ids(asked, txn_list(of.hwm, ())) if asked else {}
         asked = [name for name in asked if name in highest and highest[name].hwm > lists[name].hwm]
         opened = self.write_ids(asked, txn_list(of.hwm, of.open)) if asked else {}
         found: dict[str, ServerList] = {}
+        between: dict[str, range] = {}
         for name, listed in opened.items():
-            if listed.may_be_collapsed and listed.hwm < highest[name].hwm:  # nothing was aborted: all of them are open
-                ids = range(listed.hwm, min(highest[name].hwm, listed.hwm + GAP_MAX) + 1)
-                found[name] = ServerList(ids[-1], tuple(ids), ())
+            if listed.may_be_collapsed and listed.hwm < highest[name].hwm:  # nothing is aborted
+                between[name] = range(listed.hwm, min(highest[name].hwm, listed.hwm + GAP_MAX) + 1)
             elif listed.open and listed.open[-1] > lists[name].hwm:
                 found[name] = listed
         mixed = [name for name, listed in found.items() if found[name] is opened[name]]
         for name, listed in (self.write_ids(mixed, txn_list(of.hwm, (), of.aborted)) if mixed else {}).items():
             found[name] = replace(opened[name], aborted=listed.aborted)
-        return found
+        held = self.holders(between, of.open, of.hwm) if between else {}
+        return found | {name: ServerList(between[name][-1], tuple(sorted(ids)), ()) for name, ids in held.items()}
 
     def holders(self, wanted: Mapping[str, Iterable[int]], txns: Iterable[int], hwm: int) -> dict[str, dict[int, int]]:
         """Table → write id → the one of ``txns`` that holds it, for the ``wanted`` ids of each table.

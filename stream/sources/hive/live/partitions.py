@@ -73,6 +73,11 @@ class Pass:
         self._names: deque[list[str]] = deque()
         self._columns: list[str] = []
         self._under_way: deque[Future[Chunk]] = deque()
+        self.without: dict[Values, ObjectImage] = {}
+        """Partitions that were written meanwhile and have no statistics: that is said after the last chunk.
+
+        Each counts as a drop, and too many of them have a chunk read again that was read before.
+        """
 
     @property
     def is_over(self) -> bool:
@@ -222,8 +227,15 @@ class Partitions:
                 for values in asked:
                     self.note(ObjectImage(PARTITION, table_id, values, "written"))
             else:
-                self._publish(_changes(table_id, found.members, lo, found.hi))
+                self._publish_written(table_id, _changes(table_id, found.members, lo, found.hi))
         return True
+
+    def _publish_written(self, table_id: int, changes: list[ObjectImage]) -> None:
+        under_way = self._passes.get(table_id)
+        if under_way is not None:
+            under_way.without |= {each.name: each for each in changes if _is_without_statistics(each)}
+            changes = [each for each in changes if not _is_without_statistics(each)]
+        self._publish([*changes])
 
     def _allows(self, table_id: int, lo: int) -> bool:
         return all(self._drops.allow(kind, table_id, lo) for kind in KINDS)
@@ -287,11 +299,12 @@ class Partitions:
         elif not self._allows(of.table_id, chunk.lo):
             of.again(chunk)
         elif chunk.members:
-            self._publish(_changes(of.table_id, chunk.members, chunk.lo, chunk.hi))
+            self._publish([*_changes(of.table_id, chunk.members, chunk.lo, chunk.hi)])
 
     def _end(self, of: Pass) -> None:
         self._passes.pop(of.table_id, None)
-        self._publish([ObjectSet(kind, of.table_id, "complete", lo=f"{FLAVOR}/{of.lo}") for kind in KINDS])
+        whole = [ObjectSet(kind, of.table_id, "complete", lo=f"{FLAVOR}/{of.lo}") for kind in KINDS]
+        self._publish([*whole, *of.without.values()])
 
     def _again(self, table_id: int) -> None:
         if self._name_of(table_id):
@@ -330,10 +343,14 @@ def _member(kind: str, values: Values, found: Struct | None) -> Member:
     return Member(kind, values, image_of(found, _STRUCTS[kind]), encode_struct(found))
 
 
-def _changes(table_id: int, members: list[Member], lo: int, hi: int) -> list[Change]:
+def _changes(table_id: int, members: list[Member], lo: int, hi: int) -> list[ObjectImage]:
     """Those that are there first: too many drops before them would make them wait for another image."""
     found = [_change(table_id, each, lo, hi) for each in members]
     return [*sorted(found, key=lambda each: each.change == "dropped")]
+
+
+def _is_without_statistics(change: ObjectImage) -> bool:
+    return (change.kind, change.change) == (PARTITION_STATISTICS, "dropped")
 
 
 def _change(table_id: int, of: Member, lo: int, hi: int) -> ObjectImage:
