@@ -219,6 +219,16 @@ WAREHOUSE: dict[str, History] = {
         ("rename", 0, 1),
         ("expire", 0),
     ],
+    "a partition was written, and the metastore went away before the source had asked where the log ends": [
+        ("create", 2, 1),
+        ("let", 1),
+        ("slow", 2, 0),
+        ("partition", 2, 0, 0, 0),
+        ("kafka", 1, 0),
+        ("kill", 1, 3),
+        ("kafka", 0, 0),
+        ("metastore", 1, 0),
+    ],
 }
 
 

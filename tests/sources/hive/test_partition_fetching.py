@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from stream.sources.hive.live.connection import MetastoreRefused, MetastoreUnreachable
+from stream.sources.hive.live.details import Details, FetchedDetails, TableDetails
 from stream.sources.hive.live.fetching import Fetcher
 from stream.sources.hive.live.metastore import Metastore
 from stream.sources.hive.live.partitions import Partitions, Values
 from stream.sources.hive.messages import TableObject
+from stream.sources.hive.progress import Progress
 from stream.sources.hive.recent_drops import RecentDrops
 from stream.sources.hive.structs import Struct
 from stream.wire.events import DROPS_KEPT, Change, ObjectImage, ObjectSet
+from tokens.errors import FreshetError
 
 TABLE = 7
 NAMES = ["p=a", "p=b"]
@@ -30,6 +35,10 @@ class Warehouse:
         self.published: list[Change] = []
         self.drops = RecentDrops()
         self.fetches = 0
+        self.fails_in = 0
+        """It goes away at the next call but so many, and is back after it; 0: it stays."""
+        self.refuses = 0
+        """So many next fetches of partitions."""
         self.partitions = Partitions(
             cast("Fetcher", self),
             self.publish,
@@ -43,7 +52,10 @@ class Warehouse:
     def run(self, work: Callable[[Metastore], Any]) -> Future[Any]:
         """As `Fetcher.run`."""
         future: Future[Any] = Future()
-        future.set_result(work(cast("Metastore", self)))
+        try:
+            future.set_result(work(cast("Metastore", self)))
+        except FreshetError as error:
+            future.set_exception(error)
         return future
 
     def publish(self, changes: list[Change]) -> None:
@@ -51,14 +63,22 @@ class Warehouse:
         self.drops.note(self.end, changes)
         self.published += changes
 
+    def reached(self) -> None:
+        """It is called."""
+        self.fails_in -= 1
+        if not self.fails_in:
+            raise MetastoreUnreachable("no metastore answers")
+
     def position(self) -> int:
         """The log's end."""
+        self.reached()
         return self.end
 
     last_event = position
 
     def drain(self, _: int) -> None:
         """The log is read: it tells of the drops."""
+        self.reached()
         dropped, self.dropped_meanwhile = self.dropped_meanwhile, 0
         self.publish([ObjectImage("partition", TABLE, (f"gone{each}",), "dropped") for each in range(dropped)])
 
@@ -73,6 +93,10 @@ class Warehouse:
     def partitions_by_names(self, _: str, names: Sequence[str]) -> list[tuple[Values, Struct]]:
         """Those that exist. Meanwhile the log goes on."""
         self.fetches += 1
+        self.reached()
+        if self.refuses:
+            self.refuses -= 1
+            raise MetastoreRefused("get_partitions_by_names", 1, "no")
         self.end += bool(self.dropped_meanwhile)
         return [((name.partition("=")[2],), {}) for name in names]
 
@@ -124,3 +148,64 @@ def test_those_that_are_there_are_published_before_those_that_are_not() -> None:
     warehouse.partitions.step()
     changes = [each.change for each in warehouse.published if isinstance(each, ObjectImage)]
     assert changes == ["image", "image", "dropped", "dropped"]
+
+
+@pytest.mark.parametrize("refuses", [0, 1])
+@pytest.mark.parametrize("is_pass", [False, True])
+@pytest.mark.parametrize("fails_in", range(1, 10))
+def test_no_partition_is_forgotten_when_the_metastore_goes_away(fails_in: int, is_pass: bool, refuses: int) -> None:
+    """At whichever call it does: all is fetched later, and no set is whole without its members.
+
+    What the metastore refuses is read through, so it is in no whole set.
+    """
+    warehouse = Warehouse()
+    warehouse.fails_in, warehouse.refuses = fails_in, refuses
+    if is_pass:
+        warehouse.partitions.want(TABLE)
+    else:
+        for name in ("a", "b"):
+            warehouse.partitions.note(written(name))
+    worked = True
+    while worked:
+        try:
+            worked = warehouse.partitions.step() or warehouse.partitions.go_on()
+        except MetastoreUnreachable:
+            continue
+    shown = [each for each in warehouse.published if isinstance(each, ObjectImage | ObjectSet)]
+    told = [each.change for each in shown if each.kind == "partition"]
+    for at, change in enumerate(told):
+        assert change != "complete" or told[at - 3 : at] == ["begun", "image", "image"]
+    assert refuses or {name for name, _ in warehouse.images()} == {("a",), ("b",)}
+
+
+def test_details_are_due_again_when_the_metastore_goes_away_behind_them() -> None:
+    """Constraints and statistics were fetched, and the log could not be read past them: nobody has published them."""
+    drained: list[int] = []
+
+    def drain(upto: int) -> None:
+        drained.append(upto)
+        if len(drained) == 1:
+            raise MetastoreUnreachable("no metastore answers")
+
+    published: list[Change] = []
+    fetched: Future[FetchedDetails] = Future()
+    found = TableDetails(TABLE, False, {}, {})
+    fetched.set_result(FetchedDetails(("d.t",), 1, 2, {"d.t": found}))
+    fetcher = cast("Fetcher", SimpleNamespace(run=lambda _: fetched))
+    details = Details(
+        fetcher,
+        Progress(""),
+        published.extend,
+        drain,
+        lambda: ("d.t",),
+        lambda _: "d.t",
+        lambda _: 0,
+        Warehouse().partitions,
+        "hive/0",
+    )
+    details.want(TABLE)
+    with pytest.raises(MetastoreUnreachable):
+        details.step()
+    assert details.tables == ["d.t"]
+    assert details.step()
+    assert {each.kind for each in published if isinstance(each, ObjectImage)} == {"constraints", "statistics"}

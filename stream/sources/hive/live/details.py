@@ -120,7 +120,11 @@ class Details:
         fetched = self._submit(names).result()
         for table_id in asked:
             self._due.pop(table_id, None)
-        self._take(fetched)
+        try:
+            self._take(fetched)
+        except BaseException:
+            self._due |= dict.fromkeys(asked)
+            raise
         return True
 
     def _submit(self, names: tuple[str, ...]) -> Future[FetchedDetails]:
