@@ -229,6 +229,23 @@ WAREHOUSE: dict[str, History] = {
         ("kafka", 0, 0),
         ("metastore", 1, 0),
     ],
+    "the source is killed when it has just published that the partitions of a table are fetched": [
+        ("world", 23220, 0, 0, 0, 1, 0),
+        ("create", 0, 1),
+        ("partition", 0, 0, 0, 0),
+        ("start", 0),
+        ("let", 0),
+        ("let", 2),
+        ("begin", 0, 0, 0, 0, 0, 1),
+        ("within", 0, 1, 0, 0, 0, 0),
+        ("within", 0, 1, 0, 0, 0, 1),
+        ("within", 0, 0, 2, 0, 0, 1),
+        ("partition", 0, 1, 0, 0),
+        ("begin", 0, 0, 0, 0, 1, 1),
+        ("table", 0, 1, 0, 0, 0),
+        ("table", 0, 0, 0, 0, 1),
+        ("kill", 0, 0),
+    ],
 }
 
 

@@ -33,6 +33,8 @@ class Warehouse:
         self.dropped_meanwhile = 0
         """Other partitions that are dropped while the next chunk is read."""
         self.published: list[Change] = []
+        self.due: list[list[str]] = []
+        """What each transaction says of the tables that are to be fetched."""
         self.drops = RecentDrops()
         self.fetches = 0
         self.fails_in = 0
@@ -44,7 +46,7 @@ class Warehouse:
             self.publish,
             self.position,
             self.drain,
-            lambda _: "d.t",
+            lambda table_id: "d.t" if table_id == TABLE else "",
             lambda _: 0,
             self.drops,
         )
@@ -62,6 +64,7 @@ class Warehouse:
         """Takes what is published."""
         self.drops.note(self.end, changes)
         self.published += changes
+        self.due.append(self.partitions.tables)
 
     def reached(self) -> None:
         """It is called."""
@@ -179,11 +182,20 @@ def test_no_partition_is_forgotten_when_the_metastore_goes_away(fails_in: int, i
 
 
 def test_details_are_due_again_when_the_metastore_goes_away_behind_them() -> None:
-    """Constraints and statistics were fetched, and the log could not be read past them: nobody has published them."""
+    """Constraints and statistics were fetched, and the log could not be read past them: nobody has published them.
+
+    What is published before them says that they are due.
+    """
     drained: list[int] = []
+    told: list[list[str]] = []
+
+    def publish(changes: list[Change]) -> None:
+        told.append(details.tables)
+        published.extend(changes)
 
     def drain(upto: int) -> None:
         drained.append(upto)
+        told.append(details.tables)
         if len(drained) == 1:
             raise MetastoreUnreachable("no metastore answers")
 
@@ -195,7 +207,7 @@ def test_details_are_due_again_when_the_metastore_goes_away_behind_them() -> Non
     details = Details(
         fetcher,
         Progress(""),
-        published.extend,
+        publish,
         drain,
         lambda: ("d.t",),
         lambda _: "d.t",
@@ -209,3 +221,20 @@ def test_details_are_due_again_when_the_metastore_goes_away_behind_them() -> Non
     assert details.tables == ["d.t"]
     assert details.step()
     assert {each.kind for each in published if isinstance(each, ObjectImage)} == {"constraints", "statistics"}
+    assert told == [["d.t"], ["d.t"], []]
+
+
+@pytest.mark.parametrize("is_pass", [False, True])
+def test_what_is_published_during_a_fetch_says_that_it_is_due(is_pass: bool) -> None:
+    """A source that is killed behind an event that came meanwhile fetches again; behind the last image it need not."""
+    warehouse = Warehouse()
+    if is_pass:
+        warehouse.partitions.want(TABLE)
+    else:
+        warehouse.partitions.note(written("a"))
+    while warehouse.partitions.step() or warehouse.partitions.go_on():
+        pass
+    *meanwhile, last = warehouse.due
+    assert len(meanwhile) > 0
+    assert all(each == ["d.t"] for each in meanwhile)
+    assert last == []

@@ -147,11 +147,17 @@ class Partitions:
         self._written: dict[int, set[Values]] = {}
         """Table id → its partitions that were written, of tables that are to have none."""
         self._passes: dict[int, Pass] = {}
+        self._fetching = 0
+        """The id of the table whose written partitions are being fetched, or whose pass begins; else 0.
+
+        What is published meanwhile must still say that they are due: the source may be killed behind it.
+        """
 
     @property
     def tables(self) -> list[str]:
         """The tables whose partitions are to be fetched."""
-        return [name for name in map(self._name_of, {**self._whole, **self._written, **self._passes}) if name]
+        due = {self._fetching: None, **self._whole, **self._written, **self._passes}
+        return [name for name in map(self._name_of, due) if name]
 
     @property
     def is_under_way(self) -> bool:
@@ -205,11 +211,14 @@ class Partitions:
         name, asked = self._name_of(table_id), sorted(self._written.pop(table_id))
         if not name:
             return True
+        self._fetching = table_id
         try:
             self._fetch_written(table_id, name, asked)
         except BaseException:
             self.want(table_id)
             raise
+        finally:
+            self._fetching = 0
         return True
 
     def _fetch_written(self, table_id: int, name: str, asked: list[Values]) -> None:
@@ -227,6 +236,7 @@ class Partitions:
             for values in asked:
                 self.note(ObjectImage(PARTITION, table_id, values, "written"))
         else:
+            self._fetching = 0
             self._publish(_changes(table_id, found.members, lo, found.hi))
 
     def _allows(self, table_id: int, lo: int) -> bool:
@@ -278,8 +288,10 @@ class Partitions:
             self._written.pop(table_id, None)
             name = self._name_of(table_id)
             if name:
+                self._fetching = table_id
                 self._publish([ObjectSet(kind, table_id, "begun", lo=f"{FLAVOR}/{lo}") for kind in KINDS])
                 self._passes[table_id] = Pass(self._fetcher, table_id, name, lo)
+                self._fetching = 0
         return True
 
     def _take(self, of: Pass, chunk: Chunk) -> None:
