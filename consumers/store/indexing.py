@@ -53,9 +53,10 @@ class Hints:
     def __init__(self, making: Mapping[bytes, Sequence[Extraction]], last: _Last, *, asked: bool = False) -> None:
         """``making``: by table name and separator. ``last``: of each table the newest entry; kept up to date.
 
-        ``asked``: somebody has asked lately.
+        ``asked``: somebody asked the hints before these, so rows are looked through as they come.
         """
-        self.asked = asked
+        self.asked = False
+        """Somebody has asked these."""
         self._making = making
         self._last = last
         self._noted: deque[Mapping[bytes, bytes]] = deque()

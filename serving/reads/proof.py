@@ -8,7 +8,20 @@ from typing import NamedTuple
 from consumers.fold.shards import NO_KIN, Kin
 from serving.errors import ReadError
 from serving.reads.demands import ReadDemand
-from tokens import Decision, Demand, Freshness, Order, Position, Tag, TokenError, Vector, Verdict, decide
+from tokens import (
+    Decision,
+    Demand,
+    EventToken,
+    Freshness,
+    Order,
+    Position,
+    Tag,
+    TokenError,
+    Vector,
+    Verdict,
+    decide,
+    order,
+)
 from tokens.decision import is_unknown
 from tokens.vector import Component
 
@@ -173,3 +186,25 @@ def unknown_shards_error(vector: Vector, shard: str, epoch: int, kin: Kin) -> Re
         left = left.without(name)
     why = f"the session has seen {', '.join(unknown)}, which is not in the topology of {shard}"
     return ReadError("history_lost", why, token=str(left))
+
+
+class ReadBetween(NamedTuple):
+    """Where a row, or an absence, stands: read at ``lo`` or later, and nothing in it is later than ``hi``."""
+
+    shard: str
+    epoch: int
+    timestamp: int
+    lo: Position
+    hi: Position
+
+    @property
+    def latest(self) -> EventToken:
+        """The token that readers get: who compares a later row with it goes back behind nothing that is in this one."""
+        return EventToken(self.timestamp, self.shard, self.hi, epoch=self.epoch)
+
+    def is_fresher(self, compared: EventToken) -> bool | None:
+        """Whether the row is as new as ``compared`` or newer; None if that is between ``lo`` and ``hi``, or unknown."""
+        earliest = EventToken(self.timestamp, self.shard, self.lo, epoch=self.epoch)
+        if order(earliest, compared) in (Order.SAME, Order.NEWER):
+            return True
+        return False if order(self.latest, compared) is Order.OLDER else None

@@ -17,11 +17,11 @@ from serving.reads.descriptions import RENEWED_EVERY_S, Descriptions
 from serving.reads.fills import Fills
 from serving.reads.flight import Flights
 from serving.reads.owners import OtherPartition, OwnerAway, Owners
-from serving.reads.proof import Proof, Reached, history_lost_error, token_after, unknown_shards_error
+from serving.reads.proof import Proof, Reached, ReadBetween, history_lost_error, token_after, unknown_shards_error
 from serving.reads.rowkey import RowKey, parse_row_key
 from serving.reads.spaces import RowSpace, epoch_of, learn_shards
 from serving.sources.source import RowTable, SchemaChanged, SourceKey, SourceRow
-from tokens import EventToken, Order, Position, order
+from tokens import Position
 
 COMMIT_S = 0.1
 """How long the source is waited for in any case: a token may hold a transaction that it is just committing."""
@@ -221,7 +221,7 @@ class RowReads:
             if is_proved and may_answer(row, lookup.key):
                 own = None
                 if options is not NO_OPTIONS and row.hi:
-                    own = EventToken(row.timestamp, row.shard, Position.parse(row.hi), epoch=row.epoch)
+                    own = ReadBetween(row.shard, row.epoch, row.timestamp, *map(Position.parse, (row.lo, row.hi)))
                 token = token_after(demand.token, row.shard, row.epoch, row.hi)
                 return self._answer(lookup, "cache", row.freshness, row.why, token, row.image, own)
             why = row.why if not row.served else "another spelling of the key may name a row"
@@ -280,7 +280,7 @@ class RowReads:
             return proof.refusal(decision, found.position)
         lookup, own = miss.lookup, None
         if lookup.context.options is not NO_OPTIONS and proof.epoch is not None:
-            own = EventToken(found.timestamp, proof.shard, found.hi, epoch=proof.epoch)
+            own = ReadBetween(proof.shard, proof.epoch, found.timestamp, found.position, found.hi)
         why = f"read from the source at {found.position}: {decision.why}; the cache: {miss.why}"
         token = proof.token_after(str(found.hi))
         return self._answer(lookup, "source", decision.freshness.value, why, token, found.image, own)
@@ -293,7 +293,7 @@ class RowReads:
         why: str,
         token: str,
         image: bytes | None,
-        own: EventToken | None,
+        own: ReadBetween | None,
     ) -> RawRowAnswer:
         options = lookup.context.options
         if image is not None and options is NO_OPTIONS:
@@ -307,8 +307,8 @@ class RowReads:
             token,
             found=image is not None,
             value=raw_image(image),
-            event_token=str(own) if own is not None and options.include_event_token else None,
-            fresher=is_fresher(own, compared) if own is not None and compared is not None else None,
+            event_token=str(own.latest) if own is not None and options.include_event_token else None,
+            fresher=own.is_fresher(compared) if own is not None and compared is not None else None,
             **absence_fields(missing),
         )
 
@@ -378,9 +378,3 @@ def may_offer(row: OwnerRow, shard: str, key: RowKey, found: SourceRow) -> bool:
     """
     own_key = found.key == key.key if found.image is not None else key.exact
     return own_key and row.shard == shard and (row.filled or row.kind != VALUE)
-
-
-def is_fresher(own: EventToken, compared: EventToken) -> bool | None:
-    """Whether a value with token ``own`` is as new as ``compared`` or newer; None if their order is unknown."""
-    answer = order(own, compared)
-    return None if answer is Order.UNKNOWN else answer is not Order.OLDER

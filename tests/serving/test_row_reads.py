@@ -17,7 +17,7 @@ from serving.metrics import FrontMetrics
 from serving.reads.demands import NO_OPTIONS, ReadDemand, RequestedRow, RowOptions
 from serving.reads.descriptions import Descriptions
 from serving.reads.fills import Fills
-from serving.reads.rows import RowReads, is_fresher
+from serving.reads.rows import RowReads
 from serving.reads.spaces import RowSpace, epoch_of
 from serving.sources.source import RowTable, SchemaChanged, SourceKey
 from stream.wire.events import Column
@@ -370,12 +370,42 @@ def test_without_an_owner_and_a_source_the_reader_is_told(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(
-    ("own", "compared", "fresher"),
-    [("0-1-6", "0-1-5", True), ("0-1-5", "0-1-5", True), ("0-1-4", "0-1-5", False), ("0-2-5", "0-1-5", None)],
+    ("lo", "hi", "compared", "fresher"),
+    [
+        ("0-1-6", "0-1-6", "0-1-5", True),
+        ("0-1-5", "0-1-5", "0-1-5", True),
+        ("0-1-4", "0-1-4", "0-1-5", False),
+        ("0-2-5", "0-2-5", "0-1-5", None),
+        ("0-1-5", "0-1-7", "0-1-5", True),
+        ("0-1-4", "0-1-5", "0-1-5", None),
+        ("0-1-4", "0-1-6", "0-1-5", None),
+        ("0-1-3", "0-1-4", "0-1-5", False),
+    ],
 )
-def test_a_value_is_compared_with_the_readers_token(own: str, compared: str, fresher: bool | None) -> None:
-    """As new counts as fresher; where two servers gave out one number nobody knows."""
-    assert is_fresher(EventToken(1, "shop/0", at(own)), EventToken(1, "shop/0", at(compared))) is fresher
+@pytest.mark.parametrize("image", [IMAGE, None])
+@pytest.mark.parametrize("source", [False, True])
+def test_a_row_is_compared_with_the_readers_token(
+    monkeypatch: pytest.MonkeyPatch,
+    image: bytes | None,
+    source: bool,
+    lo: str,
+    hi: str,
+    compared: str,
+    fresher: bool | None,
+) -> None:
+    """As new counts as fresher. What was read before a commit in whose time it was read is not as new as that commit.
+
+    Nobody knows where two servers gave out one number.
+    """
+    owner = FakeOwner()
+    if not source:
+        owner.row = owner_row(IMAGE, lo, hi)
+        owner.row.image = image
+    reads = Reads(monkeypatch, owner)
+    space = space_of(FakeRowSource(image, lo, hi) if source else None)
+    options = RowOptions(compare_event_token=EventToken(1, SHARD, at(compared), epoch=1))
+    answer = served(asyncio.run(reads.answer(space, None, options)))
+    assert (answer.served_from, answer.fresher) == ("source" if source else "cache", fresher)
 
 
 def test_a_table_that_is_always_read_through_fills_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,11 +4,23 @@ from __future__ import annotations
 
 from typing import Final
 
-from lab.simulation.planted.planting import Begin, Replace, Return, installation, leave_out, never
+from lab.simulation.planted.planting import (
+    Begin,
+    Replace,
+    Return,
+    installation,
+    leave_out,
+    never,
+    warehouse,
+)
+from serving.client import transactions, wire
 from serving.client.session import SessionState
 from serving.client.tracked import TrackedConnection
-from serving.http import batches, query, responses, routes
+from serving.client.transactions import TransactionState
+from serving.http import batches, lists, query, responses, routes
 from serving.reads.rows import RowReads
+from serving.reads.tables import TableReads
+from serving.sources import hive_tables
 from stream.sources.mariadb import by_range, charsets, connection
 from stream.sources.mariadb.binlog.reader import BinlogReader
 from tokens import decision
@@ -138,4 +150,61 @@ RANGES: Final = (
         Replace(query.requested_range, "any_parameters.columns", "{}"),
     ),
 )
-BUGS: Final = (*TOKENS, *TIMES, *OWN_WRITES, *WIDE, *RANGES)
+BEGINNINGS: Final = (
+    warehouse(
+        "lists_know_no_own_transaction",
+        "a transaction that begins is told that its own writes are open",
+        Replace(hive_tables.read_lists, "each <= hwm and each != txn", "each <= hwm"),
+    ),
+    warehouse(
+        "lists_of_a_later_moment",
+        "a transaction's tables are listed as of the moment of the call, not of its list of transactions",
+        Replace(hive_tables.read_lists, "metastore.write_ids(names, txns)", "metastore.write_ids(names)"),
+    ),
+    warehouse(
+        "transactions_after_the_readers_own_are_seen",
+        "a transaction that begins late sees what transactions after it have committed",
+        Replace(hive_tables.read_lists, "min(txn, known.hwm) if txn else known.hwm", "known.hwm"),
+    ),
+    warehouse(
+        "external_table_has_a_list",
+        "a table that is not transactional is listed",
+        Replace(hive_tables.read_lists, "table is not None and table.transactional", "table is not None"),
+    ),
+    warehouse(
+        "given_transactions_are_dropped",
+        "the front forgets which list of transactions a transaction has already",
+        Begin(lists.get_lists, "parameters.txns = ''"),
+    ),
+    warehouse(
+        "late_table_is_listed_anew",
+        "a table that a transaction had not named is listed as of the moment of its first read",
+        Replace(TransactionState.plan_listed, "self.txns", "''"),
+    ),
+    warehouse(
+        "lists_request_names_no_transaction",
+        "the request for lists leaves out the transaction's own number",
+        Replace(wire.lists_request, "{'txn': str(txn)} if txn else {}", "{}"),
+    ),
+    warehouse(
+        "beginning_is_not_adopted",
+        "a session that adopts the beginning of its transaction keeps its token",
+        never(SessionState.plan_lists, "adopt"),
+    ),
+    warehouse(
+        "lists_move_no_token",
+        "the answer with a transaction's lists has the token of the request",
+        Replace(TableReads.read_lists, "proof.token_after(str(found.position))", "demand.token"),
+    ),
+    warehouse(
+        "own_write_leaves_the_others_valid",
+        "write ids below a transaction's own count as committed for it",
+        Replace(transactions.with_own, "[*listed.open_ids, *range(listed.hwm + 1, own)]", "[*listed.open_ids]"),
+    ),
+    warehouse(
+        "own_write_is_not_listed",
+        "a transaction's list does not count what it has written",
+        never(TransactionState.plan_listed, "found.write_ids and own"),
+    ),
+)
+BUGS: Final = (*TOKENS, *TIMES, *OWN_WRITES, *WIDE, *RANGES, *BEGINNINGS)

@@ -37,10 +37,11 @@ class Listed(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """When a request was made: the time, and how much its session had seen before."""
+    """When a request was made: the time, how much its session had seen before, and the number of the state."""
 
     time: float
     events: int
+    state: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,7 @@ class CatalogJudge:
 
     def asked(self, session: str, time: float) -> Asked:
         """A request begins."""
-        return Asked(time, len(self._events[session]))
+        return Asked(time, len(self._events[session]), len(self._warehouse.states) - 1)
 
     def refused(self, session: str, code: str) -> None:
         """The session got an error."""

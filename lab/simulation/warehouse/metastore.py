@@ -6,7 +6,7 @@ Every change is recorded as a state of the whole catalog, with the time from whi
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from lab.simulation.hive.judging import Truth
@@ -32,12 +32,19 @@ class TableTruth(NamedTuple):
 
 
 class State(NamedTuple):
-    """The catalog, from ``time`` on until the next state. Databases and functions → how often they were changed."""
+    """The catalog, from ``time`` on until the next state. Databases and functions → how often they were changed.
+
+    ``txns``: transaction → open, committed or aborted. ``write_ids``: (table, transaction, its write id).
+    ``next_ids``: table → the write id that is given out next.
+    """
 
     time: float
     tables: Mapping[str, TableTruth]
     databases: Mapping[str, int]
     functions: Mapping[tuple[str, str], int]
+    txns: Mapping[int, str]
+    write_ids: Sequence[tuple[str, int, int]]
+    next_ids: Mapping[str, int]
 
 
 class Write(NamedTuple):
@@ -79,7 +86,16 @@ class Warehouse(Metastore):
             )
             for name, (table_id, kind) in self.tables.items()
         }
-        self.states.append(State(self._now(), tables, dict(self.databases), dict(self.functions)))
+        catalog = State(
+            self._now(),
+            tables,
+            dict(self.databases),
+            dict(self.functions),
+            dict(self.txns),
+            tuple(self.rows),
+            dict(self.next_ids),
+        )
+        self.states.append(catalog)
 
     def wrote(self, name: str, txn: int = 0) -> None:
         """A table was written just now, by a transaction or by none. To be called before `record`."""

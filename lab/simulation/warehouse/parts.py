@@ -11,7 +11,7 @@ from lab.simulation.engine import Outcome
 from lab.simulation.installation.processes import KAFKA, start_consumer
 from lab.simulation.kernel.fronts import listen
 from lab.simulation.kernel.substitution import Twins
-from lab.simulation.warehouse.judging import CatalogJudge
+from lab.simulation.warehouse.beginnings import TransactionJudge
 from lab.simulation.warehouse.metastore import CATALOG, Warehouse
 from lab.simulation.warehouse.serving import PORT, MetastoreServer
 from lab.simulation.warehouse.serving import twins as metastore_twins
@@ -61,7 +61,7 @@ class WarehouseParts(WholeProcesses):
         self.warehouse = Warehouse(lambda: self.kernel.now)
         self.server = MetastoreServer(self.kernel, self.warehouse, form)
         self.epochs_begun = 0
-        self.judge = CatalogJudge(
+        self.judge = TransactionJudge(
             self.warehouse, self.complain, lambda: self.epochs_begun > 0, may_be_stale=self._stale_if_down
         )
         self.wanted = [SOURCE, *CONSUMERS[: 1 + consumers % 2], FRONT]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from lab.simulation.engine import Outcome
@@ -72,7 +73,7 @@ class Reading(Changing):
             text = ":".join([*head, hwm, left[0] if left else str(2**63 - 1), ",".join(left), aborted])
         return Listed(name, table.table_id, text, len(self.warehouse.states) - 1, own if mine else 0)
 
-    def _do(self, work: Callable[[], object], patience: int) -> None:
+    def do(self, work: Callable[[], object], patience: int) -> None:
         """Runs ``work`` in a thread of the application, and waits for it for a while."""
         self.under_way += 1
 
@@ -97,7 +98,7 @@ class Reading(Changing):
                 self._sessions[number] = self.new_session(token)
                 self.judge.handed_over(self._sessions[number][0], name, self.kernel.now)
 
-            self._do(take_over, 3)
+            self.do(take_over, 3)
         else:
             self._sessions[number] = self.new_session()
         self.say(f"session {number} begins anew")
@@ -127,19 +128,23 @@ class Reading(Changing):
         reader, client = self.session(session % SESSIONS)
         table = NAMES[name % len(NAMES)]
         listed = self._brought(table, how, txn)
-        self._do(lambda: self.read_table(reader, client, table, listed), patience)
+        self.do(lambda: self.read_table(reader, client, table, listed), patience)
 
     def read_table(self, reader: str, client: Session, name: str, listed: Listed | None) -> Table | None:
         """Reads a table, and has the answer judged; None if there is none."""
         db, _, table = name.partition(".")
-        found = self._ask(reader, name, lambda: client.get_table(db, table, *_demand(listed)))
+        return self.judge_table(reader, name, listed, partial(client.get_table, db, table, *_demand(listed)))
+
+    def judge_table(self, reader: str, name: str, listed: Listed | None, get: Callable[[], Table]) -> Table | None:
+        """As `read_table`, by any call that gets the table."""
+        found = self.ask(reader, name, get)
         if found is None:
             return None
         asked, answer = found
         shown = {each: (answer.value or {}).get(each) for each in ("dbName", "tableName", "id", "parameters")}
         what = f"{name} is {shown} with {answer.write_ids}, id {answer.table_id}"
         is_of = judging.is_table(name, answer.table_id, answer.value)
-        self._judge(reader, asked, Answer(
+        self.judge_answer(reader, asked, Answer(
             what, is_of, answer.served_from, answer.freshness, answer.why, name, answer.write_ids or ""
         ), listed)  # fmt: skip
         return answer
@@ -149,39 +154,46 @@ class Reading(Changing):
         reader, client = self.session(session % SESSIONS)
         table = NAMES[name % len(NAMES)]
         listed = self._brought(table, how, 0)
-        self._do(lambda: self.read_partitions(reader, client, table, listed, way, more), patience)
+        self.do(lambda: self.read_partitions(reader, client, table, listed, way, more), patience)
 
     def read_partitions(
         self, reader: str, client: Session, name: str, listed: Listed | None, way: int, more: int
     ) -> Objects | None:
         """Reads partitions to the last page, and has them judged; None if there are none."""
         db, _, table = name.partition(".")
-        options, selected = _way_of(way, more)
+        text, table_id = _demand(listed)
+        get: Callable[..., Objects] = partial(client.get_partitions, db, table, text, table_id)
+        return self.judge_partitions(reader, name, listed, get, (way, more))
+
+    def judge_partitions(
+        self, reader: str, name: str, listed: Listed | None, get: Callable[..., Objects], way: tuple[int, int]
+    ) -> Objects | None:
+        """As `read_partitions`, by any call that gets a page of what it is given options for."""
+        options, selected = _way_of(*way)
         pages: list[Objects] = []
         first: judging.Asked | None = None
 
         def ask() -> Objects:
-            page = pages[-1].next_page if pages else ""
-            return client.get_partitions(db, table, *_demand(listed), page=page, **options)
+            return get(page=pages[-1].next_page if pages else "", **options)
 
         while not pages or (pages[-1].next_page and len(pages) < PAGES_MAX):
-            found = self._ask(reader, name, ask)
+            found = self.ask(reader, name, ask)
             if found is None:
                 return None
             first = first or found[0]
             pages.append(found[1])
-            if found[1].next_page and more % 2:
+            if found[1].next_page and way[1] % 2:
                 self.kernel.wait(lambda: False, READS_A_PAGE_IN_S)
         if options.get("filter") in BAD_FILTERS:
             self.complain(EXPLAINS, f"{options['filter']!r} is taken for a filter")
         assert first is not None
-        self._judge(reader, first, _answer_of(name, pages, options, selected), listed)
+        self.judge_answer(reader, first, _answer_of(name, pages, options, selected), listed)
         return pages[-1]
 
     def op_catalog(self, session: int, what: int, patience: int) -> None:
         """A session reads databases or functions: one, or all of them."""
         reader, client = self.session(session % SESSIONS)
-        self._do(lambda: self.read_catalog(reader, client, what), patience)
+        self.do(lambda: self.read_catalog(reader, client, what), patience)
 
     def read_catalog(self, reader: str, client: Session, what: int) -> Objects | None:
         """Reads databases or functions, and has them judged; None if there is no answer."""
@@ -192,7 +204,7 @@ class Reading(Changing):
             lambda: client.get_functions(db),
             lambda: client.get_functions(*function),
         )
-        found = self._ask(reader, "the catalog", reads[what % 4])
+        found = self.ask(reader, "the catalog", reads[what % 4])
         if found is None:
             return None
         asked, answer = found
@@ -205,12 +217,13 @@ class Reading(Changing):
             judging.is_function(function, existing.get(function[1])),
         )[what % 4]
         text = ("databases", f"database {db}", f"functions of {db}", f"function {'.'.join(function)}")[what % 4]
-        self._judge(
+        self.judge_answer(
             reader, asked, Answer(f"{text}: {versions}", is_of, answer.served_from, answer.freshness, answer.why), None
         )
         return answer
 
-    def _ask(self, reader: str, what: str, ask: Callable[[], Found]) -> tuple[judging.Asked, Found] | None:
+    def ask(self, reader: str, what: str, ask: Callable[[], Found]) -> tuple[judging.Asked, Found] | None:
+        """What a session gets for a request, and when it asked; None if it gets an error, which is judged."""
         asked = self.judge.asked(reader, self.kernel.now)
         try:
             return asked, ask()
@@ -220,7 +233,8 @@ class Reading(Changing):
             self.judge.refused(reader, error.code)
             return None
 
-    def _judge(self, reader: str, asked: judging.Asked, answer: Answer, listed: Listed | None) -> None:
+    def judge_answer(self, reader: str, asked: judging.Asked, answer: Answer, listed: Listed | None) -> None:
+        """Counts an answer, and has it judged."""
         self.outcome.answers[f"{answer.freshness} from the {answer.served_from}"] += 1
         self.say(f"session {reader}: {answer.what}: {answer.freshness} from the {answer.served_from}: {answer.why}")
         self.judge.answered(reader, asked, self.kernel.now, answer, listed)

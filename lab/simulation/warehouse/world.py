@@ -16,7 +16,8 @@ from lab.simulation.warehouse.filters import FILTERS
 from lab.simulation.warehouse.judging import RULES as JUDGED
 from lab.simulation.warehouse.metastore import CATALOG, DATABASES
 from lab.simulation.warehouse.parts import CONSUMERS, PROCESSES, SHAPE, SHARD, STATES
-from lab.simulation.warehouse.reading import PATIENCE_S, SESSIONS, WAYS, Reading
+from lab.simulation.warehouse.reading import PATIENCE_S, SESSIONS, WAYS
+from lab.simulation.warehouse.transacting import WITHIN, Transacting
 from lab.simulation.whole_processes.run import CLIENT, PAUSES_S
 from lab.simulation.whole_processes.stores import check_store
 from serving.client.answers import Objects, Table
@@ -45,7 +46,7 @@ SETTLES_IN_S: Final = 180.0
 """Longer than two of the group's session timeouts, the longest back-offs, and a request that runs into its timeout."""
 
 
-class WarehouseRun(Reading):
+class WarehouseRun(Transacting):
     """One history. See `lab.simulation.engine.HistoryRun`."""
 
     def finish(self) -> None:
@@ -126,6 +127,8 @@ COMMON: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
     "partition": (5, (_NAMES, 8, len(VALUES), _TXNS)),
     "table": (7, (SESSIONS, _NAMES, 4, _TXNS, _PATIENCE)),
     "partitions": (6, (SESSIONS, _NAMES, 4, WAYS, len(FILTERS) + 1, _PATIENCE)),
+    "begin": (3, (SESSIONS, _NAMES, _NAMES, _TXNS, 6, _PATIENCE)),
+    "within": (6, (SESSIONS, _NAMES, WITHIN, WAYS, len(FILTERS) + 1, _PATIENCE)),
     "let": (4, (_PAUSE,)),
 }
 """Op → (weight, how many values each integer has): the ops of every history."""
@@ -154,7 +157,7 @@ RARE: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
 }
 """Op → (weight, fields): the ops that a history may have."""
 KINDS: Final = COMMON | RARE
-MOTIFS: Final = 0.2
+MOTIFS: Final = 0.4
 """The share of histories with one."""
 
 
@@ -165,7 +168,9 @@ def _motif(rng: Random) -> list[Op]:
     """
     table, other = rng.sample(range(_NAMES), 2)
     to_the_end, hand_over = _PATIENCE - 1, ("session", 1, 1)
-    sees = [("alter", table, 0), ("create", other, 8), ("table", 0, other, 0, 0, to_the_end)]
+    sees: list[Op] = [("alter", table, 0), ("create", other, 8), ("table", 0, other, 0, 0, to_the_end)]
+    if rng.random() < 0.3:
+        sees[2] = ("begin", 0, other, other, 0, 3, to_the_end)
     begins: list[Op] = [("create", table, 4), ("let", 3), ("table", 0, table, 0, 0, to_the_end)]
     if rng.random() < 0.5:
         return [*begins, ("kafka", 1, 0), *sees, ("table", 0, table, 0, 0, to_the_end)]
@@ -180,6 +185,26 @@ def _drops(rng: Random) -> list[Op]:
         ops.append(("partition", table, rng.choice((0, 0, 4)), rng.randrange(len(VALUES)), 0))
         if rng.random() < 0.3:
             ops.append(rng.choice([("slow", 1 + rng.randrange(3), rng.randrange(_PAUSE)), ("let", rng.randrange(3))]))
+    return ops
+
+
+def _transacts(rng: Random) -> list[Op]:
+    """Some transactions hold write ids of a table; one begins, and reads or writes it while the others go on."""
+    table, other = rng.sample(range(_NAMES), 2)
+    to_the_end = _PATIENCE - 1
+    ops: list[Op] = [("create", table, rng.choice((0, 1, 3, 4))), ("open", 1 + rng.randrange(2))]
+    ops += [("allocate", table, rng.randrange(2), 1), ("let", rng.randrange(_PAUSE))]
+    ops.append(("begin", 0, rng.choice((table, other)), other, rng.randrange(_TXNS), rng.randrange(6), to_the_end))
+    goes_on: tuple[Op, ...] = (
+        ("end", 0, 1),
+        ("end", 1, 1),
+        ("open", 0),
+        ("allocate", table, 1, 1),
+        ("allocate", table, 2, 1),
+    )
+    for _ in range(3 + rng.randrange(4)):
+        reads_or_writes = ("within", 0, table, rng.randrange(3), 0, 0, to_the_end)
+        ops.append(rng.choice((*goes_on, *[reads_or_writes] * len(goes_on))))
     return ops
 
 
@@ -203,7 +228,7 @@ class WarehouseWorld:
             made += [("open", 2), *(("allocate", rng.randrange(_NAMES), rng.randrange(3), 1) for _ in range(2))]
         ops += [*made, ("start", 0), ("let", 2)]
         if rng.random() < MOTIFS:
-            ops += rng.choice((_motif, _drops))(rng)
+            ops += rng.choice((_motif, _drops, _transacts, _transacts))(rng)
         for name in rng.choices(names, [KINDS[name][0] for name in names], k=14 + rng.randrange(27)):
             ops.append((name, *(rng.randrange(bound) for bound in KINDS[name][1])))
         return ops

@@ -222,3 +222,17 @@ def test_who_asks_before_the_commit_finds_rows_that_are_folded_by_column(tmp_pat
     store.commit()
     assert having(store, "new") == [item(7)]
     store.close()
+
+
+def test_rows_are_looked_through_no_longer_than_somebody_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A question makes the memtable after it eager too, and not all those that follow without another question."""
+    store, looked = open_at(tmp_path, BY_NAME), list[int]()
+    monkeypatch.setattr(indexing.Hints, "_add_entries", lambda *_: looked.append(1))
+    fold(store, start())
+    having(store, "new")
+    for ordinal, expected in ((3_000, 1), (3_001, 0)):
+        store.commit()
+        fold(store, named((7, "new"), first=ordinal))
+        assert len(looked) == expected
+        looked.clear()
+    store.close()

@@ -219,6 +219,33 @@ WAREHOUSE: dict[str, History] = {
         ("rename", 0, 1),
         ("expire", 0),
     ],
+    "a partition was written, and the metastore went away before the source had asked where the log ends": [
+        ("create", 2, 1),
+        ("let", 1),
+        ("slow", 2, 0),
+        ("partition", 2, 0, 0, 0),
+        ("kafka", 1, 0),
+        ("kill", 1, 3),
+        ("kafka", 0, 0),
+        ("metastore", 1, 0),
+    ],
+    "the source is killed when it has just published that the partitions of a table are fetched": [
+        ("world", 23220, 0, 0, 0, 1, 0),
+        ("create", 0, 1),
+        ("partition", 0, 0, 0, 0),
+        ("start", 0),
+        ("let", 0),
+        ("let", 2),
+        ("begin", 0, 0, 0, 0, 0, 1),
+        ("within", 0, 1, 0, 0, 0, 0),
+        ("within", 0, 1, 0, 0, 0, 1),
+        ("within", 0, 0, 2, 0, 0, 1),
+        ("partition", 0, 1, 0, 0),
+        ("begin", 0, 0, 0, 0, 1, 1),
+        ("table", 0, 1, 0, 0, 0),
+        ("table", 0, 0, 0, 0, 1),
+        ("kill", 0, 0),
+    ],
 }
 
 

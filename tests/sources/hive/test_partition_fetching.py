@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from stream.sources.hive.live.connection import MetastoreRefused, MetastoreUnreachable
+from stream.sources.hive.live.details import Details, FetchedDetails, TableDetails
 from stream.sources.hive.live.fetching import Fetcher
 from stream.sources.hive.live.metastore import Metastore
 from stream.sources.hive.live.partitions import KINDS, WHOLE, Partitions, Values
 from stream.sources.hive.messages import TableObject
+from stream.sources.hive.progress import Progress
 from stream.sources.hive.recent_drops import RecentDrops
 from stream.sources.hive.structs import Struct
 from stream.wire.events import DROPS_KEPT, Change, ObjectImage, ObjectSet
+from tokens.errors import FreshetError
 
 TABLE = 7
 NAMES = ["p=a", "p=b"]
@@ -30,14 +35,20 @@ class Warehouse:
         self.written_meanwhile = 0
         """Other partitions that are written while each chunk is read."""
         self.published: list[Change] = []
+        self.due: list[list[str]] = []
+        """What each transaction says of the tables that are to be fetched."""
         self.drops = RecentDrops()
         self.fetches = 0
+        self.fails_in = 0
+        """It goes away at the next call but so many, and is back after it; 0: it stays."""
+        self.refuses = 0
+        """So many next fetches of partitions."""
         self.partitions = Partitions(
             cast("Fetcher", self),
             self.publish,
             self.position,
             self.drain,
-            lambda _: "d.t",
+            lambda table_id: "d.t" if table_id == TABLE else "",
             lambda _: 0,
             self.drops,
         )
@@ -45,22 +56,34 @@ class Warehouse:
     def run(self, work: Callable[[Metastore], Any]) -> Future[Any]:
         """As `Fetcher.run`."""
         future: Future[Any] = Future()
-        future.set_result(work(cast("Metastore", self)))
+        try:
+            future.set_result(work(cast("Metastore", self)))
+        except FreshetError as error:
+            future.set_exception(error)
         return future
 
     def publish(self, changes: list[Change]) -> None:
         """Takes what is published."""
         self.drops.note(self.end, changes)
         self.published += changes
+        self.due.append(self.partitions.tables)
+
+    def reached(self) -> None:
+        """It is called."""
+        self.fails_in -= 1
+        if not self.fails_in:
+            raise MetastoreUnreachable("no metastore answers")
 
     def position(self) -> int:
         """The log's end."""
+        self.reached()
         return self.end
 
     last_event = position
 
     def drain(self, _: int) -> None:
         """The log is read: it tells of the drops."""
+        self.reached()
         dropped, self.dropped_meanwhile = self.dropped_meanwhile, 0
         self.publish([ObjectImage("partition", TABLE, (f"gone{each}",), "dropped") for each in range(dropped)])
         for each in range(self.written_meanwhile):
@@ -77,6 +100,10 @@ class Warehouse:
     def partitions_by_names(self, _: str, names: Sequence[str]) -> list[tuple[Values, Struct]]:
         """Those that exist. Meanwhile the log goes on."""
         self.fetches += 1
+        self.reached()
+        if self.refuses:
+            self.refuses -= 1
+            raise MetastoreRefused("get_partitions_by_names", 1, "no")
         self.end += bool(self.dropped_meanwhile or self.written_meanwhile)
         return [((name.partition("=")[2],), {}) for name in names]
 
@@ -146,3 +173,90 @@ def test_those_that_are_there_are_published_before_those_that_are_not() -> None:
     warehouse.partitions.step()
     changes = [each.change for each in warehouse.published if isinstance(each, ObjectImage)]
     assert changes == ["image", "image", "dropped", "dropped"]
+
+
+@pytest.mark.parametrize("refuses", [0, 1])
+@pytest.mark.parametrize("is_pass", [False, True])
+@pytest.mark.parametrize("fails_in", range(1, 10))
+def test_no_partition_is_forgotten_when_the_metastore_goes_away(fails_in: int, is_pass: bool, refuses: int) -> None:
+    """At whichever call it does: all is fetched later, and no set is whole without its members.
+
+    What the metastore refuses is read through, so it is in no whole set.
+    """
+    warehouse = Warehouse()
+    warehouse.fails_in, warehouse.refuses = fails_in, refuses
+    if is_pass:
+        warehouse.partitions.want(TABLE)
+    else:
+        for name in ("a", "b"):
+            warehouse.partitions.note(written(name))
+    worked = True
+    while worked:
+        try:
+            worked = warehouse.partitions.step() or warehouse.partitions.go_on()
+        except MetastoreUnreachable:
+            continue
+    shown = [each for each in warehouse.published if isinstance(each, ObjectImage | ObjectSet)]
+    told = [each.change for each in shown if each.kind == "partition"]
+    for at, change in enumerate(told):
+        assert change != "complete" or told[at - 3 : at] == ["begun", "image", "image"]
+    assert refuses or {name for name, _ in warehouse.images()} == {("a",), ("b",)}
+
+
+def test_details_are_due_again_when_the_metastore_goes_away_behind_them() -> None:
+    """Constraints and statistics were fetched, and the log could not be read past them: nobody has published them.
+
+    What is published before them says that they are due.
+    """
+    drained: list[int] = []
+    told: list[list[str]] = []
+
+    def publish(changes: list[Change]) -> None:
+        told.append(details.tables)
+        published.extend(changes)
+
+    def drain(upto: int) -> None:
+        drained.append(upto)
+        told.append(details.tables)
+        if len(drained) == 1:
+            raise MetastoreUnreachable("no metastore answers")
+
+    published: list[Change] = []
+    fetched: Future[FetchedDetails] = Future()
+    found = TableDetails(TABLE, False, {}, {})
+    fetched.set_result(FetchedDetails(("d.t",), 1, 2, {"d.t": found}))
+    fetcher = cast("Fetcher", SimpleNamespace(run=lambda _: fetched))
+    details = Details(
+        fetcher,
+        Progress(""),
+        publish,
+        drain,
+        lambda: ("d.t",),
+        lambda _: "d.t",
+        lambda _: 0,
+        Warehouse().partitions,
+        "hive/0",
+    )
+    details.want(TABLE)
+    with pytest.raises(MetastoreUnreachable):
+        details.step()
+    assert details.tables == ["d.t"]
+    assert details.step()
+    assert {each.kind for each in published if isinstance(each, ObjectImage)} == {"constraints", "statistics"}
+    assert told == [["d.t"], ["d.t"], []]
+
+
+@pytest.mark.parametrize("is_pass", [False, True])
+def test_what_is_published_during_a_fetch_says_that_it_is_due(is_pass: bool) -> None:
+    """A source that is killed behind an event that came meanwhile fetches again; behind the last image it need not."""
+    warehouse = Warehouse()
+    if is_pass:
+        warehouse.partitions.want(TABLE)
+    else:
+        warehouse.partitions.note(written("a"))
+    while warehouse.partitions.step() or warehouse.partitions.go_on():
+        pass
+    *meanwhile, last = warehouse.due
+    assert len(meanwhile) > 0
+    assert all(each == ["d.t"] for each in meanwhile)
+    assert last == []

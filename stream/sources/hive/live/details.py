@@ -88,12 +88,14 @@ class Details:
         self._rebound_at = rebound_at
         self._shard = shard
         self._due: dict[int, None] = {}
+        self._taken: dict[int, None] = {}
+        """Those that were fetched and are not published yet. What is published meanwhile must say that they are due."""
         self._sweep: Sweep[FetchedDetails] | None = None
 
     @property
     def tables(self) -> list[str]:
         """The tables to fetch because an event wrote something of them."""
-        return [name for name in map(self._name_of, self._due) if name]
+        return [name for name in map(self._name_of, {**self._due, **self._taken}) if name]
 
     @property
     def is_under_way(self) -> bool:
@@ -115,10 +117,17 @@ class Details:
         asked = list(islice(self._due, CHUNK_TABLES))
         names = tuple(name for name in map(self._name_of, asked) if name)
         fetched = self._submit(names).result() if names else None
+        self._taken = dict.fromkeys(asked)
         for table_id in asked:
             self._due.pop(table_id, None)
-        if fetched is not None:
-            self._take(fetched)
+        try:
+            if fetched is not None:
+                self._take(fetched)
+        except BaseException:
+            self._due |= dict.fromkeys(asked)
+            raise
+        finally:
+            self._taken = {}
         return bool(asked)
 
     def _submit(self, names: tuple[str, ...]) -> Future[FetchedDetails]:
@@ -169,6 +178,7 @@ class Details:
                 changes += _images(details, lo, hi)
             elif self._name_of(details.table_id):
                 self.want(details.table_id)
+        self._taken = {}
         if changes:
             self._publish(changes)
 

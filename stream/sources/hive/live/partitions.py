@@ -152,11 +152,17 @@ class Partitions:
         self._written: dict[int, set[Values]] = {}
         """Table id → its partitions that were written, of tables that are to have none."""
         self._passes: dict[int, Pass] = {}
+        self._fetching = 0
+        """The id of the table whose written partitions are being fetched, or whose pass begins; else 0.
+
+        What is published meanwhile must still say that they are due: the source may be killed behind it.
+        """
 
     @property
     def tables(self) -> list[str]:
         """The tables whose partitions are to be fetched."""
-        return [name for name in map(self._name_of, {**self._whole, **self._written, **self._passes}) if name]
+        due = {self._fetching: None, **self._whole, **self._written, **self._passes}
+        return [name for name in map(self._name_of, due) if name]
 
     @property
     def is_under_way(self) -> bool:
@@ -210,25 +216,33 @@ class Partitions:
         name, asked = self._name_of(table_id), sorted(self._written.pop(table_id))
         if not name:
             return True
+        self._fetching = table_id
+        try:
+            self._fetch_written(table_id, name, asked)
+        except BaseException:
+            self.want(table_id)
+            raise
+        finally:
+            self._fetching = 0
+        return True
+
+    def _fetch_written(self, table_id: int, name: str, asked: list[Values]) -> None:
         lo = self._position()
         try:
             found = self._fetcher.run(lambda metastore: _read(metastore, name, asked)).result()
         except (MetastoreRefused, HiveMessageError) as error:
             self._position()
             self._refused(table_id, name, lo, error)
-        except BaseException:
-            self.want(table_id)
-            raise
+            return
+        self._drain(found.hi)
+        if self._rebound_at(name) > lo:
+            self._again(table_id)
+        elif not self._allows(table_id, lo):
+            for values in asked:
+                self.note(ObjectImage(PARTITION, table_id, values, "written"))
         else:
-            self._drain(found.hi)
-            if self._rebound_at(name) > lo:
-                self._again(table_id)
-            elif not self._allows(table_id, lo):
-                for values in asked:
-                    self.note(ObjectImage(PARTITION, table_id, values, "written"))
-            else:
-                self._publish_written(table_id, _changes(table_id, found.members, lo, found.hi))
-        return True
+            self._fetching = 0
+            self._publish_written(table_id, _changes(table_id, found.members, lo, found.hi))
 
     def _publish_written(self, table_id: int, changes: list[ObjectImage]) -> None:
         under_way = self._passes.get(table_id)
@@ -243,25 +257,29 @@ class Partitions:
     def go_on(self) -> bool:
         """Begin passes, and publish what has arrived of those under way; False if nothing has."""
         worked = self._begin()
-        for each in list(self._passes.values()):
-            try:
-                chunk = each.next()
-            except (MetastoreRefused, HiveMessageError) as error:
-                self._position()
-                self._passes.pop(each.table_id).cancel()
-                self._refused(each.table_id, each.name, each.lo, error)
-                continue
-            except BaseException:
-                self.end_passes()
-                raise
-            if chunk is not None:
-                self._take(each, chunk)
-            elif each.is_over:
-                self._end(each)
-            else:
-                continue
-            worked = True
+        try:
+            for each in list(self._passes.values()):
+                worked = self._go_on_with(each) or worked
+        except BaseException:  # a pass that has lost a chunk must not end
+            self.end_passes()
+            raise
         return worked
+
+    def _go_on_with(self, of: Pass) -> bool:
+        try:
+            chunk = of.next()
+        except (MetastoreRefused, HiveMessageError) as error:
+            self._position()
+            self._passes.pop(of.table_id).cancel()
+            self._refused(of.table_id, of.name, of.lo, error)
+            return False
+        if chunk is not None:
+            self._take(of, chunk)
+        elif of.is_over:
+            self._end(of)
+        else:
+            return False
+        return True
 
     def end_passes(self) -> None:
         """The passes that are under way begin again."""
@@ -282,8 +300,10 @@ class Partitions:
             self._written.pop(table_id, None)
             name = self._name_of(table_id)
             if name:
+                self._fetching = table_id
                 self._publish([ObjectSet(kind, table_id, "begun", lo=f"{FLAVOR}/{lo}") for kind in KINDS])
                 self._passes[table_id] = Pass(self._fetcher, table_id, name, lo)
+                self._fetching = 0
         return True
 
     def _take(self, of: Pass, chunk: Chunk) -> None:
