@@ -19,7 +19,7 @@ from consumers.owner.evidence import kin_at, may_catch_up, tag_of
 from consumers.owner.meaning import compare_meaning, folded_meaning
 from consumers.owner.partitions import Partition
 from consumers.owner.protocol import HISTORY_LOST, SCHEMA_CHANGED, GetRange, OwnerError, RangeRows
-from consumers.owner.ranges.indexed import NotKnown, changes_known, expected_meaning, indexed_entries
+from consumers.owner.ranges.indexed import NotKnown, changes_known, expected_meaning, indexed_entries, keys_having
 from consumers.owner.ranges.order import KeyColumn, Rank, rank, unranked
 from consumers.owner.rows import table_of, voids_of
 from stream.wire.keys import SEPARATOR, Layout
@@ -143,18 +143,20 @@ async def _look(
     backfill: Backfill,
 ) -> Found:
     """The rows of a range in a partition in which its table is whole. ``columns``: of its key. Raises `NotKnown`."""
-    skipped = request.columns
+    skipped, table = request.columns, table_of(request.leading)
     unordered = unranked(columns[skipped:]) if request.limit else ""
     if unordered and (request.after or not request.index):
         raise NotKnown(f"only the source knows the order of {unordered}")
-    known_since: list[str] = []
+    found, known_since = _entries(partition, request, len(columns)), list[str]()
+    if request.index:
+        keys = keys_having(partition, table, request, LOOKED_MAX)
+        known_since = changes_known(partition, head, table, shard)  # not before: the keys may be of a commit since
+        found = indexed_entries(partition, table, request, keys)
     newest, newest_at = 0, b""
     rows: list[tuple[Rank, bytes, bytes]] = []
     after = rank(columns, request.after, skipped) if request.after and request.limit else None
     count = 0
-    async for key, value in _live_entries(partition, head, request, shard, len(columns)):
-        if request.index and not known_since:  # not before the index is asked: what it finds may be of a commit since
-            known_since = changes_known(partition, head, table_of(request.leading), shard)
+    async for key, value in _live_entries(found, head, table, shard):
         kind, ordinal = HEAD.unpack_from(value)
         if ordinal > newest:
             newest, newest_at = ordinal, value
@@ -170,14 +172,12 @@ async def _look(
         ranked = rank(columns, key, skipped) if after is not None else ()
         if after is None or (ranked < after if request.descending else ranked > after):
             rows.append((ranked, key, value))
-    if request.index and not known_since:
-        known_since = changes_known(partition, head, table_of(request.leading), shard)
     if unordered and len(rows) > 1:
         raise NotKnown(f"only the source knows the order of {unordered}")
     lineage = partition.store.visible.lineages.get(shard)
     if lineage is None or lineage.low_water != head.lineages[shard].low_water:
         raise NotKnown("tombstones were dropped while the range was looked at")
-    gone = partition.store.dropping.last(table_of(request.leading), shard)
+    gone = partition.store.dropping.last(table, shard)
     deleted = gone.position if gone is not None and gone.epoch == backfill.epoch else ""
     hi = Position.parse(backfill.position)
     for later in (lineage.low_water, deleted, decode_entry(newest_at).position if newest_at else "", *known_since):
@@ -192,16 +192,13 @@ async def _look(
 
 
 async def _live_entries(
-    partition: Partition, head: Head, request: GetRange, shard: str, key_columns: int
+    found: AsyncIterator[tuple[bytes, bytes]], head: Head, table: str, shard: str
 ) -> AsyncIterator[tuple[bytes, bytes]]:
-    """The keys of a range with their entries since the table's last void. Raises `NotKnown`."""
-    lineage, table = head.lineages[shard], table_of(request.leading)
+    """Those of the entries ``found`` that are since the table's last void. Raises `NotKnown`."""
+    lineage = head.lineages[shard]
     own = f"{shard}\0{lineage.epoch}\0".encode()
     voids = voids_of(head, table, shard)
     voided = max((void.ordinal for void in voids if void.epoch == lineage.epoch), default=0)
-    found = _entries(partition, request, key_columns)
-    if request.index:
-        found = indexed_entries(partition, table, request, LOOKED_MAX)
     async for key, value in found:
         if not value.startswith(own, PREFIX.size):
             _require_over(head, shard, voids, value)

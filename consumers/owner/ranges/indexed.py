@@ -45,17 +45,22 @@ def expected_meaning(meaning: Meaning, request: GetRange) -> bytes:
     return meaning.fingerprint if request.meaning == meaning_with(meaning.fingerprint, columns) else b""
 
 
-async def indexed_entries(
-    partition: Partition, table: str, request: GetRange, looked_max: int
-) -> AsyncIterator[tuple[bytes, bytes]]:
-    """The rows that have the values of ``request``, and as deletions those that had them. Raises `NotKnown`."""
-    store, index = partition.store, Index(table, tuple(request.index))
-    keys = store.having(index, request.equal, looked_max + 1)
+def keys_having(partition: Partition, table: str, request: GetRange, looked_max: int) -> list[bytes]:
+    """The keys of the rows that have the values of ``request``, or had them. Raises `NotKnown`."""
+    index = Index(table, tuple(request.index))
+    keys = partition.store.having(index, request.equal, looked_max + 1)
     if keys is None:
         raise NotKnown(f"the index {index} is not kept, or not complete, in partition {partition.number}")
     if len(keys) > looked_max:
         raise NotKnown(f"more than {looked_max} rows have or had these values in partition {partition.number}")
-    extraction = extraction_of(index)
+    return keys
+
+
+async def indexed_entries(
+    partition: Partition, table: str, request: GetRange, keys: list[bytes]
+) -> AsyncIterator[tuple[bytes, bytes]]:
+    """The rows of ``keys`` that have the values of ``request``, and as deletions those that had them."""
+    store, extraction = partition.store, extraction_of(Index(table, tuple(request.index)))
     for number, key in enumerate(keys, 1):
         value = store.get(key)
         if value is not None:
