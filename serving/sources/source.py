@@ -147,7 +147,7 @@ class RowSource(Protocol):
         """
 
     async def read_range(self, table: RowTable, wanted: KeyRange) -> SourceRange:
-        """The first rows of a range, in the order of the primary key. Raises `SchemaChanged` too, and ``bad_key``."""
+        """The first rows of a range. Raises `SchemaChanged` too, and `ReadError` ``bad_key``, ``sort_too_large``."""
 
     async def wait(self, position: Position, timeout_s: float) -> bool:
         """Waits until the source reaches ``position``; False if it does not in time."""
