@@ -133,7 +133,10 @@ def row_table(info: TableInfo, prefix: int = 0) -> RowTable:
     described = info.describe()
     columns = {column.name: column for column in described.columns}
     key = tuple(columns[name] for name in described.primary_key)
-    return RowTable(described.table, key, described.cacheable, described.reason, prefix, tuple(described.columns))
+    whole = tuple(index.columns for index in info.indexes if not index.problem)
+    return RowTable(
+        described.table, key, described.cacheable, described.reason, prefix, tuple(described.columns), whole
+    )
 
 
 def _source_rows(

@@ -119,13 +119,16 @@ class Range(NamedTuple):
 
 
 def range_of(table: RowTable, wanted: RequestedRange, indexes: Sequence[Index] = ()) -> Range:
-    """The range that a request names. Raises `ReadError` ``no_index``, ``bad_key``, ``bad_page``."""
+    """The range that a request names. ``indexes``: of the table.
+
+    Raises `ReadError` ``no_index``, ``bad_key``, ``bad_page``.
+    """
     names = [column.name for column in table.key]
     given = names[: len(wanted.columns)]
     if not names:
         raise ReadError("no_index", f"{table.name} has no primary key", hint="give the table a primary key")
     if set(given) != wanted.columns.keys():
-        return _indexed_range(table, wanted, [index for index in indexes if index.table == table.name])
+        return _indexed_range(table, wanted, indexes)
     columns = [
         parse_column(table, column, quote(wanted.columns[column.name]).encode()) for column in table.key[: len(given)]
     ]
@@ -152,7 +155,7 @@ def _indexed_range(table: RowTable, wanted: RequestedRange, indexes: Sequence[In
     known_columns = {column.name: column for column in table.columns}
     missing = next((name for name in index.columns if name not in known_columns), "")
     if missing:
-        raise ReadError("no_index", f"{table.name} has no column {missing}, although the settings name an index on it")
+        raise ReadError("no_index", f"{table.name} has no column {missing}, although an index on it is named")
     columns = [known_columns[name] for name in index.columns]
     parsed = [parse_column(table, column, quote(wanted.columns[column.name]).encode()) for column in columns]
     where = tuple((column.name, value) for column, (value, _) in zip(columns, parsed, strict=True))

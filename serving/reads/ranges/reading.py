@@ -89,7 +89,7 @@ class RangeReads:
         deadline = asyncio.get_running_loop().time() + demand.max_wait_ms / 1000
         name, since = space.full_name(wanted.table), self._descriptions.now()
         try:
-            asked = range_of(await self._descriptions.get(space, name), wanted, space.indexes)
+            asked = await self._range(space, name, wanted)
             may_renew = not self._descriptions.describes_since(space, name, since - RENEWED_EVERY_S)
             return await self._read(RangeLookup(space, asked, wanted, demand, deadline, may_renew))
         except ReadError as error:
@@ -98,12 +98,17 @@ class RangeReads:
         except SchemaChanged:
             pass
         await self._descriptions.renew(space, name, since)
-        asked = range_of(await self._descriptions.get(space, name), wanted, space.indexes)
+        asked = await self._range(space, name, wanted)
         try:
             return await self._read(RangeLookup(space, asked, wanted, demand, deadline, False))
         except SchemaChanged as error:
             why = f"the primary key of {name} changed again while it was read"
             raise ReadError("source_failed", why) from error
+
+    async def _range(self, space: RowSpace, name: str, wanted: RequestedRange) -> Range:
+        """What a request means by the table's description. Raises `ReadError`."""
+        table = await self._descriptions.get(space, name)
+        return range_of(table, wanted, space.indexes_of(table))
 
     async def _read(self, lookup: RangeLookup) -> RawRangeAnswer:
         """Raises `SchemaChanged` too."""

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from stream.sources.generated_columns import dependence
+from stream.sources.learnt_indexes import SourceIndex
 from stream.sources.mariadb.charsets import Charsets, is_exact_collation
 from stream.sources.mariadb.connection import Connection, fetch_all
 from stream.wire.events import Column, DescribeTable
@@ -81,15 +82,6 @@ class ColumnInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class IndexInfo:
-    """An index besides the primary key. ``problem``: why it finds no rows by whole values, else empty."""
-
-    name: str
-    columns: tuple[str, ...]
-    problem: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class TableInfo:
     """A table. ``primary_key``: in key order. ``problem``: why it can't be cached, else empty.
 
@@ -104,7 +96,7 @@ class TableInfo:
     engine: str = "InnoDB"
     problem: str = ""
     prefix: int = 0
-    indexes: tuple[IndexInfo, ...] = field(default=(), compare=False)
+    indexes: tuple[SourceIndex, ...] = field(default=(), compare=False)
     name: str = field(init=False)
     key_prefix: bytes = field(init=False)
     key_indexes: tuple[int, ...] = field(init=False)
@@ -270,15 +262,15 @@ def _group(rows: Iterable[tuple[Any, ...]]) -> defaultdict[tuple[str, str], list
     return found
 
 
-def _indexes(parts: Sequence[tuple[Any, ...]]) -> tuple[IndexInfo, ...]:
+def _indexes(parts: Sequence[tuple[Any, ...]]) -> tuple[SourceIndex, ...]:
     """The indexes in rows of information_schema: index, column (in order), length of a prefix, type."""
-    found: dict[str, IndexInfo] = {}
+    found: dict[str, SourceIndex] = {}
     for index, column, length, kind in parts:
-        known = found.get(index, IndexInfo(index, ()))
+        known = found.get(index, SourceIndex(index, ()))
         problem = f"it is a {kind} index" if kind != "BTREE" else ""
         if not problem and length is not None:
             problem = f"it has only the first {length} characters of column {column}"
-        found[index] = replace(known, columns=(*known.columns, column), problem=known.problem or problem)
+        found[index] = SourceIndex(index, (*known.columns, column), known.problem or problem)
     return tuple(index for name, index in found.items() if name != "PRIMARY")
 
 
