@@ -181,6 +181,7 @@ class KeyspaceSettings(Section):
     ``shard`` defaults to ``<keyspace>/0``; read it through `Settings.shard_of`. ``shards``: all shards that publish
     in the keyspace's topic. ``succeeds``: the shard, or ``shard@epoch``, whose history ``shard`` continues.
     ``indexes``: ``db.table(column, column)``, by which whole tables are read, too; ``schema``: all that the source has.
+    ``hot``: ``db.table`` → bytes that its fills may take; it is not read from the beginning.
     """
 
     kind: Literal["rows", "catalog"] = "rows"
@@ -193,6 +194,7 @@ class KeyspaceSettings(Section):
     indexes: Annotated[list[Annotated[str, AfterValidator(_index)]], BeforeValidator(split_list)] = Field(
         default_factory=list, max_length=1_000
     )
+    hot: Annotated[dict[str, Annotated[int, Field(ge=0, le=64 * GIB)]], Json] = Field(default_factory=dict)
 
     @property
     def row_indexes(self) -> tuple[Index, ...]:

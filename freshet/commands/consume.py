@@ -83,6 +83,7 @@ def consumption_settings(settings: Settings, keyspaces: list[str] | None = None)
         commit_rows=consumer.commit_rows,
         commit_interval_s=consumer.commit_interval_ms / 1000,
         overlay_bytes=consumer.overlay_bytes,
+        hot={name: each.hot for name, each in settings.keyspaces.items()},
         indexes={name: indexes_to_keep(settings, name) for name in names if name in settings.keyspaces},
     )
 
