@@ -71,8 +71,9 @@ def worker_settings(
     """
     place = consume.data_dir / f".worker-{number}" if number else consume.data_dir
     host, _, port = owner.announced.rpartition(":")
+    hot = {name: {table: most // count for table, most in tables.items()} for name, tables in consume.hot.items()}
     return (
-        replace(consume, data_dir=place, overlay_bytes=consume.overlay_bytes // count),
+        replace(consume, data_dir=place, overlay_bytes=consume.overlay_bytes // count, hot=hot),
         replace(
             owner,
             port=owner.port + number if owner.port else 0,

@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import (
     AfterValidator,
@@ -164,11 +164,15 @@ SourceSettings = Annotated[
 ]
 
 
+LEARNT: Final = "schema"
+"""In place of an index: those of the source's tables."""
+
+
 def _index(text: str) -> str:
-    """Refuses what is no index. Raises ``ValueError``."""
+    """Refuses what is no index, nor ``schema``. Raises ``ValueError``."""
     from consumers.store.index import Index
 
-    return str(Index.parse(text))
+    return LEARNT if text.strip() == LEARNT else str(Index.parse(text))
 
 
 class KeyspaceSettings(Section):
@@ -176,7 +180,8 @@ class KeyspaceSettings(Section):
 
     ``shard`` defaults to ``<keyspace>/0``; read it through `Settings.shard_of`. ``shards``: all shards that publish
     in the keyspace's topic. ``succeeds``: the shard, or ``shard@epoch``, whose history ``shard`` continues.
-    ``indexes``: ``db.table(column, column)``, by which whole tables are read, too.
+    ``indexes``: ``db.table(column, column)``, by which whole tables are read, too; ``schema``: all that the source has.
+    ``hot``: ``db.table`` → bytes that its fills may take; it is not read from the beginning.
     """
 
     kind: Literal["rows", "catalog"] = "rows"
@@ -189,13 +194,19 @@ class KeyspaceSettings(Section):
     indexes: Annotated[list[Annotated[str, AfterValidator(_index)]], BeforeValidator(split_list)] = Field(
         default_factory=list, max_length=1_000
     )
+    hot: Annotated[dict[str, Annotated[int, Field(ge=0, le=64 * GIB)]], Json] = Field(default_factory=dict)
 
     @property
     def row_indexes(self) -> tuple[Index, ...]:
-        """``indexes``, as values."""
+        """Those of ``indexes`` that are named, as values."""
         from consumers.store.index import Index
 
-        return tuple(map(Index.parse, self.indexes))
+        return tuple(Index.parse(text) for text in self.indexes if text != LEARNT)
+
+    @property
+    def learns_indexes(self) -> bool:
+        """Whether the source's indexes count, too."""
+        return LEARNT in self.indexes
 
     @model_validator(mode="after")
     def _source_fits_kind(self) -> KeyspaceSettings:

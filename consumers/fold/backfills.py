@@ -42,7 +42,16 @@ def adopt_backfill(head: Head, event: Mapping[str, Any]) -> dict[tuple[str, str]
 
 def backfilled_tables(head: Head) -> dict[str, bool]:
     """Each table whose backfill has begun here, in order, and whether it is whole."""
-    return {table: whole_table(head, table) is not None for table in sorted({table for table, _ in head.backfills})}
+    return {table: whole_table(head, table) is not None for table in _backfilled(head)}
+
+
+def whole_tables(head: Head) -> dict[str, tuple[str, Backfill]]:
+    """`whole_table` of each that is whole, in order."""
+    return {table: found for table in _backfilled(head) if (found := whole_table(head, table)) is not None}
+
+
+def _backfilled(head: Head) -> list[str]:
+    return sorted({table for table, _ in head.backfills})
 
 
 def whole_table(head: Head, table: str) -> tuple[str, Backfill] | None:

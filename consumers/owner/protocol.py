@@ -83,14 +83,15 @@ class Get(Message, tag="get"):
 
 
 class GetRange(Message, tag="get_range"):
-    """Asks for the rows of one partition whose keys begin with ``leading``, in the order of the primary key.
+    """Asks for the rows of one partition whose keys begin with ``leading``, in an order.
 
     ``leading`` is the table's name, a 00 and, unless ``columns`` is 0, the JSON array of so many values. ``after``: the
     row key after which to go on; empty: from the first one. ``limit``: of rows; 0: they are only counted, up to
     ``count_max`` (0: all). ``asked``: of so many partitions the range is asked for, this one or all.
 
-    ``index``: columns that have the values ``equal`` (a JSON array); then ``columns`` is 0, and ``meaning`` is that of
-    `consumers.owner.ranges.indexed.meaning_with`.
+    ``index``: columns that have the values ``equal`` (a JSON array); then ``columns`` is 0. ``order``: columns by which
+    rows come, before the key; ``after_values``: theirs in the row ``after`` (a JSON array). With either of them
+    ``meaning`` is that of `consumers.owner.ranges.indexed.meaning_with`.
     """
 
     keyspace: str
@@ -109,6 +110,8 @@ class GetRange(Message, tag="get_range"):
     not_before_ms: int = 0
     index: list[str] = []
     equal: bytes = b""
+    order: list[str] = []
+    after_values: bytes = b""
 
 
 class GetTable(Message, tag="get_table"):

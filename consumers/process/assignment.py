@@ -88,6 +88,8 @@ class Assignment:
         """Shared by all overlays of one keyspace."""
         self.indexes: Mapping[str, Sequence[Index]] = {}
         """By keyspace: those that its stores keep."""
+        self.hot: Mapping[str, Mapping[str, int]] = {}
+        """By keyspace: hot tables, and the bytes that all overlays together may have of them."""
         self._kafka = kafka
         self._data_dir = data_dir
         self._ownership = ownership
@@ -164,9 +166,10 @@ class Assignment:
             self.release([kept])
         bounds = consumer.get_watermark_offsets(TopicPartition(topic_name, number), timeout=REQUEST_TIMEOUT_S)
         share = self.overlay_bytes // topic.partitions
+        hot = {table: most // topic.partitions for table, most in self.hot.get(keyspace, {}).items()}
         lost = self._lost.pop((topic_name, number), None)
         partition = open_partition(
-            self._data_dir, keyspace, number, topic, bounds, share, lost, self.indexes.get(keyspace, ())
+            self._data_dir, keyspace, number, topic, bounds, share, lost, self.indexes.get(keyspace, ()), hot
         )
         partition.generation = group_generation(consumer)
         if partition.state == REBUILDING:

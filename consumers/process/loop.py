@@ -65,6 +65,8 @@ class ConsumptionSettings:
     overlay_bytes: int = 64 << 20
     indexes: Mapping[str, tuple[Index, ...]] = field(default_factory=dict)
     """By keyspace: those that its stores keep."""
+    hot: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """By keyspace: hot tables, and the bytes that their fills may take."""
 
 
 class Consumption:
@@ -91,7 +93,7 @@ class Consumption:
         self._search = TopicSearch(settings.kafka, settings.group, settings.keyspaces)
         self._assignment = Assignment(settings.kafka, settings.data_dir, ownership, kafka_output, on_progress)
         self._assignment.overlay_bytes = settings.overlay_bytes // len(settings.keyspaces)
-        self._assignment.indexes = settings.indexes
+        self._assignment.indexes, self._assignment.hot = settings.indexes, settings.hot
         ownership.awaited_keyspaces = frozenset(settings.keyspaces)
         self._consumer: Any = None
         self._calls: SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = SimpleQueue()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import structlog
 
-from consumers.owner.overlay import Overlay
+from consumers.owner.overlay import NO_TABLES, Overlay
 from consumers.owner.partitions import REBUILDING, Partition
 from consumers.process.leader_epochs import kept_leader_epoch
 from consumers.store.errors import RebuildNeededError, StoreCorruptError, StoreError, store_error
@@ -125,6 +125,7 @@ def open_partition(
     overlay_bytes: int,
     lost: RebuildNeededError | None = None,
     indexes: Sequence[Index] = (),
+    hot: Mapping[str, int] = NO_TABLES,
 ) -> Partition:
     """Opens a partition with a store that ``topic``, whose offsets are ``bounds`` (first, end), can continue.
 
@@ -147,7 +148,7 @@ def open_partition(
         store.close(commit=False)
         raise
     offset = store.state.head.offset
-    partition = Partition(keyspace, number, topic, store, Overlay(overlay_bytes), end, offset)
+    partition = Partition(keyspace, number, topic, store, Overlay(overlay_bytes, hot), end, offset)
     partition.leader_epoch = kept_leader_epoch(store.directory, offset)
     partition.unchecked = partition.leader_epoch >= 0
     if rebuilt is not None:

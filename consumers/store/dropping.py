@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Final, NamedTuple, Protocol
 
-from consumers.fold.backfills import Drops, may_be_dropped, whole_table
+from consumers.fold.backfills import Drops, may_be_dropped, whole_tables
 from consumers.fold.entry import ABSENT, Entry
-from consumers.fold.state import Head
+from consumers.fold.state import Backfill, Head
 from consumers.store.errors import StoreCorruptError
 from consumers.store.index import INDEX
 from stream.wire.keys import SEPARATOR
@@ -78,35 +78,35 @@ class Dropping:
 
     def to_drop(self, head: Head, frozen: Frozen) -> set[bytes]:
         """The keys that a commit of ``frozen``, with ``head``, leaves without an entry."""
-        drops = Drops(head)
-        sweeps = {table: sweep for table, sweep in self._sweeps.items() if whole_table(head, table) is not None}
+        drops, whole = Drops(head), whole_tables(head)
+        sweeps = {table: sweep for table, sweep in self._sweeps.items() if table in whole}
         left = set[bytes]()
         self._next = sweeps, left
         if not drops:
             return set()
         gone: dict[bytes, Entry] = {}
-        whole = {
-            begin: found[0] for begin in drops.lines if (found := whole_table(head, begin[:-1].decode())) is not None
-        }
-        for key, value in self._candidates(head, frozen, sweeps):
+        shards = {table.encode() + SEPARATOR: shard for table, (shard, _) in whole.items()}
+        for key, value in self._candidates(whole, frozen, sweeps):
             entry = drops.entry(key, value)
             if entry is not None:
                 gone[key] = entry
-            elif may_be_dropped(value, whole.get(key[: key.find(SEPARATOR) + 1])):
+            elif may_be_dropped(value, shards.get(key[: key.find(SEPARATOR) + 1])):
                 left.add(key)
         self._note_last(gone)
         return set(gone)
 
-    def _candidates(self, head: Head, frozen: Frozen, sweeps: dict[str, Sweep]) -> Iterator[tuple[bytes, bytes]]:
+    def _candidates(
+        self, whole: Mapping[str, tuple[str, Backfill]], frozen: Frozen, sweeps: dict[str, Sweep]
+    ) -> Iterator[tuple[bytes, bytes]]:
         """Tombstones of the memtable; those that a commit before it left; and those of the next rows of a sweep."""
         yield from frozen.tombstones()
         for key in self._left:
             entry = self._rocks.get(key) if key not in frozen else None
             if entry is not None and entry[0] == ABSENT:
                 yield key, entry
-        for table in sorted({table for table, _ in head.backfills}):
-            sweep = self._sweep_of(head, table)
-            if sweep is not None and not sweep.is_over:
+        for table, (shard, backfill) in whole.items():
+            sweep = self._sweep_of(table, shard, backfill)
+            if not sweep.is_over:
                 start, end = bytes.fromhex(sweep.after), table.encode() + _END
                 looked, key = 0, b""
                 for key, entry in islice(self._rocks.scan(start, end), SWEPT_TOGETHER):
@@ -118,12 +118,8 @@ class Dropping:
                 if not sweep.is_over:
                     return
 
-    def _sweep_of(self, head: Head, table: str) -> Sweep | None:
-        """Where the sweep of a table goes on: it begins when the table becomes whole. None: it is not."""
-        whole = whole_table(head, table)
-        if whole is None:
-            return None
-        shard, backfill = whole
+    def _sweep_of(self, table: str, shard: str, backfill: Backfill) -> Sweep:
+        """Where the sweep of a whole table goes on: it begins when the table becomes whole."""
         sweep = Sweep(shard, backfill.epoch, backfill.complete, (table.encode() + SEPARATOR).hex(), is_over=False)
         held = self._sweeps.get(table)
         return held if held is not None and held[:3] == sweep[:3] else sweep

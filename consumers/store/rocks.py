@@ -36,7 +36,7 @@ from rocksdict import (
 )
 
 from consumers.fold.state import is_head_key
-from consumers.store.errors import DiskIOError, StoreCorruptError, StoreError, store_error
+from consumers.store.errors import StoreCorruptError, StoreError, store_error
 from consumers.store.index import INDEX, INDEX_END
 from consumers.store.memtable import Memtable
 from consumers.store.rocks_check import check_directory
@@ -191,12 +191,7 @@ class Rocks:
 
     def scan(self, start: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
         """Pairs with ``start`` ≤ key (< ``end`` if given) in key order, as of the call, without those of indexes."""
-        snapshot, place = self._snapshot(), str(self.path)
-        if start >= INDEX_END or (end is not None and end <= INDEX):
-            return _scan(snapshot, start, end, place)
-        before = _scan(snapshot, start, INDEX, place) if start < INDEX else iter(())
-        after = _scan(snapshot, INDEX_END, end, place) if end is None or end > INDEX_END else iter(())
-        return chain(before, after)
+        return _scan(self._iterator(start), end, str(self.path))
 
     def scan_index(self, start: bytes, limit: int) -> list[bytes]:
         """The first keys of entries of indexes that begin with ``start``, in key order, at most ``limit``."""
@@ -204,25 +199,36 @@ class Rocks:
 
     def _keys_below(self, starts: Iterable[bytes]) -> Iterator[bytes]:
         """The keys that begin with one of ``starts``, in the order of those, as of the first one."""
-        snapshot = self._snapshot()
         place = None
         try:
-            place = snapshot.iter()  # half as dear as its items, most of which is to begin
             for start in starts:
-                place.seek(start)
+                if place is None:
+                    place = self._iterator(start)  # half as dear as its items, most of which is to begin
+                else:
+                    place.seek(start)
                 while place.valid() and (key := place.key()).startswith(start):
                     yield key
                     place.next()
                 place.status()
+        except StoreError:
+            raise
         except Exception as error:
-            snapshot = place = None  # else the traceback's frame would keep the database open
+            place = None  # else the traceback's frame would keep the database open
             raise store_error(error, str(self.path)) from error
 
-    def _snapshot(self) -> Any:
+    def _iterator(self, start: bytes) -> Any:
+        """An iterator at the first key from ``start`` on, which sees the database as it is now.
+
+        Only an iterator does: those of a snapshot of rocksdict see what is ingested before they begin.
+        """
+        place = None
         try:
-            return self._current_db().snapshot()
+            place = self._current_db().iter()
+            place.seek(start)
         except Exception as error:
+            place = None  # else the traceback's frame would keep the database open
             raise self._read_error(error) from error
+        return place
 
     def ingest(
         self,
@@ -394,37 +400,25 @@ def _pairs(entries: Mapping[bytes, bytes], keys: list[bytes]) -> Iterator[tuple[
     return entries.pairs(keys) if isinstance(entries, Memtable) else ((key, entries[key]) for key in keys)
 
 
-def _scan(snapshot: Any, start: bytes, end: bytes | None, place: str) -> Iterator[tuple[bytes, bytes]]:
-    """Yields the pairs of a snapshot. Raises `StoreError` if the scan ended early.
+def _scan(place: Any, end: bytes | None, path: str) -> Iterator[tuple[bytes, bytes]]:
+    """Yields the pairs from an iterator's place on, without those of indexes. Raises `StoreError` if it ended early.
 
-    rocksdict's ``items()`` ends silently at a damaged block. So after the last pair a second iterator, which reports
-    its status, must confirm that nothing follows.
+    An iterator ends at a damaged block as it does behind the last key; its status tells which.
     """
-    last: bytes | None = None
-    probe = None
     try:
-        for pair in snapshot.items(from_key=start) if start else snapshot.items():
-            last = pair[0]
-            if end is not None and last >= end:
+        while place.valid():
+            key = place.key()
+            if end is not None and key >= end:
                 return
-            yield pair
-        probe = snapshot.iter()
-        if last is not None:
-            probe.seek(last)
-        elif start:
-            probe.seek(start)
-        else:
-            probe.seek_to_first()
-        probe.status()
-        if last is not None and probe.valid() and probe.key() == last:
-            probe.next()
-        probe.status()
-        more = probe.valid()
+            if key.startswith(INDEX):
+                place.seek(INDEX_END)
+                continue
+            yield key, place.value()
+            place.next()
+        place.status()
     except Exception as error:
-        snapshot = probe = None  # else the traceback's frame would keep the database open
-        raise store_error(error, place) from error
-    if more:
-        raise DiskIOError(f"{place}: a scan ended early, after {last!r}", hint="the scan is tried again")
+        place = None  # else the traceback's frame would keep the database open
+        raise store_error(error, path) from error
 
 
 def _sorted_in_runs(entries: Mapping[bytes, bytes]) -> list[bytes]:

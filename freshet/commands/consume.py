@@ -15,6 +15,7 @@ from consumers.process.loop import ConsumptionSettings
 from consumers.process.run import OwnerSettings, run_consumer
 from consumers.workers import run_workers
 from freshet import DISTRIBUTION, logs
+from freshet.indexes import indexes_to_keep
 from freshet.settings import Settings, load_settings
 from freshet.settings_errors import SettingsError, unknown_keyspace
 
@@ -82,7 +83,8 @@ def consumption_settings(settings: Settings, keyspaces: list[str] | None = None)
         commit_rows=consumer.commit_rows,
         commit_interval_s=consumer.commit_interval_ms / 1000,
         overlay_bytes=consumer.overlay_bytes,
-        indexes={name: settings.keyspaces[name].row_indexes for name in names if name in settings.keyspaces},
+        hot={name: each.hot for name, each in settings.keyspaces.items()},
+        indexes={name: indexes_to_keep(settings, name) for name in names if name in settings.keyspaces},
     )
 
 

@@ -133,4 +133,5 @@ def space_of(settings: Settings, name: str, chosen: KeyspaceSettings) -> RowSpac
     server = server_of(source)
     database = source.databases[0] if len(source.databases) == 1 else ""
     rows = MariaDBRows(server, shard, table_filter(source))
-    return RowSpace(name, Layout(chosen.partitions), database, rows, indexes=chosen.row_indexes)
+    layout, learns = Layout(chosen.partitions), chosen.learns_indexes
+    return RowSpace(name, layout, database, rows, indexes=chosen.row_indexes, learns_indexes=learns)

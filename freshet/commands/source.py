@@ -200,6 +200,7 @@ def _options(settings: Settings, keyspace: str, new_epoch: bool) -> Any:
     found = settings.keyspace(keyspace).source
     if not isinstance(found, MariaDBSourceSettings):
         raise SettingsError(f"keyspace {keyspace} has no MariaDB source", hint="name a database with --database")
+    hot = tuple(settings.keyspace(keyspace).hot)
     return SourceOptions(
         settings=server_of(found),
         shard=settings.shard_of(keyspace),
@@ -207,7 +208,7 @@ def _options(settings: Settings, keyspace: str, new_epoch: bool) -> Any:
         server_id=found.server_id,
         new_epoch=new_epoch,
         backfill=BackfillOptions(
-            TableFilter(include=tuple(found.backfill)) if found.backfill else None,
+            TableFilter(include=tuple(found.backfill), exclude=hot) if found.backfill else None,
             found.backfill_rows_per_s,
             found.backfill_share,
             found.backfill_lag_max_s,

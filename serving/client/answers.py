@@ -20,6 +20,7 @@ STATUS_OF_CODE: dict[str, int] = {
     "bad_token": 400,
     "bad_key": 400,
     "no_index": 400,
+    "sort_too_large": 400,
     "bad_page": 400,
     "bad_parameter": 400,
     "bad_body": 400,
@@ -69,7 +70,7 @@ class RowAnswer(msgspec.Struct, Generic[Image], omit_defaults=True, frozen=True)
 
 
 class RangeAnswer(msgspec.Struct, Generic[Image], omit_defaults=True, frozen=True):
-    """Rows that some columns name, in the order of the primary key, all as they were at one position.
+    """Rows that some columns name, in the order that was asked for, all as they were at one position.
 
     ``count``: their number, where only that is asked for. ``page``: send it to get the rows that follow; "" after the
     last one. ``moved``: this page and those before it are not of one position.

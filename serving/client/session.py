@@ -185,8 +185,8 @@ class SessionState:
     ) -> Plan[Page]:
         """The rows in which leading columns of the primary key (none: all rows), or an index's, have these values.
 
-        They are as they were at one position, at least as new as all the session has seen. ``order_by``: the columns
-        that follow in the key, each after a ``-`` for descending. ``page``: of the answer after which to go on.
+        They are as they were at one position, at least as new as all the session has seen. ``order_by``: columns, each
+        after a ``-`` for descending, before those of the key. ``page``: of the answer after which to go on.
         """
         params = {name: value for name, value in (("order_by", order_by), ("page", page)) if value}
         if limit is not None:

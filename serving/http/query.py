@@ -78,7 +78,11 @@ class RangeParameters(msgspec.Struct, forbid_unknown_fields=True):
         ),
     ] = {}
     order_by: Annotated[
-        str, Meta(description="The next columns of the key, separated by commas; each after a `-` for descending.")
+        str,
+        Meta(
+            description="Columns, separated by commas, each after a `-` for descending, before those of the key. "
+            "All in one direction."
+        ),
     ] = ""
     limit: (
         Annotated[RowLimit, Meta(description="Of rows; by default 100. With `only=count`: count up to here.")]

@@ -229,13 +229,13 @@ ROUTES: tuple[Route[Any, Any], ...] = (
         handler=find_rows,
         parameters=RangeParameters,
         answer=RangeAnswer,
-        errors=(*_READ_ERRORS, "bad_key", "no_index", "bad_page"),
+        errors=(*_READ_ERRORS, "bad_key", "no_index", "sort_too_large", "bad_page"),
         name="findRows",
         tag="reads",
         summary="Find rows by leading columns of the primary key, or by an index",
-        text="The rows as they were at one position, in the order of the primary key. Answered from the cache if the "
-        "table (and the index) is complete in it and every partition proves `token` at that position; else from the "
-        "source of truth. "
+        text="The rows as they were at one position, in the order of `order_by` and the primary key. "
+        "Answered from the cache if the table (and the index) is complete in it and every partition proves `token` at "
+        "that position; else from the source of truth. "
         "While there are more rows the answer has a `page`.",
         returns="The rows.",
     ),

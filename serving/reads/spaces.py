@@ -13,7 +13,7 @@ from consumers.owner.client import OwnerClient
 from consumers.store.index import Index
 from serving.errors import ReadError
 from serving.reads.owners import OwnerAway, Owners
-from serving.sources.source import RowSource, TableSource
+from serving.sources.source import RowSource, RowTable, TableSource
 from stream.wire.keys import Layout
 from tokens import Tag, Vector
 from tokens.decision import is_unknown
@@ -74,6 +74,17 @@ class RowSpace:
     epochs: Epochs = field(default_factory=Epochs)
     indexes: Sequence[Index] = ()
     """Those that its owners keep, by the same settings."""
+    learns_indexes: bool = False
+    """Rows are found by the source's indexes, too."""
+    learnt: dict[str, tuple[Index, ...]] = field(default_factory=dict)
+    """Table → those that the source has told last."""
+
+    def indexes_of(self, table: RowTable) -> list[Index]:
+        """The indexes by which rows of a table are found."""
+        if self.learns_indexes and table.indexes is not None:
+            self.learnt[table.name] = tuple(Index(table.name, columns) for columns in table.indexes)
+        named = [index for index in self.indexes if index.table == table.name]
+        return list(dict.fromkeys([*named, *self.learnt.get(table.name, ())]))
 
     def full_name(self, table: str) -> str:
         """``db.table``. Raises `ReadError` ``unknown_table``."""

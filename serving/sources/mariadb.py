@@ -11,6 +11,7 @@ from serving.sources.shares import Shares
 from serving.sources.source import RowTable, SchemaChanged, SourceKey, SourceRange, SourceRow, SourceThreads
 from stream.sources.key_range import KeyRange
 from stream.sources.mariadb.by_key import Found, KeyNotPossible
+from stream.sources.mariadb.by_range import SortTooLarge
 from stream.sources.mariadb.connection import ConnectionSettings, MariaDBError, MariaDBUnreachable
 from stream.sources.mariadb.schema import TableFilter, TableInfo
 from stream.sources.mariadb.snapshot import (
@@ -91,8 +92,8 @@ class MariaDBRows:
         if isinstance(read, MariaDBError):
             raise _refusal(read)
         now = row_table(read.table)
-        where = {column for column, _ in wanted.where}
-        if now.key != table.key or not where <= {column.name for column in now.columns if column in table.columns}:
+        needed = {*wanted.order, *(column for column, _ in wanted.where)}
+        if now.key != table.key or not needed <= {column.name for column in now.columns if column in table.columns}:
             raise SchemaChanged(name)
         found, lo, hi = read.rows, Position.parse(read.position), Position.parse(read.hi)
         rows = [(row.key, row.image) for row in found.rows]
@@ -132,7 +133,10 @@ def row_table(info: TableInfo, prefix: int = 0) -> RowTable:
     described = info.describe()
     columns = {column.name: column for column in described.columns}
     key = tuple(columns[name] for name in described.primary_key)
-    return RowTable(described.table, key, described.cacheable, described.reason, prefix, tuple(described.columns))
+    whole = tuple(index.columns for index in info.indexes if not index.problem)
+    return RowTable(
+        described.table, key, described.cacheable, described.reason, prefix, tuple(described.columns), whole
+    )
 
 
 def _source_rows(
@@ -181,6 +185,8 @@ def _refusal(error: MariaDBError | UndecodableValue) -> ReadError:
         return ReadError("too_many_requests", str(error))
     if isinstance(error, MariaDBUnreachable | SourceTimeout):
         return ReadError("source_unreachable", str(error), hint=error.hint)
+    if isinstance(error, SortTooLarge):
+        return ReadError("sort_too_large", str(error))
     if isinstance(error, KeyNotPossible):
         return ReadError("bad_key", str(error), hint="no row has this key: the column cannot store it")
     return ReadError("source_failed", str(error), hint=error.hint)

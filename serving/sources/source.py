@@ -22,7 +22,8 @@ class RowTable:
     """What a front must know about a row table. ``key``: the primary key's columns in key order.
 
     ``reason``: why it is not ``cacheable``. ``prefix``: how many leading key columns choose a row's partition.
-    ``meaning``: the fingerprint of what its keys mean. ``columns``: all of them, by which indexes may be.
+    ``meaning``: the fingerprint of what its keys mean. ``columns``: all of them, by which indexes may be. ``indexes``:
+    the columns of those that the source has; None of a description that is not the source's.
     """
 
     name: str
@@ -31,6 +32,7 @@ class RowTable:
     reason: str = ""
     prefix: int = 0
     columns: tuple[Column, ...] = ()
+    indexes: tuple[tuple[str, ...], ...] | None = field(default=None, compare=False)
     meaning: bytes = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -147,7 +149,7 @@ class RowSource(Protocol):
         """
 
     async def read_range(self, table: RowTable, wanted: KeyRange) -> SourceRange:
-        """The first rows of a range, in the order of the primary key. Raises `SchemaChanged` too, and ``bad_key``."""
+        """The first rows of a range. Raises `SchemaChanged` too, and `ReadError` ``bad_key``, ``sort_too_large``."""
 
     async def wait(self, position: Position, timeout_s: float) -> bool:
         """Waits until the source reaches ``position``; False if it does not in time."""

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from freshet.commands.consume import consumption_settings
+from freshet.commands.source import _options
 from freshet.settings import Settings, load_settings, use_config
 from freshet.settings_errors import SettingsError
 
@@ -44,6 +46,15 @@ def refused(text: str) -> SettingsError:
         load(text)
     assert caught.value.code == "bad_settings"
     return caught.value
+
+
+def test_a_hot_table_is_not_read_from_the_beginning() -> None:
+    """Whatever the patterns of the backfill say; the bound of its fills goes to the consumer."""
+    source = {"kind": "mariadb", "databases": ["shop"], "backfill": ["shop.*"]}
+    settings = Settings(keyspaces={"k": {"source": source, "hot": {"shop.carts": 1_000}}})  # type: ignore[dict-item]
+    wanted = _options(settings, "k", False).backfill.tables
+    assert ("shop.orders" in wanted, "shop.carts" in wanted) == (True, False)
+    assert consumption_settings(settings).hot == {"k": {"shop.carts": 1_000}}
 
 
 def test_defaults_are_enough_to_start() -> None:

@@ -144,6 +144,27 @@ def test_rows_behind_the_last_one_of_a_partition_with_more_wait_for_the_next_pag
     assert ids(read(down, limit=10, order_by=["-id"])) == [9, 8, 5]
 
 
+def test_rows_of_partitions_are_joined_in_the_order_of_a_column() -> None:
+    """By its values, then by the key; and the page names the values of its last row."""
+    table = RowTable(TABLE.name, TABLE.key, True, columns=(*TABLE.key, Column("v", "int", True)))
+
+    def said(*rows: tuple[int, int | None], more: bool = False) -> list[RangeRows]:
+        made = part(*(number for number, _ in rows), hi=3, watermark=9, more=more)
+        made.images = [msgspec.json.encode({"id": number, "v": value}) for number, value in rows]
+        return [made]
+
+    partitions = Partitions(said((4, None), (1, 7), (3, 8), more=True), said((2, 7), (5, 7), (6, 9)))
+    answer = read(partitions, table=table, order_by=["v"])
+    assert ids(answer) == [4, 1, 2, 5, 3]
+    assert {(tuple(each.order), each.meaning == table.meaning) for each in partitions.asked} == {(("v",), False)}
+    assert Page.parse(answer.page).values == b"[8]"
+    following = Partitions(said((7, 8)), said())
+    assert ids(read(following, table=table, order_by=["v"], page=answer.page)) == [7]
+    assert following.asked[0].after_values == b"[8]"
+    with pytest.raises(ReadError, match="another order"):
+        read(following, table=table, order_by=["-v"], page=answer.page)
+
+
 def test_a_page_says_when_it_is_of_another_position_than_those_before_it() -> None:
     """They stood from 3 to 9. What stands from 4 on is of the same position, what changed at 10 is not."""
     page = read(Partitions([part(1, hi=3, watermark=9, more=True)]), limit=1).page

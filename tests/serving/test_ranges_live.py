@@ -26,6 +26,8 @@ KEYS = {
     "words": "word VARCHAR(30) CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci",
     "pool": "place INT, id INT",
     "labels": "id INT",
+    "ordered": "a INT, b INT",
+    "ordered_text": "a INT, b VARCHAR(9)",
 }
 """Table → the columns of its key. Each has a column ``v`` besides, another one in each row."""
 VALUES = {
@@ -40,9 +42,12 @@ VALUES = {
     "words": "CONCAT(CHAR(97 + seq MOD 26 USING utf8mb4), seq)",
     "pool": "seq MOD 5, seq",
     "labels": "seq",
+    "ordered": "seq MOD 7, seq",
+    "ordered_text": "seq MOD 7, LPAD(seq, 4, '0')",
 }
 POOL = 100
-INDEXES = ("orders(v)", "words(v)", "labels(label)", "labels(day, n)", "labels(loose)", "orders(gone)")
+INDEXES = ("orders(v)", "words(v)", "orders(gone)", "ordered(n)", "ordered_text(n)")
+"""Those that the settings name; the source has others, which are learnt."""
 
 
 LABELS = (
@@ -54,6 +59,15 @@ LABELED = (
     ", IF(seq MOD 2, 'Abc', 'abd')"
 )
 """Columns of one table that have indexes, and their values."""
+MORE = (
+    ", n INT, amount DECIMAL(9,2), moment DATETIME(3), raw VARBINARY(9), loose VARCHAR(9)"
+    ", KEY (n, amount), KEY (loose)",
+    ", seq MOD 9, IF(seq MOD 4, (seq MOD 11 - 5) / 4, NULL)"
+    ", IF(seq MOD 5, '2024-01-01' + INTERVAL seq MOD 6 SECOND, NULL)"
+    ", UNHEX(SUBSTRING(SHA1(seq MOD 30), 1, 4 + 2 * (seq MOD 2))), CONCAT('x', seq MOD 12)",
+)
+"""Columns by which rows are ordered, and their values."""
+ADDED = {"labels": (LABELS, LABELED), "ordered": MORE, "ordered_text": MORE}
 
 
 @pytest.fixture(scope="module")
@@ -67,16 +81,16 @@ def whole(
         cursor.execute(f"CREATE DATABASE {database}")
         cursor.execute(f"USE {database}")
         for table, columns in KEYS.items():
-            more = LABELS if table == "labels" else ""
+            more, values = ADDED.get(table, ("", ""))
             cursor.execute(f"CREATE TABLE {table} ({columns}, v INT{more}, PRIMARY KEY ({', '.join(key_of(table))}))")
             rows = POOL if table == "pool" else 240
             signed = f"(SELECT CAST(seq AS SIGNED) AS seq FROM seq_1_to_{rows}) AS numbers"
-            cursor.execute(f"INSERT INTO {table} SELECT {VALUES[table]}, seq{LABELED if more else ''} FROM {signed}")
+            cursor.execute(f"INSERT INTO {table} SELECT {VALUES[table]}, seq{values} FROM {signed}")
     directory = tmp_path_factory.mktemp("ranges")
     options: dict[str, Any] = {
         "partitions": 3,
         "backfill": ["*"],
-        "indexes": [f"{database}.{index}" for index in INDEXES],
+        "indexes": ["schema", *(f"{database}.{index}" for index in INDEXES)],
     }
     with ServingStack(directory, kafka, mariadb, f"ks{suffix}", database, **options) as running:
         eventually(lambda: all(is_complete(running, table) for table in KEYS), what="complete tables")
@@ -114,7 +128,7 @@ def numbers(*pages: Page) -> list[Any]:
     return [row["v"] for page in pages for row in page.rows]
 
 
-@pytest.mark.parametrize("table", [table for table in KEYS if table != "words"])
+@pytest.mark.parametrize("table", [table for table in KEYS if table not in ("words", "ordered_text")])
 @pytest.mark.parametrize("sign", ["", "-"], ids=["ascending", "descending"])
 def test_the_cache_has_the_order_of_the_server(whole: ServingStack, session: Session, table: str, sign: str) -> None:
     """All rows in pages of one position, for each kind of key; nothing is asked of the source."""
@@ -138,6 +152,33 @@ def test_the_order_of_a_text_is_the_sources(whole: ServingStack, session: Sessio
     [word] = numbers(session.find(whole.keyspace, "words", {"word": "B1 "}))
     assert word == 1
     assert session.count(whole.keyspace, "words") == 240
+
+
+@pytest.mark.parametrize(
+    ("columns", "order_by", "where", "order"),
+    [
+        ({}, "amount", "TRUE", "amount, a, b"),
+        ({}, "-amount", "TRUE", "amount DESC, a DESC, b DESC"),
+        ({}, "moment,amount", "TRUE", "moment, amount, a, b"),
+        ({}, "-b", "TRUE", "b DESC, a DESC"),
+        ({}, "raw", "TRUE", "raw, a, b"),
+        ({"a": 3}, "-moment", "a = 3", "moment DESC, b DESC"),
+        ({"n": 2}, "amount", "n = 2", "amount, a, b"),
+        ({"n": 2}, "-n,-moment", "n = 2", "moment DESC, a DESC, b DESC"),
+    ],
+)
+@pytest.mark.parametrize("cached", [True, False], ids=["cache", "source"])
+def test_rows_come_in_the_order_of_other_columns(
+    whole: ServingStack, session: Session, cached: bool, columns: dict[str, Any], order_by: str, where: str, order: str
+) -> None:
+    """In pages of one position, with NULLs and equal values among them; the same from the cache and from the source."""
+    table = "ordered" if cached else "ordered_text"
+    session.adopt(settled(whole))
+    pages = list(session.scan(whole.keyspace, table, columns, order_by=order_by, limit=7))
+    how = {(page.served_from, page.freshness, page.moved) for page in pages}
+    assert how == {("cache" if cached else "source", "fresh", False)}, pages[0].why
+    assert numbers(*pages) == at_source(whole, f"SELECT v FROM {table} WHERE {where} ORDER BY {order}")
+    assert session.count(whole.keyspace, table, columns, limit=None) == len(numbers(*pages))
 
 
 def test_a_session_finds_its_own_writes(whole: ServingStack, session: Session) -> None:
@@ -205,20 +246,22 @@ def test_pages_say_when_they_are_no_more_of_one_position(whole: ServingStack, se
 
 
 def test_what_has_no_index_is_refused_with_those_there_are(whole: ServingStack, session: Session) -> None:
-    """A column that is no leading one, an order that is not the key's, a page of something else."""
+    """A column that is no leading one, an order that nobody has, a page of something else."""
     find = session.find
     for columns, order_by in (
         ({"id": 1}, ""),
         ({"total": 1}, ""),
-        ({}, "id"),
-        ({"customer": 1}, "-v"),
-        ({}, "customer,-id"),
     ):
         with pytest.raises(BadRequest, match=r"PRIMARY \(customer, id\)") as refused:
             find(whole.keyspace, "orders", columns, order_by=order_by)
         assert refused.value.code == "no_index"
+    for order_by, why in (("customer,-id", "one direction"), ("total", "there is none")):
+        with pytest.raises(BadRequest, match=why) as refused:
+            find(whole.keyspace, "orders", order_by=order_by)
+        assert refused.value.code == "no_index"
     page = find(whole.keyspace, "orders", limit=1).page
-    for columns, text in (({"customer": 1}, page), ({}, page[:-3]), ({}, "x")):
+    by_value = find(whole.keyspace, "orders", order_by="v", limit=1).page
+    for columns, text in (({"customer": 1}, page), ({}, page[:-3]), ({}, "x"), ({}, by_value)):
         with pytest.raises(BadRequest) as bad:
             find(whole.keyspace, "orders", columns, page=text)
         assert bad.value.code == "bad_page"
@@ -294,14 +337,21 @@ def test_a_session_finds_its_own_changes_of_an_indexed_column(whole: ServingStac
 
 
 def test_an_index_that_proves_nothing_is_read_from_the_source(whole: ServingStack, session: Session) -> None:
-    """A collation compares the column; a column that isn't there, or has no index, is refused with those there are."""
+    """A collation compares the column; a column that isn't there, or has no index, is refused with those there are.
+
+    One that the source gets later is found, too: the front learns it when it is asked for.
+    """
     session.adopt(settled(whole))
     found = session.find(whole.keyspace, "labels", {"loose": "ABC "}, limit=1000)
     assert (found.served_from, len(found.rows)) == ("source", 120)
     assert "another spelling" in found.why
-    with pytest.raises(BadRequest, match=r"\(label\), \(day, n\)") as refused:
+    with pytest.raises(BadRequest, match=r"\(label\), \(day, n\), \(loose\)") as refused:
         session.find(whole.keyspace, "labels", {"day": "2024-01-02"})
     assert refused.value.code == "no_index"
+    whole.run("CREATE INDEX later ON labels (n)")
+    later = session.find(whole.keyspace, "labels", {"n": 18446744073709551001}, limit=1000)
+    assert (later.served_from, len(later.rows)) == ("source", 120)
+    assert "is not kept" in later.why
     with pytest.raises(BadRequest, match="no column gone"):
         session.find(whole.keyspace, "orders", {"gone": 1})
     page = session.find(whole.keyspace, "labels", {"day": "2024-01-02", "n": 18446744073709551001}, limit=1).page

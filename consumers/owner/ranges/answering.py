@@ -8,19 +8,26 @@ last change to the watermark (docs/decisions/0022-ranges-at-one-position.md).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from typing import Final, NamedTuple
 
 from consumers.fold.backfills import whole_table
-from consumers.fold.entry import ABSENT, HEAD, PREFIX, VALUE, decode_entry
+from consumers.fold.entry import ABSENT, HEAD, PREFIX, VALUE, decode_entry, kind_and_image
 from consumers.fold.shards import is_succeeded
 from consumers.fold.state import Backfill, Head, Void
 from consumers.owner.evidence import kin_at, may_catch_up, tag_of
-from consumers.owner.meaning import compare_meaning, folded_meaning
+from consumers.owner.meaning import Meaning, compare_meaning, folded_meaning
 from consumers.owner.partitions import Partition
 from consumers.owner.protocol import HISTORY_LOST, SCHEMA_CHANGED, GetRange, OwnerError, RangeRows
-from consumers.owner.ranges.indexed import NotKnown, changes_known, expected_meaning, indexed_entries
-from consumers.owner.ranges.order import KeyColumn, Rank, rank, unranked
+from consumers.owner.ranges.indexed import (
+    NotKnown,
+    changes_known,
+    columns_named,
+    expected_meaning,
+    indexed_entries,
+    keys_having,
+)
+from consumers.owner.ranges.order import Rank, Ranking
 from consumers.owner.rows import table_of, voids_of
 from stream.wire.keys import SEPARATOR, Layout
 from tokens import Demand, Freshness, Position, decide
@@ -62,13 +69,13 @@ async def answer_range(partition: Partition, request: GetRange, demand: Demand) 
             raise NotKnown(f"{table} is not known to be complete in partition {partition.number}")
         if meaning is None or meaning.reason:
             raise NotKnown(meaning.reason if meaning is not None else f"{table} is not described here")
-        found = await _look(partition, head, request, meaning.key, *whole)
+        found = await _look(partition, head, request, meaning, *whole)
     except (NotKnown, ValueError) as reason:
         answer.why = str(reason)
         return answer
     expected = expected_meaning(meaning, request)
     why, prefix = compare_meaning(partition, head, table, shard, expected)
-    if request.index and not why and folded_meaning(partition, table, shard) != meaning:
+    if (request.index or request.order) and not why and folded_meaning(partition, table, shard) != meaning:
         why = "the description of the table changed while it was looked at"
     if why:
         answer.why, answer.code = why, SCHEMA_CHANGED
@@ -138,23 +145,25 @@ async def _look(
     partition: Partition,
     head: Head,
     request: GetRange,
-    columns: Sequence[KeyColumn],
+    meaning: Meaning,
     shard: str,
     backfill: Backfill,
 ) -> Found:
-    """The rows of a range in a partition in which its table is whole. ``columns``: of its key. Raises `NotKnown`."""
-    skipped = request.columns
-    unordered = unranked(columns[skipped:]) if request.limit else ""
+    """The rows of a range in a partition in which its table is whole. Raises `NotKnown`, ``ValueError``."""
+    table, ranking = table_of(request.leading), _ranking(meaning, request)
+    unordered = ranking.unranked if request.limit else ""
     if unordered and (request.after or not request.index):
         raise NotKnown(f"only the source knows the order of {unordered}")
-    known_since: list[str] = []
+    found, known_since = _entries(partition, request, len(meaning.key)), list[str]()
+    if request.index:
+        keys = keys_having(partition, table, request, LOOKED_MAX)
+        known_since = changes_known(partition, head, table, shard)  # not before: the keys may be of a commit since
+        found = indexed_entries(partition, table, request, keys)
     newest, newest_at = 0, b""
     rows: list[tuple[Rank, bytes, bytes]] = []
-    after = rank(columns, request.after, skipped) if request.after and request.limit else None
+    after = ranking.after(request.after, request.after_values) if request.after and request.limit else None
     count = 0
-    async for key, value in _live_entries(partition, head, request, shard, len(columns)):
-        if request.index and not known_since:  # not before the index is asked: what it finds may be of a commit since
-            known_since = changes_known(partition, head, table_of(request.leading), shard)
+    async for key, value in _live_entries(found, head, table, shard):
         kind, ordinal = HEAD.unpack_from(value)
         if ordinal > newest:
             newest, newest_at = ordinal, value
@@ -167,17 +176,15 @@ async def _look(
             if count == request.count_max:
                 break
             continue
-        ranked = rank(columns, key, skipped) if after is not None else ()
+        ranked = ranking.rank(key, _image(value, request)) if after is not None else ()
         if after is None or (ranked < after if request.descending else ranked > after):
             rows.append((ranked, key, value))
-    if request.index and not known_since:
-        known_since = changes_known(partition, head, table_of(request.leading), shard)
     if unordered and len(rows) > 1:
         raise NotKnown(f"only the source knows the order of {unordered}")
     lineage = partition.store.visible.lineages.get(shard)
     if lineage is None or lineage.low_water != head.lineages[shard].low_water:
         raise NotKnown("tombstones were dropped while the range was looked at")
-    gone = partition.store.dropping.last(table_of(request.leading), shard)
+    gone = partition.store.dropping.last(table, shard)
     deleted = gone.position if gone is not None and gone.epoch == backfill.epoch else ""
     hi = Position.parse(backfill.position)
     for later in (lineage.low_water, deleted, decode_entry(newest_at).position if newest_at else "", *known_since):
@@ -185,23 +192,20 @@ async def _look(
     if not request.limit:
         return Found([], count, False, hi, newest)
     if len(rows) > 1 and after is None:  # one row needs no order
-        rows = [(rank(columns, key, skipped), key, value) for _, key, value in rows]
+        rows = [(ranking.rank(key, _image(value, request)), key, value) for _, key, value in rows]
     rows.sort(key=_rank_of, reverse=request.descending)
     given = _within_bytes(rows, request.limit)
     return Found(given, len(given), len(given) < len(rows), hi, newest)
 
 
 async def _live_entries(
-    partition: Partition, head: Head, request: GetRange, shard: str, key_columns: int
+    found: AsyncIterator[tuple[bytes, bytes]], head: Head, table: str, shard: str
 ) -> AsyncIterator[tuple[bytes, bytes]]:
-    """The keys of a range with their entries since the table's last void. Raises `NotKnown`."""
-    lineage, table = head.lineages[shard], table_of(request.leading)
+    """Those of the entries ``found`` that are since the table's last void. Raises `NotKnown`."""
+    lineage = head.lineages[shard]
     own = f"{shard}\0{lineage.epoch}\0".encode()
     voids = voids_of(head, table, shard)
     voided = max((void.ordinal for void in voids if void.epoch == lineage.epoch), default=0)
-    found = _entries(partition, request, key_columns)
-    if request.index:
-        found = indexed_entries(partition, table, request, LOOKED_MAX)
     async for key, value in found:
         if not value.startswith(own, PREFIX.size):
             _require_over(head, shard, voids, value)
@@ -233,6 +237,15 @@ def _require_over(head: Head, shard: str, voids: tuple[Void, ...], value: bytes)
         return
     if entry.shard != shard or not any((entry.epoch, entry.ordinal) <= void[:2] for void in voids):
         raise NotKnown(f"a row of the range was written by {entry.shard} in epoch {entry.epoch}")
+
+
+def _ranking(meaning: Meaning, request: GetRange) -> Ranking:
+    return Ranking(columns_named(meaning, request.order), meaning.key, request.columns)
+
+
+def _image(value: bytes, request: GetRange) -> bytes:
+    """The image of an entry, as far as the order needs it."""
+    return kind_and_image(value)[1] if request.order else b""
 
 
 def _rank_of(row: tuple[Rank, bytes, bytes]) -> Rank:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -23,39 +23,52 @@ class NotKnown(Exception):
     """The range cannot be answered from what is folded. The text says why."""
 
 
-def meaning_with(key: bytes, columns: list[KeyColumn]) -> bytes:
-    """The fingerprint of a request by indexed columns. ``key``: that of the table's keys.
+def meaning_with(key: bytes, columns: Sequence[KeyColumn], role: str = "index") -> bytes:
+    """The fingerprint of a request that needs more columns than the key. ``key``: that of the table's keys.
 
-    It differs from that of the key alone. So an owner that doesn't know of indexes refuses the request.
+    It differs from that of the key alone, and by the ``role`` of the columns: ``index`` or ``order``. So an owner that
+    doesn't know what is asked for refuses the request.
     """
-    return _meaning_with(key, tuple(columns))
+    return _meaning_with(key, tuple(columns), role)
 
 
 @lru_cache(1_024)
-def _meaning_with(key: bytes, columns: tuple[KeyColumn, ...]) -> bytes:
-    return fingerprint([(key.hex(), "index", True), *columns])
+def _meaning_with(key: bytes, columns: tuple[KeyColumn, ...], role: str) -> bytes:
+    return fingerprint([(key.hex(), role, True), *columns])
 
 
 def expected_meaning(meaning: Meaning, request: GetRange) -> bytes:
-    """The fingerprint of the keys that a request believes in; of one by an index only if it means the same columns."""
-    if not request.index:
+    """The fingerprint of the keys that a request believes in; of one that needs more columns only if it means them."""
+    if not request.index and not request.order:
         return request.meaning
+    found = meaning.fingerprint
+    for names, role in ((request.index, "index"), (request.order, "order")):
+        found = meaning_with(found, columns_named(meaning, names), role) if names else found
+    return meaning.fingerprint if request.meaning == found else b""
+
+
+def columns_named(meaning: Meaning, names: Sequence[str]) -> list[KeyColumn]:
+    """The columns of a table with these names. One that is not there has no kind."""
     known = {column[0]: column for column in meaning.columns}
-    columns = [known.get(name, (name, "", False)) for name in request.index]
-    return meaning.fingerprint if request.meaning == meaning_with(meaning.fingerprint, columns) else b""
+    return [known.get(name, (name, "", False)) for name in names]
 
 
-async def indexed_entries(
-    partition: Partition, table: str, request: GetRange, looked_max: int
-) -> AsyncIterator[tuple[bytes, bytes]]:
-    """The rows that have the values of ``request``, and as deletions those that had them. Raises `NotKnown`."""
-    store, index = partition.store, Index(table, tuple(request.index))
-    keys = store.having(index, request.equal, looked_max + 1)
+def keys_having(partition: Partition, table: str, request: GetRange, looked_max: int) -> list[bytes]:
+    """The keys of the rows that have the values of ``request``, or had them. Raises `NotKnown`."""
+    index = Index(table, tuple(request.index))
+    keys = partition.store.having(index, request.equal, looked_max + 1)
     if keys is None:
         raise NotKnown(f"the index {index} is not kept, or not complete, in partition {partition.number}")
     if len(keys) > looked_max:
         raise NotKnown(f"more than {looked_max} rows have or had these values in partition {partition.number}")
-    extraction = extraction_of(index)
+    return keys
+
+
+async def indexed_entries(
+    partition: Partition, table: str, request: GetRange, keys: list[bytes]
+) -> AsyncIterator[tuple[bytes, bytes]]:
+    """The rows of ``keys`` that have the values of ``request``, and as deletions those that had them."""
+    store, extraction = partition.store, extraction_of(Index(table, tuple(request.index)))
     for number, key in enumerate(keys, 1):
         value = store.get(key)
         if value is not None:

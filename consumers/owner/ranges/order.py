@@ -1,4 +1,4 @@
-"""The order of a table's keys at the source, where the values of the keys tell it. Pure.
+"""The order of a table's rows at the source, where the values of their columns tell it. Pure.
 
 The bytes of a key in the store have another order: ``[10]`` is before ``[9]``, and ``["a!"]`` before ``["a"]``.
 """
@@ -9,6 +9,8 @@ import ipaddress
 from base64 import b64decode
 from collections.abc import Callable, Sequence
 from decimal import Decimal
+from functools import lru_cache
+from operator import attrgetter
 from typing import Any, Final, cast
 
 import msgspec
@@ -20,6 +22,8 @@ KeyColumn = tuple[str, str, bool]
 Rank = tuple[Any, ...]
 """Keys of one table compare as their ranks do."""
 
+NULL_FIRST: Final = (0,)
+"""The rank of NULL: before all values."""
 _values: msgspec.json.Decoder[list[Any]] = msgspec.json.Decoder(list[Any])
 
 
@@ -82,3 +86,57 @@ def rank(columns: Sequence[KeyColumn], key: bytes, skipped: int) -> Rank:
 def values_in(key: bytes) -> list[Any]:
     """The canonical values in a row key. Raises ``ValueError``."""
     return _values.decode(key[key.index(SEPARATOR) + 1 :])
+
+
+class Ranking:
+    """The order of rows by some ``columns``, and by what follows the first ``skipped`` ones in the ``key``.
+
+    Without ``columns`` it is that of keys alone.
+    """
+
+    __slots__ = ("_columns", "_key", "_skipped", "unranked")
+
+    def __init__(self, columns: Sequence[KeyColumn], key: Sequence[KeyColumn], skipped: int) -> None:
+        self._columns = tuple(columns)
+        self._key = key
+        self._skipped = skipped
+        self.unranked = unranked((*columns, *key[skipped:]))
+        """The first column whose order only the source knows; "" if there is none."""
+
+    def rank(self, key: bytes, image: bytes) -> Rank:
+        """The rank of a row. Raises ``ValueError``."""
+        return self._ranked(self.values(image), key)
+
+    def after(self, key: bytes, values: bytes) -> Rank:
+        """The rank of the row after which a page goes on. ``values``: as JSON. Raises ``ValueError``."""
+        found = _values.decode(values) if self._columns else []
+        if len(found) != len(self._columns):
+            raise ValueError(f"{values!r} are not the values of {len(self._columns)} columns")
+        return self._ranked(found, key)
+
+    def values(self, image: bytes) -> list[Any]:
+        """The values of the columns in an image. Raises ``ValueError``."""
+        if not self._columns:
+            return []
+        decode, get = _extraction(tuple(name for name, _, _ in self._columns))
+        found = get(decode(image))
+        return [found] if len(self._columns) == 1 else list(found)
+
+    def _ranked(self, values: Sequence[Any], key: bytes) -> Rank:
+        try:
+            first = [
+                NULL_FIRST if value is None else (1, _RANKED[kind](value))
+                for (_, kind, _), value in zip(self._columns, values, strict=True)
+            ]
+        except (ArithmeticError, AttributeError, KeyError, TypeError) as error:
+            raise ValueError(f"{values!r} are no values of these columns: {error}") from error
+        return (*first, *rank(self._key, key, self._skipped))
+
+
+@lru_cache(1_024)
+def _extraction(columns: tuple[str, ...]) -> tuple[Any, Any]:
+    """Reads the columns of an image, and takes them from what was read."""
+    names = [f"c{number}" for number in range(len(columns))]
+    fields: list[Any] = [(name, Any) for name in names]
+    made = msgspec.defstruct("Ordered", fields, rename=dict(zip(names, columns, strict=True)), gc=False)
+    return msgspec.json.Decoder(made).decode, attrgetter(*names)

@@ -31,9 +31,7 @@ class CatalogRun(CatalogChangeOps, CatalogReadOps):
         self.say("the history ends: open transactions are aborted, everything is published and folded")
         agreed = self.quick or self._same_state()
         for table in self.store.tables.values():
-            filled = any(
-                table_key(table.table_id) in each.overlay._fills for owner in owners for each in self.owners[owner]
-            )
+            filled = any(table_key(table.table_id) in each.overlay for owner in owners for each in self.owners[owner])
             for owner in owners:
                 if owner == owners[0] or filled or not agreed:  # equal states give equal answers
                     self._check_settled(owner, table.name)

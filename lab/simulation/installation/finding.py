@@ -27,16 +27,22 @@ LIMITS: Final = (100, 1, 2)
 
 
 class Stretch(NamedTuple):
-    """What a reader asks for: a table, or one row of it. ``leading``: columns that it names."""
+    """What a reader asks for: a table, or one row of it. ``leading``: columns that it names.
+
+    ``by_version``: the rows come in the order of their versions, and not of their keys.
+    """
 
     table: SimulatedTable
     leading: tuple[tuple[str, object], ...] = ()
     descending: bool = False
     only: int | None = None
+    by_version: bool = False
 
     @property
     def order(self) -> str:
-        """For ``order_by``: what follows in the key."""
+        """For ``order_by``: the version, or what follows in the key."""
+        if self.by_version:
+            return "-version" if self.descending else "version"
         following = [name for name in self.table.columns if name not in dict(self.leading)]
         return f"-{following[0]}" if self.descending and following else ""
 
@@ -58,7 +64,8 @@ class FoundStretch:
     """Rows of a table, or their number. Implements `lab.simulation.installation.judging.Judged`.
 
     ``after``, ``until``: the numbers of the rows between which it lies, the second included; None: without bound.
-    ``number``: how many rows there are, counted up to ``limit`` (0: all); None if the rows themselves were asked for.
+    ``by_version``: they come in the order of their versions, and are all there are. ``number``: how many rows there
+    are, counted up to ``limit`` (0: all); None if the rows themselves were asked for.
     """
 
     table: str
@@ -73,6 +80,7 @@ class FoundStretch:
     """The one row that is asked for, if it is only one."""
     number: int | None = None
     limit: int = 0
+    by_version: bool = False
 
     @property
     def said(self) -> str:
@@ -106,6 +114,8 @@ class FoundStretch:
     def _holds(self, rows: Sequence[Image]) -> bool:
         if self.number is not None:
             return self.number == (min(len(rows), self.limit) if self.limit else len(rows))
+        if self.by_version:
+            rows = sorted(rows, key=lambda image: (version_of(image), number_of(image)))
         return list(self.images) == (list(reversed(rows)) if self.descending else list(rows))
 
 
@@ -113,6 +123,12 @@ def number_of(image: Image) -> int:
     """The number of a row, which is the last column of its key."""
     columns = json.loads(image or "{}")
     found: int = columns.get("number", columns.get("id"))
+    return found
+
+
+def version_of(image: Image) -> int:
+    """The version of a row, which is no column of its key."""
+    found: int = json.loads(image or "{}")["version"]
     return found
 
 
@@ -128,6 +144,13 @@ class Finding(Traffic):
             return
         name, client = self._session(session % 2)
         self._do(lambda: self.find(name, client, stretch, limit, bound_ms), patience)
+
+    def op_sort(self, session: int, row: int, way: int, patience: int) -> None:
+        """A session reads a table in the order of the versions of its rows."""
+        stretch, limit = way_of(self.slot(row), way)
+        stretch = stretch._replace(by_version=True, descending=bool(way // 3 % 2))
+        name, client = self._session(session % 2)
+        self._do(lambda: self.find(name, client, stretch, limit), patience)
 
     def op_count(self, session: int, row: int, way: int, patience: int) -> None:
         """A session asks how many rows there are, up to some number or all, or whether there is one."""
@@ -227,8 +250,11 @@ class _Reading:
         run.say(f"session {self._name}: {self._stretch.table.name} has {images}{moved}: {page.freshness}: {page.why}")
         until = number_of(images[-1]) if page.page else None
         run.record_commits()
-        found = self._found(images, page, self._after, until)
-        self._judge.answered(self._name, self._asked[len(self._pages)], run.kernel.now, [found])
+        if not self._stretch.by_version or (not self._pages and not page.page):
+            found = self._found(images, page, self._after, until)
+            self._judge.answered(self._name, self._asked[len(self._pages)], run.kernel.now, [found])
+        else:
+            self._judge.attempts(self._name)  # a page alone says nothing; its token has moved all the same
         self._pages.append(page)
         self._images += images
         self._after = until
@@ -246,5 +272,5 @@ class _Reading:
         stretch = self._stretch
         return FoundStretch(
             stretch.table.name, images, page.served_from, page.freshness, page.why, stretch.descending, after, until,
-            stretch.only,
+            stretch.only, by_version=stretch.by_version,
         )  # fmt: skip

@@ -84,6 +84,7 @@ RARE: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
 RANGES: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
     "find": (3, (SESSIONS, _SLOTS, WAYS, len(STALENESS_MS) + 4, _PATIENCE)),
     "count": (1, (SESSIONS, _SLOTS, WAYS, _PATIENCE)),
+    "sort": (1, (SESSIONS, _SLOTS, WAYS, _PATIENCE)),
 }
 """Op → (weight, fields): reads of whole tables, which some histories have besides."""
 WITH_RANGES: Final = 0.4

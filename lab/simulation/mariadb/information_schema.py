@@ -74,6 +74,7 @@ def _statistics(table: Table) -> Iterable[InfoRow]:
             "column_name": table.columns[table.index(name)].name,
             "seq_in_index": at,
             "sub_part": None,
+            "index_type": "BTREE",
         }
 
 

@@ -127,7 +127,11 @@ RANGES: Final = (
     installation(
         "page_begins_with_the_row_before",
         "a page from the source repeats the last row of the page before",
-        Replace(by_range._where, "'<' if any_wanted.descending else '>'", "'<=' if wanted.descending else '>='"),
+        Replace(
+            by_range._behind,
+            "beyond = f'{any_column} > {any_literal}'",
+            "beyond = f'{column} >= {literal}'",
+        ),
     ),
     installation(
         "descending_range_ascends",

@@ -87,7 +87,7 @@ class RowsRun(RowChangeOps):
         ]
 
     def _is_filled(self, owner: int, slot: int) -> bool:
-        return SLOTS[slot].key in self._owned(owner, slot, False).overlay._fills
+        return SLOTS[slot].key in self._owned(owner, slot, False).overlay
 
     def _is_touched(self, slot: int) -> bool:
         """Whether the row was changed or read, or its shard has lost history."""

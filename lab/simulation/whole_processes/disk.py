@@ -11,7 +11,7 @@ import os
 import shutil
 import tempfile
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -211,9 +211,9 @@ class SimulatedRocks:
         entries = self._all()
         return list(map(entries.get, key)) if isinstance(key, list) else entries.get(key)
 
-    def snapshot(self) -> SimulatedSnapshot:
-        """What is in it now."""
-        return SimulatedSnapshot(self._all())
+    def iter(self) -> SimulatedIterator:
+        """An iterator over what is in it now."""
+        return SimulatedIterator(self._all())
 
     def ingest_external_file(self, paths: list[str], _: object) -> None:
         """Adds a file, at once and whole; it may die or fail before that, and after it."""
@@ -242,30 +242,17 @@ class SimulatedRocks:
         self._is_closed = True
 
 
-class SimulatedSnapshot:
-    """`rocksdict.Snapshot`, and its iterator."""
+class SimulatedIterator:
+    """`rocksdict.RdictIter`."""
 
     def __init__(self, entries: Mapping[bytes, bytes]) -> None:
         self._entries = entries
         self._keys = sorted(entries)
-        self._at = 0
-
-    def items(self, from_key: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
-        """Pairs in the order of their keys."""
-        for key in self._keys[bisect_left(self._keys, from_key) :]:
-            yield key, self._entries[key]
-
-    def iter(self) -> SimulatedSnapshot:
-        """An iterator over the same."""
-        return SimulatedSnapshot(self._entries)
+        self._at = len(self._keys)
 
     def seek(self, key: bytes) -> None:
         """To the first key at or after this one."""
         self._at = bisect_left(self._keys, key)
-
-    def seek_to_first(self) -> None:
-        """To the first key."""
-        self._at = 0
 
     def next(self) -> None:
         """To the next key."""
@@ -278,6 +265,10 @@ class SimulatedSnapshot:
     def key(self) -> bytes:
         """The key here."""
         return self._keys[self._at]
+
+    def value(self) -> bytes:
+        """Its value."""
+        return self._entries[self._keys[self._at]]
 
     def status(self) -> None:
         """Raises nothing: damage was found when the files were read."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from base64 import b64decode, urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Sequence
-from typing import NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self
 from urllib.parse import quote
 
 import msgspec
 import xxhash
 
 from consumers.owner.ranges.indexed import meaning_with
-from consumers.owner.ranges.order import KeyColumn
+from consumers.owner.ranges.order import KeyColumn, Ranking
 from consumers.store.index import Index, values_of
 from serving.errors import ReadError
 from serving.reads.demands import RequestedRange
@@ -21,6 +21,8 @@ from stream.wire.keys import SEPARATOR, KeyFormatError, row_key, split_row_key
 from tokens import Position, TokenError
 
 LIMIT_DEFAULT = 100
+UNORDERED: Final = frozenset({"enum", "set"})
+"""Kinds that a server orders in another way than it compares them with a value, as the next page would."""
 
 
 class Stretch(NamedTuple):
@@ -47,7 +49,8 @@ class Stretch(NamedTuple):
 class Page(msgspec.Struct, array_like=True, frozen=True):
     """Where an answer has ended: behind the row ``last``. ``range``: a fingerprint of what was asked for.
 
-    All rows up to there were the same from ``since`` to ``until``, of an epoch of a shard.
+    All rows up to there were the same from ``since`` to ``until``, of an epoch of a shard. ``values``: JSON, of the
+    columns by which the rows come, in the last one.
     """
 
     version: int
@@ -57,6 +60,7 @@ class Page(msgspec.Struct, array_like=True, frozen=True):
     epoch: int
     since: str
     until: str
+    values: bytes = b""
 
     def __str__(self) -> str:
         """As in an answer."""
@@ -88,7 +92,8 @@ class Range(NamedTuple):
     """A range of a table's keys. ``key``: as `consumers.owner.protocol.GetRange.leading`, of the values ``leading``.
 
     ``exact``: no other spelling of the values names a row. ``page``: where to go on. ``where``: columns of an index
-    with their values, of a range that is not one of keys; ``meaning``: the fingerprint that owners compare.
+    with their values, of a range that is not one of keys; ``order``: columns by which rows come, before the key.
+    ``meaning``: the fingerprint that owners compare.
     """
 
     table: RowTable
@@ -100,6 +105,12 @@ class Range(NamedTuple):
     fingerprint: bytes
     meaning: bytes
     where: tuple[tuple[str, object], ...] = ()
+    order: tuple[KeyColumn, ...] = ()
+
+    @property
+    def ranking(self) -> Ranking:
+        """The order of the rows."""
+        return Ranking(self.order, self.columns, len(self.leading))
 
     @property
     def columns(self) -> list[KeyColumn]:
@@ -108,13 +119,16 @@ class Range(NamedTuple):
 
 
 def range_of(table: RowTable, wanted: RequestedRange, indexes: Sequence[Index] = ()) -> Range:
-    """The range that a request names. Raises `ReadError` ``no_index``, ``bad_key``, ``bad_page``."""
+    """The range that a request names. ``indexes``: of the table.
+
+    Raises `ReadError` ``no_index``, ``bad_key``, ``bad_page``.
+    """
     names = [column.name for column in table.key]
     given = names[: len(wanted.columns)]
     if not names:
         raise ReadError("no_index", f"{table.name} has no primary key", hint="give the table a primary key")
     if set(given) != wanted.columns.keys():
-        return _indexed_range(table, wanted, [index for index in indexes if index.table == table.name])
+        return _indexed_range(table, wanted, indexes)
     columns = [
         parse_column(table, column, quote(wanted.columns[column.name]).encode()) for column in table.key[: len(given)]
     ]
@@ -123,14 +137,16 @@ def range_of(table: RowTable, wanted: RequestedRange, indexes: Sequence[Index] =
         key = row_key(table.name, leading) if leading else table.name.encode() + SEPARATOR
     except KeyFormatError as error:
         raise ReadError("bad_key", str(error)) from error
-    descending = _is_descending(table, names, given, wanted.order_by)
-    fingerprint = xxhash.xxh3_64_digest(b"\0".join((key, table.meaning, b"-" if descending else b"+")))
-    page = _page(table, wanted.page, fingerprint)
-    return Range(table, leading, key, all(exact for _, exact in columns), descending, page, fingerprint, table.meaning)
+    order, descending = _order(table, given, wanted)
+    meaning = meaning_with(table.meaning, order, "order") if order else table.meaning
+    fingerprint = xxhash.xxh3_64_digest(b"\0".join((key, meaning, b"-" if descending else b"+")))
+    page = _page(table, order, wanted.page, fingerprint)
+    exact = all(exact for _, exact in columns)
+    return Range(table, leading, key, exact, descending, page, fingerprint, meaning, (), order)
 
 
 def _indexed_range(table: RowTable, wanted: RequestedRange, indexes: Sequence[Index]) -> Range:
-    """The rows with given values in the columns of an index, in the order of the primary key."""
+    """The rows with given values in the columns of an index."""
     index = next((each for each in indexes if set(each.columns) == wanted.columns.keys()), None)
     if index is None:
         asked, names = ", ".join(sorted(wanted.columns)), [column.name for column in table.key]
@@ -139,24 +155,27 @@ def _indexed_range(table: RowTable, wanted: RequestedRange, indexes: Sequence[In
     known_columns = {column.name: column for column in table.columns}
     missing = next((name for name in index.columns if name not in known_columns), "")
     if missing:
-        raise ReadError("no_index", f"{table.name} has no column {missing}, although the settings name an index on it")
+        raise ReadError("no_index", f"{table.name} has no column {missing}, although an index on it is named")
     columns = [known_columns[name] for name in index.columns]
     parsed = [parse_column(table, column, quote(wanted.columns[column.name]).encode()) for column in columns]
     where = tuple((column.name, value) for column, (value, _) in zip(columns, parsed, strict=True))
     meaning = meaning_with(table.meaning, [(column.name, column.kind, column.exact) for column in columns])
     key = table.name.encode() + SEPARATOR
-    descending = _is_descending(table, [column.name for column in table.key], [], wanted.order_by)
+    order, descending = _order(table, index.columns, wanted)
+    meaning = meaning_with(meaning, order, "order") if order else meaning
     equal = values_of(value for _, value in where)
     fingerprint = xxhash.xxh3_64_digest(b"\0".join((key, meaning, equal, b"-" if descending else b"+")))
-    page = _page(table, wanted.page, fingerprint)
+    page = _page(table, order, wanted.page, fingerprint)
     exact = all(exact for _, exact in parsed)
-    return Range(table, (), key, exact, descending, page, fingerprint, meaning, where)
+    return Range(table, (), key, exact, descending, page, fingerprint, meaning, where, order)
 
 
-def _page(table: RowTable, text: str, fingerprint: bytes) -> Page | None:
+def _page(table: RowTable, order: Sequence[KeyColumn], text: str, fingerprint: bytes) -> Page | None:
     """The page that a request goes on from. Raises `ReadError` ``bad_page``."""
     page = Page.parse(text) if text else None
-    if page is not None and (page.range != fingerprint or not _is_key(table, page.last)):
+    if page is not None and (
+        page.range != fingerprint or not _is_key(table, page.last) or not _are_values(page.values, len(order))
+    ):
         raise ReadError("bad_page", "page: it belongs to other columns, another order, or an earlier form of the table")
     return page
 
@@ -169,26 +188,47 @@ def _is_key(table: RowTable, key: bytes) -> bool:
             name == table.name
             and len(values) == len(table.key)
             and row_key(name, values) == key
-            and all(
-                isinstance(value, str | int | float) or b64decode(value["base64"], validate=True) is not None
-                for value in values
-            )
+            and all(map(_is_canonical, values))
         )
     except (KeyFormatError, ValueError, TypeError, KeyError):
         return False
 
 
-def _is_descending(table: RowTable, names: Sequence[str], given: Sequence[str], order_by: Sequence[str]) -> bool:
-    """The direction of ``order_by``. Columns that are ``given`` have one value, so they may stand anywhere in it."""
-    asked = [(name.removeprefix("-"), name.startswith("-")) for name in order_by]
-    left = [(name, down) for name, down in asked if name not in given]
-    directions = {down for _, down in left}
-    if [name for name, _ in left] != list(names[len(given) : len(given) + len(left)]) or len(directions) > 1:
-        why = (
-            f"{table.name} cannot be ordered by {', '.join(order_by)} here, only by {_indexes(names)}, in one direction"
-        )
-        raise ReadError("no_index", why)
-    return True in directions
+def _is_canonical(value: Any) -> bool:
+    """Whether this may be a value. Raises ``ValueError``, ``TypeError``, ``KeyError``."""
+    return isinstance(value, str | int | float) or b64decode(value["base64"], validate=True) is not None
+
+
+def _are_values(values: bytes, columns: int) -> bool:
+    """Whether these are the bytes of the values of so many columns."""
+    try:
+        found = msgspec.json.decode(values, type=list) if values else []
+        return len(found) == columns and all(value is None or _is_canonical(value) for value in found)
+    except (ValueError, TypeError, KeyError):
+        return False
+
+
+def _order(table: RowTable, given: Sequence[str], wanted: RequestedRange) -> tuple[tuple[KeyColumn, ...], bool]:
+    """The columns by which rows come, and whether downwards. Raises `ReadError` ``no_index``.
+
+    There are none if they come in the order of the key. Columns that are ``given`` have one value, so they may stand
+    anywhere in it. What is counted has no order.
+    """
+    asked = [(name.removeprefix("-"), name.startswith("-")) for name in wanted.order_by]
+    left = {name: down for name, down in asked if name not in given}
+    known = {column.name: column for column in table.columns}
+    if len(set(left.values())) > 1:
+        by = ", ".join(wanted.order_by)
+        raise ReadError("no_index", f"{table.name} cannot be ordered by {by}: all columns must have one direction")
+    descending = True in left.values()
+    following = [column.name for column in table.key if column.name not in given]
+    if list(left) == following[: len(left)] or wanted.counted:
+        return (), descending
+    wrong = next((name for name in left if name not in known or known[name].kind in UNORDERED), "")
+    if wrong:
+        why = "its values have the order of their definition" if wrong in known else "there is none"
+        raise ReadError("no_index", f"{table.name} cannot be ordered by column {wrong}: {why}")
+    return tuple((name, known[name].kind, known[name].exact) for name in left), descending
 
 
 def _indexes(names: Sequence[str]) -> str:

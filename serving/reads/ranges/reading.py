@@ -9,7 +9,7 @@ from typing import Final, NamedTuple, cast
 import msgspec
 
 from consumers.owner.protocol import HISTORY_LOST, SCHEMA_CHANGED, GetRange, RangeRows
-from consumers.owner.ranges.order import Rank, rank, unranked, values_in
+from consumers.owner.ranges.order import Rank, values_in
 from consumers.store.index import values_of
 from serving.answers import RawRangeAnswer
 from serving.client.answers import FreshnessName, RangeAnswer, ServedFrom
@@ -89,7 +89,7 @@ class RangeReads:
         deadline = asyncio.get_running_loop().time() + demand.max_wait_ms / 1000
         name, since = space.full_name(wanted.table), self._descriptions.now()
         try:
-            asked = range_of(await self._descriptions.get(space, name), wanted, space.indexes)
+            asked = await self._range(space, name, wanted)
             may_renew = not self._descriptions.describes_since(space, name, since - RENEWED_EVERY_S)
             return await self._read(RangeLookup(space, asked, wanted, demand, deadline, may_renew))
         except ReadError as error:
@@ -98,12 +98,17 @@ class RangeReads:
         except SchemaChanged:
             pass
         await self._descriptions.renew(space, name, since)
-        asked = range_of(await self._descriptions.get(space, name), wanted, space.indexes)
+        asked = await self._range(space, name, wanted)
         try:
             return await self._read(RangeLookup(space, asked, wanted, demand, deadline, False))
         except SchemaChanged as error:
             why = f"the primary key of {name} changed again while it was read"
             raise ReadError("source_failed", why) from error
+
+    async def _range(self, space: RowSpace, name: str, wanted: RequestedRange) -> Range:
+        """What a request means by the table's description. Raises `ReadError`."""
+        table = await self._descriptions.get(space, name)
+        return range_of(table, wanted, space.indexes_of(table))
 
     async def _read(self, lookup: RangeLookup) -> RawRangeAnswer:
         """Raises `SchemaChanged` too."""
@@ -179,6 +184,8 @@ class RangeReads:
             not_before_ms=demand.not_before_ms,
             index=[name for name, _ in asked.where],
             equal=values_of(value for _, value in asked.where) if asked.where else b"",
+            order=[name for name, _, _ in asked.order],
+            after_values=asked.page.values if asked.page is not None else b"",
         )
         return await self._owners.ask(lookup.space.name, partition, lambda client: client.get_range(request))
 
@@ -203,7 +210,9 @@ class RangeReads:
         after = values_in(asked.page.last) if asked.page is not None else None
         limit = lookup.limit
         count_max = 0 if limit else lookup.wanted.limit
-        wanted = KeyRange(asked.leading, after, asked.descending, limit, count_max, asked.where)
+        order = tuple(name for name, _, _ in asked.order)
+        behind = msgspec.json.decode(asked.page.values, type=list) if asked.page is not None and order else ()
+        wanted = KeyRange(asked.leading, after, asked.descending, limit, count_max, asked.where, order, behind)
 
         async def read() -> SourceRange:
             self._metrics.source_reads.inc()
@@ -241,10 +250,10 @@ class RangeReads:
         following = ""
         if found.more:
             at = stretch or _NOWHERE
-            last = found.rows[-1][0]
-            following = str(
-                Page(VERSION, lookup.range.fingerprint, last, at.shard, at.epoch, str(at.since), str(at.until))
-            )
+            last, image = found.rows[-1]
+            values = values_of(lookup.range.ranking.values(image)) if lookup.range.order else b""
+            of = lookup.range.fingerprint
+            following = str(Page(VERSION, of, last, at.shard, at.epoch, str(at.since), str(at.until), values))
         rows = [msgspec.Raw(image) for _, image in found.rows]
         return RangeAnswer(served_from, freshness, found.why, token, rows, page=following, moved=moved)
 
@@ -270,7 +279,7 @@ def _joined(answers: Sequence[RangeRows]) -> Stretch | None:
 def _is_ordered(lookup: RangeLookup, answers: Iterable[RangeRows]) -> bool:
     """Whether the order of all rows is known. A row alone, found by an index, needs none."""
     asked = lookup.range
-    return not asked.where or not unranked(asked.columns) or sum(len(each.keys) for each in answers) < 2
+    return not asked.where or not asked.ranking.unranked or sum(len(each.keys) for each in answers) < 2
 
 
 def _merged(lookup: RangeLookup, answers: Sequence[RangeRows], stretch: Stretch, freshness: str) -> FoundRange:
@@ -285,14 +294,14 @@ def _merged(lookup: RangeLookup, answers: Sequence[RangeRows], stretch: Stretch,
         rows = list(zip(only.keys, only.images, strict=True))
         return FoundRange(rows, len(rows), only.more, stretch, freshness, why)
     asked = lookup.range
-    columns, skipped = asked.columns, len(asked.leading)
+    ranking = asked.ranking
     ranked: list[tuple[Rank, bytes, bytes]] = []
     ends: list[Rank] = []
-    if unranked(columns[skipped:]):
+    if ranking.unranked:
         rows = [row for each in answers for row in zip(each.keys, each.images, strict=True)]
         return FoundRange(rows, len(rows), any(each.more for each in answers), stretch, freshness, why)
     for each in answers:
-        of_one = [rank(columns, key, skipped) for key in each.keys]
+        of_one = [ranking.rank(key, image) for key, image in zip(each.keys, each.images, strict=True)]
         ranked += zip(of_one, each.keys, each.images, strict=True)
         if each.more:
             ends.append(of_one[-1])

@@ -1,14 +1,16 @@
-"""Read rows in the order of the primary key within a session's open transaction: the statement, and its rows.
+"""Read rows in order within a session's open transaction: the statement, and its rows.
 
 A range is bounded by the leading columns of the key, and by a row after which it goes on. A row comparison,
 ``(a, b) > (1, 2)``, would not use the index. A number in quotes would be compared as a double, which may skip
-neighbours of a long DECIMAL.
+neighbours of a long DECIMAL. Rows come in the order of the key, or of other columns and then of the key: if no index
+has them so the server sorts them, which is done for few only.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import dropwhile
 from typing import Final
 
 import pymysql
@@ -16,14 +18,22 @@ from pymysql.cursors import SSCursor
 
 from stream.sources.key_range import KeyRange
 from stream.sources.mariadb.by_key import OTHER_CHARSET, KeyNotPossible, SelectedRow, code_of, sql_value, timed
-from stream.sources.mariadb.connection import Connection, fetch_all
+from stream.sources.mariadb.connection import Connection, MariaDBError, fetch_all
 from stream.sources.mariadb.schema import TableInfo
 from stream.sources.mariadb.selected_rows import canonical_key, canonical_row, quoted, select_columns_sql
 
 BYTES_MAX: Final = 4 << 20
 """Of the images of one range. It has one row at least."""
+SORTED_MAX: Final = 20_000
+"""Rows of a range that the server sorts, where it has no index of their order."""
 _NUMERIC: Final = frozenset({"int", "year", "bit", "decimal", "float", "double"})
 _NUMBER: Final = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?", re.ASCII)
+
+
+class SortTooLarge(MariaDBError):
+    """No index has the rows in the order that is wanted, and they are too many to be sorted."""
+
+    code = "sort_too_large"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +48,11 @@ class SelectedRange:
 def rows_in_range(session: Connection, info: TableInfo, wanted: KeyRange, deadline: float) -> SelectedRange:
     """What a range of a table with a primary key holds. ``deadline``: `time.monotonic`.
 
-    Raises PyMySQL's errors, `KeyNotPossible`, `stream.wire.values.UndecodableValue`.
+    Raises PyMySQL's errors, `KeyNotPossible`, `SortTooLarge`, `stream.wire.values.UndecodableValue`.
     """
     try:
+        if wanted.limit and wanted.order and not has_index_for(info, wanted):
+            _require_few(session, info, wanted, deadline)
         if not wanted.limit:
             return SelectedRange(number=_count(session, info, wanted, deadline))
         return _rows(session, info, wanted, deadline)
@@ -69,6 +81,27 @@ def _rows(session: Connection, info: TableInfo, wanted: KeyRange, deadline: floa
     return SelectedRange(tuple(rows), len(rows), is_full)
 
 
+def has_index_for(info: TableInfo, wanted: KeyRange) -> bool:
+    """Whether an index has the rows with the given values in the wanted order. Behind its columns it has the key."""
+    given = {*info.primary_key[: len(wanted.leading)], *(name for name, _ in wanted.where)}
+    key = [name for name in info.primary_key if name not in given]
+    ordered = [*wanted.order, *(name for name in key if name not in wanted.order)]
+    for index in info.indexes:
+        columns = list(dropwhile(given.__contains__, index.columns))
+        columns += [name for name in key if name not in columns]
+        if not index.problem and columns[: len(ordered)] == ordered:
+            return True
+    return not key
+
+
+def _require_few(session: Connection, info: TableInfo, wanted: KeyRange, deadline: float) -> None:
+    """Raises `SortTooLarge` if more rows than `SORTED_MAX` would have to be sorted."""
+    bounded = replace(wanted, limit=0, count_max=SORTED_MAX + 1, after=None)
+    if _count(session, info, bounded, deadline) > SORTED_MAX:
+        by = ", ".join(wanted.order)
+        raise SortTooLarge(f"{info.name} has more than {SORTED_MAX} such rows, and no index that has them by {by}")
+
+
 def _count(session: Connection, info: TableInfo, wanted: KeyRange, deadline: float) -> int:
     if not wanted.count_max:
         sql = f"SELECT COUNT(*) FROM {_table(info, wanted)}{_where(session, info, wanted)}"
@@ -82,15 +115,16 @@ def _count(session: Connection, info: TableInfo, wanted: KeyRange, deadline: flo
 def select_range(session: Connection, info: TableInfo, wanted: KeyRange, limit: int) -> str:
     """The statement for the first rows of a range, in the columns of `select_columns_sql`."""
     direction = " DESC" if wanted.descending else ""
-    order = ", ".join(quoted(name) + direction for name in info.primary_key)
+    behind = [name for name in info.primary_key if name not in wanted.order]
+    order = ", ".join(quoted(name) + direction for name in (*wanted.order, *behind))
     rows = f"{_table(info, wanted)}{_where(session, info, wanted)}"
     return f"SELECT {select_columns_sql(info)} FROM {rows} ORDER BY {order} LIMIT {limit}"
 
 
 def _table(info: TableInfo, wanted: KeyRange) -> str:
-    """The table; where other columns choose the rows the server may take another index."""
+    """The table; where other columns choose the rows, or order them, the server may take another index."""
     name = f"{quoted(info.database)}.{quoted(info.table)}"
-    return name if wanted.where else f"{name} FORCE INDEX (PRIMARY)"
+    return name if wanted.where or wanted.order else f"{name} FORCE INDEX (PRIMARY)"
 
 
 def _where(session: Connection, info: TableInfo, wanted: KeyRange) -> str:
@@ -102,16 +136,29 @@ def _where(session: Connection, info: TableInfo, wanted: KeyRange) -> str:
     ]
     conditions += [f"{quoted(name)} = {_literal(session, _kind(info, name), value)}" for name, value in wanted.where]
     if wanted.after is not None:
-        beyond = "<" if wanted.descending else ">"
-        bounds = [_literal(session, kind, value) for kind, value in zip(kinds, wanted.after, strict=True)]
-        alternatives = [
-            " AND ".join(
-                [f"{names[at]} = {bounds[at]}" for at in range(given, end)] + [f"{names[end]} {beyond} {bounds[end]}"]
-            )
-            for end in range(given, len(names))
-        ]
-        conditions.append(f"(({') OR ('.join(alternatives)}))" if alternatives else "FALSE")
+        conditions.append(_behind(session, info, wanted))
     return f" WHERE {' AND '.join(conditions)}" if conditions else ""
+
+
+def _behind(session: Connection, info: TableInfo, wanted: KeyRange) -> str:
+    """The condition of the rows that come after the last one of a page. NULL is before all values."""
+    after = dict(zip(wanted.order, wanted.after_values, strict=True))
+    values = dict(zip(info.primary_key, wanted.after or (), strict=True))
+    left = [name for name in info.primary_key[len(wanted.leading) :] if name not in after]
+    same: list[str] = []
+    alternatives: list[str] = []
+    for name, value in (*after.items(), *((name, values[name]) for name in left)):
+        column, literal = quoted(name), "" if value is None else _literal(session, _kind(info, name), value)
+        if value is None:
+            beyond = "" if wanted.descending else f"{column} IS NOT NULL"
+        elif wanted.descending:
+            beyond = f"({column} < {literal} OR {column} IS NULL)" if name in after else f"{column} < {literal}"
+        else:
+            beyond = f"{column} > {literal}"
+        if beyond:
+            alternatives.append(" AND ".join([*same, beyond]))
+        same.append(f"{column} = {literal}" if literal else f"{column} IS NULL")
+    return f"(({') OR ('.join(alternatives)}))" if alternatives else "FALSE"
 
 
 def _kind(info: TableInfo, name: str) -> str:

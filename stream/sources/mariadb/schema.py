@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from stream.sources.generated_columns import dependence
+from stream.sources.learnt_indexes import SourceIndex
 from stream.sources.mariadb.charsets import Charsets, is_exact_collation
 from stream.sources.mariadb.connection import Connection, fetch_all
 from stream.wire.events import Column, DescribeTable
@@ -84,7 +85,8 @@ class ColumnInfo:
 class TableInfo:
     """A table. ``primary_key``: in key order. ``problem``: why it can't be cached, else empty.
 
-    ``prefix``: how many leading key columns choose a row's partition; 0: the whole key.
+    ``prefix``: how many leading key columns choose a row's partition; 0: the whole key. ``indexes``: they mean nothing
+    for its rows, so two tables that differ in them are equal.
     """
 
     database: str
@@ -94,6 +96,7 @@ class TableInfo:
     engine: str = "InnoDB"
     problem: str = ""
     prefix: int = 0
+    indexes: tuple[SourceIndex, ...] = field(default=(), compare=False)
     name: str = field(init=False)
     key_prefix: bytes = field(init=False)
     key_indexes: tuple[int, ...] = field(init=False)
@@ -230,8 +233,8 @@ def read_tables(
     keys = _group(
         fetch_all(
             connection,
-            "SELECT TABLE_SCHEMA, TABLE_NAME, COLUMN_NAME, SUB_PART FROM information_schema.STATISTICS"
-            f" WHERE {where} AND INDEX_NAME = 'PRIMARY' ORDER BY TABLE_SCHEMA, TABLE_NAME, SEQ_IN_INDEX",
+            "SELECT TABLE_SCHEMA, TABLE_NAME, INDEX_NAME, COLUMN_NAME, SUB_PART, INDEX_TYPE"
+            f" FROM information_schema.STATISTICS WHERE {where} ORDER BY TABLE_SCHEMA, TABLE_NAME, SEQ_IN_INDEX",
             arguments,
         )
     )
@@ -244,8 +247,11 @@ def read_tables(
             _column(row[:6], charsets, (database, table, row[0]) in json_columns) for row in columns[database, table]
         )
         infos = _with_generated(infos, columns[database, table])
-        info = _table(database, table, kind, engine or "", infos, keys[database, table])
-        found[info.name] = replace(info, prefix=include.prefix_of(info.name, len(info.primary_key)))
+        parts = keys[database, table]
+        primary = [name for index, name, *_ in parts if index == "PRIMARY"]
+        info = _table(database, table, kind, engine or "", infos, primary)
+        prefix = include.prefix_of(info.name, len(info.primary_key))
+        found[info.name] = replace(info, prefix=prefix, indexes=_indexes(parts))
     return found
 
 
@@ -254,6 +260,18 @@ def _group(rows: Iterable[tuple[Any, ...]]) -> defaultdict[tuple[str, str], list
     for database, table, *rest in rows:
         found[database, table].append(tuple(rest))
     return found
+
+
+def _indexes(parts: Sequence[tuple[Any, ...]]) -> tuple[SourceIndex, ...]:
+    """The indexes in rows of information_schema: index, column (in order), length of a prefix, type."""
+    found: dict[str, SourceIndex] = {}
+    for index, column, length, kind in parts:
+        known = found.get(index, SourceIndex(index, ()))
+        problem = f"it is a {kind} index" if kind != "BTREE" else ""
+        if not problem and length is not None:
+            problem = f"it has only the first {length} characters of column {column}"
+        found[index] = SourceIndex(index, (*known.columns, column), known.problem or problem)
+    return tuple(index for name, index in found.items() if name != "PRIMARY")
 
 
 def _json_columns(connection: Connection, only: tuple[str, str] | None) -> set[tuple[str, str, str]]:
@@ -317,10 +335,10 @@ def _table(
     kind: str,
     engine: str,
     columns: tuple[ColumnInfo, ...],
-    keys: Sequence[tuple[Any, ...]],
+    keys: Sequence[str],
 ) -> TableInfo:
     names = {column.name for column in columns}
-    primary_key = tuple(name for name, _ in keys)
+    primary_key = tuple(keys)
     problem = ""
     if "." in database or "." in table or "\0" in table or (database + table)[:1] < " ":
         problem = "its name holds a dot or a control character"

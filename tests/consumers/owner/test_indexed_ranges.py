@@ -90,6 +90,79 @@ def test_a_row_that_left_or_is_deleted_is_not_given_and_moves_the_answer(tmp_pat
     assert (found.keys, found.hi, found.watermark) == ([item(3)], gtid(102), gtid(110))
 
 
+def total(number: int, value: str) -> tuple[bytes, int, bytes, int]:
+    """An item of size 1 in state a with a total; the ordinal is its number plus 3."""
+    return item(number), VALUE, b'{"id":%d,"state":"a","size":1,"total":%b}' % (number, value.encode()), number + 3
+
+
+def totals(directory: Path) -> Owner:
+    """An owner with a whole table of items with totals. NULL is before all others."""
+    columns = [*COLUMNS, {"name": "total", "kind": "decimal", "exact": False}]
+    owner = Owner(directory, indexes=[INDEX])
+    about = schema(2, TABLE, columns=columns, primary_key=["id"])
+    owner.fold(start(), topology("shop/0"), about, begun(3, TABLE))
+    owner.fold(frame([total(at, each) for at, each in enumerate(['"10.0"', "null", '"9.5"', '"-1.0"', '"9.5"'], 1)]))
+    owner.fold(complete(100, TABLE), marker(100))
+    owner.partition.store.commit()
+    return owner
+
+
+@pytest.mark.parametrize("indexed", [False, True])
+@pytest.mark.parametrize(
+    ("more", "numbers"),
+    [
+        ({}, [2, 4, 3, 5, 1]),
+        ({"descending": True}, [1, 5, 3, 4, 2]),
+        ({"limit": 2}, [2, 4]),
+        ({"after": item(2), "after_values": b"[null]"}, [4, 3, 5, 1]),
+        ({"after": item(3), "after_values": b'["9.5"]'}, [5, 1]),
+        ({"after": item(5), "after_values": b'["9.50"]', "descending": True}, [3, 4, 2]),
+        ({"limit": 0}, []),
+    ],
+)
+def test_rows_come_in_the_order_of_another_column(
+    tmp_path: Path, more: dict[str, Any], numbers: list[int], indexed: bool
+) -> None:
+    """And of the key where its values are equal, in both directions, page by page."""
+    owner = totals(tmp_path)
+    request = asked("a", vector=vector(100), order=["total"], **more)
+    if not indexed:
+        request.index, request.equal = [], b""
+    meaning = MEANING if indexed else KEY
+    request.meaning = meaning_with(meaning, [("total", "decimal", False)], "order")
+    found = answered(owner, request)
+    assert (found.served, found.keys) == (True, [item(number) for number in numbers]), found.why
+    assert found.count == (len(numbers) if request.limit else 5)
+
+
+@pytest.mark.parametrize(
+    ("columns", "role", "code"),
+    [
+        ([("total", "decimal", False)], "index", SCHEMA_CHANGED),
+        ([("total", "int", False)], "order", SCHEMA_CHANGED),
+        ([], "", SCHEMA_CHANGED),
+    ],
+)
+def test_an_order_by_columns_that_mean_something_else_is_refused(
+    tmp_path: Path, columns: list[tuple[str, str, bool]], role: str, code: str
+) -> None:
+    """An owner that did not know of orders would give the first rows by key: it sees another meaning."""
+    request = asked("a", vector=vector(100), order=["total"])
+    request.index, request.equal = [], b""
+    request.meaning = meaning_with(KEY, columns, role) if columns else KEY
+    found = answered(totals(tmp_path), request)
+    assert (found.served, found.code) == (False, code)
+
+
+@pytest.mark.parametrize("values", [b"", b"[]", b"[1,2]", b"{", b'["x"]'])
+def test_a_page_of_another_order_is_not_known(tmp_path: Path, values: bytes) -> None:
+    """Whoever made it up: the source answers."""
+    request = asked("a", order=["total"], after=item(1), after_values=values)
+    request.meaning = meaning_with(MEANING, [("total", "decimal", False)], "order")
+    found = answered(totals(tmp_path), request)
+    assert (found.served, found.needs_source) == (False, True)
+
+
 @pytest.mark.parametrize("change", [(1, "b"), (1, None), (5, "a"), (1, "a")])
 def test_a_row_that_came_left_or_changed_after_the_marker_waits_for_the_next(
     tmp_path: Path, change: tuple[int, str | None]

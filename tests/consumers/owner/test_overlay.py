@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from consumers.owner.overlay import ENTRY_BYTES, Overlay, OverlayFill
 from consumers.owner.protocol import FillTable
 from tests.consumers.histories import gtid
@@ -14,12 +17,22 @@ def fill(image: bytes | None = b"", *, lo: int = 5, stamp: bytes = b"s", low_wat
     return OverlayFill(image, gtid(lo), gtid(lo), 1, stamp, low_water)
 
 
-SIZE = ENTRY_BYTES + 1 + 2 * len(gtid(5)) + 1
+SIZE = ENTRY_BYTES + 1
 """Of a fill without image, under a key of one byte."""
 
 
+def keys(overlay: Overlay, *names: bytes) -> list[bytes]:
+    """Those of ``names`` that it has."""
+    return [name for name in names if name in overlay]
+
+
+def name(number: int) -> bytes:
+    """A key of one byte."""
+    return bytes([number])
+
+
 def test_it_keeps_as_much_as_fits_exactly() -> None:
-    """Keys, images, positions, stamps and lists count; the least recently used goes first."""
+    """Keys, images and lists count, and what each fill takes besides; the oldest that was not used goes first."""
     overlay = Overlay(2 * SIZE + 10)
     assert (overlay.bytes, overlay.evictions, len(overlay)) == (0, 0, 0)
     assert overlay.put(b"a", fill(b"1" * 10))
@@ -27,8 +40,7 @@ def test_it_keeps_as_much_as_fits_exactly() -> None:
     assert (overlay.bytes, overlay.evictions, len(overlay)) == (2 * SIZE + 10, 0, 2)
     assert overlay.get(b"a", b"s", LOW) is not None
     assert overlay.put(b"c", fill())
-    assert overlay.get(b"b", b"s", LOW) is None, "it was used before the other one"
-    assert overlay.get(b"a", b"s", LOW) is not None
+    assert keys(overlay, b"a", b"b", b"c") == [b"a", b"c"], "the first one was used"
     assert (overlay.evictions, len(overlay)) == (1, 2)
     assert overlay.put(b"a", fill(b"2"))
     assert overlay.bytes == 2 * SIZE + 1
@@ -37,6 +49,92 @@ def test_it_keeps_as_much_as_fits_exactly() -> None:
     assert (overlay.bytes, overlay.evictions, len(overlay)) == (2 * SIZE + 10, 3, 1)
     overlay.clear()
     assert (overlay.bytes, len(overlay), overlay.get(b"d", b"s", LOW)) == (0, 0, None)
+    assert overlay.put(b"d", fill())
+
+
+def test_a_scan_does_not_drive_out_what_is_used() -> None:
+    """Rows that are read once leave through the small queue; those that are read again stay."""
+    overlay = Overlay(20 * SIZE)
+    for number in range(20):
+        overlay.put(name(number), fill())
+        assert overlay.get(name(number), b"s", LOW) is not None
+    for number in range(20, 220):
+        overlay.put(name(number), fill())
+    kept = keys(overlay, *map(name, range(20)))
+    assert len(kept) >= 16, "with the least recently used first none would be left"
+    assert overlay.bytes <= 20 * SIZE
+
+
+def test_what_comes_back_soon_after_it_went_is_kept_longer() -> None:
+    """Its key is remembered for as many fills as there are."""
+    overlay = Overlay(20 * SIZE)
+    for number in range(21):
+        overlay.put(name(number), fill())
+    assert name(0) not in overlay
+    overlay.put(name(0), fill())
+    for number in range(21, 50):
+        overlay.put(name(number), fill())
+    assert name(0) in overlay
+    assert name(1) not in overlay
+
+
+def test_what_is_used_no_more_goes_from_the_main_queue() -> None:
+    """A row that was read often long ago makes room for those that are read now."""
+    overlay = Overlay(10 * SIZE)
+    for number in range(10):
+        overlay.put(name(number), fill())
+        for _ in range(9):
+            overlay.get(name(number), b"s", LOW)
+    for round_ in range(12):
+        for number in range(10 + 10 * round_, 20 + 10 * round_):
+            overlay.put(name(number), fill())
+            overlay.get(name(number), b"s", LOW)
+    assert keys(overlay, *map(name, range(10))) == []
+    assert overlay.bytes <= 10 * SIZE
+
+
+@given(st.lists(st.tuples(st.sampled_from("pgx"), st.integers(0, 30), st.integers(0, 3)), max_size=300))
+def test_its_bytes_are_those_of_its_fills_and_never_more_than_may_be(ops: list[tuple[str, int, int]]) -> None:
+    """Whatever is put, used and voided; what it gives is what was put last."""
+    overlay, put = Overlay(7 * SIZE), dict[bytes, bytes]()
+    for op, number, size in ops:
+        if op == "p":
+            put[name(number)] = b"i" * size
+            assert overlay.put(name(number), fill(b"i" * size))
+        else:
+            found = overlay.get(name(number), b"s" if op == "g" else b"other", LOW)
+            assert found is None or found.image == put[name(number)]
+        held = keys(overlay, *map(name, range(31)))
+        assert overlay.bytes == sum(SIZE + len(put[each]) for each in held) <= overlay.bytes_max
+        assert len(overlay) == len(held)
+
+
+def test_what_is_voided_and_filled_again_and_again_takes_no_more_memory() -> None:
+    """Nothing is evicted meanwhile, which would take the keys from the queues."""
+    overlay = Overlay(1_000_000)
+    for _ in range(5_000):
+        overlay.put(b"a", fill())
+        overlay.get(b"a", b"other", LOW)
+    [region] = overlay._regions
+    assert len(region._small) < 1_100
+
+
+def test_a_hot_table_has_room_of_its_own() -> None:
+    """Neither drives the other out. Without room for others a hot table is kept all the same."""
+    size = ENTRY_BYTES + len(b"d.hot\0[1]")
+    overlay = Overlay(2 * size, {"d.hot": 3 * size})
+    for number in range(9):
+        overlay.put(b"d.hot\0[%d]" % number, fill())
+        overlay.put(b"d.not\0[%d]" % number, fill())
+    assert (len(overlay), overlay.bytes, overlay.evictions) == (5, 5 * size, 13)
+    assert keys(overlay, b"d.hot\0[8]", b"d.not\0[8]") == [b"d.hot\0[8]", b"d.not\0[8]"]
+    alone = Overlay(0, {"d.hot": size})
+    assert alone.put(b"d.hot\0[1]", fill())
+    assert not alone.put(b"d.not\0[1]", fill())
+    assert alone.get(b"d.hot\0[1]", b"other", LOW) is None
+    assert alone.put(b"d.hot\0[2]", fill())
+    alone.clear()
+    assert len(alone) == 0
 
 
 def test_a_value_that_is_too_large_takes_the_old_one_with_it() -> None:

@@ -112,12 +112,17 @@ def test_workers_end_when_their_supervisor_is_killed(kafka: KafkaCluster, keyspa
 def test_workers_have_places_ports_and_memory_of_their_own(tmp_path: Path) -> None:
     """The first one keeps the place that a single process has; memory for fills is shared out."""
     consume = ConsumptionSettings(
-        kafka=KafkaCluster("127.0.0.1:1"), keyspaces=("k",), data_dir=tmp_path, overlay_bytes=1_000
+        kafka=KafkaCluster("127.0.0.1:1"),
+        keyspaces=("k",),
+        data_dir=tmp_path,
+        overlay_bytes=1_000,
+        hot={"k": {"d.t": 400}},
     )
     owner = OwnerSettings("0.0.0.0", 7_000, "secret", 9_100, "outside:8_000".replace("_", ""))
     made = [worker_settings(number, 4, consume, owner) for number in range(4)]
     assert [each.data_dir for each, _ in made] == [tmp_path, *(tmp_path / f".worker-{number}" for number in (1, 2, 3))]
     assert {each.overlay_bytes for each, _ in made} == {250}
+    assert [each.hot for each, _ in made] == [{"k": {"d.t": 100}}] * 4
     assert [(each.port, each.announced) for _, each in made] == [(7_000 + n, f"outside:{8_000 + n}") for n in range(4)]
     assert {(each.metrics_host, each.metrics_port) for _, each in made} == {("127.0.0.1", 0)}
     free = [worker_settings(number, 2, consume, OwnerSettings())[1] for number in range(2)]

@@ -1,0 +1,61 @@
+"""The indexes that a consumer learns when it starts, and what it does if the source does not tell them."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from consumers.store.index import Index
+from freshet.indexes import indexes_to_keep
+from freshet.local.mariadb import MariaDBAddress
+from freshet.local.process import free_ports
+from freshet.settings import KeyspaceSettings, Settings
+
+
+def settings(directory: Path, server: MariaDBAddress | None, database: str, *indexes: str) -> Settings:
+    """A keyspace of one database. Without a server, of one that does not answer."""
+    host, port = (server.host, server.port) if server is not None else ("127.0.0.1", free_ports(1)[0])
+    user, password = (server.user, server.password) if server is not None else ("u", "p")
+    source = {
+        "kind": "mariadb",
+        "databases": [database],
+        "host": host,
+        "port": port,
+        "user": user,
+        "password": password,
+    }
+    return Settings(data_dir=directory, keyspaces={"shop": {"indexes": list(indexes), "source": source}})  # type: ignore[dict-item]
+
+
+@pytest.mark.integration
+def test_what_was_learnt_is_kept_for_when_the_source_is_away(mariadb: MariaDBAddress, tmp_path: Path) -> None:
+    """Else a consumer that starts meanwhile would lose the indexes of its stores. Named ones are kept in any case."""
+    database = f"db_{uuid.uuid4().hex[:10]}"
+    named = f"{database}.items(c)"
+    with mariadb.connect(autocommit=True) as connection, connection.cursor() as cursor:
+        cursor.execute(f"CREATE DATABASE {database}")
+        cursor.execute(
+            f"CREATE TABLE {database}.items (a INT PRIMARY KEY, b INT UNIQUE, c DATE, name VARCHAR(9)"
+            ", KEY (c, b), KEY (name)) CHARACTER SET utf8mb4"
+        )
+        found = indexes_to_keep(settings(tmp_path, mariadb, database, "schema", named), "shop")
+        assert found == tuple(Index(f"{database}.items", columns) for columns in (("c",), ("b",), ("c", "b")))
+        cursor.execute(f"DROP DATABASE {database}")
+    away = settings(tmp_path, None, database, "schema", named)
+    assert indexes_to_keep(away, "shop") == found
+    (tmp_path / "shop.indexes").write_bytes(b"{")
+    assert indexes_to_keep(away, "shop") == found[:1]
+    assert indexes_to_keep(settings(tmp_path, None, database, named), "shop") == found[:1]
+
+
+def test_the_word_schema_stands_for_the_indexes_of_the_source() -> None:
+    """Alone or beside named ones; anything else must be an index."""
+    assert KeyspaceSettings(indexes="schema").learns_indexes  # type: ignore[arg-type]
+    both = KeyspaceSettings(indexes=["schema", "shop.items(b)"])
+    assert (both.learns_indexes, both.row_indexes) == (True, (Index("shop.items", ("b",)),))
+    assert not KeyspaceSettings(indexes=["shop.items(b)"]).learns_indexes
+    with pytest.raises(ValidationError, match="is not an index"):
+        KeyspaceSettings(indexes=["schemas"])

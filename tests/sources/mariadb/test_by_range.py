@@ -1,0 +1,107 @@
+"""Rows of a table in the order of any column, page by page, as a front reads them past the cache."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from stream.sources.key_range import KeyRange
+from stream.sources.mariadb import by_range
+from stream.sources.mariadb.by_range import SelectedRange, SortTooLarge
+from stream.sources.mariadb.snapshot import SnapshotRead, SnapshotReader
+from tests.sources.mariadb.conftest import Source
+
+pytestmark = pytest.mark.integration
+
+COLUMNS = {
+    "n": ("BIGINT UNSIGNED", "18446744073709551000 + seq MOD 7"),
+    "b": ("BIT(64)", "seq MOD 5"),
+    "y": ("YEAR", "1999 + seq MOD 5"),
+    "amount": ("DECIMAL(30,20)", "(seq MOD 7 - 3) / 7"),
+    "f": ("FLOAT", "(seq MOD 7 - 3) / 7"),
+    "dbl": ("DOUBLE", "(seq MOD 7 - 3) / 7e300"),
+    "d": ("DATE", "'2024-02-28' + INTERVAL seq MOD 4 DAY"),
+    "dt": ("DATETIME(6)", "'2024-02-28' + INTERVAL seq MOD 5 MICROSECOND"),
+    "ts": ("TIMESTAMP(3) NULL", "'2024-02-28' + INTERVAL (seq MOD 5) * 1000 MICROSECOND"),
+    "ti": ("TIME(2)", "SEC_TO_TIME((seq MOD 9 - 4) * 100000.5)"),
+    "uu": ("UUID", "INSERT('123e4567-e89b-12d3-a456-426614174000', 1 + seq MOD 8, 1, '9')"),
+    "ip": ("INET6", "CONCAT('2001:db8::', HEX(seq MOD 20))"),
+    "bin": ("VARBINARY(6)", "UNHEX(SUBSTRING(SHA1(seq MOD 9), 1, 2 + 2 * (seq MOD 3)))"),
+    "u8": (
+        "CHAR(3) CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci",
+        "ELT(1 + seq MOD 5, 'a', 'Ä', 'b', 'A ', 'ß')",
+    ),
+    "js": ("JSON", "CONCAT('{\"a\":', seq MOD 5, '}')"),
+}
+
+
+def rows_of(read: object) -> SelectedRange:
+    """The rows of a read that has succeeded."""
+    assert isinstance(read, SnapshotRead), read
+    found: SelectedRange = read.rows
+    return found
+
+
+def test_pages_in_the_order_of_a_column_are_all_rows_in_that_order(source: Source) -> None:
+    """For each kind of column, with NULLs and equal values, upwards and downwards."""
+    table = ", ".join(f"{name} {kind}" for name, (kind, _) in COLUMNS.items())
+    source.run(f"CREATE TABLE t (id INT PRIMARY KEY, {table})")
+    values = ", ".join(f"IF(seq MOD 6, {value}, NULL)" for _, value in COLUMNS.values())
+    source.run(
+        f"INSERT INTO t SELECT seq, {values} FROM (SELECT CAST(seq AS SIGNED) AS seq FROM seq_1_to_40) AS numbers"
+    )
+    reader, name = SnapshotReader(source.settings), f"{source.database}.t"
+    for column in COLUMNS:
+        for descending in (False, True):
+            ordered = rows_of(reader.read_range(name, KeyRange((), None, descending, 99, order=(column,)))).rows
+            images = [msgspec.json.decode(row.image) for row in ordered]
+            first = -1 if descending else 0
+            assert (len(images), images[first][column]) == (40, None)
+            pages: list[int] = []
+            wanted = KeyRange((), None, descending, 7, order=(column,))
+            while True:
+                found = [msgspec.json.decode(row.image) for row in rows_of(reader.read_range(name, wanted)).rows]
+                pages += [image["id"] for image in found]
+                if len(found) < 7:
+                    break
+                last = found[-1]
+                wanted = KeyRange((), [last["id"]], descending, 7, order=(column,), after_values=(last[column],))
+            assert pages == [image["id"] for image in images], (column, descending)
+    reader.close()
+
+
+@pytest.mark.parametrize(
+    ("wanted", "is_sorted"),
+    [
+        (KeyRange(limit=3, order=("n",)), False),
+        (KeyRange(limit=3, order=("x",)), True),
+        (KeyRange(limit=3, order=("text",)), True),
+        (KeyRange(limit=3, order=("x",), where=(("n", 1),)), False),
+        (KeyRange(limit=3, order=("n", "a")), False),
+        (KeyRange(limit=3, order=("n", "b")), True),
+        (KeyRange((1,), limit=3, order=("y",)), False),
+        (KeyRange(limit=3, order=("y",)), True),
+        (KeyRange((1, 1), limit=3, order=("x",)), False),
+        (KeyRange(order=("x",)), False),
+    ],
+)
+def test_what_no_index_has_in_order_is_sorted_up_to_a_bound(
+    source: Source, monkeypatch: pytest.MonkeyPatch, wanted: KeyRange, is_sorted: bool
+) -> None:
+    """Of more rows each page would cost the server a look at all of them."""
+    source.run(
+        "CREATE TABLE t (a INT, b INT, n INT, x INT, y INT, text VARCHAR(30), PRIMARY KEY (a, b)"
+        ", KEY (n), KEY nx (n, x), KEY (a, y), KEY (text(5)))"
+    )
+    source.run("INSERT INTO t SELECT seq MOD 2, seq, seq MOD 3, seq, seq, seq FROM seq_1_to_40")
+    monkeypatch.setattr(by_range, "SORTED_MAX", 10)
+    reader, name = SnapshotReader(source.settings), f"{source.database}.t"
+    found = reader.read_range(name, wanted)
+    if is_sorted:
+        assert isinstance(found, SortTooLarge)
+        assert "more than 10 such rows" in str(found)
+        monkeypatch.setattr(by_range, "SORTED_MAX", 40)
+        assert rows_of(reader.read_range(name, wanted)).more
+    else:
+        rows_of(found)
+    reader.close()
