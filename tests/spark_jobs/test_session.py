@@ -10,8 +10,10 @@ import sys
 import time
 from pathlib import Path
 
+import pyspark
 import pytest
 
+from freshet.local.artifacts import read_pins
 from spark_jobs.session import CONNECTOR, SparkSettings, SparkUnavailable, check_java, configuration
 from tests.patience import PATIENCE_S
 from tests.spark_jobs.conftest import java_home
@@ -62,6 +64,15 @@ def test_given_jars_go_on_the_class_path_and_none_are_fetched() -> None:
     assert with_jars["spark.driver.extraClassPath"] == "a.jar:b.jar"
     assert "spark.jars.packages" not in with_jars
     assert configuration(SparkSettings(), submitted=False)["spark.jars.packages"] == CONNECTOR
+
+
+def test_the_connector_is_pinned_once_and_of_sparks_minor_version() -> None:
+    """What is fetched, what is pinned and the PySpark in use fit each other."""
+    pins = {pin.artifact: pin for pin in read_pins("spark")}
+    group, artifact, version = CONNECTOR.split(":")
+    assert (pins[artifact].group, pins[artifact].version) == (group, version)
+    assert pins["spark-token-provider-kafka-0-10_2.13"].version == version
+    assert version.split(".")[:2] == pyspark.__version__.split(".")[:2]
 
 
 def test_on_a_cluster_the_jars_are_sent_along() -> None:
