@@ -91,21 +91,21 @@ def test_after_any_schedule_of_commits_and_crashes_the_store_equals_a_dict(
 
 
 def test_what_goes_together_is_looked_for_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A new epoch takes along every set of a catalog, and a snapshot of the database costs more than a step of it."""
+    """A new epoch takes along every set of a catalog, and an iterator costs more than a step of it."""
     store, tables, taken = open_at(tmp_path), range(1, 50), 0
     names = {each: [object_key("partition", each, f'["{name}"]') for name in "ab"] for each in tables}
     store.apply(change(1, {key: b"x" for keys in names.values() for key in keys}))
     store.commit()
     gone = [objects_prefix("partition", each) for each in tables if each != 7]
     store.apply(Changes(2, {names[3][1]: b"y"}, gone=(*gone, names[7][0])))
-    snapshot = store._rocks._snapshot
+    iterator = store._rocks._iterator
 
-    def counted() -> Any:
+    def counted(start: bytes) -> Any:
         nonlocal taken
         taken += 1
-        return snapshot()
+        return iterator(start)
 
-    monkeypatch.setattr(store._rocks, "_snapshot", counted)
+    monkeypatch.setattr(store._rocks, "_iterator", counted)
     store.commit()
     assert taken == 1
     left = {key for key, _ in store.items()} - head_entries(store.state.head).keys()
