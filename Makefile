@@ -53,9 +53,9 @@ lint: setup ## Check format, lint and types, without changing anything
 check: lint ## Check format, lint, types, fast tests: under a minute
 	$(BIN)/pytest -q -m "not integration and not slow" -n 2 --dist worksteal
 
-test: setup ## Run all tests, on real servers: the fast ones first, side by side
+test: setup ## Run all tests, on real servers: the fast ones first; always two side by side
 	$(BIN)/pytest -q -m "not integration and not slow" -n 2 --dist worksteal
-	$(BIN)/pytest -m "integration or slow"
+	$(BIN)/pytest -m "integration or slow" -n 2 --dist loadfile
 
 simulate: setup ## Run 100,000 new histories, of slow worlds fewer, for a nightly run (SIMULATE_HISTORIES, SIMULATE_SEED=today)
 	$(BIN)/freshet simulate --histories $${SIMULATE_HISTORIES:-100000} --seed $${SIMULATE_SEED:-$$(date +%Y%m%d)} --jobs 2

@@ -50,6 +50,19 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         choice.prefetch(needed)
 
 
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A worker of xdist tells the session that prints the summary which servers it used."""
+    output = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output["servers"] = dict(choice.used)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take what a worker says."""
+    choice.used.update(getattr(node, "workeroutput", {}).get("servers", {}))
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say which servers the session used."""
     for name, origin in choice.used.items():
