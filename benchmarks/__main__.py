@@ -29,6 +29,8 @@ def main() -> int:
     parser.add_argument(
         "--catalog-seconds", type=float, help=f"of traffic in (h) (default: {FULL.catalog_seconds:.0f})"
     )
+    parser.add_argument("--catalog-reads", type=int, help=f"a second (default: {FULL.catalog_reads})")
+    parser.add_argument("--catalog-writes", type=int, help=f"a second (default: {FULL.catalog_writes})")
     parser.add_argument("--catalog-tables", type=int, help=f"published in (h) (default: {FULL.catalog_tables})")
     parser.add_argument("--catalog-partitions", type=int, help=f"of each (default: {FULL.catalog_partitions})")
     parser.add_argument("--quick", action="store_true", help="a small run that only checks that everything works")
@@ -40,7 +42,7 @@ def main() -> int:
     sizes = QUICK if given.quick else FULL
     if given.rounds:
         sizes = replace(sizes, rounds=max(1, given.rounds))
-    for name in ("catalog_seconds", "catalog_tables", "catalog_partitions"):
+    for name in (f"catalog_{each}" for each in ("seconds", "reads", "writes", "tables", "partitions")):
         if getattr(given, name) is not None:
             sizes = replace(sizes, **{name: max(1, getattr(given, name))})
     quiet()

@@ -39,6 +39,8 @@ class Sizes:
     source_transactions: int = 20_000
     source_rows: int = 300_000
     catalog_seconds: float = 300.0
+    catalog_reads: int = 200
+    catalog_writes: int = 5
     catalog_tables: int = 20_000
     catalog_partitions: int = 10
     fact_partitions: int = 100
@@ -282,8 +284,8 @@ def cached_catalog(bench: Bench) -> Result:
         bench.kafka,
         bench.say,
         seconds=sizes.catalog_seconds,
-        reads=200,
-        writes=5,
+        reads=sizes.catalog_reads,
+        writes=sizes.catalog_writes,
         fact_partitions=sizes.fact_partitions,
         tables=sizes.catalog_tables,
         partitions=sizes.catalog_partitions,
