@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx2
 import pytest
@@ -17,7 +17,11 @@ from serving.client.wire import HttpRequest
 from serving.errors import ReadError
 from serving.http.app import make_app
 from serving.http.front import make_front
+from serving.metrics import FrontMetrics
+from serving.reads.demands import ReadDemand
+from serving.reads.objects import ObjectLookup, ObjectReads, RequestedObjects
 from serving.reads.owners import Located
+from serving.reads.proof import Proof
 from serving.reads.spaces import TableSpace
 from serving.sources.source import SourceObjects, SourceTable, WantedObjects
 from stream.wire.batch import Framer
@@ -33,6 +37,7 @@ from stream.wire.events import (
 )
 from stream.wire.keys import Layout
 from tests.consumers.owning import KEYSPACE, Owner
+from tests.serving.test_flight import settle
 from tokens import Position, Vector
 
 SHARD = "shop/0"
@@ -318,3 +323,43 @@ def test_a_table_is_found_by_its_id_after_a_rename(running: Installation) -> Non
     assert (status, b'"served_from":"cache"' in body, b'"tableName":"t"' in body) == (200, True, True)
     status, _ = running._send(HttpRequest("GET", "/v1/table-ids/8", {"catalog": KEYSPACE}))
     assert status == 404
+
+
+@pytest.mark.parametrize(("hi", "seen"), [(None, "HiveEvent/9"), ("HiveEvent/12", "HiveEvent/12")])
+def test_a_session_has_seen_what_it_got_of_objects(tmp_path: Path, hi: str | None, seen: str) -> None:
+    """Of the cache the latest that the objects may hold, of the source its position, or the latest after it."""
+    running = Installation(tmp_path, source := HiveSource())
+    running.table()
+    running.objects("partition", 7, ("d0", "0"))
+    reader = Session(running._send, Vector())
+    assert reader.get_partitions("sales", "t", catalog=KEYSPACE).served_from == "cache"
+    assert reader.vector.get(SHARD) == (1, Position.parse(f"HiveEvent/{running.position}"))
+    at, until = Position.parse("HiveEvent/9"), Position.parse(hi) if hi else None
+    source.answer = SourceObjects([("f",)], [b"{}"], at, until)
+    assert reader.get_functions("sales", catalog=KEYSPACE).served_from == "source"
+    assert reader.vector.get(SHARD) == (1, Position.parse(seen))
+
+
+def test_a_flight_of_objects_is_shared_within_one_epoch() -> None:
+    """A read that is under way is not shared with a session of another epoch: it may be of another history."""
+
+    async def story() -> None:
+        source, gate = HiveSource(), asyncio.Event()
+        answer = source.read_objects
+
+        async def slow(wanted: WantedObjects, own_list: str | None = None) -> SourceObjects:
+            found = await answer(wanted, own_list)
+            await gate.wait()
+            return found
+
+        source.read_objects = slow  # type: ignore[method-assign]
+        reads = ObjectReads(cast("Any", None), FrontMetrics())
+        lookup = ObjectLookup(TableSpace(KEYSPACE, Layout(1), source), RequestedObjects("function"), ReadDemand(), 0.0)
+        proofs = [Proof(ReadDemand(), SHARD, epoch) for epoch in (1, 1, 2)]
+        tasks = [asyncio.create_task(reads._prove(lookup, source, proof)) for proof in proofs]
+        await settle()
+        assert len(source.asked) == 2
+        gate.set()
+        await asyncio.gather(*tasks)
+
+    asyncio.run(story())

@@ -126,9 +126,10 @@ def test_a_partition_behind_the_last_change_of_another_is_asked_for_it() -> None
 def test_one_partition_that_proves_nothing_is_enough_for_the_source(other: list[RangeRows] | OwnerAway) -> None:
     """Its rows are not made up for; the source proves all of them, or there is no answer."""
     partitions = Partitions([part(1, hi=9, watermark=9)], other)
-    source = FakeRowSource(b'{"id":77}', "0-1-9")
+    source = FakeRowSource(b'{"id":77}', "0-1-9", "0-1-12")
     answer = read(partitions, source, wait_ms=20)
     assert (ids(answer), answer.served_from, answer.freshness) == ([77], "source", "fresh")
+    assert Vector.parse(answer.token).get("shop/0") == (1, Position.parse(f"{AT}12"))
     with pytest.raises(ReadError) as refused:
         read(Partitions([part(1, hi=9, watermark=9)], other), wait_ms=20)
     assert refused.value.code in ("source_unreachable", "no_owner")

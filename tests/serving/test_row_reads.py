@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from consumers.fold.entry import ABSENT
 from consumers.owner.meaning import refuse_row
 from consumers.owner.protocol import SCHEMA_CHANGED, Fill, OwnerError, OwnerRow, Waited
 from serving.answers import RawRowAnswer
@@ -19,9 +20,9 @@ from serving.reads.descriptions import Descriptions
 from serving.reads.fills import Fills
 from serving.reads.rows import RowReads
 from serving.reads.spaces import RowSpace, epoch_of
-from serving.sources.source import RowTable, SchemaChanged, SourceKey
+from serving.sources.source import RowTable, SchemaChanged, SourceKey, SourceRow
 from stream.wire.events import Column
-from stream.wire.keys import Layout
+from stream.wire.keys import Layout, row_key
 from tests.serving.fakes import FakeOwner, FakeRowSource, Network, at, demand_of, items_of, owner_row, seen
 from tests.serving.test_flight import settle
 from tokens import EventToken, Vector
@@ -470,3 +471,22 @@ def test_a_read_that_proves_each_demand_is_shared(
         assert codes == [False, False, position == "0-1-4" and "source_behind"]
 
     asyncio.run(story())
+
+
+@pytest.mark.parametrize(("image", "number", "fills"), [(IMAGE, 7, [IMAGE]), (IMAGE, 8, []), (None, 7, [])])
+def test_the_absence_of_a_spelling_is_no_absence_of_the_row(
+    monkeypatch: pytest.MonkeyPatch, image: bytes | None, number: int, fills: list[bytes | None]
+) -> None:
+    """Where a collation decides which keys are one, the source is asked; only what has the key itself is a fill."""
+    owner, source = FakeOwner(), FakeRowSource(image, "0-1-9")
+    owner.description.columns[0].exact = False
+    owner.row = owner_row(IMAGE, "0-1-5", "0-1-5")
+    owner.row.image, owner.row.kind = None, ABSENT
+
+    async def read(_: object) -> list[SourceRow]:
+        return [SourceRow(image, row_key("shop.items", [number]), at("0-1-9"), at("0-1-9"))]
+
+    monkeypatch.setattr(source, "read", read)
+    answer = served(asyncio.run(Reads(monkeypatch, owner).answer(space_of(source))))
+    assert (answer.served_from, answer.found) == ("source", image is not None)
+    assert [fill.image for fill in owner.fills if isinstance(fill, Fill)] == fills

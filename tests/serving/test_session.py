@@ -20,7 +20,7 @@ from serving.client import (
     Unauthorized,
     Unavailable,
 )
-from serving.client.answers import RowAnswer, RowBatchAnswer, TableAnswer
+from serving.client.answers import ObjectsAnswer, RangeAnswer, RowAnswer, RowBatchAnswer, TableAnswer
 from serving.client.client import AsyncClient, FreshetClient
 from serving.client.wire import HttpRequest, read_epochs
 from serving.http.limits import RequestLimits
@@ -158,6 +158,30 @@ def test_a_batch_moves_the_session_to_its_token() -> None:
     session = Session(front, vector(till="1 0-3-1"))
     assert [found.value for found in session.get_rows("shop", [("shop.orders", [7])])] == [{"id": 7}]
     assert session.vector == vector(till="1 0-3-1", shop="1 0-1-7", bank="1 0-2-9")
+
+
+_OBJECTS = ObjectsAnswer[object]("cache", "fresh", "why", str(vector(hive="1 0-1-7")), [], [], 0)
+_PAGE = RangeAnswer[object]("cache", "fresh", "why", str(vector(hive="1 0-1-7")), [], count=0)
+_TABLE = TableAnswer("cache", "fresh", "why", str(vector(hive="1 0-1-7")), True, 7, None, msgspec.Raw(b"{}"))
+_READS: list[tuple[object, Callable[[Session], object]]] = [
+    (_TABLE, lambda session: session.get_table("s", "t")),
+    (_OBJECTS, lambda session: session.get_partitions("s", "t")),
+    (_OBJECTS, lambda session: session.get_statistics("s", "t")),
+    (_OBJECTS, lambda session: session.get_constraints("s", "t")),
+    (_OBJECTS, Session.get_databases),
+    (_OBJECTS, lambda session: session.get_functions("s")),
+    (_PAGE, lambda session: session.find("shop", "t")),
+    (_PAGE, lambda session: session.count("shop", "t")),
+    (_PAGE, lambda session: session.exists("shop", "t")),
+]
+
+
+@pytest.mark.parametrize(("answer", "read"), _READS)
+def test_every_kind_of_answer_moves_the_session(answer: object, read: Callable[[Session], object]) -> None:
+    """Tables, what belongs to them or to none, and ranges of rows: the next read is at least as new."""
+    session = Session(Front((200, msgspec.json.encode(answer))), vector(till="1 0-3-1"))
+    read(session)
+    assert session.vector == vector(till="1 0-3-1", hive="1 0-1-7")
 
 
 def test_a_table_request_carries_all_that_was_given() -> None:
