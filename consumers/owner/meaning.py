@@ -91,6 +91,16 @@ def folded_meaning(partition: Partition, table: str, shard: str) -> Meaning | No
     return max(found, key=lambda each: (each.epoch, each.ordinal)) if found else None
 
 
+def settled_meaning(partition: Partition, head: Head, table: str, shard: str) -> Meaning | None:
+    """`folded_meaning`, which need not be looked up while ``head`` is all that was folded since it was compared."""
+    store = partition.store
+    if store.visible is head and partition.meanings_of is head and not store.is_folding:
+        known: Meaning | None = partition.meanings.get((table, shard))
+        if known is not None:
+            return known
+    return folded_meaning(partition, table, shard)
+
+
 def compare_meaning(
     partition: Partition, head: Head, table: str, shard: str, expected: bytes | None
 ) -> tuple[str, int]:

@@ -93,15 +93,14 @@ class Extraction:
     def keys_of(self, keys: Sequence[bytes], size: int, images: Sequence[tuple[int, bytes]]) -> list[bytes]:
         """The keys of the entries of several rows. ``size``: of what is before the primary key in ``keys``."""
         prefix, decode, columns = self._prefix, self._decode, self._columns
-        rows = zip(keys, images, strict=True)
         if len(self.index.columns) == 1:
             try:
-                found = [(key, columns(decode(image))) for key, (kind, image) in rows if kind == VALUE]
-                made = [b"%b[%b]\0%b" % (prefix, value, key[size:]) for key, value in found if value != NULL]
+                found = [columns(decode(image)) for kind, image in images if kind == VALUE]
             except (ValueError, RecursionError):
-                found, made = [], []
+                found = []
             if len(found) == len(keys):
-                return made
+                pairs = zip(keys, found, strict=True)
+                return [b"%b[%b]\0%b" % (prefix, value, key[size:]) for key, value in pairs if value != NULL]
         made = []
         for key, (kind, image) in zip(keys, images, strict=True):
             begin = b"" if kind == ABSENT else self.entries_of(image) if kind == VALUE else self.unknown

@@ -146,11 +146,11 @@ class Memtable(Mapping[bytes, bytes]):
 
     def images(self, begin: bytes) -> Iterator[tuple[list[bytes], list[tuple[int, bytes]]]]:
         """The keys that begin so, with kind and image of each, some together. No other thread may put meanwhile."""
-        some = [(key, each) for key, each in self.entries.items() if key.startswith(begin)]
-        built = [(key, each) for key, each in some if type(each) is bytes]
+        items = self.entries.items()
+        built = [(key, each) for key, each in items if type(each) is bytes and key.startswith(begin)]
         if built:
             yield [key for key, _ in built], [kind_and_image(each) for _, each in built]
-        rows = [(key, each) for key, each in some if type(each) is int] if len(built) < len(some) else []
+        rows = [(key, each) for key, each in items if type(each) is int and key.startswith(begin)]
         keys = np.empty(len(rows), object)
         keys[:] = [key for key, _ in rows]
         for segment, places, at in self._by_segment([each for _, each in rows]):

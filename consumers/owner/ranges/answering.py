@@ -16,7 +16,7 @@ from consumers.fold.entry import ABSENT, HEAD, PREFIX, VALUE, decode_entry, kind
 from consumers.fold.shards import is_succeeded
 from consumers.fold.state import Backfill, Head, Void
 from consumers.owner.evidence import kin_at, may_catch_up, tag_of
-from consumers.owner.meaning import Meaning, compare_meaning, folded_meaning
+from consumers.owner.meaning import Meaning, compare_meaning, settled_meaning
 from consumers.owner.partitions import Partition
 from consumers.owner.protocol import HISTORY_LOST, SCHEMA_CHANGED, GetRange, OwnerError, RangeRows
 from consumers.owner.ranges.indexed import (
@@ -62,7 +62,7 @@ async def answer_range(partition: Partition, request: GetRange, demand: Demand) 
     head, table = partition.store.visible, table_of(request.leading)
     whole = whole_table(head, table)
     shard = whole[0] if whole is not None else ""
-    meaning = folded_meaning(partition, table, shard)
+    meaning = settled_meaning(partition, head, table, shard)
     answer = _unproved(request.id, partition, head, shard)
     try:
         if whole is None:
@@ -75,7 +75,7 @@ async def answer_range(partition: Partition, request: GetRange, demand: Demand) 
         return answer
     expected = expected_meaning(meaning, request)
     why, prefix = compare_meaning(partition, head, table, shard, expected)
-    if (request.index or request.order) and not why and folded_meaning(partition, table, shard) != meaning:
+    if (request.index or request.order) and not why and settled_meaning(partition, head, table, shard) != meaning:
         why = "the description of the table changed while it was looked at"
     if why:
         answer.why, answer.code = why, SCHEMA_CHANGED
@@ -163,22 +163,25 @@ async def _look(
     rows: list[tuple[Rank, bytes, bytes]] = []
     after = ranking.after(request.after, request.after_values) if request.after and request.limit else None
     count = 0
-    async for key, value in _live_entries(found, head, table, shard):
-        kind, ordinal = HEAD.unpack_from(value)
-        if ordinal > newest:
-            newest, newest_at = ordinal, value
-        if kind == ABSENT:
-            continue
-        if kind != VALUE:
-            raise NotKnown(f"the image of {key!r} is not known")
-        if not request.limit:
-            count += 1
-            if count == request.count_max:
-                break
-            continue
-        ranked = ranking.rank(key, _image(value, request)) if after is not None else ()
-        if after is None or (ranked < after if request.descending else ranked > after):
-            rows.append((ranked, key, value))
+    async for live in _live_entries(found, head, table, shard):
+        for key, value in live:
+            kind, ordinal = HEAD.unpack_from(value)
+            if ordinal > newest:
+                newest, newest_at = ordinal, value
+            if kind == ABSENT:
+                continue
+            if kind != VALUE:
+                raise NotKnown(f"the image of {key!r} is not known")
+            if not request.limit:
+                count += 1
+                if count == request.count_max:
+                    break
+                continue
+            ranked = ranking.rank(key, _image(value, request)) if after is not None else ()
+            if after is None or (ranked < after if request.descending else ranked > after):
+                rows.append((ranked, key, value))
+        if count and count == request.count_max:
+            break
     if unordered and len(rows) > 1:
         raise NotKnown(f"only the source knows the order of {unordered}")
     lineage = partition.store.visible.lineages.get(shard)
@@ -199,28 +202,33 @@ async def _look(
 
 
 async def _live_entries(
-    found: AsyncIterator[tuple[bytes, bytes]], head: Head, table: str, shard: str
-) -> AsyncIterator[tuple[bytes, bytes]]:
-    """Those of the entries ``found`` that are since the table's last void. Raises `NotKnown`."""
+    found: AsyncIterator[list[tuple[bytes, bytes]]], head: Head, table: str, shard: str
+) -> AsyncIterator[list[tuple[bytes, bytes]]]:
+    """Those of the entries ``found`` that are since the table's last void, some together. Raises `NotKnown`."""
     lineage = head.lineages[shard]
     own = f"{shard}\0{lineage.epoch}\0".encode()
     voids = voids_of(head, table, shard)
     voided = max((void.ordinal for void in voids if void.epoch == lineage.epoch), default=0)
-    async for key, value in found:
-        if not value.startswith(own, PREFIX.size):
-            _require_over(head, shard, voids, value)
-        elif HEAD.unpack_from(value)[1] > voided:
-            yield key, value
+    async for pairs in found:
+        live: list[tuple[bytes, bytes]] = []
+        for pair in pairs:
+            value = pair[1]
+            if not value.startswith(own, PREFIX.size):
+                _require_over(head, shard, voids, value)
+            elif HEAD.unpack_from(value)[1] > voided:
+                live.append(pair)
+        yield live
 
 
-async def _entries(partition: Partition, request: GetRange, key_columns: int) -> AsyncIterator[tuple[bytes, bytes]]:
-    """The keys of a range with their entries. Raises `NotKnown`."""
+async def _entries(
+    partition: Partition, request: GetRange, key_columns: int
+) -> AsyncIterator[list[tuple[bytes, bytes]]]:
+    """The keys of a range with their entries, some together. Raises `NotKnown`."""
     start, end = bounds_of(request.leading, request.columns, key_columns)
     looked = 0
     while True:
         pairs = partition.store.between(start, end, LOOKED_TOGETHER)
-        for pair in pairs:
-            yield pair
+        yield pairs
         looked += len(pairs)
         if len(pairs) < LOOKED_TOGETHER:
             return
@@ -257,7 +265,7 @@ def _within_bytes(rows: list[tuple[Rank, bytes, bytes]], limit: int) -> list[tup
     given: list[tuple[bytes, bytes]] = []
     size = 0
     for _, key, value in rows[:limit]:
-        image = decode_entry(value).image
+        image = kind_and_image(value)[1]
         size += len(image)
         if given and size > IMAGES_BYTES_MAX:
             break

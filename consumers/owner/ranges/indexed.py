@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from functools import lru_cache
 from typing import Final
 
-from consumers.fold.entry import ABSENT, HEAD, VALUE, decode_entry
+from consumers.fold.entry import ABSENT, HEAD, VALUE, kind_and_image
 from consumers.fold.state import Head
 from consumers.owner.meaning import Meaning, fingerprint
 from consumers.owner.partitions import Partition
@@ -66,15 +66,14 @@ def keys_having(partition: Partition, table: str, request: GetRange, looked_max:
 
 async def indexed_entries(
     partition: Partition, table: str, request: GetRange, keys: list[bytes]
-) -> AsyncIterator[tuple[bytes, bytes]]:
-    """The rows of ``keys`` that have the values of ``request``, and as deletions those that had them."""
-    store, extraction = partition.store, extraction_of(Index(table, tuple(request.index)))
-    for number, key in enumerate(keys, 1):
-        value = store.get(key)
-        if value is not None:
-            yield key, value if _has(extraction, value, request.equal) else _deleted(value)
-        if not number % LOOKED_TOGETHER:
+) -> AsyncIterator[list[tuple[bytes, bytes]]]:
+    """The rows of ``keys`` that have the values of ``request``, and as deletions those that had them, some together."""
+    get, equal, extraction = partition.store.get, request.equal, extraction_of(Index(table, tuple(request.index)))
+    for at in range(0, len(keys), LOOKED_TOGETHER):
+        if at:
             await asyncio.sleep(0)
+        found = [(key, value) for key in keys[at : at + LOOKED_TOGETHER] if (value := get(key)) is not None]
+        yield [(key, value if _has(extraction, value, equal) else _deleted(value)) for key, value in found]
 
 
 extraction_of: Final = lru_cache(1_024)(Extraction)
@@ -83,8 +82,8 @@ extraction_of: Final = lru_cache(1_024)(Extraction)
 
 def _has(extraction: Extraction, value: bytes, values: bytes) -> bool:
     """Whether a row has the values, or may have them."""
-    entry = decode_entry(value)
-    return entry.kind != VALUE or extraction.values(entry.image) == values
+    kind, image = kind_and_image(value)
+    return kind != VALUE or extraction.values(image) == values
 
 
 def _deleted(value: bytes) -> bytes:

@@ -29,6 +29,8 @@ from stream.wire.keys import Layout
 
 OVERLAY_BYTES: Final = 1_600
 """Space for about three fills, so that evictions happen."""
+HOT: Final = {"s.b": OVERLAY_BYTES}
+"""A table whose fills have space of their own: the child table of the rows world."""
 _MARKER: Final = current_schema("Marker").header
 _DIRECTORY: Final = Path("simulated")
 Record = tuple[int, bytes | None]
@@ -152,7 +154,7 @@ class OwnedPartition:
         self.store: Any = PartitionStore(_DIRECTORY, self.manifest, rocks, head, cast("Any", None), self.indexes)
         if self.begin and not self.rocks.data:
             self.store.begin_at(self.begin)
-        self.overlay = Overlay(OVERLAY_BYTES)
+        self.overlay = Overlay(OVERLAY_BYTES, HOT)
         self._end_at_start = len(self.topic.partitions[self.number])
 
     @property
