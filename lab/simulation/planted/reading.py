@@ -183,7 +183,7 @@ BEGINNINGS: Final = (
     warehouse(
         "late_table_is_listed_anew",
         "a table that a transaction had not named is listed as of the moment of its first read",
-        Replace(TransactionState.plan_listed, "self.txns", "''"),
+        Replace(TransactionState._plan_found, "self.txns", "''"),
     ),
     warehouse(
         "lists_request_names_no_transaction",

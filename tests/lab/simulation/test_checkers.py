@@ -42,9 +42,7 @@ CRUDE: Final[dict[tuple[str, str], Change]] = {
     ("installation", "no stale answer"): FIRST_TOKEN_KEPT,
     ("installation", "folded by the rules"): FIRST_TIME_KEPT,
     ("installation", "never raises"): Return(answers.raw_image, "1 // 0"),
-    ("warehouse", "no stale answer"): FIRST_TOKEN_KEPT,
     ("warehouse", "monotonic reads"): ONLY_THE_FIRST_TOKEN,
-    ("warehouse", "the list is covered"): Return(decision._judge_list, "None"),
     ("warehouse", "never raises"): Return(answers.raw_image, "1 // 0"),
 }
 """World and rule → a bug for a rule that no planted bug breaks first. They are too crude to be planted."""
