@@ -11,7 +11,8 @@ import json
 import secrets
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -129,20 +130,24 @@ def remove_checkpoints(root: Path) -> None:
 
 
 def run_tasks(messages: Any, task: FoldTask) -> dict[int, PartitionSummary]:
-    """Runs the tasks over a data frame of the Kafka source; partition → summary.
+    """Runs the fold's tasks over a data frame of the Kafka source; partition → summary. Raises as `answers`."""
+    found = answers(messages, partial(run_task, task))
+    return {partition: PartitionSummary(**json.loads(answer)) for partition, answer in found.items()}
+
+
+def answers(messages: Any, task: Callable[[Iterator[Any]], Iterator[Any]]) -> dict[int, str]:
+    """Runs a task for each partition of a data frame of the Kafka source; partition → what it answered, as JSON.
 
     Raises `RebuildError`, with a failed task's code or if Spark failed.
     """
-    from functools import partial
-
     from pyspark.errors import PySparkException
 
     columns = messages.select("partition", "offset", "value")
     try:
-        rows = columns.mapInArrow(partial(run_task, task), RESULT_SCHEMA).collect()
+        rows = columns.mapInArrow(task, RESULT_SCHEMA).collect()
     except PySparkException as error:
         raise spark_failed(error) from error
-    return {row.partition: summary_of(row.summary, row.error) for row in rows}
+    return {row.partition: answer_of(row.summary, row.error) for row in rows}
 
 
 def complete_stores(session: Any, task: FoldTask) -> dict[int, PartitionSummary]:
@@ -154,15 +159,18 @@ def complete_stores(session: Any, task: FoldTask) -> dict[int, PartitionSummary]
         if type(error).__name__ != "Py4JJavaError":
             raise
         raise spark_failed(error) from error
-    return {partition: summary_of(*answer) for partition, answer in zip(partitions, found, strict=True)}
+    return {
+        partition: PartitionSummary(**json.loads(answer_of(*answer)))
+        for partition, answer in zip(partitions, found, strict=True)
+    }
 
 
-def summary_of(summary: str | None, error: str | None) -> PartitionSummary:
+def answer_of(answer: str | None, error: str | None) -> str:
     """What a task answered. Raises `RebuildError` with its error."""
     if error is not None:
         failure = json.loads(error)
         raise RebuildError(failure["message"], hint=failure["hint"], code=failure["code"])
-    return PartitionSummary(**json.loads(summary or ""))
+    return answer or ""
 
 
 def spark_failed(error: Exception) -> RebuildError:
