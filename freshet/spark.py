@@ -15,9 +15,14 @@ if TYPE_CHECKING:
 
 
 def spark_settings(master: str, driver_memory: str, log_file: Path | None) -> SparkSettings:
-    """Settings for a Spark session: the connector's pinned jars, a supported Java, and the log file (emptied)."""
-    from spark_jobs.session import SparkSettings
+    """Settings for a Spark session: the connector's pinned jars, a supported Java, and the log file (emptied).
 
+    Under ``spark-submit`` its command decides all of that.
+    """
+    from spark_jobs.session import SparkSettings, is_submitted
+
+    if is_submitted():
+        return SparkSettings()
     if log_file is None:
         log_file = cache_dir() / "spark.log"
         log_file.parent.mkdir(parents=True, exist_ok=True)

@@ -99,6 +99,11 @@ def choose_range(
     return Range(bounds.topic, bounds.topic_id, dict(bounds.low), start, end)
 
 
+def offsets_json(topic: str, offsets: Mapping[int, int]) -> str:
+    """Offsets in the JSON form that Spark's Kafka source takes."""
+    return json.dumps({topic: {str(partition): offset for partition, offset in sorted(offsets.items())}})
+
+
 def parse_offsets(text: str) -> dict[int, int]:
     """Partition → offset from JSON such as ``{"0": 17, "1": 4}``; raises `OffsetsError` ``bad_offsets``."""
     try:

@@ -1,8 +1,8 @@
-"""The output directory of a rebuild: it appears complete or not at all.
+"""The output directory of a rebuild: a run that was killed is gone on with where its stores end.
 
-``DIR/rebuild.json`` is the report; ``DIR/<keyspace>/<partition>/`` is a partition's store, as in an owner's data
-directory. Everything is written to ``.DIR.partial-…`` and renamed at the end. The next run removes what a killed run
-left there.
+``DIR/rebuild.json`` is the report, there iff the last run ended well; ``DIR/<keyspace>/<partition>/`` is a partition's
+store, as in an owner's data directory; ``DIR/streaming.json`` says what the directory was begun as. It begins with its
+base's stores in it, or not at all.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -24,6 +24,7 @@ from tokens.errors import FreshetError
 
 REPORT_NAME = "rebuild.json"
 REPORT_VERSION = 1
+STATE_NAME = "streaming.json"
 
 
 class RebuildError(FreshetError):
@@ -103,28 +104,52 @@ class RebuildReport:
         return {"report_version": REPORT_VERSION, **asdict(self), **totals}
 
 
-@contextmanager
-def staged(target: Path) -> Iterator[Path]:
-    """A new directory that becomes ``target`` if the block ends without an error.
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """What a directory was begun as; a later run must be of the same. ``begins``: where its new stores begin."""
 
-    Raises `RebuildError` ``target_exists`` (``target`` is not empty) or ``target_busy`` (another run writes it).
+    keyspace: str
+    topic_id: str
+    base: str = ""
+    begins: Mapping[int, int] = field(default_factory=dict)
+
+
+def read_begun(target: Path) -> Begun | None:
+    """What ``target`` was begun as; None if it is absent or empty.
+
+    Raises `RebuildError` ``target_exists`` if it is something else, ``state_missing`` if that is damaged.
     """
-    target = Path(os.path.abspath(target))
-    with exclusive(target):
+    path = target / STATE_NAME
+    try:
+        fields = json.loads(path.read_bytes())
+        begins = {int(partition): int(offset) for partition, offset in fields["begins"].items()}
+        return Begun(str(fields["keyspace"]), str(fields["topic_id"]), str(fields["base"]), begins)
+    except (FileNotFoundError, NotADirectoryError):
         check_target(target)
+        return None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise RebuildError(
+            f"{path} is damaged", hint="start again in another directory (--to)", code="state_missing"
+        ) from error
+
+
+@contextmanager
+def staged(target: Path, begun: Begun) -> Iterator[Path]:
+    """A new directory that becomes ``target`` if the block ends without an error. The caller holds `exclusive`."""
+    check_target(target)
+    _remove_leftovers(target)
+    staging = target.with_name(f".{target.name}.partial-{secrets.token_hex(4)}")
+    staging.mkdir()
+    try:
+        yield staging
+        write_atomically(staging / STATE_NAME, (json.dumps(asdict(begun), indent=1) + "\n").encode())
+        sync_tree(staging)
+        if target.exists():
+            target.rmdir()
+        staging.rename(target)
+        sync_directory(target.parent)
+    finally:
         _remove_leftovers(target)
-        # a unique name: workers of a killed run may live on for a moment and must not write into it
-        staging = target.with_name(f".{target.name}.partial-{secrets.token_hex(4)}")
-        staging.mkdir()
-        try:
-            yield staging
-            _sync_tree(staging)
-            if target.exists():
-                target.rmdir()
-            staging.rename(target)
-            sync_directory(target.parent)
-        finally:
-            _remove_leftovers(target)
 
 
 def _remove_leftovers(target: Path) -> None:
@@ -136,7 +161,7 @@ def check_target(target: Path) -> None:
     """Raises `RebuildError` ``target_exists`` unless ``target`` is absent or an empty directory."""
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise RebuildError(
-            f"{target} exists and is not an empty directory",
+            f"{target} exists and is neither empty nor a rebuild that could go on",
             hint="give a new directory, or remove it",
             code="target_exists",
         )
@@ -245,6 +270,7 @@ def read_report(directory: Path) -> RebuildReport:
         ) from error
 
 
-def _sync_tree(directory: Path) -> None:
+def sync_tree(directory: Path) -> None:
+    """Makes all names below ``directory`` durable."""
     for parent, _, _ in os.walk(directory):
         sync_directory(Path(parent))

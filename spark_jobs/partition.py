@@ -1,6 +1,6 @@
 """One Spark task: folds the messages of one Kafka partition, in order, into a store directory.
 
-The code needs no Spark: the driver runs it for empty partitions, the tests for all. What is folded is in a memtable: at
+The code needs no Spark, the tests run it without. What is folded is in a memtable: at
 `FoldTask.spill_rows` entries, or `SPILL_BYTES` of messages, RocksDB ingests it with the head as one sorted file. The
 directory is a store that an owner can continue.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
@@ -21,7 +22,8 @@ from consumers.fold.columns import RowEntries
 from consumers.fold.messages import fold_messages
 from consumers.fold.state import PartitionState, head_entries
 from consumers.store.digest import digest_items
-from consumers.store.manifest import Manifest, check_manifest, read_manifest, write_manifest
+from consumers.store.errors import StoreLockedError
+from consumers.store.manifest import Manifest, check_manifest, read_manifest, write_atomically, write_manifest
 from consumers.store.memtable import Memtable
 from consumers.store.rocks import Rocks
 from consumers.store.store import ROCKS_NAME, committed_head, partition_directory
@@ -34,6 +36,11 @@ SPILL_ROWS: Final = 1_000_000
 SPILL_BYTES: Final = 512 << 20
 """Bytes of messages after which it does so too: the memtable keeps them and arrays for
 their rows, also where their keys were changed again."""
+LOCKED_S_MAX: Final = 60.0
+LOCKED_RETRY_S: Final = 0.1
+BEGUN_NAME: Final = "begun.json"
+"""In the store directory of a partition that retention has cut, until it is complete: shard → epoch whose beginning
+was folded."""
 RESULT_SCHEMA: Final = "partition int, summary string, error string"
 _EPOCH_STARTS: Final = headers("EpochStart")
 
@@ -51,14 +58,32 @@ class FoldTask:
     low: dict[int, int]
     start: dict[int, int]
     spill_rows: int = SPILL_ROWS
-    complete: bool = True
-    """Whether a task writes digest and final manifest at its end, or leaves that to a later one."""
     begin: dict[int, int] = field(default_factory=dict)
     """Where new stores begin, by partition; 0 if not given."""
+    end: dict[int, int] = field(default_factory=dict)
+    """Offsets to stop before, by partition; a partition that is not named is folded as far as Spark reads it."""
 
     def open(self, partition: int) -> PartitionFold:
-        """Opens or creates the partition's store; raises `consumers.store.errors.StoreError`."""
-        return PartitionFold(self, partition)
+        """Opens or creates the partition's store; raises `consumers.store.errors.StoreError`.
+
+        Waits for a task of a killed run, or one that Spark gave up: its process may live on for a moment.
+        """
+        deadline = time.monotonic() + LOCKED_S_MAX
+        while True:
+            try:
+                return PartitionFold(self, partition)
+            except StoreLockedError:
+                if time.monotonic() > deadline:
+                    raise
+            time.sleep(LOCKED_RETRY_S)
+
+    def completed(self, partition: int) -> tuple[str | None, str | None]:
+        """Completes the partition's store in a Spark task; its summary, or its error, as JSON."""
+        try:
+            with self.open(partition) as fold:
+                return json.dumps(asdict(fold.finish())), None
+        except FreshetError as failure:
+            return None, error_json(failure)
 
 
 class PartitionFold:
@@ -83,8 +108,8 @@ class PartitionFold:
         self._entries = Memtable()
         self._folded_bytes = 0
         self.state = PartitionState(head, self._lookup)
-        self._begun: dict[str, int] = {shard: lineage.epoch for shard, lineage in head.lineages.items()}
-        self._has_beginning = task.low[partition] == 0 or head.offset > 0
+        self._begun = self._noted_epochs()
+        self._has_beginning = self._begun is None and (task.low[partition] == 0 or head.offset > 0)
         self._files = 0
         self._messages = self._rows = self._dead = 0
 
@@ -109,6 +134,10 @@ class PartitionFold:
                 code="offsets_not_rising",
                 hint="unset minPartitions",
             )
+        end = self._task.end.get(self._partition)
+        if end is not None and offsets and offsets[-1] >= end:
+            count = bisect_left(offsets, end)
+            offsets, values = offsets[:count], values[:count]
         state = self.state
         skip = state.head.offset
         if not self._has_beginning:
@@ -134,7 +163,14 @@ class PartitionFold:
         if self._folded_bytes + self._entries.array_bytes >= SPILL_BYTES:
             self.commit()
 
+    def _noted_epochs(self) -> dict[str, int] | None:
+        """What earlier runs noted in `BEGUN_NAME`; None if there is no such file."""
+        path = self.directory / BEGUN_NAME
+        return json.loads(path.read_bytes()) if path.exists() else None
+
     def _note_epochs(self, values: Iterable[bytes | None]) -> None:
+        if self._begun is None:
+            self._begun = {}
         for value in values:
             if value is not None and value[:HEADER_SIZE] in _EPOCH_STARTS:
                 try:
@@ -150,6 +186,8 @@ class PartitionFold:
         """
         if not self._messages:
             return
+        if not self._has_beginning:  # first: else a run that is killed after the ingest would take the store for whole
+            write_atomically(self.directory / BEGUN_NAME, json.dumps(self._begun or {}).encode())
         self._files += 1
         self._entries.put(head_entries(self.state.head))
         self._rocks.ingest(self._entries, self.directory / f".ingest-{os.getpid()}-{self._files}.sst")
@@ -160,17 +198,18 @@ class PartitionFold:
 
         Raises `RebuildError` ``history_incomplete`` if the topic no longer holds the beginning of a shard's epoch.
         """
-        self._check_beginning()
         head = self.state.head
         self.commit()
         digest, entries = "", 0
         task = self._task
         if complete:
+            self._check_beginning()
             digest, items = digest_items(live_items(head, self._rocks.scan()))
             entries = max(0, items - len(head_entries(head)))  # nothing folded: no head either
             write_manifest(
                 self.directory, Manifest(task.keyspace, self._partition, task.topic_id, head.layout, offset=head.offset)
             )
+            (self.directory / BEGUN_NAME).unlink(missing_ok=True)
         return PartitionSummary(
             partition=self._partition,
             start=task.start[self._partition],
@@ -187,7 +226,8 @@ class PartitionFold:
         if self._has_beginning:
             return
         lineages = self.state.head.lineages
-        lost = [shard for shard, lineage in lineages.items() if self._begun.get(shard) != lineage.epoch]
+        begun = self._begun or {}
+        lost = [shard for shard, lineage in lineages.items() if begun.get(shard) != lineage.epoch]
         if lost or not lineages:
             gone = f"the beginning of {', '.join(sorted(lost))}" if lost else "everything"
             low = self._task.low[self._partition]
@@ -208,10 +248,15 @@ def run_task(task: FoldTask, batches: Iterator[Any]) -> Iterator[Any]:
             return
         partition = summary.partition
     except FreshetError as failure:
-        error = json.dumps({"code": failure.code, "message": str(failure), "hint": failure.hint})
+        error = error_json(failure)
     text = None if summary is None else json.dumps(asdict(summary))
     columns = [pa.array([partition], pa.int32()), pa.array([text], pa.string()), pa.array([error], pa.string())]
     yield pa.RecordBatch.from_arrays(columns, names=["partition", "summary", "error"])
+
+
+def error_json(failure: FreshetError) -> str:
+    """An error as the driver gets it from a task."""
+    return json.dumps({"code": failure.code, "message": str(failure), "hint": failure.hint})
 
 
 def _fold_all(task: FoldTask, batches: Iterator[Any]) -> PartitionSummary | None:
@@ -229,7 +274,7 @@ def _fold_all(task: FoldTask, batches: Iterator[Any]) -> PartitionSummary | None
             offsets = batch.column(1).to_pylist()
             fold.fold(offsets, batch.column(2).to_pylist())
             progress.write_text(str(offsets[-1] + 1))
-        return None if fold is None else fold.finish(complete=task.complete)
+        return None if fold is None else fold.finish(complete=False)
     finally:
         if fold is not None:
             fold.__exit__()

@@ -1,73 +1,64 @@
-"""Rebuild: folds a keyspace's topic anew, up to given offsets, into new store directories.
+"""Rebuild: folds a keyspace's topic anew, up to given offsets, into store directories.
 
-One Spark task reads one Kafka partition from beginning to end, committed transactions only, and folds it with the live
-consumer's fold (`spark_jobs.partition`). Run by ``freshet rebuild`` or ``spark-submit`` (docs/operating/rebuild.md).
+Spark's Structured Streaming replays the topic, committed transactions only. One task reads one Kafka partition and
+folds it with the live consumer's fold (`spark_jobs.partition`). Run by ``freshet rebuild`` or ``spark-submit``
+(docs/operating/rebuild.md).
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import shutil
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from consumers.fold.state import FOLD_VERSION
+from consumers.store.errors import StoreError
 from consumers.store.manifest import read_manifest
 from consumers.store.store import StoreView, partition_directory
 from spark_jobs.beginning import check_beginnings
-from spark_jobs.kafka_options import kafka_options
-from spark_jobs.offsets import Range, choose_range, topic_bounds
+from spark_jobs.offsets import Range, TopicBounds, choose_range, topic_bounds
 from spark_jobs.output import (
+    REPORT_NAME,
+    Begun,
     PartitionSummary,
     RebuildError,
     RebuildReport,
-    check_target,
+    exclusive,
     find_stores,
+    read_begun,
     staged,
+    sync_tree,
     write_report,
 )
-from spark_jobs.partition import (
-    RESULT_SCHEMA,
-    SPILL_ROWS,
-    FoldTask,
-    clear_progress,
-    offsets_reached,
-    run_task,
+from spark_jobs.partition import SPILL_ROWS, FoldTask, clear_progress, offsets_reached
+from spark_jobs.streaming import (
+    OFFSETS_PER_BATCH,
+    Micro,
+    complete_stores,
+    run_tasks,
+    stream_messages,
 )
-from stream.kafka.connection import DEFAULT_PREFIX, KafkaCluster
+from stream.kafka.connection import KafkaCluster
 from stream.kafka.topics import events_topic
-from tokens.errors import FreshetError
 
 PROGRESS_INTERVAL_S: Final = 0.5
 
 Progress = Callable[[int, int], None]
 """Called periodically with the number of offsets read so far and in total."""
 
-READER_OPTIONS: Final = {
-    "failOnDataLoss": "true",
-    "includeHeaders": "false",
-    "kafka.isolation.level": "read_committed",
-    "kafka.max.poll.records": "5000",
-    "kafka.max.partition.fetch.bytes": str(8 << 20),
-    "kafka.receive.buffer.bytes": str(1 << 20),
-}
-"""Never set ``minPartitions`` or ``maxRecordsPerPartition``: they would split a partition over several tasks."""
-
 
 @dataclass(frozen=True, slots=True)
 class RebuildRequest:
     """What to rebuild. ``ends``: partition → next offset (None: all that is committed now).
 
-    ``base`` is a checkpoint or an earlier rebuild of the same topic. Its stores are copied and continued.
+    ``base`` is a checkpoint or an earlier rebuild of the same topic. Its stores are copied and continued. If ``target``
+    is a rebuild already, it is gone on with. ``follow``: go on until KeyboardInterrupt.
     """
 
     keyspace: str
@@ -78,100 +69,159 @@ class RebuildRequest:
     spill_rows: int = SPILL_ROWS
     begins: Mapping[int, int] | None = None
     """Partition → where a new store begins (None: at 0). A store is equal to another only if both began there."""
+    follow: bool = False
+    offsets_per_batch: int = OFFSETS_PER_BATCH
+
+    def begun(self, topic_id: str) -> Begun:
+        """What the target is begun as."""
+        base = "" if self.base is None else os.path.abspath(self.base)
+        begins = {partition: offset for partition, offset in (self.begins or {}).items() if offset}
+        return Begun(self.keyspace, topic_id, base, begins)
 
 
-def prepare(request: RebuildRequest) -> tuple[Range, dict[int, Path]]:
-    """The range to read and the stores to continue, checked without Spark. Raises as `rebuild` does."""
-    check_target(request.target)
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What a run reads, the stores that it copies first, and whether it goes on with its target."""
+
+    chosen: Range
+    begun: Begun
+    bases: dict[int, Path]
+    goes_on: bool
+
+
+def prepare(request: RebuildRequest) -> Prepared:
+    """Checks a request without Spark. Raises as `rebuild` does."""
+    found = read_begun(request.target)
     bounds = topic_bounds(request.kafka, events_topic(request.kafka, request.keyspace))
-    bases = {} if request.base is None else find_stores(request.base, request.keyspace)
-    starts = checkpoint_offsets(bases) if bases else request.begins if any((request.begins or {}).values()) else None
-    return choose_range(bounds, request.ends, starts), bases
+    begun = request.begun(bounds.topic_id)
+    bases: dict[int, Path] = {}
+    starts: Mapping[int, int] | None = begun.begins or None
+    if starts is not None:
+        starts = bounds.low | dict(begun.begins)
+    if found is not None:
+        _check_same(request.target, found, begun)
+        starts = _reached(request.target, begun, bounds)
+    elif request.base is not None:
+        bases = find_stores(request.base, request.keyspace)
+        starts = checkpoint_offsets(bases)
+    return Prepared(choose_range(bounds, request.ends, starts), begun, bases, found is not None)
+
+
+def _check_same(target: Path, found: Begun, wanted: Begun) -> None:
+    if found == wanted:
+        return
+    same_topic = (found.keyspace, found.topic_id) == (wanted.keyspace, wanted.topic_id)
+    raise RebuildError(
+        f"{target} was begun from base {found.base or 'none'} at {found.begins or 0}: this run is of another"
+        if same_topic
+        else f"{target} is of {found.keyspace}, topic id {found.topic_id}, not of {wanted.keyspace}, {wanted.topic_id}",
+        hint="start again in another directory (--to)",
+        code="state_missing",
+    )
+
+
+def _reached(target: Path, begun: Begun, bounds: TopicBounds) -> dict[int, int]:
+    """Partition → offset at which the rebuild in ``target`` goes on."""
+    reached: dict[int, int] = {}
+    for partition, low in bounds.low.items():
+        directory = partition_directory(target, begun.keyspace, partition)
+        offset = 0
+        try:
+            if read_manifest(directory) is not None:  # it is written when RocksDB is there
+                with StoreView(directory) as view:
+                    offset = view.head.offset
+        except StoreError as error:
+            raise RebuildError(
+                f"the store in {directory} can't be read: {error}",
+                hint="remove it, to have it folded from the beginning, or start again in another directory (--to)",
+                code="state_missing",
+            ) from error
+        reached[partition] = offset or begun.begins.get(partition, low)
+    return reached
 
 
 def check_request(request: RebuildRequest) -> None:
     """Checks a request before a JVM is started. Raises as `prepare` and `check_beginnings` do."""
-    chosen, bases = prepare(request)
-    if not bases and not any((request.begins or {}).values()):
-        check_beginnings(request.kafka, chosen)
+    prepared = prepare(request)
+    if not prepared.goes_on and not prepared.bases and not prepared.begun.begins:
+        check_beginnings(request.kafka, prepared.chosen)
 
 
 def rebuild(session: Any, request: RebuildRequest, *, progress: Progress | None = None) -> RebuildReport:
-    """Folds the topic into ``request.target``, which appears complete or not at all.
+    """Folds the topic into ``request.target``; ``rebuild.json`` is there iff this ended well.
 
     Raises `OffsetsError`, `RebuildError`, `consumers.store.errors.StoreError`.
     """
-    chosen, bases = prepare(request)
-    with staged(request.target) as root:
-        _copy_stores(bases, request.keyspace, root)
-        task = FoldTask(request.keyspace, chosen.topic_id, str(root), chosen.low, chosen.start, request.spill_rows)
-        task = replace(task, begin=dict(request.begins or {}))
+    root = Path(os.path.abspath(request.target))
+    with exclusive(root):
+        prepared = prepare(request)
+        chosen, begun = prepared.chosen, prepared.begun
+        if not prepared.goes_on:
+            with staged(root, begun) as staging:
+                _copy_stores(prepared.bases, request.keyspace, staging)
+        (root / REPORT_NAME).unlink(missing_ok=True)
+        clear_progress(root)
+        ends = {} if request.follow else chosen.end
+        task = FoldTask(
+            request.keyspace,
+            chosen.topic_id,
+            str(root),
+            chosen.low,
+            chosen.start,
+            request.spill_rows,
+            dict(begun.begins),
+            ends,
+        )
         started = time.monotonic()
-        with progress_reported(root, chosen, progress):
-            summaries = _run(session, task, request.kafka, chosen)
-        seconds = time.monotonic() - started
+        with progress_reported(root, chosen, None if request.follow else progress):
+            folded = _fold(session, request, task, chosen, progress)
+            completed = complete_stores(session, task)
+        seconds = round(time.monotonic() - started, 3)
+        summaries = tuple(_add(folded.get(each), completed[each]) for each in sorted(completed))
+        reached = {each.partition: each.offset for each in summaries} if request.follow else chosen.end
         report = RebuildReport(
-            request.keyspace, chosen.topic, chosen.topic_id, FOLD_VERSION, chosen.end, summaries, round(seconds, 3)
+            request.keyspace, chosen.topic, chosen.topic_id, FOLD_VERSION, reached, summaries, seconds
         )
         clear_progress(root)
+        sync_tree(root)
         write_report(root, report)
     return report
 
 
-def _run(session: Any, task: FoldTask, kafka: KafkaCluster, chosen: Range) -> tuple[PartitionSummary, ...]:
-    found: dict[int, PartitionSummary] = {}
-    if chosen.messages:
-        messages = (
-            session.read.format("kafka")
-            .options(**READER_OPTIONS)
-            .options(**kafka_options(kafka))
-            .option("assign", json.dumps({chosen.topic: sorted(chosen.end)}))
-            .option("startingOffsets", offsets_json(chosen.topic, chosen.start))
-            .option("endingOffsets", offsets_json(chosen.topic, chosen.end))
-            .load()
-        )
-        found = run_tasks(messages, task)
-    # Spark makes no task for an empty range, and a task without messages does not know its partition
-    for partition in chosen.end.keys() - found.keys():
-        with task.open(partition) as fold:
-            found[partition] = fold.finish()
-    return tuple(found[partition] for partition in sorted(found))
+def _fold(
+    session: Any, request: RebuildRequest, task: FoldTask, chosen: Range, progress: Progress | None
+) -> dict[int, PartitionSummary]:
+    """Folds micro-batch after micro-batch; partition → total of its tasks."""
+    folded: dict[int, PartitionSummary] = {}
+
+    def fold(messages: Any, _: int) -> None:
+        for partition, summary in run_tasks(messages, task).items():
+            folded[partition] = _add(folded.get(partition), summary)
+        if request.follow and progress is not None:
+            done = sum(each.messages for each in folded.values())
+            progress(done, done)
+
+    if chosen.messages or request.follow:
+        messages = stream_messages(session, request.kafka, chosen, request.offsets_per_batch)
+        Micro(chosen, Path(task.root), fold, follow=request.follow).run(messages)
+    return folded
 
 
-def run_tasks(messages: Any, task: FoldTask) -> dict[int, PartitionSummary]:
-    """Runs the tasks over a data frame of the Kafka source; partition → summary.
-
-    Raises `RebuildError`, with a failed task's code or if Spark failed.
-    """
-    from pyspark.errors import PySparkException
-
-    columns = messages.select("partition", "offset", "value")
-    try:
-        rows = columns.mapInArrow(partial(run_task, task), RESULT_SCHEMA).collect()
-    except PySparkException as error:
-        raise spark_failed(error) from error
-    except Exception as error:
-        if type(error).__name__ != "Py4JJavaError":
-            raise
-        raise spark_failed(error) from error
-    for row in rows:
-        if row.error is not None:
-            failure = json.loads(row.error)
-            raise RebuildError(failure["message"], hint=failure["hint"], code=failure["code"])
-    return {row.partition: PartitionSummary(**json.loads(row.summary)) for row in rows}
-
-
-def spark_failed(error: Exception) -> RebuildError:
-    """Spark's error in one line: the innermost cause."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    causes = [line for line in lines if line.startswith("Caused by: ")]
-    cause = causes[-1].removeprefix("Caused by: ") if causes else (lines or [type(error).__name__])[0]
-    return RebuildError(f"Spark failed: {cause[:400]}", hint="look at Spark's log (--spark-log)")
-
-
-def offsets_json(topic: str, offsets: Mapping[int, int]) -> str:
-    """Offsets in the JSON form that Spark's Kafka source takes."""
-    return json.dumps({topic: {str(partition): offset for partition, offset in sorted(offsets.items())}})
+def _add(before: PartitionSummary | None, now: PartitionSummary) -> PartitionSummary:
+    """The total of two tasks of a partition, one after the other."""
+    if before is None:
+        return now
+    return PartitionSummary(
+        partition=now.partition,
+        start=before.start,
+        offset=now.offset,
+        messages=before.messages + now.messages,
+        rows=before.rows + now.rows,
+        dead_letters=before.dead_letters + now.dead_letters,
+        entries=now.entries,
+        digest=now.digest,
+        seconds=round(before.seconds + now.seconds, 3),
+    )
 
 
 def checkpoint_offsets(stores: Mapping[int, Path]) -> dict[int, int]:
@@ -245,36 +295,7 @@ def progress_reported(root: Path, chosen: Range, progress: Progress | None) -> I
         thread.join()
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """``spark-submit spark_jobs/rebuild.py``: prints the report as JSON, or an error and exit code 1."""
-    from spark_jobs.offsets import parse_offsets
-    from spark_jobs.session import spark_session
-
-    parser = argparse.ArgumentParser(description="Fold a keyspace's topic anew, up to given offsets.")
-    parser.add_argument("--keyspace", required=True)
-    parser.add_argument("--bootstrap", required=True, help="Kafka, as host:port")
-    parser.add_argument("--prefix", default=DEFAULT_PREFIX, help="kafka.prefix of the installation")
-    parser.add_argument("--to", required=True, type=Path, help="a directory that all executors and the driver share")
-    parser.add_argument("--to-checkpoint", type=Path, help="stop at the offsets of this checkpoint")
-    parser.add_argument("--offsets", help='stop at these offsets: {"0": 17, ...}')
-    parser.add_argument("--base", type=Path, help="continue this checkpoint or rebuild")
-    given = parser.parse_args(arguments)
-    try:
-        ends = None if given.offsets is None else parse_offsets(given.offsets)
-        if given.to_checkpoint is not None:
-            ends = checkpoint_offsets(find_stores(given.to_checkpoint, given.keyspace))
-        request = RebuildRequest(
-            given.keyspace, KafkaCluster(given.bootstrap, prefix=given.prefix), given.to, ends, given.base
-        )
-        check_request(request)
-        with spark_session(f"freshet rebuild {given.keyspace}") as session:
-            report = rebuild(session, request)
-    except FreshetError as error:
-        print(f"error[{error.code}]: {error}\nhint: {error.hint}", file=sys.stderr)
-        return 1
-    print(json.dumps({"directory": str(given.to), **report.as_json()}))
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    from spark_jobs.submitted import main
+
+    main("rebuild")

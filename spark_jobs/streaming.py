@@ -1,196 +1,181 @@
-"""The rebuild as Structured Streaming: continues where the last run ended, up to what is committed now, and stops.
+"""The Structured Streaming query of a rebuild: it gives each micro-batch to the tasks that fold it.
 
-The partitions' stores carry the state from one micro-batch to the next; each commits its offset with its entries. So a
-micro-batch that Spark repeats, after a kill between our commit and Spark's, changes nothing. ``DIR/rebuild.json``
-exists iff the last run was completed.
+The partitions' stores carry the state from one micro-batch to the next, and commit their offsets with their entries.
+So they decide where a run begins, not Spark: each run is a new query from the stores' offsets, with a checkpoint of its
+own that nobody needs afterwards. A micro-batch or task that Spark repeats finds its messages folded, and skips them.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+import secrets
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from consumers.fold.state import FOLD_VERSION
-from consumers.store.errors import StoreError
-from consumers.store.manifest import write_atomically
-from consumers.store.store import StoreView, partition_directory
 from spark_jobs.kafka_options import kafka_options
-from spark_jobs.offsets import Range, TopicBounds, topic_bounds
-from spark_jobs.output import REPORT_NAME, PartitionSummary, RebuildError, RebuildReport, exclusive, write_report
-from spark_jobs.partition import SPILL_ROWS, FoldTask, clear_progress
-from spark_jobs.rebuild import READER_OPTIONS, Progress, offsets_json, progress_reported, run_tasks, spark_failed
+from spark_jobs.offsets import Range, offsets_json
+from spark_jobs.output import PartitionSummary, RebuildError
+from spark_jobs.partition import RESULT_SCHEMA, FoldTask, run_task
 from stream.kafka.connection import KafkaCluster
-from stream.kafka.topics import events_topic
 from tokens.errors import FreshetError
 
-CHECKPOINT_NAME: Final = "spark-checkpoint"
-STATE_NAME: Final = "streaming.json"
-OFFSETS_PER_BATCH: Final = 1_000_000
+OFFSETS_PER_BATCH: Final = 10_000_000
+"""Of one micro-batch. What is folded becomes durable earlier, whenever a task spills."""
+FOLLOW_INTERVAL: Final = "1 second"
+"""How often a query that follows the topic looks for new messages."""
+POLL_S: Final = 0.2
+CHECKPOINT_PREFIX: Final = ".spark-"
+
+READER_OPTIONS: Final = {
+    "failOnDataLoss": "true",
+    "includeHeaders": "false",
+    "kafka.isolation.level": "read_committed",
+    "kafka.max.poll.records": "5000",
+    "kafka.max.partition.fetch.bytes": str(8 << 20),
+    "kafka.receive.buffer.bytes": str(1 << 20),
+}
+"""Never set ``minPartitions`` or ``maxRecordsPerPartition``: they would split a partition over several tasks."""
 
 
-@dataclass(frozen=True, slots=True)
-class StreamingRequest:
-    """What to rebuild. The first run creates ``target``, later ones continue it."""
-
-    keyspace: str
-    kafka: KafkaCluster
-    target: Path
-    offsets_per_batch: int = OFFSETS_PER_BATCH
-    spill_rows: int = SPILL_ROWS
-
-
-def rebuild_streaming(session: Any, request: StreamingRequest, *, progress: Progress | None = None) -> RebuildReport:
-    """Folds what is new in the topic into ``request.target``.
-
-    Raises `OffsetsError`, `consumers.store.errors.StoreError`, `RebuildError` (``state_missing``: a store is missing,
-    or behind Spark's checkpoint).
-    """
-    topic = events_topic(request.kafka, request.keyspace)
-    bounds = topic_bounds(request.kafka, topic)
-    root = Path(os.path.abspath(request.target))
-    with exclusive(root):
-        started_from = _resume(root, request.keyspace, bounds)
-        (root / REPORT_NAME).unlink(missing_ok=True)
-        clear_progress(root)
-        task = FoldTask(
-            request.keyspace, bounds.topic_id, str(root), bounds.low, started_from, request.spill_rows, complete=False
-        )
-        started = time.monotonic()
-        with progress_reported(root, Range(topic, bounds.topic_id, bounds.low, started_from, bounds.end), progress):
-            folded = _follow(session, request, task)
-        summaries = _complete(task, folded)
-        ends = {summary.partition: summary.offset for summary in summaries}
-        seconds = round(time.monotonic() - started, 3)
-        report = RebuildReport(request.keyspace, topic, bounds.topic_id, FOLD_VERSION, ends, summaries, seconds)
-        clear_progress(root)
-        write_report(root, report)
-    return report
-
-
-def _follow(session: Any, request: StreamingRequest, task: FoldTask) -> dict[int, PartitionSummary]:
-    """Runs the query to its end; partition → total of its micro-batches."""
-    from pyspark.errors import PySparkException
-
-    folded: dict[int, PartitionSummary] = {}
-    failures: list[FreshetError] = []
-
-    def fold_batch(messages: Any, _: int) -> None:
-        try:
-            for partition, summary in run_tasks(messages, task).items():
-                folded[partition] = _add_summaries(folded.get(partition), summary)
-            _save_offsets(Path(task.root), task, {partition: summary.offset for partition, summary in folded.items()})
-        except FreshetError as failure:
-            failures.append(failure)  # Spark turns it into a traceback
-            raise
-
-    topic = events_topic(request.kafka, request.keyspace)
-    query = (
+def stream_messages(session: Any, kafka: KafkaCluster, chosen: Range, offsets_per_batch: int) -> Any:
+    """The topic's committed messages from ``chosen.start`` on, as a streaming data frame of the Kafka source."""
+    return (
         session.readStream.format("kafka")
         .options(**READER_OPTIONS)
-        .options(**kafka_options(request.kafka))
-        .option("assign", json.dumps({topic: sorted(task.low)}))
-        .option("startingOffsets", offsets_json(topic, task.low))
-        .option("maxOffsetsPerTrigger", request.offsets_per_batch)
+        .options(**kafka_options(kafka))
+        .option("assign", json.dumps({chosen.topic: sorted(chosen.end)}))
+        .option("startingOffsets", offsets_json(chosen.topic, chosen.start))
+        .option("maxOffsetsPerTrigger", offsets_per_batch)
         .load()
-        .writeStream.foreachBatch(fold_batch)
-        .option("checkpointLocation", str(Path(task.root) / CHECKPOINT_NAME))
-        .trigger(availableNow=True)
-        .start()
     )
+
+
+class Micro:
+    """Runs a streaming query whose micro-batches a function handles, up to the ends of a range.
+
+    ``handle`` gets the data frame of a micro-batch and its number; it ignores what is at or beyond ``chosen.end``.
+    ``follow``: without an end, until KeyboardInterrupt, which ends the query between two micro-batches.
+    """
+
+    def __init__(self, chosen: Range, root: Path, handle: Callable[[Any, int], None], *, follow: bool = False) -> None:
+        self._chosen = chosen
+        self._follow = follow
+        self._root = root
+        self._handle = handle
+        self._query: Any = None
+        self._failures: list[FreshetError] = []
+        self._stopping = False
+        self._handling = threading.Lock()
+
+    def run(self, messages: Any) -> None:
+        """Runs the query over ``messages``.
+
+        Raises the `FreshetError` of a micro-batch, or `RebuildError` if Spark failed.
+        """
+        from pyspark.errors import PySparkException
+
+        remove_checkpoints(self._root)
+        checkpoint = self._root / f"{CHECKPOINT_PREFIX}{secrets.token_hex(4)}"
+        trigger = {"processingTime": FOLLOW_INTERVAL} if self._follow else {"availableNow": True}
+        writer = messages.writeStream.foreachBatch(self._handled)
+        try:
+            self._query = writer.option("checkpointLocation", checkpoint.as_uri()).trigger(**trigger).start()
+            while not self._query.awaitTermination(POLL_S):
+                if self._is_at_end():
+                    break
+        except PySparkException as error:
+            raise (self._failures[0] if self._failures else spark_failed(error)) from error
+        except KeyboardInterrupt:
+            if not self._follow:
+                raise
+        finally:
+            self._stop()
+        remove_checkpoints(self._root)
+
+    def _handled(self, messages: Any, number: int) -> None:
+        with self._handling:
+            if self._stopping or self._is_at_end():
+                return  # the ends are reached, though the topic goes on
+            try:
+                self._handle(messages, number)
+            except FreshetError as failure:
+                self._failures.append(failure)  # Spark turns it into a traceback
+                raise
+
+    def _stop(self) -> None:
+        self._stopping = True
+        if self._query is not None:
+            if self._follow:
+                with self._handling:
+                    pass  # what the micro-batch folds is kept
+            self._query.stop()
+
+    def _is_at_end(self) -> bool:
+        """Whether the micro-batches so far reached the end of each partition. Control records count in Spark too."""
+        progress = None if self._follow or self._query is None else self._query.lastProgress
+        if progress is None:
+            return False
+        reached = json.loads(progress.sources[0].endOffset or "{}").get(self._chosen.topic, {})
+        return all(reached.get(str(partition), -1) >= end for partition, end in self._chosen.end.items())
+
+
+def remove_checkpoints(root: Path) -> None:
+    """Removes what the queries of this and of killed runs left in ``root``."""
+    for leftover in root.glob(f"{CHECKPOINT_PREFIX}*"):
+        shutil.rmtree(leftover, ignore_errors=True)
+
+
+def run_tasks(messages: Any, task: FoldTask) -> dict[int, PartitionSummary]:
+    """Runs the fold's tasks over a data frame of the Kafka source; partition → summary. Raises as `answers`."""
+    found = answers(messages, partial(run_task, task))
+    return {partition: PartitionSummary(**json.loads(answer)) for partition, answer in found.items()}
+
+
+def answers(messages: Any, task: Callable[[Iterator[Any]], Iterator[Any]]) -> dict[int, str]:
+    """Runs a task for each partition of a data frame of the Kafka source; partition → what it answered, as JSON.
+
+    Raises `RebuildError`, with a failed task's code or if Spark failed.
+    """
+    from pyspark.errors import PySparkException
+
+    columns = messages.select("partition", "offset", "value")
     try:
-        query.awaitTermination()
+        rows = columns.mapInArrow(task, RESULT_SCHEMA).collect()
     except PySparkException as error:
-        raise (failures[0] if failures else spark_failed(error)) from error
-    finally:
-        query.stop()
-    return folded
+        raise spark_failed(error) from error
+    return {row.partition: answer_of(row.summary, row.error) for row in rows}
 
 
-def _add_summaries(before: PartitionSummary | None, now: PartitionSummary) -> PartitionSummary:
-    if before is None:
-        return now
-    return PartitionSummary(
-        partition=now.partition,
-        start=before.start,
-        offset=now.offset,
-        messages=before.messages + now.messages,
-        rows=before.rows + now.rows,
-        dead_letters=before.dead_letters + now.dead_letters,
-        entries=now.entries,
-        digest=now.digest,
-        seconds=round(before.seconds + now.seconds, 3),
-    )
-
-
-def _complete(task: FoldTask, folded: Mapping[int, PartitionSummary]) -> tuple[PartitionSummary, ...]:
-    """Writes each store's final manifest and digest; a partition without messages gets an empty store."""
-    summaries: list[PartitionSummary] = []
-    for partition in sorted(task.low):
-        with task.open(partition) as fold:
-            summaries.append(_add_summaries(folded.get(partition), fold.finish(complete=True)))
-    return tuple(summaries)
-
-
-def _resume(root: Path, keyspace: str, bounds: TopicBounds) -> dict[int, int]:
-    """Partition → offset to start from; raises `RebuildError` if the directory can't be continued."""
-    path = root / STATE_NAME
-    if not path.exists():
-        if root.exists() and (not root.is_dir() or any(root.iterdir())):
-            raise RebuildError(
-                f"{root} exists and is not a streaming rebuild",
-                hint="give another directory with --to",
-                code="target_exists",
-            )
-        root.mkdir(exist_ok=True)
-        _write_state(root, keyspace, bounds.topic_id, {})
-        return dict(bounds.low)
+def complete_stores(session: Any, task: FoldTask) -> dict[int, PartitionSummary]:
+    """Completes the stores, side by side; partition → summary with digest. Raises as `run_tasks`."""
+    partitions = sorted(task.low)
     try:
-        state = json.loads(path.read_bytes())
-        same = (state["keyspace"], state["topic_id"]) == (keyspace, bounds.topic_id)
-        noted = {int(partition): int(offset) for partition, offset in state["offsets"].items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise RebuildError(
-            f"{path} is damaged", hint="start again in another directory (--to)", code="state_missing"
-        ) from error
-    if not same:
-        raise RebuildError(
-            f"{root} is of {state['keyspace']}, topic id {state['topic_id']}; the topic's id is now {bounds.topic_id}",
-            hint="the topic was created anew: start again in another directory (--to)",
-            code="state_missing",
-        )
-    return dict(bounds.low) | {each: _stored_offset(root, keyspace, each, offset) for each, offset in noted.items()}
+        found = session.sparkContext.parallelize(partitions, len(partitions)).map(task.completed).collect()
+    except Exception as error:
+        if type(error).__name__ != "Py4JJavaError":
+            raise
+        raise spark_failed(error) from error
+    return {
+        partition: PartitionSummary(**json.loads(answer_of(*answer)))
+        for partition, answer in zip(partitions, found, strict=True)
+    }
 
 
-def _stored_offset(root: Path, keyspace: str, partition: int, offset: int) -> int:
-    """The store's offset. Raises `RebuildError` if it is below ``offset``, recorded after the last micro-batch."""
-    directory = partition_directory(root, keyspace, partition)
-    hint = "Spark's checkpoint would skip what is missing: start again in another directory (--to)"
-    try:
-        with StoreView(directory) as view:
-            found = view.head.offset
-    except StoreError as error:
-        raise RebuildError(
-            f"the store in {directory} can't be read: {error}", hint=hint, code="state_missing"
-        ) from error
-    if found < offset:
-        raise RebuildError(
-            f"the store in {directory} ends at offset {found}, but {offset} had been folded",
-            hint=hint,
-            code="state_missing",
-        )
-    return found
+def answer_of(answer: str | None, error: str | None) -> str:
+    """What a task answered. Raises `RebuildError` with its error."""
+    if error is not None:
+        failure = json.loads(error)
+        raise RebuildError(failure["message"], hint=failure["hint"], code=failure["code"])
+    return answer or ""
 
 
-def _save_offsets(root: Path, task: FoldTask, offsets: dict[int, int]) -> None:
-    noted = json.loads((root / STATE_NAME).read_bytes())["offsets"]
-    _write_state(root, task.keyspace, task.topic_id, noted | {str(each): at for each, at in offsets.items()})
-
-
-def _write_state(root: Path, keyspace: str, topic_id: str, offsets: Mapping[Any, int]) -> None:
-    fields = {"keyspace": keyspace, "topic_id": topic_id, "offsets": {str(each): at for each, at in offsets.items()}}
-    write_atomically(root / STATE_NAME, (json.dumps(fields, indent=1) + "\n").encode())
+def spark_failed(error: Exception) -> RebuildError:
+    """Spark's error in one line: the innermost cause."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    causes = [line for line in lines if line.startswith("Caused by: ")]
+    cause = causes[-1].removeprefix("Caused by: ") if causes else (lines or [type(error).__name__])[0]
+    return RebuildError(f"Spark failed: {cause[:400]}", hint="look at Spark's log (--spark-log); run it again to go on")

@@ -167,3 +167,9 @@ def checkpoint_owners(
                 code="checkpoint_missing",
             )
     return found
+
+
+if __name__ == "__main__":
+    from spark_jobs.submitted import main
+
+    main("verify")

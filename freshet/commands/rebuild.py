@@ -34,7 +34,9 @@ AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.
 
 def command(
     keyspace: Annotated[str, typer.Option(help="The keyspace to rebuild.")],
-    to: Annotated[Path, typer.Option(help="Directory for the stores; must not exist yet.", metavar="DIR")],
+    to: Annotated[
+        Path, typer.Option(help="Directory for the stores: a new one, or a rebuild to go on with.", metavar="DIR")
+    ],
     bootstrap: Bootstrap = None,
     to_checkpoint: Annotated[
         Path | None, typer.Option(help="Stop at the offsets of this checkpoint of the owners.", metavar="DIR")
@@ -44,39 +46,31 @@ def command(
         Path | None,
         typer.Option(help="Start from this checkpoint or rebuild instead of the topic's start.", metavar="DIR"),
     ] = None,
-    streaming: Annotated[
-        bool, typer.Option("--streaming", help="Structured Streaming: continue --to from where the last run ended.")
-    ] = False,
+    follow: Annotated[bool, typer.Option("--follow", help="Go on with what is new, until Ctrl-C or SIGTERM.")] = False,
     master: Master = "local[*]",
     driver_memory: DriverMemory = "1g",
     spark_log: SparkLog = None,
     as_json: AsJson = False,
 ) -> None:
-    """Fold a keyspace's topic anew with Spark, into stores beside the live ones (docs/operating/rebuild.md)."""
+    """Fold a keyspace's topic anew with Spark, into stores beside the live ones (docs/operating/rebuild.md).
+
+    A run that was stopped or killed is gone on with by the same command."""
     from spark_jobs.output import find_stores
     from spark_jobs.rebuild import RebuildRequest, checkpoint_begins, checkpoint_offsets
-    from spark_jobs.streaming import StreamingRequest, rebuild_streaming
 
     if sum(given is not None for given in (to_checkpoint, offsets)) > 1:
         raise typer.BadParameter("give --to-checkpoint or --offsets, not both")
-    if streaming and (to_checkpoint or offsets or base):
-        raise typer.BadParameter(
-            "--streaming takes no --to-checkpoint, --offsets or --base: it ends at what is committed now"
-        )
+    if follow and (to_checkpoint or offsets):
+        raise typer.BadParameter("--follow has no end: it takes no --to-checkpoint or --offsets")
     settings = load_settings(flags={"kafka": {"bootstrap": bootstrap}})
     kafka = settings.kafka.cluster
     ends = ends_from(keyspace, to_checkpoint, offsets, find_stores, checkpoint_offsets)
     begins = checkpoint_begins(find_stores(to_checkpoint, keyspace)) if to_checkpoint is not None else None
     spark = spark_settings(master, driver_memory, spark_log)
     with explain_unknown_keyspace(settings, keyspace), shown_progress("rebuild", quiet=as_json) as progress:
-        if streaming:
-            from spark_jobs.session import spark_session
-
-            request = StreamingRequest(keyspace, kafka, to)
-            with spark_session(f"freshet rebuild {keyspace}", spark) as session:
-                report = rebuild_streaming(session, request, progress=progress)
-        else:
-            report = run_rebuild(RebuildRequest(keyspace, kafka, to, ends, base, begins=begins), spark, progress)
+        report = run_rebuild(
+            RebuildRequest(keyspace, kafka, to, ends, base, begins=begins, follow=follow), spark, progress
+        )
     if as_json:
         typer.echo(json.dumps({"directory": str(to), **report.as_json()}))
     else:
@@ -84,7 +78,7 @@ def command(
 
 
 def run_rebuild(request: RebuildRequest, spark: SparkSettings, progress: Progress | None) -> RebuildReport:
-    """A batch rebuild in a Spark session of its own."""
+    """A rebuild in a Spark session of its own."""
     from spark_jobs.rebuild import check_request, rebuild
     from spark_jobs.session import spark_session
 

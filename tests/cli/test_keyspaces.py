@@ -56,7 +56,7 @@ def test_a_source_without_any_settings_says_how_to_begin(capsys: pytest.CaptureF
         ["inspect", "shpo", "shop.accounts", "7"],
         ["verify", "--keyspace", "shpo"],
         ["rebuild", "--keyspace", "shpo", "--to", "stores"],
-        ["rebuild", "--keyspace", "shpo", "--to", "stores", "--streaming"],
+        ["rebuild", "--keyspace", "shpo", "--to", "stores", "--follow"],
         ["dlq", "list", "shpo"],
         ["dlq", "show", "shpo", "freshet.shpo.events/0/1"],
         ["dlq", "retry", "shpo"],

@@ -28,12 +28,13 @@ FRESHET = [sys.executable, "-c", "from freshet.cli import main; main()"]
 
 
 @contextmanager
-def consuming(filled: TestTopic, data_dir: Path) -> Iterator[None]:
-    """``freshet consume`` in a process of its own, ready."""
+def consuming(filled: TestTopic, data_dir: Path, config: Path | None = None) -> Iterator[None]:
+    """``freshet consume`` in a process of its own, ready; with the settings file ``config``, if one is given."""
     arguments = ["--keyspace", filled.keyspace, "--bootstrap", filled.kafka.bootstrap, "--data-dir", str(data_dir)]
     log = data_dir.with_suffix(".log")
     with log.open("wb") as output:
-        command = [*FRESHET, "--log-format", "json", "consume", *arguments, "--group", filled.keyspace]
+        first = [] if config is None else ["--config", str(config)]
+        command = [*FRESHET, *first, "--log-format", "json", "consume", *arguments, "--group", filled.keyspace]
         process = subprocess.Popen(command, stdout=output, stderr=output)
     try:
         deadline = time.monotonic() + PATIENCE_S

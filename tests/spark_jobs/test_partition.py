@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,36 @@ from consumers.store.manifest import read_manifest
 from consumers.store.rocks import Rocks
 from consumers.store.store import PartitionStore, partition_directory
 from spark_jobs.output import RebuildError, _locked, exclusive
-from spark_jobs.partition import FoldTask, run_task
+from spark_jobs.partition import BEGUN_NAME, FoldTask, run_task
 from tests.spark_jobs.topics import Items, history, items_of
 
 
 def task(root: Path, spill_rows: int = 1_000_000, low: int = 0, **more: Any) -> FoldTask:
     """A task for partition 0 of a topic with id ``t1``."""
     return FoldTask("shop", "t1", str(root), {0: low}, {0: low}, spill_rows, **more)
+
+
+def test_a_task_stops_before_the_end_that_was_asked_for(tmp_path: Path) -> None:
+    """What lies beyond a named end is left out, also within a batch of Spark's."""
+    messages = history()
+    with task(tmp_path / "out", end={0: 23}).open(0) as fold:
+        fold.fold(range(20), messages[:20])
+        fold.fold(range(20, len(messages)), messages[20:])
+        assert fold.finish().offset == 23
+    with task(tmp_path / "out", end={0: 23}).open(0) as fold:
+        fold.fold(range(23, len(messages)), messages[23:])
+        assert fold.finish().messages == 0
+    assert items_of(partition_directory(tmp_path / "out", "shop", 0)) == live_items(tmp_path / "live", messages[:23])
+
+
+def test_a_task_waits_for_one_whose_process_lives_on(tmp_path: Path) -> None:
+    """A killed driver's task may have the store open for a moment when the next run opens it."""
+    first = task(tmp_path).open(0)
+    timer = threading.Timer(0.3, first.__exit__)
+    timer.start()
+    with task(tmp_path).open(0) as second:
+        assert not timer.is_alive() or timer.finished.is_set()
+        assert second.finish().messages == 0
 
 
 def live_items(directory: Path, messages: list[bytes | None]) -> Items:
@@ -144,9 +168,24 @@ def test_a_cut_history_is_refused_unless_the_epochs_start_is_inside(tmp_path: Pa
         with pytest.raises(RebuildError) as refused:
             fold.finish()
     assert refused.value.code == "history_incomplete"
+    with task(tmp_path / "cut", low=1).open(0) as fold, pytest.raises(RebuildError) as again:
+        fold.finish()
+    assert again.value.code == "history_incomplete", "also when it goes on with what is durable"
     with task(tmp_path / "whole", low=7).open(0) as fold:
         fold.fold(range(7, 7 + len(messages)), messages)
         assert fold.finish().offset == 7 + len(messages)
+
+
+def test_the_epochs_start_of_a_cut_history_is_remembered_from_one_task_to_the_next(tmp_path: Path) -> None:
+    """Micro-batches and killed tasks do not matter for what counts as whole."""
+    messages = history()
+    for at in (0, 20):
+        with task(tmp_path, 3, low=7).open(0) as fold:
+            fold.fold(range(7, 27 + at), messages[: 20 + at])
+            fold.finish(complete=False)
+    with task(tmp_path, low=7).open(0) as fold:
+        assert fold.finish().offset == 47
+    assert not (partition_directory(tmp_path, "shop", 0) / BEGUN_NAME).exists()
 
 
 def test_a_partition_with_nothing_left_in_it_is_refused(tmp_path: Path) -> None:

@@ -1,10 +1,9 @@
-"""The batch rebuild on a real Kafka and a real Spark."""
+"""The rebuild on a real Kafka and a real Spark."""
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -23,7 +22,7 @@ from consumers.store.store import partition_directory
 from freshet.local.artifacts import jars
 from spark_jobs.offsets import OffsetsError
 from spark_jobs.output import RebuildError, find_stores, read_report
-from spark_jobs.rebuild import RebuildRequest, prepare, rebuild
+from spark_jobs.rebuild import RebuildRequest, checkpoint_offsets, prepare, rebuild
 from spark_jobs.verify import verify_stores
 from stream.kafka.connection import client_settings
 from stream.kafka.topics import TopicError
@@ -87,14 +86,17 @@ def test_a_rebuild_from_a_base_equals_one_from_the_start(spark: Any, topic: Topi
 
 
 def test_a_cut_topic_is_refused_and_leaves_nothing(spark: Any, topic: Topics, tmp_path: Path) -> None:
-    """If retention removed the beginning, the rebuild fails with its code and leaves no directory."""
+    """If retention removed the beginning, the rebuild fails with its code; what it leaves is no rebuild."""
     filled = topic(1)
     filled.write(0, history())
     filled.delete_before(0, 5)
     with pytest.raises(RebuildError, match="offset 5 only") as refused:
         rebuild(spark, RebuildRequest(filled.keyspace, filled.kafka, tmp_path / "out"))
     assert refused.value.code == "history_incomplete"
-    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == []
+    assert not (tmp_path / "out" / "rebuild.json").exists()
+    with pytest.raises(RebuildError) as unfinished:
+        checkpoint_offsets(find_stores(tmp_path / "out"))
+    assert unfinished.value.code == "not_a_checkpoint"
 
 
 def test_wrong_requests_are_refused_before_spark_starts(topic: Topics, tmp_path: Path) -> None:
@@ -135,8 +137,8 @@ def test_an_open_transaction_at_the_tail_is_left_out(spark: Any, topic: Topics, 
 
 
 @pytest.mark.slow
-def test_a_killed_rebuild_leaves_no_half_output(spark: Any, topic: Topics, tmp_path: Path) -> None:
-    """After a SIGKILL the target does not exist; the next run removes the leftovers and succeeds."""
+def test_a_rebuild_whose_driver_was_killed_is_gone_on_with(spark: Any, topic: Topics, tmp_path: Path) -> None:
+    """After a SIGKILL there is no report; the next run folds what the stores lack, to the same bytes."""
     filled = topic(2)
     frames = [rows(2 + 100 * number, 100, keys=5000) for number in range(1500)]
     for partition in range(2):
@@ -148,40 +150,40 @@ def test_a_killed_rebuild_leaves_no_half_output(spark: Any, topic: Topics, tmp_p
     killed = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         deadline = time.monotonic() + PATIENCE_S
-        while not list(tmp_path.glob(f".out.partial-*/{filled.keyspace}/*")):
+        while not list(target.glob(f"{filled.keyspace}/*/db/*.sst")):
             assert killed.poll() is None, "the run ended before it came to fold"
             assert time.monotonic() < deadline, "the run never came to fold"
             time.sleep(0.01)
     finally:
         killed.send_signal(signal.SIGKILL)
         killed.wait(PATIENCE_S)
-    assert not target.exists()
-    assert list(tmp_path.glob(".out.partial-*"))
+    assert not (target / "rebuild.json").exists()
     report = rebuild(spark, RebuildRequest(filled.keyspace, filled.kafka, target))
-    assert not list(tmp_path.glob(".out.partial-*"))
-    assert items_of(partition_directory(target, filled.keyspace, 0)) == filled.folded(0, tmp_path / "live")[0]
-    assert report.rows > 0
-    shutil.rmtree(target)
+    assert report.messages < 2 * len(frames), "what was durable was not folded again"
+    for partition in range(2):
+        found = items_of(partition_directory(target, filled.keyspace, partition))
+        assert found == filled.folded(partition, tmp_path / "live")[0]
 
 
 @pytest.mark.slow
 def test_spark_submit_runs_the_job_and_prints_its_outcome_as_json(topic: Topics, tmp_path: Path) -> None:
-    """The documented command: JSON on success, code and hint on an error."""
+    """A submitted job is the command: settings from a file, JSON on success, code and hint on an error."""
     filled = topic(1)
     filled.write(0, history(frames=3))
+    (tmp_path / "freshet.toml").write_text(f'[kafka]\nbootstrap = "{filled.kafka.bootstrap}"\n')
     submit = [str(Path(pyspark.__file__).parent / "bin" / "spark-submit"), "--master", "local[1]"]
     submit += ["--conf", "spark.driver.bindAddress=127.0.0.1", "--conf", "spark.driver.host=127.0.0.1"]
     submit += ["--conf", "spark.ui.enabled=false", "--jars", ",".join(map(str, jars("spark")))]
-    job = [spark_jobs.rebuild.__file__, "--keyspace", filled.keyspace, "--bootstrap", filled.kafka.bootstrap]
+    job = [spark_jobs.rebuild.__file__, "--json", "--config", str(tmp_path / "freshet.toml"), "--keyspace"]
     environment = os.environ | {"PYSPARK_PYTHON": sys.executable, "JAVA_HOME": java_home()}
 
-    def run() -> subprocess.CompletedProcess[str]:
-        command = [*submit, *job, "--to", str(tmp_path / "out")]
+    def run(keyspace: str) -> subprocess.CompletedProcess[str]:
+        command = [*submit, *job, keyspace, "--to", str(tmp_path / "out")]
         return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
 
-    done = run()
+    done = run(filled.keyspace)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["ends"] == {"0": filled.ends()[0]}
-    again = run()
-    assert again.returncode == 1
-    assert "error[target_exists]" in again.stdout, "spark-submit gives the job one stream for both"
+    refused = run("nobody")
+    assert refused.returncode == 1
+    assert "error[topic_missing]" in refused.stdout, "spark-submit gives the job one stream for both"

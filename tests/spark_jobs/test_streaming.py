@@ -1,8 +1,10 @@
-"""The rebuild as Structured Streaming on a real Kafka and a real Spark."""
+"""What a rebuild owes to its form as Structured Streaming: any micro-batches, ends, kills and continued runs."""
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,63 +12,121 @@ from typing import Any
 import pytest
 
 from consumers.store.store import partition_directory
-from spark_jobs.output import RebuildError, find_stores, read_report
-from spark_jobs.rebuild import RebuildRequest, rebuild
-from spark_jobs.streaming import CHECKPOINT_NAME, StreamingRequest, rebuild_streaming
-from spark_jobs.verify import verify_stores
-from tests.spark_jobs.topics import TestTopic, history
+from spark_jobs.offsets import OffsetsError
+from spark_jobs.output import STATE_NAME, RebuildError, read_report
+from spark_jobs.rebuild import RebuildRequest, prepare, rebuild
+from spark_jobs.streaming import CHECKPOINT_PREFIX
+from tests.spark_jobs.topics import TestTopic, history, items_of, rows
 
 Topics = Callable[[int], TestTopic]
 
 
-def test_two_runs_equal_one(spark: Any, topic: Topics, tmp_path: Path) -> None:
-    """The state does not depend on micro-batches or on a stop between them."""
+def differences(filled: TestTopic, out: Path, live: Path) -> list[int]:
+    """The partitions of a rebuild that differ from the live store's fold to the same end."""
+    ends = read_report(out).ends
+    return [
+        partition
+        for partition in range(filled.partitions)
+        if items_of(partition_directory(out, filled.keyspace, partition))
+        != filled.folded(partition, live, ends[partition])[0]
+    ]
+
+
+def test_two_runs_equal_one_in_any_micro_batches(spark: Any, topic: Topics, tmp_path: Path) -> None:
+    """The state does not depend on micro-batches or on a stop between them; the report counts what a run folded."""
     filled = topic(3)
     messages = history(frames=40)
     filled.write(0, messages[:30])
     filled.write(1, history(frames=5))
-    request = StreamingRequest(filled.keyspace, filled.kafka, tmp_path / "out", offsets_per_batch=25)
-    first = rebuild_streaming(spark, request)
+    request = RebuildRequest(filled.keyspace, filled.kafka, tmp_path / "out", offsets_per_batch=25)
+    first = rebuild(spark, request)
     assert first.ends == filled.ends()
     filled.write(0, messages[30:])
-    second = rebuild_streaming(spark, request)
+    second = rebuild(spark, request)
     assert second.partitions[0].messages == len(messages) - 30
     assert read_report(tmp_path / "out") == second
-    rebuild(spark, RebuildRequest(filled.keyspace, filled.kafka, tmp_path / "whole"))
-    assert verify_stores(find_stores(tmp_path / "out"), find_stores(tmp_path / "whole")).equal
+    assert differences(filled, tmp_path / "out", tmp_path / "live") == []
+    third = rebuild(spark, request)
+    assert (third.messages, third.partitions[0].digest) == (0, second.partitions[0].digest)
+    assert not list((tmp_path / "out").glob(f"{CHECKPOINT_PREFIX}*"))
 
 
-def test_a_micro_batch_that_runs_again_changes_nothing(spark: Any, topic: Topics, tmp_path: Path) -> None:
-    """After a crash between our commit and Spark's, Spark repeats the batch and the stores skip it."""
-    filled = topic(1)
+def test_what_lies_beyond_a_named_end_is_left_out_of_the_last_micro_batch(
+    spark: Any, topic: Topics, tmp_path: Path
+) -> None:
+    """Also in small micro-batches, one partition's end long before the other's; a later run goes on from there."""
+    filled = topic(2)
+    filled.write(0, history(frames=40))
+    filled.write(1, history(frames=40))
+    filled.transaction([(1, rows(9000, 3))], commit=False)
+    for ends in ({0: 31, 1: 4}, {0: 31, 1: 40}, filled.ends()):
+        rebuild(spark, RebuildRequest(filled.keyspace, filled.kafka, tmp_path / "out", ends, offsets_per_batch=20))
+        assert read_report(tmp_path / "out").ends == ends
+        assert differences(filled, tmp_path / "out", tmp_path / f"live{ends[1]}") == []
+    with pytest.raises(OffsetsError, match="before the start"):
+        prepare(RebuildRequest(filled.keyspace, filled.kafka, tmp_path / "out", {0: 31, 1: 4}))
+
+
+def test_a_store_that_is_gone_is_folded_from_the_beginning(spark: Any, topic: Topics, tmp_path: Path) -> None:
+    """The stores decide where a run begins: a lost one costs time and nothing else."""
+    filled = topic(2)
     filled.write(0, history())
-    request = StreamingRequest(filled.keyspace, filled.kafka, tmp_path / "out")
-    first = rebuild_streaming(spark, request)
-    commits = tmp_path / "out" / CHECKPOINT_NAME / "commits"
-    shutil.rmtree(commits)
-    again = rebuild_streaming(spark, request)
-    assert again.messages == 0
-    assert again.partitions[0].digest == first.partitions[0].digest
-
-
-def test_a_missing_store_is_refused(spark: Any, topic: Topics, tmp_path: Path) -> None:
-    """Spark's checkpoint would skip what the missing store held, so the run is refused with a hint."""
-    filled = topic(1)
-    filled.write(0, history())
-    request = StreamingRequest(filled.keyspace, filled.kafka, tmp_path / "out")
-    rebuild_streaming(spark, request)
+    filled.write(1, history())
+    request = RebuildRequest(filled.keyspace, filled.kafka, tmp_path / "out")
+    rebuild(spark, request)
     shutil.rmtree(partition_directory(tmp_path / "out", filled.keyspace, 0))
-    with pytest.raises(RebuildError) as refused:
-        rebuild_streaming(spark, request)
-    assert refused.value.code == "state_missing"
+    again = rebuild(spark, request)
+    assert [each.messages > 0 for each in again.partitions] == [True, False]
+    assert differences(filled, tmp_path / "out", tmp_path / "live") == []
+
+
+def test_a_directory_of_another_topic_or_base_is_not_gone_on_with(topic: Topics, tmp_path: Path) -> None:
+    """A damaged note, another topic and another beginning are refused before Spark starts."""
+    filled = topic(1)
+    state = tmp_path / "out" / STATE_NAME
+    state.parent.mkdir()
+    for text in ("{", f'{{"keyspace": "{filled.keyspace}", "topic_id": "other", "base": "", "begins": {{}}}}'):
+        state.write_text(text)
+        with pytest.raises(RebuildError) as refused:
+            prepare(RebuildRequest(filled.keyspace, filled.kafka, tmp_path / "out"))
+        assert refused.value.code == "state_missing"
+    state.write_text(
+        f'{{"keyspace": "{filled.keyspace}", "topic_id": "{filled.topic_id()}", "base": "/b", "begins": {{}}}}'
+    )
+    with pytest.raises(RebuildError, match="begun from base /b"):
+        prepare(RebuildRequest(filled.keyspace, filled.kafka, tmp_path / "out"))
 
 
 def test_a_cut_topic_is_refused_in_one_line(spark: Any, topic: Topics, tmp_path: Path) -> None:
-    """An error inside a micro-batch is raised with its own code, not as Spark's traceback."""
+    """An error inside a micro-batch or at the end is raised with its own code, and there is no report."""
     filled = topic(1)
     filled.write(0, history())
     filled.delete_before(0, 5)
     with pytest.raises(RebuildError, match="offset 5 only") as refused:
-        rebuild_streaming(spark, StreamingRequest(filled.keyspace, filled.kafka, tmp_path / "out"))
+        rebuild(spark, RebuildRequest(filled.keyspace, filled.kafka, tmp_path / "out"))
     assert refused.value.code == "history_incomplete"
     assert not (tmp_path / "out" / "rebuild.json").exists()
+
+
+def test_following_makes_each_micro_batch_durable_and_ends_whole(spark: Any, topic: Topics, tmp_path: Path) -> None:
+    """A rebuild that follows takes in what comes, and an interrupt ends it with a report of all of it."""
+    filled = topic(2)
+    filled.write(0, history())
+    out = tmp_path / "out"
+    told: list[tuple[int, int]] = []
+
+    def tell(done: int, total: int) -> None:
+        told.append((done, total))
+        if len(told) == 1:
+            filled.write(1, history(frames=9))
+        elif len(told) == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        rebuild(spark, RebuildRequest(filled.keyspace, filled.kafka, out, follow=True), progress=tell)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert len(told) >= 2
+    assert read_report(out).ends[1] == filled.ends()[1]
+    assert differences(filled, out, tmp_path / "live") == []

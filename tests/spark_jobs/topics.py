@@ -57,6 +57,14 @@ class TestTopic:
         for deleted in self._admin.delete_records([place]).values():
             deleted.result(PATIENCE_S)
 
+    def remove(self) -> None:
+        """Delete all topics of this installation."""
+        names = [
+            name for name in self._admin.list_topics(timeout=60).topics if name.startswith(f"{self.kafka.prefix}.")
+        ]
+        for deleted in self._admin.delete_topics(names).values():
+            deleted.result(PATIENCE_S)
+
     def ends(self) -> dict[int, int]:
         """Last stable offsets."""
         return end_offsets(self.kafka, self.name, range(self.partitions))

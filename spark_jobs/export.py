@@ -1,0 +1,257 @@
+"""Export: a keyspace's change log as Parquet files by table and day, each change exactly once.
+
+Structured Streaming replays the topic as in a rebuild (`spark_jobs.streaming`). A task writes what a micro-batch has of
+a partition into ``DIR/_freshet/staged``; the driver then writes one *commit*, which names these files and how far each
+partition is, and moves them to their places. A run that was killed before the commit leaves files that nobody reads;
+what one that was killed after it has not moved, the next run moves. So each change is in ``DIR`` once in the end, and
+what is in ``DIR`` was committed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+from consumers.store.manifest import sync_directory, write_atomically
+from spark_jobs.exporting.changes import Changes, Exported
+from spark_jobs.exporting.columns import table_of
+from spark_jobs.offsets import Range, choose_range, topic_bounds
+from spark_jobs.output import RebuildError, exclusive
+from spark_jobs.partition import error_json
+from spark_jobs.streaming import Micro, answers, stream_messages
+from stream.kafka.connection import KafkaCluster
+from stream.kafka.topics import events_topic
+from tokens.errors import FreshetError
+
+NOTES: Final = "_freshet"
+"""Beside the tables' directories; Spark and others skip names that begin so."""
+COMMIT_NAME: Final = "commit.json"
+STAGED: Final = "staged"
+OFFSETS_PER_COMMIT: Final = 1_000_000
+ROWS_PER_FILE: Final = 500_000
+
+
+class ExportError(FreshetError):
+    """An export was refused. Codes: ``export_exists``, ``export_damaged``, ``export_cut``."""
+
+    code = "export_exists"
+
+
+@dataclass(frozen=True, slots=True)
+class ExportRequest:
+    """What to export. A target that is an export already is gone on with."""
+
+    keyspace: str
+    kafka: KafkaCluster
+    target: Path
+    ends: Mapping[int, int] | None = None
+    follow: bool = False
+    offsets_per_commit: int = OFFSETS_PER_COMMIT
+
+
+@dataclass(slots=True)
+class Commit:
+    """The last commit. ``files``: staged name → name below the target; ``partitions``: how far each is."""
+
+    keyspace: str
+    topic_id: str
+    number: int = 0
+    rows: int = 0
+    partitions: dict[int, Exported] = field(default_factory=dict)
+    files: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ExportReport:
+    """What one run exported. ``rows``: of this run; ``total``: of the export."""
+
+    keyspace: str
+    ends: dict[int, int]
+    rows: int
+    total: int
+    files: int
+    commits: int
+    seconds: float
+
+
+def export(session: Any, request: ExportRequest) -> ExportReport:
+    """Exports what is new into ``request.target``. Raises `ExportError`, `OffsetsError`, `RebuildError`."""
+    root = Path(os.path.abspath(request.target))
+    with exclusive(root):
+        commit, chosen = prepare(request)
+        (root / NOTES / STAGED).mkdir(parents=True, exist_ok=True)
+        finish_commit(root, commit)
+        before, files, started = (commit.number, commit.rows), 0, time.monotonic()
+
+        def handle(messages: Any, _: int) -> None:
+            nonlocal files
+            files += _export_batch(messages, root, commit, chosen, follow=request.follow)
+
+        if chosen.messages or request.follow:
+            messages = stream_messages(session, request.kafka, chosen, request.offsets_per_commit)
+            Micro(chosen, root / NOTES, handle, follow=request.follow).run(messages)
+        seconds = round(time.monotonic() - started, 3)
+    ends = {each: state.offset for each, state in sorted(commit.partitions.items())}
+    return ExportReport(
+        request.keyspace, ends, commit.rows - before[1], commit.rows, files, commit.number - before[0], seconds
+    )
+
+
+def prepare(request: ExportRequest) -> tuple[Commit, Range]:
+    """The commit to go on from, and what to read. Raises as `export`; needs no Spark."""
+    bounds = topic_bounds(request.kafka, events_topic(request.kafka, request.keyspace))
+    commit = read_commit(request.target)
+    if commit is None:
+        cut = {partition: low for partition, low in bounds.low.items() if low}
+        if cut:
+            raise ExportError(
+                f"the topic's beginning is gone: partitions and first offsets {cut}",
+                hint="an export can't begin in the middle of a history without a gap",
+                code="export_cut",
+            )
+        commit = Commit(request.keyspace, bounds.topic_id)
+    if (commit.keyspace, commit.topic_id) != (request.keyspace, bounds.topic_id):
+        raise ExportError(
+            f"{request.target} is of {commit.keyspace}, topic id {commit.topic_id}; the topic's is {bounds.topic_id}",
+            hint="give another directory with --to",
+        )
+    starts = dict.fromkeys(bounds.low, 0) | {each: state.offset for each, state in commit.partitions.items()}
+    return commit, choose_range(bounds, request.ends, starts)
+
+
+def read_commit(target: Path) -> Commit | None:
+    """The last commit of an export; None if ``target`` is absent or empty. Raises `ExportError`."""
+    path = target / NOTES / COMMIT_NAME
+    try:
+        fields = json.loads(path.read_bytes())
+        partitions = {int(partition): state_from(each) for partition, each in fields.pop("partitions").items()}
+        return Commit(**fields, partitions=partitions)
+    except (FileNotFoundError, NotADirectoryError):
+        if target.exists() and (not target.is_dir() or {each.name for each in target.iterdir()} - {NOTES}):
+            raise ExportError(f"{target} exists and is no export", hint="give a new directory with --to") from None
+        return None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+        raise ExportError(
+            f"{path} is damaged", hint="export again into another directory", code="export_damaged"
+        ) from error
+
+
+def state_from(fields: Mapping[str, Any]) -> Exported:
+    """How far a partition is, from JSON values."""
+    places = {shard: (int(epoch), int(ordinal)) for shard, (epoch, ordinal) in fields["places"].items()}
+    return Exported(int(fields["offset"]), fields["columns"], fields["unpublished"], places)
+
+
+def finish_commit(root: Path, commit: Commit) -> None:
+    """Moves the files of the last commit to their places, if a killed run has not; removes what was never committed."""
+    staged = root / NOTES / STAGED
+    for name, place in commit.files.items():
+        if (staged / name).exists():
+            (root / place).parent.mkdir(parents=True, exist_ok=True)
+            os.replace(staged / name, root / place)
+            sync_directory((root / place).parent)
+    for leftover in staged.iterdir():
+        leftover.unlink()
+
+
+def _export_batch(messages: Any, root: Path, commit: Commit, chosen: Range, *, follow: bool) -> int:
+    """Exports one micro-batch in one commit; returns its number of files."""
+    task = ExportTask(
+        str(root / NOTES / STAGED),
+        {each: commit.partitions.get(each, Exported(0)) for each in chosen.end},
+        {} if follow else chosen.end,
+    )
+    found = answers(messages, partial(run_export, task))
+    if not found:
+        return 0
+    commit.number += 1
+    commit.files = {}
+    for partition, answer in sorted(found.items()):
+        done = json.loads(answer)
+        commit.partitions[partition] = state_from(done["state"])
+        commit.rows += done["rows"]
+        commit.files |= done["files"]
+    text = json.dumps(asdict(commit), indent=1) + "\n"
+    write_atomically(root / NOTES / COMMIT_NAME, text.encode())
+    finish_commit(root, commit)
+    return len(commit.files)
+
+
+@dataclass(frozen=True, slots=True)
+class ExportTask:
+    """The input of each task: where it writes, how far each partition is, and where to stop."""
+
+    staged: str
+    states: dict[int, Exported]
+    end: dict[int, int]
+
+
+def run_export(task: ExportTask, batches: Iterator[Any]) -> Iterator[Any]:
+    """For ``mapInArrow``: writes the files of one partition, yields one row of `RESULT_SCHEMA`."""
+    import pyarrow as pa
+
+    partition, answer, error = -1, None, None
+    try:
+        found = _export_partition(task, batches)
+        if found is None:
+            return
+        partition, answer = found
+    except FreshetError as failure:
+        error = error_json(failure)
+    columns = [pa.array([partition], pa.int32()), pa.array([answer], pa.string()), pa.array([error], pa.string())]
+    yield pa.RecordBatch.from_arrays(columns, names=["partition", "summary", "error"])
+
+
+def _export_partition(task: ExportTask, batches: Iterator[Any]) -> tuple[int, str] | None:
+    changes: Changes | None = None
+    files: dict[str, str] = {}
+    rows, partition = 0, -1
+    for batch in batches:
+        partitions = batch.column(0).unique().to_pylist()
+        if changes is None:
+            [partition] = partitions[:1]
+            changes = Changes(partition, task.states[partition])
+        if partitions != [partition]:
+            raise RebuildError(f"one Spark task was given the partitions {partitions}", code="offsets_not_rising")
+        offsets, values = batch.column(1).to_pylist(), batch.column(2).to_pylist()
+        end = task.end.get(partition)
+        kept = len(offsets) if end is None else sum(offset < end for offset in offsets)
+        changes.add(offsets[:kept], values[:kept])
+        if changes.count >= ROWS_PER_FILE:
+            rows += _write(changes, Path(task.staged), files)
+    if changes is None:
+        return None
+    rows += _write(changes, Path(task.staged), files)
+    return partition, json.dumps({"rows": rows, "files": files, "state": asdict(changes.state)})
+
+
+def _write(changes: Changes, staged: Path, files: dict[str, str]) -> int:
+    """Writes the changes so far, a file for each table, description and day. Returns the number of rows."""
+    import pyarrow.parquet as pq
+
+    rows = 0
+    for table, day, columns, group in changes.take():
+        name = f"{secrets.token_hex(8)}.parquet"
+        pq.write_table(table_of(group, columns), staged / name, compression="zstd")
+        with open(staged / name, "rb") as written:
+            os.fsync(written.fileno())
+        first = group[0]
+        files[name] = (
+            f"table={quote(table, safe='')}/day={day}/part-{first['_partition']}-{first['_offset']:020d}-{name}"
+        )
+        rows += len(group)
+    return rows
+
+
+if __name__ == "__main__":
+    from spark_jobs.submitted import main
+
+    main("export")

@@ -1,0 +1,164 @@
+"""The changes in a partition's messages, as rows by table and day. Pure.
+
+What the topic can't tell is a row of its own kind, never a gap (docs/operating/export.md). A message that the publisher
+repeated is exported once: ordinals of a shard's epoch rise.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import msgspec
+
+from stream.wire.codec import SKIPPED, CodecError, NewerWireError, decode
+from stream.wire.events import ABSENT, EVERY_TABLE, VALUE, VOID
+from stream.wire.keys import KeyFormatError, split_row_key
+
+KINDS: Final = {VALUE: "value", ABSENT: "deleted", VOID: "void"}
+"""Operation of a row → kind. ``void``: the row changed, its image is unknown."""
+TABLE_VOID: Final = "table_void"
+"""Rows of the table may have changed, and which is unknown."""
+EPOCH_START: Final = "epoch_start"
+"""The shard's history was replaced: what was exported of its earlier epochs may not have happened."""
+NOT_CACHED: Final = "not_cached"
+"""From here on changes of the table are not in the topic."""
+UNREADABLE: Final = "unreadable"
+"""A message that can't be read: it may have been about anything."""
+_NO_DAY: Final = "1970-01-01"
+Row = dict[str, Any]
+
+
+@dataclass(slots=True)
+class Exported:
+    """What is carried from one message of a partition to the next, and kept with the offset in each commit."""
+
+    offset: int
+    columns: dict[str, dict[str, str]] = field(default_factory=dict)
+    """Table → column → kind, by the last description. Replaced, never changed."""
+    unpublished: dict[str, str] = field(default_factory=dict)
+    """Table that is not cached → why."""
+    places: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Shard → epoch and ordinal of the last change."""
+
+
+class Changes:
+    """The rows of one partition's messages, grouped by table, columns and day."""
+
+    def __init__(self, partition: int, state: Exported) -> None:
+        self.state = state
+        self.count = 0
+        self._partition = partition
+        self._groups: dict[tuple[str, str, int], list[Row]] = defaultdict(list)
+        self._described: list[dict[str, str]] = []
+        """The columns of the groups; a group of changes after another description is another group."""
+
+    def add(self, offsets: Sequence[int], values: Sequence[bytes | None]) -> None:
+        """Takes messages that follow all earlier ones; skips those before the state's offset.
+
+        Raises `stream.wire.codec.NewerWireError`.
+        """
+        for offset, value in zip(offsets, values, strict=True):
+            if offset >= self.state.offset:
+                for table, row in self._rows_of(value):  # one by one: a description counts for what follows it
+                    stamped = {**row, "_partition": self._partition, "_offset": offset}
+                    self._groups[table, day_of(row.get("_time")), self._description(table)].append(stamped)
+                    self.count += 1
+                self.state.offset = offset + 1
+
+    def take(self) -> Iterator[tuple[str, str, dict[str, str], list[Row]]]:
+        """Table, day, columns and rows of each group; forgets them."""
+        for (table, day, description), rows in sorted(self._groups.items()):
+            yield table, day, self._described[description], rows
+        self._groups.clear()
+        self._described.clear()
+        self.count = 0
+
+    def _description(self, table: str) -> int:
+        """The number of the table's columns among `_described`."""
+        columns = self.state.columns.get(table, {})
+        for number, each in enumerate(self._described):
+            if each is columns or each == columns:
+                return number
+        self._described.append(columns)
+        return len(self._described) - 1
+
+    def _rows_of(self, value: bytes | None) -> Iterable[tuple[str, Row]]:
+        try:
+            name, event = decode(value or b"")
+            if name == "RowFrame":
+                return list(self._frame(event))
+            return [] if name == SKIPPED else list(self._event(name, event))
+        except NewerWireError:
+            raise
+        except (CodecError, ValueError, KeyError, TypeError, IndexError) as error:
+            return [(EVERY_TABLE, {"_kind": UNREADABLE, "_reason": str(error)[:400]})]
+
+    def _is_new(self, shard: str, epoch: int, ordinal: int) -> bool:
+        if (epoch, ordinal) <= self.state.places.get(shard, (0, 0)):
+            return False
+        self.state.places[shard] = epoch, ordinal
+        return True
+
+    def _frame(self, frame: dict[str, Any]) -> Iterator[tuple[str, Row]]:
+        transaction, left = -1, 0
+        columns = zip(frame["keys"], frame["images"], frame["operations"], frame["ordinals"], strict=True)
+        for key, image, operation, ordinal in columns:
+            while not left:
+                transaction += 1
+                left = frame["transactions"][transaction]
+            left -= 1
+            if not self._is_new(frame["shard"], frame["epoch"], frame["ordinal"] + ordinal):
+                continue
+            row = {
+                "_shard": frame["shard"],
+                "_epoch": frame["epoch"],
+                "_ordinal": frame["ordinal"] + ordinal,
+                "_gtid": frame["gtids"][transaction],
+                "_time": frame["timestamps"][transaction],
+            }
+            yield self._change(key, image, operation, row)
+
+    def _change(self, key: bytes, image: bytes, operation: int, row: Row) -> tuple[str, Row]:
+        try:
+            table, _ = split_row_key(key)
+        except KeyFormatError as error:
+            return EVERY_TABLE, {**row, "_kind": UNREADABLE, "_reason": str(error)[:400]}
+        row["_key"] = key.partition(b"\0")[2].decode()
+        kind = KINDS.get(operation, "void")
+        if kind == "value":
+            try:
+                row["image"] = msgspec.json.decode(image, type=dict[str, Any])
+            except (msgspec.DecodeError, RecursionError) as error:
+                kind, row["_reason"] = "void", f"its image can't be read: {error}"
+        return table, {**row, "_kind": kind}
+
+    def _event(self, name: str, event: dict[str, Any]) -> Iterator[tuple[str, Row]]:
+        if name not in ("TableVoid", "EpochStart", "TableSchema"):
+            return
+        place = event["shard"], event["epoch"], event["ordinal"]
+        row = dict(zip(("_shard", "_epoch", "_ordinal"), place, strict=True))
+        row |= {"_gtid": event["gtid"], "_time": event["timestamp"], "_reason": event["reason"]}
+        if name == "TableSchema":
+            table = event["table"]
+            self.state.columns[table] = {each["name"]: each["kind"] for each in event["columns"]}
+            before = self.state.unpublished.pop(table, None)
+            if event["cacheable"]:
+                return
+            self.state.unpublished[table] = event["reason"]
+            if before == event["reason"]:
+                return  # said again
+        if self._is_new(*place):
+            kind = {"TableVoid": TABLE_VOID, "EpochStart": EPOCH_START, "TableSchema": NOT_CACHED}[name]
+            yield event.get("table", EVERY_TABLE), {**row, "_kind": kind}
+
+
+def day_of(seconds: int | None) -> str:
+    """The day of a time of the source, UTC; the first of 1970 if it is unknown or no date."""
+    try:
+        return _NO_DAY if seconds is None else datetime.fromtimestamp(seconds, UTC).date().isoformat()
+    except (OverflowError, ValueError, OSError):
+        return _NO_DAY

@@ -1,0 +1,233 @@
+"""The export: each change once, typed, by table and day; and what the topic can't tell as rows of its own kinds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import spark_jobs.export
+from consumers.store.manifest import write_atomically
+from spark_jobs.export import (
+    NOTES,
+    STAGED,
+    Commit,
+    ExportError,
+    ExportRequest,
+    ExportTask,
+    export,
+    finish_commit,
+    read_commit,
+    run_export,
+)
+from spark_jobs.exporting.changes import Changes, Exported
+from spark_jobs.exporting.columns import table_of
+from spark_jobs.output import RebuildError
+from stream.wire.events import ABSENT, VALUE, VOID
+from tests.consumers.histories import event, frame, key, start
+from tests.spark_jobs.topics import TestTopic, history
+
+Topics = Callable[[int], TestTopic]
+KINDS = {
+    "id": "int",
+    "price": "decimal",
+    "born": "date",
+    "seen": "datetime",
+    "at": "timestamp",
+    "raw": "binary",
+    "ratio": "double",
+}
+
+
+def description(ordinal: int, kinds: Mapping[str, str] = KINDS, **more: Any) -> bytes:
+    """A description of shop.items."""
+    columns = [{"name": name, "kind": kind, "exact": True} for name, kind in kinds.items()]
+    fields: dict[str, Any] = {
+        "table": "shop.items",
+        "columns": columns,
+        "primary_key": ["id"],
+        "cacheable": True,
+        "reason": "",
+    }
+    return event("TableSchema", ordinal, **(fields | more))
+
+
+def rows_in(root: Path) -> list[dict[str, Any]]:
+    """All rows of an export, each file read with its own columns."""
+    found = []
+    for path in sorted(root.glob("table=*/day=*/*.parquet")):
+        place = {"table": path.parts[-3].removeprefix("table="), "day": path.parts[-2]}
+        found += [row | place for row in pq.ParquetFile(path).read().to_pylist()]
+    return sorted(found, key=lambda row: (row["_partition"], row["_offset"], row["_ordinal"] or 0))
+
+
+def exported(messages: Sequence[bytes | None], root: Path) -> list[dict[str, Any]]:
+    """What one task writes of a partition's messages."""
+    (root / NOTES / STAGED).mkdir(parents=True)
+    task = ExportTask(str(root / NOTES / STAGED), {0: Exported(0)}, {0: len(messages)})
+    [answer] = run_export(task, iter(batches(messages)))
+    assert answer.column("error").to_pylist() == [None]
+    done = json.loads(answer.column("summary").to_pylist()[0])
+    finish_commit(root, Commit("shop", "t1", files=done["files"]))
+    return rows_in(root)
+
+
+def batches(messages: Sequence[bytes | None], size: int = 7) -> Iterator[pa.RecordBatch]:
+    """Messages of partition 0 as Spark gives them."""
+    for at in range(0, len(messages), size):
+        part = messages[at : at + size]
+        columns = [
+            pa.array([0] * len(part), pa.int32()),
+            pa.array(range(at, at + len(part)), pa.int64()),
+            pa.array(part, pa.binary()),
+        ]
+        yield pa.RecordBatch.from_arrays(columns, names=["partition", "offset", "value"])
+
+
+def test_columns_have_the_types_of_the_description(tmp_path: Path) -> None:
+    """Values are typed, and those without a form in their type are kept as they are."""
+    image = (
+        b'{"id":7,"price":"1.50","born":"2024-02-29","seen":"2024-01-02 03:04:05.5","at":"2024-01-02 03:04:05",'
+        b'"raw":{"base64":"AAE="},"ratio":0.5}'
+    )
+    odd = b'{"id":9223372036854775808,"price":null,"born":"0000-00-00","new":[1]}'
+    messages = [start(), description(2), frame([(key(7), VALUE, image, 3), (key(8), VALUE, odd, 4)])]
+    _, plain, other = exported(messages, tmp_path)
+    assert (plain["table"], plain["day"], plain["_kind"], plain["_key"]) == (
+        "shop.items",
+        "day=2023-11-14",
+        "value",
+        "[7]",
+    )
+    assert (plain["id"], plain["price"], plain["born"], plain["ratio"]) == (7, "1.50", date(2024, 2, 29), 0.5)
+    assert plain["seen"] == datetime(2024, 1, 2, 3, 4, 5, 500_000)  # noqa: DTZ001 - a DATETIME has no zone
+    assert plain["at"] == datetime(2024, 1, 2, 3, 4, 5, tzinfo=UTC)
+    assert (plain["raw"], plain["_untyped"]) == (b"\0\1", None)
+    assert (other["id"], other["born"], other["price"]) == (None, None, None)
+    assert dict(other["_untyped"]) == {"id": "9223372036854775808", "born": '"0000-00-00"', "new": "[1]"}
+
+
+def test_what_the_topic_cannot_tell_is_a_row_of_its_own_kind(tmp_path: Path) -> None:
+    """Voids of rows and tables, an uncached table, a new history and a message that can't be read: nothing is a gap."""
+    uncached = description(6, cacheable=False, reason="no key")
+    messages = [
+        start(),
+        frame([(key(1), VOID, b"", 2), (key(2), ABSENT, b"", 3), (key(3), VALUE, b"[]", 4)]),
+        event("TableVoid", 5, table="shop.items", reason="ddl"),
+        uncached,
+        uncached,
+        b"garbage",
+        None,
+        start(epoch=2),
+    ]
+    found = exported(messages, tmp_path)
+    assert [(row["table"], row["_kind"]) for row in found] == [
+        ("%2A", "epoch_start"),
+        ("shop.items", "void"),
+        ("shop.items", "deleted"),
+        ("shop.items", "void"),
+        ("shop.items", "table_void"),
+        ("shop.items", "not_cached"),
+        ("%2A", "unreadable"),
+        ("%2A", "unreadable"),
+        ("%2A", "epoch_start"),
+    ]
+    assert [row["_reason"] for row in found[4:6]] == ["ddl", "no key"]
+
+
+def test_a_description_counts_for_what_follows_it_and_repeated_messages_count_once() -> None:
+    """Rows before and after a changed table are in files of their own columns; a publisher's retry is no change."""
+    message = frame([(key(1), VALUE, b'{"id":1}', 3)])
+    changes = Changes(0, Exported(0))
+    values = [start(), description(2, {"id": "int"}), message, message, description(4, {"id": "text"})]
+    changes.add(range(6), [*values, frame([(key(1), VALUE, b'{"id":"1"}', 5)])])
+    found = [(columns, [row["image"] for row in rows]) for table, _, columns, rows in changes.take() if table != "*"]
+    assert found == [({"id": "int"}, [{"id": 1}]), ({"id": "text"}, [{"id": "1"}])]
+    assert changes.state.offset == 6
+    assert [table_of([{"_kind": "value", "_partition": 0, "_offset": 0}], each).num_rows for each, _ in found] == [1, 1]
+
+
+def test_an_export_goes_on_and_has_each_change_once(spark: Any, topic: Topics, tmp_path: Path) -> None:
+    """In small commits, to a named end and then to all: as one task has it; Spark reads it by table and day."""
+    filled = topic(2)
+    filled.write(0, [*history(), description(9000)])
+    filled.write(1, history(frames=9))
+    request = ExportRequest(filled.keyspace, filled.kafka, tmp_path / "out", {0: 11, 1: 3}, offsets_per_commit=10)
+    export(spark, request)
+    assert {row["_offset"] for row in rows_in(tmp_path / "out") if row["_partition"] == 0} <= set(range(11))
+    rest = ExportRequest(filled.keyspace, filled.kafka, tmp_path / "out", offsets_per_commit=10)
+    report = export(spark, rest)
+    assert report.ends == filled.ends()
+    found = rows_in(tmp_path / "out")
+    assert report.total == len(found)
+    assert [row for row in found if row["_partition"] == 0] == exported(
+        [*history(), description(9000)], tmp_path / "one"
+    )
+    assert export(spark, rest).rows == 0
+    read = spark.read.parquet(str(tmp_path / "out"))
+    assert read.where("table = 'shop.items' and day = date'2023-11-14'").count() > 0
+    assert read.count() == len(found)
+
+
+@pytest.mark.parametrize("place", ["before_commit", "in_commit", "after_commit"])
+def test_an_export_that_dies_around_a_commit_has_each_change_once(
+    spark: Any, topic: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """Files without a commit are removed, and a commit whose files were not moved yet is finished."""
+    filled = topic(1)
+    filled.write(0, history())
+    request = ExportRequest(filled.keyspace, filled.kafka, tmp_path / "out", offsets_per_commit=15)
+    real = write_atomically
+    writes = iter(range(100))
+
+    def write_or_die(path: Path, data: bytes) -> None:
+        number = next(writes)
+        if number == 1 and place == "before_commit":
+            raise RebuildError("killed")
+        real(path, data)
+        if number == 1 and place == "in_commit":
+            raise RebuildError("killed")
+
+    finish = spark_jobs.export.finish_commit
+    finishes = iter(range(100))
+
+    def finish_or_die(root: Path, commit: Commit) -> None:
+        finish(root, commit)
+        if next(finishes) == 2 and place == "after_commit":
+            raise RebuildError("killed")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(spark_jobs.export, "write_atomically", write_or_die)
+        patched.setattr(spark_jobs.export, "finish_commit", finish_or_die)
+        with pytest.raises(RebuildError, match="killed"):
+            export(spark, request)
+    assert list((tmp_path / "out" / NOTES / STAGED).iterdir()) or place == "after_commit"
+    export(spark, request)
+    assert rows_in(tmp_path / "out") == exported(history(), tmp_path / "one")
+    assert list((tmp_path / "out" / NOTES / STAGED).iterdir()) == []
+
+
+def test_a_directory_that_is_no_export_is_refused(topic: Topics, tmp_path: Path) -> None:
+    """Nothing is written into something else, and a damaged commit is no empty one."""
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "file").touch()
+    with pytest.raises(ExportError) as taken:
+        read_commit(tmp_path / "taken")
+    assert taken.value.code == "export_exists"
+    (tmp_path / "bad" / NOTES).mkdir(parents=True)
+    (tmp_path / "bad" / NOTES / "commit.json").write_text("{}")
+    with pytest.raises(ExportError) as damaged:
+        read_commit(tmp_path / "bad")
+    assert damaged.value.code == "export_damaged"
+    filled = topic(1)
+    filled.write(0, history())
+    filled.delete_before(0, 5)
+    with pytest.raises(ExportError) as cut:
+        spark_jobs.export.prepare(ExportRequest(filled.keyspace, filled.kafka, tmp_path / "out"))
+    assert cut.value.code == "export_cut"
