@@ -345,9 +345,10 @@ def test_an_index_that_proves_nothing_is_read_from_the_source(whole: ServingStac
     found = session.find(whole.keyspace, "labels", {"loose": "ABC "}, limit=1000)
     assert (found.served_from, len(found.rows)) == ("source", 120)
     assert "another spelling" in found.why
-    with pytest.raises(BadRequest, match=r"\(label\), \(day, n\), \(loose\)") as refused:
+    with pytest.raises(BadRequest) as refused:
         session.find(whole.keyspace, "labels", {"day": "2024-01-02"})
     assert refused.value.code == "no_index"
+    assert all(index in str(refused.value) for index in ("(label)", "(day, n)", "(loose)"))
     whole.run("CREATE INDEX later ON labels (n)")
     later = session.find(whole.keyspace, "labels", {"n": 18446744073709551001}, limit=1000)
     assert (later.served_from, len(later.rows)) == ("source", 120)

@@ -26,6 +26,8 @@ BYTES_MAX: Final = 4 << 20
 """Of the images of one range. It has one row at least."""
 SORTED_MAX: Final = 20_000
 """Rows of a range that the server sorts, where it has no index of their order."""
+_BY_NUMBER: Final = frozenset({"enum", "set"})
+"""Kinds that the server sorts by a member's number, and compares by its text."""
 _NUMERIC: Final = frozenset({"int", "year", "bit", "decimal", "float", "double"})
 _NUMBER: Final = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?", re.ASCII)
 
@@ -51,7 +53,7 @@ def rows_in_range(session: Connection, info: TableInfo, wanted: KeyRange, deadli
     Raises PyMySQL's errors, `KeyNotPossible`, `SortTooLarge`, `stream.wire.values.UndecodableValue`.
     """
     try:
-        if wanted.limit and wanted.order and not has_index_for(info, wanted):
+        if wanted.limit and not has_index_for(info, wanted):
             _require_few(session, info, wanted, deadline)
         if not wanted.limit:
             return SelectedRange(number=_count(session, info, wanted, deadline))
@@ -86,6 +88,10 @@ def has_index_for(info: TableInfo, wanted: KeyRange) -> bool:
     given = {*info.primary_key[: len(wanted.leading)], *(name for name, _ in wanted.where)}
     key = [name for name in info.primary_key if name not in given]
     ordered = [*wanted.order, *(name for name in key if name not in wanted.order)]
+    if any(_kind(info, name) in _BY_NUMBER for name in ordered):
+        return False
+    if not wanted.order:
+        return True
     for index in info.indexes:
         columns = list(dropwhile(given.__contains__, index.columns))
         columns += [name for name in key if name not in columns]
@@ -98,7 +104,7 @@ def _require_few(session: Connection, info: TableInfo, wanted: KeyRange, deadlin
     """Raises `SortTooLarge` if more rows than `SORTED_MAX` would have to be sorted."""
     bounded = replace(wanted, limit=0, count_max=SORTED_MAX + 1, after=None)
     if _count(session, info, bounded, deadline) > SORTED_MAX:
-        by = ", ".join(wanted.order)
+        by = ", ".join(wanted.order or info.primary_key)
         raise SortTooLarge(f"{info.name} has more than {SORTED_MAX} such rows, and no index that has them by {by}")
 
 
@@ -116,7 +122,7 @@ def select_range(session: Connection, info: TableInfo, wanted: KeyRange, limit: 
     """The statement for the first rows of a range, in the columns of `select_columns_sql`."""
     direction = " DESC" if wanted.descending else ""
     behind = [name for name in info.primary_key if name not in wanted.order]
-    order = ", ".join(quoted(name) + direction for name in (*wanted.order, *behind))
+    order = ", ".join(_sorted_by(info, name) + direction for name in (*wanted.order, *behind))
     rows = f"{_table(info, wanted)}{_where(session, info, wanted)}"
     return f"SELECT {select_columns_sql(info)} FROM {rows} ORDER BY {order} LIMIT {limit}"
 
@@ -148,7 +154,9 @@ def _behind(session: Connection, info: TableInfo, wanted: KeyRange) -> str:
     same: list[str] = []
     alternatives: list[str] = []
     for name, value in (*after.items(), *((name, values[name]) for name in left)):
-        column, literal = quoted(name), "" if value is None else _literal(session, _kind(info, name), value)
+        column, literal = _sorted_by(info, name), "" if value is None else _literal(session, _kind(info, name), value)
+        if isinstance(value, str) and _kind(info, name) in _BY_NUMBER:
+            literal = f"x'{value.encode().hex()}'"
         if value is None:
             beyond = "" if wanted.descending else f"{column} IS NOT NULL"
         elif wanted.descending:
@@ -159,6 +167,12 @@ def _behind(session: Connection, info: TableInfo, wanted: KeyRange) -> str:
             alternatives.append(" AND ".join([*same, beyond]))
         same.append(f"{column} = {literal}" if literal else f"{column} IS NULL")
     return f"(({') OR ('.join(alternatives)}))" if alternatives else "FALSE"
+
+
+def _sorted_by(info: TableInfo, name: str) -> str:
+    """What a column is sorted by, and compared by with the last row of a page."""
+    column = quoted(name)
+    return f"CAST(CONVERT({column} USING utf8mb4) AS BINARY)" if _kind(info, name) in _BY_NUMBER else column
 
 
 def _kind(info: TableInfo, name: str) -> str:
