@@ -18,7 +18,7 @@ from pymysql.cursors import SSCursor
 
 from stream.sources.key_range import KeyRange
 from stream.sources.mariadb.by_key import OTHER_CHARSET, KeyNotPossible, SelectedRow, code_of, sql_value, timed
-from stream.sources.mariadb.connection import Connection, MariaDBError, fetch_all
+from stream.sources.mariadb.connection import SORT_BYTES, Connection, MariaDBError, fetch_all
 from stream.sources.mariadb.schema import TableInfo
 from stream.sources.mariadb.selected_rows import canonical_key, canonical_row, quoted, select_columns_sql
 
@@ -26,6 +26,8 @@ BYTES_MAX: Final = 4 << 20
 """Of the images of one range. It has one row at least."""
 SORTED_MAX: Final = 20_000
 """Rows of a range that the server sorts, where it has no index of their order."""
+ORDERED_MAX: Final = SORT_BYTES // 16
+"""Bytes of a value by which rows may be ordered: a collation may make sixteen of a character's one."""
 _BY_NUMBER: Final = frozenset({"enum", "set"})
 """Kinds that the server sorts by a member's number, and compares by its text."""
 _NUMERIC: Final = frozenset({"int", "year", "bit", "decimal", "float", "double"})
@@ -33,7 +35,7 @@ _NUMBER: Final = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)
 
 
 class SortTooLarge(MariaDBError):
-    """No index has the rows in the order that is wanted, and they are too many to be sorted."""
+    """No index has the rows in the order that is wanted, and they are too many, or too long, to be sorted."""
 
     code = "sort_too_large"
 
@@ -69,9 +71,12 @@ def _rows(session: Connection, info: TableInfo, wanted: KeyRange, deadline: floa
     rows: list[SelectedRow] = []
     size = 0
     is_full = False
+    ordered = [at for at, column in enumerate(info.columns) if column.name in wanted.order]
+    too_long = ""
     cursor = SSCursor(session)
     cursor.execute(timed(select_range(session, info, wanted, wanted.limit + 1), deadline))
     while (values := cursor.fetchone()) is not None:
+        too_long = next((info.columns[at].name for at in ordered if len(values[at] or b"") > ORDERED_MAX), too_long)
         if is_full or len(rows) == wanted.limit:
             is_full = True  # what is left is read, so that the session can go on, but not kept
             continue
@@ -80,6 +85,8 @@ def _rows(session: Connection, info: TableInfo, wanted: KeyRange, deadline: floa
         is_full = bool(rows) and size > BYTES_MAX
         if not is_full:
             rows.append(row)
+    if too_long:  # those that begin alike may come in any order
+        raise SortTooLarge(f"{info.name} has values of column {too_long} that are too long to order rows by")
     return SelectedRange(tuple(rows), len(rows), is_full)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import pymysql
 from pymysql.constants import ER
@@ -17,11 +17,15 @@ Connection: TypeAlias = pymysql.connections.Connection
 _ENCODERS = dict(pymysql.converters.encoders)
 """PyMySQL's encoders without its decoders: values arrive as bytes, which `selected_rows` reads exactly."""
 
+SORT_BYTES: Final = 1 << 16
+"""How many bytes of a value's weights ORDER BY compares: longer ones may come in another order than they compare."""
 SESSION_VARIABLES = ", ".join(
     f"{name}={value}"
     for name, value in {
         "time_zone": "'+00:00'",  # the text of TIMESTAMP
         "sql_mode": "''",  # PAD_CHAR_TO_FULL_LENGTH pads CHAR, ANSI_QUOTES changes SHOW CREATE TABLE
+        "max_sort_length": str(SORT_BYTES),  # how many bytes of a value ORDER BY compares
+        "sort_buffer_size": str(64 * SORT_BYTES),  # it must hold some rows
         "sql_select_limit": "18446744073709551615",  # how many rows a SELECT returns
         "sql_big_selects": "1",  # with max_join_size: whether a SELECT is refused
         "max_statement_time": "0",  # a statement's time; reads by key have one of their own

@@ -31,6 +31,12 @@ COLUMNS = {
         "CHAR(3) CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci",
         "ELT(1 + seq MOD 5, 'a', 'Ä', 'b', 'A ', 'ß')",
     ),
+    "txt": ("TEXT CHARACTER SET ascii", "CONCAT(REPEAT('x', 3000), seq * 7 MOD 11)"),
+    "accents": (
+        "VARCHAR(900) CHARACTER SET utf8mb4 COLLATE utf8mb4_unicode_ci",
+        "CONCAT(REPEAT('ß', 800), ELT(1 + seq MOD 5, 'a', 'Ä', 'b', 'A ', 'ß'))",
+    ),
+    "bytes": ("BLOB", "CONCAT(REPEAT('x', 3000), seq * 7 MOD 11)"),
     "js": ("JSON", "CONCAT('{\"a\":', seq MOD 5, '}')"),
 }
 
@@ -67,6 +73,20 @@ def test_pages_in_the_order_of_a_column_are_all_rows_in_that_order(source: Sourc
                 last = found[-1]
                 wanted = KeyRange((), [last["id"]], descending, 7, order=(column,), after_values=(last[column],))
             assert pages == [image["id"] for image in images], (column, descending)
+    reader.close()
+
+
+def test_values_that_are_too_long_to_be_sorted_are_no_order(source: Source) -> None:
+    """The server compares only how such values begin when it sorts, and all of them for the next page."""
+    source.run(
+        "CREATE TABLE t (id INT PRIMARY KEY, v LONGTEXT CHARACTER SET ascii)",
+        "INSERT INTO t SELECT seq, IF(seq > 3, REPEAT('x', 70000 - seq), seq) FROM seq_1_to_9",
+    )
+    reader, name = SnapshotReader(source.settings), f"{source.database}.t"
+    assert len(rows_of(reader.read_range(name, KeyRange(limit=2, order=("v",)))).rows) == 2
+    found = reader.read_range(name, KeyRange(limit=5, order=("v",)))
+    assert isinstance(found, SortTooLarge)
+    assert "column v that are too long" in str(found)
     reader.close()
 
 
