@@ -32,6 +32,8 @@ from consumers.owner.rows import table_of, voids_of
 from stream.wire.keys import SEPARATOR, Layout
 from tokens import Demand, Freshness, Position, decide
 
+RANKED_AT_ONCE: Final = 500
+"""Rows that are put in order before others are answered."""
 LOOKED_MAX: Final = 20_000
 """Entries of one partition that one answer may look at. The order of keys in the store is not that of the table, so
 all entries of a range are looked at."""
@@ -184,6 +186,10 @@ async def _look(
             break
     if unordered and len(rows) > 1:
         raise NotKnown(f"only the source knows the order of {unordered}")
+    for at in range(0, len(rows) if len(rows) > 1 and after is None else 0, RANKED_AT_ONCE):  # one row needs no order
+        some = rows[at : at + RANKED_AT_ONCE]
+        rows[at : at + len(some)] = [(ranking.rank(key, _image(value, request)), key, value) for _, key, value in some]
+        await asyncio.sleep(0)  # others are answered meanwhile
     lineage = partition.store.visible.lineages.get(shard)
     if lineage is None or lineage.low_water != head.lineages[shard].low_water:
         raise NotKnown("tombstones were dropped while the range was looked at")
@@ -194,8 +200,6 @@ async def _look(
         hi = hi.join(Position.parse(later)) if later else hi
     if not request.limit:
         return Found([], count, False, hi, newest)
-    if len(rows) > 1 and after is None:  # one row needs no order
-        rows = [(ranking.rank(key, _image(value, request)), key, value) for _, key, value in rows]
     rows.sort(key=_rank_of, reverse=request.descending)
     given = _within_bytes(rows, request.limit)
     return Found(given, len(given), len(given) < len(rows), hi, newest)

@@ -39,10 +39,17 @@ def _text(value: Any) -> str:
     return value
 
 
+def _decimal(text: str) -> Decimal:
+    found = Decimal(text)
+    if not found.is_finite():
+        raise ValueError(f"{text!r} is no number")
+    return found
+
+
 def _seconds(text: str) -> Decimal:
     """A TIME, ``-838:59:59.5``, in seconds."""
     hours, minutes, seconds = text.lstrip("-").split(":")
-    found = (int(hours) * 60 + int(minutes)) * 60 + Decimal(seconds)
+    found = (int(hours) * 60 + int(minutes)) * 60 + _decimal(seconds)
     return -found if text.startswith("-") else found
 
 
@@ -52,7 +59,7 @@ _RANKED: Final[dict[str, Callable[[Any], Any]]] = {
     "bit": _number,
     "float": _number,
     "double": _number,
-    "decimal": Decimal,
+    "decimal": _decimal,
     "date": _text,
     "datetime": _text,
     "timestamp": _text,
