@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from stream.wire.events import DescribeTable
+
+_NOT_IN_NAMES: Final = frozenset('"\\,()')
+"""Characters by which names of columns are told apart in an index's name, or that the reader of images refuses."""
 
 
 class SourceIndex(NamedTuple):
@@ -36,6 +39,11 @@ def learnt_indexes(table: DescribeTable, indexes: Sequence[SourceIndex]) -> list
     return list(found.values())
 
 
+def is_plain(name: str) -> bool:
+    """Whether rows can be found, or ordered, by a column of this name."""
+    return name.isprintable() and not _NOT_IN_NAMES & set(name)
+
+
 def _why_not(table: DescribeTable, names: tuple[str, ...]) -> str:
     """Why rows can't be found by the canonical values of these columns; "" if they can.
 
@@ -48,6 +56,8 @@ def _why_not(table: DescribeTable, names: tuple[str, ...]) -> str:
         column = columns.get(name)
         if column is None:
             return f"column {name} is not published"
+        if not is_plain(name):
+            return f"column {name} has a name with quotes, commas, parentheses or control characters"
         if not column.exact:
             what = "are compared by a collation" if column.kind == "text" else f"({column.kind}) have several spellings"
             return f"values of column {name} {what}"

@@ -51,6 +51,23 @@ def test_what_was_learnt_is_kept_for_when_the_source_is_away(mariadb: MariaDBAdd
     assert indexes_to_keep(settings(tmp_path, None, database, named), "shop") == found[:1]
 
 
+@pytest.mark.integration
+def test_of_indexes_with_the_same_columns_all_choose_one(mariadb: MariaDBAddress, tmp_path: Path) -> None:
+    """A consumer reads all tables and a front one: if they meant another order, the index would never be used."""
+    database = f"db_{uuid.uuid4().hex[:10]}"
+    with mariadb.connect(autocommit=True) as connection, connection.cursor() as cursor:
+        cursor.execute(f"CREATE DATABASE {database}")
+        for number in range(6):
+            cursor.execute(
+                f"CREATE TABLE {database}.t{number} (id INT PRIMARY KEY, a INT, b INT, c INT"
+                ", KEY y (b, a), KEY x (a, b), KEY z (a, b, c), KEY w (c, b, a))"
+            )
+        found = indexes_to_keep(settings(tmp_path, mariadb, database, "schema"), "shop")
+        assert {each.columns for each in found} == {("a", "b"), ("c", "b", "a")}
+        assert len(found) == 12
+        cursor.execute(f"DROP DATABASE {database}")
+
+
 def test_the_word_schema_stands_for_the_indexes_of_the_source() -> None:
     """Alone or beside named ones; anything else must be an index."""
     assert KeyspaceSettings(indexes="schema").learns_indexes  # type: ignore[arg-type]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from stream.sources.learnt_indexes import SourceIndex, learnt_indexes
 from stream.wire.events import Column, DescribeTable
 
@@ -42,6 +44,14 @@ def test_each_set_of_columns_is_one_index() -> None:
     """Whole values are compared, so the order of columns does not matter. One that can be kept goes first."""
     prefix = SourceIndex("h", ("code", "b"), "it is a FULLTEXT index")
     assert learnt(prefix, SourceIndex("x", ("b", "code")), SourceIndex("y", ("code", "b"))) == {("b", "code"): ""}
+
+
+@pytest.mark.parametrize("name", ['5" pipes', "a, b", "(c)", "back\\slash", "bell\a"])
+def test_a_column_whose_name_would_be_taken_for_others_has_none(name: str) -> None:
+    """An index's columns are written together, and the reader of images refuses some names."""
+    table = DescribeTable("shop.items", (*COLUMNS, Column(name, "int", True)), ("a",))
+    [found] = learnt_indexes(table, [SourceIndex("x", (name,))])
+    assert "has a name with" in found.refused
 
 
 def test_a_table_that_is_never_cached_has_none() -> None:

@@ -17,6 +17,8 @@ from serving.errors import ReadError
 from serving.reads.demands import RequestedRange
 from serving.reads.rowkey import parse_column
 from serving.sources.source import RowTable
+from stream.sources.learnt_indexes import is_plain
+from stream.wire.events import Column
 from stream.wire.keys import SEPARATOR, KeyFormatError, row_key, split_row_key
 from tokens import Position, TokenError
 
@@ -224,11 +226,16 @@ def _order(table: RowTable, given: Sequence[str], wanted: RequestedRange) -> tup
     following = [column.name for column in table.key if column.name not in given]
     if list(left) == following[: len(left)] or wanted.counted:
         return (), descending
-    wrong = next((name for name in left if name not in known or known[name].kind in UNORDERED), "")
+    wrong = next((name for name in left if not _may_order(known.get(name))), "")
     if wrong:
         why = "its values have the order of their definition" if wrong in known else "there is none"
+        why = why if is_plain(wrong) else "its name has quotes, commas, parentheses or control characters"
         raise ReadError("no_index", f"{table.name} cannot be ordered by column {wrong}: {why}")
     return tuple((name, known[name].kind, known[name].exact) for name in left), descending
+
+
+def _may_order(column: Column | None) -> bool:
+    return column is not None and column.kind not in UNORDERED and is_plain(column.name)
 
 
 def _indexes(names: Sequence[str]) -> str:

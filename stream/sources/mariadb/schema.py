@@ -234,7 +234,8 @@ def read_tables(
         fetch_all(
             connection,
             "SELECT TABLE_SCHEMA, TABLE_NAME, INDEX_NAME, COLUMN_NAME, SUB_PART, INDEX_TYPE"
-            f" FROM information_schema.STATISTICS WHERE {where} ORDER BY TABLE_SCHEMA, TABLE_NAME, SEQ_IN_INDEX",
+            f" FROM information_schema.STATISTICS WHERE {where}"
+            " ORDER BY TABLE_SCHEMA, TABLE_NAME, INDEX_NAME, SEQ_IN_INDEX",
             arguments,
         )
     )
