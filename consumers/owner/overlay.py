@@ -18,7 +18,9 @@ from stream.wire.keys import SEPARATOR
 from tokens import Position
 
 ENTRY_BYTES: Final = 400
-"""Estimated overhead of one fill: dict slot, place in a queue, tuple, and those texts that are not shared."""
+"""Estimated overhead of one fill: dict slot, place in a queue, tuple, the hash of a key that went."""
+TEXT_BYTES: Final = 56
+"""Of a text besides its characters."""
 SMALL_SHARE: Final = 10
 """The small queue has one part in so many."""
 USES_MAX: Final = 3
@@ -44,16 +46,16 @@ class OverlayFill(NamedTuple):
 
 Octets: TypeAlias = bytes
 """`Overlay` has a property ``bytes``."""
-NO_FILL: Final = OverlayFill(None, "", "", 0, b"", "")
 
 
 class _Kept:
-    """A fill in a `_Region`. ``uses``: since it came to its place in the queue, up to `USES_MAX`."""
+    """A fill in a `_Region`, with its bytes. ``uses``: since it came to its place in the queue, up to `USES_MAX`."""
 
-    __slots__ = ("fill", "is_main", "uses")
+    __slots__ = ("fill", "is_main", "size", "uses")
 
-    def __init__(self, fill: OverlayFill, is_main: bool) -> None:
+    def __init__(self, fill: OverlayFill, size: int, is_main: bool) -> None:
         self.fill = fill
+        self.size = size
         self.is_main = is_main
         self.uses = 0
 
@@ -76,22 +78,25 @@ class _Region:
         """Keys, the oldest first. One whose fill is not there, or in the other queue, is passed over."""
         self._gone: dict[int, None] = {}
         """Hashes of keys that went from the small queue, the oldest first: as many as there are fills."""
-        self._like = NO_FILL
+        self._like: OverlayFill | None = None
+        """The last fill that was put."""
 
     def put(self, key: bytes, fill: OverlayFill) -> bool:
         """Keeps ``fill`` in place of another one of its key; False if it alone exceeds ``bytes_max``."""
         if key in self.fills:
             self.drop(key)
-        size = _size(key, fill)
+        shared = self._shared(fill)
+        size = _size(key, shared, self._like or shared)
         if size > self.bytes_max:
             return False
+        self._like = shared
         known = hash(key)
         is_main = known in self._gone
         if is_main:
             del self._gone[known]
         while self.bytes + size > self.bytes_max:
             self._evict()
-        self._keep(key, _Kept(self._shared(fill), is_main))
+        self._keep(key, _Kept(shared, size, is_main))
         self.bytes += size
         if len(self._small) + len(self._main) > 2 * len(self.fills) + _PASSED_OVER_MAX:
             self._small = deque(key for key, kept in self.fills.items() if not kept.is_main)
@@ -101,9 +106,8 @@ class _Region:
     def drop(self, key: bytes) -> None:
         """Removes a fill."""
         kept = self.fills.pop(key)
-        size = _size(key, kept.fill)
-        self.bytes -= size
-        self._small_bytes -= 0 if kept.is_main else size
+        self.bytes -= kept.size
+        self._small_bytes -= 0 if kept.is_main else kept.size
 
     def clear(self) -> None:
         """Removes all fills."""
@@ -119,7 +123,7 @@ class _Region:
             self._main.append(key)
         else:
             self._small.append(key)
-            self._small_bytes += _size(key, kept.fill)
+            self._small_bytes += kept.size
 
     def _evict(self) -> None:
         """Takes one key from a queue: its fill goes, or is kept for another round."""
@@ -130,7 +134,7 @@ class _Region:
             return
         if kept.uses:
             if is_small:
-                self._small_bytes -= _size(key, kept.fill)
+                self._small_bytes -= kept.size
                 kept.is_main, kept.uses = True, 0
             else:
                 kept.uses -= 1
@@ -145,13 +149,12 @@ class _Region:
 
     def _shared(self, fill: OverlayFill) -> OverlayFill:
         """``fill`` with the texts of the one before it where they are the same, as they mostly are."""
-        like = self._like
+        like = self._like or fill
         lo = like.lo if fill.lo == like.lo else fill.lo
         hi = lo if fill.hi == lo else fill.hi
         stamp = like.stamp if fill.stamp == like.stamp else fill.stamp
         low_water = like.low_water if fill.low_water == like.low_water else fill.low_water
-        self._like = fill._replace(lo=lo, hi=hi, stamp=stamp, low_water=low_water)
-        return self._like
+        return fill._replace(lo=lo, hi=hi, stamp=stamp, low_water=low_water)
 
 
 class Overlay:
@@ -220,6 +223,12 @@ class Overlay:
         return self._hot.get(key[: key.find(SEPARATOR) + 1], self._others) if self._hot else self._others
 
 
-def _size(key: Octets, fill: OverlayFill) -> int:
+def _size(key: Octets, fill: OverlayFill, like: OverlayFill) -> int:
+    """The bytes of a fill, without the texts that it shares with another one."""
+    own = [] if fill.lo is like.lo else [fill.lo]
+    own += [] if fill.hi is fill.lo else [fill.hi]
+    own += [] if fill.low_water is like.low_water else [fill.low_water]
+    texts = sum(TEXT_BYTES + len(text) for text in own)
+    texts += 0 if fill.stamp is like.stamp else TEXT_BYTES + len(fill.stamp)
     listed = len(fill.table.write_ids) if fill.table is not None else 0
-    return ENTRY_BYTES + len(key) + len(fill.image or b"") + listed
+    return ENTRY_BYTES + len(key) + len(fill.image or b"") + listed + texts

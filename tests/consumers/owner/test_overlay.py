@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -107,6 +109,20 @@ def test_its_bytes_are_those_of_its_fills_and_never_more_than_may_be(ops: list[t
         held = keys(overlay, *map(name, range(31)))
         assert overlay.bytes == sum(SIZE + len(put[each]) for each in held) <= overlay.bytes_max
         assert len(overlay) == len(held)
+
+
+def test_positions_of_each_fill_count() -> None:
+    """Where the source writes between reads, each fill has positions of its own, of many domains perhaps."""
+    for domains in (1, 10, 30):
+        tracemalloc.start()
+        overlay, before = Overlay(1 << 20), tracemalloc.get_traced_memory()[0]
+        for number in range(6_000):
+            at = [",".join(f"{each}-1-{1_000_000 + number + more}" for each in range(domains)) for more in (0, 1)]
+            overlay.put(b"shop.t\0[%d]" % number, OverlayFill(b"x" * 40, at[0], at[1], number, b"", LOW))
+        used = tracemalloc.get_traced_memory()[0] - before
+        tracemalloc.stop()
+        assert overlay.evictions
+        assert used < 1.25 * overlay.bytes_max
 
 
 def test_what_is_voided_and_filled_again_and_again_takes_no_more_memory() -> None:
