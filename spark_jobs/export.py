@@ -98,6 +98,8 @@ def export(session: Any, request: ExportRequest) -> ExportReport:
         if chosen.messages or request.follow:
             messages = stream_messages(session, request.kafka, chosen, request.offsets_per_commit)
             Micro(chosen, root / NOTES, handle, follow=request.follow).run(messages)
+            commit.files = {}  # they are in their places, where others may move them
+            _write_commit(root, commit)
         seconds = round(time.monotonic() - started, 3)
     ends = {each: state.offset for each, state in sorted(commit.partitions.items())}
     return ExportReport(
@@ -155,9 +157,17 @@ def finish_commit(root: Path, commit: Commit) -> None:
     staged = root / NOTES / STAGED
     for name, place in commit.files.items():
         if (staged / name).exists():
-            (root / place).parent.mkdir(parents=True, exist_ok=True)
+            day = (root / place).parent
+            day.mkdir(parents=True, exist_ok=True)
             os.replace(staged / name, root / place)
-            sync_directory((root / place).parent)
+            for directory in (day, day.parent, root):
+                sync_directory(directory)
+        elif not (root / place).exists():
+            raise ExportError(
+                f"{root / place} was committed and is not there",
+                hint="it was removed, or lost with the machine: export again into another directory",
+                code="export_damaged",
+            )
     for leftover in staged.iterdir():
         leftover.unlink()
 
@@ -179,10 +189,15 @@ def _export_batch(messages: Any, root: Path, commit: Commit, chosen: Range, *, f
         commit.partitions[partition] = state_from(done["state"])
         commit.rows += done["rows"]
         commit.files |= done["files"]
-    text = json.dumps(asdict(commit), indent=1) + "\n"
-    write_atomically(root / NOTES / COMMIT_NAME, text.encode())
+    sync_directory(root / NOTES / STAGED)
+    _write_commit(root, commit)
     finish_commit(root, commit)
     return len(commit.files)
+
+
+def _write_commit(root: Path, commit: Commit) -> None:
+    text = json.dumps(asdict(commit), indent=1) + "\n"
+    write_atomically(root / NOTES / COMMIT_NAME, text.encode())
 
 
 @dataclass(frozen=True, slots=True)

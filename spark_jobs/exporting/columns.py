@@ -46,8 +46,11 @@ _TYPES: Final = {
 
 
 def column_types(columns: Mapping[str, str]) -> list[pa.Field]:
-    """The fields of a table's ``columns`` (name → kind), without those that differ from another one's by case only."""
-    seen = {each.name for each in FIXED}
+    """The fields of a table's ``columns`` (name → kind), without those that have another one's name but for its case.
+
+    What Spark reads from the directories' names has its name there: a file's column would be hidden by it.
+    """
+    seen = {each.name for each in FIXED} | {"table", "day"}
     fields = []
     for name, kind in columns.items():
         if name.lower() not in seen:

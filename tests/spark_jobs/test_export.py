@@ -113,6 +113,24 @@ def test_columns_have_the_types_of_the_description(tmp_path: Path) -> None:
     assert dict(other["_untyped"]) == {"id": "9223372036854775808", "born": '"0000-00-00"', "new": "[1]"}
 
 
+def test_a_column_that_a_directory_would_hide_is_kept_untyped() -> None:
+    """Spark reads columns of these names from the paths, whatever the files say."""
+    found = table_of(
+        [{"image": {"day": "monday", "Table": "x", "id": 1}}], {"day": "text", "Table": "text", "id": "int"}
+    )
+    assert {"day", "Table"}.isdisjoint(found.column_names)
+    [row] = found.to_pylist()
+    assert (row["id"], dict(row["_untyped"])) == (1, {"day": '"monday"', "Table": '"x"'})
+
+
+def test_a_committed_file_that_is_lost_is_noticed(tmp_path: Path) -> None:
+    """Else the next run would go on behind a hole."""
+    (tmp_path / NOTES / STAGED).mkdir(parents=True)
+    with pytest.raises(ExportError) as refused:
+        finish_commit(tmp_path, Commit("shop", "t1", files={"x.parquet": "table=a/day=b/part-x.parquet"}))
+    assert refused.value.code == "export_damaged"
+
+
 def test_what_the_topic_cannot_tell_is_a_row_of_its_own_kind(tmp_path: Path) -> None:
     """Voids of rows and tables, an uncached table, a new history and a message that can't be read: nothing is a gap."""
     uncached = description(6, cacheable=False, reason="no key")
