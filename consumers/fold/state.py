@@ -180,6 +180,8 @@ class Changes(NamedTuple):
 
 WRITERS_MAX = 1 << 16
 """Keys of a partition whose writer is kept in memory: about 10 MB."""
+WRITTEN_KEY_MAX = 256
+"""Bytes of such a key. Longer ones are looked up each time."""
 
 
 class Writers:
@@ -199,7 +201,7 @@ class Writers:
     def learn(self, keys: Iterable[bytes], shard: bytes) -> None:
         """Each of ``keys`` has an entry of ``shard`` or none. The oldest keys make room."""
         kept = self._shards
-        kept.update(dict.fromkeys(keys, shard))
+        kept.update((key, shard) for key in keys if len(key) <= WRITTEN_KEY_MAX)
         for key in list(islice(kept, max(0, len(kept) - WRITERS_MAX))):
             del kept[key]
 

@@ -143,3 +143,10 @@ def test_shards_that_begin_the_same_key_in_one_run_are_compared() -> None:
     found = by_column([*begin, *records], set())
     assert found == one_by_one([*begin, *records])
     assert decode_entry(found[0][key(1)]).kind == VOID
+
+
+def test_long_keys_are_looked_up_each_time() -> None:
+    """What is known of writers is bounded in bytes, too."""
+    writers, long = Writers(), b"x" * (fold_state.WRITTEN_KEY_MAX + 1)
+    writers.learn([b"a", long], b"one")
+    assert writers.unknown([b"a", long], b"one") == [long]

@@ -84,8 +84,8 @@ class BinlogDump:
     @property
     def has_more(self) -> bool:
         """Whether the server has sent something that was not read yet. Does not wait."""
-        self._socket.settimeout(0)
         try:
+            self._socket.settimeout(0)
             return bool(self._file.peek(1))
         except (OSError, ValueError):
             return False  # the next `read` says what is wrong
