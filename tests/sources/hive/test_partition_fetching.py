@@ -260,3 +260,77 @@ def test_what_is_published_during_a_fetch_says_that_it_is_due(is_pass: bool) -> 
     assert len(meanwhile) > 0
     assert all(each == ["d.t"] for each in meanwhile)
     assert last == []
+
+
+class Renamed(Warehouse):
+    """Its table takes another name, and another table its old one, when the log is read for the n-th time."""
+
+    def __init__(self, at: int) -> None:
+        super().__init__()
+        self.name, self.asked = "d.t", list[str]()
+        self.left = at
+        self.partitions._name_of = lambda table_id: self.name if table_id == TABLE else ""
+
+    def reached(self) -> None:
+        """The log is read, or something is asked for."""
+        super().reached()
+        self.left -= 1
+        if not self.left:
+            self.name = "d.new"
+
+    def table(self, name: str) -> TableObject:
+        """The table that has the name."""
+        self.asked.append(name)
+        return super().table(name)
+
+
+def test_a_written_partition_is_fetched_under_the_name_that_its_table_has() -> None:
+    """A rename that is read just before the fetch would have another table's partition published, or none."""
+    warehouse = Renamed(at=1)
+    warehouse.partitions.note(written("a"))
+    warehouse.partitions.step()
+    assert warehouse.asked == ["d.new"]
+    assert [name for name, _ in warehouse.images()] == [("a",)]
+
+
+def test_what_was_fetched_under_a_name_that_is_another_tables_now_is_fetched_again() -> None:
+    """The log tells of the rename only after the fetch."""
+    warehouse = Renamed(at=4)
+    warehouse.partitions.note(written("a"))
+    warehouse.partitions.step()
+    assert (warehouse.asked, warehouse.images(), warehouse.partitions.tables) == (["d.t"], [], ["d.new"])
+
+
+class Voided(Warehouse):
+    """Everything of its table is voided once, after the partitions were read and before the log is."""
+
+    def __init__(self, table_id: int) -> None:
+        super().__init__()
+        self.voids, self.table_id = 1, table_id
+
+    def drain(self, event: int) -> None:
+        """The log is read: it tells of the void."""
+        super().drain(event)
+        if self.fetches and self.voids:
+            self.voids -= 1
+            self.end += 1
+            self.partitions.void(self.table_id)
+
+
+@pytest.mark.parametrize("table_id", [TABLE, 0])
+def test_what_was_read_before_a_void_is_never_published_after_it(table_id: int) -> None:
+    """The fold takes what comes after a void for newer than it. Neither in a pass nor of a written partition."""
+    warehouse = Voided(table_id)
+    warehouse.partitions.want(TABLE)
+    while warehouse.partitions.tables:
+        warehouse.partitions.go_on()
+    assert [(name, lo) for name, lo in warehouse.images()] == [(("a",), "HiveEvent/11"), (("b",), "HiveEvent/11")]
+    kinds = [(each.kind, each.change) for each in warehouse.published if isinstance(each, ObjectSet)]
+    assert kinds == [*((kind, "begun") for kind in KINDS)] * 2 + [(kind, "complete") for kind in KINDS]
+
+    warehouse = Voided(table_id)
+    warehouse.partitions.note(written("a"))
+    warehouse.partitions.step()
+    assert (warehouse.images(), warehouse.partitions.tables) == ([], ["d.t"])
+    warehouse.partitions.step()
+    assert warehouse.images() == [(("a",), "HiveEvent/11")]

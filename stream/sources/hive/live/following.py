@@ -265,16 +265,21 @@ class Following:
                 log.warning("everything is fetched again", at=event_id, reason=change.reason)
                 self._end_sweep()
                 self._details.end_sweep()
+                self._partitions.void()
                 progress.begin_sweep()
                 self._objects.want_catalog()
             case ObjectImage(kind="constraints" | "statistics"):
                 self._details.want(change.table_id)
             case ObjectImage(kind="partition") | ObjectSet(kind="partition"):
                 self._partitions.note(change)
+            case ObjectSet(kind="partition_statistics", change="void"):
+                self._partitions.void(change.table_id)
+                self._partitions.want(change.table_id)
             case ObjectImage() | ObjectSet():
                 self._objects.note(change)
                 progress.objects_due = self._objects.is_due
             case VoidTable():
+                self._partitions.void(self._translator.tables.get(change.table, 0))
                 self._images.unsure.add(change.table)
                 self._images.touched[change.table] = event_id
                 progress.touch([change.table])

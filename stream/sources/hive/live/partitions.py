@@ -152,6 +152,8 @@ class Partitions:
         self._written: dict[int, set[Values]] = {}
         """Table id → its partitions that were written, of tables that are to have none."""
         self._passes: dict[int, Pass] = {}
+        self._voids = 0
+        """How many times something was voided: what was read before counts no more."""
         self._fetching = 0
         """The id of the table whose written partitions are being fetched, or whose pass begins; else 0.
 
@@ -179,6 +181,15 @@ class Partitions:
         self._whole[table_id] = None
         self._written.pop(table_id, None)
 
+    def void(self, table_id: int = 0) -> None:
+        """What was read of a table, or of every one (0), counts no more. A pass that is under way begins again."""
+        self._voids += 1
+        for each in [table_id] if table_id else [*self._passes]:
+            under_way = self._passes.pop(each, None)
+            if under_way is not None:
+                under_way.cancel()
+                self.want(each)
+
     def find(self, table_id: int, lo: int, *, is_partitioned: bool) -> list[Change]:
         """All partitions of a table are to be known; returns what is known of them already, as of event ``lo``.
 
@@ -201,6 +212,7 @@ class Partitions:
         table_id = change.table_id
         if isinstance(change, ObjectSet):
             if change.change == "void":
+                self.void(table_id)
                 self.want(table_id)
         elif change.change == "written" and table_id not in self._whole:
             written = self._written.setdefault(table_id, set())
@@ -212,13 +224,14 @@ class Partitions:
         """Fetch and publish the written partitions of one table; False if there are none."""
         if not self._written:
             return False
-        table_id = next(iter(self._written))
-        name, asked = self._name_of(table_id), sorted(self._written.pop(table_id))
-        if not name:
+        lo = self._position()  # before the name is taken, which events up to there may change
+        table_id = next(iter(self._written), 0)
+        name, asked = self._name_of(table_id), sorted(self._written.pop(table_id, ()))
+        if not name or not asked:
             return True
         self._fetching = table_id
         try:
-            self._fetch_written(table_id, name, asked)
+            self._fetch_written(table_id, name, asked, lo)
         except BaseException:
             self.want(table_id)
             raise
@@ -226,8 +239,8 @@ class Partitions:
             self._fetching = 0
         return True
 
-    def _fetch_written(self, table_id: int, name: str, asked: list[Values]) -> None:
-        lo = self._position()
+    def _fetch_written(self, table_id: int, name: str, asked: list[Values], lo: int) -> None:
+        voids = self._voids
         try:
             found = self._fetcher.run(lambda metastore: _read(metastore, name, asked)).result()
         except (MetastoreRefused, HiveMessageError) as error:
@@ -235,9 +248,9 @@ class Partitions:
             self._refused(table_id, name, lo, error)
             return
         self._drain(found.hi)
-        if self._rebound_at(name) > lo:
+        if self._rebound_at(name) > lo or self._name_of(table_id) != name:
             self._again(table_id)
-        elif not self._allows(table_id, lo):
+        elif self._voids > voids or not self._allows(table_id, lo):
             for values in asked:
                 self.note(ObjectImage(PARTITION, table_id, values, "written"))
         else:
@@ -266,6 +279,8 @@ class Partitions:
         return worked
 
     def _go_on_with(self, of: Pass) -> bool:
+        if self._passes.get(of.table_id) is not of:
+            return True  # it was voided while others went on
         try:
             chunk = of.next()
         except (MetastoreRefused, HiveMessageError) as error:
@@ -312,10 +327,12 @@ class Partitions:
         Partitions are asked for by name, and don't tell their table's id.
         """
         self._drain(chunk.hi)
+        if self._passes.get(of.table_id) is not of:
+            return
         if self._rebound_at(of.name) > of.lo or self._name_of(of.table_id) != of.name:
-            if self._passes.pop(of.table_id, None) is not None:
-                of.cancel()
-                self._again(of.table_id)
+            del self._passes[of.table_id]
+            of.cancel()
+            self._again(of.table_id)
         elif not self._allows(of.table_id, chunk.lo):
             of.again(chunk)
         elif chunk.members:
