@@ -109,7 +109,8 @@ class Transacting(Reading):
             return self.warehouse.held_by(table, txn)
 
         db, _, of = table.partition(".")
-        if begun.client.advance(db, of, allocate) == self.warehouse.held_by(table, begun.own):
+        found = self.ask(begun.reader, f"a write of {table}", lambda: begun.client.advance(db, of, allocate))
+        if found is not None and found[1] == self.warehouse.held_by(table, begun.own):
             self.warehouse.alter(table, begun.own)
             self.changed(f"{table} is altered by {begun.own}", (table, begun.own))
 
