@@ -210,5 +210,10 @@ BEGINNINGS: Final = (
         "a transaction's list does not count what it has written",
         never(TransactionState.plan_listed, "found.write_ids and own"),
     ),
+    warehouse(
+        "given_write_id_is_not_kept",
+        "a transaction forgets the write id that it was given",
+        Return(TransactionState.wrote, "write_id"),
+    ),
 )
 BUGS: Final = (*TOKENS, *TIMES, *OWN_WRITES, *WIDE, *RANGES, *BEGINNINGS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
@@ -22,11 +22,15 @@ WITHIN: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class Begins:
-    """A transaction of a session. ``own``: its number at the metastore; 0: it only reads."""
+    """A transaction of a session. ``own``: its number at the metastore; 0: it only reads.
+
+    ``given``: table → the write id that the metastore gave it, once the client has it.
+    """
 
     reader: str
     client: CatalogTransaction
     own: int
+    given: dict[str, int] = field(default_factory=dict)
 
 
 class Transacting(Reading):
@@ -103,28 +107,37 @@ class Transacting(Reading):
         if table not in self.warehouse.tables or self.warehouse.tables[table][1] == "external":
             return
 
+        given = begun.given.get(table, 0)
+
         def allocate(txn: int, *_: str) -> int:
+            nonlocal given
             self.warehouse.allocate(table, [txn])
             self.changed(f"{txn} gets a write id on {table}")
-            return self.warehouse.held_by(table, txn)
+            given = self.warehouse.held_by(table, txn)
+            return given
 
         db, _, of = table.partition(".")
         found = self.ask(begun.reader, f"a write of {table}", lambda: begun.client.advance(db, of, allocate))
-        if found is not None and found[1] == self.warehouse.held_by(table, begun.own):
+        if found is None:
+            return
+        begun.given[table] = given
+        self.judge.has_advanced(begun.reader, table, found[1], given)
+        if given == self.warehouse.held_by(table, begun.own):
             self.warehouse.alter(table, begun.own)
             self.changed(f"{table} is altered by {begun.own}", (table, begun.own))
 
     def _listed(self, begun: Begins, table: str) -> tuple[bool, Listed | None]:
         """Whether the transaction has the table, and its list."""
         db, _, of = table.partition(".")
+        given = begun.given.get(table, 0)
         found = self.ask(begun.reader, f"the list of {table}", lambda: begun.client.listed(db, of))
         if found is None:
             return False, None
         table_id, ids = found[1]
         if ids is None:
             return True, None
-        text, write_id = str(ids), begun.client.write_id(db, of)
-        self.judge.has_written(begun.reader, ListedTable(table, table_id, text), begun.client.txns, begun.own, write_id)
+        text = str(ids)
+        self.judge.has_written(begun.reader, ListedTable(table, table_id, text), begun.client.txns, begun.own, given)
         own = begun.own if begun.own and self.warehouse.held_by(table, begun.own) else 0
         return True, Listed(table, table_id, text, len(self.warehouse.states) - 1, own)
 

@@ -106,7 +106,16 @@ def test_a_writers_list_counts_its_own_id_and_none_below_it() -> None:
         assert story.broken == expected
     story.broken.clear()
     story.judge.has_written("s", ListedTable("s.a", 1, "s.a:3:2:2:3"), "4:2:2:3", own, 0)
-    assert story.broken == [], "nobody has told the session of its id"
+    assert story.broken == [], "the metastore has not given it to the session"
+
+
+def test_a_writer_is_told_the_id_that_it_was_given() -> None:
+    """What it writes carries that id."""
+    story = Story()
+    story.judge.has_advanced("s", "s.a", 4, 4)
+    assert story.broken == []
+    story.judge.has_advanced("s", "s.a", 3, 4)
+    assert story.broken == ["the list is covered"]
 
 
 def test_a_transaction_writes_and_reads_what_it_wrote() -> None:
