@@ -126,3 +126,11 @@ def test_a_transaction_writes_and_reads_what_it_wrote() -> None:
     assert outcome.violations == []
     assert outcome.answers["lists"] == 2
     assert outcome.answers["fresh from the source"] >= 5, "nobody else may see it yet"
+
+
+def test_a_transaction_reads_what_it_wrote_to_an_external_table() -> None:
+    """It has no write id there: the client asks for what the metastore has logged by then, at each read."""
+    begin: History = [("world", 1, 0, 0, 0, 0), ("create", 0, 2), ("open", 0), ("let", 3), ("begin", 0, 0, 0, 1, 1, 3)]
+    outcome = run_one(WarehouseWorld(), [*begin, *[("within", 0, 0, what, 0, 0, 3) for what in (0, 1)]])
+    assert outcome.violations == []
+    assert outcome.answers["lists"] == 3
