@@ -6,6 +6,7 @@ A read is a *plan*: a generator that yields requests, is sent the response to ea
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
@@ -15,7 +16,7 @@ import msgspec
 from . import wire
 from ._tokens import Position, Vector
 from .answers import ListsAnswer, Objects, Page, Row, Table
-from .errors import AmbiguousRow, ClientError, HistoryLost, ServerError
+from .errors import AmbiguousRow, BadRequest, ClientError, HistoryLost, ServerError
 from .tracked import TrackedConnection
 from .wire import Answer, HttpRequest, HttpResponse
 
@@ -364,8 +365,15 @@ class SessionState:
         session's reads are from here on at least as new as the answer, tables without a list too.
         """
         demanded = yield from self._plan_demand()
-        request = wire.lists_request(catalog, tables, txn, txns, {"token": demanded.token})
-        found: ListsAnswer = yield from self._ask(request, wire.read_lists, demanded)
+        asked = (catalog, tables, txn, txns, {"token": demanded.token})
+        found: ListsAnswer
+        try:
+            found = yield from self._ask(wire.lists_request(*asked), wire.read_lists, demanded)
+        except BadRequest as refused:
+            if refused.code != "method_not_allowed":
+                raise
+            # an older front takes only GET
+            found = yield from self._ask(wire.lists_request(*asked, url_max=sys.maxsize), wire.read_lists, demanded)
         if adopt:
             self._answered(found.token, demanded)
         return found

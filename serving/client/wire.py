@@ -105,12 +105,14 @@ def objects_request(kind: str, path: Sequence[str], query: Mapping[str, str]) ->
     return HttpRequest("GET", f"/v1/{kind}/{names}".rstrip("/"), dict(query))
 
 
-def lists_request(catalog: str, tables: Sequence[str], txn: int, txns: str, params: Mapping[str, str]) -> HttpRequest:
-    """GET of what a transaction needs to read ``tables``; POST if they make a long URL."""
+def lists_request(
+    catalog: str, tables: Sequence[str], txn: int, txns: str, params: Mapping[str, str], url_max: int = _URL_MAX
+) -> HttpRequest:
+    """GET of what a transaction needs to read ``tables``; POST if they make a URL longer than ``url_max``."""
     query = {"catalog": catalog, "tables": msgspec.json.encode([*tables]).decode(), **params}
     query |= {"txn": str(txn)} if txn else {}
     query |= {"txns": txns} if txns else {}
-    if sum(map(len, query.values())) <= _URL_MAX:
+    if sum(map(len, query.values())) <= url_max:
         return HttpRequest("GET", "/v1/lists", query)
     body = msgspec.json.encode({"catalog": catalog, "tables": [*tables], "txn": txn, "txns": txns, **params})
     return HttpRequest("POST", "/v1/lists", {}, body)

@@ -14,6 +14,7 @@ import pytest
 from serving.client import AsyncSession, BadRequest, NotFoundError, Session
 from serving.client.transactions import with_own
 from serving.client.wire import HttpRequest, HttpResponse
+from tests.serving.scripted_front import problem
 from tokens import Position, ValidWriteIdList, Vector
 
 LISTS = {"d.t": (7, "d.t:11:7:7,8:"), "d.u": (8, "d.u:3:9223372036854775807::"), "d.outside": (9, None)}
@@ -24,6 +25,8 @@ class Front:
 
     def __init__(self) -> None:
         self.asked: list[HttpRequest] = []
+        self.posts = True
+        """Whether it takes POST of lists, as older ones do not."""
         self.logged = Vector()
         """What the metastore has logged."""
 
@@ -31,6 +34,8 @@ class Front:
         """Answers the lists of known tables, and a table for any other request."""
         self.asked.append(request)
         answer: dict[str, Any] = {"served_from": "source", "freshness": "fresh", "why": "", "token": ""}
+        if request.body and not self.posts:
+            return problem("method_not_allowed")
         if request.path == "/v1/lists":
             sent = json.loads(request.body) if request.body else request.params
             names = sent["tables"] if request.body else json.loads(sent["tables"])
@@ -97,6 +102,16 @@ def test_many_tables_do_not_make_a_long_url(front: Front, session: Session, coun
     assert request.method == method
     assert (sent["tables"], int(sent["txn"]), sent["catalog"]) == (names, 20, "hive")
     assert len(urlencode(request.params)) < 4_000
+
+
+def test_an_older_front_is_asked_by_a_long_url(front: Front, session: Session) -> None:
+    """It answers POST with 405, and had always got a URL."""
+    front.posts = False
+    names = [f"d.{'t' * 60}{each}" for each in range(100)]
+    session.begin(names, txn=20)
+    assert [each.method for each in front.asked] == ["POST", "GET"]
+    [_, sent] = front.fetches
+    assert (json.loads(sent["tables"]), sent["txn"], sent["catalog"]) == (names, "20", "hive")
 
 
 def test_a_table_that_was_not_named_is_listed_as_of_the_same_transactions(front: Front, session: Session) -> None:

@@ -210,5 +210,15 @@ BEGINNINGS: Final = (
         "a transaction's list does not count what it has written",
         never(TransactionState.plan_listed, "found.write_ids and own"),
     ),
+    warehouse(
+        "given_write_id_is_not_kept",
+        "a transaction forgets the write id that it was given",
+        Return(TransactionState.wrote, "write_id"),
+    ),
+    warehouse(
+        "own_write_without_a_list_is_not_demanded",
+        "a transaction's reads of an external table need not include what it has written there",
+        never(TransactionState._plan_demand, "name_of(db, table) in self._outside"),
+    ),
 )
 BUGS: Final = (*TOKENS, *TIMES, *OWN_WRITES, *WIDE, *RANGES, *BEGINNINGS)

@@ -71,14 +71,19 @@ class TransactionJudge(CatalogJudge):
         elif not any(_has_id(table, states[at].tables.get(table.name)) for at in numbers[listed:]):
             self._complain(STALE, f"{what}: no table was so since it was asked for: {states[-1].tables}")
 
-    def has_written(self, session: str, table: ListedTable, txns: str, own: int, write_id: int) -> None:
-        """The transaction ``own`` has ``write_id`` of a table (0: none that it knows of): its list must say so."""
+    def has_advanced(self, session: str, name: str, write_id: int, given: int) -> None:
+        """The session is told that its transaction has ``write_id`` of a table; the metastore gave it ``given``."""
+        if write_id != given:
+            self._complain(COVERED, f"session {session}: it is told {write_id} for its write of {name}, not {given}")
+
+    def has_written(self, session: str, table: ListedTable, txns: str, own: int, given: int) -> None:
+        """The metastore has given the transaction ``own`` this id of a table (0: none yet): its list must say so."""
         state = self._warehouse.states[-1]
         now = state.tables.get(table.name)
         if table.write_ids is None or now is None or now.table_id != table.table_id:
             return
         for wrong in wrong_ids(table, txns, state):
-            if wrong.txn != own or wrong.write_id == write_id:
+            if wrong.txn != own or wrong.write_id == given:
                 self._complain(UNCOMMITTED if wrong.is_valid else COVERED, f"session {session}: its {table}: {wrong}")
                 return
 

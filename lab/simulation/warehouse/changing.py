@@ -50,7 +50,7 @@ class Changing(WarehouseParts):
         found = [0, *self.opened()]
         return found[which % len(found)]
 
-    def _is_external(self, table: str) -> bool:
+    def is_external(self, table: str) -> bool:
         """No transaction gets a write id on such a table."""
         return self.warehouse.tables.get(table, (0, ""))[1] == "external"
 
@@ -66,7 +66,7 @@ class Changing(WarehouseParts):
     def op_allocate(self, name: int, txn: int, count: int) -> None:
         """Open transactions get write ids on a table, which may not be there yet."""
         opened, table = self.opened(), NAMES[name % len(NAMES)]
-        if opened and not self._is_external(table):
+        if opened and not self.is_external(table):
             first = txn % len(opened)
             self.warehouse.allocate(table, opened[first : first + 1 + count % 2])
             self.changed(f"{opened[first : first + 1 + count % 2]} get write ids on {table}")
@@ -151,7 +151,7 @@ class Changing(WarehouseParts):
     def op_convert(self, name: int) -> None:
         """An external table becomes a transactional one."""
         table = NAMES[name % len(NAMES)]
-        if self._is_external(table):
+        if self.is_external(table):
             before = len(self.warehouse.log)
             self.warehouse.convert(table)
             if len(self.warehouse.log) > before:

@@ -27,7 +27,10 @@ _LOST: Final = -1
 
 
 class Listed(NamedTuple):
-    """A write-id list that a reader brings, as of the state of this number. ``own``: its transaction, if it has one."""
+    """A write-id list that a reader brings, as of the state of this number. ``own``: its transaction, if it has one.
+
+    ``text`` "": the table has none, and the reader's transaction has written it in that state.
+    """
 
     name: str
     table_id: int
@@ -109,7 +112,7 @@ class CatalogJudge:
         self._check_explanation(session, answer, owed, listed)
         demanded = list(owed) if answer.freshness == "fresh" else []
         if listed is not None and answer.freshness == "fresh":
-            demanded.append((STALE, self._demanded_by(listed)))
+            demanded.append((STALE, self._demanded_by(listed)) if listed.text else (OWN_WRITES, listed.state))
             self._check_covered(session, answer, listed)
         found = self._first(answer, max((state for _, state in demanded), default=0), ended, listed)
         if found is None:
@@ -142,7 +145,8 @@ class CatalogJudge:
         self, session: str, answer: Answer, owed: Sequence[tuple[str, int]], listed: Listed | None
     ) -> None:
         wanted = {"fresh", "eventual"}
-        is_listed = listed is not None and bool(answer.write_ids)  # else it is of a state in which it had no list
+        # without write ids it is of a state in which the table had no list
+        is_listed = listed is not None and (bool(answer.write_ids) or not listed.text)
         if (owed or is_listed) and NO_EPOCH not in answer.why:
             wanted = {"fresh"}
         elif not self._events[session] and listed is None:
@@ -159,7 +163,7 @@ class CatalogJudge:
             self._complain(EXPLAINS, f"session {session}: {answer.what} is said to come from the {answer.served_from}")
 
     def _check_covered(self, session: str, answer: Answer, listed: Listed) -> None:
-        if not answer.write_ids:
+        if not answer.write_ids or not listed.text:
             return
         hwm, exceptions, _ = read_list(listed.text)
         own_hwm, own_exceptions, aborted = read_list(answer.write_ids)

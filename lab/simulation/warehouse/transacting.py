@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
@@ -22,11 +22,17 @@ WITHIN: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class Begins:
-    """A transaction of a session. ``own``: its number at the metastore; 0: it only reads."""
+    """A transaction of a session. ``own``: its number at the metastore; 0: it only reads.
+
+    ``given``: table → the write id that the metastore gave it, once the client has it. ``outside``: external table →
+    its id, and the state of its last write, which no list can name.
+    """
 
     reader: str
     client: CatalogTransaction
     own: int
+    given: dict[str, int] = field(default_factory=dict)
+    outside: dict[str, tuple[int, int]] = field(default_factory=dict)
 
 
 class Transacting(Reading):
@@ -99,31 +105,48 @@ class Transacting(Reading):
         self.do(work, patience)
 
     def _write(self, begun: Begins, table: str) -> None:
-        """The transaction gets a write id, if it has none yet, and alters the table."""
-        if table not in self.warehouse.tables or self.warehouse.tables[table][1] == "external":
+        """The transaction gets a write id, if the table has any and it has none yet, and alters the table."""
+        if table not in self.warehouse.tables or (self.is_external(table) and begun.given.get(table)):
             return
 
+        given = begun.given.get(table, 0)
+
         def allocate(txn: int, *_: str) -> int:
+            nonlocal given
+            if self.is_external(table):  # another one than the transaction knows: the metastore refuses
+                return 0
             self.warehouse.allocate(table, [txn])
             self.changed(f"{txn} gets a write id on {table}")
-            return self.warehouse.held_by(table, txn)
+            given = self.warehouse.held_by(table, txn)
+            return given
 
         db, _, of = table.partition(".")
-        if begun.client.advance(db, of, allocate) == self.warehouse.held_by(table, begun.own):
+        found = self.ask(begun.reader, f"a write of {table}", lambda: begun.client.advance(db, of, allocate))
+        if found is None:
+            return
+        begun.given[table] = given
+        self.judge.has_advanced(begun.reader, table, found[1], given)
+        if self.is_external(table):
+            self.warehouse.alter(table)
+            begun.outside[table] = self.warehouse.tables[table][0], len(self.warehouse.states)
+            self.changed(f"{table} is altered by {begun.own}, outside of it", (table, 0))
+        elif given == self.warehouse.held_by(table, begun.own):
             self.warehouse.alter(table, begun.own)
             self.changed(f"{table} is altered by {begun.own}", (table, begun.own))
 
     def _listed(self, begun: Begins, table: str) -> tuple[bool, Listed | None]:
         """Whether the transaction has the table, and its list."""
         db, _, of = table.partition(".")
+        given = begun.given.get(table, 0)
+        written, state = begun.outside.get(table, (0, 0))
         found = self.ask(begun.reader, f"the list of {table}", lambda: begun.client.listed(db, of))
         if found is None:
             return False, None
         table_id, ids = found[1]
         if ids is None:
-            return True, None
-        text, write_id = str(ids), begun.client.write_id(db, of)
-        self.judge.has_written(begun.reader, ListedTable(table, table_id, text), begun.client.txns, begun.own, write_id)
+            return True, Listed(table, table_id, "", state) if table_id == written else None
+        text = str(ids)
+        self.judge.has_written(begun.reader, ListedTable(table, table_id, text), begun.client.txns, begun.own, given)
         own = begun.own if begun.own and self.warehouse.held_by(table, begun.own) else 0
         return True, Listed(table, table_id, text, len(self.warehouse.states) - 1, own)
 

@@ -246,6 +246,15 @@ WAREHOUSE: dict[str, History] = {
         ("table", 0, 0, 0, 0, 1),
         ("kill", 0, 0),
     ],
+    "a transaction writes a table that it had not named, while no front is up that could list it": [
+        ("create", 2, 0),
+        ("open", 0),
+        ("let", 1),
+        ("begin", 0, 2, 0, 1, 0, 1),
+        ("let", 1),
+        ("kill", 3, 0),
+        ("within", 0, 2, 0, 0, 0, 0),
+    ],
 }
 
 

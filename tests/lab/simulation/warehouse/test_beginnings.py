@@ -106,7 +106,16 @@ def test_a_writers_list_counts_its_own_id_and_none_below_it() -> None:
         assert story.broken == expected
     story.broken.clear()
     story.judge.has_written("s", ListedTable("s.a", 1, "s.a:3:2:2:3"), "4:2:2:3", own, 0)
-    assert story.broken == [], "nobody has told the session of its id"
+    assert story.broken == [], "the metastore has not given it to the session"
+
+
+def test_a_writer_is_told_the_id_that_it_was_given() -> None:
+    """What it writes carries that id."""
+    story = Story()
+    story.judge.has_advanced("s", "s.a", 4, 4)
+    assert story.broken == []
+    story.judge.has_advanced("s", "s.a", 3, 4)
+    assert story.broken == ["the list is covered"]
 
 
 def test_a_transaction_writes_and_reads_what_it_wrote() -> None:
@@ -117,3 +126,11 @@ def test_a_transaction_writes_and_reads_what_it_wrote() -> None:
     assert outcome.violations == []
     assert outcome.answers["lists"] == 2
     assert outcome.answers["fresh from the source"] >= 5, "nobody else may see it yet"
+
+
+def test_a_transaction_reads_what_it_wrote_to_an_external_table() -> None:
+    """It has no write id there: the client asks for what the metastore has logged by then, at each read."""
+    begin: History = [("world", 1, 0, 0, 0, 0), ("create", 0, 2), ("open", 0), ("let", 3), ("begin", 0, 0, 0, 1, 1, 3)]
+    outcome = run_one(WarehouseWorld(), [*begin, *[("within", 0, 0, what, 0, 0, 3) for what in (0, 1)]])
+    assert outcome.violations == []
+    assert outcome.answers["lists"] == 3

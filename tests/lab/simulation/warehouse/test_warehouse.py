@@ -132,6 +132,12 @@ def own_write_missing(story: Story) -> None:
     story.read(0)
 
 
+def write_without_a_list_missing(story: Story) -> None:
+    """A transaction does not see what it has written to a table that has no list."""
+    story.alter()
+    story.read(0, Listed("s.a", 1, "", len(story.warehouse.states) - 1))
+
+
 def back_in_time(story: Story) -> None:
     """A session sees a version, and then the one before."""
     story.alter()
@@ -182,6 +188,7 @@ def refused_wrongly(story: Story) -> None:
     [
         (stale, judging.STALE),
         (own_write_missing, judging.OWN_WRITES),
+        (write_without_a_list_missing, judging.OWN_WRITES),
         (back_in_time, judging.MONOTONIC),
         (pending, judging.UNCOMMITTED),
         (never_so, judging.UNCOMMITTED),
