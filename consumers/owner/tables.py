@@ -190,12 +190,12 @@ def answer_from_state(
     if state.epoch != found.epoch or state.shard != found.shard:
         found.why = f"folded from {state.shard} epoch {state.epoch}, the shard is {found.shard} epoch {found.epoch}"
         return
-    if state.exists:
-        require_write_ids(state.name, state.kind, demand)
     found.lo, found.hi = state.lo, state.hi
     found.write_ids = state.ids.text(state.name) if state.kind == TRANSACTIONAL else ""
     found.why = why_unservable(state, voids)
-    if not found.why:
+    if not found.why:  # else its kind may not be known either, and the source's answer is judged
+        if state.exists:
+            require_write_ids(state.name, state.kind, demand)
         listed = list_of(state)
         _write_decision(found, decide_table(found, state.kind, listed, state.table_id, demand, kin), state.image)
 

@@ -148,11 +148,12 @@ def _why_unservable(partition: Partition, place: _Place, request: GetObjects, de
         return "no event of the table has been folded"
     if is_ahead(place.head, table):
         return CHANGING
-    if table.exists:
-        require_write_ids(table.name, table.kind, demand)
     if request.table and (table.name != request.table or bound_id(partition, request.table) != table.table_id):
         return f"{request.table} is not bound to table id {table.table_id} here"
-    return why_unservable(table, place.head.voids.items())
+    why = why_unservable(table, place.head.voids.items())
+    if not why and table.exists:  # else its kind may not be known either
+        require_write_ids(table.name, table.kind, demand)
+    return why
 
 
 def group_belongs_to_table(request: GetObjects) -> bool:

@@ -96,6 +96,19 @@ def test_an_external_table_is_eventual_beyond_the_sessions_position() -> None:
     assert not _read(log, _demand(), 3).served
 
 
+def test_a_table_whose_kind_is_in_doubt_is_read_from_the_source() -> None:
+    """After a void its kind may have changed, and whoever reads an external table has no list to send: no 400."""
+    log = Log()
+    log.bind("d.t", 7)
+    log.image("created", b"v1", kind="external")
+    log.image("written", None, kind="transactional")
+    found = _read(log, _demand(seen=3), 3)
+    assert (found.served, found.image) == (False, None)
+    log.image("written", b"v2", kind="transactional")
+    with pytest.raises(MissingWriteIds):
+        _read(log, _demand(seen=3), 4)
+
+
 def test_a_void_of_everything_hides_older_images(log: Log) -> None:
     """Readers apply a void of `*`; an image with a greater ordinal is servable again."""
     voids = [(("*", SHARD), Void(1, log.ordinal, "HiveEvent/9"))]
