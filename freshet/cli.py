@@ -13,11 +13,12 @@ import importlib.util
 import os
 import signal
 import sys
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 import typer
 from typer.core import TyperGroup
@@ -60,6 +61,9 @@ ENTRIES = (
     CommandEntry("simulate", "Run seeded histories against an oracle."),
     CommandEntry("demo", "Everything on one machine, real servers, real traffic.", hidden=True),
 )
+
+
+INTERRUPT_AGAIN_S: Final = 0.05
 
 
 @dataclass(slots=True)
@@ -168,6 +172,7 @@ def main() -> None:
     chosen = set(sys.argv[1:])
     _run.service = any(entry.service for entry in ENTRIES if entry.name in chosen)
     signal.signal(signal.SIGTERM, partial(_interrupt_on_sigterm, os.getpid()))
+    sys.unraisablehook = _interrupt_again
     code = run()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     sys.exit(code)
@@ -180,6 +185,17 @@ def _interrupt_on_sigterm(main_pid: int, number: int, _frame: object) -> None:
         raise KeyboardInterrupt
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
+
+
+def _interrupt_again(lost: Any) -> None:
+    """An interrupt amid a destructor, or native code that ignores errors, is lost there: it comes again soon."""
+    if lost.exc_type is not KeyboardInterrupt:
+        sys.__unraisablehook__(lost)
+        return
+    number = signal.SIGTERM if _run.terminated else signal.SIGINT
+    again = threading.Timer(INTERRUPT_AGAIN_S, os.kill, (os.getpid(), number))
+    again.daemon = True
+    again.start()
 
 
 def _broken_pipe() -> int:

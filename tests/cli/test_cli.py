@@ -286,6 +286,36 @@ def test_a_service_that_is_stopped_while_it_starts_ends_well(command: str, numbe
         assert "error[" not in said
 
 
+LOSES_A_SIGNAL = """
+import os, signal, time
+from freshet import cli
+
+class Dies:
+    def __del__(self):
+        os.kill(os.getpid(), signal.{number})
+        time.sleep(0.1)
+
+def run():
+    try:
+        Dies()
+        time.sleep(240)
+    except KeyboardInterrupt:
+        return 7
+    return 0
+
+cli.run = run
+cli.main()
+"""
+
+
+@pytest.mark.parametrize("number", ["SIGTERM", "SIGINT"])
+def test_a_signal_amid_a_destructor_is_not_lost(number: str) -> None:
+    """Python ignores what is raised there, and a service would run on after it was told to end."""
+    command = [sys.executable, "-c", LOSES_A_SIGNAL.format(number=number)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False, cwd=REPOSITORY)
+    assert (done.returncode, done.stderr) == (7, "")
+
+
 def test_verify_takes_the_keyspace_as_an_argument(capsys: pytest.CaptureFixture[str]) -> None:
     """As `lag`, `dlq` and `inspect` do."""
     assert cli.run(["verify", "shop", *NOWHERE]) == 1
