@@ -66,3 +66,16 @@ def test_a_table_is_fetched_although_many_before_it_are_gone() -> None:
         pass
     assert {each.table_id for each in warehouse.published if isinstance(each, ObjectImage)} == {HERE}
     assert warehouse.details.tables == []
+
+
+def test_what_was_read_before_a_void_is_not_published_after_it() -> None:
+    """The fold would take it for newer than the void. It is fetched again."""
+    warehouse = Warehouse()
+    details = warehouse.details
+    details._drain = lambda _: details.void()
+    details.want(HERE)
+    assert details.step()
+    assert (warehouse.published, details.tables) == ([], ["d.t"])
+    details._drain = lambda _: None
+    assert details.step()
+    assert {each.table_id for each in warehouse.published if isinstance(each, ObjectImage)} == {HERE}

@@ -334,3 +334,22 @@ def test_what_was_read_before_a_void_is_never_published_after_it(table_id: int) 
     assert (warehouse.images(), warehouse.partitions.tables) == ([], ["d.t"])
     warehouse.partitions.step()
     assert warehouse.images() == [(("a",), "HiveEvent/11")]
+
+
+def test_a_pass_that_is_refused_while_its_table_is_voided_begins_again() -> None:
+    """The log that is read then tells of the void, after which the refused fetch means nothing."""
+    warehouse = Warehouse()
+    warehouse.partitions.want(TABLE)
+    warehouse.refuses = 1
+    position = warehouse.position
+
+    def voided() -> int:
+        if warehouse.fetches == 1:
+            warehouse.fetches += 1
+            warehouse.partitions.void(TABLE)
+        return position()
+
+    warehouse.partitions._position = voided
+    while warehouse.partitions.tables:
+        warehouse.partitions.go_on()
+    assert [name for name, _ in warehouse.images()] == [("a",), ("b",)]

@@ -89,6 +89,7 @@ class Details:
         self._shard = shard
         self._due: dict[int, None] = {}
         self._taken: dict[int, None] = {}
+        self._voids = 0
         """Those that were fetched and are not published yet. What is published meanwhile must say that they are due."""
         self._sweep: Sweep[FetchedDetails] | None = None
 
@@ -105,6 +106,10 @@ class Details:
     def want(self, table_id: int) -> None:
         """The table's constraints or statistics were written, or are unknown."""
         self._due[table_id] = None
+
+    def void(self) -> None:
+        """Something was voided: what was read before counts no more."""
+        self._voids += 1
 
     def end_sweep(self) -> None:
         """What is being fetched is no longer wanted."""
@@ -170,11 +175,13 @@ class Details:
 
         The fold refuses what was written after it was read, and the event that says so makes it due again.
         """
+        voids = self._voids
         self._drain(fetched.hi)
         lo, hi = f"{FLAVOR}/{fetched.lo}", f"{FLAVOR}/{fetched.hi}"
         changes: list[Change] = []
         for name, details in fetched.found.items():
-            if self._name_of(details.table_id) == name and self._rebound_at(name) <= fetched.lo:
+            is_bound = self._name_of(details.table_id) == name and self._rebound_at(name) <= fetched.lo
+            if is_bound and self._voids == voids:
                 changes += _images(details, lo, hi)
             elif self._name_of(details.table_id):
                 self.want(details.table_id)

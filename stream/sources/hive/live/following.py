@@ -266,6 +266,7 @@ class Following:
                 self._end_sweep()
                 self._details.end_sweep()
                 self._partitions.void()
+                self._details.void()
                 progress.begin_sweep()
                 self._objects.want_catalog()
             case ObjectImage(kind="constraints" | "statistics"):
@@ -280,6 +281,7 @@ class Following:
                 progress.objects_due = self._objects.is_due
             case VoidTable():
                 self._partitions.void(self._translator.tables.get(change.table, 0))
+                self._details.void()
                 self._images.unsure.add(change.table)
                 self._images.touched[change.table] = event_id
                 progress.touch([change.table])

@@ -285,8 +285,9 @@ class Partitions:
             chunk = of.next()
         except (MetastoreRefused, HiveMessageError) as error:
             self._position()
-            self._passes.pop(of.table_id).cancel()
-            self._refused(of.table_id, of.name, of.lo, error)
+            if self._passes.get(of.table_id) is of:  # else it was voided, and begins again
+                self._passes.pop(of.table_id).cancel()
+                self._refused(of.table_id, of.name, of.lo, error)
             return False
         if chunk is not None:
             self._take(of, chunk)
