@@ -281,6 +281,8 @@ def test_a_service_that_is_stopped_while_it_starts_ends_well(command: str, numbe
             process.wait(0.3 + moment * 0.6)  # the moment of the signal is what differs here
         process.send_signal(number)
         _, said = process.communicate(timeout=PATIENCE_S)
+        if "Could not import runpy module" in said:
+            continue  # Python itself was starting
         assert process.returncode in (0, -number), said
         assert "Traceback" not in said or process.returncode == -number, said
         assert "error[" not in said
