@@ -27,7 +27,7 @@ class MeasurementFailed(Exception):
     """A measurement's process failed. The message holds the last lines of its stderr."""
 
 
-def measure(function: str, **arguments: Any) -> dict[str, Any]:
+def measure(function: str, /, **arguments: Any) -> dict[str, Any]:
     """Calls ``function`` (``module:name`` of this package) in a new process and returns its result.
 
     Raises `MeasurementFailed`.
@@ -35,7 +35,7 @@ def measure(function: str, **arguments: Any) -> dict[str, Any]:
     return measure_within(TIMEOUT_S, function, **arguments)
 
 
-def measure_within(seconds: float, function: str, **arguments: Any) -> dict[str, Any]:
+def measure_within(seconds: float, function: str, /, **arguments: Any) -> dict[str, Any]:
     """As `measure`, for one that may last so long."""
     line = command(function, **arguments)
     done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=seconds, check=False)
@@ -45,7 +45,7 @@ def measure_within(seconds: float, function: str, **arguments: Any) -> dict[str,
     return result
 
 
-def command(function: str, **arguments: Any) -> list[str]:
+def command(function: str, /, **arguments: Any) -> list[str]:
     """The command line that runs ``function``."""
     return [sys.executable, "-m", "benchmarks.child", function, json.dumps(arguments, default=asdict)]
 
