@@ -26,7 +26,10 @@ def command(
     ] = "",
     detection: Annotated[
         bool,
-        typer.Option("--detection", help="With --mutate: also without motifs; count by rule and by module."),
+        typer.Option(
+            "--detection",
+            help="With --mutate: also without motifs; count by rule and by module. In slow worlds fewer histories.",
+        ),
     ] = False,
     first: Annotated[int, typer.Option("--first", help="Number of the first history of the seed.", min=0)] = 0,
     jobs: Annotated[int, typer.Option("--jobs", help="Number of processes.", min=1)] = 1,
@@ -104,7 +107,7 @@ def _mutate(console: Console, name: str, seed: int, histories: int, jobs: int, d
 
     def hunted(motifs: bool) -> list[Any]:
         found = []
-        for caught in hunt_all(bugs, seed, histories, jobs, motifs=motifs):
+        for caught in hunt_all(bugs, seed, histories, jobs, motifs=motifs, shared=detection):
             found.append(caught)
             if console.is_terminal and not as_json:
                 console.print(f"[dim]{len(found)}/{len(bugs)} {caught.bug.name}[/dim]", highlight=False)

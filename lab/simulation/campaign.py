@@ -8,7 +8,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
-from lab.simulation.engine import BrokenHistory, History, Report, Violation, run_many, run_one
+from lab.simulation.engine import BrokenHistory, History, Report, Violation, run_many, run_one, share_of
 from lab.simulation.planted.every import planted_bugs
 from lab.simulation.planted.planting import PlantedBug, PlantedBugError
 from lab.simulation.shrink import shrink
@@ -136,10 +136,15 @@ def refuse_broken(bug: PlantedBug, violation: Violation) -> None:
 
 
 def hunt_all(
-    bugs: list[PlantedBug], seed: int, histories: int, jobs: int = 1, *, motifs: bool = True
+    bugs: list[PlantedBug], seed: int, histories: int, jobs: int = 1, *, motifs: bool = True, shared: bool = False
 ) -> Iterator[HuntResult]:
-    """Hunts each bug, over ``jobs`` processes. Yields the results in the order of ``bugs``."""
-    parts = [(bug.name, seed, histories, motifs) for bug in bugs]
+    """Hunts each bug, over ``jobs`` processes. Yields the results in the order of ``bugs``.
+
+    ``shared``: in slow worlds fewer histories, so that each bug is hunted for about as long.
+    """
+    worlds = all_worlds()
+    counts = {name: share_of(world, histories) if shared else histories for name, world in worlds.items()}
+    parts = [(bug.name, seed, counts[bug.world], motifs) for bug in bugs]
     if jobs <= 1:
         yield from map(_hunt_named, parts)
         return
