@@ -69,7 +69,7 @@ dist: setup ## Build both wheels, of the application and of its client, into dis
 
 environment: dist ## Pack what Spark's executors need beside PySpark, into dist/environment.tar.gz
 	$(BIN)/uv venv --quiet --clear --relocatable --python $(BIN)/python $(DIST)/environment
-	$(BIN)/uv pip install --quiet --python $(DIST)/environment/bin/python --constraints requirements.lock $$($(BIN)/python -m spark_jobs.executors)
+	$(BIN)/uv pip install --quiet --python $(DIST)/environment/bin/python --constraints requirements.lock $$($(BIN)/python -m spark_jobs.engine.executors)
 	$(BIN)/uv pip install --quiet --python $(DIST)/environment/bin/python --no-deps $(DIST)/freshet_cache-*.whl
 	tar -C $(DIST)/environment -cf - . | gzip -1 > $(DIST)/environment.tar.gz
 	rm -rf $(DIST)/environment

@@ -21,7 +21,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from consumers.store.manifest import sync_directory, write_atomically
-from spark_jobs.executors import check_executors
+from spark_jobs.engine.executors import check_executors
 from spark_jobs.exporting.changes import Changes, Exported
 from spark_jobs.exporting.columns import table_of
 from spark_jobs.offsets import Range, choose_range, topic_bounds

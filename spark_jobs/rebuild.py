@@ -22,7 +22,7 @@ from consumers.store.errors import StoreError
 from consumers.store.manifest import read_manifest
 from consumers.store.store import StoreView, partition_directory
 from spark_jobs.beginning import check_beginnings
-from spark_jobs.executors import check_executors
+from spark_jobs.engine.executors import check_executors
 from spark_jobs.offsets import Range, TopicBounds, choose_range, topic_bounds
 from spark_jobs.output import (
     REPORT_NAME,

@@ -16,8 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from spark_jobs.executors import unfit
-from spark_jobs.kafka_options import kafka_options
+from spark_jobs.engine.executors import unfit
+from spark_jobs.engine.kafka_options import kafka_options
 from spark_jobs.offsets import Range, offsets_json
 from spark_jobs.output import PartitionSummary, RebuildError
 from spark_jobs.partition import RESULT_SCHEMA, FoldTask, run_task
@@ -139,7 +139,7 @@ def run_tasks(messages: Any, task: FoldTask) -> dict[int, PartitionSummary]:
 def answers(messages: Any, task: Callable[[Iterator[Any]], Iterator[Any]]) -> dict[int, str]:
     """Runs a task for each partition of a data frame of the Kafka source; partition → what it answered, as JSON.
 
-    Raises `RebuildError`, with a failed task's code or if Spark failed; `spark_jobs.executors.ExecutorError`.
+    Raises `RebuildError`, with a failed task's code or if Spark failed; `spark_jobs.engine.executors.ExecutorError`.
     """
     from pyspark.errors import PySparkException
 

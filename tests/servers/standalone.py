@@ -21,6 +21,8 @@ from freshet.local.process import ServerProcess, free_ports
 SPARK_HOME: Final = Path(pyspark.__file__).parent
 START_TIMEOUT_S: Final = 120.0
 EXECUTOR: Final = "CoarseGrainedExecutorBackend"
+QUICK_START: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""For JVMs that live for seconds: a third less processor time."""
 DEPLOY: Final = "org.apache.spark.deploy"
 
 
@@ -46,13 +48,15 @@ class Standalone:
 def spark_environment() -> dict[str, str]:
     """The environment of Spark's programs here: a Java that it takes, and this machine as the only host."""
     home = str(Path(find_java().path).resolve().parent.parent)
-    return os.environ | {"JAVA_HOME": home, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_LOCAL_HOSTNAME": "localhost"}
+    here = {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_LOCAL_HOSTNAME": "localhost"}
+    return os.environ | here | {"JAVA_HOME": home, "JAVA_TOOL_OPTIONS": QUICK_START}
 
 
 @contextmanager
 def standalone(workers: int = 2) -> Iterator[Standalone]:
     """Starts a cluster, and stops it at the end of the block."""
     environment = spark_environment() | {"SPARK_HOME": str(SPARK_HOME), "SPARK_DAEMON_MEMORY": "256m"}
+    environment["SPARK_MASTER_OPTS"] = "-Dspark.master.rest.enabled=false"  # it wants a fixed port
     port, page = free_ports(2)
     with tempfile.TemporaryDirectory(prefix="freshet-spark-") as directory, ExitStack() as stack:
         started = []

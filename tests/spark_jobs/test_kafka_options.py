@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_jobs.kafka_options import java_settings, kafka_options
+from spark_jobs.engine.kafka_options import java_settings, kafka_options
 from stream.kafka.connection import KafkaCluster, KafkaSettingsError
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_jobs.executors import PACKAGES, question, unfit
+from spark_jobs.engine.executors import PACKAGES, question, unfit
 from spark_jobs.output import read_report
 from stream.kafka.connection import KafkaCluster
 from tests.docs.naming import ROOT
