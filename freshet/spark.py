@@ -39,10 +39,9 @@ def spark_settings(master: str, driver_memory: str, log_file: Path | None) -> Sp
 def register(session: Any, config: Path | str | None = None) -> None:
     """Registers the data source ``freshet`` in a Spark session, over the Kafka of the settings.
 
-    ``config``: the settings file; None: as the commands find it. Filters are pushed down from then on.
+    ``config``: the settings file; None: as the commands find it. Raises `SettingsError`, `KafkaSettingsError`.
     """
     from freshet.settings import load_settings
-    from spark_jobs.source.datasource import source_of
+    from spark_jobs.source.datasource import register_source
 
-    session.conf.set("spark.sql.python.filterPushdown.enabled", "true")
-    session.dataSource.register(source_of(load_settings(Path(config) if config else None).kafka.cluster))
+    register_source(session, load_settings(Path(config) if config else None).kafka.cluster)

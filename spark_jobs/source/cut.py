@@ -3,7 +3,8 @@
 A shard's history has one order, its ordinals, and its transactions lie in several partitions. The cut of a shard is the
 first place, in any partition, of a transaction that the token does not have, or whose time is after the given one. What
 lies before it is a prefix of the history, the same in each partition. Times may run backwards: what follows the first
-later transaction is left out too (docs/concepts/order.md).
+later transaction, or a marker by which the source's clock was later, is left out too. So what is read as of a time does
+not change when a transaction with an old time arrives late (docs/concepts/order.md).
 """
 
 from __future__ import annotations
@@ -118,6 +119,8 @@ class Survey:
             if name == "Marker":
                 self.layout = event["layout"]
                 seen[event["shard"]] = seen.get(event["shard"], False) or self.as_of.is_past(event)
+                if self.as_of.seconds is not None and event["as_of_ms"] // 1000 > self.as_of.seconds:
+                    self._cut_before(event["shard"], (event["epoch"], event["ordinal"] + 1))
             elif name == "RowFrame":
                 self._cut_frame(event)
             elif "gtid" in event:
@@ -157,8 +160,11 @@ class Survey:
     def _cut_at(self, shard: str, place: Place, gtid: str, timestamp: int) -> bool:
         if self.as_of.has(shard, place[0], gtid, timestamp):
             return False
-        self.cut[shard] = min(place, self.cut.get(shard, place))
+        self._cut_before(shard, place)
         return True
+
+    def _cut_before(self, shard: str, place: Place) -> None:
+        self.cut[shard] = min(place, self.cut.get(shard, place))
 
     def _check(self, partition: int, seen: dict[str, bool]) -> None:
         vector = self.as_of.vector

@@ -1,6 +1,6 @@
 """Spark's data source ``freshet``: a table's rows now, or as of a token or time, or its changes, without files.
 
-`source_of` binds it to a Kafka; ``freshet.spark.register`` does that from the settings (docs/operating/export.md).
+`register_source` binds it to a Kafka; ``freshet.spark.register`` does so from the settings (docs/operating/export.md).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from spark_jobs.source.reading import Plan, change_batches, check_topic, plan, t
 from stream.kafka.connection import KafkaCluster
 
 
-class TableSource(DataSource):  # type: ignore[misc] - PySpark's are not typed here
+class TableSource(DataSource):  # type: ignore[misc]  # PySpark's are not typed here
     """The data source. Options: ``keyspace``, ``table``; ``asOf``, ``changes``, ``base``."""
 
     kafka: ClassVar[KafkaCluster]
@@ -60,12 +60,17 @@ class TableSource(DataSource):  # type: ignore[misc] - PySpark's are not typed h
         return str(self.options.get("changes", "false")).lower() == "true"
 
 
-def source_of(kafka: KafkaCluster) -> type[TableSource]:
-    """The data source over a Kafka. The class holds the settings, so Spark sends them to the workers only."""
-    return type("FreshetSource", (TableSource,), {"kafka": kafka})
+def register_source(session: Any, kafka: KafkaCluster, planned: Plan | None = None) -> None:
+    """Registers the data source over a Kafka in a Spark session, and has filters pushed down to it.
+
+    The class holds Kafka's settings, so Spark sends them to the workers, and shows them nowhere. ``planned``: what is
+    read, if that is known already.
+    """
+    session.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    session.dataSource.register(type("FreshetSource", (TableSource,), {"kafka": kafka, "_planned": planned}))
 
 
-class TableReader(DataSourceReader):  # type: ignore[misc] - PySpark's are not typed here
+class TableReader(DataSourceReader):  # type: ignore[misc]  # PySpark's are not typed here
     """Reads a plan; a task for each partition of the topic that the filters leave."""
 
     def __init__(self, planned: Plan, schema: Any, *, changes: bool) -> None:
@@ -91,7 +96,7 @@ class TableReader(DataSourceReader):  # type: ignore[misc] - PySpark's are not t
         yield from as_spark_wants(found, self._schema)
 
 
-class ChangeStream(DataSourceStreamReader):  # type: ignore[misc] - PySpark's are not typed here
+class ChangeStream(DataSourceStreamReader):  # type: ignore[misc]  # PySpark's are not typed here
     """Reads the changes as a stream. An offset is the topic's id, and the next offset of each partition."""
 
     def __init__(self, planned: Plan, schema: Any) -> None:

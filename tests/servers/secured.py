@@ -94,6 +94,6 @@ def create_user(kafka: KafkaCluster, user: str, password: str) -> None:
     credentials = UserScramCredentialUpsertion(
         user, ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096), password.encode()
     )
-    changed = AdminClient(client_settings(kafka)).alter_user_scram_credentials([credentials])
-    for done in changed.values():
+    admin = AdminClient(client_settings(kafka))  # kept: a request ends with its client
+    for done in admin.alter_user_scram_credentials([credentials]).values():
         done.result(60)

@@ -48,7 +48,8 @@ def test_a_job_is_submitted_over_tls_and_scram_and_tells_no_secret(secured: Secu
     events = tmp_path / "events"
     events.mkdir()
     [local, _] = blocks("rebuild.md")
-    conf = f"--conf spark.eventLog.enabled=true --conf spark.eventLog.dir={events.as_uri()} --packages"
+    conf = "--conf spark.eventLog.enabled=true --conf spark.eventLog.compress=false "
+    conf += f"--conf spark.eventLog.dir={events.as_uri()} --packages"
     with consuming(filled, tmp_path / "data", tmp_path / "freshet.toml"):
         done = run(local.replace("--packages", conf), tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
