@@ -60,6 +60,10 @@ CALLED_BY_LIBRARIES: Final = {
     "do_HEAD": "http.server",
     "log_message": "http.server",
     "handle_error": "socketserver",
+    "pushFilters": "pyspark.sql.datasource",
+    "streamReader": "pyspark.sql.datasource",
+    "initialOffset": "pyspark.sql.datasource",
+    "latestOffset": "pyspark.sql.datasource",
 }
 CALLED_BY_NAME: Final = {
     ("lab/simulation", "op_"): "an op of a history names its method",
@@ -72,6 +76,7 @@ READ_ELSEWHERE: Final = {
     "consumers/owner/protocol.py:overlay_entries": "`freshet lag --json` prints the whole status",
     "lab/simulation/mariadb/log/binlog.py:purge": "a fault of that world",
     "stream/kafka/reader.py:offsets_for_timestamp": "where a stream that begins at a time starts",
+    "freshet/spark.py:register": "what a user's own Spark program calls",
     "freshet/settings.py:public": "the one way to show settings without their secrets",
     "serving/client/answers.py:stats_compliant": "readers decide by it whether to use statistics",
     "stream/sources/hive/structs.py:decode_struct": "stored structs are a kept format: they must stay readable",

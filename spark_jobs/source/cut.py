@@ -23,7 +23,6 @@ Place = tuple[int, int]
 """Epoch and ordinal."""
 Cut = dict[str, Place]
 """Shard → the first place that is left out. A shard that is not in it has no cut."""
-_FRAMES: Final = headers("RowFrame")
 _MARKERS: Final = headers("Marker")
 _DESCRIPTIONS: Final = headers("TableSchema")
 

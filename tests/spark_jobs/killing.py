@@ -72,7 +72,7 @@ class KilledRebuild:
                 except subprocess.TimeoutExpired:
                     self._kill(victims[-1], process)
                     self.killed[victims.pop()] += 1
-            process.wait(PATIENCE_S)
+            process.wait(2 * PATIENCE_S)
         finally:
             process.kill()
             process.wait()
@@ -94,7 +94,7 @@ class KilledRebuild:
 
     def _folds(self, process: subprocess.Popen[bytes]) -> bool:
         """Waits until a task of this run has folded something. False if the run ended before."""
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + 2 * PATIENCE_S  # a JVM starts, and a cluster gives executors
         while not list(self._target.glob(f"{PROGRESS_PREFIX}*")):  # each run begins by removing them
             assert time.monotonic() < deadline, self._log.read_text()[-4000:]
             try:

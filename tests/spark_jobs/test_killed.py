@@ -5,6 +5,7 @@ FRESHET_TEST_SPARK_KILLS and FRESHET_TEST_SPARK_HISTORIES make longer runs of it
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -63,6 +64,7 @@ def test_a_random_history_in_random_micro_batches_equals_the_live_fold(
     last = filled.ends()
     some = {partition: rng.randint(0, end) for partition, end in last.items()}
     for ends in (some, last):
-        sizes = {"spill_rows": rng.choice((1, 7, 1000)), "offsets_per_batch": rng.choice((9, 40, 1000))}
-        rebuild(spark, RebuildRequest(filled.keyspace, filled.kafka, tmp_path / "out", ends, **sizes))
+        request = RebuildRequest(filled.keyspace, filled.kafka, tmp_path / "out", ends)
+        spill, batch = rng.choice((1, 7, 1000)), rng.choice((9, 40, 1000))
+        rebuild(spark, dataclasses.replace(request, spill_rows=spill, offsets_per_batch=batch))
         assert differences(filled, tmp_path / "out", tmp_path / f"live-{len(list(tmp_path.iterdir()))}") == []

@@ -22,7 +22,7 @@ from tests.spark_jobs.test_streaming import differences
 from tests.spark_jobs.topics import TestTopic, history
 
 PAGES = ROOT / "docs" / "operating"
-SUBMIT_TIMEOUT_S = 600
+SUBMIT_TIMEOUT_S = 850
 
 
 def blocks(page: str) -> list[str]:

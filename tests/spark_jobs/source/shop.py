@@ -61,7 +61,7 @@ class Shop:
                 }
                 rows = [row for each in transactions for row in each["rows"]]
                 messages.append(frame(rows, shard=self._shard, **columns))
-            said = {"timestamp": self.times[number], "as_of_ms": 1000 * clock + 500, "layout": LAYOUT}
+            said: dict[str, Any] = {"timestamp": self.times[number], "as_of_ms": 1000 * clock + 500, "layout": LAYOUT}
             messages.append(marker(self._ordinals[number], sequence=number, shard=self._shard, **said))
             transactions.clear()
 
