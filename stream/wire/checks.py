@@ -12,6 +12,7 @@ from stream.wire.codec import BAD_FIELD, READER_VERSION, CodecError, NewerWireEr
 from stream.wire.events import VALUE
 from stream.wire.frames import INT_MAX, LONG_MAX
 from stream.wire.keys import KeyFormatError, Layout, LayoutError, is_row_key, object_parts
+from stream.wire.shard_map import ShardMapError, map_of
 
 _WITHOUT_NUMBER: Final = frozenset({"Marker", "SourceState", "SchemaText", "Topology"})
 """Records that repeat the last ordinal assigned instead of having one of their own."""
@@ -189,6 +190,19 @@ def _check_topology(record: Record) -> str:
             return f"invalid ancestor {bad[0]['shard']!r}, epoch {bad[0]['epoch']}"
         if len({each["shard"] for each in ancestors}) < len(ancestors):
             return "an ancestor is named twice"
+    return _problem_of_map(record)
+
+
+def _problem_of_map(record: Record) -> str:
+    ranges = tuple((each["shard"], each["range"]) for each in record["ranges"])
+    if not ranges:
+        return ""
+    if not {shard for shard, _ in ranges} <= set(record["shards"]):
+        return "a shard of the map is none of the shards"
+    try:
+        map_of(ranges)
+    except ShardMapError as error:
+        return str(error)
     return ""
 
 
