@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 
 from consumers.fold.state import Head, Lineage, Rejection, Void
+from stream.shards.map import IdRange, ShardMap, map_of
 from stream.wire.events import EVERY_TABLE
 from stream.wire.keys import Layout
-from stream.wire.shard_map import IdRange, ShardMap, map_of
 from tokens.decision import ENDED
 
 Voids = dict[tuple[str, str], Void]

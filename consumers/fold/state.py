@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, NamedTuple
 
-from stream.wire.shard_map import map_of
+from stream.shards.map import map_of
 
 FOLD_VERSION = 10
 """Incremented whenever the same log folds to other bytes. A store of another version is rebuilt."""

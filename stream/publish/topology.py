@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from stream.shards.map import ShardMap
 from stream.wire.codec import Record
 from stream.wire.events import Topology
-from stream.wire.shard_map import ShardMap
 from tokens.errors import FreshetError
 
 
@@ -92,7 +92,7 @@ class DeclaredTopology:
         return Topology(self._with(shard), ancestors, succeeded, self._ranges())
 
     def _check_range(self, shard: str, known: Record | None) -> None:
-        said = {each["shard"]: each["range"] for each in known["ranges"]} if known is not None else {}
+        said = {each["shard"]: each["range"] for each in known.get("ranges", ())} if known is not None else {}
         held, wanted = said.get(shard, ""), dict(self._ranges()).get(shard, "")
         if held and held != wanted:
             raise TopologyError(

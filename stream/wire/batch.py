@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from stream.shards.map import IdRange
 from stream.wire.codec import Record, encode
 from stream.wire.declarations import Declarations, Speaker
 from stream.wire.events import (
@@ -39,7 +40,6 @@ from stream.wire.events import (
 from stream.wire.frames import INT_MAX
 from stream.wire.keys import KeyFormatError, Layout, split_row_key
 from stream.wire.records import RowColumns, continuity_of, event_record, marker_fields, state_fields
-from stream.wire.shard_map import IdRange
 from tokens.errors import FreshetError
 
 ROW_OVERHEAD: Final = 24

@@ -7,12 +7,12 @@ from itertools import islice
 from operator import ge
 from typing import Final
 
+from stream.shards.map import ShardMapError, map_of
 from stream.wire.announced import announcement_problem
 from stream.wire.codec import BAD_FIELD, READER_VERSION, CodecError, NewerWireError, Record
 from stream.wire.events import VALUE
 from stream.wire.frames import INT_MAX, LONG_MAX
 from stream.wire.keys import KeyFormatError, Layout, LayoutError, is_row_key, object_parts
-from stream.wire.shard_map import ShardMapError, map_of
 
 _WITHOUT_NUMBER: Final = frozenset({"Marker", "SourceState", "SchemaText", "Topology"})
 """Records that repeat the last ordinal assigned instead of having one of their own."""

@@ -220,7 +220,7 @@ class Topology:
     """The shards of the keyspace, and the ancestors (shard, epoch) whose positions are positions of this shard.
 
     ``succeeded``: ancestors of earlier epochs. They are over, but their positions have no meaning in this epoch.
-    ``ranges``: (shard, text of its range) of the keyspace's map (`stream.wire.shard_map`); empty: it has none.
+    ``ranges``: (shard, text of its range) of the keyspace's map (`stream.shards.map`); empty: it has none.
     """
 
     shards: tuple[str, ...]

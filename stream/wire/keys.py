@@ -193,7 +193,7 @@ class Layout:
     def keyspace_id(self, key: bytes, prefix: int = 0) -> int:
         """The 64-bit hash of a row key; ``prefix`` is that of its table's description.
 
-        Its partition follows from it, and its shard (`stream.wire.shard_map`): the one from the last bits, the other
+        Its partition follows from it, and its shard (`stream.shards.map`): the one from the last bits, the other
         from the first ones. Never raises: any other bytes are hashed as a whole.
         """
         if prefix or self._by_table:

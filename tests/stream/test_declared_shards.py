@@ -8,10 +8,10 @@ import pytest
 
 from stream.publish import markers as markers_of
 from stream.publish.topology import DeclaredTopology, TopologyError
+from stream.shards.map import ShardMap
 from stream.wire.codec import encode
 from stream.wire.events import VALUE, RowChange, SourceTransaction
 from stream.wire.keys import Layout, row_key
-from stream.wire.shard_map import ShardMap
 from tests.stream.memory_log import MemoryLog
 from tests.stream.reopening import SHARD, foreign, home, reasons, start, txn
 

@@ -14,8 +14,8 @@ from consumers.fold.shards import kin_of, lineage_of_key, shard_map
 from consumers.fold.state import Head, PartitionState, head_entries, read_head
 from consumers.owner.protocol import UNKNOWN_KEY, OwnerRow
 from consumers.owner.rows import judge_fill, view_row
+from stream.shards.map import ShardMap
 from stream.wire.keys import Layout
-from stream.wire.shard_map import ShardMap
 from tests.consumers.fold.test_fold_together import by_column, one_by_one
 from tests.consumers.fold.test_shards import topology
 from tests.consumers.histories import LAYOUT, SHARD, Folded, event, frame, gtid, key, marker, start

@@ -67,9 +67,6 @@ class IdRange(NamedTuple):
         return self.start < other.end and other.start < self.end
 
 
-EVERY_ID: Final = IdRange(0, IDS)
-
-
 def _bad_range(text: str, why: str) -> ShardMapError:
     hint = "write it like -40, 40-80 or 80-; '-' is every key"
     return ShardMapError(f"{text!r} is no range of keyspace ids: {why}", hint=hint, code="bad_key_range")
