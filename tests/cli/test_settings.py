@@ -52,7 +52,7 @@ def test_a_hot_table_is_not_read_from_the_beginning() -> None:
     """Whatever the patterns of the backfill say; the bound of its fills goes to the consumer."""
     source = {"kind": "mariadb", "databases": ["shop"], "backfill": ["shop.*"]}
     settings = Settings(keyspaces={"k": {"source": source, "hot": {"shop.carts": 1_000}}})  # type: ignore[dict-item]
-    wanted = _options(settings, "k", False).backfill.tables
+    wanted = _options(settings, "k", False, "k/0").backfill.tables
     assert ("shop.orders" in wanted, "shop.carts" in wanted) == (True, False)
     assert consumption_settings(settings).hot == {"k": {"shop.carts": 1_000}}
 
