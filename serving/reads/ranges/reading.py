@@ -300,7 +300,7 @@ class RangePart(NamedTuple):
 
     keys: Sequence[bytes]
     images: Sequence[bytes]
-    count: int
+    number: int
     more: bool
 
 
@@ -358,7 +358,7 @@ def _merged(
 ) -> FoundRange:
     """The first rows of all parts, in order, up to the last one that a part with more rows has given."""
     if not lookup.limit:
-        number = sum(each.count for each in answers)
+        number = sum(each.number for each in answers)
         number = min(number, lookup.wanted.limit) if lookup.wanted.limit else number
         return FoundRange((), number, False, stretches, freshness, why)
     if len(answers) == 1:
