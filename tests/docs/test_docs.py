@@ -20,6 +20,7 @@ from freshet.settings import (
     Settings,
     WorkloadSourceSettings,
 )
+from freshet.shard_settings import ShardSettings
 from serving.client.answers import STATUS_OF_CODE
 from tests.docs.naming import ROOT, dotted_exists, file_exists, is_dotted, is_file, number_in, number_of
 from tokens.errors import FreshetError
@@ -173,7 +174,8 @@ def test_every_setting_is_documented_with_its_default() -> None:
     page = text_of(SETTINGS)
     rows = dict(re.findall(r"^\| `([a-z_.]+)` \| ([^|]+) \|", page, re.MULTILINE))
     known = (
-        fields_of(Settings)
+        fields_of(ShardSettings)
+        | fields_of(Settings)
         | fields_of(KeyspaceSettings)
         | fields_of(MariaDBSourceSettings)
         | fields_of(WorkloadSourceSettings)
@@ -192,9 +194,10 @@ def test_every_setting_is_documented_with_its_default() -> None:
 def test_the_settings_that_are_shown_can_be_loaded() -> None:
     """A settings file that is shown in a page can be loaded."""
     for page in (SETTINGS, ROOT / "docs/start/own-mariadb.md"):
-        [(_, shown)] = [fence for fence in _FENCE.findall(text_of(page)) if fence[0] == "toml"]
-        settings = Settings(**tomllib.loads(shown))
-        assert settings.keyspaces["shop"].partitions == 16
+        first, *others = [shown for language, shown in _FENCE.findall(text_of(page)) if language == "toml"]
+        assert Settings(**tomllib.loads(first)).keyspaces["shop"].partitions == 16
+        for shown in others:
+            assert Settings(**tomllib.loads(shown)).keyspaces["shop"]
 
 
 @cache
