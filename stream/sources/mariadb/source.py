@@ -27,19 +27,16 @@ from stream.sources.mariadb.connection import (
     ConnectionSettings,
     MariaDBError,
     MariaDBUnreachable,
+    NotResumable,
+    ServerSettingsError,
+    SourceHistoryLost,
     connect,
     translated,
 )
 from stream.sources.mariadb.gtid import GtidPosition
 from stream.sources.mariadb.live_schema import LiveSchema
-from stream.sources.mariadb.position import (
-    NotResumable,
-    ServerPosition,
-    SourceHistoryLost,
-    check_resumable,
-    current_position,
-)
-from stream.sources.mariadb.requirements import ServerSettingsError, check_server
+from stream.sources.mariadb.position import ServerPosition, check_resumable, current_position
+from stream.sources.mariadb.requirements import check_server
 from stream.sources.mariadb.schema import TableFilter, unknown_databases
 from stream.sources.mariadb.watch import DumpWatch
 from stream.sources.status import SourceStatus

@@ -7,7 +7,8 @@ from typing import Any, Self, cast
 import pytest
 
 from stream.sources.mariadb import position, requirements
-from stream.sources.mariadb.requirements import ServerSettingsError, check_server
+from stream.sources.mariadb.connection import ServerSettingsError
+from stream.sources.mariadb.requirements import check_server
 
 GOOD = {
     "version": "10.11.6-MariaDB-log",

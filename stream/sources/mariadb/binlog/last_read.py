@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from stream.sources.mariadb.binlog.dump import BinlogDump
 from stream.sources.mariadb.binlog.reader import BinlogReader
-from stream.sources.mariadb.connection import ConnectionSettings
-from stream.sources.mariadb.gtid import FLAVOR, GtidPosition
+from stream.sources.mariadb.connection import ConnectionSettings, SourceHistoryLost
+from stream.sources.mariadb.gtid import GtidPosition
 from stream.sources.mariadb.live_schema import LiveSchema
-from stream.sources.mariadb.position import SourceHistoryLost
 from stream.sources.mariadb.schema import TableFilter
 
 _OTHERS_MAX = 1_000
@@ -22,14 +21,11 @@ def check_same(settings: ConnectionSettings, server_id: int, cursor: str, positi
 
     Raises `SourceHistoryLost` if it differs, `MariaDBError`.
     """
-    before = GtidPosition.parse(cursor).domains
-    after = GtidPosition.parse(position).domains
-    wanted = {
-        f"{FLAVOR}{domain}-{server}-{n}" for domain, (server, n) in after.items() if before.get(domain) != (server, n)
-    }
+    before, after = GtidPosition.parse(cursor), GtidPosition.parse(position)
+    wanted = {after.flavor + gtid for gtid in after.transactions_since(before)}
     if len(wanted) != 1:
         return
-    dump = BinlogDump(settings, cursor.removeprefix(FLAVOR), server_id)
+    dump = BinlogDump(settings, before.bare, server_id)
     reader = BinlogReader(dump, LiveSchema(settings, TableFilter(exclude=("*",))), cursor)
     try:
         for number, transaction in enumerate(reader.transactions()):
