@@ -75,7 +75,7 @@ errors, also at login: they pass by themselves."""
 
 
 class MariaDBError(FreshetError):
-    """A MariaDB server refused or failed a request; code ``mariadb_error``."""
+    """A server, MariaDB or MySQL, refused or failed a request; code ``mariadb_error``."""
 
     code = "mariadb_error"
 
@@ -122,11 +122,6 @@ class ConnectionSettings:
     connect_timeout_s: float = 5.0
     read_timeout_s: float = 30.0
     product: Literal["MariaDB", "MySQL"] = "MariaDB"
-
-    @property
-    def code(self) -> str:
-        """How error codes about the server begin."""
-        return self.product.lower()
 
     @property
     def name(self) -> str:
@@ -190,13 +185,12 @@ def translated(settings: ConnectionSettings) -> Iterator[None]:
         raise MariaDBError(
             f"{settings.product} at {settings.name} asks for a login that is not supported here: {error}",
             hint="give the user another authentication plugin, or connect with TLS",
-            code=f"{settings.code}_access_denied",
+            code="mariadb_access_denied",
         ) from error
     except (OSError, EOFError) as error:
         raise MariaDBUnreachable(
             f"{settings.product} at {settings.name} cannot be reached: {error}",
             hint="check that the server is running and that the address is right",
-            code=f"{settings.code}_unreachable",
         ) from error
 
 
@@ -208,13 +202,13 @@ def translate(error: pymysql.err.Error, settings: ConnectionSettings) -> MariaDB
         return MariaDBError(
             f"{settings.product} at {settings.name} refused the login: {text}",
             hint="check user and password",
-            code=f"{settings.code}_access_denied",
+            code="mariadb_access_denied",
         )
     if code in (1227, 1142, 1143, 1044):
         return MariaDBError(
             f"{settings.name} lacks a privilege: {text}",
             hint=MYSQL_GRANTS_HINT if settings.product == "MySQL" else GRANTS_HINT,
-            code=f"{settings.code}_access_denied",
+            code="mariadb_access_denied",
         )
     if "same server_uuid/server_id" in text:
         return MariaDBError(
@@ -226,20 +220,18 @@ def translate(error: pymysql.err.Error, settings: ConnectionSettings) -> MariaDB
         return MariaDBUnreachable(
             f"{settings.product} at {settings.name} cannot be reached: {text}",
             hint="check that the server is running and that the address is right",
-            code=f"{settings.code}_unreachable",
         )
     if code in RESOURCE_ERRORS:
         return MariaDBUnreachable(
             f"{settings.product} at {settings.name} cannot answer now: {text} ({code})",
             hint="the server is short of connections, disk or memory, or a lock took too long: see its error log",
-            code=f"{settings.code}_unreachable",
         )
     if code == ER.UNKNOWN_SYSTEM_VARIABLE:
         return ServerSettingsError(
             f"the server at {settings.name} is no {settings.product} that is supported: {text}",
             hint=f'is it the other kind? then: [keyspaces.NAME.source] kind = "{_OTHER[settings.product]}"',
         )
-    return MariaDBError(f"{settings.product} at {settings.name}: {text} ({code})", code=f"{settings.code}_error")
+    return MariaDBError(f"{settings.product} at {settings.name}: {text} ({code})")
 
 
 GRANTS_HINT = "a source needs: GRANT SELECT, REPLICATION SLAVE, BINLOG MONITOR ON *.* TO its user"

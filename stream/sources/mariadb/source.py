@@ -1,4 +1,4 @@
-"""The source of a MariaDB shard: reads the binlog and publishes it, and survives outages of MariaDB and Kafka.
+"""The source of a MariaDB or MySQL shard: reads the binlog and publishes it, and survives outages of both sides.
 
 It resumes from the position in the topic. It keeps no state elsewhere.
 """
@@ -109,6 +109,7 @@ class MariaDBSource:
         self._backoff_s = BACKOFF_FIRST_S
         self.status = SourceStatus()
         self._choice = fingerprint(options.tables)
+        self._unreachable = f"{options.settings.product} is unreachable"
         self._has_warned = False
         self._held = ""
         """The words about held tables that the publisher keeps."""
@@ -158,7 +159,7 @@ class MariaDBSource:
                 self._check_server()
                 return True
             except MariaDBUnreachable as error:
-                self._wait("MariaDB is unreachable", error)
+                self._wait(self._unreachable, error)
         return False
 
     def _open_publisher(self, publisher: PublisherLike) -> ResumePoint | None:
@@ -174,7 +175,7 @@ class MariaDBSource:
             try:
                 return publisher.open(self._first_position)
             except MariaDBUnreachable as error:
-                self._wait("MariaDB is unreachable", error)
+                self._wait(self._unreachable, error)
         return None
 
     def _check_server(self) -> None:
@@ -195,7 +196,7 @@ class MariaDBSource:
 
     def _unknown_database(self, names: list[str]) -> MariaDBError:
         return MariaDBError(
-            f"MariaDB at {self._options.settings.name} has no database {', '.join(names)}",
+            f"{self._options.settings.product} at {self._options.settings.name} has no database {', '.join(names)}",
             hint="create it, or take it out of databases: a source must know what it is to publish",
             code="unknown_database",
         )
@@ -240,7 +241,7 @@ class MariaDBSource:
                     self._read(publisher, schema, progress)
                 except MariaDBUnreachable as error:
                     schema.close()
-                    self._wait("MariaDB is unreachable", error)
+                    self._wait(self._unreachable, error)
                 except SourceHistoryLost as lost:
                     self._lose_history(lost)
         finally:
@@ -257,7 +258,7 @@ class MariaDBSource:
         if progress.may_describe:
             self._describe(publisher, schema, progress)
         self._warn_of(schema)
-        bare = progress.position.removeprefix("MariaDB/")
+        bare = GtidPosition.parse(progress.position).bare
         dump = BinlogDump(options.settings, bare, options.server_id, options.heartbeat_s)
         self._reader = reader = BinlogReader(dump, schema, progress.position, options.spill_bytes)
         watch = DumpWatch(options.settings, dump.server)

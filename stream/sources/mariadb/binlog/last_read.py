@@ -15,6 +15,9 @@ from stream.sources.mariadb.schema import TableFilter
 _OTHERS_MAX = 1_000
 """Transactions of other domains that may come first on another server; after more the comparison is given up."""
 
+_HEARTBEATS_MAX = 8
+"""MySQL sends one after it has passed over what the position has, too, when there is more to come."""
+
 
 def check_same(settings: ConnectionSettings, server_id: int, cursor: str, position: str, checksum: int) -> None:
     """Read the transaction between ``cursor`` and ``position`` again and compare its ``checksum``.
@@ -28,10 +31,13 @@ def check_same(settings: ConnectionSettings, server_id: int, cursor: str, positi
     dump = BinlogDump(settings, before.bare, server_id)
     reader = BinlogReader(dump, LiveSchema(settings, TableFilter(exclude=("*",))), cursor)
     try:
-        for number, transaction in enumerate(reader.transactions()):
-            if transaction is None or number >= _OTHERS_MAX:
+        others = heartbeats = 0
+        for transaction in reader.transactions():
+            heartbeats += transaction is None
+            others += transaction is not None
+            if heartbeats > _HEARTBEATS_MAX or others > _OTHERS_MAX:
                 return
-            if transaction.gtid in wanted:
+            if transaction is not None and transaction.gtid in wanted:
                 _compare(transaction.checksum, checksum, transaction.gtid)
                 return
     finally:

@@ -83,7 +83,7 @@ def _check_filters(connection: Connection) -> None:
     except pymysql.err.OperationalError as error:
         if error.args and error.args[0] == 1227:
             raise ServerSettingsError(
-                "the user may not read the binary log's status", hint=MYSQL_GRANTS_HINT, code="mysql_access_denied"
+                "the user may not read the binary log's status", hint=MYSQL_GRANTS_HINT, code="mariadb_access_denied"
             ) from error
         raise
     if do_db or ignore_db:
