@@ -88,6 +88,8 @@ class GtidPosition:
 
         Not if it ends with the same sequence of another server: one of the two lost its history.
         """
+        if other.flavor != self.flavor:
+            return other.is_empty
         mine = self._domains
         return all(
             domain in mine and (mine[domain][1] > last[1] or mine[domain] == last)
@@ -99,11 +101,15 @@ class GtidPosition:
 
         A server that lost what this one has may name higher sequences, but of its own.
         """
+        if other.flavor != self.flavor:
+            return other.is_empty
         passed = self._passed
         return all(passed.get((domain, server), -1) >= n for domain, (server, n) in other._domains.items())
 
     def reaches(self, other: GtidPosition) -> bool:
         """As `covers`, but only domain and sequence count."""
+        if other.flavor != self.flavor:
+            return other.is_empty
         mine = self._domains
         return all(domain in mine and mine[domain][1] >= n for domain, (_, n) in other._domains.items())
 
@@ -113,6 +119,11 @@ class GtidPosition:
         return {
             f"{domain}-{server}-{n}" for domain, (server, n) in self._domains.items() if then.get(domain) != (server, n)
         }
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no transaction is in it."""
+        return not self._domains
 
     @property
     def domains(self) -> dict[int, tuple[int, int]]:
@@ -163,7 +174,7 @@ class MysqlGtidSet(GtidPosition):
     def covers(self, other: GtidPosition) -> bool:
         """Whether every transaction of ``other`` is in this set."""
         if not isinstance(other, MysqlGtidSet):
-            return not other._domains
+            return other.is_empty
         return self._set.contains(other._set)
 
     has_passed = reaches = covers

@@ -151,7 +151,7 @@ def test_a_wrong_password_and_a_dead_server_are_told_apart(mysql: MariaDBAddress
     with pytest.raises(MariaDBError, match="refused the login") as caught:
         connect(replace(settings_of(mysql, "MySQL"), password="wrong"))
     assert caught.value.code == "mariadb_access_denied"
-    with pytest.raises(MariaDBError, match="MySQL at root@127.0.0.1:1 cannot be reached") as caught:
+    with pytest.raises(MariaDBError, match="MySQL at root@127\\.0\\.0\\.1:1 cannot be reached") as caught:
         connect(ConnectionSettings(port=1, product="MySQL"))
     assert caught.value.code == "mariadb_unreachable"
 
