@@ -221,6 +221,8 @@ def translate(error: pymysql.err.Error, settings: ConnectionSettings) -> MariaDB
             f"{settings.product} at {settings.name} cannot be reached: {text}",
             hint="check that the server is running and that the address is right",
         )
+    if "could not find next log" in text:  # MySQL's, after its logs were reset under a connection that reads them
+        return MariaDBUnreachable(f"{settings.product} at {settings.name} has lost the log that was read: {text}")
     if code in RESOURCE_ERRORS:
         return MariaDBUnreachable(
             f"{settings.product} at {settings.name} cannot answer now: {text} ({code})",
