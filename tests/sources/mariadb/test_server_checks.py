@@ -35,6 +35,10 @@ class Server:
         self.primaries = primaries
         self.runs = b"Yes"
 
+    def get_server_info(self) -> str:
+        """As at login."""
+        return "11.4.5-MariaDB"
+
     def cursor(self, _: object = None) -> Self:
         return self
 

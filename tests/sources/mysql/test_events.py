@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stream.sources.mariadb.binlog import events
+from stream.sources.mariadb.binlog.mysql.dump import encoded_set
+from stream.sources.mariadb.binlog.mysql.events import parse_gtid, payload_events
+from stream.sources.mariadb.binlog.mysql.json_text import json_text
 from stream.sources.mariadb.binlog.table_map import BinlogFormatError
 from stream.sources.mariadb.gtid import GtidPosition, MysqlGtid, MysqlGtidSet
-from stream.sources.mariadb.mysql.dump import encoded_set
-from stream.sources.mariadb.mysql.events import parse_gtid, payload_events
-from stream.sources.mariadb.mysql.json_text import json_text
 from stream.wire.values import UndecodableValue
 from tokens.errors import FreshetError
 

@@ -8,7 +8,7 @@ import struct
 
 import pytest
 
-from stream.sources.mariadb.mysql.json_text import double_text
+from stream.sources.mariadb.binlog.mysql.json_text import double_text
 from stream.wire.events import VALUE
 from tests.sources.mariadb.conftest import Source
 from tests.sources.mariadb.test_images import COLUMNS as MARIADB_COLUMNS

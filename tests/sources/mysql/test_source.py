@@ -120,7 +120,9 @@ def test_it_waits_for_an_unreachable_server_and_continues(
         again.run("RESET BINARY LOGS AND GTIDS", "INSERT INTO t VALUES (4)")
         until(lambda: len(of_kind(kafka, keyspace_name, "EpochStart")) == 2, "a new epoch")
         again.run("INSERT INTO t VALUES (5)")
-        until(lambda: b"d.t\0[5]" in images(kafka, keyspace_name), "rows of the new history")
+        until(lambda: len(of_kind(kafka, keyspace_name, "TableSchema")) == 2, "the table in the new history")
+        again.run("INSERT INTO t VALUES (6)")
+        until(lambda: b"d.t\0[6]" in images(kafka, keyspace_name), "rows of the new history")
     assert [found["reason"] for found in of_kind(kafka, keyspace_name, "EpochStart")] == ["first_start", "history_lost"]
 
 

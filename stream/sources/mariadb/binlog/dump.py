@@ -15,6 +15,7 @@ import zlib
 import pymysql
 from pymysql.constants.COMMAND import COM_BINLOG_DUMP
 
+from stream.sources.mariadb.binlog.mysql import dump as mysql_dump
 from stream.sources.mariadb.binlog.table_map import BinlogFormatError
 from stream.sources.mariadb.connection import (
     Connection,
@@ -26,7 +27,6 @@ from stream.sources.mariadb.connection import (
     translate,
     translated,
 )
-from stream.sources.mariadb.mysql import dump as mysql_dump
 
 FORMAT_DESCRIPTION_EVENT = 15
 HEADER_SIZE = 19

@@ -7,9 +7,9 @@ import zlib
 from contextlib import suppress
 from typing import NamedTuple
 
+from stream.sources.mariadb.binlog.mysql import events as mysql_events
 from stream.sources.mariadb.binlog.table_map import BinlogFormatError
 from stream.sources.mariadb.gtid import Gtid
-from stream.sources.mariadb.mysql import events as mysql_events
 
 HEADER_SIZE = 19
 EVENT_BYTES_MAX = 1 << 30

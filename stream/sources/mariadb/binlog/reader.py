@@ -16,6 +16,7 @@ from stream.sources.mariadb.binlog.checksum import TransactionChecksum
 from stream.sources.mariadb.binlog.coalesce import SPILL_BYTES, TransactionRows
 from stream.sources.mariadb.binlog.dump import BinlogDump
 from stream.sources.mariadb.binlog.events import HEADER_SIZE
+from stream.sources.mariadb.binlog.mysql import events as mysql_events
 from stream.sources.mariadb.binlog.rows import SchemaDiffers, TableDecoder
 from stream.sources.mariadb.binlog.statements import Statement, classify
 from stream.sources.mariadb.binlog.table_map import BinlogFormatError, parse_table_map, table_name_of
@@ -23,7 +24,6 @@ from stream.sources.mariadb.binlog.unlogged import StatementTables
 from stream.sources.mariadb.connection import SourceHistoryLost
 from stream.sources.mariadb.gtid import Gtid, GtidPosition, MysqlGtid
 from stream.sources.mariadb.live_schema import LiveSchema
-from stream.sources.mariadb.mysql import events as mysql_events
 from stream.wire.events import EVERY_TABLE, Change, SourceTransaction, VoidTable
 from stream.wire.values import UndecodableValue
 

@@ -13,9 +13,9 @@ from functools import lru_cache
 from pymysql.constants import FIELD_TYPE
 
 from stream.sources.mariadb.binlog.decimals import decimal_reader
+from stream.sources.mariadb.binlog.mysql.json_text import json_text
 from stream.sources.mariadb.binlog.table_map import DATETIME2, TIME2, TIMESTAMP2, MappedColumn, TableMap
 from stream.sources.mariadb.charsets import BINARY_COLLATION, Charsets, Decode
-from stream.sources.mariadb.mysql.json_text import json_text
 from stream.sources.mariadb.schema import ColumnInfo, TableInfo
 from stream.wire.canonical import float_json, json_of
 from stream.wire.values import NULL, UndecodableValue, binary_json, inet_text, uuid_text
