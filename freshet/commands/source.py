@@ -103,7 +103,7 @@ def _binlog_command(kind: Literal["mariadb", "mysql"]) -> Callable[..., None]:
         stopping = threading.Event()
         make = publishers(settings, keyspace, stopping, new_epoch=new_epoch)
         source = MariaDBSource(
-            _options(settings, keyspace, kind, new_epoch),
+            _options(settings, keyspace, new_epoch),
             make,
             ready(keyspace),
             lambda: RequestsReader(settings.kafka.cluster, keyspace, settings.shard_of(keyspace)),
@@ -213,14 +213,16 @@ def server_of(source: MariaDBSourceSettings) -> ConnectionSettings:
     )
 
 
-def _options(settings: Settings, keyspace: str, kind: str, new_epoch: bool) -> Any:
+def _options(settings: Settings, keyspace: str, new_epoch: bool) -> Any:
     from stream.sources.mariadb.backfill.run import BackfillOptions
     from stream.sources.mariadb.schema import TableFilter
     from stream.sources.mariadb.source import SourceOptions
 
     found = settings.keyspace(keyspace).source
     if not isinstance(found, MariaDBSourceSettings):
-        raise SettingsError(f"keyspace {keyspace} has no {kind} source", hint="name a database with --database")
+        raise SettingsError(
+            f"keyspace {keyspace} has no MariaDB or MySQL source", hint="name a database with --database"
+        )
     hot = tuple(settings.keyspace(keyspace).hot)
     return SourceOptions(
         settings=server_of(found),

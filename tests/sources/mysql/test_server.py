@@ -118,9 +118,9 @@ def test_a_server_with_a_filter_or_without_a_log_is_refused(new_mysql: Callable[
 
 def test_the_other_kind_of_server_is_refused(mysql: MariaDBAddress, mariadb: MariaDBAddress) -> None:
     """A MySQL where a MariaDB is declared, and the other way round, is an error that names the setting."""
-    for address, product, kind in ((mysql, "MariaDB", "mysql"), (mariadb, "MySQL", "mariadb")):
-        with pytest.raises(ServerSettingsError, match=f"no {product}") as caught:
-            connect(replace(settings_of(address), product=product))
+    for settings, kind in ((settings_of(mysql), "mysql"), (settings_of(mariadb, "MySQL"), "mariadb")):
+        with pytest.raises(ServerSettingsError, match=f"no {settings.product}") as caught:
+            connect(settings)
         assert f'kind = "{kind}"' in caught.value.hint
 
 

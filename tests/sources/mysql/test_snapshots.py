@@ -87,7 +87,7 @@ def read_all(source: Source, count: int) -> list[tuple[int, int, str, str]]:
     """Reads of all rows in one snapshot each, again and again."""
     reader = SnapshotReader(source.settings)
     table = f"{source.database}.t"
-    found = []
+    found: list[tuple[int, int, str, str]] = []
     while len(found) < count:
         read = reader.read({table: [[row] for row in range(WRITERS)]})[table]
         assert isinstance(read, SnapshotRead)
