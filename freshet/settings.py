@@ -182,6 +182,7 @@ class KeyspaceSettings(Section):
     in the keyspace's topic. ``succeeds``: the shard, or ``shard@epoch``, whose history ``shard`` continues.
     ``indexes``: ``db.table(column, column)``, by which whole tables are read, too; ``schema``: all that the source has.
     ``hot``: ``db.table`` → bytes that its fills may take; it is not read from the beginning.
+    ``snapshots``: where its snapshots are, for fsspec; a store that is missing begins with one.
     """
 
     kind: Literal["rows", "catalog"] = "rows"
@@ -195,6 +196,7 @@ class KeyspaceSettings(Section):
         default_factory=list, max_length=1_000
     )
     hot: Annotated[dict[str, Annotated[int, Field(ge=0, le=64 * GIB)]], Json] = Field(default_factory=dict)
+    snapshots: str = Field(default="", max_length=4_096)
 
     @property
     def row_indexes(self) -> tuple[Index, ...]:
