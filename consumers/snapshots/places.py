@@ -15,9 +15,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-import fsspec
-from fsspec.implementations.local import LocalFileSystem
-
 from consumers.snapshots.errors import SnapshotError
 from consumers.store.manifest import sync_directory, write_atomically
 
@@ -37,6 +34,9 @@ class Place:
 
     def __init__(self, uri: str) -> None:
         """Connects where the file system does. ``uri``: what fsspec takes, or a local path."""
+        import fsspec  # most consumers never need it
+        from fsspec.implementations.local import LocalFileSystem
+
         self.uri = shown(uri)
         self._given = uri
         try:

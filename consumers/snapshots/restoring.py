@@ -22,7 +22,7 @@ from consumers.snapshots.finding import Found, Wanted, find_snapshots
 from consumers.snapshots.manifest import Snapshot, SnapshotFile, SnapshotPartition
 from consumers.snapshots.places import Place
 from consumers.snapshots.writing import file_checksum
-from consumers.store.directory import partition_directory
+from consumers.store.directory import holds_store, partition_directory
 from consumers.store.errors import StoreError, store_error
 from consumers.store.manifest import Manifest, sync_directory, write_manifest
 from consumers.store.rocks import Rocks
@@ -172,3 +172,17 @@ def download(place: Place, found: Found, held: SnapshotPartition, into: Path) ->
 def damaged(what: str) -> SnapshotError:
     """The error of a snapshot whose files are not what its manifest says."""
     return SnapshotError(what, hint=_HINT_DAMAGED, code="snapshot_damaged")
+
+
+def restore_all(place: Place, found: Found, snapshot: Snapshot, root: Path) -> dict[int, Path]:
+    """Makes all stores of a snapshot below ``root``, as checkpoints; partition → store.
+
+    Those that are there already are left. Raises as `restore_partition`.
+    """
+    stores: dict[int, Path] = {}
+    for held in snapshot.partitions:
+        directory = partition_directory(root, snapshot.keyspace, held.partition)
+        if not holds_store(directory):
+            restore_partition(place, found, snapshot, held.partition, root, fixed=True)
+        stores[held.partition] = directory
+    return stores

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from freshet.keyspaces import explain_unknown_keyspace
-from freshet.settings import Settings, load_settings
-from freshet.settings_errors import SettingsError
+from freshet.settings import load_settings
+from freshet.snapshots import place_of
 
 if TYPE_CHECKING:
     from consumers.snapshots.finding import Found
@@ -28,16 +28,6 @@ At = Annotated[
     str | None, typer.Option(help="Where the snapshots are (default: the keyspace's setting).", metavar="URI")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
-
-
-def place_of(settings: Settings, keyspace: str, given: str | None) -> str:
-    """Where the snapshots of a keyspace are: as given, else as set. Raises `SettingsError`."""
-    uri = given or (settings.keyspaces[keyspace].snapshots if keyspace in settings.keyspaces else "")
-    if not uri:
-        raise SettingsError(
-            f"no place for snapshots of {keyspace}", hint=f"give one, or set keyspaces.{keyspace}.snapshots"
-        )
-    return uri
 
 
 @app.command("make")

@@ -42,9 +42,7 @@ class S3Address:
         import s3fs
 
         name = f"freshet-{uuid.uuid4().hex[:12]}"
-        files = s3fs.S3FileSystem(
-            key=self.key, secret=self.secret, client_kwargs={"endpoint_url": self.endpoint, "region_name": "us-east-1"}
-        )
+        files = s3fs.S3FileSystem(key=self.key, secret=self.secret, client_kwargs={"endpoint_url": self.endpoint})
         files.mkdir(name)
         return name
 

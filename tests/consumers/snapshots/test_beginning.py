@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from consumers.process.opening import open_partition
 from consumers.snapshots.places import Place
 from consumers.snapshots.restoring import Snapshots
 from consumers.store.errors import RebuildNeededError
+from consumers.store.store import StoreView
 from tests.consumers.snapshots.made import TOPIC, fold, snapshot_of
 from tests.data_at_rest.history import KEYSPACE, messages
 from tests.data_at_rest.test_kept_stores import rewrite
@@ -23,11 +26,10 @@ AT = 60
 """Where the snapshot of these tests ends."""
 
 
-def opened(data_dir: Path, place: Path, start: int = 0, **more: RebuildNeededError) -> Partition:
+def opened(data_dir: Path, place: Path, start: int = 0, lost: RebuildNeededError | None = None) -> Partition:
     """The partition, opened as at an assignment; the topic's first offset is ``start``."""
-    return open_partition(
-        data_dir, KEYSPACE, 0, TOPIC, (start, END), 1 << 20, snapshots=Snapshots({KEYSPACE: str(place)}), **more
-    )
+    snapshots = Snapshots({KEYSPACE: str(place)})
+    return open_partition(data_dir, KEYSPACE, 0, TOPIC, (start, END), 1 << 20, lost, snapshots=snapshots)
 
 
 def offset_of(partition: Partition) -> int:
@@ -64,7 +66,7 @@ def test_a_store_that_can_go_on_is_left_alone(tmp_path: Path, place: Path) -> No
 @pytest.mark.parametrize("why", ["damaged", "fold_changed", "topic_changed", "vanished", "behind", "cut", "truncated"])
 def test_a_store_that_can_not_go_on_is_replaced_from_the_snapshot(tmp_path: Path, place: Path, why: str) -> None:
     """Each reason to begin anew leads to the snapshot, and the old store is set aside as without snapshots."""
-    data, start, more = tmp_path / "data", 0, {}
+    data, start, lost = tmp_path / "data", 0, None
     fold(data, 30).close()
     directory = data / KEYSPACE / "0"
     if why == "damaged":
@@ -81,8 +83,8 @@ def test_a_store_that_can_not_go_on_is_replaced_from_the_snapshot(tmp_path: Path
         shutil.rmtree(directory)
         start = 40
     else:
-        more = {"lost": RebuildNeededError("Kafka has lost its tail", code="log_truncated")}
-    partition = opened(data, place, start, **more)
+        lost = RebuildNeededError("Kafka has lost its tail", code="log_truncated")
+    partition = opened(data, place, start, lost)
     kept = why in ("vanished", "cut")
     assert partition.state == (CATCHING_UP if kept else REBUILDING)
     assert bool(list((data / KEYSPACE).glob("0.*-1"))) is not kept
@@ -143,3 +145,40 @@ def test_a_restored_store_that_can_not_be_opened_is_set_aside_once(
 
     monkeypatch.setattr(Snapshots, "restore", restore)
     assert offset_of(opened(tmp_path / "data", place)) == 0
+
+
+KILLED = """
+import os, random, signal, sys
+from pathlib import Path
+from consumers.snapshots.restoring import Snapshots
+from consumers.store.store import StoreView
+from tests.consumers.snapshots.made import TOPIC
+from tests.data_at_rest.history import KEYSPACE
+data, place, kills = Path(sys.argv[1]), sys.argv[2], 0
+for number in range(40):
+    child = os.fork()
+    if not child:
+        signal.setitimer(signal.ITIMER_REAL, random.Random(number).uniform(0.0005, 0.03))
+        Snapshots({KEYSPACE: place}).restore(data, KEYSPACE, 0, TOPIC, (0, 1_000))
+        os._exit(0)
+    kills += os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGALRM
+    print((data / KEYSPACE / "0" / "manifest.json").exists())
+    if (data / KEYSPACE / "0").exists():
+        os.rename(data / KEYSPACE / "0", data / KEYSPACE / f"kept-{number}")
+print(kills)
+"""
+"""Makes the store again and again, each time killed by a timer unless it is done before."""
+
+
+def test_a_process_that_is_killed_at_any_moment_leaves_a_whole_store_or_none(tmp_path: Path, place: Path) -> None:
+    """At random instants of the restore; each store that is there is whole, and the last one goes on."""
+    command = [sys.executable, "-c", KILLED, str(tmp_path / "data"), str(place)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=True)
+    *whole, kills = done.stdout.split()
+    assert int(kills) >= 5, done
+    kept = sorted((tmp_path / "data" / KEYSPACE).glob("kept-*"))
+    assert len(kept) == whole.count("True")
+    for directory in kept:
+        with StoreView(directory) as view:
+            assert view.head.offset == AT
+    assert offset_of(opened(tmp_path / "data", place)) == AT
