@@ -23,9 +23,12 @@ def test_a_rebuild_becomes_a_snapshot_that_the_next_one_begins_with(topic: Topic
         filled.write(partition, history(partitions=2))
     uri = (tmp_path / "snapshots").as_uri()
     command = ["rebuild", "--keyspace", filled.keyspace, "--bootstrap", filled.kafka.bootstrap, "--master", "local[1]"]
-    given = [*FRESHET, *command, "--json", "--to"]
-    environment = {"cwd": tmp_path, "capture_output": True, "text": True, "check": False}
-    first = subprocess.run([*given, uri], **environment)  # type: ignore[call-overload]
+
+    def rebuild(*to: str) -> subprocess.CompletedProcess[str]:
+        given = [*FRESHET, *command, "--json", "--to", *to]
+        return subprocess.run(given, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    first = rebuild(uri)
     assert first.returncode == 0, first.stderr
     place = Place(uri)
     [found] = find_snapshots(place, filled.keyspace)
@@ -40,7 +43,7 @@ def test_a_rebuild_becomes_a_snapshot_that_the_next_one_begins_with(topic: Topic
         wanted = filled.folded(partition, tmp_path / "whole")[0]
         filled.delete_before(partition, found.snapshot.offsets[partition])
         (tmp_path / f"wanted-{partition}").write_text(repr(wanted))
-    second = subprocess.run([*given, str(tmp_path / "out"), "--base", uri], **environment)  # type: ignore[call-overload]
+    second = rebuild(str(tmp_path / "out"), "--base", uri)
     assert second.returncode == 0, second.stderr
     for partition in range(2):
         held = items_of(tmp_path / "out" / filled.keyspace / str(partition))
