@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,3 +92,29 @@ def farthest(
             chosen.append((found, snapshot))
     chosen.sort(key=lambda pair: (sum(pair[1].offsets.values()), pair[1].name))
     return (chosen[-1] if chosen else None), refused
+
+
+def base_stores(base: str | None, keyspace: str, kafka: KafkaCluster, target: Path, needed: Needed) -> Path | None:
+    """Where the stores of ``base`` are. Those of a snapshot are made beside ``target``.
+
+    Raises `SnapshotError` if there is no snapshot that can be continued.
+    """
+    from consumers.snapshots.errors import SnapshotError
+    from consumers.snapshots.places import Place
+    from consumers.snapshots.restoring import restore_all
+
+    if base is None or not is_address(base):
+        return None if base is None else Path(base)
+    place = Place(base)
+    beside = target.with_name(f".{target.name}.base")
+    if not target.exists():
+        shutil.rmtree(beside, ignore_errors=True)  # of a run that never began, perhaps from another snapshot
+    chosen, refused = farthest(place, keyspace, kafka, needed)
+    if chosen is None:
+        raise SnapshotError(
+            f"no snapshot of {keyspace} at {place.uri} can be continued" + "".join(f"; {why}" for why in refused[:3]),
+            hint="without --base it is folded from the topic's start",
+            code="snapshot_missing",
+        )
+    restore_all(place, *chosen, beside)
+    return beside

@@ -31,6 +31,12 @@ class Digest:
         update(b"".join(buffer))
         self.count += count
 
+    def copy(self) -> Digest:
+        """A digest that goes on from here by itself."""
+        other = Digest()
+        other.count, other._digest = self.count, self._digest.copy()
+        return other
+
     def hex(self) -> str:
         """The digest of the pairs so far, in hex."""
         return str(self._digest.hexdigest())

@@ -15,14 +15,12 @@ import typer
 
 from freshet.keyspaces import explain_unknown_keyspace
 from freshet.settings import load_settings
-from freshet.snapshots import Needed, farthest, is_address, work_directory
+from freshet.snapshots import Needed, base_stores, is_address, work_directory
 from freshet.spark import spark_settings
 
 if TYPE_CHECKING:
     from spark_jobs.output import RebuildReport
-    from spark_jobs.rebuild import Progress, RebuildRequest
-    from spark_jobs.session import SparkSettings
-    from stream.kafka.connection import KafkaCluster
+    from spark_jobs.rebuild import Progress
 
 PLAIN_INTERVAL_S = 5.0
 
@@ -68,7 +66,7 @@ def command(
     from consumers.snapshots.places import Place
     from consumers.snapshots.writing import write_snapshot
     from spark_jobs.output import find_stores
-    from spark_jobs.rebuild import RebuildRequest, checkpoint_begins, checkpoint_offsets
+    from spark_jobs.rebuild import RebuildRequest, checkpoint_begins, checkpoint_offsets, run_rebuild
 
     if sum(given is not None for given in (to_checkpoint, offsets)) > 1:
         raise typer.BadParameter("give --to-checkpoint or --offsets, not both")
@@ -99,42 +97,6 @@ def command(
         typer.echo(summary_text(report, " ".join(told.values())))
     if stores is not None and base is not None and is_address(base) and not follow:
         shutil.rmtree(stores, ignore_errors=True)
-
-
-def base_stores(base: str | None, keyspace: str, kafka: KafkaCluster, target: Path, needed: Needed) -> Path | None:
-    """Where the stores of ``base`` are. Those of a snapshot are made beside ``target``.
-
-    Raises `SnapshotError` if there is no snapshot that can be continued.
-    """
-    from consumers.snapshots.errors import SnapshotError
-    from consumers.snapshots.places import Place
-    from consumers.snapshots.restoring import restore_all
-
-    if base is None or not is_address(base):
-        return None if base is None else Path(base)
-    place = Place(base)
-    beside = target.with_name(f".{target.name}.base")
-    if not target.exists():
-        shutil.rmtree(beside, ignore_errors=True)  # of a run that never began, perhaps from another snapshot
-    chosen, refused = farthest(place, keyspace, kafka, needed)
-    if chosen is None:
-        raise SnapshotError(
-            f"no snapshot of {keyspace} at {place.uri} can be continued" + "".join(f"; {why}" for why in refused[:3]),
-            hint="without --base it is folded from the topic's start",
-            code="snapshot_missing",
-        )
-    restore_all(place, *chosen, beside)
-    return beside
-
-
-def run_rebuild(request: RebuildRequest, spark: SparkSettings, progress: Progress | None) -> RebuildReport:
-    """A rebuild in a Spark session of its own."""
-    from spark_jobs.rebuild import check_request, rebuild
-    from spark_jobs.session import spark_session
-
-    check_request(request)
-    with spark_session(f"freshet rebuild {request.keyspace}", spark) as session:
-        return rebuild(session, request, progress=progress)
 
 
 def ends_from(
