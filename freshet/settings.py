@@ -241,6 +241,7 @@ class ConsumerSettings(Section):
     ``owner_token``: the secret that owners require and fronts send; needed to listen beyond loopback.
     ``owner_announced``: the ``host:port`` to announce instead of the own one (port mapping, a proxy).
     ``workers``: processes that share the partitions; ``auto``: one for each core.
+    ``standby``: answers, but is announced only once ``freshet swap`` has moved readers here.
     """
 
     group: str = Field(default="", pattern=r"^[A-Za-z0-9._-]{0,200}$")
@@ -253,6 +254,7 @@ class ConsumerSettings(Section):
     owner_announced: Annotated[str, Field(pattern=r"^(.+:\d{1,5})?$", max_length=300)] = ""
     metrics_port: Port | None = None
     workers: Annotated[int, Field(ge=1, le=256)] | Literal["auto"] = 1
+    standby: bool = False
 
 
 class SourceProcessSettings(Section):

@@ -39,6 +39,9 @@ def command(
         str | None,
         typer.Option(help="Where snapshots are, for stores that are missing (default: the keyspace's).", metavar="URI"),
     ] = None,
+    standby: Annotated[
+        bool, typer.Option("--standby", help="Fold and answer, but leave readers where they are until `freshet swap`.")
+    ] = False,
     workers: Annotated[str | None, typer.Option(help="Processes that share the work, or auto: one a core.")] = None,
 ) -> None:
     """Fold keyspaces into their stores and answer for them, until SIGTERM or Ctrl-C.
@@ -56,6 +59,7 @@ def command(
                 "owner_port": owner_port,
                 "metrics_port": metrics_port,
                 "workers": workers,
+                "standby": standby or None,
             },
         }
     )
@@ -116,4 +120,5 @@ def owner_settings(settings: Settings) -> OwnerSettings:
         consumer.metrics_port,
         consumer.owner_announced,
         importlib.metadata.version(DISTRIBUTION),
+        standby=consumer.standby,
     )
