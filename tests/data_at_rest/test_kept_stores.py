@@ -32,7 +32,7 @@ from tests.data_at_rest.history import (
     write_store,
 )
 
-KEPT = sorted(path.name.removesuffix(".tar.gz") for path in FIXTURES.glob("*.tar.gz"))
+KEPT = sorted(path.name.removesuffix(".tar.gz") for path in FIXTURES.glob("v*.tar.gz"))
 READABLE = [name for name in KEPT if expected(name)["fold_version"] == FOLD_VERSION]
 EVERY = 5
 """In an SST one byte in this many is flipped; in small files every byte."""
