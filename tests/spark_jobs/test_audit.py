@@ -21,11 +21,10 @@ from freshet.auditing import Audit, Audited, audit
 from freshet.local.artifacts import jars
 from spark_jobs.session import SparkSettings
 from tests.consumers.consuming import until
-from tests.consumers.histories import key
 from tests.patience import PATIENCE_S
 from tests.spark_jobs.conftest import java_home
 from tests.spark_jobs.test_live_verify import FRESHET, consuming
-from tests.spark_jobs.topics import TestTopic, history, rows
+from tests.spark_jobs.topics import TestTopic, history
 
 Topics = Callable[[int], TestTopic]
 
@@ -55,33 +54,36 @@ def test_an_audit_goes_on_from_the_last_one_and_names_what_is_wrong(
     assert (second["equal"], second["since"]) == (True, first.snapshot)
     found = find_snapshots(Place(str(place)), filled.keyspace)
     assert [each.snapshot is not None and each.snapshot.verified for each in found] == [True] * len(found)
-    _plant(tmp_path / "data", filled)
-    filled.write(0, [rows(9000, 1)])
+    key = _plant(tmp_path / "data", filled)
     with consuming(filled, tmp_path / "data"):
         third = audited(filled, place)
     assert third.snapshot == ""
     assert third.verdict.differences == 1
     [wrong] = [each for partition in third.verdict.partitions for each in partition.first]
-    assert wrong["key"] == "shop.items [3]"
+    assert wrong["key_hex"] == key.hex()
     left, right = wrong["left"], wrong["right"]
     assert isinstance(left, dict)
     assert isinstance(right, dict)
     assert left["image"] == '{"n":"wrong"}'
     assert left["ordinal"] == right["ordinal"]
     assert right["image"] != left["image"]
-    assert isinstance(wrong["events"], list)
+    events = wrong["events"]
+    assert isinstance(events, list)
+    made = [each for each in events if each["event"] == "row"]
+    assert made[-1]["ordinal"] == right["ordinal"], "the audit began before the event that made it"
+    assert made[-1]["image"] == right["image"]
 
 
-def _plant(data_dir: Path, filled: TestTopic) -> None:
-    """Another value in the store of partition 0, behind Freshet's back."""
+def _plant(data_dir: Path, filled: TestTopic) -> bytes:
+    """Another value in the store of partition 0, behind Freshet's back; its key."""
     store = PartitionStore.open(data_dir, keyspace=filled.keyspace, partition=0, topic_id=filled.topic_id())
-    entry = store.get(key(3))
-    assert entry is not None
+    key, entry = next(pair for pair in store.items() if pair[1].endswith(b"}") and b'{"n":' in pair[1])
     store.close()
     rocks = Rocks(store.directory / ROCKS_NAME)
     image = entry[entry.rindex(b'{"n":') :]
-    rocks.ingest({key(3): entry.removesuffix(image) + b'{"n":"wrong"}'}, store.directory / "planted.sst")
+    rocks.ingest({key: entry.removesuffix(image) + b'{"n":"wrong"}'}, store.directory / "planted.sst")
     rocks.close()
+    return key
 
 
 def _standing(filled: TestTopic, place: Path) -> dict[str, object]:
