@@ -66,9 +66,11 @@ def audit(request: Audit, progress: Progress | None = None) -> Audited:
     from consumers.snapshots.places import Place
     from consumers.snapshots.writing import write_snapshot
     from spark_jobs.auditing.tracing import with_events
+    from spark_jobs.offsets import topic_bounds
     from spark_jobs.output import find_stores
     from spark_jobs.rebuild import RebuildRequest, checkpoint_begins, checkpoint_offsets, run_rebuild
     from spark_jobs.verify import verify_stores
+    from stream.kafka.topics import events_topic
 
     keyspace, kafka = request.keyspace, request.kafka
     live = live_checkpoint(kafka, keyspace, list(request.owners))
@@ -85,8 +87,7 @@ def audit(request: Audit, progress: Progress | None = None) -> Audited:
         folded = find_stores(target, keyspace)
         verdict = verify_stores(live, folded, names=("live", "rebuilt"), keep=request.keep)
         if not verdict.equal:
-            starts = {} if base is None else checkpoint_offsets(find_stores(base, keyspace))
-            verdict = with_events(verdict, kafka, starts)
+            verdict = with_events(verdict, kafka, topic_bounds(kafka, events_topic(kafka, keyspace)).low)
         elif place is not None:
             snapshot = write_snapshot(place, folded, made_from="rebuild", verified=True).name
     return Audited(verdict, since, snapshot)
