@@ -23,7 +23,8 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
-from freshet.setting_types import Host, Json, Name, Names, Port, Section, Shard
+from freshet.sections.shards import Shards, ShardSettings, map_of, names_of
+from freshet.sections.values import Host, Json, Name, Names, Port, Section, Shard
 from freshet.settings_errors import (
     SettingsError,
     from_validation,
@@ -31,7 +32,6 @@ from freshet.settings_errors import (
     unknown_keyspace,
     unknown_variables,
 )
-from freshet.shard_settings import Shards, ShardSettings, map_of, names_of
 
 if TYPE_CHECKING:
     from consumers.store.index import Index

@@ -16,9 +16,9 @@ import structlog
 import typer
 
 from freshet import DISTRIBUTION
+from freshet.sections.shards import names_of
 from freshet.settings import PASSWORD_VARIABLE, MariaDBSourceSettings, Settings, load_settings
 from freshet.settings_errors import SettingsError, unknown_keyspace
-from freshet.shard_settings import names_of
 
 if TYPE_CHECKING:
     from stream.sources.mariadb.connection import ConnectionSettings

@@ -13,6 +13,7 @@ import pytest
 import typer
 
 from freshet import cli
+from freshet.sections.shards import ShardSettings
 from freshet.settings import (
     HiveSourceSettings,
     KeyspaceSettings,
@@ -20,7 +21,6 @@ from freshet.settings import (
     Settings,
     WorkloadSourceSettings,
 )
-from freshet.shard_settings import ShardSettings
 from serving.client.answers import STATUS_OF_CODE
 from tests.docs.naming import ROOT, dotted_exists, file_exists, is_dotted, is_file, number_in, number_of
 from tokens.errors import FreshetError

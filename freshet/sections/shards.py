@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, SecretStr, Tag
 
-from freshet.setting_types import Host, Port, Section, Shard
+from freshet.sections.values import Host, Port, Section, Shard
 from freshet.settings_errors import parse_object, split_list
 
 if TYPE_CHECKING:
