@@ -86,6 +86,7 @@ READ_ELSEWHERE: Final = {
 
 PURE = [
     "tokens",
+    "stream/shards/map.py",
     "stream/wire/events.py",
     "stream/wire/keys.py",
     "stream/wire/values.py",
