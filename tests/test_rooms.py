@@ -76,7 +76,6 @@ READ_ELSEWHERE: Final = {
     "consumers/owner/protocol.py:overlay_entries": "`freshet lag --json` prints the whole status",
     "lab/simulation/mariadb/log/binlog.py:purge": "a fault of that world",
     "stream/kafka/reader.py:offsets_for_timestamp": "where a stream that begins at a time starts",
-    "freshet/spark.py:register": "what a user's own Spark program calls",
     "freshet/settings.py:public": "the one way to show settings without their secrets",
     "serving/client/answers.py:stats_compliant": "readers decide by it whether to use statistics",
     "stream/sources/hive/structs.py:decode_struct": "stored structs are a kept format: they must stay readable",

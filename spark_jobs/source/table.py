@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from consumers.fold.backfills import whole_table
+from consumers.fold.backfills import backfilled_tables
 from consumers.fold.entry import decode_entry
 from consumers.fold.messages import fold_messages
 from consumers.fold.state import META, Changes, Head, PartitionState, schema_key
@@ -98,7 +98,7 @@ class TablePartition:
         """The table's rows, in the order of their keys; what is not known as rows of their own kinds."""
         head = self._state.head
         stamp = {"_partition": self._partition, "_offset": head.offset}
-        if whole_table(head, self._table) is None:
+        if not backfilled_tables(head).get(self._table):
             reason = "the table was not read whole: rows without a change since then are missing"
             yield {**stamp, "_kind": INCOMPLETE, "_reason": reason}
         for key in sorted(key for key in self._entries if key.startswith(self._mine)):

@@ -47,7 +47,7 @@ def test_a_job_is_submitted_over_tls_and_scram_and_tells_no_secret(secured: Secu
     (tmp_path / "freshet.toml").write_text(tomli_w.dumps({"kafka": settings}))
     events = tmp_path / "events"
     events.mkdir()
-    [local, _] = blocks("rebuild.md")
+    [local, _] = blocks("docs/operating/rebuild.md")
     conf = "--conf spark.eventLog.enabled=true --conf spark.eventLog.compress=false "
     conf += f"--conf spark.eventLog.dir={events.as_uri()} --packages"
     with consuming(filled, tmp_path / "data", tmp_path / "freshet.toml"):

@@ -21,13 +21,12 @@ from tests.spark_jobs.test_live_verify import consuming
 from tests.spark_jobs.test_streaming import differences
 from tests.spark_jobs.topics import TestTopic, history
 
-PAGES = ROOT / "docs" / "operating"
 SUBMIT_TIMEOUT_S = 850
 
 
 def blocks(page: str) -> list[str]:
     """The shell blocks of a page that submit a job."""
-    text = (PAGES / page).read_text()
+    text = (ROOT / page).read_text()
     return [block for block in re.findall(r"^```sh\n(.*?)^```", text, re.M | re.S) if "spark-submit" in block]
 
 
@@ -72,8 +71,8 @@ def cluster() -> Iterator[Standalone]:
 @pytest.mark.slow
 def test_the_pages_local_commands_rebuild_verify_and_export(shop: TestTopic, tmp_path: Path) -> None:
     """What the pages show for one machine works as it stands there, with the packages that they name."""
-    [local, _] = blocks("rebuild.md")
-    [export] = blocks("export.md")
+    [local, _] = blocks("docs/operating/rebuild.md")
+    [export] = blocks("docs/operating/export.md")
     path = f"export PATH={sys.prefix}/bin:$PATH PYSPARK_PYTHON=.venv/bin/python\n"
     with consuming(shop, tmp_path / "data", tmp_path / "freshet.toml"):
         done = run(local, tmp_path)
@@ -90,7 +89,7 @@ def test_the_pages_cluster_command_rebuilds_with_the_environment_that_make_packs
     shop: TestTopic, cluster: Standalone, tmp_path: Path
 ) -> None:
     """On workers with nothing but Python; the archive brings all that a task imports."""
-    [_, remote] = blocks("rebuild.md")
+    [_, remote] = blocks("docs/operating/rebuild.md")
     make, *rest = remote.splitlines()
     packed = run(f"{make} DIST={tmp_path}/dist -C {ROOT}", tmp_path)
     assert packed.returncode == 0, packed.stdout + packed.stderr
@@ -106,7 +105,7 @@ def test_the_pages_cluster_command_rebuilds_with_the_environment_that_make_packs
 def test_an_executor_without_packages_says_so_before_it_folds(cluster: Standalone, tmp_path: Path) -> None:
     """The error names the executor and the packages, and the way to send them; nothing is folded."""
     venv.create(tmp_path / "bare", symlinks=True, with_pip=False)
-    [_, remote] = blocks("rebuild.md")
+    [_, remote] = blocks("docs/operating/rebuild.md")
     script = re.sub(r"--archives \S+", "", remote.splitlines()[-1]).replace("spark://HOST:7077", cluster.url)
     exports = f"export PATH={sys.prefix}/bin:$PATH PYSPARK_DRIVER_PYTHON=.venv/bin/python\n"
     done = run(

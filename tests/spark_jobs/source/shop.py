@@ -54,7 +54,7 @@ class Shop:
         clock = max(self.times) + idle_s
         for messages, transactions in zip(self.partitions, waiting, strict=True):
             if transactions:
-                columns = {
+                columns: dict[str, Any] = {
                     "transactions": [len(each["rows"]) for each in transactions],
                     "gtids": [each["gtid"] for each in transactions],
                     "timestamps": [each["timestamp"] for each in transactions],
