@@ -13,11 +13,11 @@ from lab.simulation.planted.planting import Replace, Return, Swap, always, catal
 from serving.client.session import SessionState
 from serving.reads import tables as front_tables
 from serving.reads.objects import ObjectReads
-from stream.sources.hive.live import metastore
+from stream.sources.hive.live import metastore, partitions
+from stream.sources.hive.live.details import Details
 from stream.sources.hive.live.following import Following
 from stream.sources.hive.live.images import Images
 from stream.sources.hive.live.objects import Objects
-from stream.sources.hive.live.partitions import Partitions
 from stream.sources.hive.recent_ids import RecentWriteIds
 from tokens import decision
 
@@ -128,7 +128,12 @@ FOLLOWING: Final = (
     warehouse(
         "no_partition_columns_are_not_known",
         "of a table without partition columns nobody says that it has no partitions",
-        Replace(Partitions.find, "[ObjectSet(...) for any_kind in KINDS for any_change in WHOLE]", "[]"),
+        Return(partitions._whole, "[]"),
+    ),
+    warehouse(
+        "few_partitions_from_before_a_write",
+        "the partitions of a table are called whole as they were read, although they have changed since",
+        always(Details._take_partitions, "self._touched_at(any_name) <= any_fetched.lo"),
     ),
     warehouse(
         "external_table_waits_for_writers",

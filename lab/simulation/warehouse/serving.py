@@ -125,6 +125,13 @@ class MetastoreServer:
             raise Missing(1)
         return "lst", ("str", [_path(values) for values in sorted(self.warehouse.parts[name])])
 
+    def call_get_partitions(self, arguments: Arguments) -> Typed:
+        name = _table(arguments)
+        if name not in self.warehouse.tables:
+            raise Missing(1)
+        found = sorted(self.warehouse.parts[name])[: arguments[3]]
+        return "lst", ("rec", [self.warehouse.partition_struct(name, values) for values in found])
+
     def call_get_partitions_by_names(self, arguments: Arguments) -> Typed:
         name = _table(arguments)
         if name not in self.warehouse.tables:
