@@ -136,6 +136,11 @@ FOLLOWING: Final = (
         always(Details._take_partitions, "self._touched_at(any_name) <= any_fetched.lo"),
     ),
     warehouse(
+        "table_from_before_a_void_of_everything",
+        "a table that was read before an event that nobody can read is published after it",
+        Replace(Images.take, "max(self.touched.get(name, 0), self.voided_at)", "self.touched.get(name, 0)"),
+    ),
+    warehouse(
         "external_table_waits_for_writers",
         "a write of an external table waits for all who have write ids under its name",
         always(fold_catalog._take_write, "any_state.kind == TRANSACTIONAL"),

@@ -26,7 +26,7 @@ STRANGE: Final[tuple[tuple[str, bool, str | None, dict[str, Any]], ...]] = (
     ("ALTER_CATALOG", False, None, {}),
     ("RELOAD", True, None, {}),
 )
-"""(type, whether it names a table, its catalog, its message) of events that change nothing here."""
+"""(type, whether it names a table, its catalog, its message) of events; most change nothing here."""
 PART_WRITES: Final = ("UPDATE_TBL_COL_STAT_EVENT", "ADD_PRIMARYKEY", "COMMIT_COMPACTION_EVENT")
 
 
@@ -158,9 +158,17 @@ class Changing(WarehouseParts):
                 self.changed(f"{table} is converted", (table, 0))
 
     def op_strange(self, name: int, what: int) -> None:
-        """The log has an event of a later version, of another catalog, without its message, or of a foreign key."""
+        """The log has an event of a later version, of another catalog, without its message, or of a foreign key.
+
+        An ALTER_TABLE without its message has altered the table; an INSERT without one has changed its partitions.
+        """
         table = NAMES[name % len(NAMES)]
         kind, named, catalog, message = STRANGE[what % len(STRANGE)]
+        if kind in ("ALTER_TABLE", "INSERT") and table in self.warehouse.tables:
+            (self.warehouse.alter if kind == "ALTER_TABLE" else self.warehouse.change_partitions)(table, 0)
+            self.warehouse.log[-1] |= {"eventType": kind, "message": {}}
+            self.changed(f"{kind} of {table}, without its message", (table, 0))
+            return
         if message:
             db, _, of = table.partition(".")
             message = {"foreignKeyListJson": [json.dumps({"4": {"str": db}, "5": {"str": of}})]}
