@@ -19,6 +19,7 @@ from stream.sources.hive.live.following import Following
 from stream.sources.hive.live.images import Images
 from stream.sources.hive.live.objects import Objects
 from stream.sources.hive.recent_ids import RecentWriteIds
+from stream.sources.hive.translator import HiveTranslator
 from tokens import decision
 
 VOIDED: Final = "(any_state.epoch, any_state.image_ordinal) <= (any_void.epoch, any_void.ordinal)"
@@ -141,6 +142,11 @@ FOLLOWING: Final = (
         Replace(Images.take, "max(self.touched.get(name, 0), self.voided_at)", "self.touched.get(name, 0)"),
     ),
     warehouse(
+        "write_of_a_table_that_is_not_known_yet",
+        "an event that only names its table, which was not published yet, is forgotten",
+        leave_out(HiveTranslator._write, "self.unbound.append(event.table_name)"),
+    ),
+    warehouse(
         "external_table_waits_for_writers",
         "a write of an external table waits for all who have write ids under its name",
         always(fold_catalog._take_write, "any_state.kind == TRANSACTIONAL"),
@@ -196,8 +202,8 @@ ANSWERING: Final = (
     ),
     warehouse(
         "filter_knows_no_not",
-        "NOT IN and NOT BETWEEN are IN and BETWEEN",
-        Return(filter._negated, "matches"),
+        "NOT IN is IN",
+        Replace(filter._Parser._condition, "self._in(any_place, any_key, any_negated)", "self._in(place, key, False)"),
     ),
     warehouse(
         "filter_compares_from_the_left_only",

@@ -27,7 +27,9 @@ STRANGE: Final[tuple[tuple[str, bool, str | None, dict[str, Any]], ...]] = (
     ("RELOAD", True, None, {}),
 )
 """(type, whether it names a table, its catalog, its message) of events; most change nothing here."""
-PART_WRITES: Final = ("UPDATE_TBL_COL_STAT_EVENT", "ADD_PRIMARYKEY", "COMMIT_COMPACTION_EVENT")
+PART_WRITES: Final = ("UPDATE_TBL_COL_STAT_EVENT", "DELETE_TBL_COL_STAT_EVENT", "COMMIT_COMPACTION_EVENT")
+SHOWS_NO_TABLE: Final = "DELETE_TBL_COL_STAT_EVENT"
+"""An event that only names its table."""
 
 
 class Changing(WarehouseParts):
@@ -109,7 +111,8 @@ class Changing(WarehouseParts):
         """A part of a table is written that is no partition, and with it the table's parameters."""
         table, by = NAMES[name % len(NAMES)], self.txn(txn)
         if table in self.warehouse.tables:
-            self.warehouse.write(table, PART_WRITES[what % len(PART_WRITES)], by, shown=True)
+            kind = PART_WRITES[what % len(PART_WRITES)]
+            self.warehouse.write(table, kind, by, shown=kind != SHOWS_NO_TABLE)
             self.changed(f"{table} is touched by {by}", (table, by))
 
     def op_partition(self, name: int, what: int, which: int, txn: int) -> None:

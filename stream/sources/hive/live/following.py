@@ -235,6 +235,8 @@ class Following:
         self._drops.note(event_id, txn.changes)
         for change in txn.changes:
             self._note(event_id, change)
+        self._images.touched |= dict.fromkeys(self._translator.unbound, event_id)
+        self._progress.touch(self._translator.unbound)
         unresolved = self._translator.take_unresolved()
         if unresolved:
             log.info("commit of a transaction that was not seen", at=event_id, tables=len(unresolved))
