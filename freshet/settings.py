@@ -93,7 +93,7 @@ def _password() -> SecretStr:
 
 
 class MariaDBSourceSettings(Section):
-    """A MariaDB server whose binlog is one shard. ``server_id`` must differ from every other replica's.
+    """A MariaDB or MySQL server whose binlog is one shard. ``server_id`` must differ from every other replica's.
 
     ``ssl_ca``: a file of certificates; one of them must have signed the server's, which is for its host if
     ``ssl_verify_host``.
@@ -106,7 +106,7 @@ class MariaDBSourceSettings(Section):
     the source is more than ``backfill_lag_max_s`` behind (0: always). ``freshet backfill`` asks for others.
     """
 
-    kind: Literal["mariadb"]
+    kind: Literal["mariadb", "mysql"]
     host: Host = "127.0.0.1"
     port: Port = 3306
     user: str = Field(default="freshet", min_length=1, max_length=128)
@@ -182,6 +182,7 @@ class KeyspaceSettings(Section):
     in the keyspace's topic. ``succeeds``: the shard, or ``shard@epoch``, whose history ``shard`` continues.
     ``indexes``: ``db.table(column, column)``, by which whole tables are read, too; ``schema``: all that the source has.
     ``hot``: ``db.table`` → bytes that its fills may take; it is not read from the beginning.
+    ``snapshots``: where its snapshots are, for fsspec; a store that is missing begins with one.
     """
 
     kind: Literal["rows", "catalog"] = "rows"
@@ -195,6 +196,7 @@ class KeyspaceSettings(Section):
         default_factory=list, max_length=1_000
     )
     hot: Annotated[dict[str, Annotated[int, Field(ge=0, le=64 * GIB)]], Json] = Field(default_factory=dict)
+    snapshots: str = Field(default="", max_length=4_096)
 
     @property
     def row_indexes(self) -> tuple[Index, ...]:
@@ -210,7 +212,7 @@ class KeyspaceSettings(Section):
 
     @model_validator(mode="after")
     def _source_fits_kind(self) -> KeyspaceSettings:
-        fits = {"mariadb": "rows", "workload": "catalog", "hive": "catalog"}
+        fits = {"mariadb": "rows", "mysql": "rows", "workload": "catalog", "hive": "catalog"}
         if self.source is not None and fits[self.source.kind] != self.kind:
             raise ValueError(f"a {self.source.kind} source needs kind = {fits[self.source.kind]!r}, not {self.kind!r}")
         return self
@@ -239,6 +241,7 @@ class ConsumerSettings(Section):
     ``owner_token``: the secret that owners require and fronts send; needed to listen beyond loopback.
     ``owner_announced``: the ``host:port`` to announce instead of the own one (port mapping, a proxy).
     ``workers``: processes that share the partitions; ``auto``: one for each core.
+    ``standby``: answers, but is announced only once ``freshet swap`` has moved readers here.
     """
 
     group: str = Field(default="", pattern=r"^[A-Za-z0-9._-]{0,200}$")
@@ -251,6 +254,7 @@ class ConsumerSettings(Section):
     owner_announced: Annotated[str, Field(pattern=r"^(.+:\d{1,5})?$", max_length=300)] = ""
     metrics_port: Port | None = None
     workers: Annotated[int, Field(ge=1, le=256)] | Literal["auto"] = 1
+    standby: bool = False
 
 
 class SourceProcessSettings(Section):
