@@ -19,6 +19,8 @@ from serving.reads.readiness import Readiness
 from serving.reads.rows import RowReads
 from serving.reads.spaces import RowSpace, TableSpace
 from serving.reads.tables import TableReads
+from serving.streams.reading import Streams
+from stream.kafka.connection import KafkaCluster
 
 Closer = Callable[[], Awaitable[None]]
 
@@ -36,6 +38,9 @@ class Front:
     locations: Locations
     readiness: Readiness
     metrics: FrontMetrics
+    descriptions: Descriptions
+    streams: Streams | None
+    """None: there is no Kafka to read them from."""
     limits: RequestLimits
     bearer_token: str | None
     closers: Sequence[Closer]
@@ -71,16 +76,18 @@ def make_front(
     bearer_token: str | None = None,
     limits: RequestLimits | None = None,
     stale_if_down: bool = False,
+    kafka: KafkaCluster | None = None,
 ) -> Front:
     """A front over ``spaces``. ``locate``, ``fixed``: as in `Owners`. ``bearer_token``: None lets every request in.
 
-    ``stale_if_down``: as in `TableReads` and `ObjectReads`.
+    ``stale_if_down``: as in `TableReads` and `ObjectReads`. ``kafka``: for change streams.
     """
     metrics = FrontMetrics()
     owners = Owners(locate, metrics, fixed=fixed, token=owner_token)
     fills = Fills(owners, metrics)
     by_name = {space.name: space for space in spaces}
     descriptions = Descriptions(owners)
+    streams = Streams(kafka) if kafka is not None else None
     sources = [space.source.close for space in spaces if space.source is not None]
     return Front(
         row_spaces={name: space for name, space in by_name.items() if isinstance(space, RowSpace)},
@@ -92,7 +99,9 @@ def make_front(
         locations=Locations(owners, by_name),
         readiness=Readiness(owners, by_name),
         metrics=metrics,
+        descriptions=descriptions,
+        streams=streams,
         limits=limits or RequestLimits(),
         bearer_token=bearer_token,
-        closers=(fills.close, owners.close, *sources),
+        closers=(*([streams.close] if streams is not None else []), fills.close, owners.close, *sources),
     )

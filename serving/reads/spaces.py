@@ -78,6 +78,8 @@ class RowSpace:
     """Rows are found by the source's indexes, too."""
     learnt: dict[str, tuple[Index, ...]] = field(default_factory=dict)
     """Table → those that the source has told last."""
+    prefixes: dict[str, int] = field(default_factory=dict)
+    """Table → how many key columns choose a row's partition, as far as change streams have asked."""
 
     def indexes_of(self, table: RowTable) -> list[Index]:
         """The indexes by which rows of a table are found."""

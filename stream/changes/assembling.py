@@ -27,7 +27,7 @@ from stream.wire.codec import HEADER_SIZE, SKIPPED, CodecError, Record, decode, 
 from stream.wire.events import VALUE, VOID
 from stream.wire.keys import SEPARATOR
 
-HELD_BYTES_MAX: Final = 256 * 1024 * 1024
+HELD_BYTES_MAX: Final = 64 * 1024 * 1024
 ROW_OVERHEAD: Final = 200
 """What a row takes in memory beside its key and image, in bytes, about."""
 _RECORD_BYTES: Final = 1_000

@@ -199,6 +199,10 @@ class Layout:
             return self._partition(_hash(self._hashed(key, prefix)))
         return self._partition(_hash(key))
 
+    def bucket_of(self, key: bytes, prefix: int = 0) -> int:
+        """The bucket of a row key; ``prefix`` as for `partition_of`. Only layouts with buckets have any."""
+        return _hash(self._hashed(key, prefix)) % self.buckets
+
     def partition_of_leading(self, key: bytes, columns: int, of: int, prefix: int = 0) -> int | None:
         """The partition of all row keys that begin with the ``columns`` values of ``key``; None if there are several.
 

