@@ -87,7 +87,7 @@ def make_front(
     fills = Fills(owners, metrics)
     by_name = {space.name: space for space in spaces}
     descriptions = Descriptions(owners)
-    streams = Streams(kafka) if kafka is not None else None
+    streams = Streams(kafka, metrics) if kafka is not None else None
     sources = [space.source.close for space in spaces if space.source is not None]
     return Front(
         row_spaces={name: space for name, space in by_name.items() if isinstance(space, RowSpace)},

@@ -10,7 +10,7 @@ from typing import Final
 
 import structlog
 
-from serving.streams.ring import Ring
+from serving.streams.ring import BYTES_MAX, Ring
 from stream.changes.checkpoint import Checkpoint
 from stream.changes.following import Follower
 from stream.changes.start import Start
@@ -34,8 +34,11 @@ class Hub:
     ``moved`` is set, and replaced by a new event, whenever the ring has more.
     """
 
-    def __init__(self, kafka: KafkaCluster, keyspace: str, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, kafka: KafkaCluster, keyspace: str, loop: asyncio.AbstractEventLoop, ring_bytes_max: int = BYTES_MAX
+    ) -> None:
         self._kafka, self._keyspace, self._loop = kafka, keyspace, loop
+        self._ring_bytes_max = ring_bytes_max
         self.ring: Ring | None = None
         """None until it has begun, and after the topic was replaced."""
         self.failure: FreshetError | None = None
@@ -85,7 +88,7 @@ class Hub:
         with ExitStack() as stack:
             follower = stack.enter_context(Follower(self._kafka, topic, start))
             if self.ring is None:
-                self.ring = Ring(start.checkpoint)
+                self.ring = Ring(start.checkpoint, self._ring_bytes_max)
             ring, self.failure = self.ring, None
             self._wake()
             while not self._stops.is_set() and not self._is_idle():

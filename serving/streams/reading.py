@@ -13,8 +13,9 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 
 from serving.errors import ReadError
+from serving.metrics import FrontMetrics
 from serving.streams.hub import POLL_S, Hub
-from serving.streams.ring import Ring
+from serving.streams.ring import BYTES_MAX, Ring
 from stream.changes.checkpoint import NOWHERE, Checkpoint, CheckpointError, Place
 from stream.changes.following import Follower
 from stream.changes.items import Item, Transaction, Watermark
@@ -56,13 +57,21 @@ Begin = FromNow | FromSecond | FromVector | Checkpoint
 class Streams:
     """All change streams of a front. Belongs to one event loop."""
 
-    def __init__(self, kafka: KafkaCluster, *, streams_max: int = STREAMS_MAX) -> None:
+    def __init__(
+        self,
+        kafka: KafkaCluster,
+        metrics: FrontMetrics,
+        *,
+        streams_max: int = STREAMS_MAX,
+        ring_bytes_max: int = BYTES_MAX,
+    ) -> None:
         self._kafka = kafka
-        self._streams_max = streams_max
+        self._metrics = metrics
+        self._streams_max, self._ring_bytes_max = streams_max, ring_bytes_max
         self._hubs: dict[str, Hub] = {}
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="streams")
         self._followers = asyncio.Semaphore(FOLLOWERS_MAX)
-        self.open = 0
+        self._open = self._following = 0
         self.stopping = asyncio.Event()
         """Set when the front stops: each stream ends."""
 
@@ -74,15 +83,15 @@ class Streams:
         """The shared reader of a keyspace, which reads."""
         hub = self._hubs.get(keyspace)
         if hub is None:
-            hub = self._hubs[keyspace] = Hub(self._kafka, keyspace, asyncio.get_running_loop())
+            hub = self._hubs[keyspace] = Hub(self._kafka, keyspace, asyncio.get_running_loop(), self._ring_bytes_max)
         hub.start()
         return hub
 
     async def begin(self, keyspace: str, begin: Begin) -> Reading:
         """A stream that has begun. Close it. Raises `ReadError`."""
-        if self.open >= self._streams_max:
-            raise ReadError("too_many_streams", f"{self.open} streams are open already")
-        self.open += 1
+        if self._open >= self._streams_max:
+            raise ReadError("too_many_streams", f"{self._open} streams are open already")
+        self.count(opened=1)
         reading = Reading(self, keyspace)
         try:
             await reading.begin(begin)
@@ -91,6 +100,13 @@ class Streams:
             raise
         return reading
 
+    def count(self, opened: int = 0, following: int = 0) -> None:
+        """Counts streams that begin or end, and those that read Kafka for themselves."""
+        self._open += opened
+        self._following += following
+        self._metrics.streams.labels("own").set(self._following)
+        self._metrics.streams.labels("shared").set(self._open - self._following)
+
     async def take_follower(self, keyspace: str, start: Callable[[], Start] | Start) -> Follower:
         """Kafka's own reader for one stream, if one is free. Give it back. Raises `ReadError`."""
         try:
@@ -98,6 +114,7 @@ class Streams:
                 await self._followers.acquire()
         except TimeoutError:
             raise ReadError("too_many_streams", f"{FOLLOWERS_MAX} streams are catching up already") from None
+        self.count(following=1)
 
         def open_follower() -> Follower:
             topic = check_topics(self._kafka, keyspace)
@@ -108,16 +125,20 @@ class Streams:
             return await asyncio.shield(opening)
         except asyncio.CancelledError:
             opening.add_done_callback(_close_unwanted)  # the reader has left meanwhile
-            self._followers.release()
+            self._release()
             raise
         except FreshetError as error:
-            self._followers.release()
+            self._release()
             raise read_error(error) from error
 
     async def give_back(self, follower: Follower) -> None:
         """Closes a reader that nobody polls."""
-        self._followers.release()
+        self._release()
         await asyncio.shield(asyncio.to_thread(follower.close))
+
+    def _release(self) -> None:
+        self._followers.release()
+        self.count(following=-1)
 
     def start_of(self, keyspace: str, begin: FromSecond | FromVector | Checkpoint) -> Start:
         """Where to read from. Blocks. Raises `StreamTooOld`, `CheckpointError`, Kafka's errors."""
@@ -159,7 +180,7 @@ class Reading:
             return
         streams, keyspace, wanted = self._streams, self._keyspace, begin
         self._follower = await streams.take_follower(keyspace, lambda: streams.start_of(keyspace, wanted))
-        self.watermark = Watermark({}, self._follower.checkpoint)
+        self.watermark, self._places = Watermark({}, self._follower.checkpoint), self._follower.places
 
     async def _begin_now(self) -> None:
         """At the ring's end. It lies before whatever is committed after this."""
@@ -236,7 +257,7 @@ class Reading:
     async def close(self) -> None:
         """Gives back what it has."""
         self._hub.readers -= 1
-        self._streams.open -= 1
+        self._streams.count(opened=-1)
         follower, self._follower = self._follower, None
         if follower is not None:
             if self._polling is not None:
