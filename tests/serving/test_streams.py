@@ -17,7 +17,7 @@ from serving.streams.ring import Ring
 from stream.changes.checkpoint import Checkpoint, Place
 from stream.changes.items import Item, Transaction, Watermark
 from stream.kafka.connection import KafkaCluster, client_settings
-from stream.kafka.topics import events_topic
+from stream.kafka.topics import ensure_topics, events_topic
 from stream.publish.publisher import Publisher
 from tests.patience import PATIENCE_S
 from tests.stream.publishing import publisher, transaction
@@ -30,8 +30,9 @@ class Source:
     """A publisher of numbered transactions."""
 
     def __init__(self, kafka: KafkaCluster, keyspace: str) -> None:
+        ensure_topics(kafka, keyspace, PARTITIONS)
         self._publisher: Publisher = publisher(kafka, keyspace, PARTITIONS)
-        self._publisher.open("MariaDB/0-1-0", 1_700_000_000)
+        self._publisher.open(lambda: ("MariaDB/0-1-0", 1_700_000_000))
         self.last = 0
 
     def publish(self, count: int) -> int:
@@ -115,17 +116,19 @@ def test_readers_from_everywhere_are_told_the_same(kafka: KafkaCluster, keyspace
 
     async def story(streams: Streams, source: Source) -> None:
         checkpoints: dict[int, Checkpoint] = {}
+        epoch = 0
         async with begun(streams, keyspace_name, FromNow()) as reading:
             last = await asyncio.to_thread(source.publish, 41)
             async with asyncio.timeout(PATIENCE_S):
                 async for batch in reading.batches(0.2):
                     for item, checkpoint in batch:
                         assert isinstance(item, Transaction)
+                        epoch = item.place.epoch
                         checkpoints[int(item.gtid.rpartition("-")[2])] = checkpoint
                     if last in checkpoints:
                         break
         for number in (1, 2, 39, 40):
-            vector = Vector.parse(f"time=0;shard={keyspace_name}/0;epoch=1;position=MariaDB/0-1-{number}")
+            vector = Vector.parse(f"time=0;shard={keyspace_name}/0;epoch={epoch};position=MariaDB/0-1-{number}")
             beginnings: list[Begin] = [FromVector(vector)]
             if number in checkpoints:
                 beginnings.append(Checkpoint.parse(str(checkpoints[number])))
@@ -144,13 +147,14 @@ def test_a_topic_that_lost_its_start_says_how_far_back_it_goes(kafka: KafkaClust
             first = reading.watermark.checkpoint
             await numbers(reading, await asyncio.to_thread(source.publish, 3))
             second = reading.watermark.checkpoint
+            [epoch] = [place.epoch for place in second.places.values()]
             last = await asyncio.to_thread(source.publish, 2)
             await numbers(reading, last)
         topic = events_topic(kafka, keyspace_name)
         cut = [TopicPartition(topic, partition, offset) for partition, offset in enumerate(second.offsets)]
         admin = AdminClient(client_settings(kafka))
         await asyncio.to_thread(lambda: [each.result() for each in admin.delete_records(cut).values()])
-        vector = Vector.parse(f"time=0;shard={keyspace_name}/0;epoch=1;position=MariaDB/0-1-1")
+        vector = Vector.parse(f"time=0;shard={keyspace_name}/0;epoch={epoch};position=MariaDB/0-1-1")
         for begin in (first, FromVector(vector), FromSecond(1_700_000_001)):
             with pytest.raises(ReadError) as refused:
                 await streams.begin(keyspace_name, begin)
