@@ -6,42 +6,16 @@ rows: it may concern them.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, NamedTuple
 
 import msgspec
 
+from stream.shards.map import IdRange
 from stream.wire.events import EVERY_TABLE
 from stream.wire.keys import Layout
 
-KEY_IDS: Final = 1 << 16
-"""Key ranges are written in hexadecimal digits of a number below this: the hash's bucket, scaled."""
-_RANGE: Final = re.compile(r"([0-9a-f]{0,4})-([0-9a-f]{0,4})")
 _image = msgspec.json.Decoder(dict[str, msgspec.Raw])
-
-
-class KeyRange(NamedTuple):
-    """The keys whose bucket, scaled to `KEY_IDS`, is at least ``low`` and below ``high``."""
-
-    low: int
-    high: int
-
-    @staticmethod
-    def parse(text: str) -> KeyRange:
-        """``40-80``, ``-80``, ``c0-``, ``-``: digits as of a fraction, so 8, 80 and 8000 are the same bound.
-
-        Raises ``ValueError``.
-        """
-        found = _RANGE.fullmatch(text.lower())
-        if found is None:
-            raise ValueError(f"{text!r} is no range: write it like 40-80, -80 or c0-")
-        low = int(found[1].ljust(4, "0"), 16)
-        high = int(found[2].ljust(4, "0"), 16) if found[2] else KEY_IDS
-        if low >= high:
-            raise ValueError(f"{text!r} is empty: its first bound is not below its second")
-        return KeyRange(low, high)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +26,7 @@ class Choice:
     """
 
     tables: frozenset[str] | None = None
-    key_range: KeyRange | None = None
+    key_range: IdRange | None = None
     include_rows: bool = False
     columns: frozenset[str] | None = None
     where: tuple[tuple[str, str], ...] = ()
@@ -64,10 +38,7 @@ class Choice:
 
     def has_key(self, layout: Layout, key: bytes, prefix: int) -> bool:
         """Whether a row's key is in the range."""
-        if self.key_range is None:
-            return True
-        at = layout.bucket_of(key, prefix) * KEY_IDS // layout.buckets
-        return self.key_range.low <= at < self.key_range.high
+        return self.key_range is None or layout.keyspace_id(key, prefix) in self.key_range
 
     def matches(self, image: bytes) -> bool:
         """Whether an image has what ``where`` demands. A column that it lacks has no value."""

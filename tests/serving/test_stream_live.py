@@ -163,8 +163,8 @@ def test_a_reader_gets_what_it_chose(stack: ServingStack) -> None:
     chosen = {"tables": ["accounts"], "columns": ["id", "owner"], "where": {"owner": "bob"}}
     with (
         Listener(stack, **chosen) as some,
-        Listener(stack, key_range="-8") as low,
-        Listener(stack, key_range="8-") as high,
+        Listener(stack, key_range="-80") as low,
+        Listener(stack, key_range="80-") as high,
     ):
         write(stack, "INSERT INTO notes VALUES (1, 'x')")
         last = write(stack, "INSERT INTO accounts SELECT 100 + seq, IF(seq = 5, 'bob', 'eve'), 1 FROM seq_1_to_40")
@@ -276,7 +276,7 @@ def test_server_sent_events_carry_the_same(stack: ServingStack) -> None:
         ("yesterday", {}, "bad_token"),
         ("c1.AAAA", {}, "bad_checkpoint"),
         (1_000_000_000, {}, "stream_too_old"),
-        ("now", {"key_range": "8-4"}, "bad_parameter"),
+        ("now", {"key_range": "80-40"}, "bad_parameter"),
         ("now", {"where": {"owner": 1}}, "bad_parameter"),
         ("now", {"tables": ["accounts"], "columns": ["colour"]}, "unknown_column"),
         ("now", {"tables": ["nothing"], "columns": ["id"]}, "unknown_table"),

@@ -12,9 +12,10 @@ from msgspec import Meta
 from serving.errors import ReadError
 from serving.http.front import Front
 from serving.reads.spaces import RowSpace
-from serving.streams.choice import Choice, KeyRange
+from serving.streams.choice import Choice
 from serving.streams.reading import Begin, FromNow, FromSecond, FromVector
 from stream.changes.checkpoint import Checkpoint, CheckpointError
+from stream.shards.map import IdRange, ShardMapError
 from tokens import TokenError, Vector
 
 SSE: Final = "text/event-stream"
@@ -37,7 +38,7 @@ class StreamParameters(msgspec.Struct, forbid_unknown_fields=True, kw_only=True)
     key_range: Annotated[
         str,
         Meta(
-            description="Rows whose key's hash is in a range of hexadecimal fractions, as `40-80`, `-80`, `c0-`. "
+            description="Rows whose keyspace id is in a range: `40-80`, `-80`, `c0-`. "
             "Ranges that share a bound share no row."
         ),
     ] = ""
@@ -85,10 +86,6 @@ async def choice_of(front: Front, space: RowSpace, parameters: StreamParameters)
         key_range = KeyRange.parse(parameters.key_range) if parameters.key_range else None
     except ValueError as error:
         raise ReadError("bad_parameter", f"key_range: {error}") from error
-    if key_range is not None and not space.layout.buckets:
-        raise ReadError(
-            "bad_parameter", f"key_range: the topic of {space.name} has no buckets, which ranges are made of"
-        )
     tables = frozenset(space.full_name(name) for name in parameters.tables.split(",") if name)
     shown = frozenset(name for name in parameters.include_columns.split(",") if name)
     if (shown or parameters.columns) and not tables:
