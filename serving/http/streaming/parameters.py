@@ -83,9 +83,9 @@ def begin_of(parameters: StreamParameters, now_s: float | None = None) -> Begin:
 async def choice_of(front: Front, space: RowSpace, parameters: StreamParameters) -> Choice:
     """What the reader wants. Raises `ReadError` ``bad_parameter``, ``unknown_column``, ``unknown_table``."""
     try:
-        key_range = KeyRange.parse(parameters.key_range) if parameters.key_range else None
-    except ValueError as error:
-        raise ReadError("bad_parameter", f"key_range: {error}") from error
+        key_range = IdRange.parse(parameters.key_range) if parameters.key_range else None
+    except ShardMapError as error:
+        raise ReadError("bad_parameter", f"key_range: {error}", hint=error.hint) from error
     tables = frozenset(space.full_name(name) for name in parameters.tables.split(",") if name)
     shown = frozenset(name for name in parameters.include_columns.split(",") if name)
     if (shown or parameters.columns) and not tables:
