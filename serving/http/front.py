@@ -39,12 +39,12 @@ class Front:
     readiness: Readiness
     metrics: FrontMetrics
     descriptions: Descriptions
-    streams: Streams | None
-    """None: there is no Kafka to read them from."""
     limits: RequestLimits
     bearer_token: str | None
     closers: Sequence[Closer]
     """Awaited in order when the front stops."""
+    streams: Streams | None = None
+    """None: there is no Kafka to read them from."""
     clock: Callable[[], float] = time.time
     """Seconds since 1970. ``max_staleness_ms`` compares it with the clocks of sources."""
 
@@ -100,8 +100,8 @@ def make_front(
         readiness=Readiness(owners, by_name),
         metrics=metrics,
         descriptions=descriptions,
-        streams=streams,
         limits=limits or RequestLimits(),
         bearer_token=bearer_token,
+        streams=streams,
         closers=(*([streams.close] if streams is not None else []), fills.close, owners.close, *sources),
     )

@@ -160,7 +160,7 @@ def test_a_stream_begins_with_the_first_transaction_of_a_second(stack: ServingSt
 
 def test_a_reader_gets_what_it_chose(stack: ServingStack) -> None:
     """Tables, columns, a predicate, a range of keys; two halves of the keys are all of them."""
-    chosen = {"tables": ["accounts"], "columns": ["id", "owner"], "where": {"owner": "bob"}}
+    chosen: dict[str, Any] = {"tables": ["accounts"], "columns": ["id", "owner"], "where": {"owner": "bob"}}
     with (
         Listener(stack, **chosen) as some,
         Listener(stack, key_range="-80") as low,
