@@ -182,6 +182,7 @@ class KeyspaceSettings(Section):
     in the keyspace's topic. ``succeeds``: the shard, or ``shard@epoch``, whose history ``shard`` continues.
     ``indexes``: ``db.table(column, column)``, by which whole tables are read, too; ``schema``: all that the source has.
     ``hot``: ``db.table`` → bytes that its fills may take; it is not read from the beginning.
+    ``snapshots``: where its snapshots are, for fsspec; a store that is missing begins with one.
     """
 
     kind: Literal["rows", "catalog"] = "rows"
@@ -195,6 +196,7 @@ class KeyspaceSettings(Section):
         default_factory=list, max_length=1_000
     )
     hot: Annotated[dict[str, Annotated[int, Field(ge=0, le=64 * GIB)]], Json] = Field(default_factory=dict)
+    snapshots: str = Field(default="", max_length=4_096)
 
     @property
     def row_indexes(self) -> tuple[Index, ...]:
@@ -239,6 +241,7 @@ class ConsumerSettings(Section):
     ``owner_token``: the secret that owners require and fronts send; needed to listen beyond loopback.
     ``owner_announced``: the ``host:port`` to announce instead of the own one (port mapping, a proxy).
     ``workers``: processes that share the partitions; ``auto``: one for each core.
+    ``standby``: answers, but is announced only once ``freshet swap`` has moved readers here.
     """
 
     group: str = Field(default="", pattern=r"^[A-Za-z0-9._-]{0,200}$")
@@ -251,6 +254,7 @@ class ConsumerSettings(Section):
     owner_announced: Annotated[str, Field(pattern=r"^(.+:\d{1,5})?$", max_length=300)] = ""
     metrics_port: Port | None = None
     workers: Annotated[int, Field(ge=1, le=256)] | Literal["auto"] = 1
+    standby: bool = False
 
 
 class SourceProcessSettings(Section):

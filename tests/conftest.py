@@ -4,6 +4,7 @@
 - ``mariadb``: `MariaDBAddress` (host, port, user, password, ``connect(**options)``) of a shared MariaDB.
 - ``database``: name of a fresh empty database on it, dropped afterwards.
 - ``hive``: (host, port) of a Hive Metastore shared by the session.
+- ``s3``: `S3Address` of an S3-compatible server shared by the session; this process's environment leads there.
 - ``new_kafka(**options)``, ``new_mariadb(**options)``, ``new_hive(**options)``: start a server that only this test uses
   and may kill (``server.kill()``, ``server.restart()``); options as in `KafkaServer`, `MariaDBServer`, `HiveServer`.
 - ``keyspace_name``, ``topic_name``: unique names; the topic is the keyspace's event topic. Nothing is created, but
@@ -29,8 +30,9 @@ from freshet.local.kafka import KafkaServer
 from freshet.local.mariadb import MariaDBAddress, MariaDBServer
 from stream.kafka.connection import KafkaCluster
 from tests.servers import choice
+from tests.servers.s3 import S3Address, s3_address
 
-SERVER_FIXTURES = {"kafka", "mariadb", "hive", "new_kafka", "new_mariadb", "new_hive"}
+SERVER_FIXTURES = {"kafka", "mariadb", "hive", "s3", "new_kafka", "new_mariadb", "new_hive"}
 
 settings.register_profile("busy_machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy_machine")
@@ -88,6 +90,21 @@ def hive() -> Iterator[tuple[str, int]]:
     """Host and port of the session's Hive Metastore."""
     with choice.hive_address() as address:
         yield address
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[S3Address]:
+    """The session's S3-compatible server."""
+    with s3_address() as address:
+        yield address
+
+
+@pytest.fixture
+def s3(s3_server: S3Address, monkeypatch: pytest.MonkeyPatch) -> S3Address:
+    """The session's S3-compatible server, and this process's environment leads there."""
+    for name, value in s3_server.environment.items():
+        monkeypatch.setenv(name, value)
+    return s3_server
 
 
 @pytest.fixture
