@@ -88,7 +88,8 @@ def make_front(
     by_name = {space.name: space for space in spaces}
     descriptions = Descriptions(owners)
     streams = Streams(kafka, metrics) if kafka is not None else None
-    sources = [space.source.close for space in spaces if space.source is not None]
+    catalogs = [space.source.close for space in spaces if isinstance(space, TableSpace) and space.source is not None]
+    rows = [source.close for space in spaces if isinstance(space, RowSpace) for source in space.all_sources]
     return Front(
         row_spaces={name: space for name, space in by_name.items() if isinstance(space, RowSpace)},
         table_spaces={name: space for name, space in by_name.items() if isinstance(space, TableSpace)},
@@ -103,5 +104,5 @@ def make_front(
         limits=limits or RequestLimits(),
         bearer_token=bearer_token,
         streams=streams,
-        closers=(*([streams.close] if streams is not None else []), fills.close, owners.close, *sources),
+        closers=(*([streams.close] if streams is not None else []), fills.close, owners.close, *catalogs, *rows),
     )
