@@ -14,12 +14,10 @@ from serving.client.session import SessionState
 from serving.reads import tables as front_tables
 from serving.reads.objects import ObjectReads
 from stream.sources.hive.live import metastore, partitions
-from stream.sources.hive.live.details import Details
 from stream.sources.hive.live.following import Following
 from stream.sources.hive.live.images import Images
 from stream.sources.hive.live.objects import Objects
 from stream.sources.hive.recent_ids import RecentWriteIds
-from stream.sources.hive.translator import HiveTranslator
 from tokens import decision
 
 VOIDED: Final = "(any_state.epoch, any_state.image_ordinal) <= (any_void.epoch, any_void.ordinal)"
@@ -130,21 +128,6 @@ FOLLOWING: Final = (
         "no_partition_columns_are_not_known",
         "of a table without partition columns nobody says that it has no partitions",
         Return(partitions._whole, "[]"),
-    ),
-    warehouse(
-        "few_partitions_from_before_a_write",
-        "the partitions of a table are called whole as they were read, although they have changed since",
-        always(Details._take_partitions, "self._touched_at(any_name) <= any_fetched.lo"),
-    ),
-    warehouse(
-        "table_from_before_a_void_of_everything",
-        "a table that was read before an event that nobody can read is published after it",
-        Replace(Images.take, "max(self.touched.get(name, 0), self.voided_at)", "self.touched.get(name, 0)"),
-    ),
-    warehouse(
-        "write_of_a_table_that_is_not_known_yet",
-        "an event that only names its table, which was not published yet, is forgotten",
-        leave_out(HiveTranslator._write, "self.unbound.append(event.table_name)"),
     ),
     warehouse(
         "external_table_waits_for_writers",
