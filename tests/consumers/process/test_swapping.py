@@ -19,6 +19,8 @@ from consumers.fold.state import FOLD_VERSION
 from consumers.owner.client import OwnerConnection
 from consumers.owner.protocol import OwnerError
 from consumers.process.announcing import SETTLED_S, Announcer
+from freshet.settings import load_settings
+from freshet.settings_errors import SettingsError
 from stream.kafka.connection import KafkaCluster
 from stream.kafka.locations import Announcement, LocationsReader
 from stream.wire.codec import encode
@@ -155,6 +157,13 @@ def test_a_late_announcement_of_the_old_owner_changes_nothing_for_long(owners: O
     assert owners.stands() == "green"
 
 
+def test_a_standby_needs_a_group_of_its_own() -> None:
+    """In the group of the others it would take their partitions away, and leave them without an announced owner."""
+    with pytest.raises(SettingsError, match="group of its own"):
+        load_settings(flags={"consumer": {"standby": True}})
+    assert load_settings(flags={"consumer": {"standby": True, "group": "next"}}).consumer.standby
+
+
 NEXT_FOLD = """
 import consumers.fold.state as state
 state.FOLD_VERSION += 1
@@ -196,6 +205,10 @@ def test_an_upgrade_of_the_fold_never_leaves_readers_without_an_answer(
                 assert found.address == address
                 seen = len(answers)
                 until(partial(more_than, answers, seen + 5), "read from the other one")
+            other = Feed(kafka, f"{keyspace_name}-other", partitions=1).keyspace
+            refused = run_swap(kafka, other, after)
+            assert refused.returncode == 1
+            assert f"error[swap_refused]: the consumers at {after} do not own the partitions [0]" in refused.stderr
             assert old.terminate() == 0
             seen = len(answers)
             until(partial(more_than, answers, seen + 5), "read without the old one")
@@ -234,11 +247,16 @@ def fold_of(data_dir: Path, keyspace: str) -> int:
 
 
 def swap(kafka: KafkaCluster, keyspace: str, address: str) -> None:
-    """`freshet swap`."""
-    command = [*FRESHET, "swap", keyspace, "--to", address, "--bootstrap", kafka.bootstrap]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    """`freshet swap`, which succeeds."""
+    done = run_swap(kafka, keyspace, address)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"moved 1 partitions of {keyspace} to {address}")
+
+
+def run_swap(kafka: KafkaCluster, keyspace: str, address: str) -> subprocess.CompletedProcess[str]:
+    """`freshet swap`."""
+    command = [*FRESHET, "swap", keyspace, "--to", address, "--bootstrap", kafka.bootstrap]
+    return subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
 
 
 @contextmanager
