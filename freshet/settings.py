@@ -93,7 +93,7 @@ def _password() -> SecretStr:
 
 
 class MariaDBSourceSettings(Section):
-    """A MariaDB server whose binlog is one shard. ``server_id`` must differ from every other replica's.
+    """A MariaDB or MySQL server whose binlog is one shard. ``server_id`` must differ from every other replica's.
 
     ``ssl_ca``: a file of certificates; one of them must have signed the server's, which is for its host if
     ``ssl_verify_host``.
@@ -106,7 +106,7 @@ class MariaDBSourceSettings(Section):
     the source is more than ``backfill_lag_max_s`` behind (0: always). ``freshet backfill`` asks for others.
     """
 
-    kind: Literal["mariadb"]
+    kind: Literal["mariadb", "mysql"]
     host: Host = "127.0.0.1"
     port: Port = 3306
     user: str = Field(default="freshet", min_length=1, max_length=128)
@@ -212,7 +212,7 @@ class KeyspaceSettings(Section):
 
     @model_validator(mode="after")
     def _source_fits_kind(self) -> KeyspaceSettings:
-        fits = {"mariadb": "rows", "workload": "catalog", "hive": "catalog"}
+        fits = {"mariadb": "rows", "mysql": "rows", "workload": "catalog", "hive": "catalog"}
         if self.source is not None and fits[self.source.kind] != self.kind:
             raise ValueError(f"a {self.source.kind} source needs kind = {fits[self.source.kind]!r}, not {self.kind!r}")
         return self

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from tokens.errors import FreshetError
 
 SECRET_WORDS = ("password", "token", "secret", "extra")
-UNION_TAGS = ("mariadb", "workload")
+UNION_TAGS = ("mariadb", "mysql", "workload")
 
 
 class SettingsError(FreshetError):

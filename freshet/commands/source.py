@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import structlog
 import typer
@@ -38,76 +38,94 @@ def _group() -> None:
     """Publish the changes of a source of truth into Kafka."""
 
 
-@app.command()
-def mariadb(
-    keyspace: Annotated[str, typer.Option(help="Keyspace to publish into, as in the settings file.")],
-    host: Annotated[str | None, typer.Option(help="MariaDB's host.")] = None,
-    port: Annotated[int | None, typer.Option(help="MariaDB's port.", min=1, max=65535)] = None,
-    user: Annotated[str | None, typer.Option(help="MariaDB user.")] = None,
-    password_file: Annotated[
-        Path | None, typer.Option(help=f"File that holds the password (or set {PASSWORD_VARIABLE}).")
-    ] = None,
-    password: Annotated[str | None, typer.Option(envvar=PASSWORD_VARIABLE, hidden=True)] = None,
-    databases: Annotated[list[str] | None, typer.Option("--database", help="Database to publish; repeatable.")] = None,
-    tables: Annotated[list[str] | None, typer.Option(help="Pattern of db.table to publish; repeatable.")] = None,
-    exclude: Annotated[list[str] | None, typer.Option(help="Pattern of db.table to leave out; repeatable.")] = None,
-    backfill: Annotated[
-        list[str] | None, typer.Option(help="Pattern of db.table to publish from the beginning; repeatable.")
-    ] = None,
-    server_id: Annotated[
-        int | None, typer.Option(help="Replica id, unique among the server's replicas.", min=1)
-    ] = None,
-    partitions: Annotated[int | None, typer.Option(help="Partitions of a new topic.", min=1, max=1024)] = None,
-    bootstrap: Annotated[str | None, typer.Option(help="Kafka's address, host:port.")] = None,
-    new_epoch: Annotated[
-        bool, typer.Option("--new-epoch", help="Void what was published and start at the server's current position.")
-    ] = False,
-) -> None:
-    """Publish a MariaDB server's binlog as one shard, exactly once, from where it stopped.
+MARIADB_HELP = """Publish a MariaDB server's binlog as one shard, exactly once, from where it stopped.
 
-    The user needs REPLICATION SLAVE, BINLOG MONITOR (REPLICATION CLIENT) and SELECT; the server log_bin,
-    binlog_format=ROW, binlog_row_image=FULL and binlog_row_metadata=FULL.
-    """
-    from stream.kafka.requests import RequestsReader
-    from stream.sources.mariadb.source import MariaDBSource
+The user needs REPLICATION SLAVE, BINLOG MONITOR (REPLICATION CLIENT) and SELECT; the server log_bin,
+binlog_format=ROW, binlog_row_image=FULL and binlog_row_metadata=FULL.
+"""
+MYSQL_HELP = """Publish a MySQL server's binlog as one shard, exactly once, from where it stopped.
 
-    check_keyspace(keyspace, "mariadb", named=bool(databases))
-    if password_file is not None:
-        password = read_password(password_file)
-    source_flags = {
-        "kind": "mariadb",
-        "host": host,
-        "port": port,
-        "user": user,
-        "password": password,
-        "databases": databases,
-        "include": tables,
-        "exclude": exclude,
-        "server_id": server_id,
-        "backfill": backfill,
-    }
-    keyspace_flags: dict[str, Any] = {"partitions": partitions, "source": source_flags}
-    settings = load_settings(flags={"kafka": {"bootstrap": bootstrap}, "keyspaces": {keyspace: keyspace_flags}})
-    stopping = threading.Event()
-    make = publishers(settings, keyspace, stopping, new_epoch=new_epoch)
-    source = MariaDBSource(
-        _options(settings, keyspace, new_epoch),
-        make,
-        ready(keyspace),
-        lambda: RequestsReader(settings.kafka.cluster, keyspace, settings.shard_of(keyspace)),
-    )
+The user needs REPLICATION SLAVE, REPLICATION CLIENT and SELECT; the server gtid_mode=ON, enforce_gtid_consistency=ON,
+binlog_row_image=FULL and binlog_row_metadata=FULL.
+"""
 
-    def stop() -> None:
-        stopping.set()
-        source.stop()
 
-    with (
-        monitored(settings, keyspace, source.status),
-        stopping_on_signals(stop),
-        with_recovery_hint(f"freshet source mariadb --keyspace {keyspace}"),
-    ):
-        source.run()
-    log.info("stopped", keyspace=keyspace, transactions=source.status.transactions)
+def _binlog_command(kind: Literal["mariadb", "mysql"]) -> Callable[..., None]:
+    """The command that publishes the binlog of a server of this kind."""
+
+    def run(
+        keyspace: Annotated[str, typer.Option(help="Keyspace to publish into, as in the settings file.")],
+        host: Annotated[str | None, typer.Option(help="The server's host.")] = None,
+        port: Annotated[int | None, typer.Option(help="The server's port.", min=1, max=65535)] = None,
+        user: Annotated[str | None, typer.Option(help="User to log in as.")] = None,
+        password_file: Annotated[
+            Path | None, typer.Option(help=f"File that holds the password (or set {PASSWORD_VARIABLE}).")
+        ] = None,
+        password: Annotated[str | None, typer.Option(envvar=PASSWORD_VARIABLE, hidden=True)] = None,
+        databases: Annotated[
+            list[str] | None, typer.Option("--database", help="Database to publish; repeatable.")
+        ] = None,
+        tables: Annotated[list[str] | None, typer.Option(help="Pattern of db.table to publish; repeatable.")] = None,
+        exclude: Annotated[list[str] | None, typer.Option(help="Pattern of db.table to leave out; repeatable.")] = None,
+        backfill: Annotated[
+            list[str] | None, typer.Option(help="Pattern of db.table to publish from the beginning; repeatable.")
+        ] = None,
+        server_id: Annotated[
+            int | None, typer.Option(help="Replica id, unique among the server's replicas.", min=1)
+        ] = None,
+        partitions: Annotated[int | None, typer.Option(help="Partitions of a new topic.", min=1, max=1024)] = None,
+        bootstrap: Annotated[str | None, typer.Option(help="Kafka's address, host:port.")] = None,
+        new_epoch: Annotated[
+            bool,
+            typer.Option("--new-epoch", help="Void what was published and start at the server's current position."),
+        ] = False,
+    ) -> None:
+        from stream.kafka.requests import RequestsReader
+        from stream.sources.mariadb.source import MariaDBSource
+
+        check_keyspace(keyspace, kind, named=bool(databases))
+        if password_file is not None:
+            password = read_password(password_file)
+        source_flags = {
+            "kind": kind,
+            "host": host,
+            "port": port,
+            "user": user,
+            "password": password,
+            "databases": databases,
+            "include": tables,
+            "exclude": exclude,
+            "server_id": server_id,
+            "backfill": backfill,
+        }
+        keyspace_flags: dict[str, Any] = {"partitions": partitions, "source": source_flags}
+        settings = load_settings(flags={"kafka": {"bootstrap": bootstrap}, "keyspaces": {keyspace: keyspace_flags}})
+        stopping = threading.Event()
+        make = publishers(settings, keyspace, stopping, new_epoch=new_epoch)
+        source = MariaDBSource(
+            _options(settings, keyspace, new_epoch),
+            make,
+            ready(keyspace),
+            lambda: RequestsReader(settings.kafka.cluster, keyspace, settings.shard_of(keyspace)),
+        )
+
+        def stop() -> None:
+            stopping.set()
+            source.stop()
+
+        with (
+            monitored(settings, keyspace, source.status),
+            stopping_on_signals(stop),
+            with_recovery_hint(f"freshet source {kind} --keyspace {keyspace}"),
+        ):
+            source.run()
+        log.info("stopped", keyspace=keyspace, transactions=source.status.transactions)
+
+    return run
+
+
+app.command("mariadb", help=MARIADB_HELP)(_binlog_command("mariadb"))
+app.command("mysql", help=MYSQL_HELP)(_binlog_command("mysql"))
 
 
 @contextlib.contextmanager
@@ -151,7 +169,9 @@ def check_keyspace(keyspace: str, kind: str, *, named: bool) -> None:
     except SettingsError:
         return  # flags may complete the settings; loading them with the flags raises what is left
     found = known.get(keyspace)
-    if found is None and not named and (known or kind == "mariadb"):  # a workload source has a default database
+    if (
+        found is None and not named and (known or kind in ("mariadb", "mysql"))
+    ):  # a workload source has a default database
         raise unknown_keyspace(keyspace, known, hint="name a database with --database")
     if found is not None and found.source is not None and found.source.kind != kind:
         raise SettingsError(
@@ -189,6 +209,7 @@ def server_of(source: MariaDBSourceSettings) -> ConnectionSettings:
         source.password.get_secret_value(),
         ssl_ca=source.ssl_ca or None,
         ssl_verify_host=source.ssl_verify_host,
+        product="MySQL" if source.kind == "mysql" else "MariaDB",
     )
 
 
@@ -199,7 +220,9 @@ def _options(settings: Settings, keyspace: str, new_epoch: bool) -> Any:
 
     found = settings.keyspace(keyspace).source
     if not isinstance(found, MariaDBSourceSettings):
-        raise SettingsError(f"keyspace {keyspace} has no MariaDB source", hint="name a database with --database")
+        raise SettingsError(
+            f"keyspace {keyspace} has no MariaDB or MySQL source", hint="name a database with --database"
+        )
     hot = tuple(settings.keyspace(keyspace).hot)
     return SourceOptions(
         settings=server_of(found),
