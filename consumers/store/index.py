@@ -80,6 +80,10 @@ class Extraction:
         self._decode: Any = msgspec.json.Decoder(made).decode
         self._columns: Any = attrgetter(*names)
 
+    def begin_of(self, values: bytes) -> bytes:
+        """As `Index.entries_of`."""
+        return b"%b%b\0" % (self._prefix, values)
+
     def values(self, image: bytes) -> bytes:
         """The JSON array of the columns' values; b"" if one is NULL; `UNKNOWN` if the image has not these columns."""
         try:
@@ -111,4 +115,4 @@ class Extraction:
     def entries_of(self, image: bytes) -> bytes:
         """How the key of the image's entry begins (`Index.entries_of`); b"" if it has none, as with NULL."""
         values = self.values(image)
-        return b"%b%b\0" % (self._prefix, values) if values else b""
+        return self.begin_of(values) if values else b""

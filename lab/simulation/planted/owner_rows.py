@@ -8,7 +8,7 @@ from consumers.fold import declared
 from consumers.owner import evidence, meaning
 from consumers.owner import rows as reading
 from consumers.owner.overlay import Overlay
-from consumers.owner.ranges import answering, indexed
+from consumers.owner.ranges import answering, ground, indexed
 from consumers.store.indexing import Indexing
 from consumers.store.store import PartitionStore
 from lab.simulation.planted.planting import Replace, Return, always, never, rows
@@ -229,7 +229,7 @@ RANGES: Final = (
         "range_of_an_incomplete_table",
         "a range is answered although rows of the table may not have been published yet",
         Replace(
-            answering.answer_range,
+            ground.ground_of,
             "whole_table(any_head, any_table)",
             "whole_table(any_head, any_table) or next("
             "((shard, held._replace(position=held.position or head.lineages[shard].low_water))"
@@ -266,7 +266,7 @@ INDEXES: Final = (
     rows(
         "index_from_the_completion_on",
         "rows by an index are taken to be the same since the table is complete",
-        Return(indexed.changes_known, "[]"),
+        Return(indexed.changes_known, "()"),
     ),
     rows(
         "index_without_the_memtable",
