@@ -13,7 +13,7 @@ from itertools import islice
 from threading import Lock
 from typing import Any, Final, Protocol
 
-from consumers.fold.columns import RowEntries
+from consumers.fold.columns import Kinds, RowEntries
 from consumers.fold.entry import ABSENT, HEAD, PREFIX, VALUE, Entry, decode_entry
 from consumers.fold.state import Head
 from consumers.store.index import INDEX, Extraction, Index
@@ -40,7 +40,7 @@ class Scanned(Protocol):
 class Rows(Protocol):
     """The part of `consumers.store.memtable.Memtable` that is needed here."""
 
-    def images(self, begin: bytes) -> Iterator[tuple[list[bytes], list[tuple[int, bytes]]]]: ...
+    def images(self, begin: bytes) -> Iterator[tuple[list[bytes], Kinds, list[bytes]]]: ...
 
 
 class Hints:
@@ -118,9 +118,10 @@ class Hints:
             for begin, making in self._making.items():
                 rows = [row for row, key in enumerate(keys) if key.startswith(begin)]
                 size = len(begin)
-                images = built.images(rows) if rows else []
+                kinds, images = built.images(rows) if rows else (None, [])
+                kinds = kinds or [VALUE] * len(rows)
                 for each in making:
-                    for row, (kind, image) in zip(rows, images, strict=True):
+                    for row, kind, image in zip(rows, kinds, images, strict=True):
                         if kind != ABSENT:
                             self._add(each, keys[row][size:], kind, image)
 
@@ -156,9 +157,9 @@ class Hints:
         made: list[bytes] = []
         if not self._seen:
             for begin, making in self._making.items():
-                for keys, images in rows.images(begin):
+                for keys, kinds, images in rows.images(begin):
                     for each in making:
-                        made += each.keys_of(keys, len(begin), images)
+                        made += each.keys_of(keys, len(begin), kinds, images)
             return made
         self._look_through()
         for begin, found in self._keys.items():
