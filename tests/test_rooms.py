@@ -81,6 +81,7 @@ READ_ELSEWHERE: Final = {
 
 PURE = [
     "tokens",
+    "stream/shards/map.py",
     "stream/wire/events.py",
     "stream/wire/keys.py",
     "stream/wire/values.py",

@@ -87,8 +87,8 @@ class Partition:
     meanings: dict[tuple[str, str], Any] = field(default_factory=dict)
     """(table, shard) → what its keys mean, for `consumers.owner.meaning`, while the head is ``meanings_of``."""
     meanings_of: Head | None = None
-    grounds: dict[str, Any] = field(default_factory=dict)
-    """Table → what `consumers.owner.ranges.ground` has worked out of the head ``grounds_of``."""
+    grounds: dict[tuple[str, str], Any] = field(default_factory=dict)
+    """(table, shard) → what `consumers.owner.ranges.ground` has worked out of the head ``grounds_of``."""
     grounds_of: Head | None = None
 
     @property

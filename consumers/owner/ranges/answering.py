@@ -1,8 +1,8 @@
 """How an owner answers for a range: all rows of one table here whose keys begin with given values.
 
-The answer is proved if the table is whole here (`consumers.fold.backfills.whole_table`), so that a key without an entry
-is absent, and if no row of the range has changed since the watermark. Then the rows are these at each position from the
-last change to the watermark (docs/decisions/0022-ranges-at-one-position.md).
+The answer is proved if the table is whole here (`consumers.fold.backfills.whole_shards`), so that a key without an
+entry is absent, and if no row of the range has changed since the watermark. Then the rows are these at each position
+from the last change to the watermark (docs/decisions/0022-ranges-at-one-position.md).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Generator, Iterator
 from typing import Final, NamedTuple
 
 from consumers.fold.entry import ABSENT, HEAD, PREFIX, VALUE, decode_entry, kind_and_image
-from consumers.fold.shards import is_succeeded
+from consumers.fold.shards import is_succeeded, lineage_of_key, shard_map
 from consumers.fold.state import Head, Void
 from consumers.owner.evidence import kin_at, may_catch_up, tag_of
 from consumers.owner.meaning import compare_meaning, settled_meaning
@@ -55,11 +55,12 @@ def answer_range(partition: Partition, request: GetRange, demand: Demand) -> Gen
     and the description after them, as in `consumers.owner.rows.answer_rows`.
     """
     head, table = partition.store.visible, table_of(request.leading)
-    ground = ground_of(partition, head, table)
-    shard = ground.shard if ground is not None else ""
+    shard, ground = ground_of(partition, head, table, request.shard)
     meaning = settled_meaning(partition, head, table, shard)
     answer = _unproved(request.id, partition, head, shard)
     try:
+        if not shard and shard_map(head) is not None:
+            raise NotKnown(f"{request.keyspace} has several shards, and the request names none")
         if ground is None:
             raise NotKnown(f"{table} is not known to be complete in partition {partition.number}")
         if meaning is None or meaning.reason:
@@ -158,7 +159,7 @@ def _look(
     rows: list[tuple[Rank, bytes, bytes]] = []
     after = ranking.after(request.after, request.after_values) if request.after and request.limit else None
     count = 0
-    for number, live in enumerate(_live_entries(found, head, ground)):
+    for number, live in enumerate(_live_entries(found, head, ground, form.meaning.prefix)):
         if number:
             yield
         for key, value in live:
@@ -201,16 +202,20 @@ def _look(
 
 
 def _live_entries(
-    found: Iterator[list[tuple[bytes, bytes]]], head: Head, ground: Ground
+    found: Iterator[list[tuple[bytes, bytes]]], head: Head, ground: Ground, prefix: int
 ) -> Iterator[list[tuple[bytes, bytes]]]:
-    """Those of the entries ``found`` that are since the table's last void, some together. Raises `NotKnown`."""
-    own, voided = ground.own, ground.voided
+    """Those of the entries ``found`` that are the ground's shard's, and since the table's last void, some together.
+
+    ``prefix``: of the table's description. Raises `NotKnown`.
+    """
+    shard, own, voided = ground.shard, ground.own, ground.voided
     for pairs in found:
         live: list[tuple[bytes, bytes]] = []
         for pair in pairs:
-            value = pair[1]
+            key, value = pair
             if not value.startswith(own, PREFIX.size):
-                _require_over(head, ground.shard, ground.voids, value)
+                if lineage_of_key(head, key, prefix)[0] == shard:
+                    _require_over(head, shard, ground.voids, value)
             elif HEAD.unpack_from(value)[1] > voided:
                 live.append(pair)
         yield live

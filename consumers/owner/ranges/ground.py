@@ -1,6 +1,6 @@
 """What all answers for ranges of a table share while nothing is folded: worked out once for each head.
 
-A range is answered only where its table is whole (`consumers.fold.backfills.whole_table`).
+A range is answered only where its table is whole (`consumers.fold.backfills.whole_shards`).
 """
 
 from __future__ import annotations
@@ -8,7 +8,8 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from consumers.fold.backfills import whole_table
+from consumers.fold.backfills import whole_at
+from consumers.fold.shards import shard_map, sole_lineage
 from consumers.fold.state import Backfill, Head, Lineage, Void
 from consumers.owner.meaning import Meaning
 from consumers.owner.partitions import Partition
@@ -36,7 +37,7 @@ class Form(NamedTuple):
 
 
 class Ground:
-    """What a head says of a table that is whole in it."""
+    """What a head says of a shard's rows of a table, which are whole in it."""
 
     __slots__ = ("_forms", "_since", "backfill", "lineage", "own", "shard", "voided", "voids")
 
@@ -85,15 +86,19 @@ _extraction_of: Final = lru_cache(1_024)(Extraction)
 """Making one takes longer than a look-up."""
 
 
-def ground_of(partition: Partition, head: Head, table: str) -> Ground | None:
-    """What ``head`` says of ``table`` if it is whole in it, else None. For the thread that answers."""
+def ground_of(partition: Partition, head: Head, table: str, asked: str) -> tuple[str, Ground | None]:
+    """The shard of an answer, and what ``head`` says of its rows of ``table`` if these are whole in it.
+
+    ``asked``: the shard that a request names; "": the only one, if there is no map of shards. For the thread that
+    answers.
+    """
     if partition.grounds_of is not head:
         partition.grounds_of, partition.grounds = head, {}
-    elif table in partition.grounds:
-        known: Ground | None = partition.grounds[table]
-        return known
-    whole = whole_table(head, table)
-    found = Ground(head, table, *whole) if whole is not None else None
-    if len(partition.grounds) < ASKED_MAX:  # names come from requests
-        partition.grounds[table] = found
-    return found
+    known: tuple[str, Ground | None] | None = partition.grounds.get((table, asked))
+    if known is None:
+        shard = asked or ("" if shard_map(head) is not None else sole_lineage(head)[0])
+        backfill = whole_at(head, table, shard)
+        known = shard, Ground(head, table, shard, backfill) if backfill is not None else None
+        if len(partition.grounds) < ASKED_MAX:  # names come from requests
+            partition.grounds[table, asked] = known
+    return known

@@ -140,7 +140,7 @@ class OwnedPartition:
         self.meanings_of: Head | None = None
         self.meanings: dict[tuple[str, str], Meaning | None] = {}
         self.grounds_of: Head | None = None
-        self.grounds: dict[str, Ground | None] = {}
+        self.grounds: dict[tuple[str, str], tuple[str, Ground | None]] = {}
         self.rocks = rocks or MemoryRocks()
         self.manifest = _manifest(number, topic.layout.partitions)
         self.start()

@@ -128,13 +128,14 @@ class TableFilter:
     """Which tables a source publishes, and so which a front may read through. Default: all but the system's tables.
 
     ``include`` and ``exclude`` are shell patterns over ``db.table``. ``prefixes``: table → how many leading key columns
-    choose a row's partition.
+    choose a row's partition. ``key_range``: the keyspace ids whose rows are the shard's; "": all.
     """
 
     databases: tuple[str, ...] = ()
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
     prefixes: tuple[tuple[str, int], ...] = ()
+    key_range: str = field(default="", repr=False)
 
     def prefix_of(self, name: str, key_columns: int) -> int:
         """The key columns of ``db.table``, out of ``key_columns``, that choose a row's partition; 0: the whole key."""
