@@ -295,12 +295,11 @@ class Overlay:
         kept = region.fills.get(key)
         if kept is None:
             return None
-        held, reached = kept.over
-        if held != stamp:
+        if kept.over[0] != stamp:
             region.drop(key)
             return None
         fill = kept.fill()
-        if reached != low_water:
+        if kept.over[1] != low_water:
             if not low_water or not Position.parse(fill.lo).at_or_past(Position.parse(low_water)):
                 region.drop(key)
                 return None

@@ -114,7 +114,7 @@ FILLS: Final = (
     rows(
         "fill_survives_a_change",
         "a fill is still served after its key has changed",
-        never(Overlay.get, "any_held != any_stamp"),
+        never(Overlay.get, "any_kept.over[0] != any_stamp"),
     ),
     rows(
         "fill_survives_a_void",
