@@ -88,7 +88,8 @@ def view_row(
         why = f"changed at {position}, to an image that is too large for the stream or unreadable"
     if not is_readable(position):
         kind, position, why = VOID, "", f"its event has an unreadable position, {entry.position!r}"
-    is_hidden, may_be_filled = False, True
+    is_hidden = False
+    may_be_filled = True
     if shard_map(head) is not None and entry.shard != lineage_of_key(head, key, prefix)[0]:
         # What the key's own shard has said of it is gone: the entry of the other one took its place.
         kind, position, may_be_filled = VOID, "", False

@@ -28,6 +28,7 @@ from .retries import RETRIES, Retries
 from .running import awaiting, blocking
 from .session import Plan, SessionState
 from .tracked import TrackedConnection
+from .tracked_mysql import MysqlTrackedConnection, is_mysql
 from .transactions import AsyncCatalogTransaction, CatalogTransaction
 from .wire import Answer, HttpRequest, HttpResponse
 
@@ -147,12 +148,17 @@ class Session(SessionState):
             yield page
 
     def wrap(self, connection: Any, shard: str) -> TrackedConnection:
-        """A PyMySQL ``connection`` whose commits this session's reads will see. ``shard``: e.g. ``shop/0``."""
+        """A PyMySQL ``connection`` whose commits this session's reads will see. ``shard``: e.g. ``shop/0``.
+
+        To MySQL connect with ``client_flag=pymysql.constants.CLIENT.SESSION_TRACK``: then only this session's own
+        commits are waited for, else all that the server has committed by then.
+        """
+        flavor, kind = ("MySQL56", MysqlTrackedConnection) if is_mysql(connection) else ("MariaDB", TrackedConnection)
 
         def observe(gtid: str) -> None:
-            self.observe(shard, f"MariaDB/{gtid}")
+            self.observe(shard, f"{flavor}/{gtid}")
 
-        tracked = TrackedConnection(connection, observe, self._watch)
+        tracked = kind(connection, observe, self._watch)
         self._watch(tracked)
         return tracked
 
@@ -223,7 +229,8 @@ class AsyncClient:
 class AsyncSession(SessionState):
     """`Session` for asyncio. Safe to share between tasks.
 
-    It cannot wrap a connection: after a commit run ``SELECT @@last_gtid`` on yours and pass the result to `observe`.
+    It cannot wrap a connection: after a commit run ``SELECT @@last_gtid`` on yours (MySQL:
+    ``SELECT @@GLOBAL.gtid_executed``) and pass the result to `observe`.
     """
 
     def __init__(

@@ -81,7 +81,8 @@ def make_front(
     fills = Fills(owners, metrics)
     by_name = {space.name: space for space in spaces}
     descriptions = Descriptions(owners)
-    sources = [space.source.close for space in spaces if space.source is not None]
+    catalogs = [space.source.close for space in spaces if isinstance(space, TableSpace) and space.source is not None]
+    rows = [source.close for space in spaces if isinstance(space, RowSpace) for source in space.all_sources]
     return Front(
         row_spaces={name: space for name, space in by_name.items() if isinstance(space, RowSpace)},
         table_spaces={name: space for name, space in by_name.items() if isinstance(space, TableSpace)},
@@ -94,5 +95,5 @@ def make_front(
         metrics=metrics,
         limits=limits or RequestLimits(),
         bearer_token=bearer_token,
-        closers=(fills.close, owners.close, *sources),
+        closers=(fills.close, owners.close, *catalogs, *rows),
     )
