@@ -199,8 +199,12 @@ def _are_apart(state: PartitionState, parts: list[tuple[list[bytes], EntryColumn
     ``is_mapped``: only here, since no entry of before counts if it is another shard's.
     """
     if is_mapped:
-        own_keys = [set(keys) for keys, _ in parts]
-        return len(parts) == 1 or len(set[bytes]().union(*own_keys)) == sum(map(len, own_keys))
+        seen: set[bytes] = set()
+        for keys, _ in parts:
+            if not seen.isdisjoint(keys):
+                return False
+            seen.update(keys)
+        return True
     new: set[bytes] = set()
     count = 0
     learnt = []

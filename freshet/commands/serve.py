@@ -91,6 +91,7 @@ def _front(settings: Settings, reader: LocationsReader) -> Front:
             wait_ms_max=settings.serve.max_wait_ms_limit, wait_ms_default=settings.serve.default_wait_ms
         ),
         stale_if_down=settings.serve.serve_stale_if_down,
+        kafka=settings.kafka.cluster,
     )
 
 

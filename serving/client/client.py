@@ -23,10 +23,11 @@ from typing import TYPE_CHECKING, Any, Self
 from . import wire
 from ._tokens import Vector
 from .answers import Page, Row
-from .errors import Unreachable
+from .errors import ClientError, Unreachable
 from .retries import RETRIES, Retries
 from .running import awaiting, blocking
 from .session import Plan, SessionState
+from .streaming import READ_TIMEOUT_S, Following, Lines, StreamEvent, stream_request
 from .tracked import TrackedConnection
 from .tracked_mysql import MysqlTrackedConnection, is_mysql
 from .transactions import AsyncCatalogTransaction, CatalogTransaction
@@ -81,6 +82,39 @@ class FreshetClient:
     def get_row(self, keyspace: str, table: str, *pk: object) -> Row:
         """One row without a demand, so its ``freshness`` is ``eventual``. Raises `ClientError`."""
         return wire.read_row(*self.send(wire.row_request(keyspace, table, pk, {})))
+
+    def stream(
+        self, keyspace: str, begin: str | int = "now", *, give_up_s: float | None = 60.0, **chosen: Any
+    ) -> Iterator[StreamEvent]:
+        """A keyspace's changes from ``begin`` on: ``now``, seconds, a token or a checkpoint. It has no end of its own.
+
+        ``chosen``: as in `serving.client.streaming.stream_request`. Where the connection or the front ends, it goes on
+        by itself from the last checkpoint, and gives up after ``give_up_s`` without an answer. Raises `ClientError`.
+        """
+        following = Following(stream_request(keyspace, begin, **chosen), give_up_s)
+        while True:
+            ended: ClientError | None = None
+            try:
+                for event in self._events(following.request):
+                    following.heard(event)
+                    yield event
+            except ClientError as error:
+                ended = error
+            self._sleep(following.pause_after(ended))
+
+    def _events(self, request: HttpRequest) -> Iterator[StreamEvent]:
+        import httpx2
+
+        timeout = httpx2.Timeout(self._timeout, read=READ_TIMEOUT_S)
+        try:
+            with self._http.stream(**_arguments(request), timeout=timeout) as response:
+                if response.status_code != httpx2.codes.OK:
+                    raise wire.error_of(response.status_code, response.read())
+                lines = Lines()
+                for piece in response.iter_bytes():
+                    yield from lines.events(piece)
+        except httpx2.HTTPError as error:
+            raise _unreachable(self._http.base_url, error) from error
 
     def send(self, request: HttpRequest) -> HttpResponse:
         """The status and body of the response. Raises `Unreachable`."""
@@ -209,6 +243,36 @@ class AsyncClient:
     async def get_row(self, keyspace: str, table: str, *pk: object) -> Row:
         """One row without a demand, so its ``freshness`` is ``eventual``. Raises `ClientError`."""
         return wire.read_row(*await self.send(wire.row_request(keyspace, table, pk, {})))
+
+    async def stream(
+        self, keyspace: str, begin: str | int = "now", *, give_up_s: float | None = 60.0, **chosen: Any
+    ) -> AsyncIterator[StreamEvent]:
+        """As `FreshetClient.stream`."""
+        following = Following(stream_request(keyspace, begin, **chosen), give_up_s)
+        while True:
+            ended: ClientError | None = None
+            try:
+                async for event in self._events(following.request):
+                    following.heard(event)
+                    yield event
+            except ClientError as error:
+                ended = error
+            await self._sleep(following.pause_after(ended))
+
+    async def _events(self, request: HttpRequest) -> AsyncIterator[StreamEvent]:
+        import httpx2
+
+        timeout = httpx2.Timeout(self._timeout, read=READ_TIMEOUT_S)
+        try:
+            async with self._http.stream(**_arguments(request), timeout=timeout) as response:
+                if response.status_code != httpx2.codes.OK:
+                    raise wire.error_of(response.status_code, await response.aread())
+                lines = Lines()
+                async for piece in response.aiter_bytes():
+                    for event in lines.events(piece):
+                        yield event
+        except httpx2.HTTPError as error:
+            raise _unreachable(self._http.base_url, error) from error
 
     async def send(self, request: HttpRequest) -> HttpResponse:
         """The status and body of the response. Raises `Unreachable`."""
