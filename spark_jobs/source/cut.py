@@ -54,6 +54,12 @@ class AsOf:
             return not gtid or known.position.contains(Position.parse(gtid))
         return self.seconds is None or timestamp <= self.seconds
 
+    def has_all(self, shard: str, epoch: int, position: str, as_of_ms: int) -> bool:
+        """Whether all up to a position, at which the source's clock was ``as_of_ms``, is known to belong to it."""
+        if self.seconds is not None:
+            return 0 < as_of_ms // 1000 <= self.seconds
+        return bool(position) and self.has(shard, epoch, position, 0)
+
     def is_past(self, marker: dict[str, Any]) -> bool:
         """Whether all that belongs to it of the marker's shard lies before the marker."""
         if self.vector is not None:
@@ -102,9 +108,12 @@ class Survey:
     layout: str = ""
     described: dict[tuple[str, Place], Description] = field(default_factory=dict)
 
-    def read(self, partition: int, values: Iterable[bytes | None]) -> None:
-        """Takes all messages of a partition. Raises `AsOfError` ``as_of_ahead`` if they end too early."""
-        seen: dict[str, bool] = {}
+    def read(self, partition: int, values: Iterable[bytes | None], reached: Iterable[dict[str, Any]] = ()) -> None:
+        """Takes all messages of a partition; ``reached``: what a base says of those before them, as markers.
+
+        Raises `AsOfError` ``as_of_ahead`` if they end too early.
+        """
+        seen = {marker["shard"]: self.as_of.is_past(marker) for marker in reached}
         for value in values:
             header = (value or b"")[:HEADER_SIZE]
             if value is None or not (self._needs_frames() or header in _MARKERS or header in _DESCRIPTIONS):

@@ -84,14 +84,14 @@ def plan(kafka: KafkaCluster, keyspace: str, table: str, as_of: AsOf, base: str 
     chosen = choose_range(bounds, None, starts)
     survey = Survey(table, as_of)
     for each in bases.values():
+        each.check(as_of)
         for event in each.descriptions(table):
             survey.describe(event)
     draft = Plan(kafka, keyspace, table, bounds.topic_id, chosen.start, chosen.end, {}, ())
     for partition in sorted(chosen.end):
         messages = draft.messages(partition, chosen.start[partition], chosen.end[partition])
-        survey.read(partition, (value for _, value in messages))
-    for each in bases.values():
-        each.check(survey.cut)
+        reached = bases[partition].reached() if partition in bases else ()
+        survey.read(partition, (value for _, value in messages), reached)
     known = survey.description()
     return Plan(
         kafka,

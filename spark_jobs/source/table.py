@@ -18,7 +18,7 @@ from consumers.fold.messages import fold_messages
 from consumers.fold.state import META, Changes, Head, PartitionState, schema_key
 from consumers.owner.rows import view_row
 from consumers.store.store import StoreView
-from spark_jobs.source.cut import AsOfError, Cut, cutter
+from spark_jobs.source.cut import AsOf, AsOfError, Cut, cutter
 from stream.wire.codec import decode
 from stream.wire.events import ABSENT, VALUE
 
@@ -43,14 +43,32 @@ class Base:
             entries = {key: value for key, value in view.items() if key.startswith((mine, META))}
             return Base(view.head, entries)
 
-    def check(self, cut: Cut) -> None:
-        """Raises `AsOfError` ``bad_as_of`` if it is past the cut of a shard."""
+    def check(self, as_of: AsOf) -> None:
+        """Raises `AsOfError` ``bad_as_of`` unless all that it holds is known to belong to the moment."""
         for shard, lineage in self.head.lineages.items():
-            if shard in cut and (lineage.epoch, lineage.ordinal) >= cut[shard]:
+            if not as_of.is_now and (
+                lineage.ordinal > lineage.watermark_ordinal
+                or not as_of.has_all(shard, lineage.epoch, lineage.watermark, lineage.as_of_ms)
+            ):
                 raise AsOfError(
-                    f"the base is past that moment: it has ordinal {lineage.ordinal} of {shard}",
+                    f"the base is not known to be before that moment: of {shard} it has "
+                    f"{lineage.watermark or 'no position'} and ordinal {lineage.ordinal}",
                     hint="give an older base, or none",
                 )
+
+    def reached(self) -> list[dict[str, Any]]:
+        """How far it is of each shard, as a marker would say it."""
+        return [
+            {
+                "shard": shard,
+                "epoch": lineage.epoch,
+                "position": lineage.watermark,
+                "timestamp": lineage.watermark_timestamp,
+                "as_of_ms": lineage.as_of_ms,
+            }
+            for shard, lineage in self.head.lineages.items()
+            if lineage.watermark
+        ]
 
     def descriptions(self, table: str) -> list[dict[str, Any]]:
         """What its shards say of the table."""

@@ -13,6 +13,7 @@ from spark_jobs.partition import FoldTask
 from spark_jobs.source.cut import AsOf, AsOfError, Cut, Survey, parse_as_of
 from spark_jobs.source.filters import keeps, only_partition, used
 from spark_jobs.source.table import Base, TablePartition
+from stream.wire.codec import HEADER_SIZE
 from stream.wire.events import ABSENT, VALUE
 from stream.wire.keys import Layout
 from tests.consumers.histories import SHARD, frame, key, marker, start
@@ -84,9 +85,13 @@ def test_what_arrives_late_does_not_change_a_table_as_of_a_time() -> None:
 def test_a_base_saves_what_lies_before_it_and_may_not_be_past_the_moment(tmp_path: Path) -> None:
     """From a rebuild's stores and the tail after them comes the same; a newer base is refused."""
     shop = Shop(Random(5))
-    half = [len(messages) // 2 for messages in shop.partitions]
+    found = [(len(messages) // 2 + 2, messages) for messages in shop.partitions]
     task = FoldTask("shop", "t1", str(tmp_path), {0: 0, 1: 0}, {0: 0, 1: 0})
     bases = {}
+    half = [
+        max(at for at in range(most) if messages[at - 1][:HEADER_SIZE] == marker(1)[:HEADER_SIZE])
+        for most, messages in found
+    ]
     for number, messages in enumerate(shop.partitions):
         with task.open(number) as fold:
             fold.fold(range(half[number]), messages[: half[number]])
@@ -96,8 +101,15 @@ def test_a_base_saves_what_lies_before_it_and_may_not_be_past_the_moment(tmp_pat
     cut = survey(shop, parse_as_of(vector(last))).cut
     assert table(shop, cut, bases) == expected(shop, last)
     assert [each["table"] for each in bases[0].descriptions("shop.items")] == ["shop.items"]
-    with pytest.raises(AsOfError, match="past that moment"):
-        bases[0].check(survey(shop, parse_as_of(vector(2))).cut)
+    for number, base in bases.items():
+        base.check(AsOf())
+        base.check(parse_as_of(vector(last)))
+        base.check(AsOf(seconds=max(shop.times)))
+        for early in (vector(2), str(BEGUN)):
+            with pytest.raises(AsOfError, match="not known to be before that moment"):
+                base.check(parse_as_of(early))
+        again = Survey("shop.items", parse_as_of(vector(3)))
+        again.read(number, [], base.reached())  # nothing came after it: the base itself has reached the moment
 
 
 @pytest.mark.parametrize(

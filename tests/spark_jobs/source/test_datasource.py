@@ -9,12 +9,15 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from freshet.spark import register
-from spark_jobs.source.cut import AsOf, AsOfError
+from spark_jobs.export import ExportError
+from spark_jobs.source.cut import AsOf, AsOfError, parse_as_of
 from spark_jobs.source.datasource import ChangeStream
 from spark_jobs.source.reading import change_batches, plan
+from spark_jobs.source.writing import write_table
 from stream.wire.events import ABSENT, VALUE
 from tests.consumers.histories import marker
 from tests.consumers.owning import vector
@@ -109,3 +112,20 @@ def test_a_stream_ends_where_the_topic_is_another_one(shop: tuple[Shop, TestTopi
     for ask in (lambda: again.latestOffset(begun, None), lambda: again.partitions(begun, begun)):
         with pytest.raises(AsOfError, match="another one"):
             ask()
+
+
+def test_a_table_at_a_moment_is_written_whole_or_not_at_all(
+    spark: Any, shop: tuple[Shop, TestTopic], tmp_path: Path
+) -> None:
+    """The files hold what the table was then; what is there already is left alone."""
+    made, filled = shop
+    planned = plan(filled.kafka, filled.keyspace, TABLE, parse_as_of(vector(9)))
+    report = write_table(spark, planned, tmp_path / "out")
+    kept = [kind for kind, _ in made.states[9].values() if kind != ABSENT]
+    assert (report.rows, report.incomplete) == (len(kept), True)
+    rows = pq.read_table(tmp_path / "out").to_pylist()
+    assert sum(row["_kind"] == "value" for row in rows) == kept.count(VALUE)
+    with pytest.raises(ExportError) as refused:
+        write_table(spark, planned, tmp_path / "out")
+    assert refused.value.code == "export_exists"
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["out"]
