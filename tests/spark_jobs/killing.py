@@ -13,7 +13,7 @@ from typing import Final
 import psutil
 
 from spark_jobs.output import REPORT_NAME
-from spark_jobs.partition import PROGRESS_PREFIX
+from spark_jobs.partition import PROGRESS_PREFIX, clear_progress
 from tests.docs.naming import ROOT
 from tests.patience import PATIENCE_S
 from tests.servers.standalone import Standalone, spark_environment
@@ -81,6 +81,7 @@ class KilledRebuild:
 
     def _start(self) -> subprocess.Popen[bytes]:
         rng = self._rng
+        clear_progress(self._target)  # what a killed run left would pass for this one's
         place = [self._filled.kafka.bootstrap, self._filled.keyspace, str(self._target)]
         sizes = [str(rng.choice((1, 50, 400))), str(rng.choice((20, 60)))]
         with self._log.open("ab") as log:
@@ -95,7 +96,7 @@ class KilledRebuild:
     def _folds(self, process: subprocess.Popen[bytes]) -> bool:
         """Waits until a task of this run has folded something. False if the run ended before."""
         deadline = time.monotonic() + 2 * PATIENCE_S  # a JVM starts, and a cluster gives executors
-        while not list(self._target.glob(f"{PROGRESS_PREFIX}*")):  # each run begins by removing them
+        while not list(self._target.glob(f"{PROGRESS_PREFIX}*")):
             assert time.monotonic() < deadline, self._log.read_text()[-4000:]
             try:
                 process.wait(0.02)
