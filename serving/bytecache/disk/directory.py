@@ -244,12 +244,15 @@ class Directory:
     def _store(self, write: Write) -> None:
         if not self.health.writable or not self.health.usable(time.monotonic()):
             return
+        file = self.names.by_number.get(write.file.number)
+        if file is None:  # forgotten, also if the reader had it from an earlier owner
+            return
         if self.options.min_free and free_bytes(self.place) < self.options.min_free + len(write.data):
             self.resize(max(QUOTA_MIN, self.used - len(write.data) - EXTENT))
             return
         shard = self.shard_of(write.file.number, write.first // BLOCKS)
         try:
-            shard.put(write.file, write.first, write.data, write.value, write.expires)
+            shard.put(file, write.first, write.data, write.value, write.expires)
             self.health.succeeded()
         except OSError:
             self.health.failed(time.monotonic())

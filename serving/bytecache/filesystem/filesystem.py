@@ -60,6 +60,8 @@ class FreshetFileSystem(AsyncFileSystem, ChainedFileSystem):  # type: ignore[mis
 
         def strip(path: str | list[str]) -> Any:
             # Acts as a method: each instance has another store behind it.
+            if isinstance(path, list):
+                return [strip(each) for each in path]
             return self.fs._strip_protocol(AbstractFileSystem._strip_protocol.__func__(type(self), path))
 
         self._strip_protocol = strip
@@ -139,6 +141,18 @@ class FreshetFileSystem(AsyncFileSystem, ChainedFileSystem):  # type: ignore[mis
         """As the store says."""
         return self.fs.ls(self._strip_protocol(path), detail=detail, **kwargs)
 
+    def exists(self, path: str, **_: Any) -> bool:
+        """As the store says."""
+        return bool(self.fs.exists(self._strip_protocol(path)))
+
+    def isdir(self, path: str) -> bool:
+        """As the store says."""
+        return bool(self.fs.isdir(self._strip_protocol(path)))
+
+    def isfile(self, path: str) -> bool:
+        """As the store says."""
+        return bool(self.fs.isfile(self._strip_protocol(path)))
+
     def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **kwargs: Any) -> None:
         """Writes a file."""
         self.forget(path)
@@ -198,10 +212,6 @@ class FreshetFileSystem(AsyncFileSystem, ChainedFileSystem):  # type: ignore[mis
         """Of the store's listings."""
         self.fs.invalidate_cache(path)
 
-    def unstrip_protocol(self, name: str) -> str:
-        """The chained URL of a path."""
-        return f"freshet::{self.fs.unstrip_protocol(self._strip_protocol(name))}"
-
 
 class _Named:
     """A store in which one file has another name than in the cache."""
@@ -226,8 +236,9 @@ def _in_thread(name: str) -> Callable[..., Any]:
     return run
 
 
-for _name in ("cat_file", "cat_ranges", "info", "ls", "pipe_file", "put_file", "get_file", "cp_file", "rm_file", "rm",
-              "mkdir", "makedirs", "rmdir", "touch", "created", "modified"):  # fmt: skip
+# What runs in a thread calls no coroutine that needs a thread, too: there are only so many.
+for _name in ("cat_file", "cat_ranges", "info", "ls", "exists", "isdir", "isfile", "pipe_file", "put_file", "get_file",
+              "cp_file", "rm_file", "rm", "mkdir", "makedirs", "rmdir", "touch", "created", "modified"):  # fmt: skip
     setattr(FreshetFileSystem, f"_{_name}", _in_thread(_name))
 FreshetFileSystem.__abstractmethods__ = frozenset()
 

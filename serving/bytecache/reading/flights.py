@@ -43,6 +43,10 @@ class Flights:
             self._under_way.update(dict.fromkeys(flight.keys, flight))
         return flight, own, others
 
+    def under_way(self, file: object, block: int) -> Flight | None:
+        """Who fetches a block now."""
+        return self._under_way.get((file, block))
+
     def end(self, flight: Flight, data: Mapping[int, memoryview] | None = None, error: Exception | None = None) -> None:
         """The flight is over, with its data or an error for those who wait, or with neither: they look again."""
         flight.data, flight.error = data or {}, error

@@ -11,16 +11,15 @@ import threading
 from pathlib import Path
 from typing import Final
 
-from serving.bytecache.disk.directory import Directory, DirectoryOptions, lock_directory
 from serving.bytecache.options import CacheOptions
 from serving.bytecache.policy.admission import parse_admission
 from serving.bytecache.reading.cache import ByteCache
 from serving.bytecache.reading.fetching import FetchRules
-from serving.bytecache.reading.place import Owned, Place
 from serving.bytecache.reading.trace import Trace
+from serving.bytecache.shared.joined import Joined
 
 _caches: Final[dict[CacheOptions, ByteCache]] = {}
-_places: Final[dict[Path, Place]] = {}
+_places: Final[dict[Path, Joined]] = {}
 _lock = threading.Lock()
 
 
@@ -28,10 +27,14 @@ def cache_for(options: CacheOptions) -> ByteCache:
     """The cache of this process. Raises `ByteCacheError` for a directory that can't be used."""
     with _lock:
         if (cache := _caches.get(options)) is None:
-            found = [_place(*options.directory(text)) for text in options.dirs]
+            for text in options.dirs:
+                path, wanted = options.directory(text)
+                if path not in _places:
+                    _places[path] = Joined(path, wanted)
             rules = FetchRules(options.gap, options.request_bytes, parse_admission(options.admission))
             trace = Trace(Path(options.trace)) if options.trace else None
-            cache = _caches[options] = ByteCache([place for place in found if place is not None], rules, trace)
+            places = [_places[options.directory(text)[0]] for text in options.dirs]
+            cache = _caches[options] = ByteCache(places, rules, trace)
         return cache
 
 
@@ -39,39 +42,24 @@ def close_caches() -> None:
     """Writes what waits, and gives all directories back. No read may be under way."""
     with _lock:
         for place in _places.values():
-            if isinstance(place, Owned):
-                place.directory.close()
-        _forget()
-
-
-def _place(path: Path, options: DirectoryOptions) -> Place | None:
-    if path not in _places:
-        lock = lock_directory(path)
-        if lock is None:
-            return None
-        _places[path] = Owned(Directory(path, options, lock))
-    return _places[path]
-
-
-def _forget() -> None:
-    _places.clear()
-    _caches.clear()
+            place.close()
+        _places.clear()
+        _caches.clear()
 
 
 def _at_exit() -> None:
     """Writes what waits. Files stay open: other threads may still read."""
     for place in _places.values():
-        if isinstance(place, Owned):
-            place.directory.settle()
+        place.settle()
 
 
 def _after_fork() -> None:
     global _lock
     _lock = threading.Lock()
     for place in _places.values():
-        if isinstance(place, Owned):
-            place.after_fork()
-    _forget()
+        place.after_fork()
+    _places.clear()
+    _caches.clear()
 
 
 atexit.register(_at_exit)

@@ -56,9 +56,9 @@ def cache_dir(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
 
 
 @pytest.fixture
-def counted(cache_dir: Path) -> Iterator[CountingFileSystem]:
+def counted(cache_dir: Path) -> CountingFileSystem:  # noqa: ARG001 - the cache is set up
     """A store that the file systems of a test share."""
-    yield CountingFileSystem(auto_mkdir=True)
+    return CountingFileSystem(auto_mkdir=True)
 
 
 class Fixtures(AbstractFixtures):  # type: ignore[misc]
@@ -142,7 +142,7 @@ def test_coroutines_read_and_write_too(counted: CountingFileSystem, tmp_path: Pa
     async def run() -> list[bytes]:
         await asyncio.gather(*(fs._pipe_file(f"{tmp_path}/{i}", bytes([i]) * 1_000) for i in range(20)))
         assert (await fs._info(f"{tmp_path}/3"))["size"] == 1_000
-        return await asyncio.gather(*(fs._cat_file(f"{tmp_path}/{i}", 1, 3) for i in range(20)))
+        return list(await asyncio.gather(*(fs._cat_file(f"{tmp_path}/{i}", 1, 3) for i in range(20))))
 
     assert asyncio.run(run()) == [bytes([i, i]) for i in range(20)]
 
@@ -212,7 +212,7 @@ def test_pandas_pyarrow_and_duckdb_read_twice_and_fetch_once(counted: CountingFi
     def with_duckdb() -> int:
         connection = duckdb.connect()
         connection.register_filesystem(fs)
-        found = connection.sql(f"select sum(a) from read_parquet('freshet://{tmp_path}/part*.parquet')").fetchone()
+        found = connection.execute(f"select sum(a) from read_parquet('freshet://{tmp_path}/part*.parquet')").fetchone()
         assert found is not None
         return int(found[0])
 
