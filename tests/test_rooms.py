@@ -93,6 +93,10 @@ PURE = [
     "consumers/fold/objects.py",
     "stream/sources/hive/objects.py",
     "stream/sources/hive/structs.py",
+    "serving/bytecache/policy",
+    "serving/bytecache/disk/layout.py",
+    "serving/bytecache/reading/plan.py",
+    "serving/bytecache/reading/footers.py",
 ]
 IMPURE_MODULES = {
     "asyncio",
