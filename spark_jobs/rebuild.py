@@ -37,6 +37,7 @@ from spark_jobs.output import (
     write_report,
 )
 from spark_jobs.partition import SPILL_ROWS, FoldTask, clear_progress, offsets_reached
+from spark_jobs.session import SparkSettings, spark_session
 from spark_jobs.streaming import (
     OFFSETS_PER_BATCH,
     Micro,
@@ -145,6 +146,13 @@ def check_request(request: RebuildRequest) -> None:
     prepared = prepare(request)
     if not prepared.goes_on and not prepared.bases and not prepared.begun.begins:
         check_beginnings(request.kafka, prepared.chosen)
+
+
+def run_rebuild(request: RebuildRequest, spark: SparkSettings, progress: Progress | None = None) -> RebuildReport:
+    """A rebuild in a Spark session of its own; checked before a JVM is started. Raises as `rebuild`."""
+    check_request(request)
+    with spark_session(f"freshet rebuild {request.keyspace}", spark) as session:
+        return rebuild(session, request, progress=progress)
 
 
 def rebuild(session: Any, request: RebuildRequest, *, progress: Progress | None = None) -> RebuildReport:

@@ -45,6 +45,7 @@ CALLED_BY_LIBRARIES: Final = {
     "visit_Name": "ast.NodeTransformer",
     "matches": "starlette.routing.BaseRoute",
     "should_exit": "uvicorn.Server",
+    "shutdown": "uvicorn.Server",
     "capture_signals": "uvicorn.Server",
     "send_400_response": "uvicorn's protocol",
     "_timer_handle_cancelled": "asyncio",
@@ -71,7 +72,6 @@ CALLED_BY_NAME: Final = {
 READ_ELSEWHERE: Final = {
     "consumers/owner/protocol.py:overlay_entries": "`freshet lag --json` prints the whole status",
     "lab/simulation/mariadb/log/binlog.py:purge": "a fault of that world",
-    "stream/kafka/reader.py:offsets_for_timestamp": "where a stream that begins at a time starts",
     "freshet/settings.py:public": "the one way to show settings without their secrets",
     "serving/client/answers.py:stats_compliant": "readers decide by it whether to use statistics",
     "stream/sources/hive/structs.py:decode_struct": "stored structs are a kept format: they must stay readable",
@@ -81,10 +81,15 @@ READ_ELSEWHERE: Final = {
 
 PURE = [
     "tokens",
+    "stream/shards/map.py",
     "stream/wire/events.py",
     "stream/wire/keys.py",
     "stream/wire/values.py",
     "stream/wire/batch.py",
+    "stream/changes/assembling.py",
+    "stream/changes/checkpoint.py",
+    "stream/changes/items.py",
+    "stream/changes/start.py",
     "consumers/fold/entry.py",
     "consumers/fold/state.py",
     "consumers/fold/messages.py",

@@ -1,8 +1,8 @@
 """The fold of many row frames in one step, column by column. Pure; called by `consumers.fold.messages` only.
 
 It takes what needs no decision: rows whose ordinals rise, in frames that `stream.wire.columns` reads, and the markers
-between them (`consumers.fold.runs`). Where shards share the partition, the keys of a run are looked up together, and
-none may have another shard's entry. All else is left to the plain fold, which makes the same state of it.
+between them (`consumers.fold.runs`). Where shards share the partition without a map, the keys of a run are looked up
+together, and none may have another shard's entry. All else is left to the plain fold, which makes the same state of it.
 
 Entries are not built here. A key maps to its row, and `RowEntries` builds the bytes when they are read or written: most
 rows of a busy key never are (docs/decisions/0019-entries-in-columns.md).
@@ -19,7 +19,7 @@ import numpy as np
 
 from consumers.fold.entry import ABSENT, PREFIX
 from consumers.fold.runs import Record, fold_markers, gather
-from consumers.fold.shards import is_succeeded
+from consumers.fold.shards import has_own_keys, is_succeeded
 from consumers.fold.state import Changes, Head, Lineage, PartitionState, Void
 from stream.wire.columns import Columns, Numbers, read_columns
 from stream.wire.keys import SEPARATOR
@@ -158,7 +158,9 @@ def fold_columns(state: PartitionState, records: Sequence[Record], at: int) -> t
         return None, later
     if unread < run.end and len(run.frames) > 1:
         return fold_columns(state, records[:unread], at)
-    if len(head.lineages) > 1 and not _are_apart(state, parts):
+    if len(head.lineages) > 1 and not _are_apart(
+        state, parts, is_mapped=all(has_own_keys(head, each) for each in last)
+    ):
         return None, later
     changes = Changes(records[unread - 1][0] + 1, RowEntries(parts), messages=unread - at)
     return _moved(head, changes, [each for place, each in marked if place < unread], last), unread
@@ -188,8 +190,14 @@ def _dropped_by_others(head: Head, shard: str) -> tuple[bytes, ...]:
     )
 
 
-def _are_apart(state: PartitionState, parts: list[tuple[list[bytes], EntryColumns]]) -> bool:
-    """Whether each key has an entry of its own shard or none, here and before. Then no two shards are to be ordered."""
+def _are_apart(state: PartitionState, parts: list[tuple[list[bytes], EntryColumns]], *, is_mapped: bool) -> bool:
+    """Whether each key has an entry of its own shard or none, here and before. Then no two shards are to be ordered.
+
+    ``is_mapped``: only here, since no entry of before counts if it is another shard's.
+    """
+    if is_mapped:
+        own_keys = [set(keys) for keys, _ in parts]
+        return len(parts) == 1 or len(set[bytes]().union(*own_keys)) == sum(map(len, own_keys))
     new: set[bytes] = set()
     count = 0
     learnt = []

@@ -2,6 +2,10 @@
 
 The fold thread only leaves orders. An announcement is sent at once, again every `AGAIN_S`, and with a higher generation
 when another one stands although the group still gives the partition to this process.
+
+Two groups may own a partition side by side, an older and a newer version say. `freshet swap` moves the readers from one
+to the other: it writes the announcement of the other one with a higher ``swap``. The owner that is named finds itself
+announced and goes on with it; the others leave the readers where they are, until that one withdraws.
 """
 
 from __future__ import annotations
@@ -61,11 +65,17 @@ class _Order:
 class Announcer:
     """`announce`, `withdraw` and `close` neither block nor raise; the thread does the rest."""
 
-    def __init__(self, kafka: KafkaCluster, address: str, instance: str) -> None:
-        """``address``: host:port at which others reach the owner protocol."""
+    def __init__(self, kafka: KafkaCluster, address: str, instance: str, *, standby: bool = False) -> None:
+        """``address``: host:port at which others reach the owner protocol.
+
+        ``standby``: announces nothing before `freshet swap` has moved readers here.
+        """
         self._kafka = kafka
         self._address = address
         self._instance = instance
+        self._standby = standby
+        self._swaps: dict[str, int] = {}
+        """Of each owned partition that readers were moved to, or that nobody else answers for."""
         self._started_at = int(time.time())
         self._orders: SimpleQueue[_Order | None] = SimpleQueue()
         """None ends the thread."""
@@ -133,6 +143,10 @@ class Announcer:
             self._again_at = now + AGAIN_S
         for place, partition in self._owned.items():
             known = reader.standing(partition.keyspace, partition.number)
+            if self._leaves(place, known):
+                self._sent.pop(place, None)
+                self._unsent.pop(place, None)
+                continue
             said = self._sent.get(place)
             now_due = again or place in self._due
             if not now_due and said is not None and (known is None or supersedes(said, known)):
@@ -140,10 +154,20 @@ class Announcer:
             settled = not partition.lost and now - partition.taken_at >= SETTLED_S
             generation = generation_above(known, partition, self._instance, settled=settled)
             if now_due or said is None or generation != said.generation:
-                self._unsent[place] = self._announcement(partition, generation)
+                self._unsent[place] = self._announcement(partition, generation, self._swaps.get(place, 0))
         self._due.clear()
 
-    def _announcement(self, partition: Partition, generation: int) -> Announcement:
+    def _leaves(self, place: str, known: Announcement | None) -> bool:
+        """Whether the readers of a place belong to another process, so that nothing is announced here."""
+        if known is not None and known.instance == self._instance:
+            self._swaps[place] = known.swap
+        elif self._standby and place not in self._swaps:
+            return True
+        elif known is not None and known.gone:
+            self._swaps[place] = known.swap
+        return known is not None and known.swap > self._swaps.get(place, 0)
+
+    def _announcement(self, partition: Partition, generation: int, swap: int) -> Announcement:
         head = partition.store.visible
         return Announcement(
             keyspace=partition.keyspace,
@@ -155,6 +179,7 @@ class Announcer:
             started_at=self._started_at,
             positions={name: each.watermark for name, each in head.lineages.items() if each.watermark},
             generation=generation,
+            swap=swap,
         )
 
     def _send(self) -> None:

@@ -12,7 +12,7 @@ import os
 import re
 import sys
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from itertools import chain, islice
 from pathlib import Path
 from threading import Lock
@@ -266,6 +266,16 @@ class Rocks:
             self._in_doubt.unlink()
         return size
 
+    def ingest_files(self, files: Sequence[Path]) -> None:
+        """Adds sorted files whose ranges do not overlap, in one atomic, durable step. They are moved into the store."""
+        options = IngestExternalFileOptions()
+        options.set_move_files(True)
+        options.set_allow_blocking_flush(False)
+        try:
+            self._db.ingest_external_file([str(file) for file in files], options)
+        except Exception as error:
+            raise store_error(error, str(self.path)) from error
+
     def _hidden_by(self, entries: Mapping[bytes, bytes]) -> set[bytes]:
         """The keys whose entries ``entries`` makes go together, by what they begin with."""
         if not isinstance(entries, Memtable) or not entries.gone:
@@ -335,6 +345,19 @@ class Rocks:
 def _is_closed(error: Exception) -> bool:
     """Whether the database is closed, or being closed by another thread (rocksdict then says "borrowed")."""
     return isinstance(error, DbClosedError) or (isinstance(error, RuntimeError) and "borrowed" in str(error))
+
+
+def write_sorted(pairs: Iterable[tuple[bytes, bytes]], path: Path) -> int:
+    """Writes a sorted file of pairs in key order, synced, for `Rocks.ingest_files`; returns its size in bytes."""
+    try:
+        writer = SstFileWriter(store_options())
+        writer.open(str(path))
+        for key, value in pairs:
+            writer[key] = value
+        writer.finish()
+        return int(writer.file_size())
+    except Exception as error:
+        raise store_error(error, str(path)) from error
 
 
 def _build(

@@ -236,7 +236,7 @@ class PartitionStore:
         """
         with self._folding:
             head = self.state.head
-            if head.offset != head.begin or head.lineages or self._active or self._frozen:
+            if not self.is_empty or self._active or self._frozen:
                 raise StoreError(
                     f"{self.directory} has folded up to {head.offset} and cannot begin at {offset}",
                     hint="give it an empty directory",
@@ -292,6 +292,12 @@ class PartitionStore:
     def pending_bytes(self) -> int:
         """Bytes of the messages folded since the last freeze, and of arrays for their rows: about its memory."""
         return self._folded_bytes + self._active.array_bytes
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was ever folded."""
+        head = self.state.head
+        return head.offset == head.begin and not head.lineages
 
     @property
     def is_dirty(self) -> bool:

@@ -53,6 +53,8 @@ class Announcement(msgspec.Struct, frozen=True, kw_only=True):
     gone: bool = False
     generation: int = 0
     """Of the take-over: grows from one owner of the partition to the next. 0: written by an older version."""
+    swap: int = 0
+    """How often `freshet swap` has moved the partition's readers. Owners with a lower one leave them where they are."""
 
     @property
     def key(self) -> str:

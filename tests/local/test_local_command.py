@@ -81,7 +81,7 @@ def test_a_metastore_is_started_by_name_and_takes_the_place_of_the_workload() ->
 def test_an_unknown_server_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     """A misspelled server is an error that names those that there are, and nothing is started."""
     assert cli.run(["local", "up", "hyve"]) != 0
-    assert "kafka, mariadb, hive" in capsys.readouterr().err
+    assert "kafka, mariadb, mysql, hive" in capsys.readouterr().err
 
 
 def test_down_leaves_alone_what_it_did_not_start(tmp_path: Path) -> None:

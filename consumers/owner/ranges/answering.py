@@ -1,8 +1,8 @@
 """How an owner answers for a range: all rows of one table here whose keys begin with given values.
 
-The answer is proved if the table is whole here (`consumers.fold.backfills.whole_table`), so that a key without an entry
-is absent, and if no row of the range has changed since the watermark. Then the rows are these at each position from the
-last change to the watermark (docs/decisions/0022-ranges-at-one-position.md).
+The answer is proved if the table is whole here (`consumers.fold.backfills.whole_shards`), so that a key without an
+entry is absent, and if no row of the range has changed since the watermark. Then the rows are these at each position
+from the last change to the watermark (docs/decisions/0022-ranges-at-one-position.md).
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Final, NamedTuple
 
-from consumers.fold.backfills import whole_table
+from consumers.fold.backfills import whole_at
 from consumers.fold.entry import ABSENT, HEAD, PREFIX, VALUE, decode_entry, kind_and_image
-from consumers.fold.shards import is_succeeded
+from consumers.fold.shards import is_succeeded, lineage_of_key, shard_map, sole_lineage
 from consumers.fold.state import Backfill, Head, Void
 from consumers.owner.evidence import kin_at, may_catch_up, tag_of
 from consumers.owner.meaning import Meaning, compare_meaning, settled_meaning
@@ -62,16 +62,19 @@ async def answer_range(partition: Partition, request: GetRange, demand: Demand) 
     The head is read before the entries and the description after them, as in `consumers.owner.rows.answer_rows`.
     """
     head, table = partition.store.visible, table_of(request.leading)
-    whole = whole_table(head, table)
-    shard = whole[0] if whole is not None else ""
+    known = shard_map(head)
+    shard = request.shard or ("" if known is not None else sole_lineage(head)[0])
+    backfill = whole_at(head, table, shard)
     meaning = settled_meaning(partition, head, table, shard)
     answer = _unproved(request.id, partition, head, shard)
     try:
-        if whole is None:
+        if known is not None and not request.shard:
+            raise NotKnown(f"{request.keyspace} has several shards, and the request names none")
+        if backfill is None:
             raise NotKnown(f"{table} is not known to be complete in partition {partition.number}")
         if meaning is None or meaning.reason:
             raise NotKnown(meaning.reason if meaning is not None else f"{table} is not described here")
-        found = await _look(partition, head, request, meaning, *whole)
+        found = await _look(partition, head, request, meaning, shard, backfill)
     except (NotKnown, ValueError) as reason:
         answer.why = str(reason)
         return answer
@@ -165,7 +168,7 @@ async def _look(
     rows: list[tuple[Rank, bytes, bytes]] = []
     after = ranking.after(request.after, request.after_values) if request.after and request.limit else None
     count = 0
-    async for live in _live_entries(found, head, table, shard):
+    async for live in _live_entries(found, head, table, shard, meaning.prefix):
         for key, value in live:
             kind, ordinal = HEAD.unpack_from(value)
             if ordinal > newest:
@@ -206,9 +209,12 @@ async def _look(
 
 
 async def _live_entries(
-    found: AsyncIterator[list[tuple[bytes, bytes]]], head: Head, table: str, shard: str
+    found: AsyncIterator[list[tuple[bytes, bytes]]], head: Head, table: str, shard: str, prefix: int
 ) -> AsyncIterator[list[tuple[bytes, bytes]]]:
-    """Those of the entries ``found`` that are since the table's last void, some together. Raises `NotKnown`."""
+    """Those of the entries ``found`` that are ``shard``'s, and since the table's last void, some together.
+
+    ``prefix``: of the table's description. Raises `NotKnown`.
+    """
     lineage = head.lineages[shard]
     own = f"{shard}\0{lineage.epoch}\0".encode()
     voids = voids_of(head, table, shard)
@@ -216,9 +222,10 @@ async def _live_entries(
     async for pairs in found:
         live: list[tuple[bytes, bytes]] = []
         for pair in pairs:
-            value = pair[1]
+            key, value = pair
             if not value.startswith(own, PREFIX.size):
-                _require_over(head, shard, voids, value)
+                if lineage_of_key(head, key, prefix)[0] == shard:
+                    _require_over(head, shard, voids, value)
             elif HEAD.unpack_from(value)[1] > voided:
                 live.append(pair)
         yield live

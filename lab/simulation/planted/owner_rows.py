@@ -53,9 +53,10 @@ VIEWS: Final = (
         "an owner takes the watermark after the entry",
         Replace(
             reading.answer_row,
-            "any_head = any_store.visible\nany_view = view_row(any_head, any_key, any_store.get(any_key), any_last)",
+            "any_head = any_store.visible\n"
+            "any_view = view_row(any_head, any_key, any_store.get(any_key), any_last, any_prefix)",
             "value = any_store.get(any_key)\nany_head = any_store.visible\n"
-            "any_view = view_row(any_head, any_key, value, any_last)",
+            "any_view = view_row(any_head, any_key, value, any_last, any_prefix)",
         ),
     ),
     rows(
@@ -63,12 +64,12 @@ VIEWS: Final = (
         "a watermark counts for every partition of its topic",
         Replace(
             reading.answer_row,
-            "any_view = view_row(any_head, any_key, any_value, any_last)",
+            "any_view = view_row(any_head, any_key, any_value, any_last, any_prefix)",
             'marks = getattr(partition, "topic", partition).__dict__.setdefault("marks", {})\n'
             "for name, each in any_head.lineages.items():\n"
             "    if name not in marks or (each.epoch, each.watermark_ordinal) > marks[name][:2]:\n"
             "        marks[name] = each.epoch, each.watermark_ordinal, each.watermark\n"
-            "any_view = view_row(any_head, any_key, any_value, any_last)\n"
+            "any_view = view_row(any_head, any_key, any_value, any_last, any_prefix)\n"
             "if any_view.shard in marks and marks[any_view.shard][0] == any_view.epoch:\n"
             "    any_view.watermark = marks[any_view.shard][2]",
         ),
@@ -230,10 +231,11 @@ RANGES: Final = (
         "a range is answered although rows of the table may not have been published yet",
         Replace(
             answering.answer_range,
-            "whole_table(any_head, any_table)",
-            "whole_table(any_head, any_table) or next("
-            "((shard, held._replace(position=held.position or head.lineages[shard].low_water))"
-            " for (name, shard), held in head.backfills.items() if name == table and shard in head.lineages), None)",
+            "whole_at(any_head, any_table, any_shard)",
+            "whole_at(any_head, any_table, any_shard) or next("
+            "(held._replace(position=held.position or head.lineages[of].low_water)"
+            " for (name, of), held in head.backfills.items() if (name, of) == (table, shard) and of in head.lineages),"
+            " None)",
         ),
     ),
     rows(
