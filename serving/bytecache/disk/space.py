@@ -31,18 +31,6 @@ def free_bytes(directory: Path) -> int:
     return found.f_bavail * found.f_frsize
 
 
-def allocated_bytes(directory: Path) -> int:
-    """What all files below take on disk."""
-    total = 0
-    for folder, _, names in os.walk(directory):
-        for name in names:
-            try:
-                total += os.lstat(os.path.join(folder, name)).st_blocks * 512
-            except FileNotFoundError:
-                continue
-    return total
-
-
 def is_rotational(directory: Path) -> bool:
     """Whether the medium seeks slowly. Where the kernel does not say: no."""
     device = os.stat(directory).st_dev

@@ -61,3 +61,15 @@ def open_directory(place: Path, quota: int = 64 * MIB, **options: object) -> Dir
 def cache_of(*directories: Directory, gap: int = 64 * 1024, request_bytes: int = 8 * MIB) -> ByteCache:
     """A cache over directories of this process."""
     return ByteCache([Owned(each) for each in directories], FetchRules(gap, request_bytes))
+
+
+def allocated_bytes(directory: Path) -> int:
+    """What all files below take on disk."""
+    total = 0
+    for folder, _, names in os.walk(directory):
+        for name in names:
+            try:
+                total += os.lstat(os.path.join(folder, name)).st_blocks * 512
+            except FileNotFoundError:
+                continue
+    return total

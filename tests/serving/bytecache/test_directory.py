@@ -18,10 +18,10 @@ import pytest
 from serving.bytecache.disk.directory import Directory, lock_directory
 from serving.bytecache.disk.layout import BLOCK, EXTENT
 from serving.bytecache.disk.names import CachedFile
-from serving.bytecache.disk.space import allocated_bytes, write_all
+from serving.bytecache.disk.space import write_all
 from serving.bytecache.errors import ByteCacheError
 from serving.bytecache.policy.pools import Value
-from tests.serving.bytecache.stores import MIB, open_directory
+from tests.serving.bytecache.stores import MIB, allocated_bytes, open_directory
 
 KEY = "07" * 32
 
@@ -190,7 +190,7 @@ def test_a_killed_process_loses_nothing_that_was_stored(tmp_path: Path, key: str
     key_file = str(tmp_path / "key") if key else ""
     chance = random.Random(key)
     last = -1
-    for round_ in range(int(os.environ.get("FRESHET_BYTES_KILLS", "4"))):
+    for round_ in range(int(os.environ.get("FRESHET_TEST_BYTES_KILLS", "4"))):
         command = [sys.executable, "-c", WRITER, str(tmp_path / "cache"), key_file]
         writer = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert writer.stdout is not None

@@ -314,7 +314,7 @@ def test_a_pinned_file_stays(store: DirectoryStore, tmp_path: Path) -> None:
     directory.close()
 
 
-OPS = int(os.environ.get("FRESHET_BYTES_OPS", "1500"))
+OPS = int(os.environ.get("FRESHET_TEST_BYTES_OPS", "1500"))
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -323,7 +323,7 @@ def test_any_history_of_reads_and_changes_gives_the_stores_bytes(
 ) -> None:
     """Reads, overwrites, evictions, resizes, restarts and damage in any order: each read equals a direct one.
 
-    ``FRESHET_BYTES_OPS`` makes it longer.
+    ``FRESHET_TEST_BYTES_OPS`` makes it longer.
     """
     chance = random.Random(seed)
     (tmp_path / "key").write_text("0a" * 32)
