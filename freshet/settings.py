@@ -248,6 +248,14 @@ class ConsumerSettings(Section):
     workers: Annotated[int, Field(ge=1, le=256)] | Literal["auto"] = 1
     standby: bool = False
 
+    @model_validator(mode="after")
+    def _standby_has_a_group(self) -> ConsumerSettings:
+        if self.standby and not self.group:
+            raise ValueError(
+                "standby needs a group of its own: in the group of the others it would take their partitions"
+            )
+        return self
+
 
 class SourceProcessSettings(Section):
     """A source's process: where it shows metrics and health."""

@@ -22,6 +22,7 @@ from consumers.store.errors import StoreError
 from consumers.store.manifest import read_manifest
 from consumers.store.store import StoreView, partition_directory
 from spark_jobs.beginning import check_beginnings
+from spark_jobs.engine.executors import check_executors
 from spark_jobs.offsets import Range, TopicBounds, choose_range, topic_bounds
 from spark_jobs.output import (
     REPORT_NAME,
@@ -158,11 +159,12 @@ def run_rebuild(request: RebuildRequest, spark: SparkSettings, progress: Progres
 def rebuild(session: Any, request: RebuildRequest, *, progress: Progress | None = None) -> RebuildReport:
     """Folds the topic into ``request.target``; ``rebuild.json`` is there iff this ended well.
 
-    Raises `OffsetsError`, `RebuildError`, `consumers.store.errors.StoreError`.
+    Raises `OffsetsError`, `RebuildError`, `ExecutorError`, `consumers.store.errors.StoreError`.
     """
     root = Path(os.path.abspath(request.target))
     with exclusive(root):
         prepared = prepare(request)
+        check_executors(session)
         chosen, begun = prepared.chosen, prepared.begun
         if not prepared.goes_on:
             with staged(root, begun) as staging:

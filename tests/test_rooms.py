@@ -62,6 +62,10 @@ CALLED_BY_LIBRARIES: Final = {
     "do_HEAD": "http.server",
     "log_message": "http.server",
     "handle_error": "socketserver",
+    "pushFilters": "pyspark.sql.datasource",
+    "streamReader": "pyspark.sql.datasource",
+    "initialOffset": "pyspark.sql.datasource",
+    "latestOffset": "pyspark.sql.datasource",
 }
 CALLED_BY_NAME: Final = {
     ("lab/simulation", "op_"): "an op of a history names its method",

@@ -13,11 +13,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from operator import methodcaller
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from consumers.fold.entry import ABSENT, PREFIX
+from consumers.fold.entry import ABSENT, PREFIX, VALUE
 from consumers.fold.runs import Record, fold_markers, gather
 from consumers.fold.shards import has_own_keys, is_succeeded
 from consumers.fold.state import Changes, Head, Lineage, PartitionState, Void
@@ -27,6 +27,8 @@ from stream.wire.single import single_prefix
 
 RUN_BYTES_MIN: Final = 48 * 1024
 """Frames of fewer bytes together fold faster row by row."""
+Kinds: TypeAlias = Sequence[int] | None
+"""The kind of each of several rows; None: all have values."""
 _HEADS: Final = np.dtype([("kind", "u1"), ("ordinal", ">u8"), ("timestamp", ">i8"), ("size", ">u4")])
 """As `PREFIX`."""
 
@@ -54,14 +56,15 @@ class EntryColumns:
         head = PREFIX.pack(columns.operations[row], columns.ordinals[row], columns.timestamps[transaction], len(tag))
         return head + tag + text[image : image + int(columns.image_sizes[row])]
 
-    def images(self, rows: Sequence[int] | Numbers) -> list[tuple[int, bytes]]:
+    def images(self, rows: Sequence[int] | Numbers) -> tuple[Kinds, list[bytes]]:
         """Kind and image of several rows."""
         columns, text = self._columns, self._columns.text
         at = np.asarray(rows, np.int64)
         starts = columns.image_starts[at]
         ends = (starts + columns.image_sizes[at]).tolist()
-        cut = zip(columns.operations[at].tolist(), starts.tolist(), ends, strict=True)
-        return [(kind, text[start:end]) for kind, start, end in cut]
+        images = [text[start:end] for start, end in zip(starts.tolist(), ends, strict=True)]
+        kinds = columns.operations[at]
+        return (None if (kinds == VALUE).all() else kinds.tolist()), images
 
     def absent(self) -> Any:
         """Whether each row is a tombstone; None if none is."""
@@ -196,8 +199,12 @@ def _are_apart(state: PartitionState, parts: list[tuple[list[bytes], EntryColumn
     ``is_mapped``: only here, since no entry of before counts if it is another shard's.
     """
     if is_mapped:
-        own_keys = [set(keys) for keys, _ in parts]
-        return len(parts) == 1 or len(set[bytes]().union(*own_keys)) == sum(map(len, own_keys))
+        seen: set[bytes] = set()
+        for keys, _ in parts:
+            if not seen.isdisjoint(keys):
+                return False
+            seen.update(keys)
+        return True
     new: set[bytes] = set()
     count = 0
     learnt = []

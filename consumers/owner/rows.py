@@ -65,6 +65,8 @@ def view_row(
     entry = decode_entry(value) if value is not None else None
     if entry is None or is_succeeded(head, entry.shard, entry.epoch):
         shard, lineage = lineage_of_key(head, key, prefix)
+        if lineage is None:
+            shard = ""  # nothing has come of it: a name without an epoch would become one of every reader's token
         epoch, watermark, low_water = (lineage.epoch, lineage.watermark, lineage.low_water) if lineage else (0, "", "")
         as_of_ms = lineage.as_of_ms if lineage else 0
         stamp = encode_stamp(Stamp(shard, epoch, 0, _all_voids(head, table)))

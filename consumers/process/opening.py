@@ -152,10 +152,11 @@ def open_partition(
 
     A store that the topic can't continue is set aside for a new one in state `REBUILDING`, and so is one for which
     Kafka has reported ``lost``: another history has the store's offset. A new store, and one in which nothing was ever
-    folded, begins with the best of ``snapshots``. Raises `StoreError`.
+    folded, begins with the best of ``snapshots``; not where the log has lost its end, since a snapshot may hold what is
+    gone. Raises `StoreError`.
     """
     start, end = bounds
-    attempts = count()
+    attempts = count(int(lost is not None))
 
     def restore() -> bool:
         return next(attempts) == 0 and snapshots.restore(data_dir, keyspace, number, topic, bounds)
@@ -174,6 +175,8 @@ def open_partition(
             if lost is not None and rebuilt is None:
                 raise lost
         except RebuildNeededError as error:
+            if store.state.head.offset > end:
+                next(attempts)
             store.close(commit=False)
             set_aside(data_dir, keyspace, number, error)
             store, rebuilt = opened()[0], error

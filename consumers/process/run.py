@@ -138,8 +138,8 @@ class ConsumerProcess:
         self.server = OwnerServer(ownership, self._make_checkpoints, token=self.owner.token)
         host, port = await listen_again(self.server, self.owner.host, self.owner.port, self.settings.data_dir)
         address = self.owner.announced or f"{announced_host(host)}:{port}"
-        standby = self.owner.standby
-        kafka_output = KafkaOutput(self.settings.kafka, address, ownership.instance, standby=standby)
+        kafka, group, standby = self.settings.kafka, self.settings.group, self.owner.standby
+        kafka_output = KafkaOutput(kafka, address, ownership.instance, group, standby=standby)
         self.consumption = Consumption(self.settings, ownership, kafka_output, on_progress)
         if self.owner.metrics_port is not None:
             self._listen_for_metrics(self.owner.metrics_port)

@@ -132,6 +132,7 @@ class Place:
             hint = "`freshet snapshots ls` shows what is there"
             return SnapshotError(f"{place} is not there", hint=hint, code="snapshot_missing")
         if isinstance(error, OSError) and error.errno in _FULL:
-            hint = "free space there, or name another place"
-            return SnapshotError(f"cannot {what} {place}: no space left", hint=hint, code="snapshot_full")
+            where = "here for its copy" if what == "read" else "there"
+            hint = f"free space {where}, or name another place"
+            return SnapshotError(f"cannot {what} {place}: no space left {where}", hint=hint, code="snapshot_full")
         return SnapshotError(f"cannot {what} {place}: {why}", hint=_HINT)

@@ -23,7 +23,7 @@ from consumers.snapshots.manifest import Snapshot, SnapshotFile, SnapshotPartiti
 from consumers.snapshots.places import Place
 from consumers.snapshots.writing import file_checksum
 from consumers.store.directory import holds_store, partition_directory
-from consumers.store.errors import StoreError, store_error
+from consumers.store.errors import RetryableStoreError, StoreError, store_error
 from consumers.store.manifest import Manifest, sync_directory, write_manifest
 from consumers.store.rocks import Rocks
 from consumers.store.view import ROCKS_NAME, committed_head
@@ -143,6 +143,8 @@ def _ingest(path: Path, files: list[Path], held: SnapshotPartition, place: Place
         if files:
             rocks.ingest_files(files)
         head = committed_head(rocks)
+    except RetryableStoreError:
+        raise  # the disk here is full, or fails
     except StoreError as error:
         raise damaged(f"partition {held.partition} at {place.uri}: {error}") from error
     finally:

@@ -13,7 +13,7 @@ import re
 import sys
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from threading import Lock
 from typing import Any, Final
@@ -113,6 +113,10 @@ class Rocks:
         """The SST of a failed commit has not been renamed to `IN_DOUBT_NAME` yet."""
         self._reopen_error: StoreError | None = None
         """Why `reopen` failed. Reads fail with it until the next ingest tries again."""
+        self._files = 0
+        """Grows when the database has other files, or is closed: what looked at the ones before is out of date."""
+        self._place: tuple[int, Any] | None = None
+        """`_files` and an iterator over them, for `scan_index`. It keeps them on disk, and the database open."""
         self._db = self._open()
 
     def _open(self) -> Rdict:
@@ -194,8 +198,38 @@ class Rocks:
         return _scan(self._iterator(start), end, str(self.path))
 
     def scan_index(self, start: bytes, limit: int) -> list[bytes]:
-        """The first keys of entries of indexes that begin with ``start``, in key order, at most ``limit``."""
-        return list(islice(self._keys_below([start]), limit))
+        """The first keys of entries of indexes that begin with ``start``, in key order, at most ``limit``.
+
+        For one thread: it keeps its iterator while no file is added, since making one takes longer than the look.
+        """
+        place, found = self._kept_iterator(start), list[bytes]()
+        try:
+            while len(found) < limit and place.valid() and (key := place.key()).startswith(start):
+                found.append(key)
+                place.next()
+            place.status()
+        except Exception as error:
+            place = self._place = None  # else they would keep the database open
+            raise store_error(error, str(self.path)) from error
+        return found
+
+    def _kept_iterator(self, start: bytes) -> Any:
+        """An iterator at the first key from ``start`` on, which sees all files that were there before the call."""
+        kept, files = self._place, self._files
+        if kept is not None and kept[0] == files:
+            place = kept[1]
+            place.seek(start)
+            return place
+        place = self._iterator(start)
+        self._place = files, place
+        if self._files != files:  # another thread has closed the database, perhaps
+            self._place = None
+        return place
+
+    def _let_go(self) -> None:
+        """Lets the files go that `scan_index` has looked at. It looks at those of now next time."""
+        self._files += 1
+        self._place = None
 
     def _keys_below(self, starts: Iterable[bytes]) -> Iterator[bytes]:
         """The keys that begin with one of ``starts``, in the order of those, as of the first one."""
@@ -254,7 +288,11 @@ class Rocks:
             if self._needs_reopen:
                 self.reopen()
             self._needs_reopen = has_tried = True
-            self._db.ingest_external_file([str(scratch)], options)
+            self._place = None  # a full disk may need the space of files that are no longer in use
+            try:
+                self._db.ingest_external_file([str(scratch)], options)
+            finally:
+                self._let_go()
             self._needs_reopen = False
         except Exception as error:
             if has_tried:  # else the SST of an earlier attempt is the one in doubt
@@ -334,6 +372,7 @@ class Rocks:
 
     def close(self) -> None:
         """Closes; safe to repeat."""
+        self._let_go()
         try:
             self._db.close()
         except DbClosedError:

@@ -55,6 +55,11 @@ def command(
                 f"the consumers at {', '.join(to)} do not own the partitions {sorted(missing)} of {keyspace}",
                 hint="give the addresses of all consumers of the other group (--to)",
             )
+        if len(taken) > topic.partitions:
+            raise SwapError(
+                f"several of the consumers at {', '.join(to)} own the same partitions of {keyspace}",
+                hint="name the consumers of one group only",
+            )
         announce(kafka, taken)
         deadline = time.monotonic() + MOVED_TIMEOUT_S
         while any(reader.owner_of(keyspace, each.partition) != each for each in taken):

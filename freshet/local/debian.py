@@ -5,9 +5,8 @@ For servers that no Maven repository has. It needs ``apt-get`` and ``dpkg-deb``,
 
 from __future__ import annotations
 
+import re
 import shutil
-import subprocess
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +19,8 @@ from freshet.local.process import run_tool
 log = structlog.get_logger(__name__)
 
 KEYRING: Final = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+SOURCES: Final = Path("/etc/apt")
+_ARCHIVE: Final = re.compile(r"https?://\S+/debian/?(?=\s|$)")
 _TOOLS: Final = ("apt-get", "dpkg-deb")
 
 
@@ -96,20 +97,16 @@ def _fetch(package: str, suite: str, home: Path) -> None:
 
 
 def _mirror() -> str:
-    """The first of Debian's archives that this machine's package manager uses."""
-    asked: Sequence[str] = (
-        "apt-get",
-        "indextargets",
-        "--format",
-        "$(REPO_URI) $(ORIGIN) $(LABEL)",
-        "Created-By: Packages",
-    )
-    done = subprocess.run(asked, capture_output=True, text=True, check=False)
-    for line in done.stdout.splitlines():
-        address, _, names = line.partition(" ")
-        if names == "Debian Debian":
-            return address
+    """The first of Debian's archives in this machine's list of sources. (apt-get tells them only after an update.)"""
+    files = [SOURCES / "sources.list", *sorted((SOURCES / "sources.list.d").glob("*"))]
+    for file in files:
+        if file.suffix not in (".list", ".sources") or not file.is_file():
+            continue
+        for line in file.read_text(errors="replace").splitlines():
+            found = None if line.lstrip().startswith("#") else _ARCHIVE.search(line)
+            if found is not None:
+                return found[0]
     raise ArtifactError(
-        "apt-get knows no Debian archive",
-        hint="run apt-get update; on another distribution give a running server instead",
+        f"no file in {SOURCES} names a Debian archive",
+        hint="on another distribution give a running server instead",
     )

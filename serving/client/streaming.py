@@ -165,5 +165,5 @@ class Following:
             if late or not passes:
                 raise error
         self._attempts += 1
-        pause_s: float = min(0.05 * 2**self._attempts, _PAUSE_S_MAX)
+        pause_s: float = min(0.05 * 2 ** min(self._attempts, 10), _PAUSE_S_MAX)
         return pause_s * (0.5 + random.random() / 2)

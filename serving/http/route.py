@@ -142,7 +142,7 @@ class Resource(BaseRoute):
             raise refusal
         response = await route.run(self._front, scope["path_params"], scope, receive)
         if isinstance(response, Streaming):
-            await response.send(receive, send)
+            await response.send(receive, send, head_only=method == "HEAD")
             return
         if response.etag and (held := header_of(scope, b"if-none-match")):
             response = unless_held(response, held)

@@ -64,11 +64,18 @@ class Hub:
             self._thread.join()
 
     def _run(self) -> None:
+        try:
+            self._keep_following()
+        finally:  # whatever ended it: a reader must not wait for a ring that nobody fills
+            self.ring = None
+            self._wake()
+
+    def _keep_following(self) -> None:
         checkpoint: Checkpoint | None = None
         while not self._stops.is_set():
             try:
                 self._follow(checkpoint)
-                break
+                return
             except FreshetError as error:
                 self.failure = error
                 _log.warning("the change stream pauses", keyspace=self._keyspace, code=error.code, error=str(error))
@@ -78,8 +85,6 @@ class Hub:
                     self.ring = None
                 self._wake()
                 self._stops.wait(RETRY_S)
-        self.ring = None
-        self._wake()
 
     def _follow(self, checkpoint: Checkpoint | None) -> None:
         """Until it is stopped, or has had no readers for a while. Goes on at ``checkpoint``, else begins now."""

@@ -164,6 +164,7 @@ class Reading:
         self._streams, self._keyspace = streams, keyspace
         self._hub = streams.hub(keyspace)
         self._hub.readers += 1
+        self._is_closed = False
         self._follower: Follower | None = None
         self._polling: asyncio.Future[list[Item]] | None = None
         self._ring: Ring | None = None
@@ -255,7 +256,10 @@ class Reading:
         return found.items
 
     async def close(self) -> None:
-        """Gives back what it has."""
+        """Gives back what it has. It may be called again."""
+        if self._is_closed:
+            return
+        self._is_closed = True
         self._hub.readers -= 1
         self._streams.count(opened=-1)
         follower, self._follower = self._follower, None

@@ -24,7 +24,7 @@ from tests.consumers.consuming import until
 from tests.patience import PATIENCE_S
 from tests.spark_jobs.conftest import java_home
 from tests.spark_jobs.test_live_verify import FRESHET, consuming
-from tests.spark_jobs.topics import TestTopic, history
+from tests.spark_jobs.topics import TestTopic, history, rows
 
 Topics = Callable[[int], TestTopic]
 
@@ -55,6 +55,7 @@ def test_an_audit_goes_on_from_the_last_one_and_names_what_is_wrong(
     found = find_snapshots(Place(str(place)), filled.keyspace)
     assert [each.snapshot is not None and each.snapshot.verified for each in found] == [True] * len(found)
     key = _plant(tmp_path / "data", filled)
+    filled.write(0, [rows(9000, 1)])  # at the same offset the owner would give the checkpoint from before
     with consuming(filled, tmp_path / "data"):
         third = audited(filled, place)
     assert third.snapshot == ""
@@ -77,7 +78,9 @@ def test_an_audit_goes_on_from_the_last_one_and_names_what_is_wrong(
 def _plant(data_dir: Path, filled: TestTopic) -> bytes:
     """Another value in the store of partition 0, behind Freshet's back; its key."""
     store = PartitionStore.open(data_dir, keyspace=filled.keyspace, partition=0, topic_id=filled.topic_id())
-    key, entry = next(pair for pair in store.items() if pair[1].endswith(b"}") and b'{"n":' in pair[1])
+    values = [pair for pair in store.items() if pair[1].endswith(b"}") and b'{"n":' in pair[1]]
+    key, entry = values[-1]
+    assert key != b"shop.items\0[0]", "which the next message writes"
     store.close()
     rocks = Rocks(store.directory / ROCKS_NAME)
     image = entry[entry.rindex(b'{"n":') :]

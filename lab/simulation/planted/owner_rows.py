@@ -8,7 +8,7 @@ from consumers.fold import declared
 from consumers.owner import evidence, meaning
 from consumers.owner import rows as reading
 from consumers.owner.overlay import Overlay
-from consumers.owner.ranges import answering, indexed
+from consumers.owner.ranges import answering, ground, indexed
 from consumers.store.indexing import Indexing
 from consumers.store.store import PartitionStore
 from lab.simulation.planted.planting import Replace, Return, always, never, rows
@@ -114,7 +114,7 @@ FILLS: Final = (
     rows(
         "fill_survives_a_change",
         "a fill is still served after its key has changed",
-        never(Overlay.get, "any_fill.stamp != any_stamp"),
+        never(Overlay.get, "any_kept.over[0] != any_stamp"),
     ),
     rows(
         "fill_survives_a_void",
@@ -230,7 +230,7 @@ RANGES: Final = (
         "range_of_an_incomplete_table",
         "a range is answered although rows of the table may not have been published yet",
         Replace(
-            answering.answer_range,
+            ground.ground_of,
             "whole_at(any_head, any_table, any_shard)",
             "whole_at(any_head, any_table, any_shard) or next("
             "(held._replace(position=held.position or head.lineages[of].low_water)"
@@ -268,7 +268,7 @@ INDEXES: Final = (
     rows(
         "index_from_the_completion_on",
         "rows by an index are taken to be the same since the table is complete",
-        Return(indexed.changes_known, "[]"),
+        Return(indexed.changes_known, "()"),
     ),
     rows(
         "index_without_the_memtable",

@@ -32,7 +32,7 @@ async def get_stream(front: Front, parameters: StreamParameters, _: None) -> Str
     reading = await front.streams.begin(space.name, begin)
     learns = choice.key_range is not None
     chunks = _chunks(front, space, reading, encoder, parameters.heartbeat_ms / 1000, learns=learns)
-    return Streaming((SSE if choice.is_sse else NDJSON).encode(), chunks)
+    return Streaming((SSE if choice.is_sse else NDJSON).encode(), chunks, reading.close)
 
 
 async def _chunks(
@@ -60,8 +60,6 @@ async def _chunks(
     except ReadError as error:
         front.metrics.refused(error.code)
         yield encoder.error(error)
-    finally:
-        await reading.close()
 
 
 async def _learn_prefixes(front: Front, space: RowSpace, items: list[Item]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -18,21 +18,24 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(slots=True)
 class Streaming:
-    """A response in pieces. ``chunks`` is closed in any case."""
+    """A response in pieces. ``close`` is awaited in any case: a generator that has not begun closes nothing."""
 
     content_type: bytes
     chunks: AsyncGenerator[bytes]
+    close: Callable[[], Awaitable[None]]
     stall_s: float = STALL_S
 
-    async def send(self, receive: Receive, send: Send) -> None:
-        """Sends it. uvicorn makes ``send`` wait while the reader does not read, and says nothing when it has left."""
+    async def send(self, receive: Receive, send: Send, *, head_only: bool = False) -> None:
+        """Sends it; for HEAD (``head_only``) only how it would begin.
+
+        uvicorn makes ``send`` wait while the reader does not read, and says nothing when it has left.
+        """
         headers = [(b"content-type", self.content_type), (b"cache-control", b"no-store"), (b"x-accel-buffering", b"no")]
         left = asyncio.ensure_future(_left(receive))
         try:
             await send({"type": "http.response.start", "status": 200, "headers": headers})
-            async for chunk in _until(self.chunks, left):
-                async with asyncio.timeout(self.stall_s):
-                    await send({"type": "http.response.body", "body": chunk, "more_body": True})
+            if not head_only:
+                await self._send_chunks(send, left)
             if not left.done():
                 await send({"type": "http.response.body", "body": b""})
         except TimeoutError:
@@ -40,6 +43,12 @@ class Streaming:
         finally:
             left.cancel()
             await self.chunks.aclose()
+            await self.close()
+
+    async def _send_chunks(self, send: Send, left: asyncio.Future[None]) -> None:
+        async for chunk in _until(self.chunks, left):
+            async with asyncio.timeout(self.stall_s):
+                await send({"type": "http.response.body", "body": chunk, "more_body": True})
 
 
 async def _left(receive: Receive) -> None:

@@ -165,6 +165,9 @@ def connect(settings: ConnectionSettings, *, autocommit: bool = True) -> Connect
             init_command=f"SET NAMES utf8mb4 COLLATE utf8mb4_general_ci, {variables},"
             f" lock_wait_timeout={max(1, round(settings.read_timeout_s))}",
         )
+        if is_mysql(connection) is not (settings.product == "MySQL"):
+            connection._force_close()
+            raise _other_product(settings, f"it says that it is {connection.get_server_info()}")
         connection.query("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         return connection
 
@@ -229,11 +232,15 @@ def translate(error: pymysql.err.Error, settings: ConnectionSettings) -> MariaDB
             hint="the server is short of connections, disk or memory, or a lock took too long: see its error log",
         )
     if code == ER.UNKNOWN_SYSTEM_VARIABLE:
-        return ServerSettingsError(
-            f"the server at {settings.name} is no {settings.product} that is supported: {text}",
-            hint=f'is it the other kind? then: [keyspaces.NAME.source] kind = "{_OTHER[settings.product]}"',
-        )
+        return _other_product(settings, text)
     return MariaDBError(f"{settings.product} at {settings.name}: {text} ({code})")
+
+
+def _other_product(settings: ConnectionSettings, what: str) -> ServerSettingsError:
+    return ServerSettingsError(
+        f"the server at {settings.name} is no {settings.product} that is supported: {what}",
+        hint=f'is it the other kind? then: [keyspaces.NAME.source] kind = "{_OTHER[settings.product]}"',
+    )
 
 
 GRANTS_HINT = "a source needs: GRANT SELECT, REPLICATION SLAVE, BINLOG MONITOR ON *.* TO its user"

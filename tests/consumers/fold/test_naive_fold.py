@@ -52,10 +52,10 @@ class Scribe:
         ]
         self.kinds += [(9, self.catalog), (2, self.bind)] if catalog else [(8, self.rows)]
 
-    def history(self) -> list[bytes]:
+    def history(self, messages: int = MESSAGES) -> list[bytes]:
         """Some messages."""
         weights, kinds = zip(*self.kinds, strict=True)
-        while len(self.written) < MESSAGES:
+        while len(self.written) < messages:
             self.written.append(self.rng.choices(kinds, weights)[0]())
         return self.written
 

@@ -107,6 +107,7 @@ def test_a_shard_that_has_not_come_yet_takes_nothing_from_the_others() -> None:
     folded = Folded(declared, start(), marker(1), *whole(SHARD))
     assert (view(folded, OWN[0]).kind, view(folded, OTHERS[0]).kind) == (ABSENT, UNKNOWN_KEY)
     assert lineage_of_key(folded.state.head, key(OTHERS[0]), 0) == (OTHER, None)
+    assert (view(folded, OTHERS[0]).shard, view(folded, OTHERS[0]).epoch) == ("", 0), "no token may name epoch 0"
     folded.fold(topology(SHARD, OTHER, shard=OTHER, ordinal=0, ranges=RANGES))
     folded.fold(start(shard=OTHER))
     assert folded.rejection_codes == []

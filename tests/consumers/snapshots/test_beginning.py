@@ -26,10 +26,10 @@ AT = 60
 """Where the snapshot of these tests ends."""
 
 
-def opened(data_dir: Path, place: Path, start: int = 0, lost: RebuildNeededError | None = None) -> Partition:
+def opened(data_dir: Path, place: Path, start: int = 0) -> Partition:
     """The partition, opened as at an assignment; the topic's first offset is ``start``."""
     snapshots = Snapshots({KEYSPACE: str(place)})
-    return open_partition(data_dir, KEYSPACE, 0, TOPIC, (start, END), 1 << 20, lost, snapshots=snapshots)
+    return open_partition(data_dir, KEYSPACE, 0, TOPIC, (start, END), 1 << 20, snapshots=snapshots)
 
 
 def offset_of(partition: Partition) -> int:
@@ -63,10 +63,10 @@ def test_a_store_that_can_go_on_is_left_alone(tmp_path: Path, place: Path) -> No
     assert offset_of(opened(tmp_path / "data", place)) == 30
 
 
-@pytest.mark.parametrize("why", ["damaged", "fold_changed", "topic_changed", "vanished", "behind", "cut", "truncated"])
+@pytest.mark.parametrize("why", ["damaged", "fold_changed", "topic_changed", "vanished", "behind", "cut"])
 def test_a_store_that_can_not_go_on_is_replaced_from_the_snapshot(tmp_path: Path, place: Path, why: str) -> None:
     """Each reason to begin anew leads to the snapshot, and the old store is set aside as without snapshots."""
-    data, start, lost = tmp_path / "data", 0, None
+    data, start = tmp_path / "data", 0
     fold(data, 30).close()
     directory = data / KEYSPACE / "0"
     if why == "damaged":
@@ -79,17 +79,26 @@ def test_a_store_that_can_not_go_on_is_replaced_from_the_snapshot(tmp_path: Path
         shutil.rmtree(directory)
     elif why == "behind":
         start = 40
-    elif why == "cut":
+    else:
         shutil.rmtree(directory)
         start = 40
-    else:
-        lost = RebuildNeededError("Kafka has lost its tail", code="log_truncated")
-    partition = opened(data, place, start, lost)
+    partition = opened(data, place, start)
     kept = why in ("vanished", "cut")
     assert partition.state == (CATCHING_UP if kept else REBUILDING)
     assert bool(list((data / KEYSPACE).glob("0.*-1"))) is not kept
     assert partition.store.state.head.begin == 0, "it knows what was before the cut"
     assert offset_of(partition) == AT
+
+
+@pytest.mark.parametrize("end", [END, AT + 5])
+def test_a_log_that_has_lost_its_end_is_folded_anew(tmp_path: Path, place: Path, end: int) -> None:
+    """Whether it was filled again or not: the snapshot may hold events that are gone."""
+    fold(tmp_path / "data").close()
+    lost = RebuildNeededError("Kafka has lost its tail", code="log_truncated") if end == END else None
+    snapshots = Snapshots({KEYSPACE: str(place)})
+    partition = open_partition(tmp_path / "data", KEYSPACE, 0, TOPIC, (0, end), 0, lost, snapshots=snapshots)
+    assert partition.state == REBUILDING
+    assert offset_of(partition) == 0
 
 
 def test_a_store_in_which_nothing_was_folded_counts_as_missing(tmp_path: Path, place: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import struct
+from types import SimpleNamespace
+from typing import Any, cast
 from uuid import UUID
 
 import pytest
@@ -11,11 +13,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stream.sources.mariadb.binlog import events
+from stream.sources.mariadb.binlog.catalog import Catalog
+from stream.sources.mariadb.binlog.dump import BinlogDump
 from stream.sources.mariadb.binlog.mysql.dump import encoded_set
 from stream.sources.mariadb.binlog.mysql.events import parse_gtid, payload_events
 from stream.sources.mariadb.binlog.mysql.json_text import json_text
+from stream.sources.mariadb.binlog.reader import BinlogReader
 from stream.sources.mariadb.binlog.table_map import BinlogFormatError
+from stream.sources.mariadb.charsets import Charsets
+from stream.sources.mariadb.connection import SourceHistoryLost
 from stream.sources.mariadb.gtid import GtidPosition, MysqlGtid, MysqlGtidSet
+from stream.sources.mariadb.schema import Cascades, TableFilter
+from stream.wire.events import SourceTransaction
 from stream.wire.values import UndecodableValue
 from tokens.errors import FreshetError
 
@@ -136,3 +145,73 @@ def test_a_set_grows_by_one_transaction_at_a_time(gtids: list[tuple[str, int]]) 
         new = not before.covers(position)
         assert position.transactions_since(before) == ({gtid.bare} if new else set())
         assert position.covers(before)
+
+
+class Sent:
+    """A dump that gives these events, and then none."""
+
+    has_more = False
+
+    def __init__(self, *sent: bytes) -> None:
+        self._sent = [*sent]
+
+    def read(self) -> bytes:
+        """The next event."""
+        if not self._sent:
+            raise EOFError
+        return self._sent.pop(0)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def event(kind: int, body: bytes = b"", flags: int = 0) -> bytes:
+    """An event with a header."""
+    return struct.pack("<IBIIIH", 7, kind, 1, 19 + len(body), 0, flags) + body
+
+
+def read(*sent: bytes) -> list[SourceTransaction]:
+    """The transactions in these events, from the beginning. Raises what the reader raises, but the end."""
+    schema: Any = SimpleNamespace(
+        catalog=Catalog(), include=TableFilter(("d",)), cascades=Cascades({}, {}), charsets=Charsets({}, {})
+    )
+    reader = BinlogReader(cast("BinlogDump", Sent(*sent)), schema, "MySQL56/")
+    found: list[SourceTransaction] = []
+    with contextlib.suppress(EOFError):
+        found.extend(filter(None, reader.transactions()))
+    return found
+
+
+XID, UNKNOWN, BEGIN = events.XID, 99, event(events.QUERY, struct.pack("<IIBHH", 0, 0, 1, 0, 0) + b"d\0BEGIN")
+
+
+def test_an_unknown_event_voids_everything_but_where_it_may_be_passed_over() -> None:
+    """A later version's events may have changed rows, unless their flag says that they may be ignored."""
+    [known] = read(UNTAGGED, BEGIN, event(UNKNOWN, flags=events.IGNORABLE_EVENT), event(XID))
+    [unknown] = read(UNTAGGED, BEGIN, event(UNKNOWN), event(XID))
+    assert (list(known.changes), [change.table for change in unknown.changes]) == ([], ["*"])  # type: ignore[union-attr]
+    assert known.position == f"MySQL56/{UUID_TEXT}:2975"
+
+
+def test_a_damaged_compressed_transaction_voids_everything_and_moves_the_position() -> None:
+    """Its rows are unknown, but its place in history is not."""
+    damaged = PAYLOAD[:60] + bytes([PAYLOAD[60] ^ 0xFF]) + PAYLOAD[61:]
+    [found] = read(UNTAGGED, damaged)
+    assert [change.table for change in found.changes] == ["*"]  # type: ignore[union-attr]
+    assert found.position == f"MySQL56/{UUID_TEXT}:2975"
+
+
+def test_nothing_is_booked_under_the_gtid_before() -> None:
+    """A GTID event that can't be parsed ends the reading, and rows without one are an error."""
+    whole = (UNTAGGED, BEGIN, event(XID))
+    for lost in (TAGGED[:40], UNTAGGED[:30]):
+        with pytest.raises(BinlogFormatError):
+            read(*whole, lost, BEGIN, event(XID))
+    with pytest.raises(BinlogFormatError, match="outside of a GTID group"):
+        read(*whole, BEGIN, event(XID))
+    with pytest.raises(SourceHistoryLost, match="went back"):
+        read(*whole, *whole)
+    assert [each.gtid for each in read(*whole, TAGGED, BEGIN, event(XID))] == [
+        f"MySQL56/{UUID_TEXT}:2975",
+        f"MySQL56/{UUID_TEXT}:some_tag:2",
+    ]

@@ -27,11 +27,12 @@ _COPIED_BYTES_MAX = 64 << 10
 class TransactionChecksum:
     """Collects the parts of one transaction after another."""
 
-    __slots__ = ("_last", "_sum")
+    __slots__ = ("_is_mysql", "_last", "_sum")
 
     def __init__(self) -> None:
         self._sum = 0
         self._last = _NOTHING
+        self._is_mysql = False
 
     def begin(self, gtid_event: bytes) -> None:
         """Begin a transaction with MariaDB's GTID event: sequence, domain and server."""
@@ -41,6 +42,7 @@ class TransactionChecksum:
     def begin_with(self, gtid: str) -> None:
         """Begin a transaction with the text of its GTID. MySQL's event has the times of its commit at each server."""
         self._sum = crc32(gtid.encode())
+        self._is_mysql = True
         self._last = _NOTHING
 
     def rows(self, name: bytes, kind: int, data: bytes, at: int) -> None:
@@ -56,7 +58,9 @@ class TransactionChecksum:
     def statement(self, query: events.Query) -> None:
         """Add a statement."""
         self._last = _NOTHING
-        self._sum = crc32(_OWN_XID.sub(b"", query.sql), crc32(query.database.encode(), self._sum))
+        is_of_its_server = self._is_mysql and query.sql.startswith(b"XA ")  # replicas write another database there
+        database = b"" if is_of_its_server else query.database.encode()
+        self._sum = crc32(_OWN_XID.sub(b"", query.sql), crc32(database, self._sum))
 
     @property
     def value(self) -> int:

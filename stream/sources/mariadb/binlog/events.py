@@ -64,6 +64,10 @@ IGNORED = mysql_events.IGNORED | frozenset(
 )
 """Event types that change no rows by themselves."""
 
+FLAGS_AT = 17
+IGNORABLE_EVENT = 0x80
+"""Flag in the header of an event: whoever doesn't know its type may pass over it."""
+
 STATEMENT_END = 1
 """Flag of a rows event: the last one of its statement."""
 

@@ -381,6 +381,8 @@ class BinlogReader:
         if kind == mysql_events.PARTIAL_UPDATE_ROWS:
             self._partial_rows(event, transaction)
             return None
+        if event[events.FLAGS_AT] & events.IGNORABLE_EVENT:
+            return None
         reason = {
             events.INCIDENT: "the server says that it lost events (INCIDENT)",
             events.BEGIN_LOAD_QUERY: "a LOAD DATA logged as a statement",

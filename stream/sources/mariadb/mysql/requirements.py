@@ -16,7 +16,7 @@ from stream.sources.mariadb.connection import (
 )
 from stream.sources.mariadb.mysql.position import is_replica
 
-_VERSION_MIN: Final = (8, 0, 26)
+_VERSION_MIN: Final = (8, 0, 30)
 """Since then variables and statements have the names that are used here."""
 _WANTED: Final = (
     ("gtid_mode", "ON", "leaves transactions without a place in history"),
@@ -42,7 +42,7 @@ def check_server(connection: Connection) -> bool:
     version = tuple(map(int, re.findall(r"\d+", found.get("version", ""))[:3]))
     if not is_mysql(connection) or version < _VERSION_MIN:
         raise ServerSettingsError(
-            f"the server is {found.get('version', 'unknown')}", hint="a MySQL server of 8.0.26 or later is needed"
+            f"the server is {found.get('version', 'unknown')}", hint="a MySQL server of 8.0.30 or later is needed"
         )
     if found["log_bin"] != "ON":
         raise ServerSettingsError(
