@@ -56,6 +56,7 @@ ENTRIES = (
     CommandEntry("export", "Write a keyspace's changes as Parquet with Spark."),
     CommandEntry("compare", "Compare two positions, tokens or write-id lists."),
     CommandEntry("inspect", "Show what a store holds for a key, and why."),
+    CommandEntry("bytes", "Show, check and drop what the byte cache holds; replay traces of it."),
     CommandEntry("dlq", "List, show, retry and dismiss dead letters."),
     CommandEntry("backfill", "Publish tables from their beginning, and show how far they are."),
     CommandEntry("lag", "Show how far stores are behind their topics."),

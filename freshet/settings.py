@@ -35,6 +35,7 @@ from freshet.settings_errors import (
 
 if TYPE_CHECKING:
     from consumers.store.index import Index
+    from serving.bytecache.options import CacheOptions
     from stream.kafka.connection import KafkaCluster
     from stream.shards.map import ShardMap
 
@@ -278,6 +279,30 @@ class ServeSettings(Section):
     locations: Annotated[dict[str, Annotated[str, Field(pattern=r"^.+:\d{1,5}$")]], Json] = Field(default_factory=dict)
 
 
+class BytesSettings(Section):
+    """The byte cache, as `serving.bytecache.options.CacheOptions` has it. Without ``dirs`` there is none."""
+
+    dirs: Names = Field(default_factory=list)
+    free_share: float = Field(default=0.5, gt=0, le=1)
+    min_free: int = Field(default=0, ge=0)
+    shards: int = Field(default=8, ge=1, le=64)
+    policy: Literal["s3fifo", "lirs", "lru", "fifo"] = "s3fifo"
+    key_file: str = Field(default="", max_length=1_000)
+    write_buffer: int = Field(default=64 * MIB, ge=MIB, le=64 * GIB)
+    gap: int = Field(default=64 * KIB, ge=0, le=GIB)
+    request_bytes: int = Field(default=8 * MIB, ge=64 * KIB, le=GIB)
+    admission: str = Field(default="all", max_length=100)
+    scopes: Annotated[dict[str, Annotated[int, Field(ge=1)]], Json] = Field(default_factory=dict)
+    trace: str = Field(default="", max_length=1_000)
+
+    @property
+    def options(self) -> CacheOptions:
+        """As the byte cache takes them. Raises `ByteCacheError` ``bad_bytes_option``."""
+        from serving.bytecache.options import CacheOptions
+
+        return CacheOptions(**self.model_dump() | {"dirs": tuple(self.dirs)})
+
+
 class LogSettings(Section):
     """How to log. ``auto``: coloured text if stderr is a terminal, else JSON lines."""
 
@@ -304,6 +329,7 @@ class Settings(BaseSettings):
     source: SourceProcessSettings = SourceProcessSettings()
     consumer: ConsumerSettings = ConsumerSettings()
     serve: ServeSettings = ServeSettings()
+    bytes: BytesSettings = BytesSettings()
     log: LogSettings = LogSettings()
 
     @classmethod

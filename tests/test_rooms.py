@@ -36,6 +36,7 @@ MODULES_MAX: Final = 13
 REGISTERING: Final = ("app.", "atexit.", "model_validator", "field_validator", "pytest.hookimpl")
 """Decorators that hand a function to typer, the interpreter, pydantic or pytest."""
 CALLED_BY_LIBRARIES: Final = {
+    "_fetch_range": "fsspec's AbstractBufferedFile",
     "connection_lost": "asyncio.Protocol",
     "pause_writing": "asyncio.Protocol",
     "resume_writing": "asyncio.Protocol",
@@ -76,6 +77,7 @@ CALLED_BY_NAME: Final = {
 READ_ELSEWHERE: Final = {
     "consumers/owner/protocol.py:overlay_entries": "`freshet lag --json` prints the whole status",
     "lab/simulation/mariadb/log/binlog.py:purge": "a fault of that world",
+    "serving/bytecache/shared/opening.py:close_caches": "how a program that goes on gives its directories back",
     "freshet/settings.py:public": "the one way to show settings without their secrets",
     "serving/client/answers.py:stats_compliant": "readers decide by it whether to use statistics",
     "stream/sources/hive/structs.py:decode_struct": "stored structs are a kept format: they must stay readable",
@@ -102,6 +104,10 @@ PURE = [
     "consumers/fold/objects.py",
     "stream/sources/hive/objects.py",
     "stream/sources/hive/structs.py",
+    "serving/bytecache/policy",
+    "serving/bytecache/disk/layout.py",
+    "serving/bytecache/reading/plan.py",
+    "serving/bytecache/reading/footers.py",
 ]
 IMPURE_MODULES = {
     "asyncio",
