@@ -16,10 +16,10 @@ ifdef PIP_INDEX_URL
 export UV_DEFAULT_INDEX ?= $(PIP_INDEX_URL)
 endif
 
-.PHONY: help setup lock demo format lint check test simulate hunt dist fuzz mutation bench soak
+.PHONY: help setup lock demo format lint check test simulate hunt dist environment fuzz mutation bench soak
 
 help: ## Show the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## Create .venv with everything at the locked versions
 
@@ -66,6 +66,13 @@ hunt: setup ## Hunt every planted bug anew, for a nightly run (HUNT_HISTORIES=10
 dist: setup ## Build both wheels, of the application and of its client, into dist/
 	$(BIN)/uv build --quiet --wheel --clear --no-build-isolation --python $(BIN)/python --out-dir $(DIST) .
 	$(BIN)/uv build --quiet --wheel --no-build-isolation --python $(BIN)/python --out-dir $(DIST) serving/client
+
+environment: dist ## Pack what Spark's executors need beside PySpark, into dist/environment.tar.gz
+	$(BIN)/uv venv --quiet --clear --relocatable --python $(BIN)/python $(DIST)/environment
+	$(BIN)/uv pip install --quiet --python $(DIST)/environment/bin/python --constraints requirements.lock $$($(BIN)/python -m spark_jobs.engine.executors)
+	$(BIN)/uv pip install --quiet --python $(DIST)/environment/bin/python --no-deps $(DIST)/freshet_cache-*.whl
+	tar -C $(DIST)/environment -cf - . | gzip -1 > $(DIST)/environment.tar.gz
+	rm -rf $(DIST)/environment
 
 fuzz: setup ## Feed hostile input to every parser (FUZZ_SECONDS=60 each, FUZZ_SEED=1, FUZZ_TARGET=all)
 	$(BIN)/python -m tests.fuzz --target $${FUZZ_TARGET:-all} --seed $${FUZZ_SEED:-1} --seconds $${FUZZ_SECONDS:-60} --count 1000000000

@@ -7,17 +7,18 @@ and statistics, into nothing: framing and Kafka are measured elsewhere. Beside i
 from __future__ import annotations
 
 import argparse
+import os
 import resource
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
-from benchmarks.child import measure, quiet
+from benchmarks.child import measure_within, quiet
+from benchmarks.cloning import copy_table
 from benchmarks.spin import spin
 from freshet.local.hive.server import HiveServer
 from freshet.local.hive.site import MetastoreDatabase
@@ -27,15 +28,16 @@ from stream.sources.hive.live.following import Following, FollowOptions
 from stream.sources.hive.live.metastore import CAPABILITIES, Metastore, MetastoreSettings
 from stream.sources.hive.live.source import end_of_log
 from stream.sources.hive.live.thrift import record, text, texts
+from stream.sources.hive.objects import columns_of
 from stream.sources.hive.structs import LIST, MAP, STRING, STRUCT, ListValue, MapValue, Struct
 from stream.sources.status import SourceStatus
 from stream.wire.events import ResumePoint, SourceTransaction
 
 DB: Final = "bench"
 THREADS: Final = 8
-FILLERS: Final = 4
-"""Connections that make the tables."""
 TIMEOUT_S: Final = 60.0
+WITHIN_S: Final = 3_600.0
+"""One measurement, at most."""
 _PARAMETERS: Final = {b"numRows": b"10", b"totalSize": b"1234", b"numFiles": b"1", b"rawDataSize": b"4321"}
 
 
@@ -53,25 +55,53 @@ class Sink:
         """Nothing to do."""
 
 
+class Calls:
+    """Counts the calls of this process to a metastore, while it is open. A context manager."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __enter__(self) -> Self:
+        self._call = call = MetastoreConnection.call
+
+        def counted(connection: MetastoreConnection, name: str, arguments: Struct, *, timeout_s: float = 0.0) -> Any:
+            self.count += 1
+            return call(connection, name, arguments, timeout_s=timeout_s)
+
+        MetastoreConnection.call = counted  # type: ignore[method-assign, assignment]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        MetastoreConnection.call = self._call  # type: ignore[method-assign]
+
+
+def processor_s(pids: Sequence[int]) -> float:
+    """Processor time that these processes have used, in seconds."""
+    ticks = 0
+    for pid in pids:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
 def settings(host: str, port: int) -> MetastoreSettings:
     """Of the one metastore."""
     return MetastoreSettings(((host, port),), timeout_s=TIMEOUT_S)
 
 
-def fill(host: str, port: int, tables: int, partitions: int) -> None:
+def fill(host: str, port: int, database: MetastoreDatabase, tables: int, partitions: int) -> None:
     """Make the tables, each with so many partitions."""
     with MetastoreConnection(((host, port),), timeout_s=TIMEOUT_S) as connection:
         connection.call("create_database", {1: record({1: text(DB)})})
-    values = [f"d{each:06}" for each in range(partitions)]
-
-    def work(worker: int) -> None:
-        with MetastoreConnection(((host, port),), timeout_s=TIMEOUT_S) as connection:
-            for number in range(worker, tables, FILLERS):
-                create_table(connection, DB, f"t{number:06}", columns=10, partitioned=True, transactional=False)
-                add_partitions(connection, DB, f"t{number:06}", values, columns=10)
-
-    with ThreadPoolExecutor(FILLERS) as threads:
-        list(threads.map(work, range(FILLERS)))
+        create_table(connection, DB, "t000000", columns=10, partitioned=True, transactional=False)
+        values = [f"d{each:06}" for each in range(partitions)]
+        add_partitions(connection, DB, "t000000", values, columns=10)
+    with Metastore(settings(host, port)) as metastore:
+        table = metastore.table(f"{DB}.t000000")
+    assert table is not None
+    if tables > 1:
+        with database.address.connect(database=database.name) as opened:
+            copy_table(opened, table.table_id, tables - 1)
 
 
 def create_table(
@@ -104,8 +134,11 @@ def _map(values: dict[bytes, bytes]) -> tuple[int, MapValue]:
     return MAP, MapValue(STRING, STRING, list(values.items()))
 
 
-def direct(host: str, port: int, threads: int) -> dict[str, Any]:
-    """Partitions per second that a metastore answers. Runs in a child process."""
+def direct(host: str, port: int, threads: int, everything: bool = False) -> dict[str, Any]:
+    """Partitions per second that a metastore answers. Runs in a child process.
+
+    ``everything``: also the tables, their constraints and statistics, and those of the partitions.
+    """
     chosen = settings(host, port)
     with Metastore(chosen) as metastore:
         names = metastore.table_names(DB)
@@ -114,24 +147,42 @@ def direct(host: str, port: int, threads: int) -> dict[str, Any]:
     def read(worker: int) -> None:
         with Metastore(chosen) as metastore:
             for name in names[worker::threads]:
-                counts[worker] += sum(map(len, metastore.partitions(name, 500)))
+                listed = metastore.partition_names(name)
+                for at in range(0, len(listed), 500):
+                    counts[worker] += len(metastore.partitions_by_names(name, listed[at : at + 500]))
+                if everything:
+                    read_rest(metastore, name, listed)
 
     workers = [threading.Thread(target=read, args=(worker,)) for worker in range(threads)]
-    began = time.monotonic()
-    for each in workers:
-        each.start()
-    for each in workers:
-        each.join()
-    return {"partitions_s": sum(counts) / (time.monotonic() - began), "partitions": sum(counts)}
+    with Calls() as calls:
+        began, own_s = time.monotonic(), time.process_time()
+        for each in workers:
+            each.start()
+        for each in workers:
+            each.join()
+        seconds = time.monotonic() - began
+    done, own_s = sum(counts), time.process_time() - own_s
+    return {"partitions_s": done / seconds, "partitions": done, "calls": calls.count, "own_s": own_s}
+
+
+def read_rest(metastore: Metastore, name: str, partitions: Sequence[str]) -> None:
+    """The table, and what belongs to it besides its partitions."""
+    table = metastore.table(name)
+    assert table is not None
+    columns = columns_of(table.image)
+    metastore.constraints(name)
+    metastore.statistics(name, columns)
+    for at in range(0, len(partitions), 500):
+        metastore.partition_statistics(name, columns, partitions[at : at + 500])
 
 
 def source(host: str, port: int, partitions: int) -> dict[str, Any]:
     """The source's first publication, to its end. Runs in a child process."""
     options, sink, stopping = FollowOptions(settings(host, port), "hive/0", threads=THREADS), Sink(), threading.Event()
-    with Metastore(options.settings) as metastore:
+    with Calls() as calls, Metastore(options.settings) as metastore:
         position, timestamp = end_of_log(metastore)
         resume = ResumePoint("hive/0", 1, 1, position, timestamp, position)
-        began = time.monotonic()
+        began, own_s = time.monotonic(), time.process_time()
         following = Following(options, sink, metastore, resume, SourceStatus(), metastore.transactions())
         tables_s = 0.0
         while (has_worked := following.step()) or not following.is_complete:
@@ -148,6 +199,8 @@ def source(host: str, port: int, partitions: int) -> dict[str, Any]:
         "tables_s": tables_s,
         "changes": sink.changes,
         "memory_mb": memory_mb,
+        "calls": calls.count,
+        "own_s": time.process_time() - own_s,
     }
 
 
@@ -163,25 +216,37 @@ def main() -> int:
         home = Path(directory)
         with MariaDBServer(home / "mariadb", durable=False) as server:
             database = MetastoreDatabase(server.address, "hms")
-            with HiveServer(home / "hive", database=database) as hive:
+            with HiveServer(home / "hive", database=database, heap="768m") as hive:
                 print("filling", file=sys.stderr, flush=True)
-                fill(hive.host, hive.port, given.tables, given.partitions)
-                _measure(hive, given.tables * given.partitions, given.rounds)
+                fill(hive.host, hive.port, database, given.tables, given.partitions)
+                _measure(hive, server.pid, given.tables, given.partitions, given.rounds)
     return 0
 
 
-def _measure(hive: HiveServer, partitions: int, rounds: int) -> None:
-    at = {"host": hive.host, "port": hive.port}
-    measure("bootstrap:direct", **at, threads=THREADS)  # the server's first answers are its slowest
-    for number in range(1, rounds + 1):
+def _measure(hive: HiveServer, database_pid: int, tables: int, partitions: int, rounds: int) -> None:
+    at, pids = {"host": hive.host, "port": hive.port}, (hive.pid, database_pid)
+
+    def measured(what: str, function: str, **more: int) -> dict[str, Any]:
+        before = processor_s(pids)
+        found = measure_within(WITHIN_S, function, **at, **more)
+        servers_ms = 1000 * (processor_s(pids) - before) / tables
+        print(
+            f"  {what}: {found['partitions_s']:,.0f} partitions/s; a table {found['calls'] / tables:.2f} calls, "
+            f"processor {servers_ms:.1f} ms of the servers, {1000 * found['own_s'] / tables:.1f} ms of the process",
+            flush=True,
+        )
+        return found
+
+    for number in range(rounds + 1):  # the server's first answers are its slowest
         print(f"round {number} of {rounds}: spin {spin():.1f}")
         for threads in (1, THREADS):
-            found = measure("bootstrap:direct", **at, threads=threads)
-            print(f"  read directly, {threads} threads: {found['partitions_s']:,.0f} partitions/s")
-        found = measure("bootstrap:source", **at, partitions=partitions)
+            measured(f"read directly, {threads} threads", "bootstrap:direct", threads=threads)
+        what = f"the same and all else that is published, {THREADS} threads"
+        measured(what, "bootstrap:direct", threads=THREADS, everything=True)
+        found = measured("source", "bootstrap:source", partitions=tables * partitions)
         print(
-            f"  source: {found['partitions_s']:,.0f} partitions/s, {found['seconds']:.1f} s in all, tables after "
-            f"{found['tables_s']:.1f} s, {found['changes']:,.0f} changes, {found['memory_mb']:.0f} MB",
+            f"  {found['seconds']:.1f} s in all, tables after {found['tables_s']:.1f} s, {found['changes']:,.0f} "
+            f"changes, {found['memory_mb']:.0f} MB",
             flush=True,
         )
 

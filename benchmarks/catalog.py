@@ -44,7 +44,7 @@ def measured(
                     )
                 }
                 say(f"(h) making {tables} tables with {partitions} partitions each")
-                fill(hive.host, hive.port, tables, partitions)
+                fill(hive.host, hive.port, database, tables, partitions)
                 say("(h) reading them directly, and publishing them")
                 within_s = TIMEOUT_S + tables / 10
                 for _ in range(2):  # the server's first answers are its slowest

@@ -24,8 +24,9 @@ from benchmarks.materialize import as_in_production
 from benchmarks.workload import START_POSITION, START_SECONDS, TABLE, describe_table, each_key_once, transactions
 from consumers.store.index import Index
 from consumers.store.store import PartitionStore
+from stream.shards.map import IDS, IdRange, ShardMap
 from stream.wire.batch import BatchLimits, Framer
-from stream.wire.events import SourceTransaction, Topology
+from stream.wire.events import RowChange, SourceTransaction, Topology
 from stream.wire.keys import Layout
 
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -49,6 +50,8 @@ class Case:
     indexes: int = 0
     """How many the store keeps."""
     commit_rows: int = COMMIT_ROWS
+    mapped: bool = False
+    """Whether the shards declare which keys each has."""
 
 
 INDEXES: Final = (Index(TABLE, ("version",)), Index(TABLE, ("owner",)))
@@ -63,6 +66,7 @@ CASES: Final = {
     "own": Case(OWN, 4),
     "own, small commits": Case(OWN, 4, commit_rows=10_000),
     "own, small commits, 4 shards": Case(OWN, 4, shards=4, commit_rows=10_000),
+    "own, small commits, 4 mapped": Case(OWN, 4, shards=4, commit_rows=10_000, mapped=True),
     "own, an index": Case(OWN, 4, indexes=1),
     "own, keys once, an index": Case(OWN, 4, repeats=False, indexes=1),
 }
@@ -70,13 +74,14 @@ CASES: Final = {
 
 def log_of(case: Case) -> list[tuple[int, bytes]]:
     """The messages of the case with their offsets, which have gaps as Kafka's transactions leave them."""
-    framers = [_framer(case, shard) for shard in range(case.shards)]
+    known = map_of(case)
+    framers = [_framer(case, shard, known) for shard in range(case.shards)]
     values = [framer.take() for framer in framers]
     batches = [[value for _, value in batch.records] for batch in values]
     waiting: list[list[SourceTransaction]] = [[] for _ in framers]
     keys = ROWS // 4 if case.repeats else ROWS
     for number, transaction in enumerate(_transactions(case, keys)):
-        shard = number % case.shards
+        shard = number % case.shards if known is None else _shard_of(known, transaction)
         waiting[shard].append(transaction)
         if len(waiting[shard]) == case.rows_a_frame * case.frames:
             batches.append(_batch(framers[shard], waiting[shard]))
@@ -95,11 +100,25 @@ def _transactions(case: Case, keys: int) -> Iterator[SourceTransaction]:
     return each_key_once(keys)
 
 
-def _framer(case: Case, shard: int) -> Framer:
+def map_of(case: Case) -> ShardMap | None:
+    """Equal ranges for all shards."""
+    step = IDS // case.shards
+    ranges = ((f"bench/{number}", IdRange(number * step, (number + 1) * step)) for number in range(case.shards))
+    return ShardMap(ranges) if case.mapped else None
+
+
+def _shard_of(known: ShardMap, transaction: SourceTransaction) -> int:
+    """The shard of the transaction's only row."""
+    [change] = transaction.changes
+    assert isinstance(change, RowChange)
+    return known.shards.index(known.shard_of(Layout(1).keyspace_id(change.key)))
+
+
+def _framer(case: Case, shard: int, known: ShardMap | None) -> Framer:
     names = tuple(f"bench/{number}" for number in range(case.shards))
     limits = BatchLimits(rows_max=case.rows_a_frame, bytes_max=256 << 10, batch_bytes=64 << 20)
     framer = Framer(names[shard], Layout(1), None, limits)
-    framer.announce(Topology(names))
+    framer.announce(Topology(names, ranges=tuple(known.texts().items()) if known is not None else ()))
     framer.start_epoch(START_POSITION, START_SECONDS, "first_start")
     described = describe_table()
     framer.add(described, 0, framer.room(described))

@@ -10,7 +10,7 @@ import structlog
 from consumers.store.errors import store_error
 from consumers.store.index import Index
 from consumers.store.manifest import write_atomically
-from freshet.settings import KeyspaceSettings, MariaDBSourceSettings, Settings
+from freshet.settings import MariaDBSourceSettings, Settings, SourceSettings
 from stream.sources.learnt_indexes import LearntIndex, learnt_indexes
 from stream.sources.mariadb.charsets import read_charsets
 from stream.sources.mariadb.connection import ConnectionSettings, MariaDBError, connect, translated
@@ -29,7 +29,7 @@ def indexes_to_keep(settings: Settings, name: str) -> tuple[Index, ...]:
         return chosen.row_indexes
     path = settings.data_dir / f"{name}.indexes"
     try:
-        learnt = _learn(chosen)
+        learnt = _learn(settings.source_of(name, settings.shards_of(name)[0]))
     except MariaDBError as error:
         learnt = _kept(path)
         log.warning(
@@ -45,11 +45,10 @@ def indexes_to_keep(settings: Settings, name: str) -> tuple[Index, ...]:
     return tuple(dict.fromkeys((*chosen.row_indexes, *found)))
 
 
-def _learn(chosen: KeyspaceSettings) -> list[LearntIndex]:
+def _learn(source: SourceSettings | None) -> list[LearntIndex]:
     """Raises `MariaDBError`."""
     from freshet.commands.source import server_of, table_filter
 
-    source = chosen.source
     if not isinstance(source, MariaDBSourceSettings):
         return []
     return learnt_at(server_of(source), table_filter(source))

@@ -9,6 +9,8 @@ from typing import Literal
 import structlog
 
 Format = Literal["auto", "json", "console"]
+_OF_STORAGE = ("aiobotocore", "boto3", "botocore", "fsspec", "s3fs")
+"""At level debug they show how requests are signed."""
 configured: tuple[Format, str] = ("auto", "info")
 """As `configure_logs` was called last, so that processes started from here log alike."""
 
@@ -56,5 +58,5 @@ def configure_logs(format: Format = "auto", level: str = "info") -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(number)
-    for chatty in ("urllib3", "httpx2", "httpcore2", "jgo", "py4j", "asyncio", "uvicorn.access"):
+    for chatty in ("urllib3", "httpx2", "httpcore2", "jgo", "py4j", "asyncio", "uvicorn.access", *_OF_STORAGE):
         logging.getLogger(chatty).setLevel(max(number, logging.WARNING))

@@ -15,9 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     SecretStr,
     ValidationError,
@@ -25,10 +23,11 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
+from freshet.sections.shards import Shards, ShardSettings, map_of, names_of
+from freshet.sections.values import Host, Json, Name, Names, Port, Section, Shard
 from freshet.settings_errors import (
     SettingsError,
     from_validation,
-    parse_object,
     split_list,
     unknown_keyspace,
     unknown_variables,
@@ -36,7 +35,9 @@ from freshet.settings_errors import (
 
 if TYPE_CHECKING:
     from consumers.store.index import Index
+    from serving.bytecache.options import CacheOptions
     from stream.kafka.connection import KafkaCluster
+    from stream.shards.map import ShardMap
 
 DEFAULT_CONFIG = Path("freshet.toml")
 LOCAL_CONFIG = Path(".freshet/local/freshet.toml")
@@ -45,26 +46,9 @@ PASSWORD_VARIABLE = "FRESHET_MARIADB_PASSWORD"
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 HOUR_MS, DAY_MS, YEAR_MS = 3_600_000, 86_400_000, 366 * 86_400_000
 
-Port = Annotated[int, Field(ge=0, le=65_535)]
-Host = Annotated[str, Field(min_length=1, max_length=253)]
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,100}$")]
-Shard = Annotated[str, Field(pattern=r"^[A-Za-z0-9_./-]{1,150}$")]
 Uri = Annotated[str, Field(pattern=r"^thrift://[^/:\s]+:[0-9]{1,5}$", max_length=300)]
-Json = BeforeValidator(parse_object)
-Names = Annotated[list[str], BeforeValidator(split_list), Field(max_length=10_000)]
 
 _config_file: ContextVar[Path | None] = ContextVar("freshet_config_file", default=None)
-
-
-class Section(BaseModel):
-    """A part of the settings; an unknown key in it is an error."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _from_text(cls, value: Any) -> Any:
-        return parse_object(value)
 
 
 class KafkaSettings(Section):
@@ -93,7 +77,7 @@ def _password() -> SecretStr:
 
 
 class MariaDBSourceSettings(Section):
-    """A MariaDB server whose binlog is one shard. ``server_id`` must differ from every other replica's.
+    """A MariaDB or MySQL server whose binlog is one shard. ``server_id`` must differ from every other replica's.
 
     ``ssl_ca``: a file of certificates; one of them must have signed the server's, which is for its host if
     ``ssl_verify_host``.
@@ -106,7 +90,7 @@ class MariaDBSourceSettings(Section):
     the source is more than ``backfill_lag_max_s`` behind (0: always). ``freshet backfill`` asks for others.
     """
 
-    kind: Literal["mariadb"]
+    kind: Literal["mariadb", "mysql"]
     host: Host = "127.0.0.1"
     port: Port = 3306
     user: str = Field(default="freshet", min_length=1, max_length=128)
@@ -154,9 +138,9 @@ class HiveSourceSettings(Section):
     bootstrap_threads: int = Field(default=8, ge=1, le=64)
     txn_list_age_s: float = Field(default=60.0, ge=0, le=3_600)
     reconcile_every_s: float = Field(default=30.0, ge=0.1, le=86_400)
-    uris: Annotated[list[Uri], BeforeValidator(split_list), Field(min_length=1, max_length=64)] = [
-        "thrift://127.0.0.1:9083"
-    ]
+    uris: Annotated[list[Uri], BeforeValidator(split_list), Field(min_length=1, max_length=64)] = Field(
+        default=["thrift://127.0.0.1:9083"]
+    )
 
 
 SourceSettings = Annotated[
@@ -179,15 +163,17 @@ class KeyspaceSettings(Section):
     """One keyspace: its layout, which cannot be changed later, and its source.
 
     ``shard`` defaults to ``<keyspace>/0``; read it through `Settings.shard_of`. ``shards``: all shards that publish
-    in the keyspace's topic. ``succeeds``: the shard, or ``shard@epoch``, whose history ``shard`` continues.
+    in the keyspace's topic: their names, or a table of the ranges of their keys, where ``source`` says what they have
+    in common. ``succeeds``: the shard, or ``shard@epoch``, whose history ``shard`` continues.
     ``indexes``: ``db.table(column, column)``, by which whole tables are read, too; ``schema``: all that the source has.
     ``hot``: ``db.table`` → bytes that its fills may take; it is not read from the beginning.
+    ``snapshots``: where its snapshots are, for fsspec; a store that is missing begins with one.
     """
 
     kind: Literal["rows", "catalog"] = "rows"
     partitions: int = Field(default=4, ge=1, le=1_024)
     shard: Shard | None = None
-    shards: Annotated[list[Shard], BeforeValidator(split_list), Field(max_length=1_024)] = Field(default_factory=list)
+    shards: Shards = Field(default_factory=list)
     succeeds: Annotated[str, Field(pattern=r"^([A-Za-z0-9_./-]{1,150}(@[1-9][0-9]{0,17})?)?$")] = ""
     source: SourceSettings | None = None
     retention_ms: int = Field(default=7 * DAY_MS, ge=DAY_MS, le=YEAR_MS)
@@ -195,6 +181,12 @@ class KeyspaceSettings(Section):
         default_factory=list, max_length=1_000
     )
     hot: Annotated[dict[str, Annotated[int, Field(ge=0, le=64 * GIB)]], Json] = Field(default_factory=dict)
+    snapshots: str = Field(default="", max_length=4_096)
+
+    @property
+    def ranges(self) -> dict[str, ShardSettings]:
+        """Range → the shard that has it; empty where the shards have no ranges."""
+        return self.shards if isinstance(self.shards, dict) else {}
 
     @property
     def row_indexes(self) -> tuple[Index, ...]:
@@ -210,7 +202,7 @@ class KeyspaceSettings(Section):
 
     @model_validator(mode="after")
     def _source_fits_kind(self) -> KeyspaceSettings:
-        fits = {"mariadb": "rows", "workload": "catalog", "hive": "catalog"}
+        fits = {"mariadb": "rows", "mysql": "rows", "workload": "catalog", "hive": "catalog"}
         if self.source is not None and fits[self.source.kind] != self.kind:
             raise ValueError(f"a {self.source.kind} source needs kind = {fits[self.source.kind]!r}, not {self.kind!r}")
         return self
@@ -218,6 +210,8 @@ class KeyspaceSettings(Section):
     @model_validator(mode="after")
     def _succeeds_another(self) -> KeyspaceSettings:
         ancestor = self.succeeds.partition("@")[0]
+        if self.ranges and (self.shard or self.succeeds or self.kind != "rows" or self.source is None):
+            raise ValueError("shards with ranges need kind = 'rows' and a source, and neither shard nor succeeds")
         if ancestor and ancestor in (self.shard, *self.shards):
             raise ValueError(f"{ancestor} can't be succeeded and publish in the keyspace too")
         return self
@@ -239,6 +233,7 @@ class ConsumerSettings(Section):
     ``owner_token``: the secret that owners require and fronts send; needed to listen beyond loopback.
     ``owner_announced``: the ``host:port`` to announce instead of the own one (port mapping, a proxy).
     ``workers``: processes that share the partitions; ``auto``: one for each core.
+    ``standby``: answers, but is announced only once ``freshet swap`` has moved readers here.
     """
 
     group: str = Field(default="", pattern=r"^[A-Za-z0-9._-]{0,200}$")
@@ -251,6 +246,15 @@ class ConsumerSettings(Section):
     owner_announced: Annotated[str, Field(pattern=r"^(.+:\d{1,5})?$", max_length=300)] = ""
     metrics_port: Port | None = None
     workers: Annotated[int, Field(ge=1, le=256)] | Literal["auto"] = 1
+    standby: bool = False
+
+    @model_validator(mode="after")
+    def _standby_has_a_group(self) -> ConsumerSettings:
+        if self.standby and not self.group:
+            raise ValueError(
+                "standby needs a group of its own: in the group of the others it would take their partitions"
+            )
+        return self
 
 
 class SourceProcessSettings(Section):
@@ -273,6 +277,30 @@ class ServeSettings(Section):
     default_wait_ms: int = Field(default=100, ge=0, le=20_000)
     serve_stale_if_down: bool = False
     locations: Annotated[dict[str, Annotated[str, Field(pattern=r"^.+:\d{1,5}$")]], Json] = Field(default_factory=dict)
+
+
+class BytesSettings(Section):
+    """The byte cache, as `serving.bytecache.options.CacheOptions` has it. Without ``dirs`` there is none."""
+
+    dirs: Names = Field(default_factory=list)
+    free_share: float = Field(default=0.5, gt=0, le=1)
+    min_free: int = Field(default=0, ge=0)
+    shards: int = Field(default=8, ge=1, le=64)
+    policy: Literal["s3fifo", "lirs", "lru", "fifo"] = "s3fifo"
+    key_file: str = Field(default="", max_length=1_000)
+    write_buffer: int = Field(default=64 * MIB, ge=MIB, le=64 * GIB)
+    gap: int = Field(default=64 * KIB, ge=0, le=GIB)
+    request_bytes: int = Field(default=8 * MIB, ge=64 * KIB, le=GIB)
+    admission: str = Field(default="all", max_length=100)
+    scopes: Annotated[dict[str, Annotated[int, Field(ge=1)]], Json] = Field(default_factory=dict)
+    trace: str = Field(default="", max_length=1_000)
+
+    @property
+    def options(self) -> CacheOptions:
+        """As the byte cache takes them. Raises `ByteCacheError` ``bad_bytes_option``."""
+        from serving.bytecache.options import CacheOptions
+
+        return CacheOptions(**self.model_dump() | {"dirs": tuple(self.dirs)})
 
 
 class LogSettings(Section):
@@ -301,6 +329,7 @@ class Settings(BaseSettings):
     source: SourceProcessSettings = SourceProcessSettings()
     consumer: ConsumerSettings = ConsumerSettings()
     serve: ServeSettings = ServeSettings()
+    bytes: BytesSettings = BytesSettings()
     log: LogSettings = LogSettings()
 
     @classmethod
@@ -321,9 +350,39 @@ class Settings(BaseSettings):
             raise unknown_keyspace(name, self.keyspaces)
         return self.keyspaces[name]
 
-    def shard_of(self, name: str) -> str:
-        """The shard of a keyspace: as set, else ``<keyspace>/0``."""
-        return self.keyspace(name).shard or f"{name}/0"
+    def shard_of(self, name: str, wanted: str = "") -> str:
+        """The shard of a keyspace: as set, else ``<keyspace>/0``. ``wanted``: the name or the range of one of several.
+
+        Raises `SettingsError` ``which_shard``.
+        """
+        chosen = self.keyspace(name)
+        known = names_of(name, chosen.ranges) if chosen.ranges else {chosen.shard or f"{name}/0": ""}
+        if not wanted and len(known) == 1:
+            return next(iter(known))
+        found = [shard for shard, text in known.items() if wanted and wanted in (shard, text)]
+        if not found:
+            told = ", ".join(filter(None, known.values())) or ", ".join(known)
+            problem = f"keyspace {name} has no shard {wanted!r}" if wanted else f"keyspace {name} has several shards"
+            raise SettingsError(problem, hint=f"name one by --shard=…: {told}", code="which_shard")
+        return found[0]
+
+    def shards_of(self, name: str) -> tuple[str, ...]:
+        """All shards of a keyspace that have a source here, in the order of their ranges."""
+        found = self.shard_map(name)
+        return found.shards if found is not None else (self.shard_of(name),)
+
+    def shard_map(self, name: str) -> ShardMap | None:
+        """Which shard has which keys; None if the shards have no ranges."""
+        ranges = self.keyspace(name).ranges
+        return map_of(name, ranges) if ranges else None
+
+    def source_of(self, name: str, shard: str) -> SourceSettings | None:
+        """The source of a shard of the keyspace, with what is its own."""
+        chosen = self.keyspace(name)
+        text = names_of(name, chosen.ranges).get(shard)
+        if chosen.source is None or text is None:
+            return chosen.source
+        return chosen.source.model_copy(update=chosen.ranges[text].own())
 
     def public(self) -> dict[str, Any]:
         """All values, ready for JSON, with secrets masked so that they may be shown or logged."""
@@ -381,6 +440,8 @@ def _known_keys(path: Sequence[str]) -> Iterable[str]:
     if path[:1] == ["keyspaces"]:
         if len(path) == 2:
             return KeyspaceSettings.model_fields
+        if path[2] == "shards":
+            return ShardSettings.model_fields
         kinds = (MariaDBSourceSettings, WorkloadSourceSettings, HiveSourceSettings)
         return {key for kind in kinds for key in kind.model_fields}
     if not path:

@@ -13,13 +13,13 @@ from pydantic import ValidationError
 from tokens.errors import FreshetError
 
 SECRET_WORDS = ("password", "token", "secret", "extra")
-UNION_TAGS = ("mariadb", "workload")
+UNION_TAGS = ("mariadb", "mysql", "workload", "names", "ranges")
 
 
 class SettingsError(FreshetError):
     """A setting that is missing, unknown or out of its limits. The message names the key.
 
-    Code ``unknown_keyspace`` for a keyspace that is not in the settings.
+    Code ``unknown_keyspace`` for a keyspace that is not in the settings; ``which_shard`` where one of several is meant.
     """
 
     code = "bad_settings"
@@ -94,7 +94,7 @@ def _path(loc: tuple[int | str, ...]) -> list[str]:
     return [
         part
         for number, part in enumerate(parts)
-        if part != "[key]" and not (part in UNION_TAGS and number and parts[number - 1] == "source")
+        if part != "[key]" and not (part in UNION_TAGS and number and parts[number - 1] in ("source", "shards"))
     ]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from freshet.local.artifacts import jars
 from freshet.local.cache import cache_dir
@@ -34,3 +34,14 @@ def spark_settings(master: str, driver_memory: str, log_file: Path | None) -> Sp
     return SparkSettings(
         master=master, jars=jars("spark"), java_home=java_home, log_file=log_file, driver_memory=driver_memory
     )
+
+
+def register(session: Any, config: Path | str | None = None) -> None:
+    """Registers the data source ``freshet`` in a Spark session, over the Kafka of the settings.
+
+    ``config``: the settings file; None: as the commands find it. Raises `SettingsError`, `KafkaSettingsError`.
+    """
+    from freshet.settings import load_settings
+    from spark_jobs.source.datasource import register_source
+
+    register_source(session, load_settings(Path(config) if config else None).kafka.cluster)

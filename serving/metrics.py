@@ -46,6 +46,12 @@ class FrontMetrics:
             ["outcome"],
             registry=self.registry,
         )
+        self.streams = Gauge(
+            "freshet_serve_streams",
+            "Open change streams: shared have caught up and read one reader's ring, own read Kafka for themselves.",
+            ["place"],
+            registry=self.registry,
+        )
         self.source_reads = Counter(
             "freshet_serve_source_reads",
             "Reads that went to the source of truth because the cache could not prove its answer.",

@@ -21,6 +21,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from consumers.store.manifest import sync_directory, write_atomically
+from spark_jobs.engine.executors import check_executors
 from spark_jobs.exporting.changes import Changes, Exported
 from spark_jobs.exporting.columns import table_of
 from spark_jobs.offsets import Range, choose_range, topic_bounds
@@ -83,10 +84,14 @@ class ExportReport:
 
 
 def export(session: Any, request: ExportRequest) -> ExportReport:
-    """Exports what is new into ``request.target``. Raises `ExportError`, `OffsetsError`, `RebuildError`."""
+    """Exports what is new into ``request.target``.
+
+    Raises `ExportError`, `OffsetsError`, `RebuildError`, `ExecutorError`.
+    """
     root = Path(os.path.abspath(request.target))
     with exclusive(root):
         commit, chosen = prepare(request)
+        check_executors(session)
         (root / NOTES / STAGED).mkdir(parents=True, exist_ok=True)
         finish_commit(root, commit)
         before, files, started = (commit.number, commit.rows), 0, time.monotonic()

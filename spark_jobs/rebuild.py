@@ -22,6 +22,7 @@ from consumers.store.errors import StoreError
 from consumers.store.manifest import read_manifest
 from consumers.store.store import StoreView, partition_directory
 from spark_jobs.beginning import check_beginnings
+from spark_jobs.engine.executors import check_executors
 from spark_jobs.offsets import Range, TopicBounds, choose_range, topic_bounds
 from spark_jobs.output import (
     REPORT_NAME,
@@ -37,6 +38,7 @@ from spark_jobs.output import (
     write_report,
 )
 from spark_jobs.partition import SPILL_ROWS, FoldTask, clear_progress, offsets_reached
+from spark_jobs.session import SparkSettings, spark_session
 from spark_jobs.streaming import (
     OFFSETS_PER_BATCH,
     Micro,
@@ -147,14 +149,22 @@ def check_request(request: RebuildRequest) -> None:
         check_beginnings(request.kafka, prepared.chosen)
 
 
+def run_rebuild(request: RebuildRequest, spark: SparkSettings, progress: Progress | None = None) -> RebuildReport:
+    """A rebuild in a Spark session of its own; checked before a JVM is started. Raises as `rebuild`."""
+    check_request(request)
+    with spark_session(f"freshet rebuild {request.keyspace}", spark) as session:
+        return rebuild(session, request, progress=progress)
+
+
 def rebuild(session: Any, request: RebuildRequest, *, progress: Progress | None = None) -> RebuildReport:
     """Folds the topic into ``request.target``; ``rebuild.json`` is there iff this ended well.
 
-    Raises `OffsetsError`, `RebuildError`, `consumers.store.errors.StoreError`.
+    Raises `OffsetsError`, `RebuildError`, `ExecutorError`, `consumers.store.errors.StoreError`.
     """
     root = Path(os.path.abspath(request.target))
     with exclusive(root):
         prepared = prepare(request)
+        check_executors(session)
         chosen, begun = prepared.chosen, prepared.begun
         if not prepared.goes_on:
             with staged(root, begun) as staging:

@@ -133,9 +133,9 @@ def spark_session(app: str, settings: SparkSettings | None = None) -> Iterator[A
     submitted = is_submitted()
     conf = SparkConf(loadDefaults=submitted)
     conf.setAppName(app).setAll(list(configuration(settings, submitted=submitted).items()))
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # the JVM plans data sources of Python with it
     if not submitted:
         _start_jvm(conf, settings)
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     interrupt = signal.getsignal(signal.SIGINT)
     try:
         session = SparkSession(SparkContext(conf=conf))

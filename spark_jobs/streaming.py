@@ -16,7 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from spark_jobs.kafka_options import kafka_options
+from spark_jobs.engine.executors import unfit
+from spark_jobs.engine.kafka_options import kafka_options
 from spark_jobs.offsets import Range, offsets_json
 from spark_jobs.output import PartitionSummary, RebuildError
 from spark_jobs.partition import RESULT_SCHEMA, FoldTask, run_task
@@ -138,7 +139,7 @@ def run_tasks(messages: Any, task: FoldTask) -> dict[int, PartitionSummary]:
 def answers(messages: Any, task: Callable[[Iterator[Any]], Iterator[Any]]) -> dict[int, str]:
     """Runs a task for each partition of a data frame of the Kafka source; partition → what it answered, as JSON.
 
-    Raises `RebuildError`, with a failed task's code or if Spark failed.
+    Raises `RebuildError`, with a failed task's code or if Spark failed; `spark_jobs.engine.executors.ExecutorError`.
     """
     from pyspark.errors import PySparkException
 
@@ -173,8 +174,11 @@ def answer_of(answer: str | None, error: str | None) -> str:
     return answer or ""
 
 
-def spark_failed(error: Exception) -> RebuildError:
-    """Spark's error in one line: the innermost cause."""
+def spark_failed(error: Exception) -> FreshetError:
+    """Spark's error in one line: what an executor lacks, else the innermost cause."""
+    lacking = unfit(error)
+    if lacking is not None:
+        return lacking
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     causes = [line for line in lines if line.startswith("Caused by: ")]
     cause = causes[-1].removeprefix("Caused by: ") if causes else (lines or [type(error).__name__])[0]

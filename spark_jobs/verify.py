@@ -12,7 +12,7 @@ from typing import Any
 
 from consumers.owner.client import OwnerConnection
 from consumers.store.store import StoreView
-from spark_jobs.compare import DIFFERENCES_MAX, StateComparison, compare_items
+from spark_jobs.auditing.compare import DIFFERENCES_MAX, StateComparison, compare_items
 from tokens.errors import FreshetError
 
 
@@ -42,6 +42,10 @@ class PartitionVerdict:
     digest: str
     right_digest: str
     first: tuple[dict[str, object], ...]
+    ranges: int = 0
+    """Ranges of keys that were compared,"""
+    unequal_ranges: int = 0
+    """and those of them in which a key differs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +64,17 @@ class StoresVerdict:
 
     @property
     def items(self) -> int:
-        """Items on the left, heads included."""
+        """Items on the left, heads included: the keys that were compared."""
         return sum(partition.items for partition in self.partitions)
+
+    @property
+    def differences(self) -> int:
+        """Keys that differ."""
+        return sum(each.changed + each.only_left + each.only_right for each in self.partitions)
 
     def as_json(self) -> dict[str, Any]:
         """The verdict as JSON values."""
-        return {"equal": self.equal, "items": self.items, **asdict(self)}
+        return {"equal": self.equal, "items": self.items, "differences": self.differences, **asdict(self)}
 
 
 def verify_stores(
@@ -93,14 +102,13 @@ def verify_stores(
             keyspace = one.manifest.keyspace
             _check_comparable(partition, one, other, names)
             comparison = compare_items(one.items(), other.items(), keep=keep)
-            verdicts.append(_verdict(partition, one, other, comparison))
+            verdicts.append(_verdict(partition, one, comparison))
         if progress is not None:
             progress(len(verdicts), len(left))
     return StoresVerdict(*names, keyspace, tuple(verdicts))
 
 
-def _verdict(partition: int, one: StoreView, other: StoreView, comparison: StateComparison) -> PartitionVerdict:
-    digest, _ = one.digest()
+def _verdict(partition: int, one: StoreView, comparison: StateComparison) -> PartitionVerdict:
     return PartitionVerdict(
         partition=partition,
         equal=comparison.equal,
@@ -110,9 +118,11 @@ def _verdict(partition: int, one: StoreView, other: StoreView, comparison: State
         only_left=comparison.only_left,
         only_right=comparison.only_right,
         changed=comparison.changed,
-        digest=digest,
-        right_digest=digest if comparison.equal else other.digest()[0],
+        digest=comparison.left_digest,
+        right_digest=comparison.right_digest,
         first=tuple(difference.as_json() for difference in comparison.first),
+        ranges=comparison.ranges,
+        unequal_ranges=comparison.unequal_ranges,
     )
 
 

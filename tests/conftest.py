@@ -3,9 +3,13 @@
 - ``kafka``: a Kafka shared by the session (`KafkaCluster`).
 - ``mariadb``: `MariaDBAddress` (host, port, user, password, ``connect(**options)``) of a shared MariaDB.
 - ``database``: name of a fresh empty database on it, dropped afterwards.
+- ``mysql``, ``mysql_database``: the same for MySQL. Where no MySQL can be had, its tests are skipped, and the summary
+  says that they were not run.
 - ``hive``: (host, port) of a Hive Metastore shared by the session.
-- ``new_kafka(**options)``, ``new_mariadb(**options)``, ``new_hive(**options)``: start a server that only this test uses
-  and may kill (``server.kill()``, ``server.restart()``); options as in `KafkaServer`, `MariaDBServer`, `HiveServer`.
+- ``s3``: `S3Address` of an S3-compatible server shared by the session; this process's environment leads there.
+- ``new_kafka(**options)``, ``new_mariadb(**options)``, ``new_mysql(**options)``, ``new_hive(**options)``: start a
+  server that only this test uses and may kill (``server.kill()``, ``server.restart()``); options as in `KafkaServer`,
+  `MariaDBServer`, `MySQLServer`, `HiveServer`.
 - ``keyspace_name``, ``topic_name``: unique names; the topic is the keyspace's event topic. Nothing is created, but
   topics of the keyspace are deleted afterwards where the test used ``kafka``.
 
@@ -27,10 +31,12 @@ from hypothesis import HealthCheck, settings
 from freshet.local.hive.server import HiveServer
 from freshet.local.kafka import KafkaServer
 from freshet.local.mariadb import MariaDBAddress, MariaDBServer
+from freshet.local.mysql import MySQLServer
 from stream.kafka.connection import KafkaCluster
 from tests.servers import choice
+from tests.servers.s3 import S3Address, s3_address
 
-SERVER_FIXTURES = {"kafka", "mariadb", "hive", "new_kafka", "new_mariadb", "new_hive"}
+SERVER_FIXTURES = {"kafka", "mariadb", "mysql", "hive", "s3", "new_kafka", "new_mariadb", "new_mysql", "new_hive"}
 
 settings.register_profile("busy_machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy_machine")
@@ -84,10 +90,34 @@ def mariadb() -> Iterator[MariaDBAddress]:
 
 
 @pytest.fixture(scope="session")
+def mysql() -> Iterator[MariaDBAddress]:
+    """Address of the session's MySQL (GTIDs, row binlog, full metadata)."""
+    with choice.mysql_address() as address:
+        if address is None:
+            pytest.skip(choice.used["mysql"])
+        yield address
+
+
+@pytest.fixture(scope="session")
 def hive() -> Iterator[tuple[str, int]]:
     """Host and port of the session's Hive Metastore."""
     with choice.hive_address() as address:
         yield address
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[S3Address]:
+    """The session's S3-compatible server."""
+    with s3_address() as address:
+        yield address
+
+
+@pytest.fixture
+def s3(s3_server: S3Address, monkeypatch: pytest.MonkeyPatch) -> S3Address:
+    """The session's S3-compatible server, and this process's environment leads there."""
+    for name, value in s3_server.environment.items():
+        monkeypatch.setenv(name, value)
+    return s3_server
 
 
 @pytest.fixture
@@ -98,6 +128,17 @@ def database(mariadb: MariaDBAddress) -> Iterator[str]:
         cursor.execute(f"CREATE DATABASE {name}")
     yield name
     with mariadb.connect(autocommit=True) as connection, connection.cursor() as cursor:
+        cursor.execute(f"DROP DATABASE IF EXISTS {name}")
+
+
+@pytest.fixture
+def mysql_database(mysql: MariaDBAddress) -> Iterator[str]:
+    """Name of an empty database of the session's MySQL that only this test uses."""
+    name = f"db_{uuid.uuid4().hex[:12]}"
+    with mysql.connect(autocommit=True) as connection, connection.cursor() as cursor:
+        cursor.execute(f"CREATE DATABASE {name}")
+    yield name
+    with mysql.connect(autocommit=True) as connection, connection.cursor() as cursor:
         cursor.execute(f"DROP DATABASE IF EXISTS {name}")
 
 
@@ -121,6 +162,20 @@ def new_mariadb() -> Iterator[Callable[..., MariaDBServer]]:
         def start(**options: Any) -> MariaDBServer:
             directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="freshet-mariadb-"))
             return stack.enter_context(MariaDBServer(Path(directory), **options))
+
+        yield start
+
+
+@pytest.fixture
+def new_mysql() -> Iterator[Callable[..., MySQLServer]]:
+    """Starts MySQL servers that belong to this test alone."""
+    if not choice.has_local_mysql():
+        pytest.skip(choice.used["mysql"])
+    with ExitStack() as stack:
+
+        def start(**options: Any) -> MySQLServer:
+            directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="freshet-mysql-"))
+            return stack.enter_context(MySQLServer(Path(directory), **options))
 
         yield start
 

@@ -36,6 +36,7 @@ MODULES_MAX: Final = 13
 REGISTERING: Final = ("app.", "atexit.", "model_validator", "field_validator", "pytest.hookimpl")
 """Decorators that hand a function to typer, the interpreter, pydantic or pytest."""
 CALLED_BY_LIBRARIES: Final = {
+    "_fetch_range": "fsspec's AbstractBufferedFile",
     "connection_lost": "asyncio.Protocol",
     "pause_writing": "asyncio.Protocol",
     "resume_writing": "asyncio.Protocol",
@@ -45,6 +46,7 @@ CALLED_BY_LIBRARIES: Final = {
     "visit_Name": "ast.NodeTransformer",
     "matches": "starlette.routing.BaseRoute",
     "should_exit": "uvicorn.Server",
+    "shutdown": "uvicorn.Server",
     "capture_signals": "uvicorn.Server",
     "send_400_response": "uvicorn's protocol",
     "_timer_handle_cancelled": "asyncio",
@@ -60,6 +62,10 @@ CALLED_BY_LIBRARIES: Final = {
     "do_HEAD": "http.server",
     "log_message": "http.server",
     "handle_error": "socketserver",
+    "pushFilters": "pyspark.sql.datasource",
+    "streamReader": "pyspark.sql.datasource",
+    "initialOffset": "pyspark.sql.datasource",
+    "latestOffset": "pyspark.sql.datasource",
 }
 CALLED_BY_NAME: Final = {
     ("lab/simulation", "op_"): "an op of a history names its method",
@@ -71,7 +77,7 @@ CALLED_BY_NAME: Final = {
 READ_ELSEWHERE: Final = {
     "consumers/owner/protocol.py:overlay_entries": "`freshet lag --json` prints the whole status",
     "lab/simulation/mariadb/log/binlog.py:purge": "a fault of that world",
-    "stream/kafka/reader.py:offsets_for_timestamp": "where a stream that begins at a time starts",
+    "serving/bytecache/shared/opening.py:close_caches": "how a program that goes on gives its directories back",
     "freshet/settings.py:public": "the one way to show settings without their secrets",
     "serving/client/answers.py:stats_compliant": "readers decide by it whether to use statistics",
     "stream/sources/hive/structs.py:decode_struct": "stored structs are a kept format: they must stay readable",
@@ -81,10 +87,15 @@ READ_ELSEWHERE: Final = {
 
 PURE = [
     "tokens",
+    "stream/shards/map.py",
     "stream/wire/events.py",
     "stream/wire/keys.py",
     "stream/wire/values.py",
     "stream/wire/batch.py",
+    "stream/changes/assembling.py",
+    "stream/changes/checkpoint.py",
+    "stream/changes/items.py",
+    "stream/changes/start.py",
     "consumers/fold/entry.py",
     "consumers/fold/state.py",
     "consumers/fold/messages.py",
@@ -93,6 +104,10 @@ PURE = [
     "consumers/fold/objects.py",
     "stream/sources/hive/objects.py",
     "stream/sources/hive/structs.py",
+    "serving/bytecache/policy",
+    "serving/bytecache/disk/layout.py",
+    "serving/bytecache/reading/plan.py",
+    "serving/bytecache/reading/footers.py",
 ]
 IMPURE_MODULES = {
     "asyncio",

@@ -109,14 +109,14 @@ class MariadbPosition(Position):
             return self
         self.require_same_flavor(other, "join")
         assert isinstance(other, MariadbPosition)
-        domains = dict(self._domains)
+        domains: dict[int, tuple[int, int]] = {}
         for domain, theirs in other._domains.items():
-            mine = domains.get(domain)
+            mine = self._domains.get(domain)
             if mine is None or mine[1] < theirs[1]:
                 domains[domain] = theirs
             elif mine[1] == theirs[1] and mine[0] != theirs[0]:
                 domains[domain] = (AMBIGUOUS_SERVER, mine[1])
-        return MariadbPosition(domains)
+        return MariadbPosition(self._domains | domains) if domains else self
 
     def set_text(self) -> str:
         domains = self._domains

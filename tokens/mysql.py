@@ -80,7 +80,10 @@ class MysqlPosition(Position):
         return Order.OLDER if other.contains(self) else Order.UNKNOWN
 
     def append(self, gtid: str) -> Position:
-        source, number = parse_gtid(self.without_flavor(gtid).strip(GO_SPACE))
+        return self.with_number(*parse_gtid(self.without_flavor(gtid).strip(GO_SPACE)))
+
+    def with_number(self, source: SourceId, number: int) -> MysqlPosition:
+        """This set plus one transaction of ``source``; the same object if it has it."""
         intervals = self._sources.get(source, ())
         added = _with_number(intervals, number)
         return self if added is intervals else MysqlPosition({**self._sources, source: added})

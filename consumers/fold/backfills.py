@@ -11,12 +11,12 @@ store may drop them; folds and digests take them for dropped (docs/decisions/002
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from consumers.fold.declared import is_in_scope
 from consumers.fold.entry import ABSENT, Entry, decode_entry
-from consumers.fold.shards import sole_lineage
+from consumers.fold.shards import shard_map, sole_lineage
 from consumers.fold.state import Backfill, Changes, Dropped, Head, PartitionState
 from stream.wire.events import EVERY_TABLE
 from stream.wire.keys import SEPARATOR
@@ -41,38 +41,61 @@ def adopt_backfill(head: Head, event: Mapping[str, Any]) -> dict[tuple[str, str]
 
 
 def backfilled_tables(head: Head) -> dict[str, bool]:
-    """Each table whose backfill has begun here, in order, and whether it is whole."""
-    return {table: whole_table(head, table) is not None for table in _backfilled(head)}
+    """Each table whose backfill has begun here, in order, and whether it is whole in each shard."""
+    known = shard_map(head)
+    shards = known.shards if known is not None else (sole_lineage(head)[0],)
+    return {table: len(whole_shards(head, table)) == len(shards) for table in _backfilled(head)}
 
 
-def whole_tables(head: Head) -> dict[str, tuple[str, Backfill]]:
-    """`whole_table` of each that is whole, in order."""
-    return {table: found for table in _backfilled(head) if (found := whole_table(head, table)) is not None}
+def whole_tables(head: Head) -> dict[tuple[str, str], Backfill]:
+    """(table, shard) → the backfill that made the shard's rows of the table whole here, in order of tables."""
+    return {(table, shard): found for table in _backfilled(head) for shard, found in whole_shards(head, table).items()}
 
 
 def _backfilled(head: Head) -> list[str]:
     return sorted({table for table, _ in head.backfills})
 
 
-def whole_table(head: Head, table: str) -> tuple[str, Backfill] | None:
-    """The partition's only shard and the backfill that made ``table`` whole here; None if it is not known to be.
+def whole_shards(head: Head, table: str) -> dict[str, Backfill]:
+    """The shards all of whose rows of ``table`` are folded here, each with the backfill that made them whole.
 
-    Each void of the table, the epoch and the scope ends what was known before it. Of a keyspace with several shards
-    nothing is known: another one may have the key. The watermark must have passed the completion.
+    They are those of the map, each for its own keys. Without a map it is the partition's only shard: of several nothing
+    is known, since another one may have the key.
     """
     if not head.backfills:
-        return None
-    shard, lineage = sole_lineage(head)
-    held, topology = head.backfills.get((table, shard)), head.topologies.get(shard)
+        return {}
+    known = shard_map(head)
+    if known is not None:
+        return {shard: found for shard in known.shards if (found := _whole(head, table, shard)) is not None}
+    shard, _ = sole_lineage(head)
+    topology = head.topologies.get(shard)
+    if topology is None or topology.shards != (shard,):
+        return {}
+    found = _whole(head, table, shard)
+    return {shard: found} if found is not None else {}
+
+
+def whole_at(head: Head, table: str, shard: str) -> Backfill | None:
+    """The backfill that made a shard's rows of ``table`` whole here; None if they are not known to be."""
+    return whole_shards(head, table).get(shard)
+
+
+def _whole(head: Head, table: str, shard: str) -> Backfill | None:
+    """The backfill of a shard's rows that nothing has ended.
+
+    Each void of the table, the epoch and the scope ends what was known before it. The watermark must have passed the
+    completion.
+    """
+    lineage, held = head.lineages.get(shard), head.backfills.get((table, shard))
     if held is None or lineage is None or not held.complete or held.epoch != lineage.epoch:
         return None
-    if lineage.watermark_ordinal < held.complete or topology is None or topology.shards != (shard,):
+    if lineage.watermark_ordinal < held.complete:
         return None
     begun = (held.epoch, held.begun)
     voids = (head.voids.get((table, shard)), head.voids.get((EVERY_TABLE, shard)))
     if any(void is not None and void[:2] >= begun for void in voids) or not is_in_scope(head, shard, *begun):
         return None
-    return shard, held
+    return held
 
 
 def drop_lines(head: Head, table: str) -> dict[str, Dropped]:
@@ -80,10 +103,9 @@ def drop_lines(head: Head, table: str) -> dict[str, Dropped]:
     if not head.backfills:
         return {}
     lines = {shard: line for shard in head.lineages if (line := head.dropped.get((table, shard))) is not None}
-    whole = whole_table(head, table)
-    if whole is not None:
-        lineage = head.lineages[whole[0]]
-        lines[whole[0]] = Dropped(lineage.epoch, lineage.watermark_ordinal, lineage.watermark)
+    for shard in whole_shards(head, table):
+        lineage = head.lineages[shard]
+        lines[shard] = Dropped(lineage.epoch, lineage.watermark_ordinal, lineage.watermark)
     return lines
 
 
@@ -96,12 +118,10 @@ def lines_left_behind(head: Head, changes: Changes) -> dict[tuple[str, str], Dro
     after.apply(changes)
     found: dict[tuple[str, str], Dropped] = {}
     for table in tables:
-        whole = whole_table(head, table)
-        if whole is None:
-            continue
-        shard, now = whole[0], whole_table(after.head, table)
-        if now is None or now[0] != shard:
-            found[table, shard] = drop_lines(head, table)[shard]
+        ended = whole_shards(head, table).keys() - whole_shards(after.head, table).keys()
+        if ended:
+            lines = drop_lines(head, table)
+            found |= {(table, shard): lines[shard] for shard in sorted(ended)}
     return found
 
 
@@ -132,12 +152,12 @@ def dropped_entry(lines: Mapping[str, Dropped], value: bytes) -> Entry | None:
     return entry
 
 
-def may_be_dropped(value: bytes, shard: str | None) -> bool:
-    """Whether a later line of ``shard`` may cover the tombstone in ``value``. None: there is no such shard."""
-    if shard is None:
+def may_be_dropped(value: bytes, shards: Collection[str]) -> bool:
+    """Whether a later line of one of ``shards`` may cover the tombstone in ``value``."""
+    if not shards:
         return False
     entry = decode_entry(value)
-    return entry.shard == shard and is_readable(entry.position)
+    return entry.shard in shards and is_readable(entry.position)
 
 
 class Drops:

@@ -1,8 +1,8 @@
 """The fold of many row frames in one step, column by column. Pure; called by `consumers.fold.messages` only.
 
 It takes what needs no decision: rows whose ordinals rise, in frames that `stream.wire.columns` reads, and the markers
-between them (`consumers.fold.runs`). Where shards share the partition, the keys of a run are looked up together, and
-none may have another shard's entry. All else is left to the plain fold, which makes the same state of it.
+between them (`consumers.fold.runs`). Where shards share the partition without a map, the keys of a run are looked up
+together, and none may have another shard's entry. All else is left to the plain fold, which makes the same state of it.
 
 Entries are not built here. A key maps to its row, and `RowEntries` builds the bytes when they are read or written: most
 rows of a busy key never are (docs/decisions/0019-entries-in-columns.md).
@@ -13,13 +13,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from operator import methodcaller
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from consumers.fold.entry import ABSENT, PREFIX
+from consumers.fold.entry import ABSENT, PREFIX, VALUE
 from consumers.fold.runs import Record, fold_markers, gather
-from consumers.fold.shards import is_succeeded
+from consumers.fold.shards import has_own_keys, is_succeeded
 from consumers.fold.state import Changes, Head, Lineage, PartitionState, Void
 from stream.wire.columns import Columns, Numbers, read_columns
 from stream.wire.keys import SEPARATOR
@@ -27,6 +27,8 @@ from stream.wire.single import single_prefix
 
 RUN_BYTES_MIN: Final = 48 * 1024
 """Frames of fewer bytes together fold faster row by row."""
+Kinds: TypeAlias = Sequence[int] | None
+"""The kind of each of several rows; None: all have values."""
 _HEADS: Final = np.dtype([("kind", "u1"), ("ordinal", ">u8"), ("timestamp", ">i8"), ("size", ">u4")])
 """As `PREFIX`."""
 
@@ -54,14 +56,15 @@ class EntryColumns:
         head = PREFIX.pack(columns.operations[row], columns.ordinals[row], columns.timestamps[transaction], len(tag))
         return head + tag + text[image : image + int(columns.image_sizes[row])]
 
-    def images(self, rows: Sequence[int] | Numbers) -> list[tuple[int, bytes]]:
+    def images(self, rows: Sequence[int] | Numbers) -> tuple[Kinds, list[bytes]]:
         """Kind and image of several rows."""
         columns, text = self._columns, self._columns.text
         at = np.asarray(rows, np.int64)
         starts = columns.image_starts[at]
         ends = (starts + columns.image_sizes[at]).tolist()
-        cut = zip(columns.operations[at].tolist(), starts.tolist(), ends, strict=True)
-        return [(kind, text[start:end]) for kind, start, end in cut]
+        images = [text[start:end] for start, end in zip(starts.tolist(), ends, strict=True)]
+        kinds = columns.operations[at]
+        return (None if (kinds == VALUE).all() else kinds.tolist()), images
 
     def absent(self) -> Any:
         """Whether each row is a tombstone; None if none is."""
@@ -158,7 +161,9 @@ def fold_columns(state: PartitionState, records: Sequence[Record], at: int) -> t
         return None, later
     if unread < run.end and len(run.frames) > 1:
         return fold_columns(state, records[:unread], at)
-    if len(head.lineages) > 1 and not _are_apart(state, parts):
+    if len(head.lineages) > 1 and not _are_apart(
+        state, parts, is_mapped=all(has_own_keys(head, each) for each in last)
+    ):
         return None, later
     changes = Changes(records[unread - 1][0] + 1, RowEntries(parts), messages=unread - at)
     return _moved(head, changes, [each for place, each in marked if place < unread], last), unread
@@ -188,8 +193,18 @@ def _dropped_by_others(head: Head, shard: str) -> tuple[bytes, ...]:
     )
 
 
-def _are_apart(state: PartitionState, parts: list[tuple[list[bytes], EntryColumns]]) -> bool:
-    """Whether each key has an entry of its own shard or none, here and before. Then no two shards are to be ordered."""
+def _are_apart(state: PartitionState, parts: list[tuple[list[bytes], EntryColumns]], *, is_mapped: bool) -> bool:
+    """Whether each key has an entry of its own shard or none, here and before. Then no two shards are to be ordered.
+
+    ``is_mapped``: only here, since no entry of before counts if it is another shard's.
+    """
+    if is_mapped:
+        seen: set[bytes] = set()
+        for keys, _ in parts:
+            if not seen.isdisjoint(keys):
+                return False
+            seen.update(keys)
+        return True
     new: set[bytes] = set()
     count = 0
     learnt = []

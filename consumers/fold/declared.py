@@ -57,10 +57,11 @@ def adopt_scope(head: Head, event: Mapping[str, Any]) -> tuple[dict[str, Scope],
     return {shard: scope}, {(EVERY_TABLE, shard): Void(*scope, "")}
 
 
-def adopt_topology(head: Head, event: Mapping[str, Any]) -> dict[str, Topology]:
+def adopt_topology(head: Head, event: Mapping[str, Any]) -> tuple[dict[str, Topology], dict[tuple[str, str], Void]]:
     """What a `Topology` changes. It has no number of its own: of two with the same one, the later in the log counts.
 
-    The ancestors of an epoch stay succeeded in the epochs after it, which don't name them any more.
+    The ancestors of an epoch stay succeeded in the epochs after it, which don't name them any more. A shard whose own
+    range changes has left rows out until here that are its rows from here on: all of it is void.
     """
     shard = event["shard"]
     ancestors = {each["shard"]: each["epoch"] for each in event["ancestors"]}
@@ -71,10 +72,14 @@ def adopt_topology(head: Head, event: Mapping[str, Any]) -> dict[str, Topology]:
         if held.epoch < event["epoch"]:
             over += held.ancestors.items()
     succeeded = dict(sorted(over))  # of two epochs the higher
-    declared = Topology(event["epoch"], event["ordinal"], tuple(sorted(event["shards"])), ancestors, succeeded)
+    shards, ranges = tuple(sorted(event["shards"])), tuple((each["shard"], each["range"]) for each in event["ranges"])
+    declared = Topology(event["epoch"], event["ordinal"], shards, ancestors, succeeded, ranges)
     if held is not None and (held == declared or held[:2] > declared[:2]):
-        return {}
-    return {shard: declared}
+        return {}, {}
+    lineage, voids = head.lineages.get(shard), {}
+    if held is not None and lineage is not None and held.range_of(shard) != declared.range_of(shard):
+        voids[EVERY_TABLE, shard] = Void(lineage.epoch, lineage.ordinal, "")
+    return {shard: declared}, voids
 
 
 def adopt_text(event: Mapping[str, Any]) -> dict[bytes, bytes]:

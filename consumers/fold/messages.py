@@ -115,7 +115,8 @@ def _fold_one(state: PartitionState, after: int, name: str, event: dict[str, Any
     if name == "Marker":
         return fold_marker(state.head, after, event)
     if name == "Topology":
-        return Changes(after, {}, topologies=adopt_topology(state.head, event))
+        topologies, voids = adopt_topology(state.head, event)
+        return Changes(after, {}, voids=voids, topologies=topologies)
     if name == "SchemaText":
         return Changes(after, adopt_text(event))
     return _fold_event(state, after, name, event)

@@ -1,8 +1,9 @@
 """The fold of row frames: which entries a frame's rows become. Pure; called by `consumers.fold.messages` only.
 
-The fast path needs no look-up: in a partition with one shard, a row whose ordinal is above all that was folded is newer
-than the entry of its key. Everything else (several shards, duplicates, rows out of order, unreadable rows) is compared
-key by key, with the same result. Consecutive small frames are folded together.
+The fast path needs no look-up: in a partition with one shard, or with a map that gives each key one, a row whose
+ordinal is above all that was folded of its shard is newer than the entry of its key. Everything else (shards without a
+map, duplicates, rows out of order, unreadable rows) is compared key by key, with the same result. Consecutive small
+frames are folded together.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from consumers.fold.entry import (
 from consumers.fold.shards import (
     arrival_rejections,
     arrival_voids,
+    has_own_keys,
     is_succeeded,
     lineage_for,
     older_epoch_rejection,
@@ -58,15 +60,16 @@ _SMALL = 16 * 1024
 def fold_run(head: Head, records: Sequence[Record], at: int, end: int) -> tuple[Changes, int] | None:
     """Folds the run of small frames that begins at ``records[at]``: its changes, and the index after it (≤ ``end``).
 
-    The run ends before the first record that is not on the fast path (one shard, rising ordinals). None if that is
-    ``records[at]`` itself.
+    The run ends before the first record that is not on the fast path (of one shard that has keys of its own, rising
+    ordinals). None if that is ``records[at]`` itself.
     """
     value = records[at][1]
-    if value is None or not value.startswith(ROW_FRAME_HEADER) or len(head.lineages) != 1:
+    if value is None or not value.startswith(ROW_FRAME_HEADER):
         return None
-    [(shard, lineage)] = head.lineages.items()
-    if is_succeeded(head, shard, lineage.epoch):
+    shard = _writer(head, value)
+    if not shard:
         return None
+    lineage = head.lineages[shard]
     prefix, tag = single_prefix(shard, lineage.epoch), f"{shard}\0{lineage.epoch}\0".encode()
     begin, tag_size = len(prefix), len(tag)
     after, last = head.offset, lineage.ordinal
@@ -111,6 +114,15 @@ def fold_run(head: Head, records: Sequence[Record], at: int, end: int) -> tuple[
     return Changes(after, entries, {shard: lineage._replace(ordinal=last)}, messages=at - first), at
 
 
+def _writer(head: Head, value: bytes) -> str:
+    """The shard of a frame, if its rows need not be compared with the entries of others; else ""."""
+    for shard, lineage in head.lineages.items():
+        if value.startswith(single_prefix(shard, lineage.epoch)):
+            is_over = is_succeeded(head, shard, lineage.epoch)
+            return shard if not is_over and has_own_keys(head, shard) else ""
+    return ""
+
+
 def _small_entries(value: bytes, last: int) -> tuple[dict[bytes, bytes], int] | None:
     """Entries and last ordinal of a small frame; None if it is not on the fast path."""
     if len(value) > _SMALL:
@@ -136,7 +148,7 @@ def fold_rows(state: PartitionState, after: int, frame: dict[str, Any]) -> Chang
     entries, last, suspects = _entries(frame, lineage.ordinal, tags)
     moved = {shard: lineage._replace(ordinal=last)}
     voids = arrival_voids(head, shard, epoch)
-    if not suspects and len(head.lineages) == 1 and shard in head.lineages:
+    if not suspects and shard in head.lineages and has_own_keys(head, shard):
         return Changes(after, entries, moved, voids)
     settled, more_voids, rejections = _settle_by_key(state, frame, tags, lineage)
     return Changes(after, settled, moved, voids | more_voids, rejections=arrival_rejections(head, shard) + rejections)
@@ -221,10 +233,12 @@ def _settle_by_key(
     So a frame folds as its rows would in frames of their own. Only unreadable keys void up to where the frame begins.
     """
     shard, epoch = frame["shard"], frame["epoch"]
+    own = f"{shard}\0".encode()
     entries: dict[bytes, bytes] = {}
     voids: dict[tuple[str, str], Void] = {}
     rejections: list[Rejection] = []
     lines: dict[str, dict[str, Dropped]] = {}
+    is_alone = has_own_keys(state.head, shard)
     columns = zip(frame["keys"], frame["images"], frame["operations"], frame["ordinals"], tags, strict=True)
     for row, (key, image, operation, offset, tag) in enumerate(columns):
         ordinal, kind, body = frame["ordinal"] + offset, operation, image if operation == VALUE else b""
@@ -239,7 +253,10 @@ def _settle_by_key(
         existing = entries.get(key) or state.lookup(key)
         table = key[: key.find(b"\0")].decode(errors="replace")
         if table not in lines:
-            lines[table] = drop_lines(state.head, table)
+            found = drop_lines(state.head, table)
+            lines[table] = {name: line for name, line in found.items() if name == shard or not is_alone}
+        if is_alone and existing is not None and not existing.startswith(own, PREFIX.size):
+            existing = None  # of another shard, to which the key does not belong any more
         settled = _settle_over(state.head, existing, lines[table], _pack_head(kind, ordinal) + tag + body)
         if settled is not None:
             entries[key] = settled

@@ -8,7 +8,9 @@ from typing import Any
 import msgspec
 
 from consumers.fold.state import Head, Lineage, Rejection, Void
+from stream.shards.map import IdRange, ShardMap, map_of
 from stream.wire.events import EVERY_TABLE
+from stream.wire.keys import Layout
 from tokens.decision import ENDED
 
 Voids = dict[tuple[str, str], Void]
@@ -80,6 +82,54 @@ def sole_lineage(head: Head) -> tuple[str, Lineage | None]:
     return left[0]
 
 
+def shard_map(head: Head) -> ShardMap | None:
+    """The map by which keys have their shards here; None if it is not known.
+
+    Each shard that goes on here must declare it, and be in it. While they differ, a key may be in two of them: nothing
+    follows from any map (docs/concepts/order.md). Who has published nothing here yet has no say.
+    """
+    found: tuple[tuple[str, str], ...] = ()
+    for shard, lineage in head.lineages.items():
+        topology = head.topologies.get(shard)
+        ranges = topology.ranges if topology is not None else ()
+        if (found and ranges == found) or is_succeeded(head, shard, lineage.epoch):
+            continue
+        if not ranges or found:
+            return None
+        found = ranges
+    if not found:
+        return None
+    known = map_of(found)
+    others = [each for each in head.lineages.items() if each[0] not in known]
+    return known if all(is_succeeded(head, name, each.epoch) for name, each in others) else None
+
+
+def has_own_keys(head: Head, shard: str) -> bool:
+    """Whether no other shard has keys of ``shard``, so that its events need not be compared with others' entries.
+
+    One that arrives must have declared the map before.
+    """
+    if len(head.lineages) == 1 and shard in head.lineages:
+        return True
+    found, own = shard_map(head), head.topologies.get(shard)
+    return found is not None and shard in found and own is not None and bool(own.ranges) and map_of(own.ranges) == found
+
+
+def lineage_of_key(head: Head, key: bytes, prefix: int | None) -> tuple[str, Lineage | None]:
+    """The shard of a row key, and its lineage: by the map, else the partition's only one. ("", None): it is not known.
+
+    ``prefix``: of the table's description; None: unknown, so a map says nothing. A shard of the map may have no lineage
+    yet.
+    """
+    found = shard_map(head)
+    if found is None:
+        return sole_lineage(head)
+    if prefix is None or not head.layout:
+        return "", None
+    shard = found.shard_of(Layout.parse(head.layout).keyspace_id(key, prefix))
+    return shard, head.lineages.get(shard)
+
+
 def lineage_for(head: Head, shard: str, epoch: int) -> Lineage | None:
     """The lineage that an event of (shard, epoch) continues: a new one for a new epoch, None if the epoch is over."""
     lineage = head.lineages.get(shard)
@@ -97,15 +147,29 @@ def older_epoch_rejection(event: dict[str, Any]) -> Rejection:
 def is_stranger(head: Head, shard: str) -> bool:
     """Whether ``shard`` appears for the first time beside others, and none of them declares it.
 
-    One that succeeds all the others takes nothing from anybody, so it may say so itself.
+    One that takes nothing from any that goes on may say so itself: it succeeds all the others, or all those that have
+    keys of its range.
     """
     if shard in head.lineages or not head.lineages:
         return False
     own = head.topologies.get(shard)
-    if own is not None and all(is_succeeded(head, name, each.epoch) for name, each in head.lineages.items()):
+    if own is not None and not any(
+        _may_share(head, shard, name)
+        for name, each in head.lineages.items()
+        if not is_succeeded(head, name, each.epoch)
+    ):
         return False
     declared = (head.topologies.get(other) for other in head.lineages)
     return not any(topology is not None and shard in topology.shards for topology in declared)
+
+
+def _may_share(head: Head, shard: str, other: str) -> bool:
+    """Whether a shard that arrives may have keys of another one, by the range that each declares of itself."""
+    ranges = [
+        topology.range_of(name) if (topology := head.topologies.get(name)) is not None else ""
+        for name in (shard, other)
+    ]
+    return not all(ranges) or IdRange.parse(ranges[0]).overlaps(IdRange.parse(ranges[1]))
 
 
 def arrival_voids(head: Head, shard: str, epoch: int) -> Voids:

@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, NamedTuple
 
-FOLD_VERSION = 9
+from stream.shards.map import map_of
+
+FOLD_VERSION = 10
 """Incremented whenever the same log folds to other bytes. A store of another version is rebuilt."""
 
 META = b"\x00"
@@ -73,6 +75,7 @@ class Topology(NamedTuple):
     """What a shard declares of the shards around it: all of its keyspace, and its own ancestors (shard → epoch).
 
     ``succeeded``: the ancestors of its earlier epochs. They are over for good, but their positions are no longer its.
+    ``ranges``: (shard, range) of the map that it declares, if any.
     """
 
     epoch: int
@@ -80,6 +83,11 @@ class Topology(NamedTuple):
     shards: tuple[str, ...]
     ancestors: dict[str, int]
     succeeded: dict[str, int]
+    ranges: tuple[tuple[str, str], ...] = ()
+
+    def range_of(self, shard: str) -> str:
+        """The range of a shard by this map; "" if there is no map, or it is not in it."""
+        return dict(self.ranges).get(shard, "")
 
 
 class Scope(NamedTuple):
@@ -205,6 +213,10 @@ class Writers:
         for key in list(islice(kept, max(0, len(kept) - WRITERS_MAX))):
             del kept[key]
 
+    def clear(self) -> None:
+        """Any key may be any shard's now."""
+        self._shards.clear()
+
     def forget(self, keys: Iterable[bytes]) -> None:
         """The entries of ``keys`` may be any shard's now."""
         if self._shards:
@@ -238,6 +250,7 @@ class PartitionState:
             head.lineages.update(changes.lineages)
         if changes.topologies:
             head.topologies.update(changes.topologies)
+            self.writers.clear()  # by a map nobody learns who writes a key
         if changes.scopes:
             head.scopes.update(changes.scopes)
         if changes.backfills:
@@ -318,11 +331,16 @@ def _typed(values: Any, types: tuple[type, ...]) -> Any:
 
 
 def _read_topology(values: Any) -> Topology:
-    epoch, ordinal, shards, ancestors, succeeded = _typed(values, (int, int, list, dict, dict))
+    epoch, ordinal, shards, ancestors, succeeded, ranges = _typed(values, (int, int, list, dict, dict, list))
     _typed(shards, (str,) * len(shards))
+    for each in ranges:
+        _typed(each, (str, str))
+    found = tuple((shard, text) for shard, text in ranges)
+    if found:
+        map_of(found)
     for epochs in (ancestors, succeeded):
         _typed(list(epochs.values()), (int,) * len(epochs))
-    return Topology(epoch, ordinal, tuple(shards), ancestors, succeeded)
+    return Topology(epoch, ordinal, tuple(shards), ancestors, succeeded, found)
 
 
 def read_head(items: Iterable[tuple[bytes, bytes]]) -> Head:

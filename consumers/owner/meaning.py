@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import xxhash
 
 from consumers.fold.declared import is_in_scope
+from consumers.fold.shards import shard_map
 from consumers.fold.state import Head, schema_key
 from consumers.owner.partitions import Partition
 from consumers.owner.protocol import SCHEMA_CHANGED, OwnerError, OwnerRow
@@ -99,6 +100,18 @@ def settled_meaning(partition: Partition, head: Head, table: str, shard: str) ->
         if known is not None:
             return known
     return folded_meaning(partition, table, shard)
+
+
+def prefix_of(partition: Partition, head: Head, table: str) -> int | None:
+    """How many leading key columns choose partition and shard of the table's keys; 0: all, or it is not described.
+
+    None: there is no map that needs it. Who answers by it compares it with the description that is there after the
+    entries were read.
+    """
+    if shard_map(head) is None:
+        return None
+    found = folded_meaning(partition, table, "")
+    return found.prefix if found is not None else 0
 
 
 def compare_meaning(

@@ -9,22 +9,30 @@ stamp back that it had before. So a fill is also valid only from the low-water o
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
 from collections.abc import Mapping
 from typing import Final, NamedTuple, TypeAlias
+
+import msgspec
+import xxhash
 
 from consumers.owner.protocol import FillTable
 from stream.wire.keys import SEPARATOR
 from tokens import Position
 
-ENTRY_BYTES: Final = 400
-"""Estimated overhead of one fill: dict slot, place in a queue, tuple, the hash of a key that went."""
+ENTRY_BYTES: Final = 250
+"""What a fill takes besides key, image and positions, measured at worst: objects, place in a queue, a remembered key,
+and 55 to 115 of a dict that others leave all the time."""
 TEXT_BYTES: Final = 56
-"""Of a text besides its characters."""
+"""Of a text or a tuple besides what is in it."""
+TABLE_BYTES: Final = 300
+"""What the answer for a catalog table takes besides its image and its list."""
 SMALL_SHARE: Final = 10
 """The small queue has one part in so many."""
 USES_MAX: Final = 3
 _PASSED_OVER_MAX: Final = 1_000
+_SHARED_MAX: Final = 256
 NO_TABLES: Final[Mapping[str, int]] = {}
 
 
@@ -48,16 +56,95 @@ Octets: TypeAlias = bytes
 """`Overlay` has a property ``bytes``."""
 
 
-class _Kept:
-    """A fill in a `_Region`, with its bytes. ``uses``: since it came to its place in the queue, up to `USES_MAX`."""
+Over: TypeAlias = tuple[bytes, str]
+"""Stamp and low-water of a fill: many fills share one."""
 
-    __slots__ = ("fill", "is_main", "size", "uses")
 
-    def __init__(self, fill: OverlayFill, size: int, is_main: bool) -> None:
-        self.fill = fill
-        self.size = size
-        self.is_main = is_main
-        self.uses = 0
+class _Value(msgspec.Struct, array_like=True, gc=False):
+    """What is packed of a fill. ``hi`` "": it is ``lo``."""
+
+    image: bytes | None
+    lo: str
+    hi: str
+    timestamp: int
+
+
+_buffer = bytearray()
+_pack_into = msgspec.msgpack.Encoder().encode_into
+_unpack = msgspec.msgpack.Decoder(_Value).decode
+
+
+class _Kept(msgspec.Struct, gc=False):
+    """A fill in a `_Region`: ``packed`` is its `_Value`. ``uses``: since it came to its place in the queue.
+
+    ``pays``: ``over`` came with it, so its bytes count here.
+    """
+
+    packed: bytes
+    over: Over
+    is_main: bool
+    pays: bool
+    uses: int = 0
+
+    def fill(self) -> OverlayFill:
+        """The fill."""
+        value = _unpack(self.packed)
+        return OverlayFill(value.image, value.lo, value.hi or value.lo, value.timestamp, *self.over)
+
+    def size(self, key: bytes) -> int:
+        """Its bytes under ``key``."""
+        size = ENTRY_BYTES + len(key) + len(self.packed)
+        return size + 2 * TEXT_BYTES + len(self.over[0]) + len(self.over[1]) if self.pays else size
+
+
+class _KeptTable(_Kept, kw_only=True, gc=False):
+    """The fill of a catalog table: its image is not packed."""
+
+    table: FillTable
+
+    def fill(self) -> OverlayFill:
+        return _Kept.fill(self)._replace(table=self.table, image=self.table.image)
+
+    def size(self, key: bytes) -> int:
+        return _Kept.size(self, key) + TABLE_BYTES + len(self.table.write_ids) + len(self.table.image)
+
+
+class _Gone:
+    """Which keys went lately, as far as there is room: about as many as were kept at most. Four to eight bytes each.
+
+    A key that goes takes the place of an older one. Another key may be taken for it, once in many thousands.
+    """
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Forgets all."""
+        self._marks = array("I", bytes(4 * 64))
+
+    def add(self, key: bytes, kept: int) -> None:
+        """Remembers ``key``. ``kept``: so many others are kept now."""
+        while len(self._marks) < kept:
+            marks = array("I", bytes(8 * len(self._marks)))
+            for mark in self._marks:
+                if mark:
+                    marks[mark & len(marks) - 1] = mark
+            self._marks = marks
+        mark = _mark(key)
+        self._marks[mark & len(self._marks) - 1] = mark
+
+    def pop(self, key: bytes) -> bool:
+        """Whether ``key`` is remembered, which it is no more."""
+        mark = _mark(key)
+        at = mark & len(self._marks) - 1
+        found = self._marks[at] == mark
+        if found:
+            self._marks[at] = 0
+        return found
+
+
+def _mark(key: bytes) -> int:
+    return xxhash.xxh3_64_intdigest(key) >> 32 or 1
 
 
 class _Region:
@@ -76,28 +163,23 @@ class _Region:
         self._small: deque[bytes] = deque()
         self._main: deque[bytes] = deque()
         """Keys, the oldest first. One whose fill is not there, or in the other queue, is passed over."""
-        self._gone: dict[int, None] = {}
-        """Hashes of keys that went from the small queue, the oldest first: as many as there are fills."""
-        self._like: OverlayFill | None = None
-        """The last fill that was put."""
+        self._gone = _Gone()
+        """Keys that went from the small queue."""
+        self._overs: dict[Over, Over] = {}
+        """Those that were seen last."""
 
     def put(self, key: bytes, fill: OverlayFill) -> bool:
         """Keeps ``fill`` in place of another one of its key; False if it alone exceeds ``bytes_max``."""
         if key in self.fills:
             self.drop(key)
-        shared = self._shared(fill)
-        size = _size(key, shared, self._like or shared)
+        kept = self._kept(fill)
+        size = kept.size(key)
         if size > self.bytes_max:
             return False
-        self._like = shared
-        known = hash(key)
-        is_main = known in self._gone
-        if is_main:
-            del self._gone[known]
+        kept.is_main = self._gone.pop(key)
         while self.bytes + size > self.bytes_max:
             self._evict()
-        self._keep(key, _Kept(shared, size, is_main))
-        self.bytes += size
+        self._keep(key, kept, size)
         if len(self._small) + len(self._main) > 2 * len(self.fills) + _PASSED_OVER_MAX:
             self._small = deque(key for key, kept in self.fills.items() if not kept.is_main)
             self._main = deque(key for key, kept in self.fills.items() if kept.is_main)
@@ -106,8 +188,9 @@ class _Region:
     def drop(self, key: bytes) -> None:
         """Removes a fill."""
         kept = self.fills.pop(key)
-        self.bytes -= kept.size
-        self._small_bytes -= 0 if kept.is_main else kept.size
+        size = kept.size(key)
+        self.bytes -= size
+        self._small_bytes -= 0 if kept.is_main else size
 
     def clear(self) -> None:
         """Removes all fills."""
@@ -117,13 +200,39 @@ class _Region:
         self._main.clear()
         self.bytes = self._small_bytes = 0
 
-    def _keep(self, key: bytes, kept: _Kept) -> None:
+    def _kept(self, fill: OverlayFill) -> _Kept:
+        own = fill.stamp, fill.low_water
+        over = self._shared(own)
+        image = fill.image if fill.table is None else None
+        _pack_into(_Value(image, fill.lo, fill.hi if fill.hi != fill.lo else "", fill.timestamp), _buffer)
+        packed = bytes(_buffer)  # what the encoder makes itself takes a third more than it holds
+        if fill.table is None:
+            return _Kept(packed, over, is_main=False, pays=over is own)
+        return _KeptTable(packed, over, is_main=False, pays=over is own, table=fill.table)
+
+    def _shared(self, over: Over) -> Over:
+        """``over`` as other fills have it, or itself."""
+        if over not in self._overs and len(self._overs) >= _SHARED_MAX:
+            self._overs.clear()
+        return self._overs.setdefault(over, over)
+
+    def reached(self, key: bytes, kept: _Kept, low_water: str) -> None:
+        """The fill ``kept`` is known to have reached ``low_water``."""
+        before, own = kept.size(key), (kept.over[0], low_water)
+        kept.over = self._shared(own)
+        kept.pays = kept.over is own
+        more = kept.size(key) - before
+        self.bytes += more
+        self._small_bytes += 0 if kept.is_main else more
+
+    def _keep(self, key: bytes, kept: _Kept, size: int) -> None:
         self.fills[key] = kept
+        self.bytes += size
         if kept.is_main:
             self._main.append(key)
         else:
             self._small.append(key)
-            self._small_bytes += kept.size
+            self._small_bytes += size
 
     def _evict(self) -> None:
         """Takes one key from a queue: its fill goes, or is kept for another round."""
@@ -134,7 +243,7 @@ class _Region:
             return
         if kept.uses:
             if is_small:
-                self._small_bytes -= kept.size
+                self._small_bytes -= kept.size(key)
                 kept.is_main, kept.uses = True, 0
             else:
                 kept.uses -= 1
@@ -143,18 +252,7 @@ class _Region:
         self.drop(key)
         self.evictions += 1
         if is_small:
-            self._gone[hash(key)] = None
-            while len(self._gone) > len(self.fills):
-                del self._gone[next(iter(self._gone))]
-
-    def _shared(self, fill: OverlayFill) -> OverlayFill:
-        """``fill`` with the texts of the one before it where they are the same, as they mostly are."""
-        like = self._like or fill
-        lo = like.lo if fill.lo == like.lo else fill.lo
-        hi = lo if fill.hi == lo else fill.hi
-        stamp = like.stamp if fill.stamp == like.stamp else fill.stamp
-        low_water = like.low_water if fill.low_water == like.low_water else fill.low_water
-        return fill._replace(lo=lo, hi=hi, stamp=stamp, low_water=low_water)
+            self._gone.add(key, len(self.fills))
 
 
 class Overlay:
@@ -197,15 +295,16 @@ class Overlay:
         kept = region.fills.get(key)
         if kept is None:
             return None
-        fill = kept.fill
-        if fill.stamp != stamp:
+        if kept.over[0] != stamp:
             region.drop(key)
             return None
-        if fill.low_water != low_water:
+        fill = kept.fill()
+        if kept.over[1] != low_water:
             if not low_water or not Position.parse(fill.lo).at_or_past(Position.parse(low_water)):
                 region.drop(key)
                 return None
-            fill = kept.fill = fill._replace(low_water=low_water)
+            region.reached(key, kept, low_water)
+            fill = fill._replace(low_water=low_water)
         if kept.uses < USES_MAX:
             kept.uses += 1
         return fill
@@ -221,14 +320,3 @@ class Overlay:
 
     def _region(self, key: Octets) -> _Region:
         return self._hot.get(key[: key.find(SEPARATOR) + 1], self._others) if self._hot else self._others
-
-
-def _size(key: Octets, fill: OverlayFill, like: OverlayFill) -> int:
-    """The bytes of a fill, without the texts that it shares with another one."""
-    own = [] if fill.lo is like.lo else [fill.lo]
-    own += [] if fill.hi is fill.lo else [fill.hi]
-    own += [] if fill.low_water is like.low_water else [fill.low_water]
-    texts = sum(TEXT_BYTES + len(text) for text in own)
-    texts += 0 if fill.stamp is like.stamp else TEXT_BYTES + len(fill.stamp)
-    listed = len(fill.table.write_ids) if fill.table is not None else 0
-    return ENTRY_BYTES + len(key) + len(fill.image or b"") + listed + texts

@@ -42,8 +42,8 @@ UNKNOWN_OFFSET: Final = -1
 
 @dataclass
 class Partition:
-    """One owned partition. Fields are written by the fold thread; ``overlay``, ``waiters`` and
-    ``meanings`` by the answering one."""
+    """One owned partition. Fields are written by the fold thread; ``overlay``, ``waiters``,
+    ``meanings`` and ``grounds`` by the answering one."""
 
     keyspace: str
     number: int
@@ -87,6 +87,9 @@ class Partition:
     meanings: dict[tuple[str, str], Any] = field(default_factory=dict)
     """(table, shard) → what its keys mean, for `consumers.owner.meaning`, while the head is ``meanings_of``."""
     meanings_of: Head | None = None
+    grounds: dict[tuple[str, str], Any] = field(default_factory=dict)
+    """(table, shard) → what `consumers.owner.ranges.ground` has worked out of the head ``grounds_of``."""
+    grounds_of: Head | None = None
 
     @property
     def name(self) -> str:

@@ -91,7 +91,9 @@ class GetRange(Message, tag="get_range"):
 
     ``index``: columns that have the values ``equal`` (a JSON array); then ``columns`` is 0. ``order``: columns by which
     rows come, before the key; ``after_values``: theirs in the row ``after`` (a JSON array). With either of them
-    ``meaning`` is that of `consumers.owner.ranges.indexed.meaning_with`.
+    ``meaning`` is that of `consumers.owner.ranges.indexed.meaning_with`. ``shard``: only the rows that are its by the
+    map; "": there is one shard that has them all. An owner of before this field knows no map, and proves nothing of
+    several shards.
     """
 
     keyspace: str
@@ -112,6 +114,7 @@ class GetRange(Message, tag="get_range"):
     equal: bytes = b""
     order: list[str] = []
     after_values: bytes = b""
+    shard: str = ""
 
 
 class GetTable(Message, tag="get_table"):

@@ -7,12 +7,12 @@ from typing import Final
 
 import msgspec
 
-from consumers.fold.backfills import is_readable, whole_table
+from consumers.fold.backfills import is_readable, whole_at
 from consumers.fold.entry import ABSENT, VALUE, VOID, decode_entry
-from consumers.fold.shards import NO_KIN, Kin, is_succeeded, sole_lineage
+from consumers.fold.shards import NO_KIN, Kin, is_succeeded, lineage_of_key, shard_map
 from consumers.fold.state import Head, Void
 from consumers.owner.evidence import ACCEPTED, FillVerdict, fill_refusal, kin_at, may_catch_up, refused, tag_of
-from consumers.owner.meaning import check_partition, compare_meaning, folded_meaning, refuse_row
+from consumers.owner.meaning import check_partition, compare_meaning, folded_meaning, prefix_of, refuse_row
 from consumers.owner.overlay import OverlayFill
 from consumers.owner.partitions import Partition
 from consumers.owner.protocol import HISTORY_LOST, UNKNOWN_KEY, Fill, Get, OwnerRow
@@ -54,15 +54,19 @@ def view_row(
     key: bytes,
     value: bytes | None,
     dropped: Callable[[str, str], LastDropped | None] = nothing_dropped,
+    prefix: int | None = None,
 ) -> OwnerRow:
     """The folded state of a row key, no demand considered. A newer void of its table or shard hides the entry.
 
     A key without an entry may have had a tombstone, which is at or before what ``dropped`` tells of the table.
+    ``prefix``: of the table's description, by which a map tells the shard of a key; None: it was not looked up.
     """
     table = table_of(key)
     entry = decode_entry(value) if value is not None else None
     if entry is None or is_succeeded(head, entry.shard, entry.epoch):
-        shard, lineage = sole_lineage(head)
+        shard, lineage = lineage_of_key(head, key, prefix)
+        if lineage is None:
+            shard = ""  # nothing has come of it: a name without an epoch would become one of every reader's token
         epoch, watermark, low_water = (lineage.epoch, lineage.watermark, lineage.low_water) if lineage else (0, "", "")
         as_of_ms = lineage.as_of_ms if lineage else 0
         stamp = encode_stamp(Stamp(shard, epoch, 0, _all_voids(head, table)))
@@ -71,7 +75,7 @@ def view_row(
         since = last.position if last is not None and last.epoch == epoch else ""
         low_water = later_of(low_water, since)
         row = _row(UNKNOWN_KEY, None, why, shard, epoch, "", 0, watermark, low_water, stamp, as_of_ms)
-        return _absent_if_whole(head, table, row, since)
+        return _absent_if_whole(head, table, shard, row, since)
     found = head.lineages.get(entry.shard)
     # The head was read before the entry, so it may still be of the previous epoch.
     current = max(found.epoch, entry.epoch) if found else entry.epoch
@@ -87,29 +91,34 @@ def view_row(
     if not is_readable(position):
         kind, position, why = VOID, "", f"its event has an unreadable position, {entry.position!r}"
     is_hidden = False
+    may_be_filled = True
+    if shard_map(head) is not None and entry.shard != lineage_of_key(head, key, prefix)[0]:
+        # What the key's own shard has said of it is gone: the entry of the other one took its place.
+        kind, position, may_be_filled = VOID, "", False
+        why = f"written by {entry.shard}, to which the key does not belong by the map of the keyspace's shards"
     for void in voids_of(head, table, entry.shard):
         if (entry.epoch, entry.ordinal) <= (void.epoch, void.ordinal):
             kind, why = VOID, f"voided at ordinal {void.ordinal} of epoch {void.epoch}"
             is_hidden = True
     image = entry.image if kind == VALUE else None
     made_over = b""  # nothing is filled over a value
-    if kind != VALUE:
+    if kind != VALUE and may_be_filled:
         made_over = encode_stamp(Stamp(entry.shard, entry.epoch, entry.ordinal, _all_voids(head, table)))
     at = entry.timestamp
     row = _row(kind, image, why, entry.shard, current, position, at, watermark, low_water, made_over, as_of_ms)
-    return _absent_if_whole(head, table, row) if is_hidden else row
+    return _absent_if_whole(head, table, entry.shard, row) if is_hidden and may_be_filled else row
 
 
-def _absent_if_whole(head: Head, table: str, row: OwnerRow, since: str = "") -> OwnerRow:
-    """``row``, of a key that has no entry since the last void; known to be absent if the table is whole since then.
+def _absent_if_whole(head: Head, table: str, shard: str, row: OwnerRow, since: str = "") -> OwnerRow:
+    """``row``, of a key of ``shard`` without an entry since the last void; known to be absent if the table is whole
+    there since then.
 
     It reads as if each such key had been deleted where the backfill was complete, or later: its tombstone may have been
     dropped, at or before the position ``since``.
     """
-    found = whole_table(head, table)
-    if found is None:
+    backfill = whole_at(head, table, shard)
+    if backfill is None:
         return row
-    shard, backfill = found
     row.kind, row.shard, row.epoch = ABSENT, shard, backfill.epoch
     row.lo, row.hi = backfill.position, later_of(backfill.position, since)
     row.timestamp, row.watermark = backfill.timestamp, head.lineages[shard].watermark
@@ -180,13 +189,21 @@ def answer_rows(partition: Partition, request: Get, demand: Demand) -> list[Owne
     for every entry in between.
     """
     head = partition.store.visible
-    rows = [answer_row(partition, key, demand) for key in request.keys]
+    prefixes: dict[str, int | None] = {}
+    rows: list[OwnerRow] = []
+    for key in request.keys:
+        table = table_of(key)
+        if table not in prefixes:
+            prefixes[table] = prefix_of(partition, head, table)
+        rows.append(answer_row(partition, key, demand, prefixes[table]))
     judged, why, prefix = ("", ""), "", 0
     for key, row in zip(request.keys, rows, strict=True):
         table = table_of(key)
         if (table, row.shard) != judged:
             judged = table, row.shard
             why, prefix = compare_meaning(partition, head, table, row.shard, request.meanings.get(table))
+            if not why and prefixes[table] not in (None, prefix):
+                why = "the table's description is changing"
         if why:
             refuse_row(row, why)
         else:
@@ -194,14 +211,14 @@ def answer_rows(partition: Partition, request: Get, demand: Demand) -> list[Owne
     return rows
 
 
-def answer_row(partition: Partition, key: bytes, demand: Demand) -> OwnerRow:
-    """What is known of ``key``, and whether it may be served for ``demand``.
+def answer_row(partition: Partition, key: bytes, demand: Demand, prefix: int | None = None) -> OwnerRow:
+    """What is known of ``key``, and whether it may be served for ``demand``. ``prefix``: as in `view_row`.
 
     A key without a folded value is answered from the overlay if its fill was made over the same folded state.
     """
     store = partition.store
     head = store.visible
-    row = view_row(head, key, store.get(key), store.dropping.last)
+    row = view_row(head, key, store.get(key), store.dropping.last, prefix)
     if row.kind not in (VALUE, ABSENT):
         fill = partition.overlay.get(key, row.stamp, row.low_water)
         if fill is None:
@@ -234,14 +251,15 @@ def fill_row(partition: Partition, request: Fill) -> FillVerdict:
     """
     store = partition.store
     head = store.visible
-    row = view_row(head, request.key, store.get(request.key), store.dropping.last)
+    prefix = prefix_of(partition, head, table_of(request.key))
+    row = view_row(head, request.key, store.get(request.key), store.dropping.last, prefix)
     if row.stamp != request.stamp:
         return refused("the key changed since it was read")
     Position.parse(request.hi)
     verdict = judge_fill(head, request.key, row, request.lo)
     if not verdict.accepted:
         return verdict
-    refusal = _schema_refusal(partition, head, request, row.shard)
+    refusal = _schema_refusal(partition, head, request, row.shard, prefix)
     if refusal:
         return refused(refusal)
     before = partition.overlay.get(request.key, row.stamp, row.low_water)
@@ -265,6 +283,8 @@ def judge_fill(head: Head, key: bytes, row: OwnerRow, lo: str) -> FillVerdict:
         return refused("the key's shard is unknown here")
     if row.kind == VALUE:
         return refused("the stream already has a value")
+    if not row.stamp:
+        return refused(row.why)
     lineage = lineage._replace(low_water=row.low_water or lineage.low_water)
     refusal = fill_refusal(position, lineage, voids_of(head, table_of(key), row.shard))
     if refusal:
@@ -280,8 +300,8 @@ def judge_fill(head: Head, key: bytes, row: OwnerRow, lo: str) -> FillVerdict:
     return ACCEPTED
 
 
-def _schema_refusal(partition: Partition, head: Head, request: Fill, shard: str) -> str:
-    """Why the table's description forbids the fill, else "". ``shard``: the key's.
+def _schema_refusal(partition: Partition, head: Head, request: Fill, shard: str, prefix: int | None) -> str:
+    """Why the table's description forbids the fill, else "". ``shard``: the key's, by ``prefix``.
 
     Tables that are always read through are not kept, nor those that the shard does not publish. Absence is kept only if
     no collation compares the key.
@@ -290,6 +310,8 @@ def _schema_refusal(partition: Partition, head: Head, request: Fill, shard: str)
     if found is None:
         return f"shard {shard} does not publish the table, as far as is known here"
     check_partition(head, partition.number, request.key, found.prefix)
+    if prefix not in (None, found.prefix):
+        return "the table's description is changing"
     if request.meaning and request.meaning != found.fingerprint:
         return "the keys of the table mean something else here: its description has changed"
     if found.reason:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from consumers.fold.shards import kin_of
@@ -51,7 +51,7 @@ from consumers.owner.ranges.answering import answer_range
 from consumers.owner.reporting import describe_table, status_of
 from consumers.owner.rows import answer_rows, fill_row
 from consumers.owner.tables import answer_table, fill_table, find_home, find_table, no_table
-from tokens import Vector
+from tokens import Demand, Vector
 
 Found = TypeVar("Found", OwnerRow, OwnerTable)
 _MOVED: Final = "look up the owner in freshet.locations again"
@@ -172,27 +172,49 @@ class OwnerServer:
         partition = self._partition(request.keyspace, request.partition, request.topic_id)
         return self._answer_or_wait(partition, request.max_wait_ms, read, reply)
 
-    async def _get_range(self, request: GetRange) -> Answer:
+    def _get_range(self, request: GetRange) -> Answer | Coroutine[Any, Any, Answer]:
         """The first rows of a range. Waits for markers while those can make it servable."""
         if max(request.limit, request.columns) > KEYS_MAX or min(request.limit, request.columns, request.count_max) < 0:
             raise OwnerError(f"{request.limit} rows in one request", hint=f"ask for {KEYS_MAX}", code="bad_request")
-        place = request.keyspace, request.partition, request.topic_id
         demand = demand_of(request.vector, not_before_ms=request.not_before_ms)
+        partition = self._partition(request.keyspace, request.partition, request.topic_id)
+        seen = partition.store.visible.lineages
+        steps = answer_range(partition, request, demand)
+        found = _next_step(steps)
+        if found is not None and (request.max_wait_ms <= 0 or not _may_wait(found)):
+            self._count([found])
+            return found
+        return self._get_range_later(request, demand, seen, steps, found)
+
+    async def _get_range_later(
+        self,
+        request: GetRange,
+        demand: Demand,
+        seen: Mapping[str, Lineage],
+        steps: Generator[None, None, RangeRows],
+        found: RangeRows | None,
+    ) -> Answer:
+        """Goes on with ``steps``, or waits if ``found`` is their end."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + min(request.max_wait_ms, WAIT_MS_MAX) / 1000
+        place = request.keyspace, request.partition, request.topic_id
         while True:
-            partition = self._partition(*place)
-            seen = partition.store.visible.lineages
-            found = await answer_range(partition, request, demand)
+            while found is None:
+                await asyncio.sleep(0)  # others are answered meanwhile
+                found = _next_step(steps)
             left_ms = round(1000 * (deadline - loop.time()))
             if not _may_wait(found) or left_ms <= 0:
-                self.answered[found.freshness] = self.answered.get(found.freshness, 0) + 1
+                self._count([found])
                 return found
 
             def has_moved(partition: Partition, seen: Mapping[str, Lineage] = seen) -> bool:
                 return partition.store.visible.lineages != seen
 
-            await self._wait_until(partition, left_ms, has_moved)
+            await self._wait_until(self._partition(*place), left_ms, has_moved)
+            partition = self._partition(*place)
+            seen = partition.store.visible.lineages
+            steps = answer_range(partition, request, demand)
+            found = _next_step(steps)
 
     def _get_table(self, request: GetTable) -> Answer | Coroutine[Any, Any, Answer]:
         demand = demand_of(request.vector, request.write_ids, request.table_id)
@@ -248,7 +270,7 @@ class OwnerServer:
         folded = partition.store.visible.offset
         await self._wait_until(partition, max_wait_ms, lambda now: now.store.visible.offset != folded)
 
-    def _count(self, answers: Sequence[OwnerRow | OwnerTable | OwnerObjects]) -> None:
+    def _count(self, answers: Sequence[OwnerRow | OwnerTable | OwnerObjects | RangeRows]) -> None:
         for answer in answers:
             self.answered[answer.freshness] = self.answered.get(answer.freshness, 0) + 1
 
@@ -332,6 +354,16 @@ class OwnerServer:
 def _other_topic(keyspace: str, topic_id: str) -> OwnerError:
     why = f"this process follows another topic as {keyspace} than {topic_id}"
     return OwnerError(why, hint=_MOVED, code="not_owner")
+
+
+def _next_step(steps: Generator[None, None, RangeRows]) -> RangeRows | None:
+    """The answer if the next step is the last one."""
+    try:
+        next(steps)
+    except StopIteration as done:
+        found: RangeRows = done.value
+        return found
+    return None
 
 
 def _may_wait(answer: OwnerRow | OwnerTable | OwnerObjects | RangeRows) -> bool:

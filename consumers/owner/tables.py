@@ -192,7 +192,7 @@ def answer_from_state(
         return
     found.lo, found.hi = state.lo, state.hi
     found.write_ids = state.ids.text(state.name) if state.kind == TRANSACTIONAL else ""
-    found.why = why_unservable(state, voids)
+    found.why = why_unservable(state, voids) or why_converted(state.kind, demand)
     if not found.why:  # else its kind may not be known either, and the source's answer is judged
         if state.exists:
             require_write_ids(state.name, state.kind, demand)
@@ -203,6 +203,9 @@ def answer_from_state(
 def answer_from_fill(found: OwnerTable, fill: FillTable, demand: Demand, kin: Kin = NO_KIN) -> None:
     """Writes the answer of a fill in the overlay into ``found``. Raises `MissingWriteIds`."""
     found.lo, found.hi, found.write_ids, found.filled = fill.lo, fill.hi, fill.write_ids, True
+    found.why = why_converted(fill.kind, demand)
+    if found.why:
+        return
     decision = decide_answer(found, fill.name, fill.kind, fill.write_ids, fill.table_id, demand, kin)
     _write_decision(found, decision, fill.image)
 
@@ -258,6 +261,16 @@ def why_unservable(state: TableState, voids: Voids = ()) -> str:
         if (state.epoch, state.image_ordinal) <= (void.epoch, void.ordinal):
             return f"voided at ordinal {void.ordinal} of epoch {void.epoch}"
     return ""
+
+
+def why_converted(kind: str, demand: Demand) -> str:
+    """Why an entry without a list may not be served to a demand with one; "" if it may.
+
+    Whose list has write ids knows that the table has them: it was converted, and the entry may be from before that.
+    """
+    if kind == TRANSACTIONAL or demand.write_ids is None or not demand.write_ids.hwm:
+        return ""
+    return "the request's list has write ids, and the table has none here: it may have been converted"
 
 
 def _voids_of(voids: Voids, name: str, shard: str) -> Iterable[Void]:

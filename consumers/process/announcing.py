@@ -2,6 +2,10 @@
 
 The fold thread only leaves orders. An announcement is sent at once, again every `AGAIN_S`, and with a higher generation
 when another one stands although the group still gives the partition to this process.
+
+Two groups may own a partition side by side, an older and a newer version say. `freshet swap` moves the readers from one
+to the other: it writes the announcement of the other one with a higher ``swap``. The owner that is named finds itself
+announced and goes on with it, and so does its group; the others leave the readers there, until that group withdraws.
 """
 
 from __future__ import annotations
@@ -61,11 +65,22 @@ class _Order:
 class Announcer:
     """`announce`, `withdraw` and `close` neither block nor raise; the thread does the rest."""
 
-    def __init__(self, kafka: KafkaCluster, address: str, instance: str) -> None:
-        """``address``: host:port at which others reach the owner protocol."""
+    def __init__(
+        self, kafka: KafkaCluster, address: str, instance: str, group: str = "", *, standby: bool = False
+    ) -> None:
+        """``address``: host:port at which others reach the owner protocol. ``group``: as in the settings.
+
+        ``standby``: announces nothing before `freshet swap` has moved readers to this group.
+        """
         self._kafka = kafka
         self._address = address
         self._instance = instance
+        self._standby = standby
+        self._swaps: dict[str, int] = {}
+        """How often the readers of a place had been moved when they were moved to this group."""
+        self._left_free: dict[str, tuple[Announcement, float]] = {}
+        """What stands where another group has the readers, and since when it was seen."""
+        self._group = kafka.group_id(group)
         self._started_at = int(time.time())
         self._orders: SimpleQueue[_Order | None] = SimpleQueue()
         """None ends the thread."""
@@ -133,6 +148,10 @@ class Announcer:
             self._again_at = now + AGAIN_S
         for place, partition in self._owned.items():
             known = reader.standing(partition.keyspace, partition.number)
+            if self._leaves(place, known, now):
+                self._sent.pop(place, None)
+                self._unsent.pop(place, None)
+                continue
             said = self._sent.get(place)
             now_due = again or place in self._due
             if not now_due and said is not None and (known is None or supersedes(said, known)):
@@ -140,10 +159,32 @@ class Announcer:
             settled = not partition.lost and now - partition.taken_at >= SETTLED_S
             generation = generation_above(known, partition, self._instance, settled=settled)
             if now_due or said is None or generation != said.generation:
-                self._unsent[place] = self._announcement(partition, generation)
+                self._unsent[place] = self._announcement(partition, generation, self._swaps.get(place, 0))
         self._due.clear()
 
-    def _announcement(self, partition: Partition, generation: int) -> Announcement:
+    def _leaves(self, place: str, known: Announcement | None, now: float) -> bool:
+        """Whether the readers of a place belong to another group, so that nothing is announced here.
+
+        Within a group its generations decide who owns a partition. Readers that were moved to another group come back
+        if that one's owner has withdrawn, and no other has followed it, for `SETTLED_S`.
+        """
+        if known is not None and (known.instance == self._instance or known.group == self._group):
+            self._swaps[place] = known.swap
+            return False
+        if self._standby and place not in self._swaps:
+            return True
+        if known is None or known.swap <= self._swaps.get(place, 0):
+            return False
+        first, since = self._left_free.setdefault(place, (known, now))
+        if not known.gone or first != known:
+            self._left_free[place] = known, now
+            return True
+        if now - since < SETTLED_S:
+            return True
+        self._swaps[place] = known.swap + 1
+        return False
+
+    def _announcement(self, partition: Partition, generation: int, swap: int) -> Announcement:
         head = partition.store.visible
         return Announcement(
             keyspace=partition.keyspace,
@@ -155,6 +196,8 @@ class Announcer:
             started_at=self._started_at,
             positions={name: each.watermark for name, each in head.lineages.items() if each.watermark},
             generation=generation,
+            swap=swap,
+            group=self._group,
         )
 
     def _send(self) -> None:

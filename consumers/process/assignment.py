@@ -20,6 +20,7 @@ from consumers.owner.partitions import REBUILDING, Ownership, Partition
 from consumers.process.kafka_output import ConsumerOutput
 from consumers.process.leader_epochs import keep_leader_epoch
 from consumers.process.opening import open_partition, set_aside
+from consumers.snapshots.restoring import Snapshots
 from consumers.store.errors import RebuildNeededError, StoreCorruptError, StoreError
 from consumers.store.index import Index
 from stream.kafka.connection import REQUEST_TIMEOUT_S, KafkaCluster, kafka_error
@@ -90,6 +91,7 @@ class Assignment:
         """By keyspace: those that its stores keep."""
         self.hot: Mapping[str, Mapping[str, int]] = {}
         """By keyspace: hot tables, and the bytes that all overlays together may have of them."""
+        self.snapshots = Snapshots()
         self._kafka = kafka
         self._data_dir = data_dir
         self._ownership = ownership
@@ -168,8 +170,9 @@ class Assignment:
         share = self.overlay_bytes // topic.partitions
         hot = {table: most // topic.partitions for table, most in self.hot.get(keyspace, {}).items()}
         lost = self._lost.pop((topic_name, number), None)
+        indexes = self.indexes.get(keyspace, ())
         partition = open_partition(
-            self._data_dir, keyspace, number, topic, bounds, share, lost, self.indexes.get(keyspace, ()), hot
+            self._data_dir, keyspace, number, topic, bounds, share, lost, indexes, hot, self.snapshots
         )
         partition.generation = group_generation(consumer)
         if partition.state == REBUILDING:

@@ -36,9 +36,11 @@ class ConsumerOutput(Protocol):
 class KafkaOutput:
     """Used by the fold thread. Other threads send."""
 
-    def __init__(self, kafka: KafkaCluster, address: str, instance: str) -> None:
-        """``address``: host:port at which others reach the owner protocol."""
-        self._announcer = Announcer(kafka, address, instance)
+    def __init__(
+        self, kafka: KafkaCluster, address: str, instance: str, group: str = "", *, standby: bool = False
+    ) -> None:
+        """``address``: host:port at which others reach the owner protocol. The rest: as in `Announcer`."""
+        self._announcer = Announcer(kafka, address, instance, group, standby=standby)
         self._burials = Burials(kafka)
 
     def bury(self, partition: Partition, rejected: Sequence[Rejected]) -> Future[None]:

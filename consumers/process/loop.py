@@ -29,6 +29,7 @@ from consumers.process.leader_epochs import UNKNOWN, keep_leader_epoch
 from consumers.process.opening import check_layout
 from consumers.process.pausing import Pauses
 from consumers.process.topic_search import TopicSearch
+from consumers.snapshots.restoring import Snapshots
 from consumers.store.errors import RetryableStoreError, StoreError
 from consumers.store.index import Index
 from consumers.store.store import Commit
@@ -67,6 +68,7 @@ class ConsumptionSettings:
     """By keyspace: those that its stores keep."""
     hot: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """By keyspace: hot tables, and the bytes that their fills may take."""
+    snapshots: Snapshots = field(default_factory=Snapshots)
 
 
 class Consumption:
@@ -94,6 +96,7 @@ class Consumption:
         self._assignment = Assignment(settings.kafka, settings.data_dir, ownership, kafka_output, on_progress)
         self._assignment.overlay_bytes = settings.overlay_bytes // len(settings.keyspaces)
         self._assignment.indexes, self._assignment.hot = settings.indexes, settings.hot
+        self._assignment.snapshots = settings.snapshots
         ownership.awaited_keyspaces = frozenset(settings.keyspaces)
         self._consumer: Any = None
         self._calls: SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = SimpleQueue()

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import structlog
 
 from consumers.owner.overlay import NO_TABLES, Overlay
 from consumers.owner.partitions import REBUILDING, Partition
 from consumers.process.leader_epochs import kept_leader_epoch
+from consumers.snapshots.restoring import Snapshots
+from consumers.store.directory import holds_store
 from consumers.store.errors import RebuildNeededError, StoreCorruptError, StoreError, store_error
 from consumers.store.index import Index
 from consumers.store.store import PartitionStore, move_aside, partition_directory
@@ -20,21 +23,38 @@ from stream.wire.keys import Layout
 
 log = structlog.get_logger(__name__)
 
+NO_SNAPSHOTS: Final = Snapshots()
+
+
+Restore = Callable[[], bool]
+"""Makes a store that is missing from a snapshot, if there is one. Each time but the first it does nothing."""
+
 
 def open_store(
-    data_dir: Path, keyspace: str, number: int, topic_id: str, indexes: Sequence[Index] = ()
+    data_dir: Path,
+    keyspace: str,
+    number: int,
+    topic_id: str,
+    indexes: Sequence[Index] = (),
+    restore: Restore = lambda: False,
 ) -> tuple[PartitionStore, StoreError | None]:
     """Opens the store of a partition. One that is damaged or of another history is set aside for a new one.
 
-    Returns the store, and the error because of which it is new (else None). Raises `StoreLockedError`,
-    `StoreNewerError` or `RetryableStoreError` and leaves such a store unchanged.
+    A new one begins with what ``restore`` makes. Returns the store, and the error because of which it is new (else
+    None). Raises `StoreLockedError`, `StoreNewerError` or `RetryableStoreError` and leaves such a store unchanged.
     """
     wanted: dict[str, Any] = {"keyspace": keyspace, "partition": number, "topic_id": topic_id, "indexes": indexes}
-    try:
-        return PartitionStore.open(data_dir, **wanted), None
-    except (StoreCorruptError, RebuildNeededError) as error:
-        set_aside(data_dir, keyspace, number, error)
-        return PartitionStore.open(data_dir, **wanted), error
+    why: StoreError | None = None
+    while True:
+        if not holds_store(partition_directory(data_dir, keyspace, number)):
+            restore()
+        try:
+            return PartitionStore.open(data_dir, **wanted), why
+        except (StoreCorruptError, RebuildNeededError) as error:
+            if why is not None and str(why) == str(error):
+                raise  # a new store is no better
+            why = error
+            set_aside(data_dir, keyspace, number, error)
 
 
 def set_aside(data_dir: Path, keyspace: str, number: int, error: StoreError) -> Path | None:
@@ -126,23 +146,40 @@ def open_partition(
     lost: RebuildNeededError | None = None,
     indexes: Sequence[Index] = (),
     hot: Mapping[str, int] = NO_TABLES,
+    snapshots: Snapshots = NO_SNAPSHOTS,
 ) -> Partition:
     """Opens a partition with a store that ``topic``, whose offsets are ``bounds`` (first, end), can continue.
 
     A store that the topic can't continue is set aside for a new one in state `REBUILDING`, and so is one for which
-    Kafka has reported ``lost``: another history has the store's offset. Raises `StoreError`.
+    Kafka has reported ``lost``: another history has the store's offset. A new store, and one in which nothing was ever
+    folded, begins with the best of ``snapshots``; not where the log has lost its end, since a snapshot may hold what is
+    gone. Raises `StoreError`.
     """
     start, end = bounds
-    store, rebuilt = open_store(data_dir, keyspace, number, topic.topic_id, indexes)
+    attempts = count(int(lost is not None))
+
+    def restore() -> bool:
+        return next(attempts) == 0 and snapshots.restore(data_dir, keyspace, number, topic, bounds)
+
+    def opened() -> tuple[PartitionStore, StoreError | None]:
+        return open_store(data_dir, keyspace, number, topic.topic_id, indexes, restore)
+
+    store, rebuilt = opened()
+    if store.is_empty and keyspace in snapshots.places:
+        store.close(commit=False)
+        restore()
+        store, _ = opened()
     try:
         try:
             check_range(store, topic.name, start, end)
             if lost is not None and rebuilt is None:
                 raise lost
         except RebuildNeededError as error:
+            if store.state.head.offset > end:
+                next(attempts)
             store.close(commit=False)
             set_aside(data_dir, keyspace, number, error)
-            store, rebuilt = open_store(data_dir, keyspace, number, topic.topic_id, indexes)[0], error
+            store, rebuilt = opened()[0], error
         begin(store, topic.name, start)
     except StoreError:
         store.close(commit=False)

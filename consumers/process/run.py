@@ -43,7 +43,8 @@ class OwnerSettings:
     """Where the owner protocol and ``/metrics`` listen. Port 0: any free one; ``metrics_port`` None: no metrics.
 
     ``announced``: the ``host:port`` to announce, if others reach this process at another address. Beyond loopback both
-    need ``token``. ``version``: what ``freshet_build_info`` shows. ``metrics_host``: "": ``host``.
+    need ``token``. ``version``: what ``freshet_build_info`` shows. ``metrics_host``: "": ``host``. ``standby``:
+    answer, but announce nothing before `freshet swap` has moved readers here.
     """
 
     host: str = "127.0.0.1"
@@ -53,6 +54,7 @@ class OwnerSettings:
     announced: str = ""
     version: str = ""
     metrics_host: str = ""
+    standby: bool = False
 
 
 def run_consumer(
@@ -136,7 +138,8 @@ class ConsumerProcess:
         self.server = OwnerServer(ownership, self._make_checkpoints, token=self.owner.token)
         host, port = await listen_again(self.server, self.owner.host, self.owner.port, self.settings.data_dir)
         address = self.owner.announced or f"{announced_host(host)}:{port}"
-        kafka_output = KafkaOutput(self.settings.kafka, address, ownership.instance)
+        kafka, group, standby = self.settings.kafka, self.settings.group, self.owner.standby
+        kafka_output = KafkaOutput(kafka, address, ownership.instance, group, standby=standby)
         self.consumption = Consumption(self.settings, ownership, kafka_output, on_progress)
         if self.owner.metrics_port is not None:
             self._listen_for_metrics(self.owner.metrics_port)

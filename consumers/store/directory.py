@@ -8,7 +8,14 @@ from pathlib import Path
 from typing import Final
 
 from consumers.store.errors import HINT_LOCKED, StoreCorruptError, StoreLockedError, store_error
-from consumers.store.manifest import Manifest, check_manifest, read_manifest, sync_directory, write_manifest
+from consumers.store.manifest import (
+    MANIFEST_NAME,
+    Manifest,
+    check_manifest,
+    read_manifest,
+    sync_directory,
+    write_manifest,
+)
 from consumers.store.rocks import IN_DOUBT_NAME
 from consumers.store.view import ROCKS_NAME
 
@@ -19,6 +26,11 @@ SCRATCH_NAME: Final = "commit.sst"
 def partition_directory(data_dir: Path, keyspace: str, partition: int) -> Path:
     """Where a partition's store lives."""
     return data_dir / keyspace / str(partition)
+
+
+def holds_store(directory: Path) -> bool:
+    """Whether there is a store, or what is left of one."""
+    return os.path.exists(directory / MANIFEST_NAME) or os.path.exists(directory / ROCKS_NAME / "CURRENT")
 
 
 def prepare_directory(directory: Path, wanted: Manifest) -> Manifest:

@@ -66,7 +66,8 @@ class Dropping:
     def __init__(self, rocks: Scanned) -> None:
         self._rocks = rocks
         self._last: dict[tuple[str, str], LastDropped] = {}
-        self._sweeps: dict[str, Sweep] = {}
+        self._sweeps: dict[tuple[str, str], Sweep] = {}
+        """(table, shard) → how far it is. Each looks at the rows of all shards."""
         self._left: set[bytes] = set()
         """Keys whose tombstones are in RocksDB and not covered by a marker yet."""
         self._next = self._sweeps, self._left
@@ -79,24 +80,26 @@ class Dropping:
     def to_drop(self, head: Head, frozen: Frozen) -> set[bytes]:
         """The keys that a commit of ``frozen``, with ``head``, leaves without an entry."""
         drops, whole = Drops(head), whole_tables(head)
-        sweeps = {table: sweep for table, sweep in self._sweeps.items() if table in whole}
+        sweeps = {scope: sweep for scope, sweep in self._sweeps.items() if scope in whole}
         left = set[bytes]()
         self._next = sweeps, left
         if not drops:
             return set()
         gone: dict[bytes, Entry] = {}
-        shards = {table.encode() + SEPARATOR: shard for table, (shard, _) in whole.items()}
+        shards: dict[bytes, set[str]] = {}
+        for table, shard in whole:
+            shards.setdefault(table.encode() + SEPARATOR, set()).add(shard)
         for key, value in self._candidates(whole, frozen, sweeps):
             entry = drops.entry(key, value)
             if entry is not None:
                 gone[key] = entry
-            elif may_be_dropped(value, shards.get(key[: key.find(SEPARATOR) + 1])):
+            elif may_be_dropped(value, shards.get(key[: key.find(SEPARATOR) + 1], ())):
                 left.add(key)
         self._note_last(gone)
         return set(gone)
 
     def _candidates(
-        self, whole: Mapping[str, tuple[str, Backfill]], frozen: Frozen, sweeps: dict[str, Sweep]
+        self, whole: Mapping[tuple[str, str], Backfill], frozen: Frozen, sweeps: dict[tuple[str, str], Sweep]
     ) -> Iterator[tuple[bytes, bytes]]:
         """Tombstones of the memtable; those that a commit before it left; and those of the next rows of a sweep."""
         yield from frozen.tombstones()
@@ -104,8 +107,8 @@ class Dropping:
             entry = self._rocks.get(key) if key not in frozen else None
             if entry is not None and entry[0] == ABSENT:
                 yield key, entry
-        for table, (shard, backfill) in whole.items():
-            sweep = self._sweep_of(table, shard, backfill)
+        for scope, backfill in whole.items():
+            table, sweep = scope[0], self._sweep_of(scope, backfill)
             if not sweep.is_over:
                 start, end = bytes.fromhex(sweep.after), table.encode() + _END
                 looked, key = 0, b""
@@ -114,14 +117,15 @@ class Dropping:
                     if entry[0] == ABSENT and key not in frozen:
                         yield key, entry
                 sweep = sweep._replace(is_over=looked < SWEPT_TOGETHER, after=(key + SEPARATOR).hex())
-                sweeps[table] = sweep
+                sweeps[scope] = sweep
                 if not sweep.is_over:
                     return
 
-    def _sweep_of(self, table: str, shard: str, backfill: Backfill) -> Sweep:
+    def _sweep_of(self, scope: tuple[str, str], backfill: Backfill) -> Sweep:
         """Where the sweep of a whole table goes on: it begins when the table becomes whole."""
+        table, shard = scope
         sweep = Sweep(shard, backfill.epoch, backfill.complete, (table.encode() + SEPARATOR).hex(), is_over=False)
-        held = self._sweeps.get(table)
+        held = self._sweeps.get(scope)
         return held if held is not None and held[:3] == sweep[:3] else sweep
 
     def _note_last(self, gone: Mapping[bytes, Entry]) -> None:
@@ -144,7 +148,7 @@ class Dropping:
         unfinished = {key[: key.find(SEPARATOR)].decode() for key in left}
         told = {
             "last": [[*scope, *last] for scope, last in self._last.items()],
-            "sweeps": {table: sweep for table, sweep in sweeps.items() if table not in unfinished},
+            "sweeps": [[table, sweep] for (table, _), sweep in sweeps.items() if table not in unfinished],
         }
         return {NOTE: json.dumps(told, ensure_ascii=False).encode()}
 
@@ -160,7 +164,8 @@ class Dropping:
             known = json.loads(told)
             for table, shard, epoch, ordinal, position in known["last"]:
                 self._last[table, shard] = LastDropped(epoch, ordinal, position)
-            self._sweeps = {table: Sweep(*sweep) for table, sweep in known["sweeps"].items()}
+            sweeps = [(table, Sweep(*sweep)) for table, sweep in known["sweeps"]]
+            self._sweeps = {(table, sweep.shard): sweep for table, sweep in sweeps}
         except (KeyError, TypeError, ValueError) as error:
             raise StoreCorruptError(
                 f"the note of dropped tombstones is damaged: {error}", hint="the store is rebuilt"

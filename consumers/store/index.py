@@ -14,11 +14,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from functools import cache
+from itertools import repeat
 from operator import attrgetter
 from typing import Any, Final, NamedTuple, Self
 
 import msgspec
 
+from consumers.fold.columns import Kinds
 from stream.wire.canonical import json_of
 from stream.wire.events import ABSENT, VALUE
 from stream.wire.keys import SEPARATOR
@@ -80,6 +82,10 @@ class Extraction:
         self._decode: Any = msgspec.json.Decoder(made).decode
         self._columns: Any = attrgetter(*names)
 
+    def begin_of(self, values: bytes) -> bytes:
+        """As `Index.entries_of`."""
+        return b"%b%b\0" % (self._prefix, values)
+
     def values(self, image: bytes) -> bytes:
         """The JSON array of the columns' values; b"" if one is NULL; `UNKNOWN` if the image has not these columns."""
         try:
@@ -90,19 +96,19 @@ class Extraction:
             return b"[%b]" % found if found != NULL else b""
         return b"[%b]" % b",".join(found) if NULL not in found else b""
 
-    def keys_of(self, keys: Sequence[bytes], size: int, images: Sequence[tuple[int, bytes]]) -> list[bytes]:
+    def keys_of(self, keys: Sequence[bytes], size: int, kinds: Kinds, images: Sequence[bytes]) -> list[bytes]:
         """The keys of the entries of several rows. ``size``: of what is before the primary key in ``keys``."""
-        prefix, decode, columns = self._prefix, self._decode, self._columns
-        if len(self.index.columns) == 1:
+        if kinds is None and len(self.index.columns) == 1:
+            decode, column = self._decode, self._columns
             try:
-                found = [columns(decode(image)) for kind, image in images if kind == VALUE]
+                found = list(map(column, map(decode, images)))
             except (ValueError, RecursionError):
-                found = []
-            if len(found) == len(keys):
-                pairs = zip(keys, found, strict=True)
-                return [b"%b[%b]\0%b" % (prefix, value, key[size:]) for key, value in pairs if value != NULL]
+                found = [NULL]
+            if NULL not in found:
+                pieces = zip(repeat(self._prefix + b"["), found, repeat(b"]\0"), [key[size:] for key in keys])
+                return list(map(b"".join, pieces))
         made = []
-        for key, (kind, image) in zip(keys, images, strict=True):
+        for key, kind, image in zip(keys, kinds or [VALUE] * len(keys), images, strict=True):
             begin = b"" if kind == ABSENT else self.entries_of(image) if kind == VALUE else self.unknown
             if begin:
                 made.append(begin + key[size:])
@@ -111,4 +117,4 @@ class Extraction:
     def entries_of(self, image: bytes) -> bytes:
         """How the key of the image's entry begins (`Index.entries_of`); b"" if it has none, as with NULL."""
         values = self.values(image)
-        return b"%b%b\0" % (self._prefix, values) if values else b""
+        return self.begin_of(values) if values else b""

@@ -13,10 +13,10 @@ from itertools import islice
 from threading import Lock
 from typing import Any, Final, Protocol
 
-from consumers.fold.columns import RowEntries
+from consumers.fold.columns import Kinds, RowEntries
 from consumers.fold.entry import ABSENT, HEAD, PREFIX, VALUE, Entry, decode_entry
 from consumers.fold.state import Head
-from consumers.store.index import INDEX, UNKNOWN, Extraction, Index
+from consumers.store.index import INDEX, Extraction, Index
 from stream.wire.keys import SEPARATOR
 
 BUILT_TOGETHER: Final = 100_000
@@ -40,7 +40,7 @@ class Scanned(Protocol):
 class Rows(Protocol):
     """The part of `consumers.store.memtable.Memtable` that is needed here."""
 
-    def images(self, begin: bytes) -> Iterator[tuple[list[bytes], list[tuple[int, bytes]]]]: ...
+    def images(self, begin: bytes) -> Iterator[tuple[list[bytes], Kinds, list[bytes]]]: ...
 
 
 class Hints:
@@ -118,9 +118,10 @@ class Hints:
             for begin, making in self._making.items():
                 rows = [row for row, key in enumerate(keys) if key.startswith(begin)]
                 size = len(begin)
-                images = built.images(rows) if rows else []
+                kinds, images = built.images(rows) if rows else (None, [])
+                kinds = kinds or [VALUE] * len(rows)
                 for each in making:
-                    for row, (kind, image) in zip(rows, images, strict=True):
+                    for row, kind, image in zip(rows, kinds, images, strict=True):
                         if kind != ABSENT:
                             self._add(each, keys[row][size:], kind, image)
 
@@ -146,18 +147,19 @@ class Hints:
     def primary_keys(self, begin: bytes) -> list[bytes]:
         """Of the entries whose keys begin so (`Index.entries_of`)."""
         self._seen = self.asked = True
-        self._look_through()
-        found = self._keys.get(begin, ())
-        return [found] if isinstance(found, bytes) else list(found)
+        if self._noted:  # what has been taken from there can be found
+            self._look_through()
+        found = self._keys.get(begin)
+        return [] if found is None else [found] if isinstance(found, bytes) else list(found)
 
     def keys(self, rows: Rows) -> list[bytes]:
         """The keys of all entries, or of those of the last images alone, in no order. ``rows``: the memtable."""
         made: list[bytes] = []
         if not self._seen:
             for begin, making in self._making.items():
-                for keys, images in rows.images(begin):
+                for keys, kinds, images in rows.images(begin):
                     for each in making:
-                        made += each.keys_of(keys, len(begin), images)
+                        made += each.keys_of(keys, len(begin), kinds, images)
             return made
         self._look_through()
         for begin, found in self._keys.items():
@@ -177,6 +179,7 @@ class Indexing:
         self._making: dict[bytes, list[Extraction]] = {}
         for index in dict.fromkeys(indexes):
             self._making.setdefault(index.table.encode() + SEPARATOR, []).append(Extraction(index))
+        self._extractions = {each.index: each for making in self._making.values() for each in making}
         self._opened = {shard: (lineage.epoch, lineage.ordinal) for shard, lineage in head.lineages.items()}
         self._since: dict[str, str] = {}
         self._last: _Last = {}
@@ -207,23 +210,23 @@ class Indexing:
         if self._making:
             self.settled = dict(self._last)
 
-    def is_built(self, index: Index) -> bool:
-        """Whether each image in the store has its entry."""
-        return self._cursors.get(index) == BUILT
+    def built(self, index: Index) -> Extraction | None:
+        """What makes the index's entries; None if not each image in the store has its entry."""
+        return self._extractions[index] if self._cursors.get(index) == BUILT else None
 
-    def durable_keys(self, index: Index, values: bytes, limit: int) -> Iterator[bytes]:
-        """The primary keys of durable entries of ``values``, and of those that each look-up meets: ``limit`` of each.
+    def durable_keys(self, index: Index, begin: bytes, unknown: bytes, limit: int) -> list[bytes]:
+        """The primary keys of durable entries whose keys begin so, and of those that each look-up meets.
 
-        Mostly there are none of the latter, which is remembered: a look is as dear as that for the values.
+        ``limit`` of each. Mostly there are none of the latter, which is remembered: a look is as dear as the other.
         """
-        yield from self._durable(index.entries_of(values), limit)
+        keys = self._durable(begin, limit)
         writes = self._writes
         if self._without_unknown.get(index) == writes:
-            return
-        found = self._durable(index.entries_of(UNKNOWN), limit)
+            return keys
+        found = self._durable(unknown, limit)
         if not found:
             self._without_unknown[index] = writes
-        yield from found
+        return keys + found
 
     def _durable(self, begin: bytes, limit: int) -> list[bytes]:
         return [key[len(begin) :] for key in self._rocks.scan_index(begin, limit)]

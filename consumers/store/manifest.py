@@ -40,7 +40,8 @@ class Manifest:
     offset: int = -1
 
 
-def _checksum(fields: dict[str, Any]) -> str:
+def checksum_of(fields: dict[str, Any]) -> str:
+    """XXH3-128 of ``fields`` as compact JSON with sorted keys."""
     text = json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return xxhash.xxh3_128_hexdigest(text.encode())
 
@@ -68,7 +69,7 @@ def sync_directory(directory: Path) -> None:
 def write_manifest(directory: Path, manifest: Manifest) -> None:
     """Writes ``manifest.json`` into a store directory; raises ``OSError``."""
     fields = asdict(manifest)
-    text = json.dumps(fields | {_CHECKSUM: _checksum(fields)}, indent=1, ensure_ascii=False) + "\n"
+    text = json.dumps(fields | {_CHECKSUM: checksum_of(fields)}, indent=1, ensure_ascii=False) + "\n"
     write_atomically(directory / MANIFEST_NAME, text.encode())
 
 
@@ -87,7 +88,7 @@ def read_manifest(directory: Path) -> Manifest | None:
         fields = json.loads(raw)
         found = fields.pop(_CHECKSUM)
         version = int(fields["format_version"])
-        computed = _checksum(fields)
+        computed = checksum_of(fields)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
         raise damaged from error
     if found != computed:

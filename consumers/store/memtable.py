@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from consumers.fold.columns import EntryColumns, RowEntries
+from consumers.fold.columns import EntryColumns, Kinds, RowEntries
 from consumers.fold.entry import ABSENT, kind_and_image
 from consumers.fold.state import CATALOG, OBJECT
 from consumers.store.indexing import Hints
@@ -144,17 +144,17 @@ class Memtable(Mapping[bytes, bytes]):
         found = [(key, each) for key, each in self.entries.items() if type(each) is bytes and each[:1] == _ABSENT_BYTE]
         return found + list(self.pairs(some))
 
-    def images(self, begin: bytes) -> Iterator[tuple[list[bytes], list[tuple[int, bytes]]]]:
+    def images(self, begin: bytes) -> Iterator[tuple[list[bytes], Kinds, list[bytes]]]:
         """The keys that begin so, with kind and image of each, some together. No other thread may put meanwhile."""
-        items = self.entries.items()
-        built = [(key, each) for key, each in items if type(each) is bytes and key.startswith(begin)]
-        if built:
-            yield [key for key, _ in built], [kind_and_image(each) for _, each in built]
-        rows = [(key, each) for key, each in items if type(each) is int and key.startswith(begin)]
+        rows = {key: each for key, each in self.entries.items() if key.startswith(begin)}
+        if not {bytes}.isdisjoint(map(type, rows.values())):
+            built = [(key, kind_and_image(each)) for key, each in rows.items() if type(each) is bytes]
+            yield [key for key, _ in built], [kind for _, (kind, _) in built], [image for _, (_, image) in built]
+            rows = {key: each for key, each in rows.items() if type(each) is int}
         keys = np.empty(len(rows), object)
-        keys[:] = [key for key, _ in rows]
-        for segment, places, at in self._by_segment([each for _, each in rows]):
-            yield list(keys[places]), segment.images(at)
+        keys[:] = list(rows)
+        for segment, places, at in self._by_segment(list(rows.values())):  # type: ignore[arg-type]
+            yield keys[places].tolist(), *segment.images(at)
 
     def _by_segment(self, numbers: list[int]) -> Iterator[tuple[EntryColumns, Any, Any]]:
         """Segments with the places in ``numbers`` of their rows, and the numbers of these in the segment."""

@@ -12,8 +12,8 @@ import os
 import re
 import sys
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Set
-from itertools import chain, islice
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from itertools import chain
 from pathlib import Path
 from threading import Lock
 from typing import Any, Final
@@ -113,6 +113,10 @@ class Rocks:
         """The SST of a failed commit has not been renamed to `IN_DOUBT_NAME` yet."""
         self._reopen_error: StoreError | None = None
         """Why `reopen` failed. Reads fail with it until the next ingest tries again."""
+        self._files = 0
+        """Grows when the database has other files, or is closed: what looked at the ones before is out of date."""
+        self._place: tuple[int, Any] | None = None
+        """`_files` and an iterator over them, for `scan_index`. It keeps them on disk, and the database open."""
         self._db = self._open()
 
     def _open(self) -> Rdict:
@@ -194,8 +198,38 @@ class Rocks:
         return _scan(self._iterator(start), end, str(self.path))
 
     def scan_index(self, start: bytes, limit: int) -> list[bytes]:
-        """The first keys of entries of indexes that begin with ``start``, in key order, at most ``limit``."""
-        return list(islice(self._keys_below([start]), limit))
+        """The first keys of entries of indexes that begin with ``start``, in key order, at most ``limit``.
+
+        For one thread: it keeps its iterator while no file is added, since making one takes longer than the look.
+        """
+        place, found = self._kept_iterator(start), list[bytes]()
+        try:
+            while len(found) < limit and place.valid() and (key := place.key()).startswith(start):
+                found.append(key)
+                place.next()
+            place.status()
+        except Exception as error:
+            place = self._place = None  # else they would keep the database open
+            raise store_error(error, str(self.path)) from error
+        return found
+
+    def _kept_iterator(self, start: bytes) -> Any:
+        """An iterator at the first key from ``start`` on, which sees all files that were there before the call."""
+        kept, files = self._place, self._files
+        if kept is not None and kept[0] == files:
+            place = kept[1]
+            place.seek(start)
+            return place
+        place = self._iterator(start)
+        self._place = files, place
+        if self._files != files:  # another thread has closed the database, perhaps
+            self._place = None
+        return place
+
+    def _let_go(self) -> None:
+        """Lets the files go that `scan_index` has looked at. It looks at those of now next time."""
+        self._files += 1
+        self._place = None
 
     def _keys_below(self, starts: Iterable[bytes]) -> Iterator[bytes]:
         """The keys that begin with one of ``starts``, in the order of those, as of the first one."""
@@ -254,7 +288,11 @@ class Rocks:
             if self._needs_reopen:
                 self.reopen()
             self._needs_reopen = has_tried = True
-            self._db.ingest_external_file([str(scratch)], options)
+            self._place = None  # a full disk may need the space of files that are no longer in use
+            try:
+                self._db.ingest_external_file([str(scratch)], options)
+            finally:
+                self._let_go()
             self._needs_reopen = False
         except Exception as error:
             if has_tried:  # else the SST of an earlier attempt is the one in doubt
@@ -265,6 +303,16 @@ class Rocks:
         with contextlib.suppress(OSError):
             self._in_doubt.unlink()
         return size
+
+    def ingest_files(self, files: Sequence[Path]) -> None:
+        """Adds sorted files whose ranges do not overlap, in one atomic, durable step. They are moved into the store."""
+        options = IngestExternalFileOptions()
+        options.set_move_files(True)
+        options.set_allow_blocking_flush(False)
+        try:
+            self._db.ingest_external_file([str(file) for file in files], options)
+        except Exception as error:
+            raise store_error(error, str(self.path)) from error
 
     def _hidden_by(self, entries: Mapping[bytes, bytes]) -> set[bytes]:
         """The keys whose entries ``entries`` makes go together, by what they begin with."""
@@ -324,6 +372,7 @@ class Rocks:
 
     def close(self) -> None:
         """Closes; safe to repeat."""
+        self._let_go()
         try:
             self._db.close()
         except DbClosedError:
@@ -335,6 +384,19 @@ class Rocks:
 def _is_closed(error: Exception) -> bool:
     """Whether the database is closed, or being closed by another thread (rocksdict then says "borrowed")."""
     return isinstance(error, DbClosedError) or (isinstance(error, RuntimeError) and "borrowed" in str(error))
+
+
+def write_sorted(pairs: Iterable[tuple[bytes, bytes]], path: Path) -> int:
+    """Writes a sorted file of pairs in key order, synced, for `Rocks.ingest_files`; returns its size in bytes."""
+    try:
+        writer = SstFileWriter(store_options())
+        writer.open(str(path))
+        for key, value in pairs:
+            writer[key] = value
+        writer.finish()
+        return int(writer.file_size())
+    except Exception as error:
+        raise store_error(error, str(path)) from error
 
 
 def _build(

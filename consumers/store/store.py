@@ -40,7 +40,7 @@ from consumers.store.directory import (
 )
 from consumers.store.dropping import Dropping
 from consumers.store.errors import StoreCorruptError, StoreError, store_error
-from consumers.store.index import UNKNOWN, Index
+from consumers.store.index import Index
 from consumers.store.indexing import Indexing
 from consumers.store.manifest import (
     INDEXED_VERSION,
@@ -214,20 +214,22 @@ class PartitionStore:
         At most ``limit`` or some more. None if the index is not kept, or not complete. For the thread that answers.
         """
         active, frozen = self._active, self._frozen  # the oldest last: what is written meanwhile moves that way
-        if not self.indexing.is_built(index):
+        extraction = self.indexing.built(index)
+        if extraction is None:
             return None
-        table = index.table.encode() + SEPARATOR
-        found: dict[bytes, None] = {}
+        begin, unknown = extraction.begin_of(values), extraction.unknown
+        found: list[bytes] = []
         try:
             for hints in (active.hints, frozen.hints):
                 if hints is not None:
-                    found.update(dict.fromkeys(hints.primary_keys(index.entries_of(values))))
-                    found.update(dict.fromkeys(hints.primary_keys(index.entries_of(UNKNOWN))))
-            found.update(dict.fromkeys(self.indexing.durable_keys(index, values, limit)))
+                    found += hints.primary_keys(begin)
+                    found += hints.primary_keys(unknown)
+            found += self.indexing.durable_keys(index, begin, unknown, limit)
         except StoreError as error:
             self._record_damage(error)
             raise
-        return [table + key for key in found]
+        table = index.table.encode() + SEPARATOR
+        return [table + key for key in (dict.fromkeys(found) if len(found) > 1 else found)]
 
     def begin_at(self, offset: int) -> None:
         """Lets an empty store begin at ``offset`` instead of 0: nothing before it is known.
@@ -236,7 +238,7 @@ class PartitionStore:
         """
         with self._folding:
             head = self.state.head
-            if head.offset != head.begin or head.lineages or self._active or self._frozen:
+            if not self.is_empty or self._active or self._frozen:
                 raise StoreError(
                     f"{self.directory} has folded up to {head.offset} and cannot begin at {offset}",
                     hint="give it an empty directory",
@@ -292,6 +294,12 @@ class PartitionStore:
     def pending_bytes(self) -> int:
         """Bytes of the messages folded since the last freeze, and of arrays for their rows: about its memory."""
         return self._folded_bytes + self._active.array_bytes
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was ever folded."""
+        head = self.state.head
+        return head.offset == head.begin and not head.lineages
 
     @property
     def is_dirty(self) -> bool:

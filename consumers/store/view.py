@@ -9,6 +9,7 @@ from typing import Any, Final
 from consumers.fold.backfills import live_items
 from consumers.fold.state import FOLD_KEY, FOLD_VERSION, META, OFFSET_KEY, Head, is_head_key, read_head
 from consumers.store.digest import digest_items
+from consumers.store.dropping import NOTE
 from consumers.store.errors import RebuildNeededError, StoreCorruptError, StoreError
 from consumers.store.manifest import read_manifest
 from consumers.store.rocks import Rocks
@@ -48,6 +49,17 @@ class StoreView:
     def items(self, start: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
         """Committed pairs with ``start`` ≤ key (< ``end`` if given) in key order; see `PartitionStore.items`."""
         return live_items(self.head, self._rocks.scan(start, end))
+
+    def stored(self) -> Iterator[tuple[bytes, bytes]]:
+        """All pairs that a copy of the store needs, in key order.
+
+        Tombstones that may be dropped are among them, and the note of those that were (`consumers.store.dropping`).
+        """
+        note = self._rocks.get(NOTE)
+        yield from self._rocks.scan(end=NOTE)
+        if note is not None:
+            yield NOTE, note
+        yield from self._rocks.scan(NOTE)
 
     def digest(self) -> tuple[str, int]:
         """As `PartitionStore.digest`."""

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from time import monotonic, sleep
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
 import typer
@@ -31,8 +31,11 @@ app = typer.Typer(
 
 Keyspace = Annotated[str, typer.Argument(help="The keyspace.")]
 Table = Annotated[str, typer.Argument(help="One table, DATABASE.TABLE; default: every table.", metavar="[TABLE]")]
+Shard = Annotated[
+    str, typer.Option(help="Which shard, by its range or name: --shard=-80; default: each, one after the other.")
+]
 Bootstrap = Annotated[str | None, typer.Option(help="Kafka's address, host:port.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object for each shard.")]
 Follow = Annotated[bool, typer.Option("--follow", help="Show the progress until nothing is left to read.")]
 
 TAKEN_WITHIN_S: Final = 20.0
@@ -52,6 +55,7 @@ class BackfillError(FreshetError):
 def start(
     keyspace: Keyspace,
     table: Table = "",
+    shard: Shard = "",
     bootstrap: Bootstrap = None,
     follow: Follow = False,
     as_json: AsJson = False,
@@ -61,22 +65,25 @@ def start(
     One that is under way goes on where it is. One that is complete is read again if it is named. It holds until it is
     cancelled, over restarts of the source. Exit code 1 if no source has taken the request in time.
     """
-    _ask(keyspace, table, bootstrap, start=True, follow=follow, as_json=as_json)
+    _ask(keyspace, table, shard, bootstrap, start=True, follow=follow, as_json=as_json)
 
 
 @app.command("cancel")
-def cancel(keyspace: Keyspace, table: Table = "", bootstrap: Bootstrap = None, as_json: AsJson = False) -> None:
+def cancel(
+    keyspace: Keyspace, table: Table = "", shard: Shard = "", bootstrap: Bootstrap = None, as_json: AsJson = False
+) -> None:
     """Read a table no further, whatever the settings say. What is complete stays so until it is voided.
 
     Exit code 1 if no source has taken the request in time.
     """
-    _ask(keyspace, table, bootstrap, start=False, follow=False, as_json=as_json)
+    _ask(keyspace, table, shard, bootstrap, start=False, follow=False, as_json=as_json)
 
 
 @app.command("status")
 def status(
     keyspace: Keyspace,
     table: Table = "",
+    shard: Shard = "",
     bootstrap: Bootstrap = None,
     follow: Follow = False,
     as_json: AsJson = False,
@@ -86,55 +93,71 @@ def status(
     States: complete, reading, paused (the source is behind), waiting (for its turn), cancelled, off (nobody asked for
     it), unfit (it cannot be read in chunks).
     """
-    with _installation(keyspace, bootstrap) as settings:
-        point = _point(settings, keyspace)
-        name = _known(point, table)
-        if follow:
-            point = _follow(settings, keyspace, name)
-    _show(keyspace, point, name, as_json, {})
+    with _installation(keyspace, bootstrap, shard) as places:
+        for place in places:
+            point = _point(place)
+            name = _known(point, table)
+            if follow:
+                point = _follow(place, name)
+            _show(place, point, name, as_json, {})
+
+
+class _Place(NamedTuple):
+    """A shard of a keyspace."""
+
+    settings: Settings
+    keyspace: str
+    shard: str
 
 
 @contextmanager
-def _installation(keyspace: str, bootstrap: str | None) -> Iterator[Settings]:
+def _installation(keyspace: str, bootstrap: str | None, shard: str) -> Iterator[list[_Place]]:
+    """The shards that are meant. Raises `SettingsError` ``which_shard``."""
     settings = load_settings(flags={"kafka": {"bootstrap": bootstrap}})
     with explain_unknown_keyspace(settings, keyspace):
-        yield settings
+        if keyspace not in settings.keyspaces:
+            names: tuple[str, ...] = (shard or f"{keyspace}/0",)  # its topic may be there all the same
+        else:
+            names = (settings.shard_of(keyspace, shard),) if shard else settings.shards_of(keyspace)
+        yield [_Place(settings, keyspace, name) for name in names]
 
 
-def _ask(keyspace: str, table: str, bootstrap: str | None, *, start: bool, follow: bool, as_json: bool) -> None:
-    with _installation(keyspace, bootstrap) as settings:
-        point = _point(settings, keyspace)
-        name = _known(point, table)
-        if start and name and (why := unfit(point.descriptions[name])):
-            raise BackfillError(f"{name} cannot be published from its beginning: {why}")
-        value = msgspec.json.encode(BackfillRequest(start=start, table=name))
-        replication = settings.kafka.replication_factor
-        offset = send_request(settings.kafka.cluster, keyspace, _shard(settings, keyspace), value, replication)
-        is_taken = _await_taken(settings, keyspace, offset, point)
-        if follow and is_taken:
-            _follow(settings, keyspace, name)
-        point = _point(settings, keyspace)
-    _show(keyspace, point, name, as_json, {"taken": is_taken})
-    if not is_taken:
+def _ask(
+    keyspace: str, table: str, shard: str, bootstrap: str | None, *, start: bool, follow: bool, as_json: bool
+) -> None:
+    with _installation(keyspace, bootstrap, shard) as places:
+        taken = [_ask_one(place, table, start=start, follow=follow, as_json=as_json) for place in places]
+    if not all(taken):
         typer.echo("no source has taken the request yet: is `freshet source` running? It will when it starts", err=True)
         raise typer.Exit(1)
 
 
-def _shard(settings: Settings, keyspace: str) -> str:
-    known = settings.keyspaces.get(keyspace)
-    return (known.shard if known is not None else None) or f"{keyspace}/0"
+def _ask_one(place: _Place, table: str, *, start: bool, follow: bool, as_json: bool) -> bool:
+    """Ask the source of one shard. Returns whether it has taken the request."""
+    point = _point(place)
+    name = _known(point, table)
+    if start and name and (why := unfit(point.descriptions[name])):
+        raise BackfillError(f"{name} cannot be published from its beginning: {why}")
+    value = msgspec.json.encode(BackfillRequest(start=start, table=name))
+    kafka = place.settings.kafka
+    offset = send_request(kafka.cluster, place.keyspace, place.shard, value, kafka.replication_factor)
+    is_taken = _await_taken(place, offset, point)
+    if follow and is_taken:
+        _follow(place, name)
+    _show(place, _point(place), name, as_json, {"taken": is_taken})
+    return is_taken
 
 
-def _point(settings: Settings, keyspace: str, before: ResumePoint | None = None) -> ResumePoint:
+def _point(place: _Place, before: ResumePoint | None = None) -> ResumePoint:
     """Where the shard is now. Raises `BackfillError` if it has published nothing, and Kafka's errors.
 
     ``before``: an earlier point, whose tables are taken over.
     """
-    kafka, shard = settings.kafka.cluster, _shard(settings, keyspace)
-    topic = describe_topic(kafka, events_topic(kafka, keyspace))
-    found = read_point(kafka, topic, shard, before)
+    kafka = place.settings.kafka.cluster
+    topic = describe_topic(kafka, events_topic(kafka, place.keyspace))
+    found = read_point(kafka, topic, place.shard, before)
     if found is None:
-        raise BackfillError(f"shard {shard} has published nothing", hint="start its source: `freshet source …`")
+        raise BackfillError(f"shard {place.shard} has published nothing", hint="start its source: `freshet source …`")
     return found
 
 
@@ -150,20 +173,20 @@ def _known(point: ResumePoint, table: str) -> str:
     raise BackfillError(f"no table {table} is published", hint=f"the tables are {shown}" if names else "")
 
 
-def _await_taken(settings: Settings, keyspace: str, offset: int, before: ResumePoint) -> bool:
+def _await_taken(place: _Place, offset: int, before: ResumePoint) -> bool:
     """Wait until the source says that it has read the request at ``offset``. Returns whether it has."""
     deadline = monotonic() + TAKEN_WITHIN_S
-    while Choice.told(_point(settings, keyspace, before).annotations).offset <= offset:
+    while Choice.told(_point(place, before).annotations).offset <= offset:
         if monotonic() > deadline:
             return False
         sleep(POLL_S)
     return True
 
 
-def _follow(settings: Settings, keyspace: str, name: str) -> ResumePoint:
+def _follow(place: _Place, name: str) -> ResumePoint:
     """Show what changes on stderr, until nothing is left to read. Returns where the shard is then."""
     shown: dict[str, str] = {}
-    point = _point(settings, keyspace)
+    point = _point(place)
     while True:
         tables = _progress(point, name)
         for each in tables:
@@ -175,22 +198,24 @@ def _follow(settings: Settings, keyspace: str, name: str) -> ResumePoint:
             return point
         sleep(SHOW_EVERY_S)
         begun = Plan.resume(point).cursors.keys()
-        point = _point(settings, keyspace, point)
+        point = _point(place, point)
         if Plan.resume(point).cursors.keys() != begun or not begun:  # a table has begun, is complete, or is void
-            point = _point(settings, keyspace)
+            point = _point(place)
 
 
 def _progress(point: ResumePoint, name: str) -> list[TableProgress]:
     return [each for each in table_progress(point) if name in ("", each.table)]
 
 
-def _show(keyspace: str, point: ResumePoint, name: str, as_json: bool, more: dict[str, Any]) -> None:
+def _show(place: _Place, point: ResumePoint, name: str, as_json: bool, more: dict[str, Any]) -> None:
     tables = _progress(point, name)
     if as_json:
         plain = [msgspec.structs.asdict(each) for each in tables]
-        found = {"keyspace": keyspace, "shard": point.shard, "epoch": point.epoch, "position": point.position}
+        found = {"keyspace": place.keyspace, "shard": point.shard, "epoch": point.epoch, "position": point.position}
         typer.echo(json.dumps(found | more | {"tables": plain}, ensure_ascii=False))
         return
+    if len(place.settings.shards_of(place.keyspace) if place.keyspace in place.settings.keyspaces else ()) > 1:
+        typer.echo(f"{point.shard}:")
     for each in tables:
         typer.echo(_line(each))
     if not tables:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -13,6 +14,7 @@ import typer
 
 from consumers.process.loop import ConsumptionSettings
 from consumers.process.run import OwnerSettings, run_consumer
+from consumers.snapshots.restoring import Snapshots
 from consumers.workers import run_workers
 from freshet import DISTRIBUTION, logs
 from freshet.indexes import indexes_to_keep
@@ -33,6 +35,13 @@ def command(
     owner_host: Annotated[str | None, typer.Option(help="Address to answer on.")] = None,
     owner_port: Annotated[int | None, typer.Option(help="Port to answer on; 0: any.", min=0, max=65535)] = None,
     metrics_port: Annotated[int | None, typer.Option(help="Port for /metrics.", min=0, max=65535)] = None,
+    from_snapshot: Annotated[
+        str | None,
+        typer.Option(help="Where snapshots are, for stores that are missing (default: the keyspace's).", metavar="URI"),
+    ] = None,
+    standby: Annotated[
+        bool, typer.Option("--standby", help="Fold and answer, but leave readers where they are until `freshet swap`.")
+    ] = False,
     workers: Annotated[str | None, typer.Option(help="Processes that share the work, or auto: one a core.")] = None,
 ) -> None:
     """Fold keyspaces into their stores and answer for them, until SIGTERM or Ctrl-C.
@@ -50,10 +59,11 @@ def command(
                 "owner_port": owner_port,
                 "metrics_port": metrics_port,
                 "workers": workers,
+                "standby": standby or None,
             },
         }
     )
-    consume, owner = consumption_settings(settings, keyspaces), owner_settings(settings)
+    consume, owner = consumption_settings(settings, keyspaces, from_snapshot), owner_settings(settings)
     count = settings.consumer.workers
     if count == "auto":
         count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -63,8 +73,10 @@ def command(
         run_workers(count, consume, owner, partial(logs.configure_logs, *logs.configured))
 
 
-def consumption_settings(settings: Settings, keyspaces: list[str] | None = None) -> ConsumptionSettings:
-    """What to consume. Raises `SettingsError` if there is no keyspace."""
+def consumption_settings(
+    settings: Settings, keyspaces: list[str] | None = None, from_snapshot: str | None = None
+) -> ConsumptionSettings:
+    """What to consume. ``from_snapshot``: where snapshots are. Raises `SettingsError` if there is no keyspace."""
     names = tuple(dict.fromkeys(keyspaces or settings.keyspaces))
     if not names:
         raise SettingsError("no keyspace to consume", hint="--keyspace NAME, or [keyspaces.NAME] in the settings file")
@@ -85,7 +97,16 @@ def consumption_settings(settings: Settings, keyspaces: list[str] | None = None)
         overlay_bytes=consumer.overlay_bytes,
         hot={name: each.hot for name, each in settings.keyspaces.items()},
         indexes={name: indexes_to_keep(settings, name) for name in names if name in settings.keyspaces},
+        snapshots=Snapshots(places_of_snapshots(settings, names, from_snapshot)),
     )
+
+
+def places_of_snapshots(settings: Settings, names: Sequence[str], given: str | None) -> dict[str, str]:
+    """Keyspace → where its snapshots are: ``given`` for all, else as set; those without a place are left out."""
+    places = dict.fromkeys(names, given or "")
+    if not given:
+        places = {name: settings.keyspaces[name].snapshots for name in names if name in settings.keyspaces}
+    return {name: uri for name, uri in places.items() if uri}
 
 
 def owner_settings(settings: Settings) -> OwnerSettings:
@@ -99,4 +120,5 @@ def owner_settings(settings: Settings) -> OwnerSettings:
         consumer.metrics_port,
         consumer.owner_announced,
         importlib.metadata.version(DISTRIBUTION),
+        standby=consumer.standby,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,29 +14,54 @@ from freshet.keyspaces import explain_unknown_keyspace
 from freshet.settings import load_settings
 from freshet.spark import spark_settings
 
+if TYPE_CHECKING:
+    from spark_jobs.session import SparkSettings
+    from stream.kafka.connection import KafkaCluster
+
 
 def command(
     keyspace: Annotated[str, typer.Option(help="The keyspace to export.")],
     to: Annotated[Path, typer.Option(help="Directory for the files: a new one, or an export to go on with.")],
     offsets: Annotated[str | None, typer.Option(help='Stop before these offsets, by partition: {"0": 17, …}.')] = None,
     follow: Annotated[bool, typer.Option("--follow", help="Go on with what is new, until Ctrl-C or SIGTERM.")] = False,
+    table: Annotated[
+        str | None,
+        typer.Option(help="Write the rows of this table (db.table) at one moment, instead of all changes."),
+    ] = None,
+    as_of: Annotated[
+        str | None, typer.Option(help="With --table: the moment, a token or a time (default: now).")
+    ] = None,
+    base: Annotated[
+        Path | None,
+        typer.Option(help="With --table: a checkpoint or rebuild before the moment, to begin with.", metavar="DIR"),
+    ] = None,
     bootstrap: Bootstrap = None,
     master: Master = "local[*]",
     driver_memory: DriverMemory = "1g",
     spark_log: SparkLog = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write a keyspace's changes as Parquet by table and day, each exactly once (docs/operating/export.md)."""
+    """Write a keyspace's changes as Parquet by table and day, each exactly once (docs/operating/export.md).
+
+    With --table: a table's rows, as they were at one moment."""
     from spark_jobs.export import ExportRequest, export, prepare
     from spark_jobs.offsets import parse_offsets
     from spark_jobs.session import spark_session
 
     if follow and offsets:
         raise typer.BadParameter("--follow has no end: it takes no --offsets")
+    if table is None and (as_of or base):
+        raise typer.BadParameter("--as-of and --base need --table")
+    if table is not None and (follow or offsets):
+        raise typer.BadParameter("--table has one moment: it takes no --follow or --offsets")
     settings = load_settings(flags={"kafka": {"bootstrap": bootstrap}})
+    spark = spark_settings(master, driver_memory, spark_log)
+    if table is not None:
+        with explain_unknown_keyspace(settings, keyspace):
+            _export_table(settings.kafka.cluster, (keyspace, table), as_of or "", base, to, spark, as_json=as_json)
+        return
     ends = None if offsets is None else parse_offsets(offsets)
     request = ExportRequest(keyspace, settings.kafka.cluster, to, ends, follow)
-    spark = spark_settings(master, driver_memory, spark_log)
     with explain_unknown_keyspace(settings, keyspace):
         prepare(request)
         with spark_session(f"freshet export {keyspace}", spark) as session:
@@ -48,3 +73,31 @@ def command(
             f"exported {report.rows} changes of {keyspace} into {report.files} files in {to} "
             f"({report.seconds:.1f} s); {report.total} in all"
         )
+
+
+def _export_table(
+    kafka: KafkaCluster,
+    place: tuple[str, str],
+    as_of: str,
+    base: Path | None,
+    to: Path,
+    spark: SparkSettings,
+    *,
+    as_json: bool,
+) -> None:
+    """Writes the rows of a table (``place``: keyspace and name) at one moment, and says how many."""
+    from spark_jobs.session import spark_session
+    from spark_jobs.source.cut import parse_as_of
+    from spark_jobs.source.reading import plan
+    from spark_jobs.source.writing import check_target, write_table
+
+    check_target(to)
+    planned = plan(kafka, *place, parse_as_of(as_of), str(base or ""))
+    with spark_session(f"freshet export {place[1]}", spark) as session:
+        report = write_table(session, planned, to)
+    if as_json:
+        typer.echo(json.dumps({"directory": str(to), **asdict(report)}))
+        return
+    typer.echo(f"wrote {report.rows} rows of {report.table} into {report.files} files in {to}")
+    if report.incomplete:
+        typer.echo("rows without a change may be missing: the table was not read whole (freshet backfill)")

@@ -106,7 +106,7 @@ def _row_in(view: StoreView, table: str, key: str) -> dict[str, Any]:
     columns = {each["name"]: Column(each["name"], each["kind"], each["exact"]) for each in schema["columns"]}
     found = _parse(table, [columns[name] for name in schema["primary_key"]], key)
     value = view.get(found.key)
-    seen = view_row(view.head, found.key, value)
+    seen = view_row(view.head, found.key, value, prefix=schema["prefix"])
     return {
         "key": _text(found.key),
         "partition": view.manifest.partition,

@@ -1,4 +1,4 @@
-"""``freshet local``: a real Kafka, MariaDB and Hive Metastore as background processes on this machine."""
+"""``freshet local``: a real Kafka, MariaDB, MySQL and Hive Metastore as background processes on this machine."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from freshet.local.mariadb import MariaDBServer
     from freshet.local.state import ServerRecord
 
-KAFKA_PORT, MARIADB_PORT, HIVE_PORT = 9092, 3306, 9083
+KAFKA_PORT, MARIADB_PORT, MYSQL_PORT, HIVE_PORT = 9092, 3306, 3307, 9083
 DATABASE, CATALOG_DATABASE = "shop", "catalog_truth"
-SERVERS = ("kafka", "mariadb", "hive")
+SERVERS = ("kafka", "mariadb", "mysql", "hive")
 USUAL = ("kafka", "mariadb")
 """The servers that are started if none is named."""
 
@@ -33,6 +33,15 @@ bootstrap = "{bootstrap}"
 MARIADB_SETTINGS = """\
 [keyspaces.shop.source]
 kind = "mariadb"
+host = "{host}"
+port = {port}
+user = "{user}"
+password = "{password}"
+databases = ["{database}"]
+"""
+MYSQL_SETTINGS = """\
+[keyspaces.mysql.source]
+kind = "mysql"
 host = "{host}"
 port = {port}
 user = "{user}"
@@ -74,7 +83,9 @@ app = typer.Typer(
 def up(
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[kafka] [mariadb] [hive]", help="The servers to start.", show_default="kafka mariadb"),
+        typer.Argument(
+            metavar="[kafka] [mariadb] [mysql] [hive]", help="The servers to start.", show_default="kafka mariadb"
+        ),
     ] = None,
     kafka_port: Annotated[
         int | None,
@@ -83,13 +94,16 @@ def up(
     mariadb_port: Annotated[
         int | None, typer.Option(help=f"MariaDB's (default: {MARIADB_PORT} if it is free, else any).", min=1, max=65535)
     ] = None,
+    mysql_port: Annotated[
+        int | None, typer.Option(help=f"MySQL's (default: {MYSQL_PORT} if it is free, else any).", min=1, max=65535)
+    ] = None,
     hive_port: Annotated[
         int | None,
         typer.Option(help=f"The metastore's (default: {HIVE_PORT} if it is free, else any).", min=1, max=65535),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Start Kafka, MariaDB or a Hive Metastore in the background and print their addresses.
+    """Start Kafka, MariaDB, MySQL or a Hive Metastore in the background and print their addresses.
 
     Servers that run already are left alone. The settings that it writes are for all that run.
     """
@@ -103,6 +117,7 @@ def up(
         starters = {
             "kafka": lambda: _start_kafka(home, kafka_port),
             "mariadb": lambda: _start_mariadb(home, mariadb_port),
+            "mysql": lambda: _start_mysql(home, mysql_port),
             "hive": lambda: _start_hive(home, hive_port),
         }
         missing = [name for name in SERVERS if name in wanted and name not in servers]
@@ -189,6 +204,17 @@ def _start_mariadb(home: Path, port: int | None) -> ServerRecord:
     return record_of("mariadb", server.pid, f"{server.host}:{server.port}", server.data_dir, server.log_file)
 
 
+def _start_mysql(home: Path, port: int | None) -> ServerRecord:
+    from freshet.local.mysql import MySQLServer
+    from freshet.local.state import record_of
+
+    chosen = _port(home / "mysql", port, MYSQL_PORT)
+    server: MySQLServer = MySQLServer(home / "mysql", port=chosen, detached=True).start()
+    with server.connect(autocommit=True) as connection, connection.cursor() as cursor:
+        cursor.execute(f"CREATE DATABASE IF NOT EXISTS {DATABASE}")
+    return record_of("mysql", server.pid, f"{server.host}:{server.port}", server.data_dir, server.log_file)
+
+
 def _start_hive(home: Path, port: int | None) -> ServerRecord:
     from freshet.local.hive.server import HiveServer
     from freshet.local.state import record_of
@@ -241,6 +267,9 @@ def _write_settings(home: Path, servers: dict[str, ServerRecord]) -> None:
         parts.append(MARIADB_SETTINGS.format(database=DATABASE, **account))
         if "hive" not in servers:
             parts.append(WORKLOAD_SETTINGS.format(catalog=CATALOG_DATABASE, **account))
+    if "mysql" in servers:
+        host, _, port = servers["mysql"].address.rpartition(":")
+        parts.append(MYSQL_SETTINGS.format(host=host, port=port, user=USER, password=PASSWORD, database=DATABASE))
     if "hive" in servers:
         parts.append(HIVE_SETTINGS.format(uri=f"thrift://{servers['hive'].address}"))
     text = "\n".join(parts).replace(f"{HEADER}\n", HEADER)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import time
 from collections.abc import Iterator
@@ -14,12 +15,12 @@ import typer
 
 from freshet.keyspaces import explain_unknown_keyspace
 from freshet.settings import load_settings
+from freshet.snapshots import Needed, base_stores, is_address, work_directory
 from freshet.spark import spark_settings
 
 if TYPE_CHECKING:
     from spark_jobs.output import RebuildReport
-    from spark_jobs.rebuild import Progress, RebuildRequest
-    from spark_jobs.session import SparkSettings
+    from spark_jobs.rebuild import Progress
 
 PLAIN_INTERVAL_S = 5.0
 
@@ -35,7 +36,11 @@ AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.
 def command(
     keyspace: Annotated[str, typer.Option(help="The keyspace to rebuild.")],
     to: Annotated[
-        Path, typer.Option(help="Directory for the stores: a new one, or a rebuild to go on with.", metavar="DIR")
+        str,
+        typer.Option(
+            help="Directory for the stores: a new one, or a rebuild to go on with. With ://, where a snapshot is made.",
+            metavar="DIR|URI",
+        ),
     ],
     bootstrap: Bootstrap = None,
     to_checkpoint: Annotated[
@@ -43,8 +48,11 @@ def command(
     ] = None,
     offsets: Annotated[str | None, typer.Option(help='Stop before these offsets, by partition: {"0": 17, …}.')] = None,
     base: Annotated[
-        Path | None,
-        typer.Option(help="Start from this checkpoint or rebuild instead of the topic's start.", metavar="DIR"),
+        str | None,
+        typer.Option(
+            help="Start from this checkpoint or rebuild, or the newest snapshot there, instead of the topic's start.",
+            metavar="DIR|URI",
+        ),
     ] = None,
     follow: Annotated[bool, typer.Option("--follow", help="Go on with what is new, until Ctrl-C or SIGTERM.")] = False,
     master: Master = "local[*]",
@@ -55,36 +63,40 @@ def command(
     """Fold a keyspace's topic anew with Spark, into stores beside the live ones (docs/operating/rebuild.md).
 
     A run that was stopped or killed is gone on with by the same command."""
+    from consumers.snapshots.places import Place
+    from consumers.snapshots.writing import write_snapshot
     from spark_jobs.output import find_stores
-    from spark_jobs.rebuild import RebuildRequest, checkpoint_begins, checkpoint_offsets
+    from spark_jobs.rebuild import RebuildRequest, checkpoint_begins, checkpoint_offsets, run_rebuild
 
     if sum(given is not None for given in (to_checkpoint, offsets)) > 1:
         raise typer.BadParameter("give --to-checkpoint or --offsets, not both")
     if follow and (to_checkpoint or offsets):
         raise typer.BadParameter("--follow has no end: it takes no --to-checkpoint or --offsets")
     settings = load_settings(flags={"kafka": {"bootstrap": bootstrap}})
+    if follow and is_address(to):
+        raise typer.BadParameter("--follow makes stores in a directory, no snapshot")
     kafka = settings.kafka.cluster
     ends = ends_from(keyspace, to_checkpoint, offsets, find_stores, checkpoint_offsets)
     begins = checkpoint_begins(find_stores(to_checkpoint, keyspace)) if to_checkpoint is not None else None
     spark = spark_settings(master, driver_memory, spark_log)
-    with explain_unknown_keyspace(settings, keyspace), shown_progress("rebuild", quiet=as_json) as progress:
-        report = run_rebuild(
-            RebuildRequest(keyspace, kafka, to, ends, base, begins=begins, follow=follow), spark, progress
-        )
+    place = Place(to) if is_address(to) else None
+    target = Path(to) if place is None else work_directory(settings, keyspace, to)
+    with explain_unknown_keyspace(settings, keyspace):
+        stores = base_stores(base, keyspace, kafka, target, Needed(ends, begins))
+        request = RebuildRequest(keyspace, kafka, target, ends, stores, begins=begins, follow=follow)
+        with shown_progress("rebuild", quiet=as_json) as progress:
+            report = run_rebuild(request, spark, progress)
+    told: dict[str, Any] = {"directory": to}
+    if place is not None:
+        snapshot = write_snapshot(place, find_stores(target, keyspace), made_from="rebuild")
+        shutil.rmtree(target)
+        told = {"place": place.uri, "snapshot": snapshot.name}
     if as_json:
-        typer.echo(json.dumps({"directory": str(to), **report.as_json()}))
+        typer.echo(json.dumps(told | report.as_json()))
     else:
-        typer.echo(summary_text(report, to))
-
-
-def run_rebuild(request: RebuildRequest, spark: SparkSettings, progress: Progress | None) -> RebuildReport:
-    """A rebuild in a Spark session of its own."""
-    from spark_jobs.rebuild import check_request, rebuild
-    from spark_jobs.session import spark_session
-
-    check_request(request)
-    with spark_session(f"freshet rebuild {request.keyspace}", spark) as session:
-        return rebuild(session, request, progress=progress)
+        typer.echo(summary_text(report, " ".join(told.values())))
+    if stores is not None and base is not None and is_address(base) and not follow:
+        shutil.rmtree(stores, ignore_errors=True)
 
 
 def ends_from(
@@ -99,7 +111,7 @@ def ends_from(
     return None if offsets is None else parse_offsets(offsets)
 
 
-def summary_text(report: RebuildReport, directory: Path) -> str:
+def summary_text(report: RebuildReport, where: str) -> str:
     """The outcome as text."""
     lines = [
         f"partition {each.partition}: {each.messages} messages, {each.rows} events to offset {each.offset}, "
@@ -108,7 +120,7 @@ def summary_text(report: RebuildReport, directory: Path) -> str:
         for each in report.partitions
     ]
     total = f"{report.rows} events in {report.seconds:.1f} s = {report.rows_per_s} events/s, {report.entries} entries"
-    return "\n".join([*lines, f"rebuilt {report.keyspace} into {directory}: {total}"])
+    return "\n".join([*lines, f"rebuilt {report.keyspace} into {where}: {total}"])
 
 
 @contextmanager

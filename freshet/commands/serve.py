@@ -91,6 +91,7 @@ def _front(settings: Settings, reader: LocationsReader) -> Front:
             wait_ms_max=settings.serve.max_wait_ms_limit, wait_ms_default=settings.serve.default_wait_ms
         ),
         stale_if_down=settings.serve.serve_stale_if_down,
+        kafka=settings.kafka.cluster,
     )
 
 
@@ -114,8 +115,9 @@ def space_of(settings: Settings, name: str, chosen: KeyspaceSettings) -> RowSpac
     from stream.sources.mariadb.connection import ConnectionSettings
     from stream.wire.keys import Layout
 
-    source, shard = chosen.source, settings.shard_of(name)
+    source = chosen.source
     if chosen.kind == "catalog":
+        shard = settings.shard_of(name)
         tables: TableSource | None = None
         if isinstance(source, WorkloadSourceSettings):
             from lab.workload.tables import WorkloadTables
@@ -130,8 +132,14 @@ def space_of(settings: Settings, name: str, chosen: KeyspaceSettings) -> RowSpac
         return TableSpace(name, Layout(chosen.partitions), tables)
     if not isinstance(source, MariaDBSourceSettings):
         return RowSpace(name, Layout(chosen.partitions), indexes=chosen.row_indexes)
-    server = server_of(source)
     database = source.databases[0] if len(source.databases) == 1 else ""
-    rows = MariaDBRows(server, shard, table_filter(source))
-    layout, learns = Layout(chosen.partitions), chosen.learns_indexes
-    return RowSpace(name, layout, database, rows, indexes=chosen.row_indexes, learns_indexes=learns)
+    own = {each: settings.source_of(name, each) for each in settings.shards_of(name)}
+    rows = [
+        MariaDBRows(server_of(each), shard, table_filter(each))
+        for shard, each in own.items()
+        if isinstance(each, MariaDBSourceSettings)
+    ]
+    layout, learns, known = Layout(chosen.partitions), chosen.learns_indexes, settings.shard_map(name)
+    return RowSpace(
+        name, layout, database, rows[0], sources=rows, map=known, indexes=chosen.row_indexes, learns_indexes=learns
+    )

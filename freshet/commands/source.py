@@ -5,17 +5,18 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import structlog
 import typer
 
 from freshet import DISTRIBUTION
+from freshet.sections.shards import names_of
 from freshet.settings import PASSWORD_VARIABLE, MariaDBSourceSettings, Settings, load_settings
 from freshet.settings_errors import SettingsError, unknown_keyspace
 
@@ -38,80 +39,109 @@ def _group() -> None:
     """Publish the changes of a source of truth into Kafka."""
 
 
-@app.command()
-def mariadb(
-    keyspace: Annotated[str, typer.Option(help="Keyspace to publish into, as in the settings file.")],
-    host: Annotated[str | None, typer.Option(help="MariaDB's host.")] = None,
-    port: Annotated[int | None, typer.Option(help="MariaDB's port.", min=1, max=65535)] = None,
-    user: Annotated[str | None, typer.Option(help="MariaDB user.")] = None,
-    password_file: Annotated[
-        Path | None, typer.Option(help=f"File that holds the password (or set {PASSWORD_VARIABLE}).")
-    ] = None,
-    password: Annotated[str | None, typer.Option(envvar=PASSWORD_VARIABLE, hidden=True)] = None,
-    databases: Annotated[list[str] | None, typer.Option("--database", help="Database to publish; repeatable.")] = None,
-    tables: Annotated[list[str] | None, typer.Option(help="Pattern of db.table to publish; repeatable.")] = None,
-    exclude: Annotated[list[str] | None, typer.Option(help="Pattern of db.table to leave out; repeatable.")] = None,
-    backfill: Annotated[
-        list[str] | None, typer.Option(help="Pattern of db.table to publish from the beginning; repeatable.")
-    ] = None,
-    server_id: Annotated[
-        int | None, typer.Option(help="Replica id, unique among the server's replicas.", min=1)
-    ] = None,
-    partitions: Annotated[int | None, typer.Option(help="Partitions of a new topic.", min=1, max=1024)] = None,
-    bootstrap: Annotated[str | None, typer.Option(help="Kafka's address, host:port.")] = None,
-    new_epoch: Annotated[
-        bool, typer.Option("--new-epoch", help="Void what was published and start at the server's current position.")
-    ] = False,
-) -> None:
-    """Publish a MariaDB server's binlog as one shard, exactly once, from where it stopped.
+MARIADB_HELP = """Publish a MariaDB server's binlog as one shard, exactly once, from where it stopped.
 
-    The user needs REPLICATION SLAVE, BINLOG MONITOR (REPLICATION CLIENT) and SELECT; the server log_bin,
-    binlog_format=ROW, binlog_row_image=FULL and binlog_row_metadata=FULL.
+The user needs REPLICATION SLAVE, BINLOG MONITOR (REPLICATION CLIENT) and SELECT; the server log_bin,
+binlog_format=ROW, binlog_row_image=FULL and binlog_row_metadata=FULL.
+"""
+MYSQL_HELP = """Publish a MySQL server's binlog as one shard, exactly once, from where it stopped.
+
+The user needs REPLICATION SLAVE, REPLICATION CLIENT and SELECT; the server gtid_mode=ON, enforce_gtid_consistency=ON,
+binlog_row_image=FULL and binlog_row_metadata=FULL.
+"""
+
+
+def _binlog_command(kind: Literal["mariadb", "mysql"]) -> Callable[..., None]:
+    """The command that publishes the binlog of a server of this kind."""
+
+    def run(
+        keyspace: Annotated[str, typer.Option(help="Keyspace to publish into, as in the settings file.")],
+        shard: Annotated[
+            str, typer.Option(help="Which shard of a keyspace with several, by its range or name: --shard=-80.")
+        ] = "",
+        host: Annotated[str | None, typer.Option(help="The server's host.")] = None,
+        port: Annotated[int | None, typer.Option(help="The server's port.", min=1, max=65535)] = None,
+        user: Annotated[str | None, typer.Option(help="User to log in as.")] = None,
+        password_file: Annotated[
+            Path | None, typer.Option(help=f"File that holds the password (or set {PASSWORD_VARIABLE}).")
+        ] = None,
+        password: Annotated[str | None, typer.Option(envvar=PASSWORD_VARIABLE, hidden=True)] = None,
+        databases: Annotated[
+            list[str] | None, typer.Option("--database", help="Database to publish; repeatable.")
+        ] = None,
+        tables: Annotated[list[str] | None, typer.Option(help="Pattern of db.table to publish; repeatable.")] = None,
+        exclude: Annotated[list[str] | None, typer.Option(help="Pattern of db.table to leave out; repeatable.")] = None,
+        backfill: Annotated[
+            list[str] | None, typer.Option(help="Pattern of db.table to publish from the beginning; repeatable.")
+        ] = None,
+        server_id: Annotated[
+            int | None, typer.Option(help="Replica id, unique among the server's replicas.", min=1)
+        ] = None,
+        partitions: Annotated[int | None, typer.Option(help="Partitions of a new topic.", min=1, max=1024)] = None,
+        bootstrap: Annotated[str | None, typer.Option(help="Kafka's address, host:port.")] = None,
+        new_epoch: Annotated[
+            bool,
+            typer.Option("--new-epoch", help="Void what was published and start at the server's current position."),
+        ] = False,
+    ) -> None:
+        from stream.kafka.requests import RequestsReader
+        from stream.sources.mariadb.source import MariaDBSource
+
+        check_keyspace(keyspace, kind, named=bool(databases))
+        if password_file is not None:
+            password = read_password(password_file)
+        server = {"host": host, "port": port, "user": user, "password": password, "server_id": server_id}
+        chosen = {"kind": kind, "databases": databases, "include": tables, "exclude": exclude, "backfill": backfill}
+        own_range = _range_of(keyspace, shard)
+        keyspace_flags: dict[str, Any] = {"partitions": partitions, "source": chosen if own_range else chosen | server}
+        if own_range:
+            keyspace_flags["shards"] = {own_range: server}
+        settings = load_settings(flags={"kafka": {"bootstrap": bootstrap}, "keyspaces": {keyspace: keyspace_flags}})
+        name = settings.shard_of(keyspace, shard)
+        stopping = threading.Event()
+        make = publishers(settings, keyspace, stopping, new_epoch=new_epoch, shard=name)
+        source = MariaDBSource(
+            _options(settings, keyspace, new_epoch, name),
+            make,
+            ready(keyspace),
+            lambda: RequestsReader(settings.kafka.cluster, keyspace, name),
+        )
+
+        def stop() -> None:
+            stopping.set()
+            source.stop()
+
+        with (
+            monitored(settings, keyspace, source.status, name),
+            stopping_on_signals(stop),
+            with_recovery_hint(f"freshet source {kind} --keyspace {keyspace}{f' --shard={shard}' if shard else ''}"),
+        ):
+            source.run()
+        log.info("stopped", keyspace=keyspace, shard=name, transactions=source.status.transactions)
+
+    return run
+
+
+app.command("mariadb", help=MARIADB_HELP)(_binlog_command("mariadb"))
+app.command("mysql", help=MYSQL_HELP)(_binlog_command("mysql"))
+
+
+def _range_of(keyspace: str, shard: str) -> str:
+    """The range, as the settings write it, of the shard that is meant; "" if shards have no ranges.
+
+    Raises `SettingsError` ``which_shard``.
     """
-    from stream.kafka.requests import RequestsReader
-    from stream.sources.mariadb.source import MariaDBSource
-
-    check_keyspace(keyspace, "mariadb", named=bool(databases))
-    if password_file is not None:
-        password = read_password(password_file)
-    source_flags = {
-        "kind": "mariadb",
-        "host": host,
-        "port": port,
-        "user": user,
-        "password": password,
-        "databases": databases,
-        "include": tables,
-        "exclude": exclude,
-        "server_id": server_id,
-        "backfill": backfill,
-    }
-    keyspace_flags: dict[str, Any] = {"partitions": partitions, "source": source_flags}
-    settings = load_settings(flags={"kafka": {"bootstrap": bootstrap}, "keyspaces": {keyspace: keyspace_flags}})
-    stopping = threading.Event()
-    make = publishers(settings, keyspace, stopping, new_epoch=new_epoch)
-    source = MariaDBSource(
-        _options(settings, keyspace, new_epoch),
-        make,
-        ready(keyspace),
-        lambda: RequestsReader(settings.kafka.cluster, keyspace, settings.shard_of(keyspace)),
-    )
-
-    def stop() -> None:
-        stopping.set()
-        source.stop()
-
-    with (
-        monitored(settings, keyspace, source.status),
-        stopping_on_signals(stop),
-        with_recovery_hint(f"freshet source mariadb --keyspace {keyspace}"),
-    ):
-        source.run()
-    log.info("stopped", keyspace=keyspace, transactions=source.status.transactions)
+    try:
+        settings = load_settings()
+    except SettingsError:
+        return ""  # loading them with the flags raises what is left
+    chosen = settings.keyspaces.get(keyspace)
+    ranges = chosen.ranges if chosen is not None else {}
+    return names_of(keyspace, ranges)[settings.shard_of(keyspace, shard)] if ranges else ""
 
 
 @contextlib.contextmanager
-def monitored(settings: Settings, keyspace: str, status: SourceStatus) -> Iterator[None]:
+def monitored(settings: Settings, keyspace: str, status: SourceStatus, shard: str) -> Iterator[None]:
     """Metrics and health of this process at ``source.metrics_port``, if one is set. Raises `SettingsError`."""
     from prometheus_client import CollectorRegistry
 
@@ -123,7 +153,7 @@ def monitored(settings: Settings, keyspace: str, status: SourceStatus) -> Iterat
         yield
         return
     registry = CollectorRegistry()
-    registry.register(SourceCollector(keyspace, settings.shard_of(keyspace), status))
+    registry.register(SourceCollector(keyspace, shard, status))
     try:
         server = serve_monitoring(
             (at.metrics_host, at.metrics_port), registry, lambda: status.not_ready, version=version(DISTRIBUTION)
@@ -151,7 +181,9 @@ def check_keyspace(keyspace: str, kind: str, *, named: bool) -> None:
     except SettingsError:
         return  # flags may complete the settings; loading them with the flags raises what is left
     found = known.get(keyspace)
-    if found is None and not named and (known or kind == "mariadb"):  # a workload source has a default database
+    if (
+        found is None and not named and (known or kind in ("mariadb", "mysql"))
+    ):  # a workload source has a default database
         raise unknown_keyspace(keyspace, known, hint="name a database with --database")
     if found is not None and found.source is not None and found.source.kind != kind:
         raise SettingsError(
@@ -170,12 +202,12 @@ def read_password(file: Path) -> str:
         ) from None
 
 
-def table_filter(source: MariaDBSourceSettings) -> TableFilter:
-    """The tables that a source publishes, and that a front may read through."""
+def table_filter(source: MariaDBSourceSettings, key_range: str = "") -> TableFilter:
+    """The tables that a source publishes, and that a front may read through. ``key_range``: of the source's shard."""
     from stream.sources.mariadb.schema import TableFilter
 
     prefixes = tuple(sorted(source.key_prefix_columns.items()))
-    return TableFilter(tuple(source.databases), tuple(source.include), tuple(source.exclude), prefixes)
+    return TableFilter(tuple(source.databases), tuple(source.include), tuple(source.exclude), prefixes, key_range)
 
 
 def server_of(source: MariaDBSourceSettings) -> ConnectionSettings:
@@ -189,22 +221,25 @@ def server_of(source: MariaDBSourceSettings) -> ConnectionSettings:
         source.password.get_secret_value(),
         ssl_ca=source.ssl_ca or None,
         ssl_verify_host=source.ssl_verify_host,
+        product="MySQL" if source.kind == "mysql" else "MariaDB",
     )
 
 
-def _options(settings: Settings, keyspace: str, new_epoch: bool) -> Any:
+def _options(settings: Settings, keyspace: str, new_epoch: bool, shard: str) -> Any:
     from stream.sources.mariadb.backfill.run import BackfillOptions
     from stream.sources.mariadb.schema import TableFilter
     from stream.sources.mariadb.source import SourceOptions
 
-    found = settings.keyspace(keyspace).source
+    found, known = settings.source_of(keyspace, shard), settings.shard_map(keyspace)
     if not isinstance(found, MariaDBSourceSettings):
-        raise SettingsError(f"keyspace {keyspace} has no MariaDB source", hint="name a database with --database")
+        raise SettingsError(
+            f"keyspace {keyspace} has no MariaDB or MySQL source", hint="name a database with --database"
+        )
     hot = tuple(settings.keyspace(keyspace).hot)
     return SourceOptions(
         settings=server_of(found),
-        shard=settings.shard_of(keyspace),
-        tables=table_filter(found),
+        shard=shard,
+        tables=table_filter(found, str(known.range_of(shard)) if known is not None else ""),
         server_id=found.server_id,
         new_epoch=new_epoch,
         backfill=BackfillOptions(
@@ -216,8 +251,10 @@ def _options(settings: Settings, keyspace: str, new_epoch: bool) -> Any:
     )
 
 
-def publishers(settings: Settings, keyspace: str, stopping: threading.Event, *, new_epoch: bool = False) -> Any:
-    """A function that makes this shard's publisher, and the topic if it isn't there yet.
+def publishers(
+    settings: Settings, keyspace: str, stopping: threading.Event, *, new_epoch: bool = False, shard: str = ""
+) -> Any:
+    """A function that makes a shard's publisher, and the topic if it isn't there yet. ``shard`` "": the only one.
 
     Once ``stopping`` is set, waits for Kafka end soon.
     """
@@ -244,7 +281,7 @@ def publishers(settings: Settings, keyspace: str, stopping: threading.Event, *, 
         return Publisher(
             cluster,
             keyspace,
-            settings.shard_of(keyspace),
+            settings.shard_of(keyspace, shard),
             layout,
             batch_interval_s=batching.batch_interval_ms / 1000,
             limits=BatchLimits(
@@ -254,7 +291,9 @@ def publishers(settings: Settings, keyspace: str, stopping: threading.Event, *, 
             ),
             stopping=stopping,
             new_epoch=new_epoch,
-            topology=DeclaredTopology(tuple(chosen.shards), chosen.succeeds),
+            topology=DeclaredTopology(
+                () if chosen.ranges else tuple(chosen.shards), chosen.succeeds, settings.shard_map(keyspace)
+            ),
             declare_every_s=batching.declare_every_s,
         )
 

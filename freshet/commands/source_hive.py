@@ -62,7 +62,7 @@ def hive(
         source.stop()
 
     with (
-        source_command.monitored(settings, keyspace, source.status),
+        source_command.monitored(settings, keyspace, source.status, settings.shard_of(keyspace)),
         source_command.stopping_on_signals(stop),
         source_command.with_recovery_hint(f"freshet source hive --keyspace {keyspace}"),
     ):

@@ -17,6 +17,7 @@ from .errors import (
     Unreachable,
     WriteNotTracked,
 )
+from .streaming import StreamChange, StreamColumn, StreamEnded, StreamEvent
 from .tracked import TrackedConnection
 from .transactions import AsyncCatalogTransaction, CatalogTransaction
 
@@ -38,6 +39,10 @@ __all__ = [
     "Row",
     "ServerError",
     "Session",
+    "StreamChange",
+    "StreamColumn",
+    "StreamEnded",
+    "StreamEvent",
     "Table",
     "TokenError",
     "TooManyRequests",

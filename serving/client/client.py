@@ -23,11 +23,13 @@ from typing import TYPE_CHECKING, Any, Self
 from . import wire
 from ._tokens import Vector
 from .answers import Page, Row
-from .errors import Unreachable
+from .errors import ClientError, Unreachable
 from .retries import RETRIES, Retries
 from .running import awaiting, blocking
 from .session import Plan, SessionState
+from .streaming import READ_TIMEOUT_S, Following, Lines, StreamEvent, stream_request
 from .tracked import TrackedConnection
+from .tracked_mysql import MysqlTrackedConnection, is_mysql
 from .transactions import AsyncCatalogTransaction, CatalogTransaction
 from .wire import Answer, HttpRequest, HttpResponse
 
@@ -80,6 +82,39 @@ class FreshetClient:
     def get_row(self, keyspace: str, table: str, *pk: object) -> Row:
         """One row without a demand, so its ``freshness`` is ``eventual``. Raises `ClientError`."""
         return wire.read_row(*self.send(wire.row_request(keyspace, table, pk, {})))
+
+    def stream(
+        self, keyspace: str, begin: str | int = "now", *, give_up_s: float | None = 60.0, **chosen: Any
+    ) -> Iterator[StreamEvent]:
+        """A keyspace's changes from ``begin`` on: ``now``, seconds, a token or a checkpoint. It has no end of its own.
+
+        ``chosen``: as in `serving.client.streaming.stream_request`. Where the connection or the front ends, it goes on
+        by itself from the last checkpoint, and gives up after ``give_up_s`` without an answer. Raises `ClientError`.
+        """
+        following = Following(stream_request(keyspace, begin, **chosen), give_up_s)
+        while True:
+            ended: ClientError | None = None
+            try:
+                for event in self._events(following.request):
+                    following.heard(event)
+                    yield event
+            except ClientError as error:
+                ended = error
+            self._sleep(following.pause_after(ended))
+
+    def _events(self, request: HttpRequest) -> Iterator[StreamEvent]:
+        import httpx2
+
+        timeout = httpx2.Timeout(self._timeout, read=READ_TIMEOUT_S)
+        try:
+            with self._http.stream(**_arguments(request), timeout=timeout) as response:
+                if response.status_code != httpx2.codes.OK:
+                    raise wire.error_of(response.status_code, response.read())
+                lines = Lines()
+                for piece in response.iter_bytes():
+                    yield from lines.events(piece)
+        except httpx2.HTTPError as error:
+            raise _unreachable(self._http.base_url, error) from error
 
     def send(self, request: HttpRequest) -> HttpResponse:
         """The status and body of the response. Raises `Unreachable`."""
@@ -147,12 +182,17 @@ class Session(SessionState):
             yield page
 
     def wrap(self, connection: Any, shard: str) -> TrackedConnection:
-        """A PyMySQL ``connection`` whose commits this session's reads will see. ``shard``: e.g. ``shop/0``."""
+        """A PyMySQL ``connection`` whose commits this session's reads will see. ``shard``: e.g. ``shop/0``.
+
+        To MySQL connect with ``client_flag=pymysql.constants.CLIENT.SESSION_TRACK``: then only this session's own
+        commits are waited for, else all that the server has committed by then.
+        """
+        flavor, kind = ("MySQL56", MysqlTrackedConnection) if is_mysql(connection) else ("MariaDB", TrackedConnection)
 
         def observe(gtid: str) -> None:
-            self.observe(shard, f"MariaDB/{gtid}")
+            self.observe(shard, f"{flavor}/{gtid}")
 
-        tracked = TrackedConnection(connection, observe, self._watch)
+        tracked = kind(connection, observe, self._watch)
         self._watch(tracked)
         return tracked
 
@@ -204,6 +244,36 @@ class AsyncClient:
         """One row without a demand, so its ``freshness`` is ``eventual``. Raises `ClientError`."""
         return wire.read_row(*await self.send(wire.row_request(keyspace, table, pk, {})))
 
+    async def stream(
+        self, keyspace: str, begin: str | int = "now", *, give_up_s: float | None = 60.0, **chosen: Any
+    ) -> AsyncIterator[StreamEvent]:
+        """As `FreshetClient.stream`."""
+        following = Following(stream_request(keyspace, begin, **chosen), give_up_s)
+        while True:
+            ended: ClientError | None = None
+            try:
+                async for event in self._events(following.request):
+                    following.heard(event)
+                    yield event
+            except ClientError as error:
+                ended = error
+            await self._sleep(following.pause_after(ended))
+
+    async def _events(self, request: HttpRequest) -> AsyncIterator[StreamEvent]:
+        import httpx2
+
+        timeout = httpx2.Timeout(self._timeout, read=READ_TIMEOUT_S)
+        try:
+            async with self._http.stream(**_arguments(request), timeout=timeout) as response:
+                if response.status_code != httpx2.codes.OK:
+                    raise wire.error_of(response.status_code, await response.aread())
+                lines = Lines()
+                async for piece in response.aiter_bytes():
+                    for event in lines.events(piece):
+                        yield event
+        except httpx2.HTTPError as error:
+            raise _unreachable(self._http.base_url, error) from error
+
     async def send(self, request: HttpRequest) -> HttpResponse:
         """The status and body of the response. Raises `Unreachable`."""
         import httpx2
@@ -223,7 +293,8 @@ class AsyncClient:
 class AsyncSession(SessionState):
     """`Session` for asyncio. Safe to share between tasks.
 
-    It cannot wrap a connection: after a commit run ``SELECT @@last_gtid`` on yours and pass the result to `observe`.
+    It cannot wrap a connection: after a commit run ``SELECT @@last_gtid`` on yours (MySQL:
+    ``SELECT @@GLOBAL.gtid_executed``) and pass the result to `observe`.
     """
 
     def __init__(

@@ -145,25 +145,31 @@ class TrackedConnection:
 
     def _is_observed(self) -> bool:
         """Asks for the last commit's GTID. False if the connection broke (also if it was opened again), or is busy."""
+        found = self._asked("SELECT @@last_gtid")
+        if found is None:
+            return False
+        text = found[0].decode() if isinstance(found[0], bytes) else str(found[0] or "")
+        if text:
+            self._observe(text)
+        return True
+
+    def _asked(self, sql: str) -> Any:
+        """The first row of a query of tracking's own; None as `_is_observed` is False."""
         import pymysql  # not a dependency of the client: an application that wraps a connection has it
 
         result = self._inner._result
         is_same = self._inner.open and self._inner._sock is self._session
         if not is_same or (result is not None and (result.has_next or result.unbuffered_active)):
-            return False
+            return None
         try:
             with self._inner.cursor(pymysql.cursors.Cursor) as cursor:
-                cursor.execute("SELECT @@last_gtid")
-                found = cursor.fetchone()[0]
+                cursor.execute(sql)
+                return cursor.fetchone()
         except pymysql.err.Error:
-            return False
+            return None
         finally:
             # The caller's cursor has yet to read its own result.
             self._inner._result = result
-        text = found.decode() if isinstance(found, bytes) else str(found or "")
-        if text:
-            self._observe(text)
-        return True
 
     def require_settled(self) -> None:
         """Raises `WriteNotTracked` if the GTID of a commit that has ended is unknown. Any thread may call it."""

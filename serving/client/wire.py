@@ -31,6 +31,7 @@ _BY_STATUS: Mapping[int, type[ClientError]] = {
     404: NotFoundError,
     405: BadRequest,
     409: Conflict,
+    410: Conflict,
     413: BadRequest,
     414: BadRequest,
     429: TooManyRequests,
@@ -189,7 +190,7 @@ def _element(body: bytes) -> Row | ClientError:
     if "served_from" in found:
         return _decode(_row, body)
     status = found.get("status")
-    return _error_of(status if isinstance(status, int) else STATUS_OF_CODE.get(str(found.get("code")), 500), body)
+    return error_of(status if isinstance(status, int) else STATUS_OF_CODE.get(str(found.get("code")), 500), body)
 
 
 def _is_answer(status: int, body: bytes) -> bool:
@@ -214,10 +215,11 @@ def _decode(decoder: msgspec.json.Decoder[Answer], body: bytes) -> Answer:
 
 
 def _fail(status: int, body: bytes) -> NoReturn:
-    raise _error_of(status, body)
+    raise error_of(status, body)
 
 
-def _error_of(status: int, body: bytes) -> ClientError:
+def error_of(status: int, body: bytes) -> ClientError:
+    """The error that a response is."""
     try:
         problem = _problem.decode(body)
     except (ValueError, RecursionError):

@@ -19,6 +19,8 @@ from serving.reads.readiness import Readiness
 from serving.reads.rows import RowReads
 from serving.reads.spaces import RowSpace, TableSpace
 from serving.reads.tables import TableReads
+from serving.streams.reading import Streams
+from stream.kafka.connection import KafkaCluster
 
 Closer = Callable[[], Awaitable[None]]
 
@@ -36,10 +38,13 @@ class Front:
     locations: Locations
     readiness: Readiness
     metrics: FrontMetrics
+    descriptions: Descriptions
     limits: RequestLimits
     bearer_token: str | None
     closers: Sequence[Closer]
     """Awaited in order when the front stops."""
+    streams: Streams | None = None
+    """None: there is no Kafka to read them from."""
     clock: Callable[[], float] = time.time
     """Seconds since 1970. ``max_staleness_ms`` compares it with the clocks of sources."""
 
@@ -71,17 +76,20 @@ def make_front(
     bearer_token: str | None = None,
     limits: RequestLimits | None = None,
     stale_if_down: bool = False,
+    kafka: KafkaCluster | None = None,
 ) -> Front:
     """A front over ``spaces``. ``locate``, ``fixed``: as in `Owners`. ``bearer_token``: None lets every request in.
 
-    ``stale_if_down``: as in `TableReads` and `ObjectReads`.
+    ``stale_if_down``: as in `TableReads` and `ObjectReads`. ``kafka``: for change streams.
     """
     metrics = FrontMetrics()
     owners = Owners(locate, metrics, fixed=fixed, token=owner_token)
     fills = Fills(owners, metrics)
     by_name = {space.name: space for space in spaces}
     descriptions = Descriptions(owners)
-    sources = [space.source.close for space in spaces if space.source is not None]
+    streams = Streams(kafka, metrics) if kafka is not None else None
+    catalogs = [space.source.close for space in spaces if isinstance(space, TableSpace) and space.source is not None]
+    rows = [source.close for space in spaces if isinstance(space, RowSpace) for source in space.all_sources]
     return Front(
         row_spaces={name: space for name, space in by_name.items() if isinstance(space, RowSpace)},
         table_spaces={name: space for name, space in by_name.items() if isinstance(space, TableSpace)},
@@ -92,7 +100,9 @@ def make_front(
         locations=Locations(owners, by_name),
         readiness=Readiness(owners, by_name),
         metrics=metrics,
+        descriptions=descriptions,
         limits=limits or RequestLimits(),
         bearer_token=bearer_token,
-        closers=(fills.close, owners.close, *sources),
+        streams=streams,
+        closers=(*([streams.close] if streams is not None else []), fills.close, owners.close, *catalogs, *rows),
     )

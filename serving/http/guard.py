@@ -24,6 +24,10 @@ OPEN_PATHS = frozenset({"/healthz", "/readyz"})
 """Answered without a bearer token and beyond the in-flight limit: they reveal no data and must answer under load."""
 
 
+STREAM_PATH = "/v1/stream"
+"""Streams have a limit of their own, and no time in which they are answered."""
+
+
 class OpenListenRefused(FreshetError):
     """A listen address that is not loopback, without a bearer token; code ``refuse_open_listen``."""
 
@@ -68,13 +72,16 @@ class Guard:
             self._metrics.refused(refusal.code)
             await send_problem(send, refusal)
             return
-        self._in_flight += guarded
+        is_stream = scope["path"] == STREAM_PATH
+        in_flight = guarded and not is_stream
+        self._in_flight += in_flight
         started = perf_counter()
         try:
             await self._run(scope, receive, send, is_counted=guarded)
         finally:
-            self._in_flight -= guarded
-            self._metrics.finished(perf_counter() - started)
+            self._in_flight -= in_flight
+            if not is_stream:
+                self._metrics.finished(perf_counter() - started)
 
     def _refusal(self, scope: Scope) -> ReadError | None:
         if self._expected is not None and not _carries(scope, self._expected):

@@ -93,7 +93,9 @@ def _parameters(route: Route[Any, Any]) -> list[JsonObject]:
 
 def _responses(route: Route[Any, Any], schema_of: dict[Any, JsonObject]) -> JsonObject:
     text: JsonObject = {"text/plain": {"schema": {"type": "string"}}}
-    content = text if route.answer is None else _json(schema_of[route.answer])
+    content = (
+        text if route.answer is None else {each: {"schema": schema_of[route.answer]} for each in route.content_types}
+    )
     found: JsonObject = {"200": {"description": route.returns, "content": content}}
     if route.takes_token:
         found["200"]["headers"] = _headers(_ANSWER_HEADERS)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from itertools import chain, zip_longest
 from typing import Any, Generic, TypeVar, get_args, get_type_hints
@@ -22,6 +22,7 @@ from serving.http.front import Front
 from serving.http.guard import read_body
 from serving.http.limits import QUERY_FIELDS_MAX
 from serving.http.responses import Response, send_response, unless_held
+from serving.http.streaming.sending import Streaming
 
 P = TypeVar("P")
 B = TypeVar("B")
@@ -39,16 +40,19 @@ class Route(Generic[P, B]):
     ``path``: a segment ``{name}`` is decoded, ``{name:raw}`` stays percent-encoded. ``parameters``: a Struct with a
     field for each name in the path and each query parameter; None: the query string is ignored. Those that it doesn't
     name go into its field ``columns``, if it has one, and ``where.NAME`` as NAME. ``body``: a Struct, or None.
-    ``answer``: a Struct, or None for plain text. ``errors``: the handler's codes, in addition to those of every route
+    ``answer``: a Struct, or None for plain text; ``content_types`` of it. ``headers``: parameter → the header that
+    stands for it where it is not given. ``errors``: the handler's codes, in addition to those of every route
     and those that follow from ``parameters`` and ``body``.
     """
 
     method: str
     path: str
-    handler: Callable[[Front, P, B], Awaitable[Response]]
+    handler: Callable[[Front, P, B], Awaitable[Response | Streaming]]
     parameters: type[P] | None = None
     body: type[B] | None = None
     answer: type[msgspec.Struct] | None = None
+    content_types: tuple[str, ...] = ("application/json",)
+    headers: Mapping[str, bytes] = field(default_factory=dict)
     errors: tuple[str, ...] = ()
     name: str
     tag: str
@@ -88,13 +92,16 @@ class Route(Generic[P, B]):
         fields = self.parameters.__struct_fields__ if self.parameters is not None else ()  # type: ignore[attr-defined]
         return self.token_in_body or "token" in fields
 
-    async def run(self, front: Front, path: dict[str, str], scope: Scope, receive: Receive) -> Response:
+    async def run(self, front: Front, path: dict[str, str], scope: Scope, receive: Receive) -> Response | Streaming:
         """Answers one request. ``path``: the names in the path → their segments as sent. Raises `ReadError`."""
         parameters: Any = None
         if self.parameters is not None:
             for name in self._decoded:
                 path[name] = path_text(path[name], name)
             parameters = parameters_of(self.parameters, path, scope["query_string"])
+            for name, header in self.headers.items():
+                if not getattr(parameters, name) and (value := header_of(scope, header)):
+                    setattr(parameters, name, value)
         body: Any = None
         if self.body is not None:
             body = body_of(self.body, await read_body(scope, receive, front.limits.body_bytes_max))
@@ -134,6 +141,9 @@ class Resource(BaseRoute):
             refusal.allow = allowed
             raise refusal
         response = await route.run(self._front, scope["path_params"], scope, receive)
+        if isinstance(response, Streaming):
+            await response.send(receive, send, head_only=method == "HEAD")
+            return
         if response.etag and (held := header_of(scope, b"if-none-match")):
             response = unless_held(response, held)
         await send_response(send, response)
@@ -219,7 +229,7 @@ def _fields_of(kind: type) -> tuple[tuple[str, ...], tuple[str, ...], bool]:
 
 def _take_columns(kind: type[Any], found: dict[str, str]) -> dict[str, str]:
     """Takes the parameters out of ``found`` that are columns of a table. Raises `ReadError` ``bad_parameter``."""
-    fixed = {each.name for each in msgspec.structs.fields(kind)} - {"columns"}
+    fixed = {each.encode_name for each in msgspec.structs.fields(kind)} - {"columns"}
     columns: dict[str, str] = {}
     for name in found.keys() - fixed:
         column = name.removeprefix("where.")
@@ -238,7 +248,7 @@ def _integer(name: str, text: str) -> str:
 
 
 def _refusal(kind: type[Any], path: Mapping[str, str], found: Mapping[str, str], why: str) -> ReadError:
-    names = {each.name for each in msgspec.structs.fields(kind)}
+    names = {each.encode_name for each in msgspec.structs.fields(kind)}
     for name in found:
         if name not in names:
             hint = f"known: {', '.join(sorted(names - set(path)))}"

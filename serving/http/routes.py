@@ -50,6 +50,7 @@ from serving.http.query import (
 )
 from serving.http.responses import Response, answer_response, read_response
 from serving.http.route import Route
+from serving.http.streaming.routes import STREAMING
 from serving.reads.demands import RequestedRow, RequestedTable
 from serving.reads.objects import RequestedObjects
 
@@ -389,6 +390,7 @@ ROUTES: tuple[Route[Any, Any], ...] = (
         text="Functions have no list: `token` decides. Hive logs no event when a function is altered.",
         returns="The function.",
     ),
+    *STREAMING,
     Route(
         method="GET",
         path="/v1/locations/{keyspace}/{partition}",

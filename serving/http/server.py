@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 
 import structlog
@@ -24,6 +24,11 @@ _log = structlog.get_logger(__name__)
 class FrontServer(uvicorn.Server):
     """uvicorn that logs when it is ready and where, and that stops in order on a signal."""
 
+    def __init__(self, config: uvicorn.Config, before_shutdown: Callable[[], None] = lambda: None) -> None:
+        """``before_shutdown`` is called when it begins to stop."""
+        super().__init__(config)
+        self.before_shutdown = before_shutdown
+
     @property
     def address(self) -> tuple[str, int]:
         """The host and port it listens on; only after `startup`."""
@@ -36,6 +41,11 @@ class FrontServer(uvicorn.Server):
         if self.started:
             host, port = self.address
             _log.info("ready", role="serve", host=host, port=port)
+
+    async def shutdown(self, sockets: list[object] | None = None) -> None:  # type: ignore[override]
+        """Ends the streams, which would go on until the timeout, and then stops as uvicorn does."""
+        self.before_shutdown()
+        await super().shutdown(sockets=sockets)  # type: ignore[arg-type]
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
         """Stops in order. A second signal changes nothing.
@@ -77,4 +87,5 @@ def make_server(front: Front, host: str, port: int) -> FrontServer:
         lifespan="on",
         timeout_graceful_shutdown=STOP_TIMEOUT_S,
     )
-    return FrontServer(config)
+    streams = front.streams
+    return FrontServer(config, streams.stopping.set if streams is not None else lambda: None)

@@ -112,7 +112,7 @@ class Descriptions:
             if space.source is None:
                 raise
         if space.source is not None and (described is None or from_source):
-            return Described(asked_at, await space.source.describe(name), True)
+            return Described(asked_at, await space.describe(name), True)
         return Described(asked_at, described, from_source)
 
     async def _ask_owners(self, space: RowSpace, name: str) -> RowTable | None:

@@ -20,7 +20,7 @@ from serving.reads.owners import OtherPartition, OwnerAway, Owners
 from serving.reads.proof import Proof, Reached, ReadBetween, history_lost_error, token_after, unknown_shards_error
 from serving.reads.rowkey import RowKey, parse_row_key
 from serving.reads.spaces import RowSpace, epoch_of, learn_shards
-from serving.sources.source import RowTable, SchemaChanged, SourceKey, SourceRow
+from serving.sources.source import RowSource, RowTable, SchemaChanged, SourceKey, SourceRow
 from tokens import Position
 
 COMMIT_S = 0.1
@@ -227,7 +227,7 @@ class RowReads:
             why = row.why if not row.served else "another spelling of the key may name a row"
             if row.served and not is_proved:
                 why = "the owner's version is older and proves no times"
-        if space.source is None:
+        if space.source_of(lookup.key.key, lookup.table) is None:
             lost = row and unknown_shards_error(
                 demand.vector, row.shard, row.epoch, space.epochs.kin_of(row.shard, demand.vector)
             )
@@ -238,11 +238,28 @@ class RowReads:
         return RowMiss(lookup, row, why)
 
     async def _from_source(self, context: ReadContext, misses: Sequence[RowMiss]) -> list[RowOutcome]:
-        """The source's answers in the order of ``misses``. A source that lags is waited for until the deadline."""
-        space, source = context.space, context.space.source
-        assert source is not None
-        vector = context.demand.vector
-        await learn_shards(self._owners, space, vector, context.deadline)
+        """The sources' answers in the order of ``misses``: each key is read from its shard's, side by side."""
+        if context.space.map is None:
+            assert context.space.source is not None
+            return await self._from_shard(context, context.space.source, misses)
+        groups: dict[str, tuple[RowSource, list[int]]] = {}
+        for place, miss in enumerate(misses):
+            source = context.space.source_of(miss.lookup.key.key, miss.lookup.table)
+            assert source is not None
+            groups.setdefault(source.shard, (source, []))[1].append(place)
+        outcomes: list[RowOutcome | None] = [None] * len(misses)
+        parts = [
+            self._from_shard(context, source, [misses[place] for place in places]) for source, places in groups.values()
+        ]
+        for (_, places), part in zip(groups.values(), await asyncio.gather(*parts), strict=True):
+            for place, outcome in zip(places, part, strict=True):
+                outcomes[place] = outcome
+        return cast("list[RowOutcome]", outcomes)
+
+    async def _from_shard(self, context: ReadContext, source: RowSource, misses: Sequence[RowMiss]) -> list[RowOutcome]:
+        """One source's answers in the order of ``misses``. A source that lags is waited for until the deadline."""
+        space, vector = context.space, context.demand.vector
+        await learn_shards(self._owners, space, vector, context.deadline, source.shard)
         epoch = await epoch_of(self._owners, space, source.shard)
         proof = Proof(context.demand, source.shard, epoch, space.epochs.kin_of(source.shard, vector))
         proof.reached = reached_by(misses, proof)
@@ -313,21 +330,22 @@ class RowReads:
         )
 
     async def _fetch(self, misses: Mapping[RowFlightKey, RowMiss]) -> dict[RowFlightKey, SourceRow | Exception]:
-        """Reads the source in one snapshot, and offers the owners what may be cached."""
-        space = next(iter(misses.values())).lookup.context.space
-        assert space.source is not None
+        """Reads the source of the keys' shard in one snapshot, and offers the owners what may be cached."""
+        lookup = next(iter(misses.values())).lookup
+        space, source = lookup.context.space, lookup.context.space.source_of(lookup.key.key, lookup.table)
+        assert source is not None
         self._metrics.source_reads.inc(len(misses))
         self._metrics.source_snapshots.inc()
         wanted = [SourceKey(miss.lookup.table, miss.lookup.key.values) for miss in misses.values()]
         try:
-            found = await space.source.read(wanted)
+            found = await source.read(wanted)
         except ReadError:
             self._metrics.source_failures.inc(len(misses))
             raise
         self._metrics.source_failures.inc(sum(isinstance(each, ReadError) for each in found))
         fills: dict[int, list[Fill]] = {}
         for miss, each in zip(misses.values(), found, strict=True):
-            fill = _fill_of(miss, each) if isinstance(each, SourceRow) else None
+            fill = _fill_of(miss, each, source.shard) if isinstance(each, SourceRow) else None
             if fill is not None:
                 fills.setdefault(fill.partition, []).append(fill)
         for partition, of_partition in fills.items():
@@ -335,12 +353,11 @@ class RowReads:
         return dict(zip(misses, found, strict=True))
 
 
-def _fill_of(miss: RowMiss, found: SourceRow) -> Fill | None:
-    """The fill to offer to the owner, or None if the answer must not be cached."""
+def _fill_of(miss: RowMiss, found: SourceRow, shard: str) -> Fill | None:
+    """The fill to offer to the owner, or None if the answer must not be cached. ``shard``: whose source was read."""
     (context, table, key), row, _ = miss
     space = context.space
-    assert space.source is not None
-    if row is None or not may_offer(row, space.source.shard, key, found):
+    if row is None or not may_offer(row, shard, key, found):
         return None
     lo, hi = str(found.position), str(found.hi)
     partition = space.layout.partition_of(key.key, table.prefix)

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from consumers.fold.shards import NO_KIN, Kin
@@ -14,6 +15,7 @@ from consumers.store.index import Index
 from serving.errors import ReadError
 from serving.reads.owners import OwnerAway, Owners
 from serving.sources.source import RowSource, RowTable, TableSource
+from stream.shards.map import ShardMap
 from stream.wire.keys import Layout
 from tokens import Tag, Vector
 from tokens.decision import is_unknown
@@ -72,12 +74,45 @@ class RowSpace:
     database: str = ""
     source: RowSource | None = None
     epochs: Epochs = field(default_factory=Epochs)
+    sources: Sequence[RowSource] = ()
+    """Those of all shards, if a ``map`` says which keys each has."""
+    map: ShardMap | None = None
     indexes: Sequence[Index] = ()
     """Those that its owners keep, by the same settings."""
     learns_indexes: bool = False
     """Rows are found by the source's indexes, too."""
     learnt: dict[str, tuple[Index, ...]] = field(default_factory=dict)
     """Table → those that the source has told last."""
+    prefixes: dict[str, int] = field(default_factory=dict)
+    """Table → how many key columns choose a row's partition, as far as change streams have asked."""
+
+    @property
+    def all_sources(self) -> Sequence[RowSource]:
+        """The source, or those of all shards."""
+        return self.sources or ((self.source,) if self.source is not None else ())
+
+    def source_at(self, keyspace_id: int) -> RowSource | None:
+        """The source of the shard that has a keyspace id; None if there is none here."""
+        if self.map is None:
+            return self.source
+        shard = self.map.shard_of(keyspace_id)
+        return next((each for each in self.sources if each.shard == shard), None)
+
+    def source_of(self, key: bytes, table: RowTable) -> RowSource | None:
+        """The source of the shard that has a row key."""
+        return self.source_at(self.layout.keyspace_id(key, table.prefix)) if self.map is not None else self.source
+
+    async def describe(self, name: str) -> RowTable | None:
+        """What a source says of a table: each has the same ones, so the first that answers does. Raises `ReadError`."""
+        failure: ReadError | None = None
+        for source in self.all_sources:
+            try:
+                return await source.describe(name)
+            except ReadError as error:
+                failure = error
+        if failure is not None:
+            raise failure
+        return None
 
     def indexes_of(self, table: RowTable) -> list[Index]:
         """The indexes by which rows of a table are found."""
@@ -112,15 +147,18 @@ async def epoch_of(owners: Owners, space: RowSpace | TableSpace, shard: str) -> 
     return space.epochs.known.get(shard)
 
 
-async def learn_shards(owners: Owners, space: RowSpace | TableSpace, vector: Vector, deadline: float) -> None:
+async def learn_shards(
+    owners: Owners, space: RowSpace | TableSpace, vector: Vector, deadline: float, shard: str = ""
+) -> None:
     """Asks the owners for the keyspace's shards, until those of ``vector`` are known or ``deadline``.
 
-    ``deadline`` is on the event loop's clock. Reads that ask at the same time share one round of questions.
+    ``shard``: as in `unknown_shards`. ``deadline`` is on the event loop's clock. Reads that ask at the same time share
+    one round of questions.
     """
     loop, epochs = asyncio.get_running_loop(), space.epochs
-    while unknown_shards(vector, space):
+    while unknown_shards(vector, space, shard):
         if epochs.asking is None or epochs.asking.done():
-            epochs.asking = loop.create_task(_ask_until(owners, space, lambda: not unknown_shards(vector, space)))
+            epochs.asking = loop.create_task(_ask_until(owners, space, partial(_knows, vector, space, shard)))
         await asyncio.shield(epochs.asking)  # a reader that leaves takes no answer from the others
         if loop.time() >= deadline:
             return
@@ -143,11 +181,15 @@ async def _ask_until(owners: Owners, space: RowSpace | TableSpace, is_known: Cal
         )
 
 
-def unknown_shards(vector: Vector, space: RowSpace | TableSpace) -> list[str]:
-    """The shards of ``vector`` of which no owner has said what they are to the source's shard."""
+def _knows(vector: Vector, space: RowSpace | TableSpace, shard: str) -> bool:
+    return not unknown_shards(vector, space, shard)
+
+
+def unknown_shards(vector: Vector, space: RowSpace | TableSpace, shard: str = "") -> list[str]:
+    """The shards of ``vector`` of which no owner has said what they are to ``shard``; "": the only source's."""
     if space.source is None:
         return []
-    shard = space.source.shard
+    shard = shard or space.source.shard
     kin = space.epochs.kin_of(shard, vector)
     tag = Tag(shard, 0, None, None, None, topology=kin.topology, ancestors=kin.ancestors)
     return [name for name, (epoch, _) in vector.items() if is_unknown(name, epoch, tag)]

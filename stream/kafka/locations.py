@@ -53,6 +53,11 @@ class Announcement(msgspec.Struct, frozen=True, kw_only=True):
     gone: bool = False
     generation: int = 0
     """Of the take-over: grows from one owner of the partition to the next. 0: written by an older version."""
+    swap: int = 0
+    """How often the partition's readers were moved from one group to another. Owners of a group with a lower one leave
+    them where they are."""
+    group: str = ""
+    """Kafka's id of the consumer group that gave the partition to the owner. Empty: not told."""
 
     @property
     def key(self) -> str:

@@ -54,6 +54,8 @@ class PublisherStats:
     transactions: int = 0
     batches: int = 0
     bytes: int = 0
+    left_out: int = 0
+    """Rows that were not published, because their keys are another shard's by the keyspace's map."""
 
 
 def record_time_ms(last_ms: int, source_s: int, now_s: float) -> int:
@@ -416,6 +418,15 @@ class Publisher:
         stats.transactions += batch.transactions
         stats.batches += 1
         stats.bytes += batch.bytes
+        if batch.left_out and not stats.left_out:
+            log.warning(
+                "rows of another shard",
+                shard=self.shard,
+                code="rows_of_another_shard",
+                rows=batch.left_out,
+                hint="they are not published, and no read finds them: keys go to shards by the hash in the settings",
+            )
+        stats.left_out += batch.left_out
 
     def _mark_lost(self, lost: PublisherLost, *, is_intended: bool = False) -> None:
         """Drop the producer with its open transaction, and wake all waiting threads."""

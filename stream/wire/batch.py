@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from stream.shards.map import IdRange
 from stream.wire.codec import Record, encode
 from stream.wire.declarations import Declarations, Speaker
 from stream.wire.events import (
@@ -106,6 +107,8 @@ class Batch:
     rows: int
     transactions: int
     """Whole transactions that end in this batch."""
+    left_out: int
+    """Rows that are not in it, because their keys are another shard's."""
     bytes: int
 
 
@@ -142,6 +145,8 @@ class Framer:
         self._prefixes: dict[bytes, int] = {}
         for table, described in self._speaker.declared.descriptions().items():
             self._route_rows(table, described.prefix)
+        self._own: IdRange | None = None
+        """The keys of the shard, if the keyspace has a map."""
         self._nonce = nonce
         self._as_of_ms = 0
         self._serial = 0
@@ -153,7 +158,7 @@ class Framer:
         self._records: list[list[bytes]] = [[] for _ in range(self.layout.partitions)]
         self._opened: dict[int, OpenTransaction] = {}
         self._closed: set[int] = set()
-        self._size = self._events = self._row_count = self._transactions = 0
+        self._size = self._events = self._row_count = self._transactions = self._left_out = 0
         self._split = self._dirty = False
 
     @property
@@ -283,7 +288,11 @@ class Framer:
             self._add_event(VoidTable(table, f"a key of {len(key)} bytes"), txn, ordinal)
             return
         prefix = self._prefixes.get(key[: key.index(b"\0")], 0) if self._prefixes else 0
-        partition = self.layout.partition_of(key, prefix)
+        keyspace_id = self.layout.keyspace_id(key, prefix)
+        if self._own is not None and not self._own.start <= keyspace_id < self._own.end:
+            self._left_out += 1  # a row of the key is another shard's
+            return
+        partition = self.layout.partition_at(keyspace_id)
         rows = self._rows[partition]
         if rows is None or ordinal - rows.base > INT_MAX:
             rows = self._open_frame(partition, ordinal - 1)
@@ -373,9 +382,12 @@ class Framer:
         """Say the schemas of all records that this version may write, and the topology, unless the epoch has them.
 
         Each later epoch says them by itself. Its topology has no ancestors: their positions belong to the history
-        that ended.
+        that ended. From here on rows of keys that are another shard's by its map are left out: what a read of such a
+        key finds is the other shard's row, or none.
         """
         self._speaker.introduce(topology)
+        text = dict(topology.ranges).get(self.shard) if topology is not None else None
+        self._own = IdRange.parse(text) if text is not None else None
         if self._at.epoch:
             self._say(self._speaker.introductions(self._at.ordinal))
 
@@ -438,6 +450,7 @@ class Framer:
             events=self._events,
             rows=self._row_count,
             transactions=self._transactions,
+            left_out=self._left_out,
             bytes=sum(len(value) for _, value in records),
         )
         self._reset()

@@ -7,6 +7,7 @@ from itertools import islice
 from operator import ge
 from typing import Final
 
+from stream.shards.map import ShardMapError, map_of
 from stream.wire.announced import announcement_problem
 from stream.wire.codec import BAD_FIELD, READER_VERSION, CodecError, NewerWireError, Record
 from stream.wire.events import VALUE
@@ -189,6 +190,19 @@ def _check_topology(record: Record) -> str:
             return f"invalid ancestor {bad[0]['shard']!r}, epoch {bad[0]['epoch']}"
         if len({each["shard"] for each in ancestors}) < len(ancestors):
             return "an ancestor is named twice"
+    return _problem_of_map(record)
+
+
+def _problem_of_map(record: Record) -> str:
+    ranges = tuple((each["shard"], each["range"]) for each in record["ranges"])
+    if not ranges:
+        return ""
+    if not {shard for shard, _ in ranges} <= set(record["shards"]):
+        return "a shard of the map is none of the shards"
+    try:
+        map_of(ranges)
+    except ShardMapError as error:
+        return str(error)
     return ""
 
 

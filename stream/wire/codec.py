@@ -46,7 +46,7 @@ VERSIONS: Final[dict[str, int]] = {
     "TableImage": 2,
     "TableSchema": 2,
     "TableVoid": 1,
-    "Topology": 1,
+    "Topology": 2,
     "WriteIdsReset": 1,
 }
 """All records, sorted, with their current versions. Earlier versions can be read too."""

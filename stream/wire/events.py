@@ -220,11 +220,13 @@ class Topology:
     """The shards of the keyspace, and the ancestors (shard, epoch) whose positions are positions of this shard.
 
     ``succeeded``: ancestors of earlier epochs. They are over, but their positions have no meaning in this epoch.
+    ``ranges``: (shard, text of its range) of the keyspace's map (`stream.shards.map`); empty: it has none.
     """
 
     shards: tuple[str, ...]
     ancestors: tuple[tuple[str, int], ...] = ()
     succeeded: tuple[tuple[str, int], ...] = ()
+    ranges: tuple[tuple[str, str], ...] = ()
 
     def fields(self) -> dict[str, Any]:
         """The fields of a `Topology` record."""
@@ -232,6 +234,7 @@ class Topology:
             "shards": sorted(self.shards),
             "ancestors": [{"shard": shard, "epoch": epoch} for shard, epoch in self.ancestors],
             "succeeded": [{"shard": shard, "epoch": epoch} for shard, epoch in self.succeeded],
+            "ranges": [{"shard": shard, "range": text} for shard, text in self.ranges],
         }
 
     def in_a_new_epoch(self) -> Topology:
@@ -239,7 +242,7 @@ class Topology:
         over: dict[str, int] = {}
         for shard, epoch in (*self.succeeded, *self.ancestors):
             over[shard] = max(epoch, over.get(shard, 0))
-        return Topology(self.shards, (), tuple(sorted(over.items())))
+        return Topology(self.shards, (), tuple(sorted(over.items())), self.ranges)
 
 
 @dataclass(slots=True)

@@ -190,40 +190,51 @@ class Layout:
             raise LayoutError(f"{text!r} is not a layout: it has no buckets")
         return Layout(_number(text, found["partitions"]), prefixes, partitioner, buckets, extensions)
 
-    def partition_of(self, key: bytes, prefix: int = 0) -> int:
-        """The partition of a row key; ``prefix`` is that of its table's description.
+    def keyspace_id(self, key: bytes, prefix: int = 0) -> int:
+        """The 64-bit hash of a row key; ``prefix`` is that of its table's description.
 
-        Never raises: any other bytes are hashed as a whole.
+        Its partition follows from it, and its shard (`stream.shards.map`): the one from the last bits, the other
+        from the first ones. Never raises: any other bytes are hashed as a whole.
         """
         if prefix or self._by_table:
-            return self._partition(_hash(self._hashed(key, prefix)))
-        return self._partition(_hash(key))
+            return _hash(self._hashed(key, prefix))
+        return _hash(key)
 
-    def partition_of_leading(self, key: bytes, columns: int, of: int, prefix: int = 0) -> int | None:
-        """The partition of all row keys that begin with the ``columns`` values of ``key``; None if there are several.
+    def partition_of(self, key: bytes, prefix: int = 0) -> int:
+        """The partition of a row key; ``prefix``: as for `keyspace_id`."""
+        return self.partition_at(self.keyspace_id(key, prefix))
+
+    def partition_at(self, keyspace_id: int) -> int:
+        """The partition of all keys with an id."""
+        buckets = self.buckets
+        return keyspace_id % buckets * self.partitions // buckets if buckets else keyspace_id % self.partitions
+
+    def id_of_leading(self, key: bytes, columns: int, of: int, prefix: int = 0) -> int | None:
+        """The id of all row keys that begin with the ``columns`` values of ``key``; None if there are several.
 
         ``key``: a row key of these values alone; ``of``: how many the table's keys have; ``prefix``: as described.
         """
+        prefix = self._by_table.get(key.partition(SEPARATOR)[0], prefix)
+        return self.keyspace_id(key, prefix) if columns == of or 0 < prefix <= columns else None
+
+    def partition_of_leading(self, key: bytes, columns: int, of: int, prefix: int = 0) -> int | None:
+        """The partition of the keys of `id_of_leading`; None if there may be several."""
         if self.partitions == 1:
             return 0
-        prefix = self._by_table.get(key.partition(SEPARATOR)[0], prefix)
-        return self.partition_of(key, prefix) if columns == of or 0 < prefix <= columns else None
+        keyspace_id = self.id_of_leading(key, columns, of, prefix)
+        return None if keyspace_id is None else self.partition_at(keyspace_id)
 
     def table_partition(self, table_id: int) -> int:
         """The partition of a table and of all that belongs to it: by id, so that a rename moves nothing.
 
         Objects of no table (id 0: catalogs, databases, functions) lie together, so that lists of them are of one place.
         """
-        return self._partition(_hash(str(table_id).encode()))
+        return self.partition_at(_hash(str(table_id).encode()))
 
     def home_partition(self, shard: str) -> int:
         """The partition that holds a shard's `SourceState` records. It doesn't depend on the buckets, so that it can
         be read in a topic whose layout is not known yet."""
         return _hash(shard.encode()) % self.partitions
-
-    def _partition(self, hashed: int) -> int:
-        buckets = self.buckets
-        return hashed % buckets * self.partitions // buckets if buckets else hashed % self.partitions
 
     def _hashed(self, key: bytes, prefix: int) -> bytes:
         """The bytes of a row key that are hashed."""

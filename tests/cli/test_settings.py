@@ -9,7 +9,7 @@ import pytest
 
 from freshet.commands.consume import consumption_settings
 from freshet.commands.source import _options
-from freshet.settings import Settings, load_settings, use_config
+from freshet.settings import MariaDBSourceSettings, Settings, load_settings, use_config
 from freshet.settings_errors import SettingsError
 
 SHOP = """
@@ -52,7 +52,7 @@ def test_a_hot_table_is_not_read_from_the_beginning() -> None:
     """Whatever the patterns of the backfill say; the bound of its fills goes to the consumer."""
     source = {"kind": "mariadb", "databases": ["shop"], "backfill": ["shop.*"]}
     settings = Settings(keyspaces={"k": {"source": source, "hot": {"shop.carts": 1_000}}})  # type: ignore[dict-item]
-    wanted = _options(settings, "k", False).backfill.tables
+    wanted = _options(settings, "k", False, "k/0").backfill.tables
     assert ("shop.orders" in wanted, "shop.carts" in wanted) == (True, False)
     assert consumption_settings(settings).hot == {"k": {"shop.carts": 1_000}}
 
@@ -197,3 +197,83 @@ def test_an_unknown_keyspace_lists_the_known_ones() -> None:
     with pytest.raises(SettingsError, match="no keyspace 'shpo' in the settings") as caught:
         load().keyspace("shpo")
     assert caught.value.hint == "known: shop"
+
+
+SHARDED = """[keyspaces.shop.source]
+kind = "mariadb"
+user = "reader"
+databases = ["shop"]
+
+[keyspaces.shop.shards."-80"]
+host = "db-1"
+
+[keyspaces.shop.shards."80-"]
+host = "db-2"
+port = 3307
+name = "shop/east"
+"""
+
+
+def test_shards_have_ranges_and_servers_of_their_own() -> None:
+    """What a shard does not say is the source's; its name is its range unless it has another."""
+    settings = load(SHARDED)
+    assert settings.shards_of("shop") == ("shop/-80", "shop/east")
+    found = settings.shard_map("shop")
+    assert found is not None
+    assert found.texts() == {"shop/-80": "-80", "shop/east": "80-"}
+    east = settings.source_of("shop", "shop/east")
+    assert isinstance(east, MariaDBSourceSettings)
+    assert (east.host, east.port, east.user, east.databases) == ("db-2", 3307, "reader", ["shop"])
+    for wanted, shard in (("-80", "shop/-80"), ("shop/-80", "shop/-80"), ("80-", "shop/east")):
+        assert settings.shard_of("shop", wanted) == shard
+    options = _options(settings, "shop", False, "shop/east")
+    assert (options.shard, options.tables.key_range, options.settings.host) == ("shop/east", "80-", "db-2")
+
+
+def test_which_of_several_shards_is_meant_must_be_said() -> None:
+    """A command that would take the first one would read another server than its user thinks."""
+    for wanted in ("", "40-80", "shop/0"):
+        with pytest.raises(SettingsError) as raised:
+            load(SHARDED).shard_of("shop", wanted)
+        assert raised.value.code == "which_shard"
+        assert "-80, 80-" in raised.value.hint
+    alone = load("[keyspaces.shop]\nshards = ['shop/0', 'shop/1']\n")
+    assert alone.shards_of("shop") == ("shop/0",)
+    assert alone.shard_map("shop") is None
+
+
+@pytest.mark.parametrize(
+    ("ranges", "problem"),
+    [
+        (("-80",), "keyspaces.shop.shards: no shard has the range 80-"),
+        (("-80", "40-"), "keyspaces.shop.shards: -80 and 40- overlap: both have 40-80"),
+        (("-8", "8-"), "keyspaces.shop.shards: '-8' is no range of keyspace ids"),
+        (("-80", "8000-", "80-"), "keyspaces.shop.shards"),
+    ],
+)
+def test_ranges_that_are_no_map_are_refused(ranges: tuple[str, ...], problem: str) -> None:
+    """Each key must have one shard, before anything is published."""
+    text = "".join(f'[keyspaces.shop.shards."{each}"]\nhost = "a"\n' for each in ranges)
+    with pytest.raises(SettingsError) as raised:
+        load("[keyspaces.shop.source]\nkind = 'mariadb'\ndatabases = ['shop']\n" + text)
+    assert problem in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("more", "problem"),
+    [
+        ("[keyspaces.shop]\nshard = 'shop/0'\n", "shards with ranges need"),
+        ("[keyspaces.shop]\nsucceeds = 'shop/0'\n", "shards with ranges need"),
+    ],
+)
+def test_shards_with_ranges_have_no_settings_of_a_single_one(more: str, problem: str) -> None:
+    """Of which of them would it be?"""
+    with pytest.raises(SettingsError, match=problem):
+        load(more + SHARDED)
+
+
+def test_a_misspelt_setting_of_a_shard_is_named() -> None:
+    """With its place, and the word that was meant."""
+    with pytest.raises(SettingsError, match=r"keyspaces\.shop\.shards\.80-\.hots: no such setting") as raised:
+        load(SHARDED.replace('host = "db-2"', 'hots = "db-2"'))
+    assert "host" in raised.value.hint

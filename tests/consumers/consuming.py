@@ -146,14 +146,20 @@ class ConsumeProcess:
         more_keyspaces: Sequence[str] = (),
         *,
         log_dir: Path | None = None,
+        group: str = "",
+        code: str = "",
         **environment: str,
     ) -> None:
-        """``log_dir``: where its log is, ``data_dir`` if not given."""
+        """``log_dir``: where its log is, ``data_dir`` if not given. ``group``: the keyspace's name if not given.
+
+        ``code``: a program in place of ``python -m freshet``.
+        """
         self.data_dir = data_dir
         data_dir.mkdir(parents=True, exist_ok=True)
         self._log = (log_dir or data_dir) / f"log-{time.monotonic_ns()}"
-        command = [sys.executable, "-m", "freshet", "--log-format", "json", "consume"]
-        command += ["--keyspace", keyspace, "--data-dir", str(data_dir), "--group", keyspace]
+        program = ["-c", code] if code else ["-m", "freshet"]
+        command = [sys.executable, *program, "--log-format", "json", "consume"]
+        command += ["--keyspace", keyspace, "--data-dir", str(data_dir), "--group", group or keyspace]
         command += ["--bootstrap", kafka.bootstrap]
         command += [part for name in more_keyspaces for part in ("--keyspace", name)]
         with self._log.open("wb") as log:

@@ -14,7 +14,7 @@ import pytest
 from consumers.fold.state import FOLD_VERSION
 from consumers.store.digest import digest_items
 from consumers.store.errors import RebuildNeededError, StoreError, StoreNewerError
-from consumers.store.manifest import MANIFEST_NAME, _checksum, read_manifest
+from consumers.store.manifest import MANIFEST_NAME, checksum_of, read_manifest
 from consumers.store.store import PartitionStore
 from consumers.store.view import StoreView
 from spark_jobs.output import RebuildError, find_stores, read_report
@@ -32,7 +32,7 @@ from tests.data_at_rest.history import (
     write_store,
 )
 
-KEPT = sorted(path.name.removesuffix(".tar.gz") for path in FIXTURES.glob("*.tar.gz"))
+KEPT = sorted(path.name.removesuffix(".tar.gz") for path in FIXTURES.glob("v*.tar.gz"))
 READABLE = [name for name in KEPT if expected(name)["fold_version"] == FOLD_VERSION]
 EVERY = 5
 """In an SST one byte in this many is flipped; in small files every byte."""
@@ -54,7 +54,7 @@ def rewrite(manifest: Path, **fields: Any) -> None:
     found = json.loads(manifest.read_text())
     del found["checksum"]
     found |= fields
-    manifest.write_text(json.dumps(found | {"checksum": _checksum(found)}))
+    manifest.write_text(json.dumps(found | {"checksum": checksum_of(found)}))
 
 
 def test_the_current_format_is_kept() -> None:

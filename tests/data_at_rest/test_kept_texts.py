@@ -128,7 +128,7 @@ def test_a_kept_announcement_reads_the_same(more: dict[str, str]) -> None:
     message: Any = Record(b"shop/3", value)
     reader._learn([message])
     assert reader.owner_of("shop", 3) == ANNOUNCED
-    assert msgspec.json.encode(ANNOUNCED) == ANNOUNCEMENT.removesuffix(b"}") + b',"generation":0}'
+    assert msgspec.json.encode(ANNOUNCED) == ANNOUNCEMENT.removesuffix(b"}") + b',"generation":0,"swap":0,"group":""}'
 
 
 def test_the_first_frame_of_the_owner_protocol_never_changes() -> None:

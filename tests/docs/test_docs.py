@@ -13,6 +13,7 @@ import pytest
 import typer
 
 from freshet import cli
+from freshet.sections.shards import ShardSettings
 from freshet.settings import (
     HiveSourceSettings,
     KeyspaceSettings,
@@ -173,7 +174,8 @@ def test_every_setting_is_documented_with_its_default() -> None:
     page = text_of(SETTINGS)
     rows = dict(re.findall(r"^\| `([a-z_.]+)` \| ([^|]+) \|", page, re.MULTILINE))
     known = (
-        fields_of(Settings)
+        fields_of(ShardSettings)
+        | fields_of(Settings)
         | fields_of(KeyspaceSettings)
         | fields_of(MariaDBSourceSettings)
         | fields_of(WorkloadSourceSettings)
@@ -192,9 +194,10 @@ def test_every_setting_is_documented_with_its_default() -> None:
 def test_the_settings_that_are_shown_can_be_loaded() -> None:
     """A settings file that is shown in a page can be loaded."""
     for page in (SETTINGS, ROOT / "docs/start/own-mariadb.md"):
-        [(_, shown)] = [fence for fence in _FENCE.findall(text_of(page)) if fence[0] == "toml"]
-        settings = Settings(**tomllib.loads(shown))
-        assert settings.keyspaces["shop"].partitions == 16
+        first, *others = [shown for language, shown in _FENCE.findall(text_of(page)) if language == "toml"]
+        assert Settings(**tomllib.loads(first)).keyspaces["shop"].partitions == 16
+        for shown in others:
+            assert Settings(**tomllib.loads(shown)).keyspaces["shop"]
 
 
 @cache
@@ -273,7 +276,7 @@ def test_the_code_cites_only_pages_that_are_there() -> None:
 
 def test_every_metric_is_documented_and_every_documented_one_exists() -> None:
     """The page of metrics and the code name the same ones."""
-    names = r'"(freshet_(?:build|consumer|store|overlay|reads|owner|serve|source)_[a-z_]+)"'
+    names = r'"(freshet_(?:build|consumer|store|overlay|reads|owner|serve|source|verify)_[a-z_]+)"'
     exposed = set(re.findall(names, code_of_rooms()))
     told = {_SAMPLE_SUFFIX.sub("", name) for name in re.findall(r"freshet_[a-z_]+[a-z]", text_of(METRICS))}
     assert told == exposed

@@ -14,9 +14,13 @@ import pytest
 
 from freshet import cli
 from freshet.commands.local import _port
+from freshet.commands.source import server_of
 from freshet.local.errors import LocalServerError
 from freshet.local.state import ServerRecord, read_state, record_of, write_state
-from freshet.settings import load_settings, use_config
+from freshet.settings import MariaDBSourceSettings, load_settings, use_config
+from stream.sources.mariadb.connection import connect
+from stream.sources.mariadb.requirements import check_server
+from tests.servers import choice
 
 
 @pytest.fixture(autouse=True)
@@ -78,10 +82,32 @@ def test_a_metastore_is_started_by_name_and_takes_the_place_of_the_workload() ->
     assert not psutil.pid_exists(server["pid"])
 
 
+@pytest.mark.integration
+def test_a_mysql_is_started_by_name_with_a_keyspace_of_its_own() -> None:
+    """`up mysql` starts a MySQL alone, and its settings lead a source to it; `down` ends it."""
+    if not choice.has_local_mysql():
+        pytest.skip(choice.used["mysql"])
+    try:
+        code, first = freshet("local", "up", "mysql")
+        assert code == 0
+        [server] = cast("list[dict[str, Any]]", first["servers"])
+        assert server["name"] == "mysql"
+        source = load_settings().keyspace("mysql").source
+        assert isinstance(source, MariaDBSourceSettings)
+        assert source.kind == "mysql"
+        session = connect(server_of(source))
+        check_server(session)
+        session.close()
+    finally:
+        code, stopped = freshet("local", "down", "--wipe")
+    assert (code, stopped) == (0, {"stopped": ["mysql"], "wiped": True})
+    assert not psutil.pid_exists(server["pid"])
+
+
 def test_an_unknown_server_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     """A misspelled server is an error that names those that there are, and nothing is started."""
     assert cli.run(["local", "up", "hyve"]) != 0
-    assert "kafka, mariadb, hive" in capsys.readouterr().err
+    assert "kafka, mariadb, mysql, hive" in capsys.readouterr().err
 
 
 def test_down_leaves_alone_what_it_did_not_start(tmp_path: Path) -> None:

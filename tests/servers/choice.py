@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import TypeVar
 from urllib.parse import unquote, urlparse
 
-from freshet.local import artifacts
+from freshet.local import artifacts, debian
 from freshet.local.hive.home import metastore_home
 from freshet.local.hive.server import HiveServer
 from freshet.local.kafka import KafkaServer
 from freshet.local.mariadb import MariaDBAddress, MariaDBServer
+from freshet.local.mysql import PACKAGE, SUITE, MySQLServer
 from tests.servers import docker
 from tokens.errors import FreshetError
 
@@ -32,6 +33,8 @@ def prefetch(fixtures: set[str]) -> None:
             artifacts.jars("kafka")
         if "new_mariadb" in fixtures or ("mariadb" in fixtures and not os.environ.get("FRESHET_TEST_MARIADB")):
             artifacts.unpacked("mariadb")
+        if "new_mysql" in fixtures or ("mysql" in fixtures and not os.environ.get("FRESHET_TEST_MYSQL")):
+            debian.unpacked(PACKAGE, SUITE)
         if "new_hive" in fixtures or ("hive" in fixtures and not os.environ.get("FRESHET_TEST_HIVE")):
             metastore_home()
 
@@ -51,15 +54,38 @@ def kafka_bootstrap() -> Iterator[str]:
 def mariadb_address() -> Iterator[MariaDBAddress]:
     """A MariaDB: FRESHET_TEST_MARIADB (``mysql://user:password@host:port``), else Docker, else a local process."""
     if given := os.environ.get("FRESHET_TEST_MARIADB"):
-        url = urlparse(given)
-        address = MariaDBAddress(
-            url.hostname or "127.0.0.1", url.port or 3306, unquote(url.username or "root"), unquote(url.password or "")
-        )
+        address = _address_in(given)
         used["mariadb"] = f"given by FRESHET_TEST_MARIADB ({address.host}:{address.port})"
         yield address
         return
     with _docker_or_local("mariadb", docker.mariadb_container, _local_mariadb) as address:
         yield address
+
+
+@contextmanager
+def mysql_address() -> Iterator[MariaDBAddress | None]:
+    """A MySQL: FRESHET_TEST_MYSQL (``mysql://user:password@host:port``), else Docker, else a local process.
+
+    None if there can be none on this machine; the summary says so.
+    """
+    if given := os.environ.get("FRESHET_TEST_MYSQL"):
+        address = _address_in(given)
+        used["mysql"] = f"given by FRESHET_TEST_MYSQL ({address.host}:{address.port})"
+        yield address
+        return
+    if not _docker_answers() and not has_local_mysql():
+        yield None
+        return
+    with _docker_or_local("mysql", docker.mysql_container, _local_mysql) as address:
+        yield address
+
+
+def has_local_mysql() -> bool:
+    """Whether this machine can run a MySQL of its own. If not, the summary says that its tests were not run."""
+    can = debian.is_cached(PACKAGE, SUITE) or debian.is_available()
+    if not can:
+        used["mysql"] = "NOT RUN: no FRESHET_TEST_MYSQL, no Docker engine, no apt-get to fetch a server with"
+    return can
 
 
 @contextmanager
@@ -90,6 +116,19 @@ def _local_kafka() -> Iterator[str]:
 def _local_mariadb() -> Iterator[MariaDBAddress]:
     with tempfile.TemporaryDirectory(prefix="freshet-mariadb-") as directory, MariaDBServer(Path(directory)) as server:
         yield server.address
+
+
+@contextmanager
+def _local_mysql() -> Iterator[MariaDBAddress]:
+    with tempfile.TemporaryDirectory(prefix="freshet-mysql-") as directory, MySQLServer(Path(directory)) as server:
+        yield server.address
+
+
+def _address_in(given: str) -> MariaDBAddress:
+    url = urlparse(given)
+    return MariaDBAddress(
+        url.hostname or "127.0.0.1", url.port or 3306, unquote(url.username or "root"), unquote(url.password or "")
+    )
 
 
 @contextmanager

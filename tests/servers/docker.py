@@ -1,4 +1,4 @@
-"""Kafka, MariaDB and a metastore in Docker through testcontainers, which is imported only where an engine answers."""
+"""Kafka, MariaDB, MySQL and a metastore in Docker by testcontainers, which is imported only if an engine answers."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from freshet.local.process import free_ports
 
 KAFKA_IMAGE = os.environ.get("FRESHET_TEST_KAFKA_IMAGE", "apache/kafka:4.1.1")
 MARIADB_IMAGE = os.environ.get("FRESHET_TEST_MARIADB_IMAGE", "mariadb:11.4")
+MYSQL_IMAGE = os.environ.get("FRESHET_TEST_MYSQL_IMAGE", "mysql:9")
 HIVE_IMAGE = os.environ.get("FRESHET_TEST_HIVE_IMAGE", "apache/hive:4.0.1")
 PING_TIMEOUT_S = 2.0
 READY_TIMEOUT_S = 120.0
@@ -80,6 +81,27 @@ def mariadb_container() -> Iterator[MariaDBAddress]:
     with container:
         address = MariaDBAddress("127.0.0.1", port, "root", PASSWORD)
         _wait_until(lambda: mariadb.answers(address), f"MariaDB in {MARIADB_IMAGE}")
+        yield address
+
+
+@contextmanager
+def mysql_container() -> Iterator[MariaDBAddress]:
+    """A MySQL server with GTIDs and a row binlog in a container; gives its address."""
+    from testcontainers.core.container import DockerContainer
+
+    [port] = free_ports(1)
+    container = (
+        DockerContainer(MYSQL_IMAGE)
+        .with_bind_ports(3306, port)
+        .with_env("MYSQL_ROOT_PASSWORD", PASSWORD)
+        .with_command(
+            "--log-bin=binlog --gtid-mode=ON --enforce-gtid-consistency=ON --binlog-row-metadata=FULL --server-id=1"
+            " --sync-binlog=1 --skip-name-resolve --mysqlx=OFF"
+        )
+    )
+    with container:
+        address = MariaDBAddress("127.0.0.1", port, "root", PASSWORD)
+        _wait_until(lambda: mariadb.answers(address), f"MySQL in {MYSQL_IMAGE}")
         yield address
 
 

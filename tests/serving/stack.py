@@ -1,4 +1,4 @@
-"""Source, consumer and read API as processes of their own, over the session's Kafka and a MariaDB."""
+"""Source, consumer and read API as processes of their own, over the session's Kafka and a MariaDB or MySQL."""
 
 from __future__ import annotations
 
@@ -23,6 +23,9 @@ from tests.patience import PATIENCE_S
 from tokens import Position, Vector
 
 Found = TypeVar("Found")
+
+ROWS = ("mariadb", "mysql")
+"""The kinds of sources of rows."""
 
 
 def eventually(look: Callable[[], Found], *, timeout_s: float = PATIENCE_S, what: str = "it") -> Found:
@@ -59,6 +62,7 @@ class ServingStack:
         self.keyspace, self.database = keyspace, database
         if mariadb is not None:
             self.mariadb = mariadb
+        self.is_mysql = kind == "mysql"
         self.shard = f"{keyspace}/0"
         self.port = free_ports(1)[0]
         self.url = f"http://127.0.0.1:{self.port}"
@@ -67,13 +71,13 @@ class ServingStack:
             assert mariadb is not None
             server = {"host": mariadb.host, "port": mariadb.port, "user": mariadb.user, "password": mariadb.password}
             of_rows = {"databases": [database], "server_id": random.randrange(10**6, 10**9)}
-            source = server | (of_rows if kind == "mariadb" else {"database": database}) | source_settings
+            source = server | (of_rows if kind in ROWS else {"database": database}) | source_settings
         settings: dict[str, Any] = {
             "data_dir": str(directory / "stores"),
             "kafka": {"bootstrap": kafka.bootstrap, "prefix": kafka.prefix},
             "keyspaces": {
                 keyspace: {
-                    "kind": "rows" if kind == "mariadb" else "catalog",
+                    "kind": "rows" if kind in ROWS else "catalog",
                     "partitions": partitions,
                     "indexes": list(indexes),
                     "source": {"kind": kind, **source},
@@ -195,8 +199,9 @@ class ServingStack:
 def settled(stack: ServingStack) -> str:
     """A token that the cache has reached: everything committed so far is folded in every partition."""
     with stack.connect() as connection, connection.cursor() as cursor:
-        cursor.execute("SELECT @@gtid_binlog_pos")
-        position = Position.parse(f"MariaDB/{cursor.fetchone()[0]}")
+        flavor, variable = ("MySQL56", "GLOBAL.gtid_executed") if stack.is_mysql else ("MariaDB", "gtid_binlog_pos")
+        cursor.execute(f"SELECT @@{variable}")
+        position = Position.parse(f"{flavor}/{cursor.fetchone()[0]}")
 
     def reached() -> str:
         tokens = [stack.get(f"/v1/locations/{stack.keyspace}/{p}").json()["token"] for p in range(2)]

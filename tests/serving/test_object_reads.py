@@ -193,10 +193,11 @@ def test_a_transactional_tables_partitions_are_decided_by_its_list(tmp_path: Pat
 
 
 def test_a_managed_table_that_is_not_transactional_is_as_an_external_one(running: Installation) -> None:
-    """It has no list, so a list in the demand is ignored and its position decides."""
-    listed = "sales.t:9:9223372036854775807::"
-    found = running.session.get_partitions("sales", "t", listed, 7, catalog=KEYSPACE)
+    """It has no list, and its position decides. A list with write ids tells that it has been converted since."""
+    found = running.session.get_partitions("sales", "t", "sales.t:0:9223372036854775807::", 7, catalog=KEYSPACE)
     assert (found.freshness, found.count) == ("fresh", 5)
+    with pytest.raises(Unavailable, match="converted"):
+        running.session.get_partitions("sales", "t", "sales.t:9:9223372036854775807::", 7, catalog=KEYSPACE)
 
 
 def test_databases_functions_constraints_and_statistics_are_read(running: Installation) -> None:

@@ -227,6 +227,7 @@ class UnsettledConnection:
 def test_every_wrapped_connection_is_settled_before_a_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """The commits of all connections that the session wraps are in its token."""
     monkeypatch.setattr("serving.client.client.TrackedConnection", UnsettledConnection)
+    monkeypatch.setattr("serving.client.client.is_mysql", lambda _: False)
     session = Session(Front(), vector(shop="1 0-1-1", bank="1 0-2-1"))
     session.wrap("0-1-8", "shop/0")
     session.wrap("0-2-9", "bank/0")

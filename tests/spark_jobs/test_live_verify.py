@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,13 +28,15 @@ FRESHET = [sys.executable, "-c", "from freshet.cli import main; main()"]
 
 
 @contextmanager
-def consuming(filled: TestTopic, data_dir: Path, config: Path | None = None) -> Iterator[None]:
+def consuming(
+    filled: TestTopic, data_dir: Path, config: Path | None = None, more: Sequence[str] = ()
+) -> Iterator[None]:
     """``freshet consume`` in a process of its own, ready; with the settings file ``config``, if one is given."""
     arguments = ["--keyspace", filled.keyspace, "--bootstrap", filled.kafka.bootstrap, "--data-dir", str(data_dir)]
     log = data_dir.with_suffix(".log")
     with log.open("wb") as output:
         first = [] if config is None else ["--config", str(config)]
-        command = [*FRESHET, *first, "--log-format", "json", "consume", *arguments, "--group", filled.keyspace]
+        command = [*FRESHET, *first, "--log-format", "json", "consume", *arguments, "--group", filled.keyspace, *more]
         process = subprocess.Popen(command, stdout=output, stderr=output)
     try:
         deadline = time.monotonic() + PATIENCE_S

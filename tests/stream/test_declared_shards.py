@@ -8,7 +8,10 @@ import pytest
 
 from stream.publish import markers as markers_of
 from stream.publish.topology import DeclaredTopology, TopologyError
+from stream.shards.map import ShardMap
 from stream.wire.codec import encode
+from stream.wire.events import VALUE, RowChange, SourceTransaction
+from stream.wire.keys import Layout, row_key
 from tests.stream.memory_log import MemoryLog
 from tests.stream.reopening import SHARD, foreign, home, reasons, start, txn
 
@@ -51,6 +54,62 @@ def test_a_successor_of_nobody_is_refused(log: MemoryLog) -> None:
     assert (anew.ancestors, anew.succeeded) == ((), (("ks/old", 4),))
     assert DeclaredTopology(succeeds="ks/old").of_a_new_history(SHARD, {}).succeeded == ()
     assert DeclaredTopology(("ks/1",)).of_a_new_history(SHARD, {"ks/1": 3}).succeeded == ()
+
+
+OTHER = "ks/other"
+RANGES = {SHARD: "-80", OTHER: "80-"}
+
+
+def _topology(log: MemoryLog) -> Any:
+    return [record for name, record in log.records(home(log)) if name == "Topology"][-1]
+
+
+def test_the_map_is_declared_with_all_its_shards(log: MemoryLog) -> None:
+    """Each partition has it before the first event, so that a key's shard follows from the key from there on."""
+    with log.publisher(topology=DeclaredTopology(map=ShardMap.parse(RANGES))) as out:
+        out.open(start)
+    names = [name for name, _ in log.records(home(log))]
+    assert names.index("Topology") < names.index("EpochStart")
+    said = _topology(log)
+    assert said["shards"] == sorted(RANGES)
+    assert said["ranges"] == [{"shard": shard, "range": text} for shard, text in RANGES.items()]
+
+
+def test_rows_of_another_shards_keys_are_not_published(log: MemoryLog) -> None:
+    """A key's shard follows from the key: a row that lies elsewhere is none that a reader could mean."""
+    found = ShardMap.parse(RANGES)
+    keys = [row_key("shop.items", [number]) for number in range(20)]
+    changes = [RowChange(key, VALUE, b"{}") for key in keys]
+    with log.publisher(topology=DeclaredTopology(map=found)) as out:
+        out.open(start)
+        out.publish(SourceTransaction("MariaDB/0-1-9", "MariaDB/0-1-9", 9, changes))
+        out.flush()
+        left_out = out.stats.left_out
+    published = {
+        key
+        for partition in range(len(log.partitions))
+        for name, record in log.records(partition)
+        if name == "RowFrame"
+        for key in record["keys"]
+    }
+    assert published == {key for key in keys if found.shard_of(Layout(len(log.partitions)).keyspace_id(key)) == SHARD}
+    assert 0 < len(published) < len(keys)
+    assert left_out == len(keys) - len(published)
+
+
+def test_a_shard_keeps_its_range(log: MemoryLog) -> None:
+    """What sessions have seen of it counts for its keys: with others it needs another name."""
+    with log.publisher() as out:
+        out.open(start)
+    with log.publisher(topology=DeclaredTopology(map=ShardMap.parse(RANGES))) as out:
+        out.open(start)
+    with log.publisher(topology=DeclaredTopology(map=ShardMap.parse({SHARD: "-80", "a": "80-c0", "b": "c0-"}))) as out:
+        out.open(start)
+    assert [each["range"] for each in _topology(log)["ranges"]] == ["-80", "80-c0", "c0-"]
+    for other in (ShardMap.parse({SHARD: "-40", OTHER: "40-"}), None):
+        with pytest.raises(TopologyError, match="the keys of -80") as caught:
+            log.publisher(topology=DeclaredTopology(("a", "b", OTHER), map=other)).open(start)
+        assert caught.value.code == "range_changed"
 
 
 def test_the_epoch_of_another_shard_is_the_highest_that_was_seen() -> None:

@@ -37,6 +37,7 @@ from consumers.owner.tables import (
     is_ahead,
     list_of,
     require_write_ids,
+    why_converted,
     why_unservable,
 )
 from stream.wire.events import EVERY_TABLE
@@ -150,7 +151,7 @@ def _why_unservable(partition: Partition, place: _Place, request: GetObjects, de
         return CHANGING
     if request.table and (table.name != request.table or bound_id(partition, request.table) != table.table_id):
         return f"{request.table} is not bound to table id {table.table_id} here"
-    why = why_unservable(table, place.head.voids.items())
+    why = why_unservable(table, place.head.voids.items()) or why_converted(table.kind, demand)
     if not why and table.exists:  # else its kind may not be known either
         require_write_ids(table.name, table.kind, demand)
     return why

@@ -185,7 +185,7 @@ class _Parser:
             self._need(")")
         negated = bool(self._take("NOT"))
         if self._take("IN"):
-            return _negated(self._in(place, key), negated)
+            return self._in(place, key, negated)
         if self._take("BETWEEN"):
             return self._between(place, key, negated)
         if negated:
@@ -236,9 +236,11 @@ class _Parser:
         self._need(")")
         return found
 
-    def _in(self, place: int, key: PartitionKey) -> Matches:
-        parts = [self._compared(place, key, "=", value, value.at) for value in self._constants()]
-        return lambda values: any(part(values) for part in parts)
+    def _in(self, place: int, key: PartitionKey, negated: bool) -> Matches:
+        """NOT IN differs from each value: the default partition of a typed key does not, as in Hive."""
+        sign, holds = ("!=", all) if negated else ("=", any)
+        parts = [self._compared(place, key, sign, value, value.at) for value in self._constants()]
+        return lambda values: holds(part(values) for part in parts)
 
     def _between(self, place: int, key: PartitionKey, negated: bool) -> Matches:
         low = self._constant()
@@ -260,20 +262,21 @@ class _Parser:
         negated = bool(self._take("NOT"))
         self._need("IN")
         self._need("(")
-        rows = [self._row(keys)]
+        sign, of_row, of_rows = ("!=", any, all) if negated else ("=", all, any)
+        rows = [self._row(keys, sign)]
         while self._take(","):
-            rows.append(self._row(keys))
+            rows.append(self._row(keys, sign))
         self._need(")")
-        return _negated(lambda values: any(all(part(values) for part in row) for row in rows), negated)
+        return lambda values: of_rows(of_row(part(values) for part in row) for row in rows)
 
-    def _row(self, keys: Sequence[tuple[int, PartitionKey]]) -> list[Matches]:
+    def _row(self, keys: Sequence[tuple[int, PartitionKey]], sign: str) -> list[Matches]:
         self._take("CONST")
         self._need("STRUCT")
         at = self._token.at
         found = self._constants()
         if len(found) != len(keys):
             raise FilterError(at, f"{len(found)} values for {len(keys)} keys")
-        return [self._compared(*key, "=", value, value.at) for key, value in zip(keys, found, strict=True)]
+        return [self._compared(*key, sign, value, value.at) for key, value in zip(keys, found, strict=True)]
 
     def _compared(self, place: int, key: PartitionKey, sign: str, value: _Value, at: int) -> Matches:
         if sign == "LIKE":
@@ -300,10 +303,6 @@ class _Parser:
 
 
 _EQUALITY: Final = (operator.eq, operator.ne)
-
-
-def _negated(matches: Matches, negated: bool) -> Matches:
-    return (lambda values: not matches(values)) if negated else matches
 
 
 def _moment(value: _Value, kind: str) -> _Value:

@@ -1,34 +1,26 @@
 """How an owner answers for a range: all rows of one table here whose keys begin with given values.
 
-The answer is proved if the table is whole here (`consumers.fold.backfills.whole_table`), so that a key without an entry
-is absent, and if no row of the range has changed since the watermark. Then the rows are these at each position from the
-last change to the watermark (docs/decisions/0022-ranges-at-one-position.md).
+The answer is proved if the table is whole here (`consumers.fold.backfills.whole_shards`), so that a key without an
+entry is absent, and if no row of the range has changed since the watermark. Then the rows are these at each position
+from the last change to the watermark (docs/decisions/0022-ranges-at-one-position.md).
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import Generator, Iterator
 from typing import Final, NamedTuple
 
-from consumers.fold.backfills import whole_table
 from consumers.fold.entry import ABSENT, HEAD, PREFIX, VALUE, decode_entry, kind_and_image
-from consumers.fold.shards import is_succeeded
-from consumers.fold.state import Backfill, Head, Void
+from consumers.fold.shards import is_succeeded, lineage_of_key, shard_map
+from consumers.fold.state import Head, Void
 from consumers.owner.evidence import kin_at, may_catch_up, tag_of
-from consumers.owner.meaning import Meaning, compare_meaning, settled_meaning
+from consumers.owner.meaning import compare_meaning, settled_meaning
 from consumers.owner.partitions import Partition
 from consumers.owner.protocol import HISTORY_LOST, SCHEMA_CHANGED, GetRange, OwnerError, RangeRows
-from consumers.owner.ranges.indexed import (
-    NotKnown,
-    changes_known,
-    columns_named,
-    expected_meaning,
-    indexed_entries,
-    keys_having,
-)
-from consumers.owner.ranges.order import Rank, Ranking
-from consumers.owner.rows import table_of, voids_of
+from consumers.owner.ranges.ground import Form, Ground, ground_of
+from consumers.owner.ranges.indexed import NotKnown, changes_known, indexed_entries, keys_having
+from consumers.owner.ranges.order import Rank
+from consumers.owner.rows import table_of
 from stream.wire.keys import SEPARATOR, Layout
 from tokens import Demand, Freshness, Position, decide
 
@@ -56,35 +48,40 @@ class Found(NamedTuple):
     newest: int
 
 
-async def answer_range(partition: Partition, request: GetRange, demand: Demand) -> RangeRows:
+def answer_range(partition: Partition, request: GetRange, demand: Demand) -> Generator[None, None, RangeRows]:
     """What is known of a range, and whether it may be served. Raises `OwnerError` ``wrong_partition``.
 
-    The head is read before the entries and the description after them, as in `consumers.owner.rows.answer_rows`.
+    It yields where others may be answered in between; most answers come without. The head is read before the entries
+    and the description after them, as in `consumers.owner.rows.answer_rows`.
     """
     head, table = partition.store.visible, table_of(request.leading)
-    whole = whole_table(head, table)
-    shard = whole[0] if whole is not None else ""
+    shard, ground = ground_of(partition, head, table, request.shard)
     meaning = settled_meaning(partition, head, table, shard)
     answer = _unproved(request.id, partition, head, shard)
     try:
-        if whole is None:
+        if not shard and shard_map(head) is not None:
+            raise NotKnown(f"{request.keyspace} has several shards, and the request names none")
+        if ground is None:
             raise NotKnown(f"{table} is not known to be complete in partition {partition.number}")
         if meaning is None or meaning.reason:
             raise NotKnown(meaning.reason if meaning is not None else f"{table} is not described here")
-        found = await _look(partition, head, request, meaning, *whole)
+        form = ground.form(meaning, table, request)
+        found = yield from _look(partition, head, request, ground, form)
     except (NotKnown, ValueError) as reason:
         answer.why = str(reason)
         return answer
-    expected = expected_meaning(meaning, request)
+    expected, is_by_columns = request.meaning, bool(request.index or request.order)
+    if is_by_columns:  # what it must have been made of
+        expected = meaning.fingerprint if request.meaning == form.expected else b""
     why, prefix = compare_meaning(partition, head, table, shard, expected)
-    if (request.index or request.order) and not why and settled_meaning(partition, head, table, shard) != meaning:
+    if is_by_columns and not why and settled_meaning(partition, head, table, shard) != meaning:
         why = "the description of the table changed while it was looked at"
     if why:
         answer.why, answer.code = why, SCHEMA_CHANGED
         return answer
     _check_partitions(head, partition.number, request, len(meaning.key), prefix)
     answer.hi = str(found.hi)
-    _decide(answer, demand, found, head.lineages[shard].watermark_ordinal)
+    _decide(answer, demand, found, ground.lineage.watermark_ordinal)
     return answer
 
 
@@ -143,29 +140,28 @@ def _decide(answer: RangeRows, demand: Demand, found: Found, watermark_ordinal: 
         answer.keys, answer.images = [key for key, _ in found.rows], [image for _, image in found.rows]
 
 
-async def _look(
-    partition: Partition,
-    head: Head,
-    request: GetRange,
-    meaning: Meaning,
-    shard: str,
-    backfill: Backfill,
-) -> Found:
+def _look(
+    partition: Partition, head: Head, request: GetRange, ground: Ground, form: Form
+) -> Generator[None, None, Found]:
     """The rows of a range in a partition in which its table is whole. Raises `NotKnown`, ``ValueError``."""
-    table, ranking = table_of(request.leading), _ranking(meaning, request)
+    table, ranking = table_of(request.leading), form.ranking
     unordered = ranking.unranked if request.limit else ""
     if unordered and (request.after or not request.index):
         raise NotKnown(f"only the source knows the order of {unordered}")
-    found, known_since = _entries(partition, request, len(meaning.key)), list[str]()
-    if request.index:
-        keys = keys_having(partition, table, request, LOOKED_MAX)
-        known_since = changes_known(partition, head, table, shard)  # not before: the keys may be of a commit since
-        found = indexed_entries(partition, table, request, keys)
+    known_since: tuple[str, ...] = ()
+    if form.extraction is not None:
+        keys = keys_having(partition, form.extraction.index, request.equal, LOOKED_MAX)
+        known_since = changes_known(partition, head, table, ground.shard)  # not before: they may be of a commit since
+        found = indexed_entries(partition, form.extraction, request.equal, keys)
+    else:
+        found = _entries(partition, request, len(form.meaning.key))
     newest, newest_at = 0, b""
     rows: list[tuple[Rank, bytes, bytes]] = []
     after = ranking.after(request.after, request.after_values) if request.after and request.limit else None
     count = 0
-    async for live in _live_entries(found, head, table, shard):
+    for number, live in enumerate(_live_entries(found, head, ground, form.meaning.prefix)):
+        if number:
+            yield
         for key, value in live:
             kind, ordinal = HEAD.unpack_from(value)
             if ordinal > newest:
@@ -189,15 +185,15 @@ async def _look(
     for at in range(0, len(rows) if len(rows) > 1 and after is None else 0, RANKED_AT_ONCE):  # one row needs no order
         some = rows[at : at + RANKED_AT_ONCE]
         rows[at : at + len(some)] = [(ranking.rank(key, _image(value, request)), key, value) for _, key, value in some]
-        await asyncio.sleep(0)  # others are answered meanwhile
-    lineage = partition.store.visible.lineages.get(shard)
-    if lineage is None or lineage.low_water != head.lineages[shard].low_water:
+        yield
+    lineage = partition.store.visible.lineages.get(ground.shard)
+    if lineage is None or lineage.low_water != ground.lineage.low_water:
         raise NotKnown("tombstones were dropped while the range was looked at")
-    gone = partition.store.dropping.last(table, shard)
-    deleted = gone.position if gone is not None and gone.epoch == backfill.epoch else ""
-    hi = Position.parse(backfill.position)
-    for later in (lineage.low_water, deleted, decode_entry(newest_at).position if newest_at else "", *known_since):
-        hi = hi.join(Position.parse(later)) if later else hi
+    gone = partition.store.dropping.last(table, ground.shard)
+    deleted = gone.position if gone is not None and gone.epoch == ground.lineage.epoch else ""
+    hi = ground.since(deleted, *known_since)
+    last = decode_entry(newest_at).position if newest_at else ""
+    hi = hi.join(Position.parse(last)) if last else hi
     if not request.limit:
         return Found([], count, False, hi, newest)
     rows.sort(key=_rank_of, reverse=request.descending)
@@ -205,28 +201,27 @@ async def _look(
     return Found(given, len(given), len(given) < len(rows), hi, newest)
 
 
-async def _live_entries(
-    found: AsyncIterator[list[tuple[bytes, bytes]]], head: Head, table: str, shard: str
-) -> AsyncIterator[list[tuple[bytes, bytes]]]:
-    """Those of the entries ``found`` that are since the table's last void, some together. Raises `NotKnown`."""
-    lineage = head.lineages[shard]
-    own = f"{shard}\0{lineage.epoch}\0".encode()
-    voids = voids_of(head, table, shard)
-    voided = max((void.ordinal for void in voids if void.epoch == lineage.epoch), default=0)
-    async for pairs in found:
+def _live_entries(
+    found: Iterator[list[tuple[bytes, bytes]]], head: Head, ground: Ground, prefix: int
+) -> Iterator[list[tuple[bytes, bytes]]]:
+    """Those of the entries ``found`` that are the ground's shard's, and since the table's last void, some together.
+
+    ``prefix``: of the table's description. Raises `NotKnown`.
+    """
+    shard, own, voided = ground.shard, ground.own, ground.voided
+    for pairs in found:
         live: list[tuple[bytes, bytes]] = []
         for pair in pairs:
-            value = pair[1]
+            key, value = pair
             if not value.startswith(own, PREFIX.size):
-                _require_over(head, shard, voids, value)
+                if lineage_of_key(head, key, prefix)[0] == shard:
+                    _require_over(head, shard, ground.voids, value)
             elif HEAD.unpack_from(value)[1] > voided:
                 live.append(pair)
         yield live
 
 
-async def _entries(
-    partition: Partition, request: GetRange, key_columns: int
-) -> AsyncIterator[list[tuple[bytes, bytes]]]:
+def _entries(partition: Partition, request: GetRange, key_columns: int) -> Iterator[list[tuple[bytes, bytes]]]:
     """The keys of a range with their entries, some together. Raises `NotKnown`."""
     start, end = bounds_of(request.leading, request.columns, key_columns)
     looked = 0
@@ -239,7 +234,6 @@ async def _entries(
         if looked >= LOOKED_MAX:
             raise NotKnown(f"the range has more than {LOOKED_MAX} entries in partition {partition.number}")
         start = pairs[-1][0] + SEPARATOR
-        await asyncio.sleep(0)
 
 
 def _require_over(head: Head, shard: str, voids: tuple[Void, ...], value: bytes) -> None:
@@ -249,10 +243,6 @@ def _require_over(head: Head, shard: str, voids: tuple[Void, ...], value: bytes)
         return
     if entry.shard != shard or not any((entry.epoch, entry.ordinal) <= void[:2] for void in voids):
         raise NotKnown(f"a row of the range was written by {entry.shard} in epoch {entry.epoch}")
-
-
-def _ranking(meaning: Meaning, request: GetRange) -> Ranking:
-    return Ranking(columns_named(meaning, request.order), meaning.key, request.columns)
 
 
 def _image(value: bytes, request: GetRange) -> bytes:

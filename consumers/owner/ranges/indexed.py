@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -11,7 +10,6 @@ from consumers.fold.entry import ABSENT, HEAD, VALUE, kind_and_image
 from consumers.fold.state import Head
 from consumers.owner.meaning import Meaning, fingerprint
 from consumers.owner.partitions import Partition
-from consumers.owner.protocol import GetRange
 from consumers.owner.ranges.order import KeyColumn
 from consumers.store.index import Extraction, Index
 
@@ -37,26 +35,15 @@ def _meaning_with(key: bytes, columns: tuple[KeyColumn, ...], role: str) -> byte
     return fingerprint([(key.hex(), role, True), *columns])
 
 
-def expected_meaning(meaning: Meaning, request: GetRange) -> bytes:
-    """The fingerprint of the keys that a request believes in; of one that needs more columns only if it means them."""
-    if not request.index and not request.order:
-        return request.meaning
-    found = meaning.fingerprint
-    for names, role in ((request.index, "index"), (request.order, "order")):
-        found = meaning_with(found, columns_named(meaning, names), role) if names else found
-    return meaning.fingerprint if request.meaning == found else b""
-
-
 def columns_named(meaning: Meaning, names: Sequence[str]) -> list[KeyColumn]:
     """The columns of a table with these names. One that is not there has no kind."""
     known = {column[0]: column for column in meaning.columns}
     return [known.get(name, (name, "", False)) for name in names]
 
 
-def keys_having(partition: Partition, table: str, request: GetRange, looked_max: int) -> list[bytes]:
-    """The keys of the rows that have the values of ``request``, or had them. Raises `NotKnown`."""
-    index = Index(table, tuple(request.index))
-    keys = partition.store.having(index, request.equal, looked_max + 1)
+def keys_having(partition: Partition, index: Index, values: bytes, looked_max: int) -> list[bytes]:
+    """The keys of the rows that have ``values``, or had them. Raises `NotKnown`."""
+    keys = partition.store.having(index, values, looked_max + 1)
     if keys is None:
         raise NotKnown(f"the index {index} is not kept, or not complete, in partition {partition.number}")
     if len(keys) > looked_max:
@@ -64,20 +51,14 @@ def keys_having(partition: Partition, table: str, request: GetRange, looked_max:
     return keys
 
 
-async def indexed_entries(
-    partition: Partition, table: str, request: GetRange, keys: list[bytes]
-) -> AsyncIterator[list[tuple[bytes, bytes]]]:
-    """The rows of ``keys`` that have the values of ``request``, and as deletions those that had them, some together."""
-    get, equal, extraction = partition.store.get, request.equal, extraction_of(Index(table, tuple(request.index)))
+def indexed_entries(
+    partition: Partition, extraction: Extraction, equal: bytes, keys: list[bytes]
+) -> Iterator[list[tuple[bytes, bytes]]]:
+    """The rows of ``keys`` that have the values ``equal``, and as deletions those that had them, some together."""
+    get = partition.store.get
     for at in range(0, len(keys), LOOKED_TOGETHER):
-        if at:
-            await asyncio.sleep(0)
         found = [(key, value) for key in keys[at : at + LOOKED_TOGETHER] if (value := get(key)) is not None]
         yield [(key, value if _has(extraction, value, equal) else _deleted(value)) for key, value in found]
-
-
-extraction_of: Final = lru_cache(1_024)(Extraction)
-"""Making one takes longer than a look-up."""
 
 
 def _has(extraction: Extraction, value: bytes, values: bytes) -> bool:
@@ -91,7 +72,7 @@ def _deleted(value: bytes) -> bytes:
     return HEAD.pack(ABSENT, HEAD.unpack_from(value)[1]) + value[HEAD.size :]
 
 
-def changes_known(partition: Partition, head: Head, table: str, shard: str) -> list[str]:
+def changes_known(partition: Partition, head: Head, table: str, shard: str) -> tuple[str, ...]:
     """Positions from which on the rows that an index finds are the same: the last change of the table, for one.
 
     Which values a row had before its newest entry is not known for certain. Raises `NotKnown`.
@@ -101,7 +82,7 @@ def changes_known(partition: Partition, head: Head, table: str, shard: str) -> l
     if since is None:
         raise NotKnown("the watermark has not passed what was folded when the store was opened")
     if last is None or (last.shard == shard and last.epoch < head.lineages[shard].epoch):
-        return [since]
+        return (since,)
     if (last.shard, last.epoch) != (shard, head.lineages[shard].epoch):
         raise NotKnown(f"the table was last changed by {last.shard} in epoch {last.epoch}")
-    return [since, last.position]
+    return since, last.position

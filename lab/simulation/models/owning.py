@@ -18,6 +18,7 @@ from consumers.fold.state import META, OFFSET_KEY, Head, PartitionState, head_en
 from consumers.owner.meaning import Meaning
 from consumers.owner.overlay import Overlay
 from consumers.owner.partitions import Partition
+from consumers.owner.ranges.ground import Ground
 from consumers.store import dropping
 from consumers.store.index import INDEX, Index
 from consumers.store.manifest import Manifest
@@ -138,6 +139,8 @@ class OwnedPartition:
         """(offset, code) of the dead letters from offset ``first`` on, where this process began."""
         self.meanings_of: Head | None = None
         self.meanings: dict[tuple[str, str], Meaning | None] = {}
+        self.grounds_of: Head | None = None
+        self.grounds: dict[tuple[str, str], tuple[str, Ground | None]] = {}
         self.rocks = rocks or MemoryRocks()
         self.manifest = _manifest(number, topic.layout.partitions)
         self.start()

@@ -21,7 +21,7 @@ Facts = dict[tuple[str, ...] | bytes, Any]
 """(kind, name) or a row's key → what is known."""
 
 _ENTRY: Final = struct.Struct(">BQqI")
-FOLD_VERSION: Final = 9
+FOLD_VERSION: Final = 10
 
 
 def facts_of_bytes(entries: Mapping[bytes, bytes]) -> Facts:
@@ -95,7 +95,8 @@ def facts_of_naive(fold: NaivePartition, offset: int) -> Facts:
     for (table, name), ((epoch, ordinal), floor) in fold.voids.items():
         facts["void", table, name] = [epoch, ordinal, floor]
     for name, said in fold.topologies.items():
-        facts["topology", name] = [said["epoch"], said["ordinal"], sorted(said["shards"]), {}, {}]
+        ranges = [[each["shard"], each["range"]] for each in said["ranges"]]
+        facts["topology", name] = [said["epoch"], said["ordinal"], sorted(said["shards"]), {}, {}, ranges]
     for name, place in fold.scopes.items():
         facts["scope", name] = [*place]
     for (table, name), backfill in fold.backfills.items():

@@ -176,6 +176,9 @@ class NaivePartition:
             place = (shard.epoch, ordinal)
             held = self.rows.get(key)
             lines = self._lines(key)
+            if self._has_map_with(name):  # no other shard has a say in it
+                held = held if held is not None and held.shard == name else None
+                lines = {name: lines[name]} if name in lines else {}
             if held is not None and not self.is_forgotten(key, held):
                 before_it = {held.shard: held.place}
             else:  # it counts as deleted where the table was last known to be whole
@@ -192,7 +195,11 @@ class NaivePartition:
         found = {}
         for (table, name), (epoch, begun, complete, _, _) in self.backfills.items():
             shard, said = self.shards.get(name), self.topologies.get(name)
-            if [*self.shards] != [name] or shard is None or said is None or said["shards"] != [name]:
+            if shard is None or said is None:
+                continue
+            if not self._has_map_with(name) and (
+                self.map_in_force() or [*self.shards] != [name] or said["shards"] != [name]
+            ):
                 continue
             is_lost = any(
                 each[0] >= (epoch, begun) for each in map(self.voids.get, ((table, name), (EVERY, name))) if each
@@ -201,6 +208,19 @@ class NaivePartition:
             if complete and epoch == shard.epoch and shard.mark >= complete and not is_lost and not is_out:
                 found[table, name] = (epoch, shard.mark, shard.watermark)
         return found
+
+    def map_in_force(self) -> dict[str, str]:
+        """Shard → range, if all shards here declare the same map and are in it; else empty."""
+        maps = [
+            {each["shard"]: each["range"] for each in said["ranges"]} if (said := self.topologies.get(name)) else {}
+            for name in self.shards
+        ]
+        first = maps[0] if maps else {}
+        return first if all(each == first for each in maps) and self.shards.keys() <= first.keys() else {}
+
+    def _has_map_with(self, name: str) -> bool:
+        """Whether a map is in force, and this shard has a range of it."""
+        return name in self.map_in_force()
 
     def _lines(self, key: bytes) -> dict[str, tuple[int, int, str]]:
         """Shard → up to where a tombstone of this key is as good as none."""
@@ -275,9 +295,13 @@ class NaivePartition:
             self.backfills[scope] = (*held[:2], place[1], event["position"], event["timestamp"])
 
     def _declare(self, event: Record) -> None:
-        held = self.topologies.get(event["shard"])
-        if held is None or (event["epoch"], event["ordinal"]) >= (held["epoch"], held["ordinal"]):
-            self.topologies[event["shard"]] = event
+        name = event["shard"]
+        held, known = self.topologies.get(name), self.shards.get(name)
+        if held is not None and (event["epoch"], event["ordinal"]) < (held["epoch"], held["ordinal"]):
+            return
+        if held is not None and known is not None and _own_range(held) != _own_range(event):
+            self.voids[EVERY, name] = ((known.epoch, known.ordinal), "")
+        self.topologies[name] = event
 
     def lost_since(self, shard: str, table: str, epoch: int, ordinal: int) -> bool:
         """Whether a void at or after this place hides what happened to ``table``."""
@@ -288,3 +312,8 @@ class NaivePartition:
         """The low-water of a shard; "" if it is unknown."""
         known = self.shards.get(shard)
         return known.low_water if known is not None else ""
+
+
+def _own_range(topology: Record) -> str:
+    """The range that a shard says it has; "" if it says none."""
+    return next((each["range"] for each in topology["ranges"] if each["shard"] == topology["shard"]), "")

@@ -307,7 +307,7 @@ WHOLE: Final = (
     rows(
         "whole_over_a_void",
         "what is known of a whole table is kept over a void of it",
-        never(backfills.whole_table, "any(...)"),
+        never(backfills._whole, "any(...)"),
     ),
     rows(
         "whole_without_a_beginning",
@@ -323,7 +323,7 @@ WHOLE: Final = (
     rows(
         "whole_of_one_of_two_shards",
         "a table is called whole although the keyspace has another shard, of which nothing has been heard yet",
-        never(backfills.whole_table, "any_topology.shards != (any_shard,)"),
+        never(backfills.whole_shards, "any_topology.shards != (any_shard,)"),
         never(
             shards.sole_lineage,
             "any_topology is not None and any(shard not in any_head.lineages for shard in any_topology.shards)",
@@ -341,9 +341,8 @@ DROPPED: Final = (
         "a tombstone is dropped although its table is not complete",
         Replace(
             backfills.drop_lines,
-            "whole_table(any_head, any_table)",
-            "next(((shard, held) for (name, shard), held in head.backfills.items()"
-            " if name == table and shard in head.lineages), None)",
+            "whole_shards(any_head, any_table)",
+            "[shard for name, shard in head.backfills if name == table and shard in head.lineages]",
         ),
     ),
     rows(

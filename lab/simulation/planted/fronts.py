@@ -168,7 +168,7 @@ FLIGHTS: Final = (
         "flight_shared_across_epochs",
         "a read joins another one of the same row, whose positions belong to another epoch",
         Replace(
-            RowReads._from_source,
+            RowReads._from_shard,
             "(any_name, any_key, any_meaning, any_proof.epoch)",
             "(any_name, any_key, any_meaning, 0)",
         ),
@@ -288,12 +288,12 @@ RANGES: Final = (
     rows(
         "range_not_in_the_token",
         "a range from the cache leaves the session's token as it was",
-        Replace(RangeReads._read, "token_after(any_token, ...)", "any_token"),
+        Replace(RangeReads._read, "any_found.token_after(any_token)", "any_token"),
     ),
     rows(
         "range_of_the_source_unproved",
         "a range from a replica that is behind is given",
-        never(RangeReads._from_source, "not any_decision.may_be_served"),
+        never(RangeReads._from_shard, "not any_decision.may_be_served"),
     ),
 )
 BUGS: Final = (*OFFERS, *SESSIONS, *PROOFS, *READS, *RANGES, *FLIGHTS, *INTERRUPTIONS, *TABLES, *OPERATING)

@@ -8,7 +8,7 @@ from consumers.fold import declared
 from consumers.owner import evidence, meaning
 from consumers.owner import rows as reading
 from consumers.owner.overlay import Overlay
-from consumers.owner.ranges import answering, indexed
+from consumers.owner.ranges import answering, ground, indexed
 from consumers.store.indexing import Indexing
 from consumers.store.store import PartitionStore
 from lab.simulation.planted.planting import Replace, Return, always, never, rows
@@ -53,9 +53,10 @@ VIEWS: Final = (
         "an owner takes the watermark after the entry",
         Replace(
             reading.answer_row,
-            "any_head = any_store.visible\nany_view = view_row(any_head, any_key, any_store.get(any_key), any_last)",
+            "any_head = any_store.visible\n"
+            "any_view = view_row(any_head, any_key, any_store.get(any_key), any_last, any_prefix)",
             "value = any_store.get(any_key)\nany_head = any_store.visible\n"
-            "any_view = view_row(any_head, any_key, value, any_last)",
+            "any_view = view_row(any_head, any_key, value, any_last, any_prefix)",
         ),
     ),
     rows(
@@ -63,12 +64,12 @@ VIEWS: Final = (
         "a watermark counts for every partition of its topic",
         Replace(
             reading.answer_row,
-            "any_view = view_row(any_head, any_key, any_value, any_last)",
+            "any_view = view_row(any_head, any_key, any_value, any_last, any_prefix)",
             'marks = getattr(partition, "topic", partition).__dict__.setdefault("marks", {})\n'
             "for name, each in any_head.lineages.items():\n"
             "    if name not in marks or (each.epoch, each.watermark_ordinal) > marks[name][:2]:\n"
             "        marks[name] = each.epoch, each.watermark_ordinal, each.watermark\n"
-            "any_view = view_row(any_head, any_key, any_value, any_last)\n"
+            "any_view = view_row(any_head, any_key, any_value, any_last, any_prefix)\n"
             "if any_view.shard in marks and marks[any_view.shard][0] == any_view.epoch:\n"
             "    any_view.watermark = marks[any_view.shard][2]",
         ),
@@ -113,7 +114,7 @@ FILLS: Final = (
     rows(
         "fill_survives_a_change",
         "a fill is still served after its key has changed",
-        never(Overlay.get, "any_fill.stamp != any_stamp"),
+        never(Overlay.get, "any_kept.over[0] != any_stamp"),
     ),
     rows(
         "fill_survives_a_void",
@@ -229,11 +230,12 @@ RANGES: Final = (
         "range_of_an_incomplete_table",
         "a range is answered although rows of the table may not have been published yet",
         Replace(
-            answering.answer_range,
-            "whole_table(any_head, any_table)",
-            "whole_table(any_head, any_table) or next("
-            "((shard, held._replace(position=held.position or head.lineages[shard].low_water))"
-            " for (name, shard), held in head.backfills.items() if name == table and shard in head.lineages), None)",
+            ground.ground_of,
+            "whole_at(any_head, any_table, any_shard)",
+            "whole_at(any_head, any_table, any_shard) or next("
+            "(held._replace(position=held.position or head.lineages[of].low_water)"
+            " for (name, of), held in head.backfills.items() if (name, of) == (table, shard) and of in head.lineages),"
+            " None)",
         ),
     ),
     rows(
@@ -266,7 +268,7 @@ INDEXES: Final = (
     rows(
         "index_from_the_completion_on",
         "rows by an index are taken to be the same since the table is complete",
-        Return(indexed.changes_known, "[]"),
+        Return(indexed.changes_known, "()"),
     ),
     rows(
         "index_without_the_memtable",

@@ -13,11 +13,10 @@ from lab.simulation.planted.planting import Replace, Return, Swap, always, catal
 from serving.client.session import SessionState
 from serving.reads import tables as front_tables
 from serving.reads.objects import ObjectReads
-from stream.sources.hive.live import metastore
+from stream.sources.hive.live import metastore, partitions
 from stream.sources.hive.live.following import Following
 from stream.sources.hive.live.images import Images
 from stream.sources.hive.live.objects import Objects
-from stream.sources.hive.live.partitions import Partitions
 from stream.sources.hive.recent_ids import RecentWriteIds
 from tokens import decision
 
@@ -128,7 +127,7 @@ FOLLOWING: Final = (
     warehouse(
         "no_partition_columns_are_not_known",
         "of a table without partition columns nobody says that it has no partitions",
-        Replace(Partitions.find, "[ObjectSet(...) for any_kind in KINDS for any_change in WHOLE]", "[]"),
+        Return(partitions._whole, "[]"),
     ),
     warehouse(
         "external_table_waits_for_writers",
@@ -186,8 +185,8 @@ ANSWERING: Final = (
     ),
     warehouse(
         "filter_knows_no_not",
-        "NOT IN and NOT BETWEEN are IN and BETWEEN",
-        Return(filter._negated, "matches"),
+        "NOT IN is IN",
+        Replace(filter._Parser._condition, "self._in(any_place, any_key, any_negated)", "self._in(place, key, False)"),
     ),
     warehouse(
         "filter_compares_from_the_left_only",

@@ -14,7 +14,8 @@ from lab.simulation.rows.source import CHOICES, SimulatedBinlogReader, Simulated
 from stream.publish.publisher import Publisher as RealPublisher
 from stream.publish.resume import resume_point
 from stream.sources.mariadb.binlog.progress import Progress
-from stream.sources.mariadb.position import SourceHistoryLost, check_in_history
+from stream.sources.mariadb.connection import SourceHistoryLost
+from stream.sources.mariadb.position import check_in_history
 from stream.wire.batch import Batch, BatchLimits, Framer
 from stream.wire.declarations import Declarations
 from stream.wire.events import ResumePoint, SourceTransaction, Topology

@@ -26,8 +26,10 @@ STRANGE: Final[tuple[tuple[str, bool, str | None, dict[str, Any]], ...]] = (
     ("ALTER_CATALOG", False, None, {}),
     ("RELOAD", True, None, {}),
 )
-"""(type, whether it names a table, its catalog, its message) of events that change nothing here."""
-PART_WRITES: Final = ("UPDATE_TBL_COL_STAT_EVENT", "ADD_PRIMARYKEY", "COMMIT_COMPACTION_EVENT")
+"""(type, whether it names a table, its catalog, its message) of events; most change nothing here."""
+PART_WRITES: Final = ("UPDATE_TBL_COL_STAT_EVENT", "DELETE_TBL_COL_STAT_EVENT", "COMMIT_COMPACTION_EVENT")
+SHOWS_NO_TABLE: Final = "DELETE_TBL_COL_STAT_EVENT"
+"""An event that only names its table."""
 
 
 class Changing(WarehouseParts):
@@ -109,7 +111,8 @@ class Changing(WarehouseParts):
         """A part of a table is written that is no partition, and with it the table's parameters."""
         table, by = NAMES[name % len(NAMES)], self.txn(txn)
         if table in self.warehouse.tables:
-            self.warehouse.write(table, PART_WRITES[what % len(PART_WRITES)], by, shown=True)
+            kind = PART_WRITES[what % len(PART_WRITES)]
+            self.warehouse.write(table, kind, by, shown=kind != SHOWS_NO_TABLE)
             self.changed(f"{table} is touched by {by}", (table, by))
 
     def op_partition(self, name: int, what: int, which: int, txn: int) -> None:
@@ -158,9 +161,17 @@ class Changing(WarehouseParts):
                 self.changed(f"{table} is converted", (table, 0))
 
     def op_strange(self, name: int, what: int) -> None:
-        """The log has an event of a later version, of another catalog, without its message, or of a foreign key."""
+        """The log has an event of a later version, of another catalog, without its message, or of a foreign key.
+
+        An ALTER_TABLE without its message has altered the table; an INSERT without one has changed its partitions.
+        """
         table = NAMES[name % len(NAMES)]
         kind, named, catalog, message = STRANGE[what % len(STRANGE)]
+        if kind in ("ALTER_TABLE", "INSERT") and table in self.warehouse.tables:
+            (self.warehouse.alter if kind == "ALTER_TABLE" else self.warehouse.change_partitions)(table, 0)
+            self.warehouse.log[-1] |= {"eventType": kind, "message": {}}
+            self.changed(f"{kind} of {table}, without its message", (table, 0))
+            return
         if message:
             db, _, of = table.partition(".")
             message = {"foreignKeyListJson": [json.dumps({"4": {"str": db}, "5": {"str": of}})]}

@@ -12,7 +12,7 @@ FILTERS: Final[tuple[tuple[str, Meaning], ...]] = (
     ("ds = 'x'", lambda ds, _: ds == "x"),
     ("ds != 'x' and hr >= 2", lambda ds, hr: ds != "x" and hr is not None and hr >= 2),
     ("hr IN (1, 10) OR `ds` = 'y'", lambda ds, hr: hr in (1, 10) or ds == "y"),
-    ("hr NOT IN (2, -3)", lambda _, hr: hr not in (2, -3)),
+    ("hr NOT IN (2, -3)", lambda _, hr: hr not in (None, 2, -3)),
     ("hr BETWEEN 2 AND 10", lambda _, hr: hr is not None and 2 <= hr <= 10),
     ("(ds = 'x' OR ds = 'é') AND (hr) NOT BETWEEN 1 AND 2", lambda ds, hr: ds in ("x", "é") and hr not in (None, 1, 2)),
     ("10 > hr", lambda _, hr: hr is not None and hr < 10),

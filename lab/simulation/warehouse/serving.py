@@ -18,6 +18,7 @@ from lab.simulation.warehouse.thrift import Struct, Typed
 
 PORT: Final = 9_083
 LATENCY_S: Final = 0.003
+UNKNOWN_METHOD: Final = 1
 Arguments = dict[int, Any]
 
 
@@ -54,7 +55,8 @@ class MetastoreServer:
         name, sequence, arguments = thrift.read_call(request)
         handler: Callable[[Arguments], Typed] | None = getattr(self, f"call_{name}", None)
         if handler is None:
-            return thrift.message(name, thrift.EXCEPTION, sequence, {1: ("str", f"Invalid method name: '{name}'")})
+            unknown: Struct = {1: ("str", f"Invalid method name: '{name}'"), 2: ("i32", UNKNOWN_METHOD)}
+            return thrift.message(name, thrift.EXCEPTION, sequence, unknown)
         body: Struct
         try:
             body = {0: handler(arguments)}
@@ -124,6 +126,15 @@ class MetastoreServer:
         if name not in self.warehouse.tables:
             raise Missing(1)
         return "lst", ("str", [_path(values) for values in sorted(self.warehouse.parts[name])])
+
+    def call_get_partitions_req(self, arguments: Arguments) -> Typed:
+        _, db, table, count = (arguments[1][each] for each in range(1, 5))
+        name = f"{db}.{table}"
+        if name not in self.warehouse.tables:
+            raise Missing(1)
+        found = sorted(self.warehouse.parts[name])[:count]
+        structs = [self.warehouse.partition_struct(name, values) for values in found]
+        return "rec", {1: ("lst", ("rec", structs))}
 
     def call_get_partitions_by_names(self, arguments: Arguments) -> Typed:
         name = _table(arguments)

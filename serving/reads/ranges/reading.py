@@ -22,7 +22,7 @@ from serving.reads.proof import Proof, Reached, history_lost_error, token_after
 from serving.reads.ranges.pages import LIMIT_DEFAULT, VERSION, Page, Range, Stretch, range_of
 from serving.reads.rows import COMMIT_S
 from serving.reads.spaces import RowSpace, epoch_of, learn_shards
-from serving.sources.source import SchemaChanged, SourceRange
+from serving.sources.source import RowSource, SchemaChanged, SourceRange
 from stream.sources.key_range import KeyRange
 from tokens import Position, Vector
 
@@ -71,9 +71,21 @@ class FoundRange(NamedTuple):
     rows: Sequence[tuple[bytes, bytes]]
     number: int
     more: bool
-    stretch: Stretch | None
+    stretches: tuple[Stretch, ...]
+    """One for each shard that has rows of the range; none where it is not known."""
     freshness: str
     why: str
+
+    @property
+    def stretch(self) -> Stretch | None:
+        """Where the rows stand; None if they are of several shards, which have no position in common."""
+        return self.stretches[0] if len(self.stretches) == 1 else None
+
+    def token_after(self, token: str) -> str:
+        """``token`` with what is in the answer."""
+        for shard, epoch, hi, _ in self.stretches:
+            token = token_after(token, shard, epoch, str(hi))
+        return token
 
 
 class RangeReads:
@@ -120,10 +132,8 @@ class RangeReads:
         else:
             found = RangeMiss(f"{asked.table.name} is never cached: {asked.table.reason}")
         if isinstance(found, FoundRange):
-            assert found.stretch is not None
-            shard, epoch, hi, _ = found.stretch
-            return self._answer(lookup, "cache", found, token_after(lookup.demand.token, shard, epoch, str(hi)))
-        if space.source is None:
+            return self._answer(lookup, "cache", found, found.token_after(lookup.demand.token))
+        if not space.all_sources:
             why = f"the cache cannot prove its answer ({found.why}), and keyspace {space.name} has no source here"
             raise ReadError("no_owner" if found.is_owner_away else "source_unreachable", why)
         return await self._from_source(lookup, found)
@@ -131,41 +141,48 @@ class RangeReads:
     # -- owners ------------------------------------------------------------------------------------------------------
 
     async def _from_owners(self, lookup: RangeLookup) -> FoundRange | RangeMiss:
-        """The rows at a position at which every partition proves them.
+        """The rows at a position, of each shard that has rows of the range, at which every partition proves them.
 
         A partition whose watermark is behind the last change in another one is asked again, for that position.
         Raises `ReadError` ``history_lost``, ``bad_token``, `SchemaChanged`.
         """
-        pending, answers = _partitions(lookup), dict[int, RangeRows]()
-        of, token, freshness = len(pending), lookup.demand.token, ""
+        partitions, shards = _partitions(lookup), _shards(lookup)
+        pending = [(partition, shard) for partition in partitions for shard in shards]
+        answers: dict[tuple[int, str], RangeRows] = {}
+        of, token, freshness = len(partitions), lookup.demand.token, ""
         for _ in range(ROUNDS_MAX):
             try:
-                found = await asyncio.gather(*(self._ask(lookup, each, of, token) for each in pending))
+                found = await asyncio.gather(*(self._ask(lookup, *each, of, token) for each in pending))
             except OwnerAway as away:
                 if isinstance(away, OtherPartition) and lookup.may_renew:
                     raise SchemaChanged(lookup.range.table.name) from away
                 return RangeMiss(str(away), is_owner_away=True)
-            for partition, answer in zip(pending, found, strict=True):
-                answers[partition] = answer
+            for place, answer in zip(pending, found, strict=True):
+                answers[place] = answer
                 self._learn(lookup, answer)
             refused = next((each for each in found if not each.served), None)
             if refused is not None:
                 return RangeMiss(refused.why, found)
             freshness = freshness or found[0].freshness
-            stretch = _joined(list(answers.values()))
-            if stretch is None:
+            joined = {shard: _joined([each for at, each in answers.items() if at[1] == shard]) for shard in shards}
+            stretches = [each for each in joined.values() if each is not None]
+            if len(stretches) < len(shards):
                 return RangeMiss("the partitions are in different epochs")
-            if stretch.stands and _is_ordered(lookup, answers.values()):
-                return _merged(lookup, list(answers.values()), stretch, freshness)
-            if stretch.stands:
-                return RangeMiss("only the source knows the order of the rows")
+            if all(each.stands for each in stretches):
+                if not _is_ordered(lookup, answers.values()):
+                    return RangeMiss("only the source knows the order of the rows")
+                parts = [_part_of(each) for each in answers.values()]
+                until = ", ".join(str(each.until) for each in stretches)
+                why = f"{len(partitions)} partitions are proved at {until}: {found[0].why}"
+                return _merged(lookup, parts, tuple(stretches), freshness, why)
             if not lookup.left_ms:
                 break
-            pending = [n for n, each in answers.items() if not Position.parse(each.watermark).at_or_past(stretch.since)]
-            token = str(lookup.demand.vector.merge(Vector({stretch.shard: (stretch.epoch, stretch.since)})))
+            pending = [at for at, each in answers.items() if not _has_come(each, joined[at[1]])]
+            since = Vector({each.shard: (each.epoch, each.since) for each in stretches})
+            token = str(lookup.demand.vector.merge(since))
         return RangeMiss("the partitions have not come to one position in time")
 
-    async def _ask(self, lookup: RangeLookup, partition: int, of: int, token: str) -> RangeRows:
+    async def _ask(self, lookup: RangeLookup, partition: int, shard: str, of: int, token: str) -> RangeRows:
         asked, demand, limit = lookup.range, lookup.demand, lookup.limit
         request = GetRange(
             0,
@@ -186,6 +203,7 @@ class RangeReads:
             equal=values_of(value for _, value in asked.where) if asked.where else b"",
             order=[name for name, _, _ in asked.order],
             after_values=asked.page.values if asked.page is not None else b"",
+            shard=shard,
         )
         return await self._owners.ask(lookup.space.name, partition, lambda client: client.get_range(request))
 
@@ -201,9 +219,17 @@ class RangeReads:
     # -- source ------------------------------------------------------------------------------------------------------
 
     async def _from_source(self, lookup: RangeLookup, miss: RangeMiss) -> RawRangeAnswer:
-        space, asked, source = lookup.space, lookup.range, lookup.space.source
-        assert source is not None
-        await learn_shards(self._owners, space, lookup.demand.vector, lookup.deadline)
+        """From the source of each shard that has rows of the range, side by side. Each proves its own part."""
+        wanted = _shards(lookup)
+        sources = [each for each in lookup.space.all_sources if lookup.space.map is None or each.shard in wanted]
+        parts = await asyncio.gather(*(self._from_shard(lookup, miss, each) for each in sources))
+        found = parts[0] if len(parts) == 1 else _merged_shards(lookup, parts)
+        return self._answer(lookup, "source", found, found.token_after(lookup.demand.token))
+
+    async def _from_shard(self, lookup: RangeLookup, miss: RangeMiss, source: RowSource) -> FoundRange:
+        """The rows of one shard. Raises `ReadError`, `SchemaChanged`."""
+        space, asked = lookup.space, lookup.range
+        await learn_shards(self._owners, space, lookup.demand.vector, lookup.deadline, source.shard)
         epoch = await epoch_of(self._owners, space, source.shard)
         proof = Proof(lookup.demand, source.shard, epoch, space.epochs.kin_of(source.shard, lookup.demand.vector))
         proof.reached = _reached(proof, miss.answers)
@@ -230,12 +256,16 @@ class RangeReads:
         decision = proof.judge(found.position, found.as_of_ms)
         if not decision.may_be_served:
             raise proof.refusal(decision, found.position)
-        stretch = None
-        if proof.epoch is not None:
-            stretch = Stretch(proof.shard, proof.epoch, found.hi, found.position)
+        stretches = () if proof.epoch is None else (Stretch(proof.shard, proof.epoch, found.hi, found.position),)
         why = f"read from the source at {found.position}: {decision.why}; the cache: {miss.why}"
-        rows = FoundRange(found.rows, found.number, found.more, stretch, decision.freshness.value, why)
-        return self._answer(lookup, "source", rows, proof.token_after(str(found.hi)))
+        rows = FoundRange(found.rows, found.number, found.more, stretches, decision.freshness.value, why)
+        stranger = next((key for key, _ in found.rows if space.source_of(key, asked.table) is not source), None)
+        if stranger is not None:
+            why = f"{source.shard} has a row {stranger!r}, whose key is another shard's by the keyspace's map"
+            raise ReadError(
+                "source_failed", why, hint="delete the rows that were left in a shard that has not their keys"
+            )
+        return rows
 
     def _answer(self, lookup: RangeLookup, served_from: ServedFrom, found: FoundRange, token: str) -> RawRangeAnswer:
         self._metrics.answered("range", served_from, found.freshness)
@@ -265,6 +295,34 @@ def _partitions(lookup: RangeLookup) -> list[int]:
     return list(range(layout.partitions)) if home is None else [home]
 
 
+class RangePart(NamedTuple):
+    """What one partition or shard has of a range. ``more``: it has rows after the last one."""
+
+    keys: Sequence[bytes]
+    images: Sequence[bytes]
+    number: int
+    more: bool
+
+
+def _part_of(answer: RangeRows) -> RangePart:
+    return RangePart(answer.keys, answer.images, answer.count, answer.more)
+
+
+def _has_come(answer: RangeRows, stretch: Stretch | None) -> bool:
+    """Whether a partition has come to where the rows of its shard last changed."""
+    return stretch is not None and Position.parse(answer.watermark).at_or_past(stretch.since)
+
+
+def _shards(lookup: RangeLookup) -> list[str]:
+    """Those that may have rows of the range, by the map; without one "": the only one."""
+    asked, known = lookup.range, lookup.space.map
+    if known is None:
+        return [""]
+    columns, of = len(asked.leading), len(asked.table.key)
+    keyspace_id = lookup.space.layout.id_of_leading(asked.key, columns, of, asked.table.prefix) if columns else None
+    return [*known.shards] if keyspace_id is None else [known.shard_of(keyspace_id)]
+
+
 def _joined(answers: Sequence[RangeRows]) -> Stretch | None:
     """Where the answers of all partitions stand; None if they are of different histories."""
     joined: Stretch | None = None
@@ -282,24 +340,38 @@ def _is_ordered(lookup: RangeLookup, answers: Iterable[RangeRows]) -> bool:
     return not asked.where or not asked.ranking.unranked or sum(len(each.keys) for each in answers) < 2
 
 
-def _merged(lookup: RangeLookup, answers: Sequence[RangeRows], stretch: Stretch, freshness: str) -> FoundRange:
-    """The first rows of all partitions, in order, up to the last one that a partition with more rows has given."""
-    why = f"{len(answers)} partitions are proved at {stretch.until}: {answers[0].why}"
+def _merged_shards(lookup: RangeLookup, parts: Sequence[FoundRange]) -> FoundRange:
+    """The first rows of several sources, in order. Raises `ReadError` ``no_index`` if only a source knows the order."""
+    unranked = lookup.range.ranking.unranked
+    if unranked and sum(len(part.rows) for part in parts) > 1:
+        raise ReadError(
+            "no_index", f"the rows are in several shards, and only each of them knows the order of {unranked}"
+        )
+    rows = [RangePart([k for k, _ in part.rows], [i for _, i in part.rows], part.number, part.more) for part in parts]
+    freshness = next((part.freshness for part in parts if part.freshness != "fresh"), "fresh")
+    stretches = tuple(stretch for part in parts for stretch in part.stretches)
+    return _merged(lookup, rows, stretches, freshness, "; ".join(part.why for part in parts))
+
+
+def _merged(
+    lookup: RangeLookup, answers: Sequence[RangePart], stretches: tuple[Stretch, ...], freshness: str, why: str
+) -> FoundRange:
+    """The first rows of all parts, in order, up to the last one that a part with more rows has given."""
     if not lookup.limit:
-        number = sum(each.count for each in answers)
+        number = sum(each.number for each in answers)
         number = min(number, lookup.wanted.limit) if lookup.wanted.limit else number
-        return FoundRange((), number, False, stretch, freshness, why)
+        return FoundRange((), number, False, stretches, freshness, why)
     if len(answers) == 1:
         [only] = answers
         rows = list(zip(only.keys, only.images, strict=True))
-        return FoundRange(rows, len(rows), only.more, stretch, freshness, why)
+        return FoundRange(rows, len(rows), only.more, stretches, freshness, why)
     asked = lookup.range
     ranking = asked.ranking
     ranked: list[tuple[Rank, bytes, bytes]] = []
     ends: list[Rank] = []
     if ranking.unranked:
         rows = [row for each in answers for row in zip(each.keys, each.images, strict=True)]
-        return FoundRange(rows, len(rows), any(each.more for each in answers), stretch, freshness, why)
+        return FoundRange(rows, len(rows), any(each.more for each in answers), stretches, freshness, why)
     for each in answers:
         of_one = [ranking.rank(key, image) for key, image in zip(each.keys, each.images, strict=True)]
         ranked += zip(of_one, each.keys, each.images, strict=True)
@@ -310,7 +382,7 @@ def _merged(lookup: RangeLookup, answers: Sequence[RangeRows], stretch: Stretch,
         end = max(ends) if asked.descending else min(ends)
         ranked = [row for row in ranked if (row[0] >= end if asked.descending else row[0] <= end)]
     rows = [(key, image) for _, key, image in ranked[: lookup.limit]]
-    return FoundRange(rows, len(rows), bool(ends) or len(rows) < len(ranked), stretch, freshness, why)
+    return FoundRange(rows, len(rows), bool(ends) or len(rows) < len(ranked), stretches, freshness, why)
 
 
 def _reached(proof: Proof, answers: Sequence[RangeRows]) -> Reached | None:

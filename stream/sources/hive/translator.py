@@ -86,6 +86,8 @@ class HiveTranslator:
         self._name_by_id: dict[int, str] = {}
         """Table id → a name that it had; `name_of` looks whether it still has."""
         self.last_event_id: int | None = None
+        self.unbound: list[str] = []
+        """Tables that the last event wrote and that are bound to no id yet. What was read of them before it is old."""
         self.unresolved: list[int] = []
         """Committed transactions whose OPEN was not seen. A live source must look them up at the server."""
         by_id = {table.table_id: name for name, table in self._tables.items()}
@@ -188,6 +190,7 @@ class HiveTranslator:
         changes: list[Change] = []
         self._changed.clear()
         self._ids.changes.clear()
+        self.unbound.clear()
         if last is not None and event.event_id > last + 1:
             changes += self._gap(last + 1, event.event_id - 1)
         self.last_event_id = event.event_id
@@ -407,6 +410,7 @@ class HiveTranslator:
         if known is None:
             if not event.table_name:
                 raise HiveMessageError("the written table has no name")
+            self.unbound.append(event.table_name)
             return []
         shown = TableObject(event.table_name, known.table_id, known.kind == "transactional", False, b"")
         return self._written(event, shown, write_id) + self._objects.of_write(event, shown)
@@ -419,6 +423,8 @@ class HiveTranslator:
             if known is not None:
                 shown = TableObject(name, known.table_id, known.kind == "transactional", False, b"")
                 changes += self._written(event, shown, write_id) + self._objects.of_write(event, shown)
+            else:
+                self.unbound.append(name)
         return changes
 
     def _written(self, event: Notification, table: TableObject, write_id: int) -> list[Change]:

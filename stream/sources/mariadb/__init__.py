@@ -1,1 +1,1 @@
-"""The MariaDB source: turns a binlog into transactions of row changes, and selected rows into canonical images."""
+"""The source of MariaDB and MySQL: a binlog as transactions of row changes, and selected rows as canonical images."""

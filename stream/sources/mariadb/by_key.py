@@ -23,6 +23,7 @@ from stream.sources.mariadb.connection import (
     Connection,
     ConnectionSettings,
     MariaDBError,
+    is_mysql,
     translate,
 )
 from stream.sources.mariadb.schema import TableInfo
@@ -162,7 +163,7 @@ class _TableReader:
     def _run(self, sql: str, keys: Sequence[Key]) -> Sequence[Sequence[bytes | None]]:
         arguments = [sql_value(value) for key in keys for value in key]
         with self._session.cursor() as cursor:
-            cursor.execute(timed(sql, self._deadline), arguments)
+            cursor.execute(timed(self._session, sql, self._deadline), arguments)
             selected: Sequence[Sequence[bytes | None]] = cursor.fetchall()
             return selected
 
@@ -179,8 +180,11 @@ class _TableReader:
             return error
 
 
-def timed(sql: str, deadline: float) -> str:
+def timed(session: Connection, sql: str, deadline: float) -> str:
     """``sql`` with the time until ``deadline`` as its limit. The limit covers waiting for a lock on the table too."""
+    if is_mysql(session):
+        limit_ms = max(round((deadline - time.monotonic()) * 1000), 1)
+        return sql.replace("SELECT", f"SELECT /*+ MAX_EXECUTION_TIME({limit_ms}) */", 1)
     return f"SET STATEMENT max_statement_time={max(deadline - time.monotonic(), 0.001):.3f} FOR {sql}"
 
 

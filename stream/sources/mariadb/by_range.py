@@ -74,7 +74,7 @@ def _rows(session: Connection, info: TableInfo, wanted: KeyRange, deadline: floa
     ordered = [at for at, column in enumerate(info.columns) if column.name in wanted.order]
     too_long = ""
     cursor = SSCursor(session)
-    cursor.execute(timed(select_range(session, info, wanted, wanted.limit + 1), deadline))
+    cursor.execute(timed(session, select_range(session, info, wanted, wanted.limit + 1), deadline))
     while (values := cursor.fetchone()) is not None:
         too_long = next((info.columns[at].name for at in ordered if len(values[at] or b"") > ORDERED_MAX), too_long)
         if is_full or len(rows) == wanted.limit:
@@ -121,7 +121,7 @@ def _count(session: Connection, info: TableInfo, wanted: KeyRange, deadline: flo
     else:
         some = f"SELECT 1 FROM {_table(info, wanted)}{_where(session, info, wanted)} LIMIT {wanted.count_max}"
         sql = f"SELECT COUNT(*) FROM ({some}) AS some"
-    [[number]] = fetch_all(session, timed(sql, deadline))
+    [[number]] = fetch_all(session, timed(session, sql, deadline))
     return int(number)
 
 

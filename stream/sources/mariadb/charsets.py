@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 
-from stream.sources.mariadb.connection import Connection, fetch_all
+from stream.sources.mariadb.connection import Connection, fetch_all, is_mysql
 
 BINARY_COLLATION = 63
 
@@ -53,15 +53,15 @@ class Charsets:
 
 def is_exact_collation(name: str) -> bool:
     """Whether two texts are equal only if all their characters are; most collations ignore trailing blanks at least."""
-    return name.endswith("_nopad_bin")
+    return name.endswith(("_nopad_bin", "_0900_bin"))
 
 
 def read_charsets(connection: Connection) -> Charsets:
     """Read the server's collations, and the text of each of the 256 bytes in each single-byte set."""
+    where = "COLLATIONS" if is_mysql(connection) else "COLLATION_CHARACTER_SET_APPLICABILITY"
     collations = fetch_all(
         connection,
-        "SELECT ID, CHARACTER_SET_NAME, COLLATION_NAME"
-        " FROM information_schema.COLLATION_CHARACTER_SET_APPLICABILITY WHERE ID IS NOT NULL",
+        f"SELECT ID, CHARACTER_SET_NAME, COLLATION_NAME FROM information_schema.{where} WHERE ID IS NOT NULL",
     )
     by_collation = {int(number): charset for number, charset, _ in collations}
     exact = frozenset(int(number) for number, _, name in collations if is_exact_collation(name))

@@ -1,11 +1,11 @@
-"""Connections to a MariaDB server, and its errors as `MariaDBError`s of one line."""
+"""Connections to a MariaDB or MySQL server, and its errors as `MariaDBError`s of one line."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import pymysql
 from pymysql.constants import ER
@@ -19,26 +19,48 @@ _ENCODERS = dict(pymysql.converters.encoders)
 
 SORT_BYTES: Final = 1 << 16
 """How many bytes of a value's weights ORDER BY compares: longer ones may come in another order than they compare."""
-SESSION_VARIABLES = ", ".join(
-    f"{name}={value}"
-    for name, value in {
-        "time_zone": "'+00:00'",  # the text of TIMESTAMP
-        "sql_mode": "''",  # PAD_CHAR_TO_FULL_LENGTH pads CHAR, ANSI_QUOTES changes SHOW CREATE TABLE
-        "max_sort_length": str(SORT_BYTES),  # how many bytes of a value ORDER BY compares
-        "sort_buffer_size": str(64 * SORT_BYTES),  # it must hold some rows
-        "sql_select_limit": "18446744073709551615",  # how many rows a SELECT returns
-        "sql_big_selects": "1",  # with max_join_size: whether a SELECT is refused
-        "max_statement_time": "0",  # a statement's time; reads by key have one of their own
-        "lc_time_names": "'en_US'",  # the names that DATE_FORMAT gives in a virtual column
-        "div_precision_increment": "4",  # the digits of a quotient in a virtual column
-        "default_week_format": "0",  # WEEK in a virtual column
-        "system_versioning_asof": "DEFAULT",  # DEFAULT is: the present rows, whatever the global value is
-        "sql_quote_show_create": "1",  # the text of SHOW CREATE TABLE
-        "query_cache_type": "0",  # a result that was kept before the read began
-        "completion_type": "0",  # whether a ROLLBACK begins the next transaction or ends the session
-    }.items()
-)
+_OF_BOTH: Final = {
+    "time_zone": "'+00:00'",  # the text of TIMESTAMP
+    "sql_mode": "''",  # PAD_CHAR_TO_FULL_LENGTH pads CHAR, ANSI_QUOTES changes SHOW CREATE TABLE
+    "max_sort_length": str(SORT_BYTES),  # how many bytes of a value ORDER BY compares
+    "sort_buffer_size": str(64 * SORT_BYTES),  # it must hold some rows
+    "sql_select_limit": "18446744073709551615",  # how many rows a SELECT returns
+    "sql_big_selects": "1",  # with max_join_size: whether a SELECT is refused
+}
+_OF_BOTH_TOO: Final = {
+    "lc_time_names": "'en_US'",  # the names that DATE_FORMAT gives in a virtual column
+    "div_precision_increment": "4",  # the digits of a quotient in a virtual column
+    "default_week_format": "0",  # WEEK in a virtual column
+}
+_OF_MARIADB: Final = {
+    **_OF_BOTH,
+    "max_statement_time": "0",  # a statement's time; reads by key have one of their own
+    **_OF_BOTH_TOO,
+    "system_versioning_asof": "DEFAULT",  # DEFAULT is: the present rows, whatever the global value is
+    "sql_quote_show_create": "1",  # the text of SHOW CREATE TABLE
+    "query_cache_type": "0",  # a result that was kept before the read began
+    "completion_type": "0",  # whether a ROLLBACK begins the next transaction or ends the session
+}
+_OF_MYSQL: Final = {
+    **_OF_BOTH,
+    "max_execution_time": "0",  # a SELECT's time; reads by key have one of their own
+    **_OF_BOTH_TOO,
+    "sql_quote_show_create": "1",
+    "completion_type": "0",
+    "information_schema_stats_expiry": "0",  # how old TABLE_ROWS may be
+    "show_gipk_in_create_table_and_information_schema": "1",  # a generated primary key is a column as any other
+    "use_secondary_engine": "OFF",  # which has rows later
+}
+
+
+def _assignments(variables: dict[str, str]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in variables.items())
+
+
+SESSION_VARIABLES = _assignments(_OF_MARIADB)
 """What the answers of a session depend on, and why."""
+_MYSQL_VARIABLES = _assignments(_OF_MYSQL)
+_OTHER: Final[dict[str, str]] = {"MariaDB": "mysql", "MySQL": "mariadb"}
 
 LOST_CONNECTION = frozenset({2002, 2003, 2006, 2013, 2014, 2055, 1053, 1077, 1079, 1158, 1159, 1160, 1161, 1927, 4150})
 """Client and server error numbers that mean: the connection is lost, a new one may work."""
@@ -53,7 +75,7 @@ errors, also at login: they pass by themselves."""
 
 
 class MariaDBError(FreshetError):
-    """A MariaDB server refused or failed a request; code ``mariadb_error``."""
+    """A server, MariaDB or MySQL, refused or failed a request; code ``mariadb_error``."""
 
     code = "mariadb_error"
 
@@ -64,9 +86,27 @@ class MariaDBUnreachable(MariaDBError):
     code = "mariadb_unreachable"
 
 
+class SourceHistoryLost(MariaDBError):
+    """Published transactions are not in the server's history: it was replaced. Code ``history_lost``."""
+
+    code = "history_lost"
+
+
+class NotResumable(MariaDBError):
+    """The server can't send what follows a position. Codes ``binlog_purged``, ``unknown_domain``."""
+
+    code = "binlog_purged"
+
+
+class ServerSettingsError(MariaDBError):
+    """The server's settings hide changes or break their order. Code ``bad_server_settings``; the hint is the fix."""
+
+    code = "bad_server_settings"
+
+
 @dataclass(frozen=True, slots=True)
 class ConnectionSettings:
-    """Address and login of a server. ``password`` is never printed.
+    """Address and login of a server. ``password`` is never printed. ``product``: what the server must be.
 
     ``ssl_ca``: a file of certificates; the connection is encrypted, and the server's certificate must be signed by one
     of them. ``ssl_verify_host``: it must be for ``host`` too.
@@ -81,6 +121,7 @@ class ConnectionSettings:
     ssl_verify_host: bool = True
     connect_timeout_s: float = 5.0
     read_timeout_s: float = 30.0
+    product: Literal["MariaDB", "MySQL"] = "MariaDB"
 
     @property
     def name(self) -> str:
@@ -114,17 +155,26 @@ def connect(settings: ConnectionSettings, *, autocommit: bool = True) -> Connect
     `SESSION_VARIABLES` are set, because each of them has a global default that may differ. The isolation level is set
     because under READ COMMITTED two statements of a transaction read two different states.
     """
+    variables = _MYSQL_VARIABLES if settings.product == "MySQL" else SESSION_VARIABLES
     with translated(settings):
         connection = pymysql.connect(
             **settings.pymysql_arguments(),
             autocommit=autocommit,
             use_unicode=False,
             conv=_ENCODERS,
-            init_command=f"SET NAMES utf8mb4 COLLATE utf8mb4_general_ci, {SESSION_VARIABLES},"
+            init_command=f"SET NAMES utf8mb4 COLLATE utf8mb4_general_ci, {variables},"
             f" lock_wait_timeout={max(1, round(settings.read_timeout_s))}",
         )
+        if is_mysql(connection) is not (settings.product == "MySQL"):
+            connection._force_close()
+            raise _other_product(settings, f"it says that it is {connection.get_server_info()}")
         connection.query("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         return connection
+
+
+def is_mysql(connection: Connection) -> bool:
+    """Whether the server is MySQL, and not MariaDB, by what it said of itself at login."""
+    return "mariadb" not in connection.get_server_info().lower()
 
 
 @contextlib.contextmanager
@@ -136,13 +186,13 @@ def translated(settings: ConnectionSettings) -> Iterator[None]:
         raise translate(error, settings) from error
     except RuntimeError as error:  # PyMySQL's for a login that needs a package which is not installed
         raise MariaDBError(
-            f"MariaDB at {settings.name} asks for a login that is not supported here: {error}",
+            f"{settings.product} at {settings.name} asks for a login that is not supported here: {error}",
             hint="give the user another authentication plugin, or connect with TLS",
             code="mariadb_access_denied",
         ) from error
     except (OSError, EOFError) as error:
         raise MariaDBUnreachable(
-            f"MariaDB at {settings.name} cannot be reached: {error}",
+            f"{settings.product} at {settings.name} cannot be reached: {error}",
             hint="check that the server is running and that the address is right",
         ) from error
 
@@ -153,34 +203,48 @@ def translate(error: pymysql.err.Error, settings: ConnectionSettings) -> MariaDB
     text = " ".join(str(error.args[1] if len(error.args) > 1 else error).split())
     if code in (ER.ACCESS_DENIED_ERROR, ER.DBACCESS_DENIED_ERROR, 1698):
         return MariaDBError(
-            f"MariaDB at {settings.name} refused the login: {text}",
+            f"{settings.product} at {settings.name} refused the login: {text}",
             hint="check user and password",
             code="mariadb_access_denied",
         )
     if code in (1227, 1142, 1143, 1044):
         return MariaDBError(
-            f"{settings.name} lacks a privilege: {text}", hint=GRANTS_HINT, code="mariadb_access_denied"
+            f"{settings.name} lacks a privilege: {text}",
+            hint=MYSQL_GRANTS_HINT if settings.product == "MySQL" else GRANTS_HINT,
+            code="mariadb_access_denied",
         )
     if "same server_uuid/server_id" in text:
         return MariaDBError(
-            f"MariaDB at {settings.name} gave the binlog to another replica of the same server_id",
+            f"{settings.product} at {settings.name} gave the binlog to another replica of the same server_id",
             hint="run one source for each shard, each with its own server_id: [keyspaces.NAME.source] server_id",
             code="server_id_in_use",
         )
     if code in LOST_CONNECTION or isinstance(error, pymysql.err.InterfaceError):
         return MariaDBUnreachable(
-            f"MariaDB at {settings.name} cannot be reached: {text}",
+            f"{settings.product} at {settings.name} cannot be reached: {text}",
             hint="check that the server is running and that the address is right",
         )
+    if "could not find next log" in text:  # MySQL's, after its logs were reset under a connection that reads them
+        return MariaDBUnreachable(f"{settings.product} at {settings.name} has lost the log that was read: {text}")
     if code in RESOURCE_ERRORS:
         return MariaDBUnreachable(
-            f"MariaDB at {settings.name} cannot answer now: {text} ({code})",
+            f"{settings.product} at {settings.name} cannot answer now: {text} ({code})",
             hint="the server is short of connections, disk or memory, or a lock took too long: see its error log",
         )
-    return MariaDBError(f"MariaDB at {settings.name}: {text} ({code})")
+    if code == ER.UNKNOWN_SYSTEM_VARIABLE:
+        return _other_product(settings, text)
+    return MariaDBError(f"{settings.product} at {settings.name}: {text} ({code})")
+
+
+def _other_product(settings: ConnectionSettings, what: str) -> ServerSettingsError:
+    return ServerSettingsError(
+        f"the server at {settings.name} is no {settings.product} that is supported: {what}",
+        hint=f'is it the other kind? then: [keyspaces.NAME.source] kind = "{_OTHER[settings.product]}"',
+    )
 
 
 GRANTS_HINT = "a source needs: GRANT SELECT, REPLICATION SLAVE, BINLOG MONITOR ON *.* TO its user"
+MYSQL_GRANTS_HINT = "a source needs: GRANT SELECT, REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO its user"
 
 
 def fetch_all(connection: Connection, sql: str, arguments: Sequence[object] = ()) -> list[tuple[Any, ...]]:

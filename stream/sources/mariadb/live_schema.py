@@ -13,9 +13,11 @@ from stream.sources.mariadb.connection import (
     MariaDBUnreachable,
     connect,
     fetch_all,
+    is_mysql,
     translated,
 )
 from stream.sources.mariadb.gtid import GtidPosition
+from stream.sources.mariadb.position import end_of_log
 from stream.sources.mariadb.schema import (
     Cascades,
     TableFilter,
@@ -51,7 +53,7 @@ class LiveSchema:
             self.charsets = read_charsets(connection)
             self.live = read_tables(connection, self.charsets, self.include)
             self.cascades = read_cascades(connection)
-            self.catalog.resume(self.live, _reached(connection))
+            self.catalog.resume(self.live, end_of_log(connection))
             if self._held_before is not None:
                 self._hold_again(connection, self._held_before)
                 self._held_before = None
@@ -84,7 +86,7 @@ class LiveSchema:
 
         def ask(connection: Connection) -> tuple[TableInfo | None, GtidPosition]:
             prefixes = self.include.prefixes
-            return read_table(connection, self.charsets, database, table, prefixes), _reached(connection)
+            return read_table(connection, self.charsets, database, table, prefixes), end_of_log(connection)
 
         self.catalog.doubt(f"{database}.{table}", *self._retried(ask))
 
@@ -124,14 +126,13 @@ class LiveSchema:
             self._connection = None
 
 
-def _reached(connection: Connection) -> GtidPosition:
-    """The end of the binlog: every DDL whose effect was read before is in it."""
-    ((position,),) = fetch_all(connection, "SELECT @@gtid_binlog_pos")
-    return GtidPosition.parse(position)
-
-
 def _prepared(connection: Connection) -> frozenset[Xid]:
-    """The XA transactions that are prepared, or whose commit reads can't see yet."""
+    """The XA transactions that are prepared, or whose commit reads can't see yet.
+
+    MySQL's positions of reads have an XA COMMIT only once it is visible, so none is waited for there.
+    """
+    if is_mysql(connection):
+        return frozenset()
     with connection.cursor() as cursor:
         cursor.execute("XA RECOVER")
         rows = cursor.fetchall()

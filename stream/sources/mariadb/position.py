@@ -8,23 +8,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stream.sources.mariadb.connection import Connection, MariaDBError, fetch_all
-from stream.sources.mariadb.gtid import GtidPosition
+from stream.sources.mariadb.connection import (
+    Connection,
+    MariaDBError,
+    NotResumable,
+    SourceHistoryLost,
+    fetch_all,
+    is_mysql,
+)
+from stream.sources.mariadb.gtid import FLAVOR, GtidPosition, MysqlGtidSet
+from stream.sources.mariadb.mysql import position as mysql_position
 
 PLACES_MAX = 3
 """Places that are tried in a row; one may be lost to a binlog that is rotated or purged meanwhile."""
-
-
-class SourceHistoryLost(MariaDBError):
-    """Published transactions are not in the server's history: it was replaced. Code ``history_lost``."""
-
-    code = "history_lost"
-
-
-class NotResumable(MariaDBError):
-    """The server can't send what follows a position. Codes ``binlog_purged``, ``unknown_domain``."""
-
-    code = "binlog_purged"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +53,18 @@ class Bounds:
     is_primary: bool
 
 
-def committed_place(connection: Connection) -> BinlogPlace:
+def committed_place(connection: Connection) -> BinlogPlace | MysqlGtidSet:
     """The place up to which the engine has committed. Needs no privilege. Call it outside of a consistent snapshot.
+
+    MySQL says it as a set of GTIDs, MariaDB as a place in the binlog.
 
     The binlog's end would be wrong, because a change is in the binlog before the engine shows it. The place of a
     ``WITH CONSISTENT SNAPSHOT`` would be wrong too: the server keeps what SHOW STATUS says of it in variables that all
     sessions share, so a session may be told the place of another session's later snapshot. Outside of a snapshot, what
     another session left there is a place that was committed before, which is only earlier than need be.
     """
+    if is_mysql(connection):
+        return mysql_position.executed(connection)
     status = dict(fetch_all(connection, "SHOW STATUS LIKE 'binlog_snapshot_%'"))
     found = {name.lower(): value for name, value in status.items()}
     if not found.get("binlog_snapshot_file"):
@@ -72,12 +72,14 @@ def committed_place(connection: Connection) -> BinlogPlace:
     return BinlogPlace(found["binlog_snapshot_file"], int(found["binlog_snapshot_position"]))
 
 
-def bounds_since(connection: Connection, place: BinlogPlace) -> Bounds | None:
+def bounds_since(connection: Connection, place: BinlogPlace | MysqlGtidSet) -> Bounds | None:
     """The bounds of a read that began after ``place`` was asked for, and that is done.
 
     ``hi`` is the binlog's end: what the engine shows is in the binlog already. None if ``place`` is in no binlog of
     the server: it was purged, or the file and the offset that the server named belong to different files.
     """
+    if isinstance(place, MysqlGtidSet):
+        return _mysql_bounds(connection, place)
     ((lo, hi, timestamp, logs_all, replicated, read_only),) = fetch_all(
         connection,
         "SELECT BINLOG_GTID_POS(%s, %s), @@gtid_binlog_pos, UNIX_TIMESTAMP(),"
@@ -85,16 +87,31 @@ def bounds_since(connection: Connection, place: BinlogPlace) -> Bounds | None:
         (place.file, place.offset),
     )
     if replicated and not _is_on(logs_all):
-        raise MariaDBError(
-            "the server is a replica that does not log what it replicates, so its rows have no position",
-            hint="set log_slave_updates = ON in its configuration file and restart it, or read from its primary",
-            code="no_snapshot_position",
-        )
+        raise _no_position_of_replica("log_slave_updates")
     if lo is None:
         return None
     end = GtidPosition.parse(hi)
     is_primary = not _is_on(read_only) and _has_own(end, GtidPosition.parse(replicated))
     return Bounds(str(GtidPosition.parse(lo)), str(end), int(timestamp), is_primary)
+
+
+def _mysql_bounds(connection: Connection, lo: MysqlGtidSet) -> Bounds:
+    hi = mysql_position.logged(connection)
+    ((timestamp, logs_all, read_only),) = fetch_all(
+        connection, "SELECT UNIX_TIMESTAMP(), @@log_replica_updates, @@read_only"
+    )
+    replicates = mysql_position.is_replica(connection)
+    if replicates and not _is_on(logs_all):
+        raise _no_position_of_replica("log_replica_updates")
+    return Bounds(str(lo), str(hi), int(timestamp), not replicates and not _is_on(read_only))
+
+
+def end_of_log(connection: Connection) -> GtidPosition:
+    """The end of the binlog: whatever was visible before the call is in it."""
+    if is_mysql(connection):
+        return mysql_position.logged(connection)
+    ((position,),) = fetch_all(connection, "SELECT @@gtid_binlog_pos")
+    return GtidPosition.parse(position)
 
 
 def _is_on(value: object) -> bool:
@@ -127,12 +144,23 @@ def _no_position() -> MariaDBError:
     )
 
 
+def _no_position_of_replica(setting: str) -> MariaDBError:
+    return MariaDBError(
+        "the server is a replica that does not log what it replicates, so its rows have no position",
+        hint=f"set {setting} = ON in its configuration file and restart it, or read from its primary",
+        code="no_snapshot_position",
+    )
+
+
 def check_resumable(connection: Connection, position: str) -> None:
     """Check that the binlog has everything after ``position`` and that the history up to it was not replaced.
 
     Raises `SourceHistoryLost` (a new epoch is needed), or `NotResumable`: ``binlog_purged`` names the earliest possible
     position, ``unknown_domain`` names a domain whose events may be on both sides of the position.
     """
+    if is_mysql(connection):
+        mysql_position.check_resumable(connection, position)
+        return
     mine = GtidPosition.parse(position).domains
     check_not_lost(connection, position)
     starts = _log_starts(connection)
@@ -163,6 +191,9 @@ def _unknown_domain(domain: int, gtid: str, position: str) -> None:
 
 def check_not_lost(connection: Connection, position: str) -> None:
     """Check that everything up to ``position`` is in the server's history. Raises `SourceHistoryLost`."""
+    if is_mysql(connection):
+        mysql_position.check_not_lost(connection, position)
+        return
     ((state, here),) = fetch_all(connection, "SELECT @@gtid_binlog_state, @@gtid_binlog_pos")
     check_in_history(by_domain_and_server(state), position, here)
 
@@ -172,6 +203,8 @@ def check_in_history(state: dict[tuple[int, int], int], position: str, here: str
 
     ``state``: the last sequence of each (domain, server). ``here``: the server's position, for the message.
     """
+    if not position.startswith(FLAVOR) and "/" in position:
+        raise SourceHistoryLost(f"{position} was published, but the server is a MariaDB", hint="a new epoch starts")
     for domain, (server, sequence) in GtidPosition.parse(position).domains.items():
         if state.get((domain, server), 0) < sequence:
             raise SourceHistoryLost(

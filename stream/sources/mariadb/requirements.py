@@ -10,7 +10,14 @@ from typing import Any
 
 import pymysql
 
-from stream.sources.mariadb.connection import GRANTS_HINT, Connection, MariaDBError, fetch_all
+from stream.sources.mariadb.connection import (
+    GRANTS_HINT,
+    Connection,
+    ServerSettingsError,
+    fetch_all,
+    is_mysql,
+)
+from stream.sources.mariadb.mysql import requirements as mysql_requirements
 from stream.sources.mariadb.position import by_domain_and_server
 
 REPLICA_GRANT_HINT = "on a replica a source also needs: GRANT REPLICA MONITOR ON *.* TO its user"
@@ -39,17 +46,13 @@ _WANTED = (
 _PRIVILEGE_MISSING = 1227
 
 
-class ServerSettingsError(MariaDBError):
-    """The server's settings hide changes or break their order. Code ``bad_server_settings``; the hint is the fix."""
-
-    code = "bad_server_settings"
-
-
 def check_server(connection: Connection) -> bool:
     """Refuse a server whose binlog is incomplete or out of order. Raises `ServerSettingsError` with the fix as hint.
 
     Returns whether it is a replica, also while it replicates nothing.
     """
+    if is_mysql(connection):
+        return mysql_requirements.check_server(connection)
     names = ",".join(["%s"] * len(_VARIABLES))
     found = dict(fetch_all(connection, f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({names})", _VARIABLES))
     if "mariadb" not in found.get("version", "").lower() or "binlog_row_metadata" not in found:

@@ -14,7 +14,7 @@ import msgspec
 from stream.sources.generated_columns import dependence
 from stream.sources.learnt_indexes import SourceIndex
 from stream.sources.mariadb.charsets import Charsets, is_exact_collation
-from stream.sources.mariadb.connection import Connection, fetch_all
+from stream.sources.mariadb.connection import Connection, fetch_all, is_mysql
 from stream.wire.events import Column, DescribeTable
 
 SYSTEM_DATABASES = frozenset({"mysql", "information_schema", "performance_schema", "sys"})
@@ -47,6 +47,7 @@ _KINDS = {
     "year": "year",
     "bit": "bit",
     "enum": "enum",
+    "json": "json",
     "set": "set",
     "uuid": "uuid",
     "inet4": "inet",
@@ -128,13 +129,14 @@ class TableFilter:
     """Which tables a source publishes, and so which a front may read through. Default: all but the system's tables.
 
     ``include`` and ``exclude`` are shell patterns over ``db.table``. ``prefixes``: table → how many leading key columns
-    choose a row's partition.
+    choose a row's partition. ``key_range``: the keyspace ids whose rows are the shard's; "": all.
     """
 
     databases: tuple[str, ...] = ()
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
     prefixes: tuple[tuple[str, int], ...] = ()
+    key_range: str = field(default="", repr=False)
 
     def prefix_of(self, name: str, key_columns: int) -> int:
         """The key columns of ``db.table``, out of ``key_columns``, that choose a row's partition; 0: the whole key."""
@@ -269,14 +271,18 @@ def _indexes(parts: Sequence[tuple[Any, ...]]) -> tuple[SourceIndex, ...]:
     for index, column, length, kind in parts:
         known = found.get(index, SourceIndex(index, ()))
         problem = f"it is a {kind} index" if kind != "BTREE" else ""
+        if column is None:
+            problem = "it has an expression"
         if not problem and length is not None:
             problem = f"it has only the first {length} characters of column {column}"
-        found[index] = SourceIndex(index, (*known.columns, column), known.problem or problem)
+        found[index] = SourceIndex(index, (*known.columns, column or ""), known.problem or problem)
     return tuple(index for name, index in found.items() if name != "PRIMARY")
 
 
 def _json_columns(connection: Connection, only: tuple[str, str] | None) -> set[tuple[str, str, str]]:
-    """The JSON columns. MariaDB's JSON is LONGTEXT with a ``json_valid`` check of the column's name."""
+    """MariaDB's JSON columns, which are LONGTEXT with a ``json_valid`` check of the column's name."""
+    if is_mysql(connection):
+        return set()
     where = " AND CONSTRAINT_SCHEMA = %s AND TABLE_NAME = %s" if only else ""
     return {
         (database, table, column)
@@ -323,8 +329,9 @@ def _with_generated(columns: tuple[ColumnInfo, ...], rows: Sequence[tuple[Any, .
     for column, (*_, extra, expression) in zip(columns, rows, strict=True):
         problem = column.problem
         if "VIRTUAL" in extra and not problem:
-            why = dependence(types[column.name], expression, types) if expression else "its expression is hidden"
-            shown = " ".join((expression or "").split())[:200]
+            made = (expression or "").replace("\\'", "'")  # MySQL escapes the quotes of texts
+            why = dependence(types[column.name], made, types) if made else "its expression is hidden"
+            shown = " ".join(made.split())[:200]
             problem = f"column {column.name} may not be a function of its row: {why}, in AS ({shown})" if why else ""
         found.append(replace(column, problem=problem))
     return tuple(found)

@@ -38,6 +38,7 @@ from stream.sources.mariadb.connection import (
     MariaDBUnreachable,
     connect,
     fetch_all,
+    is_mysql,
     translate,
     translated,
 )
@@ -61,6 +62,8 @@ KEYS_MAX = 1000
 READ_TIMEOUT_S = 5.0
 ANSWER_MARGIN_S = 0.5
 """How much longer than a statement's limit its answer is waited for; the server ends the statement first."""
+AT_ONCE_S = 0.02
+"""MySQL has no lock without waiting."""
 POLL_FIRST_S = 0.002
 POLL_MAX_S = 0.05
 _COUNTER = re.compile(r" AUTO_INCREMENT=[0-9]+")
@@ -314,7 +317,7 @@ class SnapshotReader:
             if code_of(error) not in SCHEMA_CHANGED:
                 raise
         # The table was altered since its columns were read. Under the lock it stays as it is.
-        fetch_all(session, timed(lock_sql(known.info.name), deadline))
+        fetch_all(session, timed(session, lock_sql(known.info.name), deadline))
         info = self._table(session, known.info.name, deadline, fresh=True).info
         return info, read(session, info, deadline)
 
@@ -335,13 +338,13 @@ class SnapshotReader:
         """
         middle = (time.monotonic() + deadline) / 2
         try:
-            fetch_all(session, timed(" UNION ALL ".join(map(lock_sql, names)), middle))
+            fetch_all(session, timed(session, " UNION ALL ".join(map(lock_sql, names)), middle))
         except pymysql.err.MySQLError as error:
             if is_connection_lost(error):
                 raise
             for name in names:
                 with self._failures(failed, name):
-                    fetch_all(session, f"SET STATEMENT lock_wait_timeout=0 FOR {lock_sql(name)}")
+                    fetch_all(session, _at_once(session, name))
 
     @contextmanager
     def _failures(self, failed: dict[str, MariaDBError], name: str) -> Iterator[None]:
@@ -372,7 +375,10 @@ class SnapshotReader:
         if known is not None and not fresh and time.monotonic() - known.read_at < SCHEMA_AGE_MAX_S:
             return known
         database, _, table = name.partition(".")
-        session.query(f"SET max_statement_time={max(deadline - time.monotonic(), 0.001):.3f}")
+        # MySQL limits the time of a SELECT only. There the session's limit for locks is what ends the others.
+        limited = not is_mysql(session)
+        if limited:
+            session.query(f"SET max_statement_time={max(deadline - time.monotonic(), 0.001):.3f}")
         try:
             if self._charsets is None:
                 self._charsets = read_charsets(session)
@@ -383,7 +389,8 @@ class SnapshotReader:
                 # Refused if the user may not read all columns: information_schema hides those, and images lack them.
                 fetch_all(session, f"SELECT * FROM {quoted(database)}.{quoted(table)} WHERE FALSE")
         finally:
-            session.query("SET max_statement_time=0")
+            if limited:
+                session.query("SET max_statement_time=0")
         if info is None:
             self._tables.pop(name, None)
             raise self._no_table(name)
@@ -403,6 +410,13 @@ def lock_sql(name: str) -> str:
     return f"SELECT 1 FROM {quoted(database)}.{quoted(table)} WHERE FALSE"
 
 
+def _at_once(session: Connection, name: str) -> str:
+    """As `lock_sql`, but an error if the lock can't be had now."""
+    if is_mysql(session):
+        return timed(session, lock_sql(name), time.monotonic() + AT_ONCE_S)
+    return f"SET STATEMENT lock_wait_timeout=0 FOR {lock_sql(name)}"
+
+
 def definition_of(session: Connection, database: str, table: str) -> str:
     """The table's SHOW CREATE TABLE text without AUTO_INCREMENT; "" if there is no such table."""
     try:
@@ -415,8 +429,4 @@ def definition_of(session: Connection, database: str, table: str) -> str:
 
 
 def _contains(reached: str, wanted: str) -> bool:
-    mine = GtidPosition.parse(reached).domains
-    return all(
-        domain in mine and mine[domain][1] >= sequence
-        for domain, (_, sequence) in GtidPosition.parse(wanted).domains.items()
-    )
+    return GtidPosition.parse(reached).reaches(GtidPosition.parse(wanted))

@@ -1,4 +1,4 @@
-"""The source of a MariaDB shard: reads the binlog and publishes it, and survives outages of MariaDB and Kafka.
+"""The source of a MariaDB or MySQL shard: reads the binlog and publishes it, and survives outages of both sides.
 
 It resumes from the position in the topic. It keeps no state elsewhere.
 """
@@ -27,19 +27,16 @@ from stream.sources.mariadb.connection import (
     ConnectionSettings,
     MariaDBError,
     MariaDBUnreachable,
+    NotResumable,
+    ServerSettingsError,
+    SourceHistoryLost,
     connect,
     translated,
 )
 from stream.sources.mariadb.gtid import GtidPosition
 from stream.sources.mariadb.live_schema import LiveSchema
-from stream.sources.mariadb.position import (
-    NotResumable,
-    ServerPosition,
-    SourceHistoryLost,
-    check_resumable,
-    current_position,
-)
-from stream.sources.mariadb.requirements import ServerSettingsError, check_server
+from stream.sources.mariadb.position import ServerPosition, check_resumable, current_position
+from stream.sources.mariadb.requirements import check_server
 from stream.sources.mariadb.schema import TableFilter, unknown_databases
 from stream.sources.mariadb.watch import DumpWatch
 from stream.sources.status import SourceStatus
@@ -112,6 +109,7 @@ class MariaDBSource:
         self._backoff_s = BACKOFF_FIRST_S
         self.status = SourceStatus()
         self._choice = fingerprint(options.tables)
+        self._unreachable = f"{options.settings.product} is unreachable"
         self._has_warned = False
         self._held = ""
         """The words about held tables that the publisher keeps."""
@@ -161,7 +159,7 @@ class MariaDBSource:
                 self._check_server()
                 return True
             except MariaDBUnreachable as error:
-                self._wait("MariaDB is unreachable", error)
+                self._wait(self._unreachable, error)
         return False
 
     def _open_publisher(self, publisher: PublisherLike) -> ResumePoint | None:
@@ -177,7 +175,7 @@ class MariaDBSource:
             try:
                 return publisher.open(self._first_position)
             except MariaDBUnreachable as error:
-                self._wait("MariaDB is unreachable", error)
+                self._wait(self._unreachable, error)
         return None
 
     def _check_server(self) -> None:
@@ -198,7 +196,7 @@ class MariaDBSource:
 
     def _unknown_database(self, names: list[str]) -> MariaDBError:
         return MariaDBError(
-            f"MariaDB at {self._options.settings.name} has no database {', '.join(names)}",
+            f"{self._options.settings.product} at {self._options.settings.name} has no database {', '.join(names)}",
             hint="create it, or take it out of databases: a source must know what it is to publish",
             code="unknown_database",
         )
@@ -243,7 +241,7 @@ class MariaDBSource:
                     self._read(publisher, schema, progress)
                 except MariaDBUnreachable as error:
                     schema.close()
-                    self._wait("MariaDB is unreachable", error)
+                    self._wait(self._unreachable, error)
                 except SourceHistoryLost as lost:
                     self._lose_history(lost)
         finally:
@@ -260,7 +258,7 @@ class MariaDBSource:
         if progress.may_describe:
             self._describe(publisher, schema, progress)
         self._warn_of(schema)
-        bare = progress.position.removeprefix("MariaDB/")
+        bare = GtidPosition.parse(progress.position).bare
         dump = BinlogDump(options.settings, bare, options.server_id, options.heartbeat_s)
         self._reader = reader = BinlogReader(dump, schema, progress.position, options.spill_bytes)
         watch = DumpWatch(options.settings, dump.server)

@@ -16,13 +16,17 @@ from stream.sources.mariadb.connection import (
     ConnectionSettings,
     MariaDBError,
     MariaDBUnreachable,
+    ServerSettingsError,
+    SourceHistoryLost,
     connect,
     fetch_all,
+    is_mysql,
     translated,
 )
 from stream.sources.mariadb.gtid import GtidPosition
-from stream.sources.mariadb.position import SourceHistoryLost, check_not_lost
-from stream.sources.mariadb.requirements import ServerSettingsError, check_server
+from stream.sources.mariadb.mysql.requirements import binlog_status
+from stream.sources.mariadb.position import check_not_lost, end_of_log
+from stream.sources.mariadb.requirements import check_server
 
 CHECK_INTERVAL_S = 1.0
 STALL_MAX_S = 15.0
@@ -123,6 +127,9 @@ class DumpWatch:
                 self._session = connect(self._settings)
             is_replica = check_server(self._session)
             check_not_lost(self._session, position)
+            if is_mysql(self._session):
+                place, clock = _mysql_end(self._session)
+                return place, clock, is_replica
             [[file, offset, *_], *_] = fetch_all(self._session, "SHOW MASTER STATUS")
             [[now_ms, server, reached]] = fetch_all(
                 self._session, "SELECT FLOOR(UNIX_TIMESTAMP(NOW(3)) * 1000), @@server_id, @@gtid_binlog_pos"
@@ -135,3 +142,9 @@ class DumpWatch:
         session, self._session = self._session, None
         if session is not None:
             session._force_close()
+
+
+def _mysql_end(session: Connection) -> tuple[LogPlace, ServerClock]:
+    file, offset, *_ = binlog_status(session)
+    [[now_ms, server]] = fetch_all(session, "SELECT FLOOR(UNIX_TIMESTAMP(NOW(3)) * 1000), @@server_id")
+    return LogPlace.of(int(server), file, offset), ServerClock(int(now_ms), end_of_log(session))

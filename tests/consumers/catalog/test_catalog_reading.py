@@ -96,6 +96,17 @@ def test_an_external_table_is_eventual_beyond_the_sessions_position() -> None:
     assert not _read(log, _demand(), 3).served
 
 
+@pytest.mark.parametrize(("listed", "served"), [("d.t:0:9223372036854775807::", True), ("d.t:5:5:5:", False)])
+def test_an_entry_from_before_a_conversion_is_not_served_to_who_knows_of_it(listed: str, served: bool) -> None:
+    """A list with write ids is of a transactional table. Its reader may have written it: the position says nothing."""
+    log = Log()
+    log.bind("d.t", 7)
+    log.image("created", b"v1", kind="external")
+    found = _read(log, _demand(listed, 7, seen=2), 2)
+    assert (found.served, found.needs_source) == (served, not served)
+    assert served or "converted" in found.why
+
+
 def test_a_table_whose_kind_is_in_doubt_is_read_from_the_source() -> None:
     """After a void its kind may have changed, and whoever reads an external table has no list to send: no 400."""
     log = Log()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from consumers.fold.backfills import whole_table
+from consumers.fold.backfills import whole_shards
 from consumers.fold.entry import ABSENT, VALUE, VOID
 from consumers.fold.state import head_entries, read_head
 from consumers.owner.protocol import UNKNOWN_KEY
@@ -41,7 +41,7 @@ def kind(folded: Folded, number: int) -> int:
     return view_row(folded.state.head, key(number), folded.entries.get(key(number))).kind
 
 
-def test_a_key_without_an_entry_is_absent_in_a_whole_table() -> None:
+def test_a_key_without_an_entry_is_absent_in_a_whole_shards() -> None:
     """It reads as if it had been deleted where the backfill was complete; keys of other tables stay unknown."""
     folded = whole(marker(9))
     row = view_row(folded.state.head, key(7), None)
@@ -84,7 +84,7 @@ def test_before_it_is_complete_nothing_is_absent(messages: tuple[bytes, ...]) ->
 def test_whatever_voids_a_table_ends_what_is_known_of_it(message: bytes) -> None:
     """After it the key is unknown, also when the completion is said again; a further backfill makes it known anew."""
     folded = whole(marker(4, continuity=7), message, complete(4), marker(5, continuity=10, previous=9))
-    assert whole_table(folded.state.head, TABLE) is None
+    assert not whole_shards(folded.state.head, TABLE)
     assert kind(folded, 7) == UNKNOWN_KEY
 
 
@@ -123,4 +123,4 @@ def test_what_is_whole_is_found_in_the_stored_head() -> None:
 def test_without_a_declared_topology_no_table_is_whole() -> None:
     """Who has not heard which shards a keyspace has cannot know that no other one has the key."""
     folded = Folded(start(), begun(2), value(1, b"{}", 3), complete(4), marker(4))
-    assert whole_table(folded.state.head, TABLE) is None
+    assert not whole_shards(folded.state.head, TABLE)

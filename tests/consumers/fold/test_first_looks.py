@@ -77,6 +77,9 @@ def test_an_epoch_that_begins_nowhere_is_no_epoch() -> None:
         {"ancestors": {"a": "1"}},
         {"succeeded": {"a": 1.5}},
         {"ordinal": None},
+        {"ranges": [["a", "-"], "b"]},
+        {"ranges": [["a", 1]]},
+        {"ranges": [["a", "-80"]]},
     ],
     ids=str,
 )
@@ -85,7 +88,9 @@ def test_a_head_of_other_types_is_damaged(damaged: dict[str, Any]) -> None:
     head = Head(topologies={SHARD: Topology(1, 1, ("a", "b"), {"x": 3}, {"y": 2})})
     items = head_entries(head)
     [key] = [each for each in items if SHARD.encode() in each]
-    named = dict(zip(("epoch", "ordinal", "shards", "ancestors", "succeeded"), json.loads(items[key]), strict=True))
+    named = dict(
+        zip(("epoch", "ordinal", "shards", "ancestors", "succeeded", "ranges"), json.loads(items[key]), strict=True)
+    )
     assert read_head(items.items()).topologies == head.topologies
     with pytest.raises((ValueError, TypeError)):
         read_head({**items, key: json.dumps([*(named | damaged).values()]).encode()}.items())

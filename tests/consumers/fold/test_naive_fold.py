@@ -37,8 +37,9 @@ class Scribe:
         """Shard → its epoch and last ordinal."""
         self.links = dict.fromkeys(self.shards, 0)
         self.written: list[bytes] = []
+        self.ranges = {SHARD: "-80", OTHER: "80-"} if sharing and len(self.shards) > 1 and rng.random() < 0.6 else {}
         if sharing and len(self.shards) > 1:
-            self.written += [topology(*self.shards, shard=shard) for shard in self.shards]
+            self.written += [topology(*self.shards, shard=shard, ranges=self.ranges) for shard in self.shards]
         self.kinds: list[tuple[int, Any]] = [
             (2, self.rows),
             (4, self.marker),
@@ -51,10 +52,10 @@ class Scribe:
         ]
         self.kinds += [(9, self.catalog), (2, self.bind)] if catalog else [(8, self.rows)]
 
-    def history(self) -> list[bytes]:
+    def history(self, messages: int = MESSAGES) -> list[bytes]:
         """Some messages."""
         weights, kinds = zip(*self.kinds, strict=True)
-        while len(self.written) < MESSAGES:
+        while len(self.written) < messages:
             self.written.append(self.rng.choices(kinds, weights)[0]())
         return self.written
 
@@ -146,7 +147,9 @@ class Scribe:
         """Which shards there are."""
         shard = self.rng.choice(self.shards)
         epoch, last = self.at[shard]
-        return topology(*self.shards, shard=shard, epoch=epoch, ordinal=self.rng.randint(0, last))
+        ranges = self.rng.choice((self.ranges, self.ranges, {}, {SHARD: "-40", OTHER: "40-"}))
+        ranges = ranges if len(self.shards) > 1 else {}
+        return topology(*self.shards, shard=shard, epoch=epoch, ordinal=self.rng.randint(0, last), ranges=ranges)
 
     def bind(self) -> bytes:
         """A table's name, which may be another one than before."""

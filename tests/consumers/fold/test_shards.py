@@ -18,11 +18,17 @@ OTHER = "shop/1"
 
 
 def topology(
-    *shards: str, shard: str = SHARD, epoch: int = 1, ordinal: int = 1, ancestors: dict[str, int] | None = None
+    *shards: str,
+    shard: str = SHARD,
+    epoch: int = 1,
+    ordinal: int = 1,
+    ancestors: dict[str, int] | None = None,
+    ranges: dict[str, str] | None = None,
 ) -> bytes:
-    """What a shard declares."""
+    """What a shard declares. ``ranges``: its map, if it has one."""
     named = [{"shard": name, "epoch": at} for name, at in (ancestors or {}).items()]
     record = {"shard": shard, "epoch": epoch, "ordinal": ordinal, "shards": list(shards), "ancestors": named}
+    record["ranges"] = [{"shard": name, "range": text} for name, text in (ranges or {}).items()]
     return encode("Topology", record)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from consumers.fold.catalog_state import decode_binding, name_key
@@ -89,7 +91,7 @@ def test_a_succession_outlasts_the_successors_history() -> None:
 @pytest.mark.parametrize("named", ["ancestors", "succeeded"])
 def test_a_shard_is_succeeded_in_every_epoch_up_to_the_named_one(named: str) -> None:
     """Its earlier epochs ended before; a later one is a history of its own, which nobody has taken over."""
-    parts: dict[str, dict[str, int]] = {"ancestors": {}, "succeeded": {}} | {named: {OLD: 3}}
+    parts: dict[str, Any] = {"ancestors": {}, "succeeded": {}} | {named: {OLD: 3}}
     head = Head(topologies={NEW: TopologyOf(1, 2, (NEW,), **parts)})
     assert [is_succeeded(head, OLD, epoch) for epoch in (1, 2, 3, 4)] == [True, True, True, False]
     assert not is_succeeded(head, "hive/other", 1)

@@ -96,6 +96,9 @@ REQUESTS: tuple[Request, ...] = (
         9,
         ["name"],
         b'["x"]',
+        ["total"],
+        b"[9]",
+        "shop/-80",
     ),
 )
 ANSWERS: tuple[Answer, ...] = (

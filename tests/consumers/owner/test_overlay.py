@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import tracemalloc
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumers.owner.overlay import ENTRY_BYTES, Overlay, OverlayFill
+from consumers.owner.overlay import Overlay, OverlayFill
 from consumers.owner.protocol import FillTable
 from tests.consumers.histories import gtid
 
@@ -19,8 +20,19 @@ def fill(image: bytes | None = b"", *, lo: int = 5, stamp: bytes = b"s", low_wat
     return OverlayFill(image, gtid(lo), gtid(lo), 1, stamp, low_water)
 
 
-SIZE = ENTRY_BYTES + 1
-"""Of a fill without image, under a key of one byte."""
+def size_of(key: bytes, *fills: OverlayFill) -> int:
+    """What the last of ``fills`` takes under ``key``."""
+    sizes, overlay = [0], Overlay(100_000)
+    for number, each in enumerate(fills):
+        assert overlay.put(bytes([number]) * len(key), each)
+        sizes.append(overlay.bytes)
+    return sizes[-1] - sizes[-2]
+
+
+SIZE = size_of(b"a", fill(), fill())
+"""Of a fill without image, under a key of one byte, with the stamp and the low-water of another one."""
+OVER = size_of(b"a", fill()) - SIZE
+"""Of its stamp and low-water."""
 
 
 def keys(overlay: Overlay, *names: bytes) -> list[bytes]:
@@ -35,28 +47,59 @@ def name(number: int) -> bytes:
 
 def test_it_keeps_as_much_as_fits_exactly() -> None:
     """Keys, images and lists count, and what each fill takes besides; the oldest that was not used goes first."""
-    overlay = Overlay(2 * SIZE + 10)
+    room = OVER + 2 * SIZE + 10
+    overlay = Overlay(room)
     assert (overlay.bytes, overlay.evictions, len(overlay)) == (0, 0, 0)
     assert overlay.put(b"a", fill(b"1" * 10))
-    assert overlay.put(b"b", fill(None))
-    assert (overlay.bytes, overlay.evictions, len(overlay)) == (2 * SIZE + 10, 0, 2)
+    assert overlay.put(b"b", fill(b""))
+    assert (overlay.bytes, overlay.evictions, len(overlay)) == (room, 0, 2)
     assert overlay.get(b"a", b"s", LOW) is not None
     assert overlay.put(b"c", fill())
     assert keys(overlay, b"a", b"b", b"c") == [b"a", b"c"], "the first one was used"
     assert (overlay.evictions, len(overlay)) == (1, 2)
     assert overlay.put(b"a", fill(b"2"))
     assert overlay.bytes == 2 * SIZE + 1
-    assert not overlay.put(b"d", fill(b"1" * (SIZE + 11)))
-    assert overlay.put(b"d", fill(b"1" * (SIZE + 10)))
-    assert (overlay.bytes, overlay.evictions, len(overlay)) == (2 * SIZE + 10, 3, 1)
+    assert not overlay.put(b"d", fill(b"1" * (room - SIZE + 1)))
+    assert overlay.put(b"d", fill(b"1" * (room - SIZE - 1))), "an image of 256 bytes has a longer head"
+    assert (overlay.bytes, overlay.evictions, len(overlay)) == (room, 3, 1)
     overlay.clear()
     assert (overlay.bytes, len(overlay), overlay.get(b"d", b"s", LOW)) == (0, 0, None)
     assert overlay.put(b"d", fill())
 
 
+def test_what_is_given_is_what_was_put() -> None:
+    """Fills are packed: absence, other positions and old times are not lost by it, nor a table's answer."""
+    listed = "d.t:5:9223372036854775807::"
+    table = FillTable(0, "k", 0, 7, "d.t", "transactional", b"image", listed, gtid(5), gtid(6), b"s")
+    given = [
+        fill(None),
+        fill(b"x" * 70_000),
+        OverlayFill(b"{}", gtid(5), gtid(9), -1, b"s", LOW),
+        OverlayFill(b"image", gtid(5), gtid(6), 0, b"s", LOW, table),
+    ]
+    overlay = Overlay(1 << 20)
+    for number, each in enumerate(given):
+        assert overlay.put(name(number), each)
+    assert [overlay.get(name(number), b"s", LOW) for number in range(len(given))] == given
+
+
+def test_stamps_of_their_own_count_and_a_shared_one_once() -> None:
+    """Over tombstones each fill has a stamp of its own. A low-water that it reaches later counts, too."""
+    overlay = Overlay(100_000)
+    for number in range(50):
+        overlay.put(name(number), fill(stamp=b"%d" % (100 + number)))
+    assert overlay.bytes == 50 * (SIZE + OVER + 2)
+    for number in range(50):
+        assert overlay.get(name(number), b"%d" % (100 + number), gtid(4)) is not None
+    assert overlay.bytes == 50 * (SIZE + OVER + 2)
+    for number in range(50):
+        overlay.put(name(number), fill())
+    assert overlay.bytes == 50 * SIZE + OVER
+
+
 def test_a_scan_does_not_drive_out_what_is_used() -> None:
     """Rows that are read once leave through the small queue; those that are read again stay."""
-    overlay = Overlay(20 * SIZE)
+    overlay = Overlay(20 * SIZE + OVER)
     for number in range(20):
         overlay.put(name(number), fill())
         assert overlay.get(name(number), b"s", LOW) is not None
@@ -64,12 +107,12 @@ def test_a_scan_does_not_drive_out_what_is_used() -> None:
         overlay.put(name(number), fill())
     kept = keys(overlay, *map(name, range(20)))
     assert len(kept) >= 16, "with the least recently used first none would be left"
-    assert overlay.bytes <= 20 * SIZE
+    assert overlay.bytes <= 20 * SIZE + OVER
 
 
 def test_what_comes_back_soon_after_it_went_is_kept_longer() -> None:
-    """Its key is remembered for as many fills as there are."""
-    overlay = Overlay(20 * SIZE)
+    """Its key is remembered for about as many fills as there are."""
+    overlay = Overlay(20 * SIZE + OVER)
     for number in range(21):
         overlay.put(name(number), fill())
     assert name(0) not in overlay
@@ -82,7 +125,7 @@ def test_what_comes_back_soon_after_it_went_is_kept_longer() -> None:
 
 def test_what_is_used_no_more_goes_from_the_main_queue() -> None:
     """A row that was read often long ago makes room for those that are read now."""
-    overlay = Overlay(10 * SIZE)
+    overlay = Overlay(10 * SIZE + OVER)
     for number in range(10):
         overlay.put(name(number), fill())
         for _ in range(9):
@@ -92,13 +135,15 @@ def test_what_is_used_no_more_goes_from_the_main_queue() -> None:
             overlay.put(name(number), fill())
             overlay.get(name(number), b"s", LOW)
     assert keys(overlay, *map(name, range(10))) == []
-    assert overlay.bytes <= 10 * SIZE
+    assert overlay.bytes <= 10 * SIZE + OVER
 
 
 @given(st.lists(st.tuples(st.sampled_from("pgx"), st.integers(0, 30), st.integers(0, 3)), max_size=300))
 def test_its_bytes_are_those_of_its_fills_and_never_more_than_may_be(ops: list[tuple[str, int, int]]) -> None:
     """Whatever is put, used and voided; what it gives is what was put last."""
-    overlay, put = Overlay(7 * SIZE), dict[bytes, bytes]()
+    overlay, put = Overlay(7 * SIZE + OVER), dict[bytes, bytes]()
+    overlay.put(b"first", fill())
+    overlay.get(b"first", b"other", LOW)
     for op, number, size in ops:
         if op == "p":
             put[name(number)] = b"i" * size
@@ -137,14 +182,14 @@ def test_what_is_voided_and_filled_again_and_again_takes_no_more_memory() -> Non
 
 def test_a_hot_table_has_room_of_its_own() -> None:
     """Neither drives the other out. Without room for others a hot table is kept all the same."""
-    size = ENTRY_BYTES + len(b"d.hot\0[1]")
-    overlay = Overlay(2 * size, {"d.hot": 3 * size})
+    size = size_of(b"d.hot\0[1]", fill(), fill())
+    overlay = Overlay(2 * size + OVER, {"d.hot": 3 * size + OVER})
     for number in range(9):
         overlay.put(b"d.hot\0[%d]" % number, fill())
         overlay.put(b"d.not\0[%d]" % number, fill())
-    assert (len(overlay), overlay.bytes, overlay.evictions) == (5, 5 * size, 13)
+    assert (len(overlay), overlay.bytes, overlay.evictions) == (5, 5 * size, 13), "what came first has paid and is gone"
     assert keys(overlay, b"d.hot\0[8]", b"d.not\0[8]") == [b"d.hot\0[8]", b"d.not\0[8]"]
-    alone = Overlay(0, {"d.hot": size})
+    alone = Overlay(0, {"d.hot": size + OVER})
     assert alone.put(b"d.hot\0[1]", fill())
     assert not alone.put(b"d.not\0[1]", fill())
     assert alone.get(b"d.hot\0[1]", b"other", LOW) is None
@@ -155,9 +200,9 @@ def test_a_hot_table_has_room_of_its_own() -> None:
 
 def test_a_value_that_is_too_large_takes_the_old_one_with_it() -> None:
     """The old one is no longer the newest that is known."""
-    overlay = Overlay(SIZE)
+    overlay = Overlay(SIZE + OVER)
     assert overlay.put(b"a", fill())
-    assert not overlay.put(b"a", fill(b"1"))
+    assert not overlay.put(b"a", fill(b"1" * (OVER + 1)))
     assert overlay.get(b"a", b"s", LOW) is None
     assert overlay.bytes == 0
 
@@ -168,7 +213,13 @@ def test_a_tables_list_counts() -> None:
     listed = "d.t:5:9223372036854775807::"
     table = FillTable(0, "k", 0, 7, "d.t", "transactional", b"i", listed, gtid(5), gtid(5), b"s")
     overlay.put(b"a", fill(b"i")._replace(table=table))
-    assert overlay.bytes == SIZE + 1 + len(listed)
+    more = "d.t:5:9223372036854775807:1,2,3:4"
+    overlay.put(b"b", fill(b"i")._replace(table=msgspec.structs.replace(table, write_ids=more)))
+    overlay.put(b"c", fill(b"i")._replace(table=table))
+    with_more = overlay.bytes
+    overlay.get(b"b", b"other", LOW)
+    overlay.put(b"d", fill(b"i")._replace(table=table))
+    assert with_more - overlay.bytes == len(more) - len(listed)
 
 
 def test_only_a_fill_over_the_same_state_is_given() -> None:

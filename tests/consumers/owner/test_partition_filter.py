@@ -60,6 +60,7 @@ def passes(text: str, row: list[str] | None = None) -> bool:
         ("(struct(hr, ds)) in (struct(10, 'b'), const struct(1, 'x'))", False),
         ("(STRUCT(hr,`order`)) IN (CONST STRUCT(10,'x'))", True),
         ("(STRUCT(hr,`order`)) NOT IN (STRUCT(10,'x'))", False),
+        ("(STRUCT(hr,`order`)) NOT IN (STRUCT(10,'y'), STRUCT(11, 'x'))", True),
         (f"hr = '{DEFAULT_PARTITION}'", False),
     ],
 )

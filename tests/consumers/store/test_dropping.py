@@ -220,7 +220,7 @@ def test_tombstones_that_no_line_will_cover_are_not_looked_at_again(tmp_path: Pa
         )
         store.commit()
         assert store.dropping._left == set()
-        assert store.dropping._sweeps[TABLE].is_over
+        assert store.dropping._sweeps[TABLE, other].is_over
 
 
 def test_two_readers_of_one_memtable_do_not_sort_its_keys_twice(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -210,6 +210,29 @@ def test_rows_that_are_folded_by_column_are_found_by_their_last_value(tmp_path: 
     store.close()
 
 
+@pytest.mark.parametrize("asked_before", [False, True])
+def test_rows_by_column_without_a_value_have_no_entry_or_one_of_their_own(tmp_path: Path, asked_before: bool) -> None:
+    """One with NULL, one that is deleted, and one whose image is not known, among many that have values."""
+    store = open_at(tmp_path, BY_NAME)
+    fold(store, start())
+    names = {number: b'{"name":"n%d","pad":"%s"}' % (number, b"x" * 200) for number in range(500)}
+    rows = [(item(number), VALUE, image, number + 2) for number, image in names.items()]
+    rows[10] = (item(10), VALUE, b'{"name":null}', 12)
+    rows[20] = (item(20), ABSENT, b"", 22)
+    rows[30] = (item(30), VOID, b"", 32)
+    rows[40] = (item(40), VALUE, b'{"other":1}', 42)
+    folded, _ = fold_columns(store.state, [(store.state.head.offset, frame(rows))], 0)
+    assert isinstance(folded, Changes), "the run is long enough to be folded by column"
+    if asked_before:
+        having(store, "n1")
+    fold(store, frame(rows))
+    store.commit()
+    assert having(store, "n1") == sorted([item(1), item(30), item(40)])
+    assert having(store, "n10") == having(store, "n20") == sorted([item(30), item(40)])
+    assert having(store, None) == sorted([item(30), item(40)])
+    store.close()
+
+
 def test_who_asks_before_the_commit_finds_rows_that_are_folded_by_column(tmp_path: Path) -> None:
     """Rows are looked through when somebody asks, and from then on as they come, over the commit too."""
     store = open_at(tmp_path, BY_NAME)

@@ -12,7 +12,7 @@ import pytest
 from consumers.fold.state import FOLD_VERSION
 from consumers.process.opening import begin, check_range, open_store
 from consumers.store.errors import RebuildNeededError, StoreCorruptError, StoreLockedError, StoreNewerError
-from consumers.store.manifest import MANIFEST_NAME, _checksum, read_manifest, write_manifest
+from consumers.store.manifest import MANIFEST_NAME, checksum_of, read_manifest, write_manifest
 from consumers.store.rocks import Rocks
 from consumers.store.store import ROCKS_NAME
 from tests.consumers.histories import LAYOUT, key, marker, start
@@ -151,7 +151,7 @@ def test_a_manifest_with_other_fields_is_damaged(tmp_path: Path, change_of: dict
     path = tmp_path / "shop" / "3" / MANIFEST_NAME
     fields = {name: value for name, value in (json.loads(path.read_text()) | change_of).items() if value is not None}
     del fields["checksum"]
-    path.write_text(json.dumps(fields | {"checksum": _checksum(fields)}))
+    path.write_text(json.dumps(fields | {"checksum": checksum_of(fields)}))
     with pytest.raises(StoreCorruptError, match="is damaged"):
         read_manifest(path.parent)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from consumers.fold.backfills import whole_table
+from consumers.fold.backfills import whole_shards
 from consumers.fold.entry import VALUE, decode_entry
 from consumers.store.view import StoreView
 from stream.kafka.connection import KafkaCluster
@@ -195,7 +195,7 @@ def test_kills_in_a_backfill_leave_the_table_whole(
     folded: dict[bytes, bytes] = {}
     for partition in range(PARTITIONS):
         with StoreView(tmp_path / "data" / keyspace_name / str(partition)) as view:
-            assert whole_table(view.head, table) is not None
+            assert whole_shards(view.head, table)
             entries = {key: decode_entry(value) for key, value in view.items() if key.startswith(f"{table}\0".encode())}
             folded |= {key: entry.image for key, entry in entries.items() if entry.kind == VALUE}
     assert folded == source.selected("t")

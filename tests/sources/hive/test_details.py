@@ -31,6 +31,7 @@ class Warehouse:
             lambda: ["d.t"],
             lambda table_id: "d.t" if table_id == HERE else "",
             lambda _: 0,
+            lambda _: 0,
             cast("Partitions", None),
             "hive/0",
         )

@@ -180,7 +180,7 @@ def test_open_ids_that_the_server_does_not_list(catalog: HiveCatalog) -> None:
 
 def test_a_sweep_goes_on_where_it_was_cut_off(catalog: HiveCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
     """A source that ends amid its bootstrap fetches only the rest, and loses nothing that changed meanwhile."""
-    monkeypatch.setattr("stream.sources.hive.live.sweep.CHUNK_TABLES", 2)
+    monkeypatch.setattr("stream.sources.hive.live.following.CHUNK_TABLES", 2)
     tables = [f"t{number}" for number in range(7)]
     for table in tables:
         catalog.create(table)
@@ -429,7 +429,7 @@ def test_statistics_of_partitions_are_those_of_the_server(catalog: HiveCatalog) 
 
 def test_details_go_on_where_they_were_cut_off(catalog: HiveCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
     """A source that ends amid its sweep of constraints and statistics publishes the rest, and not the first again."""
-    monkeypatch.setattr("stream.sources.hive.live.sweep.CHUNK_TABLES", 2)
+    monkeypatch.setattr("stream.sources.hive.live.details.CHUNK_DETAILS", 2)
     tables = [f"t{number}" for number in range(5)]
     for table in tables:
         catalog.create(table, transactional=False)
@@ -462,6 +462,7 @@ def test_changes_amid_a_pass_over_partitions_are_not_lost(
     """Added, dropped and voided between any two chunks; the table renamed, and another one made of its name."""
     monkeypatch.setattr("stream.sources.hive.live.partitions.CHUNK", 1)
     monkeypatch.setattr("stream.sources.hive.live.partitions.CHUNKS_AHEAD", 1)
+    monkeypatch.setattr("stream.sources.hive.live.members.FEW_MAX", 1)
     ids = {catalog.create(table, transactional=False, partitioned=True): table for table in ("t", "u")}
     for table in ids.values():
         catalog.add_partitions(table, *"abcdef")

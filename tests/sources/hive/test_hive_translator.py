@@ -313,3 +313,15 @@ def test_a_rename_binds_the_new_name_and_frees_the_old(server: Metastore) -> Non
     [image] = [each for each in changes if isinstance(each, TableImage)]
     assert (image.name, image.change) == ("w.b", "written")
     assert changes.index(image) < changes.index(BindName("w.b", 1, "s.a"))
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_a_write_of_a_table_that_is_not_known_is_told(known: bool) -> None:
+    """The event only names it. A source that has read the table before must read it again: it is in no change."""
+    translator = HiveTranslator(names={"d.t": 7} if known else {})
+    event = {"eventId": 5, "eventTime": 1, "eventType": "DELETE_TBL_COL_STAT_EVENT", "dbName": "d", "tableName": "t"}
+    found = translator.translate(event | {"message": '{"server":"","dbName":"d","tableName":"t"}'})
+    assert found is not None
+    assert (bool(found.changes), translator.unbound) == (known, [] if known else ["d.t"])
+    translator.translate(event | {"eventId": 6, "eventType": "CREATE_ISCHEMA", "message": "{}"})
+    assert translator.unbound == [], "of the last event"

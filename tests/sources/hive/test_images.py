@@ -106,6 +106,21 @@ def test_a_transaction_that_ends_after_a_fetch_has_its_table_fetched_again(commi
     assert not publishing.progress.dirty
 
 
+@pytest.mark.parametrize("voided_at", [9, 10])
+def test_what_was_read_before_a_void_of_everything_is_not_published_after_it(voided_at: int) -> None:
+    """The fold would take it for newer than the event that could not be read, which may have changed any table."""
+    publishing = Publishing({"s.t": 7})
+    publishing.progress.touch(["s.t"])
+
+    def drain(_: int) -> None:
+        publishing.images.voided_at = voided_at
+
+    publishing.images._drain = drain
+    publishing.take("s.t", 7)
+    assert len(publishing.published) == (1 if voided_at == 9 else 0)
+    assert list(publishing.progress.dirty) == ([] if voided_at == 9 else ["s.t"])
+
+
 @pytest.mark.parametrize(("committed", "again"), [(True, 0), (False, 1)])
 def test_a_commit_costs_no_fetch_where_the_fold_knows_who_writes(committed: bool, again: int) -> None:
     """Each write would be fetched twice."""

@@ -30,7 +30,14 @@ def test_a_bootstrap_goes_on_where_the_metastore_died(
 ) -> None:
     """Amid the tables, amid what belongs to them, and amid partitions: nothing is lost, and what was done is not done
     again."""
-    for name in ("sweep.CHUNK_TABLES", "sweep.AHEAD", "partitions.CHUNK", "partitions.CHUNKS_AHEAD"):
+    bounds = (
+        "following.CHUNK_TABLES",
+        "details.CHUNK_DETAILS",
+        "sweep.AHEAD",
+        "partitions.CHUNK",
+        "partitions.CHUNKS_AHEAD",
+    )
+    for name in (*bounds, "members.FEW_MAX"):
         monkeypatch.setattr(f"stream.sources.hive.live.{name}", 1)
     server, consumer = new_hive(), Consumer()
     with HiveCatalog((server.host, server.port), "d") as catalog:

@@ -76,6 +76,33 @@ def test_a_fetch_that_failed_is_still_due(first: ObjectImage | ObjectSet, looks:
 
 
 @pytest.mark.parametrize("first", [WRITTEN, ALL])
+@pytest.mark.parametrize("void", ["everything", "the set"])
+def test_what_was_read_before_a_void_is_not_published_after_it(first: ObjectImage | ObjectSet, void: str) -> None:
+    """The fold would take it for newer than the event that could not be read. It is read again."""
+    databases = Databases()
+    databases.objects.note(first)
+    read = databases.database
+
+    def voided(name: str) -> dict[int, Any]:
+        found = read(name)
+        if void == "everything":
+            databases.objects.want_catalog()
+        else:
+            databases.objects.note(ObjectSet("database", 0, "void"))
+        databases.database = read  # type: ignore[method-assign]
+        return found
+
+    databases.database = voided  # type: ignore[method-assign, assignment]
+    assert databases.objects.step()
+    assert not [each for each in databases.published if isinstance(each, ObjectImage)]
+    assert databases.objects.is_due
+    databases.objects._sets &= {"database"}
+    while databases.objects.is_due:
+        databases.objects.step()
+    assert next(each.change for each in databases.published if isinstance(each, ObjectImage)) == "image"
+
+
+@pytest.mark.parametrize("first", [WRITTEN, ALL])
 def test_what_was_read_before_too_many_drops_is_read_again(first: ObjectImage | ObjectSet) -> None:
     """The fold could not tell its image from one of a dropped database, and would wait for another."""
     databases = Databases()

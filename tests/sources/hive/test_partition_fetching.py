@@ -10,10 +10,11 @@ from typing import Any, cast
 import pytest
 
 from stream.sources.hive.live.connection import MetastoreRefused, MetastoreUnreachable
-from stream.sources.hive.live.details import Details, FetchedDetails, TableDetails
+from stream.sources.hive.live.details import Details, FetchedDetails, Shape, TableDetails
 from stream.sources.hive.live.fetching import Fetcher
+from stream.sources.hive.live.members import Values
 from stream.sources.hive.live.metastore import Metastore
-from stream.sources.hive.live.partitions import KINDS, WHOLE, Partitions, Values
+from stream.sources.hive.live.partitions import KINDS, WHOLE, Partitions
 from stream.sources.hive.messages import TableObject
 from stream.sources.hive.progress import Progress
 from stream.sources.hive.recent_drops import RecentDrops
@@ -223,7 +224,7 @@ def test_details_are_due_again_when_the_metastore_goes_away_behind_them() -> Non
 
     published: list[Change] = []
     fetched: Future[FetchedDetails] = Future()
-    found = TableDetails(TABLE, False, {}, {})
+    found = TableDetails(Shape(TABLE, (), (), 1), {}, {})
     fetched.set_result(FetchedDetails(("d.t",), 1, 2, {"d.t": found}))
     fetcher = cast("Fetcher", SimpleNamespace(run=lambda _: fetched))
     details = Details(
@@ -233,6 +234,7 @@ def test_details_are_due_again_when_the_metastore_goes_away_behind_them() -> Non
         drain,
         lambda: ("d.t",),
         lambda _: "d.t",
+        lambda _: 0,
         lambda _: 0,
         Warehouse().partitions,
         "hive/0",

@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
-from consumers.fold.backfills import whole_table
+from consumers.fold.backfills import whole_shards
 from consumers.fold.entry import ABSENT, VALUE, decode_entry
 from consumers.owner.rows import view_row
 from lab.simulation.rows.publishing import collect
@@ -150,7 +150,7 @@ class Backfilled:
 
     def is_whole(self, table: str) -> bool:
         """Whether the partition knows all of a table."""
-        return whole_table(self.fold().state.head, f"{self.source.database}.{table}") is not None
+        return bool(whole_shards(self.fold().state.head, f"{self.source.database}.{table}"))
 
     def await_whole(self, *tables: str) -> None:
         """Polls until the tables are whole, and everything that is committed is folded."""

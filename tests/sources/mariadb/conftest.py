@@ -6,7 +6,7 @@ import itertools
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -26,9 +26,9 @@ from tests.patience import PATIENCE_S
 SERVER_IDS = itertools.count(70_000 + int(time.time()) % 10_000)
 
 
-def settings_of(address: Any) -> ConnectionSettings:
+def settings_of(address: Any, product: Literal["MariaDB", "MySQL"] = "MariaDB") -> ConnectionSettings:
     """Connection settings of a test server's address."""
-    return ConnectionSettings(address.host, address.port, address.user, address.password)
+    return ConnectionSettings(address.host, address.port, address.user, address.password, product=product)
 
 
 @dataclass
@@ -73,7 +73,7 @@ class Source:
     ) -> list[SourceTransaction]:
         """Everything from ``start`` (else from `begin`) to the server's present position."""
         end = end or self.position()
-        dump = BinlogDump(self.settings, (start or self.start).removeprefix("MariaDB/"), next(SERVER_IDS))
+        dump = BinlogDump(self.settings, GtidPosition.parse(start or self.start).bare, next(SERVER_IDS))
         reader = BinlogReader(dump, self.schema, start or self.start, spill_bytes)
         found = []
         deadline = time.monotonic() + PATIENCE_S

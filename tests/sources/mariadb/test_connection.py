@@ -63,7 +63,7 @@ def test_a_session_answers_alike_on_every_server(monkeypatch: pytest.MonkeyPatch
 
     def connected(*, init_command: str, **_: Any) -> Any:
         sent.append(init_command)
-        return SimpleNamespace(query=sent.append)
+        return SimpleNamespace(query=sent.append, get_server_info=lambda: "11.4.5-MariaDB")
 
     monkeypatch.setattr(pymysql, "connect", connected)
     connect(ConnectionSettings())

@@ -9,7 +9,7 @@ import pytest
 
 from stream.kafka.connection import KafkaCluster
 from stream.sources.mariadb.binlog.last_read import check_same
-from stream.sources.mariadb.position import SourceHistoryLost
+from stream.sources.mariadb.connection import SourceHistoryLost
 from tests.sources.mariadb.conftest import Source
 from tests.sources.mariadb.test_positions import purge
 from tests.sources.mariadb.test_requirements import LOGGED, replicate

@@ -14,10 +14,9 @@ from stream.sources.mariadb.binlog.catalog import HELD_CHARS_MAX, Xid, held_word
 from stream.sources.mariadb.binlog.checksum import TransactionChecksum
 from stream.sources.mariadb.binlog.last_read import check_same
 from stream.sources.mariadb.binlog.reader import BinlogReader
-from stream.sources.mariadb.connection import ConnectionSettings
+from stream.sources.mariadb.connection import ConnectionSettings, SourceHistoryLost
 from stream.sources.mariadb.gtid import GtidPosition
 from stream.sources.mariadb.live_schema import LiveSchema
-from stream.sources.mariadb.position import SourceHistoryLost
 from stream.sources.mariadb.schema import ColumnInfo, TableFilter, TableInfo
 from stream.wire.events import DescribeTable, SourceTransaction, VoidTable
 

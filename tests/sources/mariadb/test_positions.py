@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 from stream.sources.mariadb.by_key import SelectedRow
-from stream.sources.mariadb.connection import ConnectionSettings, MariaDBUnreachable, connect
-from stream.sources.mariadb.position import (
+from stream.sources.mariadb.connection import (
+    ConnectionSettings,
+    MariaDBUnreachable,
     NotResumable,
     SourceHistoryLost,
-    check_resumable,
-    current_position,
+    connect,
 )
+from stream.sources.mariadb.position import check_resumable, current_position
 from stream.sources.mariadb.snapshot import NoSuchTable, SnapshotRead, SnapshotReader
 from tests.patience import PATIENCE_S
 from tests.sources.mariadb.conftest import Source, rows

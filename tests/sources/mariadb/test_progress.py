@@ -10,8 +10,7 @@ import pytest
 
 from stream.sources.mariadb import source
 from stream.sources.mariadb.binlog.progress import UNDESCRIBED, Progress, fingerprint, has_all_of, remembered
-from stream.sources.mariadb.connection import ConnectionSettings, MariaDBError
-from stream.sources.mariadb.position import NotResumable, SourceHistoryLost
+from stream.sources.mariadb.connection import ConnectionSettings, MariaDBError, NotResumable, SourceHistoryLost
 from stream.sources.mariadb.schema import TableFilter
 from stream.wire.events import (
     EVERY_TABLE,

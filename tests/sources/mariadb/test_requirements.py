@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from stream.kafka.connection import KafkaCluster
-from stream.sources.mariadb.connection import ConnectionSettings, connect
-from stream.sources.mariadb.requirements import ServerSettingsError, check_server
+from stream.sources.mariadb.connection import ConnectionSettings, ServerSettingsError, connect
+from stream.sources.mariadb.requirements import check_server
 from tests.sources.mariadb.conftest import Source
 from tests.sources.mariadb.test_source import Running, of_kind, published, until
 

@@ -7,7 +7,8 @@ from typing import Any, Self, cast
 import pytest
 
 from stream.sources.mariadb import position, requirements
-from stream.sources.mariadb.requirements import ServerSettingsError, check_server
+from stream.sources.mariadb.connection import ServerSettingsError
+from stream.sources.mariadb.requirements import check_server
 
 GOOD = {
     "version": "10.11.6-MariaDB-log",
@@ -33,6 +34,10 @@ class Server:
         self.state = state
         self.primaries = primaries
         self.runs = b"Yes"
+
+    def get_server_info(self) -> str:
+        """As at login."""
+        return "11.4.5-MariaDB"
 
     def cursor(self, _: object = None) -> Self:
         return self

@@ -11,8 +11,7 @@ import pytest
 from stream.kafka.connection import KafkaCluster
 from stream.sources.mariadb.binlog.dump import BinlogDump
 from stream.sources.mariadb.binlog.events import LogPlace
-from stream.sources.mariadb.connection import MariaDBError, MariaDBUnreachable
-from stream.sources.mariadb.position import SourceHistoryLost
+from stream.sources.mariadb.connection import MariaDBError, MariaDBUnreachable, SourceHistoryLost
 from stream.sources.mariadb.watch import STALL_MAX_S, DumpWatch
 from tests.patience import PATIENCE_S
 from tests.sources.mariadb.conftest import Source

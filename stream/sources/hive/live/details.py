@@ -6,21 +6,23 @@ sweep asks for them table by table (`stream.sources.hive.live.partitions`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import islice
-from typing import Final
+from typing import Final, NamedTuple
 
 import structlog
 
 from stream.sources.hive.live.connection import MetastoreRefused
 from stream.sources.hive.live.fetching import Fetcher
+from stream.sources.hive.live.members import Member, read_few
 from stream.sources.hive.live.metastore import Metastore
 from stream.sources.hive.live.partitions import Partitions
 from stream.sources.hive.live.sweep import CHUNK_TABLES, Sweep
 from stream.sources.hive.live.thrift import field
-from stream.sources.hive.messages import FLAVOR, TableObject
+from stream.sources.hive.messages import FLAVOR, HiveMessageError, TableObject
 from stream.sources.hive.object_events import CONSTRAINTS, STATISTICS
 from stream.sources.hive.objects import columns_of, image_of
 from stream.sources.hive.progress import Progress
@@ -29,41 +31,63 @@ from stream.wire.events import Change, ObjectImage
 
 log = structlog.get_logger(__name__)
 
+CHUNK_DETAILS: Final = 16
+"""Tables of a sweep whose constraints, statistics and few partitions are read together."""
+SHAPES_MAX: Final = 100_000
+"""Tables that are remembered between the two sweeps. Those beyond are read twice."""
 FOREIGN_KEYS: Final = 2
 """The field of ``SQLAllTableConstraints``."""
 _STRUCTS: Final = {CONSTRAINTS: "SQLAllTableConstraints", STATISTICS: "ColumnStatistics"}
 
 
-@dataclass(frozen=True, slots=True)
-class TableDetails:
-    """Constraints and statistics of one table. ``constraints`` None: not to be published; ``statistics``: none.
-
-    ``is_read``: whether they could be read at all.
-    """
+class Shape(NamedTuple):
+    """What is to be known of a table to ask for what belongs to it, as it was read after the event ``lo``."""
 
     table_id: int
-    is_partitioned: bool
+    keys: tuple[str, ...]
+    columns: tuple[str, ...]
+    lo: int
+
+
+@dataclass(frozen=True, slots=True)
+class TableDetails:
+    """What belongs to one table. ``constraints`` None: they are not to be published; ``statistics``: there are none.
+
+    ``is_read``: whether these could be read at all. ``partitions``: all of them; None: they are many, or not read.
+    """
+
+    shape: Shape
     constraints: Struct | None
     statistics: Struct | None
     is_read: bool = True
+    partitions: Sequence[Member] | None = None
+
+    @property
+    def table_id(self) -> int:
+        """Of the table."""
+        return self.shape.table_id
 
 
 @dataclass(frozen=True, slots=True)
 class FetchedDetails:
-    """Those of the tables that exist, as they were at some moment between the events ``lo`` and ``hi``."""
+    """Those of the tables that exist, as they were at some moment between the events ``lo`` and ``hi``.
+
+    ``voids``: how many there had been when they were asked for.
+    """
 
     names: tuple[str, ...]
     lo: int
     hi: int
     found: dict[str, TableDetails]
+    voids: int = 0
 
 
 class Details:
     """What is to be fetched, and its fetching. ``publish``: changes at the position that was read last.
 
     ``drain``: reads the log up to an event. ``tables``: the names of all that are known. ``name_of``: table id → its
-    name, or "". ``rebound_at``: name → the last event that bound it to a table, or to none. A sweep makes
-    ``partitions`` of each table due too.
+    name, or "". ``rebound_at``: name → the last event that bound it to a table, or to none; ``touched_at``: that wrote
+    it, made, dropped or renamed it. A sweep publishes the few partitions of a table too, or makes its many due.
     """
 
     def __init__(
@@ -75,6 +99,7 @@ class Details:
         tables: Callable[[], Iterable[str]],
         name_of: Callable[[int], str],
         rebound_at: Callable[[str], int],
+        touched_at: Callable[[str], int],
         partitions: Partitions,
         shard: str,
     ) -> None:
@@ -86,11 +111,14 @@ class Details:
         self._tables = tables
         self._name_of = name_of
         self._rebound_at = rebound_at
+        self._touched_at = touched_at
         self._shard = shard
         self._due: dict[int, None] = {}
         self._taken: dict[int, None] = {}
-        self._voids = 0
         """Those that were fetched and are not published yet. What is published meanwhile must say that they are due."""
+        self._voids = 0
+        self._shapes: dict[str, Shape] = {}
+        """Tables that the sweep of tables has read: the sweep of what belongs to them need not read them again."""
         self._sweep: Sweep[FetchedDetails] | None = None
 
     @property
@@ -108,11 +136,19 @@ class Details:
         self._due[table_id] = None
 
     def void(self) -> None:
-        """Something was voided: what was read before counts no more."""
+        """Something was voided: what was read before, or is being read, counts no more."""
         self._voids += 1
+        self._shapes.clear()
+
+    def keep(self, tables: Iterable[TableObject | HiveMessageError], lo: int) -> None:
+        """These tables were read between the event ``lo`` and the one that was read last, and published."""
+        for table in tables:
+            if isinstance(table, TableObject) and len(self._shapes) < SHAPES_MAX:
+                self._shapes[table.name] = shape_of(table, lo)
 
     def end_sweep(self) -> None:
         """What is being fetched is no longer wanted."""
+        self._shapes.clear()
         if self._sweep is not None:
             self._sweep.cancel()
             self._sweep = None
@@ -136,7 +172,12 @@ class Details:
         return bool(asked)
 
     def _submit(self, names: tuple[str, ...]) -> Future[FetchedDetails]:
-        return self._fetcher.run(lambda metastore: _fetch(metastore, names))
+        voids = self._voids
+        return self._fetcher.run(lambda metastore: _fetch(metastore, names, voids))
+
+    def _submit_whole(self, names: tuple[str, ...]) -> Future[FetchedDetails]:
+        voids, known = self._voids, {name: self._shapes.pop(name) for name in names if name in self._shapes}
+        return self._fetcher.run(lambda metastore: _fetch(metastore, names, voids, known))
 
     def go_on_with_sweep(self) -> bool:
         """Publish the next chunk, if it is there; False if there is nothing to do."""
@@ -145,7 +186,7 @@ class Details:
             return False
         if self._sweep is None:
             left = [name for name in sorted(self._tables()) if name > done]
-            self._sweep = Sweep(left, self._submit)
+            self._sweep = Sweep(left, self._submit_whole, CHUNK_DETAILS)
         sweep = self._sweep
         try:
             fetched = sweep.next()
@@ -156,10 +197,8 @@ class Details:
             raise
         if self._sweep is not sweep:  # an event voided everything meanwhile
             return True
-        changes: list[Change] = []
         if fetched is not None:
-            for details in fetched.found.values():
-                changes += self._partitions.find(details.table_id, fetched.lo, is_partitioned=details.is_partitioned)
+            self._take_partitions(fetched)
             self._progress.detailed = fetched.names[-1]
             sweep.report("constraints and statistics", self._shard)
         elif sweep.is_over:
@@ -167,21 +206,30 @@ class Details:
             log.info("constraints and statistics complete", tables=sweep.total, seconds=round(sweep.seconds, 1))
         else:
             return False
-        self._publish(changes)
+        self._publish([])
         return True
+
+    def _take_partitions(self, fetched: FetchedDetails) -> None:
+        """Publish those of the tables that nothing touched since they were read. The others' have a pass."""
+        for name, details in fetched.found.items():
+            is_as_read = self._voids == fetched.voids and self._touched_at(name) <= details.shape.lo
+            if details.partitions is not None and is_as_read and self._name_of(details.table_id) == name:
+                self._partitions.take_whole(details.table_id, details.partitions, fetched.lo, fetched.hi)
+            else:
+                self._partitions.want(details.table_id)
 
     def _take(self, fetched: FetchedDetails) -> None:
         """Read the log past the fetch, then publish those of each table whose name did not change hands meanwhile.
 
         The fold refuses what was written after it was read, and the event that says so makes it due again.
         """
-        voids = self._voids
         self._drain(fetched.hi)
         lo, hi = f"{FLAVOR}/{fetched.lo}", f"{FLAVOR}/{fetched.hi}"
         changes: list[Change] = []
         for name, details in fetched.found.items():
-            is_bound = self._name_of(details.table_id) == name and self._rebound_at(name) <= fetched.lo
-            if is_bound and self._voids == voids:
+            last = self._rebound_at(name) if details.shape.lo >= fetched.lo else self._touched_at(name)
+            is_bound = self._name_of(details.table_id) == name and last <= details.shape.lo
+            if is_bound and self._voids == fetched.voids:
                 changes += _images(details, lo, hi)
             elif self._name_of(details.table_id):
                 self.want(details.table_id)
@@ -190,28 +238,49 @@ class Details:
             self._publish(changes)
 
 
-def _fetch(metastore: Metastore, names: tuple[str, ...]) -> FetchedDetails:
-    lo, found = metastore.last_event(), {}
-    for name, table in metastore.tables(names).items():
-        if isinstance(table, TableObject):
-            try:
-                found[name] = _details_of(metastore, table)
-            except MetastoreRefused as error:  # it is gone, or the metastore is an old one: the others go on
-                found[name] = TableDetails(table.table_id, bool(table.partition_keys), None, None, is_read=False)
-                log.warning("constraints or statistics cannot be read", table=name, reason=str(error))
-    return FetchedDetails(names, lo, metastore.last_event(), found)
+def shape_of(table: TableObject, lo: int) -> Shape:
+    """``lo``: an event before which the table was not read."""
+    columns = tuple(sys.intern(each) for each in columns_of(table.image))
+    return Shape(table.table_id, table.partition_keys, columns, lo)
 
 
-def _details_of(metastore: Metastore, table: TableObject) -> TableDetails:
+def _fetch(
+    metastore: Metastore,
+    names: tuple[str, ...],
+    voids: int,
+    known: Mapping[str, Shape] | None = None,
+) -> FetchedDetails:
+    """``known``: shapes that need not be read again; None: neither are the partitions wanted."""
+    lo, found, with_partitions = metastore.last_event(), {}, known is not None
+    known = known or {}
+    stored = metastore.tables([name for name in names if name not in known])
+    read = {name: shape_of(table, lo) for name, table in stored.items() if isinstance(table, TableObject)}
+    for name, shape in (*known.items(), *read.items()):
+        try:
+            found[name] = _details_of(metastore, name, shape, with_partitions=with_partitions)
+        except MetastoreRefused as error:  # it is gone, or the metastore is an old one: the others go on
+            found[name] = TableDetails(shape, None, None, is_read=False, partitions=_none_of(shape))
+            log.warning("constraints or statistics cannot be read", table=name, reason=str(error))
+    return FetchedDetails(names, lo, metastore.last_event(), found, voids)
+
+
+def _details_of(metastore: Metastore, name: str, shape: Shape, *, with_partitions: bool) -> TableDetails:
     """Constraints with a foreign key are left out.
 
     A DROP or a rename of the table that it points to changes them, and no event names the table that has it.
     """
-    constraints = metastore.constraints(table.name)
+    constraints = metastore.constraints(name)
     has_foreign_key = bool(field(constraints, FOREIGN_KEYS))
-    statistics = metastore.statistics(table.name, columns_of(table.image))
-    is_partitioned = bool(table.partition_keys)
-    return TableDetails(table.table_id, is_partitioned, None if has_foreign_key else constraints, statistics)
+    statistics = metastore.statistics(name, shape.columns)
+    partitions = _none_of(shape)
+    if partitions is None and with_partitions:
+        partitions = read_few(metastore, name, shape.keys, shape.columns)
+    return TableDetails(shape, None if has_foreign_key else constraints, statistics, partitions=partitions)
+
+
+def _none_of(shape: Shape) -> Sequence[Member] | None:
+    """The partitions of a table without partition columns. No ALTER TABLE gives it some, so nothing is fetched."""
+    return None if shape.keys else ()
 
 
 def _images(details: TableDetails, lo: str, hi: str) -> list[Change]:

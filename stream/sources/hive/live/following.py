@@ -142,6 +142,7 @@ class Following:
             lambda: translator.tables,
             translator.name_of,
             rebound_at,
+            lambda name: self._images.touched.get(name, 0),
             self._partitions,
             self._options.shard,
         )
@@ -234,6 +235,8 @@ class Following:
         self._drops.note(event_id, txn.changes)
         for change in txn.changes:
             self._note(event_id, change)
+        self._images.touched |= dict.fromkeys(self._translator.unbound, event_id)
+        self._progress.touch(self._translator.unbound)
         unresolved = self._translator.take_unresolved()
         if unresolved:
             log.info("commit of a transaction that was not seen", at=event_id, tables=len(unresolved))
@@ -267,6 +270,7 @@ class Following:
                 self._details.end_sweep()
                 self._partitions.void()
                 self._details.void()
+                self._images.voided_at = event_id
                 progress.begin_sweep()
                 self._objects.want_catalog()
             case ObjectImage(kind="constraints" | "statistics"):
@@ -364,6 +368,7 @@ class Following:
                 return True
             self._progress.swept = fetched.names[-1]
             self._status.tables_complete += len(fetched.names)
+            self._details.keep(fetched.tables.values(), fetched.lo)
             self._recent.forget(min(self._fetcher.oldest_list(), fetched.listed_at))
             sweep.report("sweep", self._options.shard)
             self._publish([])
@@ -386,7 +391,8 @@ class Following:
         metastore = self._metastore
         names = {name.lower() for db in metastore.databases() for name in metastore.table_names(db)}
         self._swept_names = frozenset(names)
-        return Sweep([name for name in sorted(names) if name > self._progress.swept], self._fetcher.submit)
+        left = [name for name in sorted(names) if name > self._progress.swept]
+        return Sweep(left, self._fetcher.submit, CHUNK_TABLES)
 
     def _end_sweep(self) -> None:
         if self._sweep is not None:
@@ -411,7 +417,7 @@ class Following:
             self._publish(changes, closed=(txn,))
         if ended:
             log.info("aborts without an event", shard=self._options.shard, transactions=len(ended))
-        if not (self._sweep or self._details.is_under_way or self._partitions.is_under_way):
+        if not (self._progress.sweeping or self._progress.detailed is not None or self._partitions.is_under_way):
             self._recent.forget(self._at)
             self._images.touched.clear()
             self._rebound.clear()

@@ -58,6 +58,8 @@ class Images:
 
         Or that ended a transaction, if it makes the fold wait for an image.
         """
+        self.voided_at = 0
+        """The last event that voided everything: a table that was read before it is fetched again."""
         self.unsure = set(progress.dirty)
         """Tables of which it isn't known whether what belongs to them was published."""
         self.unreadable: dict[str, float] = {}
@@ -89,7 +91,7 @@ class Images:
     def take(self, fetched: Fetched, *, in_sweep: bool) -> None:
         """Read the log past the fetch, then publish each table that nothing touched meanwhile."""
         self._drain(fetched.hi)
-        settled = [name for name in fetched.names if self.touched.get(name, 0) <= fetched.lo]
+        settled = [name for name in fetched.names if max(self.touched.get(name, 0), self.voided_at) <= fetched.lo]
         holders = self._unknown_holders(fetched, settled)
         for name in settled:
             self._progress.done(name)

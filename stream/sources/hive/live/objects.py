@@ -45,6 +45,8 @@ class Objects:
         self._position = position
         self._sets: set[str] = set()
         self._single: set[tuple[str, Values]] = set()
+        self._voids = 0
+        """How many times something was voided: what was read before counts no more, and is read again."""
 
     @property
     def is_due(self) -> bool:
@@ -52,13 +54,15 @@ class Objects:
         return bool(self._sets or self._single)
 
     def want_catalog(self) -> None:
-        """Everything that belongs to no table is to be fetched."""
+        """Everything that belongs to no table is unknown, and to be fetched."""
+        self._voids += 1
         self._sets.update(OF_CATALOG)
 
     def note(self, change: ObjectImage | ObjectSet) -> None:
         """An event said this."""
         if change.kind in OF_CATALOG:
             if isinstance(change, ObjectSet):
+                self._voids += 1
                 self._sets.add(change.kind)
             elif change.change == "written":
                 self._single.add((change.kind, change.name))
@@ -89,11 +93,11 @@ class Objects:
     def _publish_set(self, kind: str) -> None:
         """A pass over all members. It begins before they are listed, so that what is made meanwhile is in it."""
         at = self._position()
-        lo = f"{FLAVOR}/{at}"
+        lo, voids = f"{FLAVOR}/{at}", self._voids
         self._publish([ObjectSet(kind, 0, "begun", lo=lo)])
         for chunk in self._all_of(kind):
             hi = f"{FLAVOR}/{self._position()}"
-            if not self._drops.allow(kind, 0, at):
+            if self._voids > voids or not self._drops.allow(kind, 0, at):
                 self._sets.add(kind)
                 return
             self._publish([_image(kind, name, found, lo, hi) for name, found in chunk])
@@ -101,10 +105,10 @@ class Objects:
 
     def _publish_one(self, kind: str, name: Values) -> None:
         """An object by name; if it is not there it was dropped."""
-        at = self._position()
+        at, voids = self._position(), self._voids
         found = self._one_of(kind, name)
         lo, hi = f"{FLAVOR}/{at}", f"{FLAVOR}/{self._position()}"
-        if not self._drops.allow(kind, 0, at):
+        if self._voids > voids or not self._drops.allow(kind, 0, at):
             self._single.add((kind, name))
         elif found is None:
             self._publish([ObjectImage(kind, 0, name, "dropped", lo=lo, hi=hi)])

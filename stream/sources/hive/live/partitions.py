@@ -10,21 +10,18 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from itertools import islice
-from typing import Final, NamedTuple
+from typing import Final
 
 import structlog
 
 from stream.sources.hive.live.connection import MetastoreRefused
 from stream.sources.hive.live.fetching import Fetcher
+from stream.sources.hive.live.members import Chunk, Member, Values, changes_of, list_names, read_chunk, read_named
 from stream.sources.hive.live.metastore import Metastore
 from stream.sources.hive.messages import FLAVOR, HiveMessageError
 from stream.sources.hive.object_events import PARTITION, PARTITION_STATISTICS
-from stream.sources.hive.objects import columns_of, image_of
-from stream.sources.hive.partition_names import partition_name
 from stream.sources.hive.recent_drops import RecentDrops
-from stream.sources.hive.structs import Struct, encode_struct
 from stream.wire.events import Change, ObjectImage, ObjectSet
 
 log = structlog.get_logger(__name__)
@@ -39,28 +36,6 @@ WRITTEN_MAX: Final = 50
 """Written partitions of a table that are fetched by name. With more of them, all are fetched."""
 KINDS: Final = (PARTITION, PARTITION_STATISTICS)
 WHOLE: Final = ("begun", "complete")
-_STRUCTS: Final = {PARTITION: "Partition", PARTITION_STATISTICS: "ColumnStatistics"}
-
-Values = tuple[str, ...]
-
-
-class Member(NamedTuple):
-    """A partition or its statistics, None if there is none, as it is published."""
-
-    kind: str
-    values: Values
-    image: bytes | None
-    struct: bytes | None
-
-
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """Members as they were at some moment between the events ``lo`` and ``hi``. ``names``: which were asked for."""
-
-    members: list[Member]
-    lo: int
-    hi: int
-    names: list[str]
 
 
 class Pass:
@@ -69,7 +44,9 @@ class Pass:
     def __init__(self, fetcher: Fetcher, table_id: int, name: str, lo: int) -> None:
         self.table_id, self.name, self.lo = table_id, name, lo
         self._fetcher = fetcher
-        self._listing: Future[tuple[list[str], list[str], int]] | None = fetcher.run(lambda each: _list(each, name))
+        self._listing: Future[tuple[list[str], list[str], int]] | None = fetcher.run(
+            lambda each: list_names(each, name)
+        )
         self._names: deque[list[str]] = deque()
         self._columns: list[str] = []
         self._under_way: deque[Future[Chunk]] = deque()
@@ -115,11 +92,7 @@ class Pass:
             self._under_way.append(self._fetcher.run(lambda each, names=names: self._fetch(each, names)))  # type: ignore[misc]
 
     def _fetch(self, metastore: Metastore, names: list[str]) -> Chunk:
-        lo = metastore.last_event()
-        members = [_member(PARTITION, *found) for found in metastore.partitions_by_names(self.name, names)]
-        statistics = metastore.partition_statistics(self.name, self._columns, names)
-        members += [_member(PARTITION_STATISTICS, *found) for found in statistics]
-        return Chunk(members, lo, metastore.last_event(), names)
+        return read_chunk(metastore, self.name, self._columns, names)
 
 
 class Partitions:
@@ -198,7 +171,18 @@ class Partitions:
         if is_partitioned:
             self.want(table_id)
             return []
-        return [ObjectSet(kind, table_id, change, lo=f"{FLAVOR}/{lo}") for kind in KINDS for change in WHOLE]
+        return _whole(table_id, (), lo, lo)
+
+    def take_whole(self, table_id: int, members: Sequence[Member], lo: int, hi: int) -> None:
+        """Publish all partitions of a table, read between two events after the first of which nothing wrote it.
+
+        What a pass says one after the other can be said together then: none was made or dropped while they were read.
+        """
+        if table_id in self._whole or table_id in self._passes or not self._allows(table_id, lo):
+            self.want(table_id)
+            return
+        self._written.pop(table_id, None)
+        self._publish(_whole(table_id, members, lo, hi))
 
     def forget(self, table_id: int) -> None:
         """The table is gone."""
@@ -242,7 +226,7 @@ class Partitions:
     def _fetch_written(self, table_id: int, name: str, asked: list[Values], lo: int) -> None:
         voids = self._voids
         try:
-            found = self._fetcher.run(lambda metastore: _read(metastore, name, asked)).result()
+            found = self._fetcher.run(lambda metastore: read_named(metastore, name, asked)).result()
         except (MetastoreRefused, HiveMessageError) as error:
             self._position()
             self._refused(table_id, name, lo, error)
@@ -255,7 +239,7 @@ class Partitions:
                 self.note(ObjectImage(PARTITION, table_id, values, "written"))
         else:
             self._fetching = 0
-            self._publish_written(table_id, _changes(table_id, found.members, lo, found.hi))
+            self._publish_written(table_id, changes_of(table_id, found.members, lo, found.hi))
 
     def _publish_written(self, table_id: int, changes: list[ObjectImage]) -> None:
         under_way = self._passes.get(table_id)
@@ -337,7 +321,7 @@ class Partitions:
         elif not self._allows(of.table_id, chunk.lo):
             of.again(chunk)
         elif chunk.members:
-            self._publish([*_changes(of.table_id, chunk.members, chunk.lo, chunk.hi)])
+            self._publish([*changes_of(of.table_id, chunk.members, chunk.lo, chunk.hi)])
 
     def _end(self, of: Pass) -> None:
         self._passes.pop(of.table_id, None)
@@ -356,42 +340,10 @@ class Partitions:
             log.warning("partitions cannot be read", table=name, reason=str(error))
 
 
-def _list(metastore: Metastore, name: str) -> tuple[list[str], list[str], int]:
-    """The names of all partitions, those of the columns, and an event after which they were not changed by this."""
-    table = metastore.table(name)
-    names = metastore.partition_names(name) if table is not None else []
-    return names, columns_of(table.image) if table is not None else [], metastore.last_event()
-
-
-def _read(metastore: Metastore, name: str, asked: Sequence[Values]) -> Chunk:
-    """Partitions by their values, with their statistics; one that is not there was dropped."""
-    table = metastore.table(name)
-    keys, columns = (table.partition_keys, columns_of(table.image)) if table is not None else ((), [])
-    names = [partition_name(keys, each) for each in asked if keys and len(each) == len(keys)]
-    stored = dict(metastore.partitions_by_names(name, names))
-    statistics = dict(metastore.partition_statistics(name, columns, names))
-    members = [_member(PARTITION, each, stored.get(each)) for each in asked]
-    members += [_member(PARTITION_STATISTICS, each, statistics.get(each)) for each in asked]
-    return Chunk(members, 0, metastore.last_event(), names)
-
-
-def _member(kind: str, values: Values, found: Struct | None) -> Member:
-    if found is None:
-        return Member(kind, values, None, None)
-    return Member(kind, values, image_of(found, _STRUCTS[kind]), encode_struct(found))
-
-
-def _changes(table_id: int, members: list[Member], lo: int, hi: int) -> list[ObjectImage]:
-    """Those that are there first: too many drops before them would make them wait for another image."""
-    found = [_change(table_id, each, lo, hi) for each in members]
-    return [*sorted(found, key=lambda each: each.change == "dropped")]
+def _whole(table_id: int, members: Sequence[Member], lo: int, hi: int) -> list[Change]:
+    begun, complete = ([ObjectSet(kind, table_id, each, lo=f"{FLAVOR}/{lo}") for kind in KINDS] for each in WHOLE)
+    return [*begun, *changes_of(table_id, members, lo, hi), *complete]
 
 
 def _is_without_statistics(change: ObjectImage) -> bool:
     return (change.kind, change.change) == (PARTITION_STATISTICS, "dropped")
-
-
-def _change(table_id: int, of: Member, lo: int, hi: int) -> ObjectImage:
-    change = "image" if of.image is not None else "dropped"
-    at = f"{FLAVOR}/{lo}", f"{FLAVOR}/{hi}"
-    return ObjectImage(of.kind, table_id, of.values, change, of.image, of.struct, *at)

@@ -13,7 +13,7 @@ import structlog
 log = structlog.get_logger(__name__)
 
 CHUNK_TABLES: Final = 64
-"""Tables that are fetched together."""
+"""Tables that are fetched together, with their lists."""
 AHEAD: Final = 16
 """Chunks of a sweep that are fetched ahead of the one that is published."""
 REPORT_S: Final = 10.0
@@ -29,10 +29,12 @@ class Sweep(Generic[Fetched]):
         self,
         names: Sequence[str],
         submit: Callable[[tuple[str, ...]], Future[Fetched]],
+        chunk: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """``chunk``: so many are fetched together."""
         self.total = len(names)
-        self._chunks = deque(tuple(names[at : at + CHUNK_TABLES]) for at in range(0, len(names), CHUNK_TABLES))
+        self._chunks = deque(tuple(names[at : at + chunk]) for at in range(0, len(names), chunk))
         self._submit = submit
         self._under_way: deque[tuple[int, Future[Fetched]]] = deque()
         self._clock = clock

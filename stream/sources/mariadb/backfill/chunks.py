@@ -140,7 +140,7 @@ class ChunkReader:
         name = described.table
         database, _, table = name.partition(".")
         try:
-            fetch_all(session, timed(lock_sql(name), time.monotonic() + STATEMENT_S))
+            fetch_all(session, timed(session, lock_sql(name), time.monotonic() + STATEMENT_S))
         except pymysql.err.MySQLError as error:
             if code_of(error) == ER.NO_SUCH_TABLE:
                 raise TableDiffers(f"{name} is gone") from error
@@ -166,7 +166,7 @@ class ChunkReader:
         limit = self._limit
         unbuffered = SSCursor(session)
         statement = select_range(session, info, KeyRange(after=after), limit)
-        unbuffered.execute(timed(statement, time.monotonic() + STATEMENT_S))
+        unbuffered.execute(timed(session, statement, time.monotonic() + STATEMENT_S))
         is_read = False
         try:
             while size < BYTES_MAX and (values := unbuffered.fetchone()) is not None:

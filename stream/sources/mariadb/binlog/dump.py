@@ -15,6 +15,7 @@ import zlib
 import pymysql
 from pymysql.constants.COMMAND import COM_BINLOG_DUMP
 
+from stream.sources.mariadb.binlog.mysql import dump as mysql_dump
 from stream.sources.mariadb.binlog.table_map import BinlogFormatError
 from stream.sources.mariadb.connection import (
     Connection,
@@ -22,6 +23,7 @@ from stream.sources.mariadb.connection import (
     MariaDBError,
     MariaDBUnreachable,
     fetch_all,
+    is_mysql,
     translate,
     translated,
 )
@@ -40,8 +42,9 @@ _BLOCKING = 0
 class BinlogDump:
     """A stream of raw events: header (19 bytes) and body, checksum verified and cut off.
 
-    ``position`` is a GTID set without flavor. ``heartbeat_s`` is how often an idle server sends a heartbeat. Without a
-    byte for four times that, and at least five seconds, the connection counts as lost.
+    ``position`` is a GTID position without flavor, MariaDB's or MySQL's as the server is. ``heartbeat_s`` is how often
+    an idle server sends a heartbeat. Without a byte for four times that, and at least five seconds, the connection
+    counts as lost.
     """
 
     def __init__(self, settings: ConnectionSettings, position: str, server_id: int, heartbeat_s: float = 0.25) -> None:
@@ -56,7 +59,8 @@ class BinlogDump:
                 )
                 self.server = _server_id(connection)
                 """The server's own id."""
-                _request_dump(connection, position, server_id, heartbeat_s)
+                request = mysql_dump.request_dump if is_mysql(connection) else _request_dump
+                request(connection, position, server_id, heartbeat_s)
         except MariaDBError:
             self._drop()
             raise

@@ -7,7 +7,9 @@ import zlib
 from contextlib import suppress
 from typing import NamedTuple
 
+from stream.sources.mariadb.binlog.mysql import events as mysql_events
 from stream.sources.mariadb.binlog.table_map import BinlogFormatError
+from stream.sources.mariadb.gtid import Gtid
 
 HEADER_SIZE = 19
 EVENT_BYTES_MAX = 1 << 30
@@ -57,10 +59,14 @@ WITH_EXTRA_DATA = frozenset(
     {WRITE_ROWS, UPDATE_ROWS, DELETE_ROWS, WRITE_ROWS_COMPRESSED, UPDATE_ROWS_COMPRESSED, DELETE_ROWS_COMPRESSED}
 )
 COMPRESSED_ROWS = frozenset(range(WRITE_ROWS_COMPRESSED_V1, DELETE_ROWS_COMPRESSED + 1))
-IGNORED = frozenset(
+IGNORED = mysql_events.IGNORED | frozenset(
     {STOP, ROTATE, INTVAR, RAND, USER_VAR, ANNOTATE_ROWS, BINLOG_CHECKPOINT, GTID_LIST, START_ENCRYPTION, HEARTBEAT}
 )
 """Event types that change no rows by themselves."""
+
+FLAGS_AT = 17
+IGNORABLE_EVENT = 0x80
+"""Flag in the header of an event: whoever doesn't know its type may pass over it."""
 
 STATEMENT_END = 1
 """Flag of a rows event: the last one of its statement."""
@@ -82,15 +88,6 @@ _STATUS_GTID_FLAGS = 130
 _ALTER_SECOND_PHASE = 4 | 8
 _STATUS_CHARACTER_SET_COLLATIONS = 131
 """A count in one byte, then two numbers of two bytes for each."""
-
-
-class Gtid(NamedTuple):
-    """A GTID event: the GTID and the flags of the transaction that begins."""
-
-    domain: int
-    server: int
-    sequence: int
-    flags: int
 
 
 class LogPlace(NamedTuple):

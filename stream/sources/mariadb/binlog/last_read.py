@@ -7,14 +7,16 @@ from __future__ import annotations
 
 from stream.sources.mariadb.binlog.dump import BinlogDump
 from stream.sources.mariadb.binlog.reader import BinlogReader
-from stream.sources.mariadb.connection import ConnectionSettings
-from stream.sources.mariadb.gtid import FLAVOR, GtidPosition
+from stream.sources.mariadb.connection import ConnectionSettings, SourceHistoryLost
+from stream.sources.mariadb.gtid import GtidPosition
 from stream.sources.mariadb.live_schema import LiveSchema
-from stream.sources.mariadb.position import SourceHistoryLost
 from stream.sources.mariadb.schema import TableFilter
 
 _OTHERS_MAX = 1_000
 """Transactions of other domains that may come first on another server; after more the comparison is given up."""
+
+_HEARTBEATS_MAX = 8
+"""MySQL sends one after it has passed over what the position has, too, when there is more to come."""
 
 
 def check_same(settings: ConnectionSettings, server_id: int, cursor: str, position: str, checksum: int) -> None:
@@ -22,20 +24,20 @@ def check_same(settings: ConnectionSettings, server_id: int, cursor: str, positi
 
     Raises `SourceHistoryLost` if it differs, `MariaDBError`.
     """
-    before = GtidPosition.parse(cursor).domains
-    after = GtidPosition.parse(position).domains
-    wanted = {
-        f"{FLAVOR}{domain}-{server}-{n}" for domain, (server, n) in after.items() if before.get(domain) != (server, n)
-    }
+    before, after = GtidPosition.parse(cursor), GtidPosition.parse(position)
+    wanted = {after.flavor + gtid for gtid in after.transactions_since(before)}
     if len(wanted) != 1:
         return
-    dump = BinlogDump(settings, cursor.removeprefix(FLAVOR), server_id)
+    dump = BinlogDump(settings, before.bare, server_id)
     reader = BinlogReader(dump, LiveSchema(settings, TableFilter(exclude=("*",))), cursor)
     try:
-        for number, transaction in enumerate(reader.transactions()):
-            if transaction is None or number >= _OTHERS_MAX:
+        others = heartbeats = 0
+        for transaction in reader.transactions():
+            heartbeats += transaction is None
+            others += transaction is not None
+            if heartbeats > _HEARTBEATS_MAX or others > _OTHERS_MAX:
                 return
-            if transaction.gtid in wanted:
+            if transaction is not None and transaction.gtid in wanted:
                 _compare(transaction.checksum, checksum, transaction.gtid)
                 return
     finally:

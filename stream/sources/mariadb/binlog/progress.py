@@ -28,8 +28,9 @@ UNDESCRIBED = -1
 
 
 def fingerprint(tables: TableFilter) -> int:
-    """A number for a choice of tables and the format of images."""
-    return int(xxhash.xxh3_64_intdigest(f"{IMAGE_FORMAT}\0{tables!r}".encode()) >> 1)
+    """A number for a choice of tables, the range of their keys, and the format of images."""
+    key_range = f"\0{tables.key_range}" if tables.key_range else ""
+    return int(xxhash.xxh3_64_intdigest(f"{IMAGE_FORMAT}\0{tables!r}{key_range}".encode()) >> 1)
 
 
 _TABLES: Final = "tables"
@@ -53,7 +54,8 @@ def has_all_of(tables: TableFilter, resume: ResumePoint) -> bool:
     if text is None:
         return False
     databases, include, exclude, prefixes = json.loads(text)
-    before = TableFilter(tuple(databases), tuple(include), tuple(exclude), tuple(map(tuple, prefixes)))
+    prefixed = tuple(map(tuple, prefixes))
+    before = TableFilter(tuple(databases), tuple(include), tuple(exclude), prefixed, tables.key_range)
     if fingerprint(before) != resume.table_choice:
         return False
     return all(

@@ -15,14 +15,15 @@ from stream.sources.mariadb.binlog.catalog import Xid
 from stream.sources.mariadb.binlog.checksum import TransactionChecksum
 from stream.sources.mariadb.binlog.coalesce import SPILL_BYTES, TransactionRows
 from stream.sources.mariadb.binlog.dump import BinlogDump
-from stream.sources.mariadb.binlog.events import HEADER_SIZE, Gtid
+from stream.sources.mariadb.binlog.events import HEADER_SIZE
+from stream.sources.mariadb.binlog.mysql import events as mysql_events
 from stream.sources.mariadb.binlog.rows import SchemaDiffers, TableDecoder
 from stream.sources.mariadb.binlog.statements import Statement, classify
 from stream.sources.mariadb.binlog.table_map import BinlogFormatError, parse_table_map, table_name_of
 from stream.sources.mariadb.binlog.unlogged import StatementTables
-from stream.sources.mariadb.gtid import FLAVOR, GtidPosition
+from stream.sources.mariadb.connection import SourceHistoryLost
+from stream.sources.mariadb.gtid import Gtid, GtidPosition, MysqlGtid
 from stream.sources.mariadb.live_schema import LiveSchema
-from stream.sources.mariadb.position import SourceHistoryLost
 from stream.wire.events import EVERY_TABLE, Change, SourceTransaction, VoidTable
 from stream.wire.values import UndecodableValue
 
@@ -30,6 +31,7 @@ log = structlog.get_logger(__name__)
 
 _NOW_KNOWN = "its schema is known from here on"
 _NO_TABLES: frozenset[bytes] = frozenset()
+_NOT_IN_A_PAYLOAD = mysql_events.GTIDS | {mysql_events.TRANSACTION_PAYLOAD, events.HEARTBEAT, events.FORMAT_DESCRIPTION}
 
 
 class _Unpublished:
@@ -56,10 +58,12 @@ _Mapped = TableDecoder | _Undecodable | _Unpublished
 class _Transaction:
     """The transaction that is being read, as far as it was read. ``described``: the tables to describe after it."""
 
-    __slots__ = ("described", "gtid", "rows", "touched", "voids")
+    __slots__ = ("described", "gtid", "is_standalone", "rows", "touched", "voids")
 
-    def __init__(self, gtid: Gtid, spill_bytes: int) -> None:
+    def __init__(self, gtid: Gtid | MysqlGtid, spill_bytes: int) -> None:
         self.gtid = gtid
+        self.is_standalone = isinstance(gtid, MysqlGtid) or bool(gtid.flags & events.STANDALONE)
+        """Whether one statement is all of it. MySQL's is no longer so when it begins with BEGIN."""
         self.rows = TransactionRows(spill_bytes)
         self.voids: dict[str, str] = {}
         self.described: set[str] = set()
@@ -67,10 +71,10 @@ class _Transaction:
 
 
 class BinlogReader:
-    """Yields the transactions after ``position`` (``MariaDB/0-1-5`` or without flavor), in binlog order.
+    """Yields the transactions after ``position`` (``MariaDB/0-1-5``, ``MySQL56/…``), in binlog order.
 
-    Check the position first (`position.check_resumable`): for a domain that it doesn't have, the server sends all
-    events that it still has. Raises `SourceHistoryLost` where a sequence is not above the last one of its domain.
+    Check the position first (`position.check_resumable`): for a domain that it doesn't have, MariaDB sends all events
+    that it still has. Raises `SourceHistoryLost` where a sequence is not above the last one of its domain.
     `stop` ends the iteration. After a `MariaDBError` a new reader can continue from `position`.
     """
 
@@ -80,8 +84,6 @@ class BinlogReader:
         self._spill_bytes = spill_bytes
         self._position = GtidPosition.parse(position)
         self._position_text = str(self._position)
-        self._passed = {(domain, server): last for domain, (server, last) in self._position.domains.items()}
-        """(domain, server) → the last sequence that was yielded, or that the reading began after."""
         self._timestamp = 0
         self._stopping = False
         self.last_heartbeat = events.LogPlace(0, 0, 0)
@@ -96,16 +98,12 @@ class BinlogReader:
 
     @property
     def position(self) -> str:
-        """The set after the last transaction that was yielded, ``MariaDB/…``."""
+        """The set after the last transaction that was yielded, with its flavor."""
         return str(self._position)
 
     def has_reached(self, position: GtidPosition) -> bool:
-        """Whether everything up to ``position`` was yielded, which some server named since the reading began.
-
-        A server that lost what this one has may name higher sequences, but of its own.
-        """
-        passed = self._passed
-        return all(passed.get((domain, server), -1) >= n for domain, (server, n) in position.domains.items())
+        """Whether everything up to ``position`` was yielded, which some server named since the reading began."""
+        return self._position.has_passed(position)
 
     @property
     def has_more(self) -> bool:
@@ -132,30 +130,65 @@ class BinlogReader:
                 self._rows(event, kind)
             elif kind == table_map:
                 self._table_map(event)
-            elif kind == events.GTID:
-                self._begin(event)
             elif kind == events.XID:
                 yield self._commit(event)
             elif kind == events.HEARTBEAT:
                 self.last_heartbeat = events.parse_heartbeat(event)
                 yield self._settled_alone()
-            elif kind == events.FORMAT_DESCRIPTION:
-                self._new_file()
-            elif kind not in events.IGNORED:
-                done = self._other(event, kind)
+            else:
+                done = self._taken(event, kind)
                 if done is not None:
                     yield done
 
-    def _begin(self, event: bytes) -> None:
+    def _taken(self, event: bytes, kind: int) -> SourceTransaction | None:
+        """Take an event of any kind but a heartbeat. Returns the transaction if it is its end."""
+        if kind in events.ROWS:
+            self._rows(event, kind)
+        elif kind == events.TABLE_MAP:
+            self._table_map(event)
+        elif kind == events.GTID or kind in mysql_events.GTIDS:
+            self._begin(event, kind)
+        elif kind == events.XID:
+            return self._commit(event)
+        elif kind == events.FORMAT_DESCRIPTION:
+            self._new_file()
+        elif kind == mysql_events.TRANSACTION_PAYLOAD:
+            return self._payload(event)
+        elif kind not in events.IGNORED:
+            return self._other(event, kind)
+        return None
+
+    def _payload(self, event: bytes) -> SourceTransaction | None:
+        """Take a compressed transaction, which is all of what its GTID names."""
+        transaction = self._current()
+        done: SourceTransaction | None = None
+        try:
+            for inner in mysql_events.payload_events(event):
+                if done is not None or inner[4] in _NOT_IN_A_PAYLOAD:
+                    raise BinlogFormatError(f"a compressed transaction has an event of type {inner[4]} in it")
+                done = self._taken(inner, inner[4])
+        except BinlogFormatError as error:
+            if self._transaction is None:
+                raise
+            log.warning("everything is void", reason=str(error), gtid=transaction.gtid.bare)
+            transaction.voids[EVERY_TABLE] = str(error)
+            self._statement.clear()
+        return done or self._commit(event)
+
+    def _begin(self, event: bytes, kind: int) -> None:
         self._by_id.clear()
         self._statement.clear()
-        gtid = events.parse_gtid(event)
-        if not self._position.precedes(gtid.domain, gtid.sequence):
+        self._transaction = None
+        gtid = events.parse_gtid(event) if kind == events.GTID else mysql_events.parse_gtid(event)
+        if not self._position.precedes(gtid):
             raise SourceHistoryLost(
-                f"the binlog has {_gtid_text(gtid)} after {self._position}: the sequence of its domain went back",
+                f"the binlog has {gtid.bare} after {self._position}: the sequence of its domain went back",
                 hint="SET GLOBAL gtid_strict_mode = ON, and let one server write each GTID domain: a new epoch starts",
             )
-        self._checksum.begin(event)
+        if kind == events.GTID:
+            self._checksum.begin(event)
+        else:
+            self._checksum.begin_with(gtid.bare)
         self._transaction = _Transaction(gtid, self._spill_bytes)
 
     def _new_file(self) -> None:
@@ -168,7 +201,7 @@ class BinlogReader:
         if self._transaction is None:
             raise BinlogFormatError(
                 "the binlog has a change outside of a GTID group",
-                hint="check that this is a MariaDB server with GTIDs (10.0.2 or later)",
+                hint="check that the server has GTIDs: MariaDB 10.0.2 or later, or MySQL with gtid_mode = ON",
             )
         return self._transaction
 
@@ -230,7 +263,16 @@ class BinlogReader:
         else:
             self._rows_of(mapped, event, kind, transaction)
         if flags & events.STATEMENT_END:
+            self._end_statement(transaction, flags)
+
+    def _end_statement(self, transaction: _Transaction, flags: int) -> None:
+        """Void what the statement may have changed by foreign keys without logging it. ``flags``: of its last rows."""
+        if type(transaction.gtid) is Gtid:
             self._statement.end(self._schema.cascades, transaction.voids)
+        elif flags & mysql_events.SQL_FOREIGN_KEYS:
+            self._statement.clear()  # their rows are logged
+        else:
+            self._statement.end_unnamed(self._schema.cascades, self._schema.catalog.names, transaction.voids)
 
     def _rows_of(self, mapped: _Mapped, event: bytes, kind: int, transaction: _Transaction) -> None:
         name = mapped.name
@@ -281,7 +323,7 @@ class BinlogReader:
         transaction = self._transaction or self._current()
         self._transaction = None
         if self._statement:
-            self._statement.end(self._schema.cascades, transaction.voids)
+            self._end_statement(transaction, 0)
         if not published:
             transaction = _Transaction(transaction.gtid, self._spill_bytes)
         if self._announced:
@@ -289,16 +331,15 @@ class BinlogReader:
                 transaction.voids.setdefault(name, reason)
                 transaction.described.add(name)
             self._announced.clear()
-        domain, server, sequence, _ = transaction.gtid
         cursor = self._position_text
-        self._position.add(domain, server, sequence)
-        self._passed[domain, server] = sequence
-        self._position_text = FLAVOR + self._position.bare
+        self._position.add(transaction.gtid)
+        flavor = self._position.flavor
+        self._position_text = flavor + self._position.bare
         if not self._schema.catalog.is_settled:
             self._settle(transaction)
         self._timestamp = int.from_bytes(event[:4], "little")
         return SourceTransaction(
-            f"MariaDB/{domain}-{server}-{sequence}",
+            flavor + transaction.gtid.bare,
             self._position_text,
             self._timestamp,
             self._changes(transaction),
@@ -337,15 +378,32 @@ class BinlogReader:
         if kind == events.XA_PREPARE:
             return self._xa_prepare(event)
         transaction = self._current()
+        if kind == mysql_events.PARTIAL_UPDATE_ROWS:
+            self._partial_rows(event, transaction)
+            return None
+        if event[events.FLAGS_AT] & events.IGNORABLE_EVENT:
+            return None
         reason = {
             events.INCIDENT: "the server says that it lost events (INCIDENT)",
             events.BEGIN_LOAD_QUERY: "a LOAD DATA logged as a statement",
             events.EXECUTE_LOAD_QUERY: "a LOAD DATA logged as a statement",
         }.get(kind, f"a binlog event of unknown type {kind}")
-        log.warning("everything is void", reason=reason, gtid=_gtid_text(transaction.gtid))
+        log.warning("everything is void", reason=reason, gtid=transaction.gtid.bare)
         transaction.voids.setdefault(EVERY_TABLE, reason)
-        standalone = transaction.gtid.flags & events.STANDALONE
-        return self._commit(event) if standalone or kind == events.INCIDENT else None
+        return self._commit(event) if transaction.is_standalone or kind == events.INCIDENT else None
+
+    def _partial_rows(self, event: bytes, transaction: _Transaction) -> None:
+        """Void the table whose JSON values a session logs in parts, which only that session can choose."""
+        mapped = self._by_id.get(int.from_bytes(event[HEADER_SIZE : HEADER_SIZE + 6], "little"))
+        name = EVERY_TABLE if mapped is None else mapped.name
+        self._checksum.rows(name.encode(), events.UPDATE_ROWS, event, HEADER_SIZE + 6)
+        self._statement.logged(name, events.UPDATE_ROWS)
+        if not isinstance(mapped, _Unpublished):
+            reason = "parts of JSON values are logged in place of rows (binlog_row_value_options = PARTIAL_JSON)"
+            log.warning("rows cannot be decoded", table=name, reason=reason)
+            transaction.voids.setdefault(name, reason)
+        if event[HEADER_SIZE + 6] & events.STATEMENT_END:
+            self._end_statement(transaction, event[HEADER_SIZE + 6])
 
     def _query(self, event: bytes) -> SourceTransaction | None:
         transaction = self._current()
@@ -356,6 +414,9 @@ class BinlogReader:
         except BinlogFormatError as error:
             statement = Statement("all", reason=str(error))
         effect = statement.effect
+        if effect == "begin":
+            transaction.is_standalone = False
+            return None
         if effect == "commit":
             return self._commit(event)
         if effect == "rollback":
@@ -371,9 +432,9 @@ class BinlogReader:
             if self._schema.include.may_include(statement.tables[0][0]):
                 transaction.voids.setdefault(EVERY_TABLE, statement.reason)
         elif effect == "all":
-            log.warning("everything is void", reason=statement.reason, gtid=_gtid_text(transaction.gtid))
+            log.warning("everything is void", reason=statement.reason, gtid=transaction.gtid.bare)
             transaction.voids.setdefault(EVERY_TABLE, statement.reason)
-        return self._commit(event) if transaction.gtid.flags & events.STANDALONE else None
+        return self._commit(event) if transaction.is_standalone else None
 
     def _classified(self, query: events.Query) -> Statement:
         charset = self._schema.charsets.by_collation.get(query.collation, "")
@@ -410,7 +471,7 @@ class BinlogReader:
         transaction = self._current()
         names = transaction.touched | transaction.voids.keys() | self._statement.names
         if self._statement:
-            self._statement.end(self._schema.cascades, transaction.voids)
+            self._end_statement(transaction, 0)
         self._prepared[form, gtrid, bqual] = frozenset(names | transaction.voids.keys())
         return self._commit(event, published=False)
 
@@ -448,7 +509,3 @@ def _check_full_image(decoder: TableDecoder, bitmaps: bytes, size: int) -> None:
             f"a partial row image of {decoder.name}",
             hint="SET GLOBAL binlog_row_image = FULL, and in all sessions",
         )
-
-
-def _gtid_text(gtid: Gtid) -> str:
-    return f"{gtid.domain}-{gtid.server}-{gtid.sequence}"

@@ -12,6 +12,8 @@ from functools import lru_cache
 
 from pymysql.constants import FIELD_TYPE
 
+from stream.sources.mariadb.binlog.decimals import decimal_reader
+from stream.sources.mariadb.binlog.mysql.json_text import json_text
 from stream.sources.mariadb.binlog.table_map import DATETIME2, TIME2, TIMESTAMP2, MappedColumn, TableMap
 from stream.sources.mariadb.charsets import BINARY_COLLATION, Charsets, Decode
 from stream.sources.mariadb.schema import ColumnInfo, TableInfo
@@ -32,7 +34,6 @@ _FIXED = {
 }
 _FLOAT = struct.Struct("<f")
 _DOUBLE = struct.Struct("<d")
-_DECIMAL_BYTES = (0, 1, 1, 2, 2, 3, 3, 4, 4, 4)
 _DAY_S = 86_400
 
 _ALLOWED_KINDS: dict[int, tuple[str, ...]] = {
@@ -52,6 +53,7 @@ _ALLOWED_KINDS: dict[int, tuple[str, ...]] = {
     FIELD_TYPE.BIT: ("bit",),
     FIELD_TYPE.ENUM: ("enum",),
     FIELD_TYPE.SET: ("set",),
+    FIELD_TYPE.JSON: ("json",),
 }
 _STRINGS = (FIELD_TYPE.STRING, FIELD_TYPE.VAR_STRING, FIELD_TYPE.VARCHAR, FIELD_TYPE.BLOB)
 
@@ -201,30 +203,22 @@ def _bit(found: MappedColumn) -> ColumnReader:
 
 
 def _decimal(found: MappedColumn) -> ColumnReader:
-    precision, scale = found.meta >> 8, found.meta & 0xFF
-    whole, first = divmod(precision - scale, 9)
-    parts, last = divmod(scale, 9)
-    head, tail = _DECIMAL_BYTES[first], _DECIMAL_BYTES[last]
-    size = head + 4 * (whole + parts) + tail
-    top, mask = 1 << (8 * size - 1), (1 << (8 * size)) - 1
-    groups = [(head, first)] if head else []
-    groups += [(4, 9)] * (whole + parts)
-    groups += [(tail, last)] if tail else []
+    text_of = decimal_reader(found.meta >> 8, found.meta & 0xFF)
 
     def read(data: bytes, position: int) -> tuple[bytes, int]:
-        end = position + size
-        number = int.from_bytes(data[position:end], "big")
-        negative = not number & top
-        number = (~number & mask if negative else number) ^ top
-        raw = number.to_bytes(size, "big")
-        at, digits = 0, ""
-        for length, count in groups:
-            digits += f"{int.from_bytes(raw[at : at + length], 'big'):0{count}d}"
-            at += length
-        text = digits[: precision - scale].lstrip("0") or "0"
-        if scale:
-            text += "." + digits[precision - scale :]
-        return f'"{"-" if negative else ""}{text}"'.encode(), end
+        text, end = text_of(data, position)
+        return f'"{text}"'.encode(), end
+
+    return read
+
+
+def _json(found: MappedColumn) -> ColumnReader:
+    length_bytes = found.meta
+
+    def read(data: bytes, position: int) -> tuple[bytes, int]:
+        start = position + length_bytes
+        end = start + int.from_bytes(data[position:start], "little")
+        return json_of(json_text(data[start:end])), end
 
     return read
 
@@ -407,6 +401,7 @@ _READERS: dict[int, Callable[[MappedColumn], ColumnReader]] = {
     FIELD_TYPE.YEAR: _year,
     FIELD_TYPE.BIT: _bit,
     FIELD_TYPE.NEWDECIMAL: _decimal,
+    FIELD_TYPE.JSON: _json,
     FIELD_TYPE.DATE: _date,
     DATETIME2: _datetime,
     TIMESTAMP2: _timestamp,

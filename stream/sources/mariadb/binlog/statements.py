@@ -10,7 +10,9 @@ import re
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-Effect = Literal["none", "tables", "database", "all", "commit", "rollback", "rollback_to", "xa_commit", "xa_rollback"]
+Effect = Literal[
+    "none", "begin", "tables", "database", "all", "commit", "rollback", "rollback_to", "xa_commit", "xa_rollback"
+]
 
 Name = tuple[str, str]
 """Database and table."""
@@ -47,9 +49,9 @@ READ_CHARS_MAX = 1 << 20
 _BEGINNING_CHARS = 4_096
 
 _NOTHING = Statement("none")
+_BEGIN = Statement("begin")
 _HARMLESS_FIRST = frozenset(
     {
-        "BEGIN",
         "START",
         "SAVEPOINT",
         "RELEASE",
@@ -303,7 +305,9 @@ def _set(tokens: _Tokens, sql: str) -> Statement:
 
 def _xa(tokens: _Tokens, sql: str) -> Statement:
     word = tokens.word()
-    if word in ("START", "BEGIN", "END", "PREPARE"):
+    if word in ("START", "BEGIN"):
+        return _BEGIN
+    if word in ("END", "PREPARE"):
         return _NOTHING
     if word not in ("COMMIT", "ROLLBACK"):
         raise _NotUnderstood
@@ -322,6 +326,7 @@ def _tables(names: list[Name], sql: str) -> Statement:
 
 
 _BY_FIRST_WORD = {
+    "BEGIN": lambda _tokens, _sql: _BEGIN,
     "CREATE": _create,
     "ALTER": _alter,
     "DROP": _drop,

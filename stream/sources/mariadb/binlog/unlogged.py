@@ -19,6 +19,7 @@ _KINDS: Final = (
     | dict.fromkeys(events.DELETES, _DELETED)
     | dict.fromkeys(events.UPDATES, _UPDATED)
 )
+_REASON_UNNAMED: Final = "the transaction may have changed rows by a foreign key, which this server does not log"
 _REASON: Final = "the transaction may have changed rows by a foreign key (named in the binlog, without rows)"
 
 
@@ -66,6 +67,19 @@ class StatementTables:
                 self._void_unlogged(cascades, voids)
         elif seen:
             self._void_unlogged(cascades, voids)
+        self.clear()
+
+    def end_unnamed(self, cascades: Cascades, published: Set[str], voids: dict[str, str]) -> None:
+        """End the statement of a server whose table maps don't name what foreign keys change: MySQL before 9.6.
+
+        ``published``: the tables that can be in ``voids``.
+        """
+        for name, logged in self._seen.items():
+            below = cascades.on_delete.get(name, frozenset()) if logged & _DELETED else frozenset()
+            if logged & _UPDATED:
+                below |= cascades.on_update.get(name, frozenset())
+            for child in below & published:
+                voids.setdefault(child, _REASON_UNNAMED)
         self.clear()
 
     def _void_unlogged(self, cascades: Cascades, voids: dict[str, str]) -> None:

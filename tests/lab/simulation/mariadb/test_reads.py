@@ -8,14 +8,17 @@ from lab.simulation.mariadb.server import Break, SimulatedServer
 from lab.simulation.mariadb.sql.parsing import parsed
 from lab.simulation.mariadb.sql.syntax import UnknownStatement
 from stream.sources.mariadb.by_key import Found, SelectedRow
-from stream.sources.mariadb.connection import MariaDBError, MariaDBUnreachable, connect, translated
-from stream.sources.mariadb.position import (
+from stream.sources.mariadb.connection import (
+    MariaDBError,
+    MariaDBUnreachable,
     NotResumable,
+    ServerSettingsError,
     SourceHistoryLost,
-    check_resumable,
-    current_position,
+    connect,
+    translated,
 )
-from stream.sources.mariadb.requirements import ServerSettingsError, check_server
+from stream.sources.mariadb.position import check_resumable, current_position
+from stream.sources.mariadb.requirements import check_server
 from stream.sources.mariadb.snapshot import NoSuchTable, SnapshotRead, SnapshotReader, SourceTimeout
 from tests.lab.simulation.mariadb.conftest import SETTINGS, Installation
 

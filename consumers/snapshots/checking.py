@@ -1,0 +1,48 @@
+"""Checks a snapshot whole: each file is what was written, and the state in them has the digest that was written."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from consumers.snapshots.errors import SnapshotError
+from consumers.snapshots.finding import Found
+from consumers.snapshots.manifest import Snapshot
+from consumers.snapshots.places import Place
+from consumers.snapshots.restoring import damaged, restore_partition
+from consumers.store.directory import partition_directory
+from consumers.store.errors import StoreError
+from consumers.store.view import StoreView
+
+
+def check_snapshot(place: Place, found: Found, snapshot: Snapshot) -> Iterator[tuple[int, SnapshotError | None]]:
+    """Partition → what is wrong with it, or None. It is made into a store in a temporary directory.
+
+    Raises `SnapshotError` if the place does not answer, `StoreError` if the temporary directory can't be written.
+    """
+    for held in snapshot.partitions:
+        error: SnapshotError | None = None
+        with tempfile.TemporaryDirectory(prefix="freshet-check-") as scratch:
+            try:
+                restore_partition(place, found, snapshot, held.partition, Path(scratch))
+                digest, entries = _state(partition_directory(Path(scratch), snapshot.keyspace, held.partition))
+                if (digest, entries) != (held.digest, held.entries):
+                    error = damaged(
+                        f"partition {held.partition} has {entries} entries with digest {digest}, "
+                        f"its manifest says {held.entries} with {held.digest}"
+                    )
+            except SnapshotError as failed:
+                if failed.code not in ("snapshot_damaged", "snapshot_missing"):
+                    raise
+                error = failed
+        yield held.partition, error
+
+
+def _state(directory: Path) -> tuple[str, int]:
+    """Digest and entries of a store. Damage in it is damage of the snapshot."""
+    try:
+        with StoreView(directory) as view:
+            return view.digest()
+    except StoreError as error:
+        raise damaged(str(error)) from error

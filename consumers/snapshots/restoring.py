@@ -1,0 +1,190 @@
+"""Makes stores from a snapshot: its files are copied side by side, checked, and ingested together.
+
+A store is made beside its place, in ``<partition>.restoring``, and moved there when it is whole. So a process that is
+killed meanwhile leaves nothing that counts as a store.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from consumers.snapshots.errors import SnapshotError
+from consumers.snapshots.finding import Found, Wanted, find_snapshots
+from consumers.snapshots.manifest import Snapshot, SnapshotFile, SnapshotPartition
+from consumers.snapshots.places import Place
+from consumers.snapshots.writing import file_checksum
+from consumers.store.directory import holds_store, partition_directory
+from consumers.store.errors import RetryableStoreError, StoreError, store_error
+from consumers.store.manifest import Manifest, sync_directory, write_manifest
+from consumers.store.rocks import Rocks
+from consumers.store.view import ROCKS_NAME, committed_head
+from stream.kafka.topics import Topic
+
+log = structlog.get_logger(__name__)
+
+DOWNLOADS: Final = 8
+"""Files that are copied at once."""
+_HINT_DAMAGED: Final = "`freshet snapshots verify` checks all files; remove this snapshot, and make another"
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshots:
+    """Where the snapshots of each keyspace are. ``places``: keyspace → address."""
+
+    places: Mapping[str, str] = field(default_factory=dict)
+
+    def restore(self, data_dir: Path, keyspace: str, partition: int, topic: Topic, bounds: tuple[int, int]) -> bool:
+        """Makes a store that is missing from the snapshot that has the most of its partition. False if there is none.
+
+        ``bounds``: of the topic, its first offset and its end. Each snapshot that can't be used is logged with its
+        reason. Raises `StoreError` if the data directory can't be written.
+        """
+        uri = self.places.get(keyspace)
+        if uri is None:
+            return False
+        try:
+            place = Place(uri)
+            wanted = Wanted(partition, topic.topic_id, topic.partitions, *bounds)
+            for found, snapshot in _usable(find_snapshots(place, keyspace), keyspace, wanted):
+                if _restored(place, found, snapshot, data_dir, partition):
+                    return True
+        except SnapshotError as error:
+            _log_refusal(keyspace, partition, error)
+        log.warning("no snapshot to begin with: folding from the topic", keyspace=keyspace, partition=partition)
+        return False
+
+
+def _usable(found: list[Found], keyspace: str, wanted: Wanted) -> list[tuple[Found, Snapshot]]:
+    """Those with which a partition can begin, the farthest first. The others are logged with the reason."""
+    chosen: list[tuple[Found, Snapshot]] = []
+    for each in found:
+        error = each.error if each.snapshot is None else wanted.refusal(each.snapshot)
+        if error is None and each.snapshot is not None:
+            chosen.append((each, each.snapshot))
+        elif error is not None:
+            _log_refusal(keyspace, wanted.partition, error)
+    chosen.sort(key=lambda pair: (pair[1].offsets[wanted.partition], pair[1].name), reverse=True)
+    return chosen
+
+
+def _restored(place: Place, found: Found, snapshot: Snapshot, data_dir: Path, partition: int) -> bool:
+    """Whether the store could be made from this snapshot. It is logged either way."""
+    started = time.monotonic()
+    try:
+        held = restore_partition(place, found, snapshot, partition, data_dir)
+    except SnapshotError as error:
+        _log_refusal(snapshot.keyspace, partition, error)
+        return False
+    log.info(
+        "store made from a snapshot",
+        keyspace=snapshot.keyspace,
+        partition=partition,
+        snapshot=snapshot.name,
+        offset=held.offset,
+        entries=held.entries,
+        seconds=round(time.monotonic() - started, 3),
+    )
+    return True
+
+
+def _log_refusal(keyspace: str, partition: int, error: SnapshotError) -> None:
+    log.warning(
+        "a snapshot is not used",
+        keyspace=keyspace,
+        partition=partition,
+        code=error.code,
+        reason=str(error),
+        hint=error.hint,
+    )
+
+
+def restore_partition(
+    place: Place, found: Found, snapshot: Snapshot, partition: int, data_dir: Path, *, fixed: bool = False
+) -> SnapshotPartition:
+    """Makes the store of a partition below ``data_dir``, where there is none. Returns what the snapshot has of it.
+
+    ``fixed``: with the offset in its manifest, as a checkpoint has it. Raises `SnapshotError` if a file is missing or
+    damaged, `StoreError` if the store can't be written; then there is no store.
+    """
+    held = snapshot.of(partition)
+    assert held is not None, "`Wanted.refusal` and the commands look before"
+    directory = partition_directory(data_dir, snapshot.keyspace, partition)
+    building = directory.with_name(f"{directory.name}.restoring")
+    manifest = Manifest(snapshot.keyspace, partition, snapshot.topic_id, snapshot.layout)
+    try:
+        shutil.rmtree(building, ignore_errors=True)  # of a process that was killed
+        building.mkdir(parents=True)
+        files = download(place, found, held, building)
+        _ingest(building / ROCKS_NAME, files, held, place)
+        write_manifest(building, replace(manifest, offset=held.offset) if fixed else manifest)
+        shutil.rmtree(directory, ignore_errors=True)  # it holds no store: at most a lock
+        os.replace(building, directory)
+        sync_directory(directory.parent)
+    except OSError as error:
+        raise store_error(error, str(building)) from error
+    finally:
+        shutil.rmtree(building, ignore_errors=True)
+    return held
+
+
+def _ingest(path: Path, files: list[Path], held: SnapshotPartition, place: Place) -> None:
+    """Makes a RocksDB of the files in one step, and checks that it ends where the snapshot says."""
+    rocks = Rocks(path)
+    try:
+        if files:
+            rocks.ingest_files(files)
+        head = committed_head(rocks)
+    except RetryableStoreError:
+        raise  # the disk here is full, or fails
+    except StoreError as error:
+        raise damaged(f"partition {held.partition} at {place.uri}: {error}") from error
+    finally:
+        rocks.close()
+    if (head.begin, head.offset) != (held.begin, held.offset):
+        raise damaged(
+            f"partition {held.partition} at {place.uri} holds {head.begin} to {head.offset}, "
+            f"its manifest says {held.begin} to {held.offset}"
+        )
+
+
+def download(place: Place, found: Found, held: SnapshotPartition, into: Path) -> list[Path]:
+    """Copies a partition's files and checks them; their paths in key order. Raises `SnapshotError`, ``OSError``."""
+
+    def copy(numbered: tuple[int, SnapshotFile]) -> Path:
+        number, file = numbered
+        path = into / f"{number:06d}.sst"
+        place.get(found.path_of(file.name), path)
+        if path.stat().st_size != file.bytes or file_checksum(path) != file.checksum:
+            raise damaged(f"{place.uri}/{found.path_of(file.name)} differs from what was written")
+        return path
+
+    with ThreadPoolExecutor(DOWNLOADS, thread_name_prefix="download") as pool:
+        return list(pool.map(copy, enumerate(held.files)))
+
+
+def damaged(what: str) -> SnapshotError:
+    """The error of a snapshot whose files are not what its manifest says."""
+    return SnapshotError(what, hint=_HINT_DAMAGED, code="snapshot_damaged")
+
+
+def restore_all(place: Place, found: Found, snapshot: Snapshot, root: Path) -> dict[int, Path]:
+    """Makes all stores of a snapshot below ``root``, as checkpoints; partition → store.
+
+    Those that are there already are left. Raises as `restore_partition`.
+    """
+    stores: dict[int, Path] = {}
+    for held in snapshot.partitions:
+        directory = partition_directory(root, snapshot.keyspace, held.partition)
+        if not holds_store(directory):
+            restore_partition(place, found, snapshot, held.partition, root, fixed=True)
+        stores[held.partition] = directory
+    return stores

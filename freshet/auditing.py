@@ -1,0 +1,133 @@
+"""The audit of a keyspace: the live state against a fold of the topic, once or again and again.
+
+It begins with the last snapshot that was verified, if there is one, so it reads only what the topic got since. Where
+both are equal, it leaves a snapshot of the result, with which the next one begins (docs/operating/rebuild.md).
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from freshet.owners import live_checkpoint
+from freshet.snapshots import Needed, base_stores, farthest
+from tokens.errors import FreshetError
+
+if TYPE_CHECKING:
+    from consumers.snapshots.places import Place
+    from spark_jobs.rebuild import Progress
+    from spark_jobs.session import SparkSettings
+    from spark_jobs.verify import StoresVerdict
+    from stream.kafka.connection import KafkaCluster
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """What to audit. ``base``: where the fold begins, instead of the topic's start or the last verified snapshot.
+
+    ``place``: of snapshots; "": none. ``whole``: the fold begins at the topic's start all the same. ``keep``: how many
+    differences are shown of each partition.
+    """
+
+    keyspace: str
+    kafka: KafkaCluster
+    spark: SparkSettings
+    owners: tuple[str, ...] = ()
+    base: str | None = None
+    place: str = ""
+    whole: bool = False
+    keep: int = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Audited:
+    """The verdict; the verified snapshot that the fold began with, and the one that was made; "" if none."""
+
+    verdict: StoresVerdict
+    since: str = ""
+    snapshot: str = ""
+
+
+def audit(request: Audit, progress: Progress | None = None) -> Audited:
+    """Compares the live state with a fold of the topic to its offsets.
+
+    Raises as `freshet.owners.live_checkpoint`, `spark_jobs.rebuild.rebuild` and `spark_jobs.verify.verify_stores`, and
+    `SnapshotError`.
+    """
+    from consumers.snapshots.places import Place
+    from consumers.snapshots.writing import write_snapshot
+    from spark_jobs.auditing.tracing import with_events
+    from spark_jobs.offsets import topic_bounds
+    from spark_jobs.output import find_stores
+    from spark_jobs.rebuild import RebuildRequest, checkpoint_begins, checkpoint_offsets, run_rebuild
+    from spark_jobs.verify import verify_stores
+    from stream.kafka.topics import events_topic
+
+    keyspace, kafka = request.keyspace, request.kafka
+    live = live_checkpoint(kafka, keyspace, list(request.owners))
+    ends, begins = checkpoint_offsets(live), checkpoint_begins(live)
+    place = Place(request.place) if request.place else None
+    since, snapshot = "", ""
+    with tempfile.TemporaryDirectory(prefix="freshet-verify-") as scratch:
+        target = Path(scratch) / "rebuild"
+        base = base_stores(request.base, keyspace, kafka, target, Needed(ends, begins))
+        if base is None and place is not None and not request.whole:
+            since, base = _last_verified(place, keyspace, kafka, Needed(ends, begins, verified=True), target)
+        fold = RebuildRequest(keyspace, kafka, target, ends, base, begins=begins)
+        run_rebuild(fold, request.spark, progress)
+        folded = find_stores(target, keyspace)
+        verdict = verify_stores(live, folded, names=("live", "rebuilt"), keep=request.keep)
+        if not verdict.equal:
+            verdict = with_events(verdict, kafka, topic_bounds(kafka, events_topic(kafka, keyspace)).low)
+        elif place is not None:
+            snapshot = write_snapshot(place, folded, made_from="rebuild", verified=True).name
+    return Audited(verdict, since, snapshot)
+
+
+def _last_verified(
+    place: Place, keyspace: str, kafka: KafkaCluster, needed: Needed, target: Path
+) -> tuple[str, Path | None]:
+    """The last verified snapshot's name and its stores, made beside ``target``; none if there is none."""
+    from consumers.snapshots.errors import SnapshotError
+    from consumers.snapshots.restoring import restore_all
+
+    chosen, refused = farthest(place, keyspace, kafka, needed)
+    if chosen is None:
+        log.info("no verified snapshot: folding from the topic's start", keyspace=keyspace, others=refused[:5])
+        return "", None
+    stores = target.with_name(".verified")
+    try:
+        restore_all(place, *chosen, stores)
+    except SnapshotError as error:  # a damaged one must not end the audit
+        log.warning("a snapshot is not used", keyspace=keyspace, code=error.code, reason=str(error), hint=error.hint)
+        shutil.rmtree(stores, ignore_errors=True)
+        return "", None
+    return chosen[1].name, stores
+
+
+def audit_again_and_again(
+    request: Audit, every_s: float, told: Callable[[Audited | FreshetError, float], Any], wait: Callable[[float], Any]
+) -> None:
+    """Audits every ``every_s`` seconds, until ``wait`` or an audit raises something that is no `FreshetError`.
+
+    ``told`` gets the outcome of each, and its seconds. An audit that takes longer is followed by the next one at once.
+    """
+    while True:
+        started = time.monotonic()
+        outcome: Audited | FreshetError
+        try:
+            outcome = audit(request)
+        except FreshetError as error:
+            outcome = error
+        seconds = time.monotonic() - started
+        told(outcome, seconds)
+        wait(max(0.0, every_s - seconds))

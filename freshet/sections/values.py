@@ -1,0 +1,27 @@
+"""What settings are made of: sections, and the kinds of values that many of them have."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from freshet.settings_errors import parse_object, split_list
+
+Port = Annotated[int, Field(ge=0, le=65_535)]
+Host = Annotated[str, Field(min_length=1, max_length=253)]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,100}$")]
+Shard = Annotated[str, Field(pattern=r"^[A-Za-z0-9_./-]{1,150}$")]
+Json = BeforeValidator(parse_object)
+Names = Annotated[list[str], BeforeValidator(split_list), Field(max_length=10_000)]
+
+
+class Section(BaseModel):
+    """A part of the settings; an unknown key in it is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_text(cls, value: Any) -> Any:
+        return parse_object(value)

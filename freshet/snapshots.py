@@ -1,0 +1,120 @@
+"""Snapshots as the commands use them: where they are, which one a fold begins with, and stores made from it."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from freshet.settings import Settings
+from freshet.settings_errors import SettingsError
+
+if TYPE_CHECKING:
+    from consumers.snapshots.finding import Found
+    from consumers.snapshots.manifest import Snapshot
+    from consumers.snapshots.places import Place
+    from stream.kafka.connection import KafkaCluster
+
+
+def is_address(text: str) -> bool:
+    """Whether ``text`` names a place of snapshots (``s3://…``, ``file:///…``) and no directory."""
+    return "://" in text
+
+
+def place_of(settings: Settings, keyspace: str, given: str | None) -> str:
+    """Where the snapshots of a keyspace are: as given, else as set. Raises `SettingsError`."""
+    uri = given or set_place(settings, keyspace)
+    if not uri:
+        raise SettingsError(
+            f"no place for snapshots of {keyspace}", hint=f"give one, or set keyspaces.{keyspace}.snapshots"
+        )
+    return uri
+
+
+def set_place(settings: Settings, keyspace: str) -> str:
+    """Where the settings say that a keyspace's snapshots are; empty if they don't."""
+    return settings.keyspaces[keyspace].snapshots if keyspace in settings.keyspaces else ""
+
+
+def work_directory(settings: Settings, keyspace: str, uri: str) -> Path:
+    """Where stores are made that become a snapshot at ``uri``: the same for each run, so that a killed one goes on."""
+    return settings.data_dir / "rebuilds" / f"{keyspace}-{hashlib.sha256(uri.encode()).hexdigest()[:12]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Needed:
+    """What a fold needs of the snapshot that it begins with.
+
+    ``ends``: partition → where the fold ends (None: the topic's end); ``begins``: partition → where the state must have
+    begun (None: anywhere). ``verified``: only one that was compared with the live state counts.
+    """
+
+    ends: Mapping[int, int] | None = None
+    begins: Mapping[int, int] | None = None
+    verified: bool = False
+
+
+def farthest(
+    place: Place, keyspace: str, kafka: KafkaCluster, needed: Needed
+) -> tuple[tuple[Found, Snapshot] | None, list[str]]:
+    """The snapshot with the most messages that a fold can begin with, None if there is none; and why others can't be.
+
+    Raises `SnapshotError` if the place does not answer, and as `spark_jobs.offsets.topic_bounds`.
+    """
+    from consumers.snapshots.finding import Wanted, find_snapshots
+    from spark_jobs.offsets import topic_bounds
+    from stream.kafka.topics import events_topic
+
+    bounds = topic_bounds(kafka, events_topic(kafka, keyspace))
+    ends = bounds.end if needed.ends is None else needed.ends
+    chosen: list[tuple[Found, Snapshot]] = []
+    refused: list[str] = []
+    for found in find_snapshots(place, keyspace):
+        snapshot = found.snapshot
+        if snapshot is None:
+            refused.append(str(found.error))
+            continue
+        wanted = [
+            Wanted(each, bounds.topic_id, len(bounds.end), low, ends.get(each, 0)) for each, low in bounds.low.items()
+        ]
+        errors = [error for each in wanted if (error := each.refusal(snapshot)) is not None]
+        begins = {each.partition: each.begin for each in snapshot.partitions}
+        if errors:
+            refused.append(str(errors[0]))
+        elif needed.verified and not snapshot.verified:
+            refused.append(f"snapshot {snapshot.name} is not verified")
+        elif needed.begins is not None and begins != dict(needed.begins):
+            refused.append(f"snapshot {snapshot.name} began at {begins}, not at {dict(needed.begins)}")
+        else:
+            chosen.append((found, snapshot))
+    chosen.sort(key=lambda pair: (sum(pair[1].offsets.values()), pair[1].name))
+    return (chosen[-1] if chosen else None), refused
+
+
+def base_stores(base: str | None, keyspace: str, kafka: KafkaCluster, target: Path, needed: Needed) -> Path | None:
+    """Where the stores of ``base`` are. Those of a snapshot are made beside ``target``.
+
+    Raises `SnapshotError` if there is no snapshot that can be continued.
+    """
+    from consumers.snapshots.errors import SnapshotError
+    from consumers.snapshots.places import Place
+    from consumers.snapshots.restoring import restore_all
+
+    if base is None or not is_address(base):
+        return None if base is None else Path(base)
+    place = Place(base)
+    beside = target.with_name(f".{target.name}.base")
+    if not target.exists():
+        shutil.rmtree(beside, ignore_errors=True)  # of a run that never began, perhaps from another snapshot
+    chosen, refused = farthest(place, keyspace, kafka, needed)
+    if chosen is None:
+        raise SnapshotError(
+            f"no snapshot of {keyspace} at {place.uri} can be continued" + "".join(f"; {why}" for why in refused[:3]),
+            hint="without --base it is folded from the topic's start",
+            code="snapshot_missing",
+        )
+    restore_all(place, *chosen, beside)
+    return beside

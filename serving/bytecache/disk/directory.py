@@ -1,0 +1,366 @@
+"""One directory of the cache, owned by this process: its lock, its names, its shards and its writers."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from serving.bytecache.disk.extents import DamagedBlockError
+from serving.bytecache.disk.health import Health
+from serving.bytecache.disk.layout import BLOCK, BLOCKS, EXTENT, EXTENT_BITS, UNIT_BITS
+from serving.bytecache.disk.marker import (
+    NAME,
+    OWN_FILES,
+    SHARDS_MAX,
+    SLOTS_MAX,
+    Marker,
+    claim,
+    new_marker,
+    parse_marker,
+    write_marker,
+)
+from serving.bytecache.disk.names import CachedFile, Names
+from serving.bytecache.disk.seals import Key, read_keys
+from serving.bytecache.disk.shard import FILES, Shard
+from serving.bytecache.disk.space import Medium, free_bytes, is_rotational, punch_hole
+from serving.bytecache.disk.writing import Write, Writers
+from serving.bytecache.errors import ByteCacheError
+from serving.bytecache.policy.pools import Pools, Value
+
+QUOTA_MIN: Final = 8 * EXTENT
+SHARD_QUOTA_MIN: Final = 8 * EXTENT
+"""A directory with less than this for each of its shards gets fewer of them."""
+NAMES_SHARE: Final = 1 / 64
+"""Of the quota, for the log of names, beside `NAMES_BYTES`."""
+NAMES_BYTES: Final = 640 * 1024
+SSD_WRITERS: Final = 4
+LOCK: Final = "lock"
+
+
+@dataclass(frozen=True)
+class DirectoryOptions:
+    """``quota``: bytes, 0: ``free_share`` of what is free at the start. ``scopes``: name → quota in bytes."""
+
+    quota: int = 0
+    free_share: float = 0.5
+    min_free: int = 0
+    medium: Medium = "auto"
+    shards: int = 8
+    policy: str = "s3fifo"
+    key_file: str = ""
+    write_buffer: int = 64 << 20
+    scopes: dict[str, int] = field(default_factory=dict)
+
+
+def lock_directory(place: Path) -> int | None:
+    """The lock's descriptor; None if another process has it. Raises `ByteCacheError`."""
+    claim(place)
+    try:
+        lock = os.open(place / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise ByteCacheError("bytes_dir_denied", f"cannot use {place}: {error.strerror}") from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        return None
+    return lock
+
+
+class Directory:
+    """A cache directory. Thread-safe. Faults of its disk are counted, and never reach a reader."""
+
+    def __init__(self, place: Path, options: DirectoryOptions, lock: int) -> None:
+        """``lock``: of `lock_directory`; it is closed with the directory. Raises `ByteCacheError`."""
+        self.place = place
+        self.options = options
+        self.health = Health()
+        self.forked = False
+        self._lock_file = lock
+        self._lock = threading.Lock()
+        try:
+            self._open(read_keys(options.key_file))
+        except BaseException as error:
+            os.close(lock)
+            if isinstance(error, OSError) and not isinstance(error, ByteCacheError):
+                raise ByteCacheError("bytes_dir_denied", f"cannot use {place}: {error.strerror}") from error
+            raise
+
+    def _open(self, keys: Sequence[Key]) -> None:
+        self.marker = self._marker(keys)
+        quota = self.options.quota or int((free_bytes(self.place) + self._kept_bytes()) * self.options.free_share)
+        self.quota = max(QUOTA_MIN, quota)
+        shards, salt = self.marker.shards, self.marker.salt
+        by_index = {self.marker.keys.index(key.name) + 1: key for key in keys}
+        current = min(by_index, key=lambda index: by_index[index] is not keys[0]) if keys else 0
+        self.names = Names(self.place / "names.log", salt, keys)
+        self.shards = [
+            Shard(
+                self.place / str(i),
+                self.marker.slots,
+                Pools(self.options.policy, self._shard_quota(), self._scope_shares(shards)),
+                by_index,
+                salt,
+                self._shard_quota(),
+                current,
+            )
+            for i in range(shards)
+        ]
+        for shard in self.shards:
+            self.names.not_below(shard.load(self.names.by_number))
+        for number in [*self.names.by_number.keys() - self._numbers_in_use()]:
+            self.names.remove(self.names.by_number[number])
+        self.names.compact(lambda _: True)
+        rotational = self.options.medium == "disk" or (self.options.medium == "auto" and is_rotational(self.place))
+        self.writers = Writers(self._store, self._tend, 1 if rotational else SSD_WRITERS, self.options.write_buffer)
+
+    def close(self) -> None:
+        """Writes what waits and lets another process own the directory. No read may be under way."""
+        self.writers.close()
+        for shard in self.shards:
+            shard.close()
+        self.names.close()
+        os.close(self._lock_file)
+
+    def settle(self) -> None:
+        """Writes what waits, and what was read how often. Nothing is stored afterwards; reads go on."""
+        self.writers.close()
+        self._tend()
+        self.health.read_only = True
+
+    def after_fork(self) -> None:
+        """In the child: it may read, and must not write, nor keep the directory locked when the parent ends."""
+        self.forked = self.health.read_only = True
+        self._lock = threading.Lock()
+        with suppress(OSError):
+            os.close(self._lock_file)
+
+    # Files.
+
+    def enter(self, path: str, version: str, size: int, scope: str = "") -> CachedFile | None:
+        """The file version, which is now the current one of its path: others are forgotten. None: can't be cached."""
+        if not version or size < 0 or self.forked or not self.health.usable(time.monotonic()):
+            return None
+        with self._lock:
+            known = self.names.by_path.get(path)
+            if known is not None and (known.version, known.size) == (version, size):
+                return known
+            try:
+                if known is not None:
+                    self._forget(known)
+                if self.names.length > self._names_quota() // 2:
+                    used = self._numbers_in_use()
+                    self.names.compact(lambda file: file.number in used)
+                if self.names.length > self._names_quota() - 64 * 1024:
+                    return None
+                return self.names.add(path, version, size, scope)
+            except OSError:
+                self.health.failed(time.monotonic())
+                return None
+
+    def forget(self, files: Iterable[CachedFile]) -> int:
+        """Nothing of these is read from here any more, also by other processes; returns how many they were."""
+        count = 0
+        with self._lock:
+            for file in files:
+                with suppress(OSError):
+                    self._forget(file)
+                count += 1
+        return count
+
+    def matching(self, path: str, *, prefix: bool) -> list[CachedFile]:
+        """Known files: the one at ``path``, or all whose path begins with it."""
+        with self._lock:
+            if not prefix:
+                return [file] if (file := self.names.by_path.get(path)) is not None else []
+            return [file for known, file in self.names.by_path.items() if known.startswith(path)]
+
+    def _forget(self, file: CachedFile) -> None:
+        file.alive = False
+        for shard in self.shards:
+            shard.forget_file(file)
+        self.names.remove(file)
+
+    # Blocks.
+
+    def shard_of(self, number: int, extent: int) -> Shard:
+        """Neighbouring extents lie in different shards."""
+        return self.shards[(number + extent) % len(self.shards)]
+
+    def read(self, file: CachedFile, start: int, end: int) -> bytes | None:
+        """The bytes, which lie in one extent; None if not all of them are stored here."""
+        extent = start >> EXTENT_BITS
+        shard = self.shards[(file.number + extent) % len(self.shards)]
+        unit = extent << 1
+        try:
+            data = shard.extents.read(file, unit, start, end)
+            return data if data is not None else shard.extents.read(file, unit + 1, start, end)
+        except DamagedBlockError as damaged:
+            self.health.block_damaged()
+            if not self.forked:
+                shard.forget_block(file.number, damaged.unit, damaged.block)
+        except OSError:
+            self.health.failed(time.monotonic())
+        return None
+
+    def block(self, file: CachedFile, block: int) -> bytes | memoryview | None:
+        """One whole block, stored or still waiting to be."""
+        waiting = self.writers.waiting(file.number, block)
+        if waiting is not None:
+            return waiting
+        if not self.health.usable(time.monotonic()):
+            return None
+        return self.read(file, block * BLOCK, min((block + 1) * BLOCK, file.size))
+
+    def submit(self, file: CachedFile, first: int, data: memoryview, value: Value, expires: int) -> bool:
+        """Stores whole blocks soon; they may lie in several extents. False where some won't be."""
+        kept = True
+        at = 0
+        while at < len(data):
+            length = (BLOCKS - (first + at // BLOCK) % BLOCKS) * BLOCK
+            write = Write(file, first + at // BLOCK, data[at : at + length], value, expires)
+            kept = self.health.writable and file.alive and self.writers.submit(write) and kept
+            at += length
+        return kept
+
+    def store(self, file: CachedFile, first: int, data: memoryview, value: Value, expires: int) -> None:
+        """As `submit`, and done when it returns: for another process, which waits for it."""
+        at = 0
+        while at < len(data):
+            length = (BLOCKS - (first + at // BLOCK) % BLOCKS) * BLOCK
+            self._store(Write(file, first + at // BLOCK, data[at : at + length], value, expires))
+            at += length
+
+    def _store(self, write: Write) -> None:
+        if not self.health.writable or not self.health.usable(time.monotonic()):
+            return
+        file = self.names.by_number.get(write.file.number)
+        if file is None:  # forgotten, also if the reader had it from an earlier owner
+            return
+        if self.options.min_free and free_bytes(self.place) < self.options.min_free + len(write.data):
+            self.resize(max(QUOTA_MIN, self.used - len(write.data) - EXTENT))
+            return
+        shard = self.shard_of(write.file.number, write.first // BLOCKS)
+        try:
+            shard.put(file, write.first, write.data, write.value, write.expires)
+            self.health.succeeded()
+        except OSError:
+            self.health.failed(time.monotonic())
+
+    # Space.
+
+    @property
+    def used(self) -> int:
+        """Bytes on disk, at most."""
+        return sum(shard.used for shard in self.shards) + self.names.length
+
+    def resize(self, quota: int) -> None:
+        """Another bound for the directory, in bytes; what is too much leaves before it returns."""
+        self.quota = max(QUOTA_MIN, quota)
+        for shard in self.shards:
+            shard.resize(self._shard_quota())
+
+    def entries(self) -> Iterator[tuple[CachedFile, int, int]]:
+        """(file, extents, blocks) of each known file."""
+        found: dict[int, list[int]] = {}
+        for shard in self.shards:
+            for key in list(shard.table):
+                number, unit = key >> UNIT_BITS, key & (1 << UNIT_BITS) - 1
+                entry = found.setdefault(number, [0, 0])
+                entry[0] += 1
+                entry[1] += shard.extents.present(number, unit).bit_count()
+        with self._lock:
+            files = list(self.names.by_number.values())
+        yield from ((file, *found.get(file.number, (0, 0))) for file in files)
+
+    def verify(self) -> tuple[int, int]:
+        """Reads every block: (blocks that verify, blocks that were damaged, and are gone now)."""
+        whole = damaged = 0
+        with self._lock:
+            files = dict(self.names.by_number)
+        for shard in self.shards:
+            for key in list(shard.table):
+                number, unit = key >> UNIT_BITS, key & (1 << UNIT_BITS) - 1
+                file = files.get(number)
+                bits = shard.extents.present(number, unit)
+                for block in ((unit >> 1) * BLOCKS + i for i in range(BLOCKS) if bits >> i & 1):
+                    if file is None:
+                        continue
+                    try:
+                        end = min((block + 1) * BLOCK, file.size)
+                        whole += shard.extents.read(file, unit, block * BLOCK, end) is not None
+                    except DamagedBlockError as found:
+                        damaged += 1
+                        shard.forget_block(number, unit, found.block)
+        self.health.damaged += damaged
+        return whole, damaged
+
+    # Inside.
+
+    def _tend(self) -> None:
+        for shard in self.shards:
+            try:
+                shard.tend()
+            except OSError:
+                self.health.failed(time.monotonic())
+
+    def _marker(self, keys: Sequence[Key]) -> Marker:
+        """The marker of what is there; everything is deleted if it is damaged or of another layout."""
+        path = self.place / NAME
+        marker = parse_marker(path.read_bytes(), self.place) if path.exists() else None
+        if marker is None:
+            self._clear()
+            total = shutil.disk_usage(self.place).total
+            quota = self.options.quota or total
+            shards = max(1, min(self.options.shards, SHARDS_MAX, quota // SHARD_QUOTA_MIN))
+            marker = new_marker(shards, max(1_024, min(SLOTS_MAX, total // BLOCK // shards)))
+            self._check_holes()
+        missing = [key.name for key in keys if key.name not in marker.keys]
+        if missing or not path.exists():
+            marker = msgspec.structs.replace(marker, keys=[*marker.keys, *missing])
+            write_marker(self.place, marker)
+        return marker
+
+    def _check_holes(self) -> None:
+        probe = os.open(self.place / "names.new", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.pwrite(probe, bytes(8192), 0)
+            punch_hole(probe, 0, 4096)
+        except OSError as error:
+            raise ByteCacheError("bytes_no_holes", f"{self.place}: {error.strerror}") from error
+        finally:
+            os.close(probe)
+            os.unlink(self.place / "names.new")
+
+    def _clear(self) -> None:
+        for name in OWN_FILES - {LOCK}:
+            (self.place / name).unlink(missing_ok=True)
+        for i in range(SHARDS_MAX):
+            for name in FILES:
+                (self.place / str(i) / name).unlink(missing_ok=True)
+
+    def _kept_bytes(self) -> int:
+        return sum((self.place / str(i) / "data").stat().st_blocks * 512 for i in range(self.marker.shards)
+                   if (self.place / str(i) / "data").exists())  # fmt: skip
+
+    def _names_quota(self) -> int:
+        return int(self.quota * NAMES_SHARE) + NAMES_BYTES
+
+    def _shard_quota(self) -> int:
+        return (self.quota - self._names_quota()) // self.marker.shards
+
+    def _scope_shares(self, shards: int) -> dict[str, int]:
+        return {name: quota // shards for name, quota in self.options.scopes.items()}
+
+    def _numbers_in_use(self) -> set[int]:
+        return {key >> UNIT_BITS for shard in self.shards for key in list(shard.table)}

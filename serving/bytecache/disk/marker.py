@@ -1,0 +1,90 @@
+"""The marker of a cache directory: ``freshet-bytes.json``. It says what the files are, and how they are laid out."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import xxhash
+
+from serving.bytecache.disk.layout import BLOCK, EXTENT, FORMAT_VERSION, GRANULE
+from serving.bytecache.errors import ByteCacheError
+
+NAME: Final = "freshet-bytes.json"
+OWN_FILES: Final = frozenset({NAME, f"{NAME}.new", "lock", "owner.sock", "names.log", "names.new"})
+ABOUT: Final = "A byte cache of Freshet. It may be deleted while no process uses it (`freshet bytes du` says who does)."
+SHARDS_MAX: Final = 64
+SLOTS_MAX: Final = 1 << 22
+
+
+class Marker(msgspec.Struct, kw_only=True, frozen=True):
+    """``keys``: public names of every key that sealed something here; a head names one by its place, from 1 on."""
+
+    about: str = ABOUT
+    format_version: int
+    shards: int
+    slots: int
+    salt: int
+    keys: list[str]
+    block: int = BLOCK
+    extent: int = EXTENT
+    granule: int = GRANULE
+    checksum: str = ""
+
+    def sealed(self) -> bytes:
+        """As it stands on disk."""
+        bare = msgspec.structs.replace(self, checksum="")
+        check = xxhash.xxh3_128_hexdigest(msgspec.json.encode(bare))
+        return msgspec.json.format(msgspec.json.encode(msgspec.structs.replace(bare, checksum=check))) + b"\n"
+
+
+class _Version(msgspec.Struct):
+    format_version: int
+
+
+def parse_marker(text: bytes, place: Path) -> Marker | None:
+    """None for a damaged one, or one of an older layout. Raises `ByteCacheError` ``bytes_dir_newer``."""
+    try:
+        if msgspec.json.decode(text, type=_Version).format_version > FORMAT_VERSION:
+            raise ByteCacheError("bytes_dir_newer", f"{place} was written by a newer version of Freshet")
+        found = msgspec.json.decode(text, type=Marker)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    fits = (found.format_version, found.block, found.extent, found.granule) == (FORMAT_VERSION, BLOCK, EXTENT, GRANULE)
+    bounds = 1 <= found.shards <= SHARDS_MAX and 1 <= found.slots <= SLOTS_MAX and 0 <= found.salt < 2**63
+    return found if fits and bounds and found.sealed() == text else None
+
+
+def new_marker(shards: int, slots: int) -> Marker:
+    """Of an empty directory."""
+    return Marker(format_version=FORMAT_VERSION, shards=shards, slots=slots, salt=secrets.randbits(63), keys=[])
+
+
+def write_marker(place: Path, marker: Marker) -> None:
+    """Replaces it as a whole. Raises ``OSError``."""
+    fresh = place / f"{NAME}.new"
+    fresh.write_bytes(marker.sealed())
+    os.replace(fresh, place / NAME)
+
+
+def claim(place: Path) -> None:
+    """Makes the directory, or checks that it may be used. Raises `ByteCacheError`.
+
+    A directory with other files in it is refused: what is not ours must never be deleted.
+    """
+    try:
+        place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        names = {entry.name for entry in os.scandir(place)}
+    except OSError as error:
+        raise ByteCacheError("bytes_dir_denied", f"cannot use {place}: {error.strerror}") from error
+    if place.is_symlink() or not os.access(place, os.W_OK | os.X_OK):
+        raise ByteCacheError("bytes_dir_denied", f"cannot use {place}: a symbolic link, or not writable")
+    if NAME not in names and (foreign := sorted(name for name in names if not _own(name))):
+        raise ByteCacheError("bytes_dir_foreign", f"{place} holds {foreign[0]!r}, which is no file of a byte cache")
+
+
+def _own(name: str) -> bool:
+    return name in OWN_FILES or (name.isdecimal() and int(name) < SHARDS_MAX)

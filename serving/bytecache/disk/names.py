@@ -1,0 +1,173 @@
+"""The names of the cached files: which number stands for which path and version.
+
+A log of records: length, checksum, then JSON ``[number, path, version, size, scope]`` (or ``[number]``: gone),
+encrypted where there is a key. A torn end is cut off. Heads of numbers that the log does not know are dropped, so a
+crash between the two loses an entry, and never mixes two files.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from struct import Struct
+from typing import Final
+
+import msgspec
+import xxhash
+
+from serving.bytecache.disk.layout import NONCE, file_seed
+from serving.bytecache.disk.seals import Key
+from serving.bytecache.disk.space import write_all
+
+_PREFIX: Final = Struct("<IQ")
+RECORD_BYTES_MAX: Final = 64 * 1024
+_CONTEXT: Final = b"freshet bytes name"
+COMPACT_ABOVE: Final = 256 * 1024
+"""The log is written anew when it has twice the bytes of what lives, and at least this many."""
+
+
+@dataclass(slots=True, eq=False)
+class CachedFile:
+    """One version of one remote file. ``seed``: of its checksums. ``alive``: nothing is stored for it otherwise."""
+
+    number: int
+    path: str
+    version: str
+    size: int
+    scope: str
+    seed: int
+    alive: bool = True
+
+
+class Names:
+    """The log, and what it says. Not thread-safe: the directory's lock protects it."""
+
+    def __init__(self, path: Path, salt: int, keys: Iterable[Key]) -> None:
+        """Reads the log, cuts a torn end off, and drops what no key opens."""
+        self._path = path
+        self._salt = salt
+        self._keys = list(keys)
+        self.by_number: dict[int, CachedFile] = {}
+        self.by_path: dict[str, CachedFile] = {}
+        self._next = 1
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self.length = self._load()
+
+    def close(self) -> None:
+        """Closes the log."""
+        os.close(self._file)
+
+    def not_below(self, number: int) -> None:
+        """Numbers up to ``number`` were in use: they are not given again."""
+        self._next = max(self._next, number + 1)
+
+    def add(self, path: str, version: str, size: int, scope: str) -> CachedFile:
+        """Writes down a new file version and makes it the path's current one. Raises ``OSError``."""
+        file = CachedFile(self._next, path, version, size, scope, file_seed(self._salt, self._next))
+        self._write([file.number, path, version, size, scope])
+        self._next += 1
+        self.by_number[file.number] = file
+        self.by_path[path] = file
+        return file
+
+    def remove(self, file: CachedFile) -> None:
+        """A file version is not cached any more. Raises ``OSError``."""
+        file.alive = False
+        self.by_number.pop(file.number, None)
+        if self.by_path.get(file.path) is file:
+            del self.by_path[file.path]
+        self._write([file.number])
+
+    def compact(self, in_use: Callable[[CachedFile], bool]) -> None:
+        """Writes the log anew with what is in use, if it is worth it. Raises ``OSError``."""
+        records = {number: self._record(_fields(file)) for number, file in self.by_number.items() if in_use(file)}
+        if self.length < max(COMPACT_ABOVE, 2 * sum(map(len, records.values()))):
+            return
+        for number in self.by_number.keys() - records.keys():
+            gone = self.by_number.pop(number)
+            gone.alive = False
+            self.by_path.pop(gone.path, None)
+        fresh = self._path.with_suffix(".new")
+        fresh.write_bytes(b"".join([*records.values(), self._record([self._next - 1])]))
+        os.replace(fresh, self._path)
+        os.close(self._file)
+        self._file = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
+        self.length = os.fstat(self._file).st_size
+
+    def _load(self) -> int:
+        text = os.pread(self._file, os.fstat(self._file).st_size, 0)
+        at = 0
+        for end, payload in records(text):
+            self._apply(payload)
+            at = end
+        if at < len(text):
+            os.ftruncate(self._file, at)
+        return at
+
+    def _apply(self, payload: bytes) -> None:
+        plain: bytes | None = payload
+        if self._keys:
+            nonce, sealed = payload[:NONCE], payload[NONCE:]
+            opened = (key.open(nonce, sealed, _CONTEXT) for key in self._keys)
+            plain = next((each for each in opened if each is not None), None)
+        fields = _decoded(plain)
+        if fields is None:
+            return
+        number = fields.number
+        self.not_below(number)
+        if (old := self.by_number.pop(number, None)) is not None and self.by_path.get(old.path) is old:
+            del self.by_path[old.path]
+        if fields.path is not None:
+            seed = file_seed(self._salt, number)
+            file = CachedFile(number, fields.path, fields.version, fields.size, fields.scope, seed)
+            if (earlier := self.by_path.get(file.path)) is not None:
+                self.by_number.pop(earlier.number, None)
+            self.by_number[number] = self.by_path[file.path] = file
+
+    def _write(self, fields: list[object]) -> None:
+        record = self._record(fields)
+        write_all(self._file, record, self.length)
+        self.length += len(record)
+
+    def _record(self, fields: list[object]) -> bytes:
+        payload = msgspec.json.encode(fields)
+        if self._keys:
+            payload = b"".join(self._keys[0].seal(payload, _CONTEXT))
+        return _PREFIX.pack(len(payload), xxhash.xxh3_64_intdigest(payload)) + payload
+
+
+def records(text: bytes) -> Iterable[tuple[int, bytes]]:
+    """(where it ends, payload) of each whole record, up to the first one that is not."""
+    at = 0
+    while at + _PREFIX.size <= len(text):
+        length, check = _PREFIX.unpack_from(text, at)
+        end = at + _PREFIX.size + length
+        payload = text[at + _PREFIX.size : end]
+        if length > RECORD_BYTES_MAX or end > len(text) or xxhash.xxh3_64_intdigest(payload) != check:
+            return
+        yield end, payload
+        at = end
+
+
+def _fields(file: CachedFile) -> list[object]:
+    return [file.number, file.path, file.version, file.size, file.scope]
+
+
+class _Named(msgspec.Struct, array_like=True):
+    number: int
+    path: str | None = None
+    version: str = ""
+    size: int = 0
+    scope: str = ""
+
+
+def _decoded(plain: bytes | None) -> _Named | None:
+    """None for what no version of this code has written, or another key sealed. Without a path: gone."""
+    if plain is None:
+        return None
+    try:
+        return msgspec.json.decode(plain, type=_Named)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None

@@ -1,0 +1,428 @@
+"""One shard of a directory: slots for extents, which of them hold what, and what leaves when room is needed.
+
+Files: ``heads`` (what each slot holds), ``sums`` (checksums or nonces), ``heat`` (how often it was read), ``data``.
+Order of writing: bytes, then checksums, then the head. Order of leaving: the head, then the bytes. So a head never
+promises what is not there, whenever the process is killed; after a power cut the checksums decide. Nothing is synced.
+
+A place that is given back is punched out of ``data``. Nothing is ever moved: each byte is written once.
+"""
+
+from __future__ import annotations
+
+import errno
+import heapq
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from time import time
+from typing import Final, NamedTuple
+
+import numpy as np
+import xxhash
+
+from serving.bytecache.disk.extents import Extents
+from serving.bytecache.disk.layout import (
+    BLOCK,
+    BLOCK_BITS,
+    BLOCKS,
+    CELLS,
+    EMPTY_HEAD,
+    EXTENT,
+    EXTENT_BITS,
+    GRANULE_SUMS_AT,
+    GRANULES,
+    HEAD,
+    HEAD_BITS,
+    HEAD_BYTES,
+    NONCE_ROOM,
+    PAGE,
+    SEALED_BLOCK,
+    SLOT_BYTES,
+    SUMS_BYTES,
+    UNIT_BITS,
+    block_length,
+    pages,
+)
+from serving.bytecache.disk.names import CachedFile
+from serving.bytecache.disk.seals import Key, checksums, seal_block
+from serving.bytecache.disk.space import punch_hole, shared_memory, write_all
+from serving.bytecache.policy.pools import Pools, Value
+
+FILES: Final = ("heads", "sums", "heat", "data")
+HEAT_MAX: Final = 3
+FIXED_BYTES: Final = 4 * PAGE
+"""What the files of an empty shard take, at most."""
+SLOT_OVERHEAD: Final = HEAD_BYTES + SUMS_BYTES + 1
+_SLICE: Final = 1 << 20
+
+
+class Head(NamedTuple):
+    """What a slot holds."""
+
+    number: int
+    unit: int
+    bits: int
+    expires: int
+    key: int
+    value: int
+    stored: int
+    sequence: int
+    check: int = 0
+
+    def pack(self) -> bytes:
+        """Its bytes, with their checksum."""
+        raw = HEAD.pack(*self[:-1], 0)
+        return raw[:-8] + xxhash.xxh3_64_intdigest(raw[:-8]).to_bytes(8, "little")
+
+
+@dataclass(slots=True)
+class ShardCounts:
+    """What happened in a shard since it was opened."""
+
+    written_bytes: int = 0
+    evicted: int = 0
+    evicted_bytes: int = 0
+    evicted_age_s: int = 0
+    restored: int = 0
+    dropped_at_start: int = 0
+    disk_full: int = 0
+
+
+class Shard:
+    """Thread-safe. ``extents`` reads, without a lock; ``table``: key → slot."""
+
+    def __init__(
+        self, place: Path, slots: int, pools: Pools, keys: Mapping[int, Key], salt: int, quota: int, key: int
+    ) -> None:
+        """``keys``: index in heads → key. ``key``: index of the one that seals; 0: none. Raises ``OSError``."""
+        place.mkdir(mode=0o700, exist_ok=True)
+        self.counts = ShardCounts()
+        self.quota = quota
+        self._pools = pools
+        self._slots = slots
+        self._key, self._keys, self._salt = key, dict(keys), salt
+        self._files = {name: os.open(place / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600) for name in FILES}
+        self._heads_memory, self._heads = shared_memory("freshet-heads", slots << HEAD_BITS)
+        self._heat_memory, self._heat = shared_memory("freshet-heat", slots)
+        self._kept_heat = bytearray(slots)
+        self.extents = Extents(self._heads, self._files["sums"], self._files["data"], self._keys, salt, self.settle)
+        self.table = self.extents.table
+        self._free: list[int] = []
+        self._high = 0
+        self._sequence = 0
+        self._lock = threading.Lock()
+
+    @property
+    def shared(self) -> tuple[int, int, int, int]:
+        """Descriptors for a process that attaches: heads, heat, sums, data."""
+        return self._heads_memory, self._heat_memory, self._files["sums"], self._files["data"]
+
+    @property
+    def used(self) -> int:
+        """Bytes on disk, at most."""
+        return self._pools.cost + self._overhead(self._high)
+
+    def costs(self) -> dict[str, int]:
+        """Bytes by pool."""
+        with self._lock:
+            return self._pools.costs()
+
+    def close(self) -> None:
+        """Writes down what was read how often, and closes all. No read may be under way."""
+        with self._lock:
+            self._drain()
+            with suppress(OSError):
+                self._keep_heat()
+            for file in (*self._files.values(), self._heads_memory, self._heat_memory):
+                os.close(file)
+            for memory in (self._heads, self._heat):
+                memory.close()
+
+    def load(self, names: Mapping[int, CachedFile]) -> int:
+        """Reads the heads; returns the highest number among them. Drops what can't be used, then what is too much."""
+        with self._lock:
+            found, highest = [], 0
+            now = time()
+            for slot, head in self._stored_heads():
+                highest = max(highest, head.number)
+                file = names.get(head.number)
+                usable = file is not None and (head.key in self._keys or not (head.key or self._key))
+                if usable and head.bits and not (head.expires and head.expires <= now):
+                    found.append((head.sequence, slot, head, names[head.number]))
+                else:
+                    self.counts.dropped_at_start += 1
+                    self._punch(slot)
+            heat = os.pread(self._files["heat"], self._slots, 0)
+            self._take_slots({slot for _, slot, _, _ in found})
+            found.sort(key=lambda each: each[0])
+            for sequence, slot, head, file in found:
+                key = head.number << UNIT_BITS | head.unit
+                if key in self.table:
+                    self._punch(slot)
+                    heapq.heappush(self._free, slot)
+                    continue
+                self._heads[slot << HEAD_BITS : slot + 1 << HEAD_BITS] = head.pack()
+                self.table[key] = slot
+                self._pools.insert(key, self._cost(head, file.size), Value(head.value), file.scope)
+                self._kept_heat[slot] = min(HEAT_MAX, heat[slot] if slot < len(heat) else 0)
+                for _ in range(self._kept_heat[slot]):
+                    self._pools.hit(key)
+                self._sequence = sequence
+            self.counts.restored = len(self.table)
+            self._make_room(0)
+            return highest
+
+    def put(self, file: CachedFile, first: int, data: memoryview, value: Value, expires: int) -> int:
+        """Stores blocks that lie in one extent, from ``first`` on; those already here are left. Returns bytes written.
+
+        A full disk shrinks the shard and is no error. Raises ``OSError`` for other faults of the disk.
+        """
+        try:
+            return self._put(file, first, data, value, expires)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            self.counts.disk_full += 1
+            with self._lock:
+                self.quota = max(0, self.used - max(2 * EXTENT, self.used // 8))
+                self._make_room(0)
+            return 0
+
+    def _put(self, file: CachedFile, first: int, data: memoryview, value: Value, expires: int) -> int:
+        unit = (first // BLOCKS << 1) + (value >= Value.INDEX)
+        key = file.number << UNIT_BITS | unit
+        with self._lock:
+            self._drain()
+            head = self._head_to_grow(file, key, unit, value, expires)
+            parts = {
+                first + i: data[i * BLOCK : (i + 1) * BLOCK]
+                for i in range(-(-len(data) // BLOCK))
+                if not head.bits >> (first + i) % BLOCKS & 1
+            }
+            cost = sum(pages(len(part), sealed=bool(head.key)) for part in parts.values())
+            if not parts or not file.alive or not self._make_room(cost, (value, file.scope)):
+                return 0
+            slot = self.table.get(key)
+            if slot is None:  # a new one, or it left when room was made
+                head = head._replace(bits=0)
+                slot = self._new_slot()
+            try:
+                self._write_blocks(slot, file, head.key, parts)
+                bits = head.bits | sum(1 << block % BLOCKS for block in parts)
+                self._write_head(slot, head._replace(bits=bits))
+            except BaseException:
+                if key not in self.table:
+                    self._punch(slot)
+                    heapq.heappush(self._free, slot)
+                raise
+            if key in self.table:
+                self._pools.resize(key, self._cost(head, file.size) + cost)
+            else:
+                self.table[key] = slot
+                self._pools.insert(key, cost, value, file.scope)
+            written = sum(map(len, parts.values()))
+            self.counts.written_bytes += written
+            return written
+
+    def forget_block(self, number: int, unit: int, block: int) -> None:
+        """One block is not here any more: it was damaged."""
+        key = number << UNIT_BITS | unit
+        with self._lock:
+            slot = self.table.get(key)
+            if slot is None:
+                return
+            head = self._head(slot)
+            bits = head.bits & ~(1 << block % BLOCKS)
+            if bits:
+                self._write_head(slot, head._replace(bits=bits))
+            else:
+                self._release(key)
+
+    def forget_file(self, file: CachedFile) -> None:
+        """Nothing of a file version is here any more."""
+        units = range((file.size >> EXTENT_BITS) + 1 << 1)
+        with self._lock:
+            known = self.table if len(self.table) < len(units) else None
+            keys = (file.number << UNIT_BITS | unit for unit in units)
+            for key in list(known or keys):
+                if key >> UNIT_BITS == file.number and key in self.table:
+                    self._release(key)
+
+    def resize(self, quota: int) -> None:
+        """Another bound, in bytes; what is too much leaves at once."""
+        with self._lock:
+            self._drain()
+            self.quota = quota
+            self._make_room(0)
+
+    def settle(self) -> None:
+        """Tells the policy the hits, also those of other processes; lets what has expired go."""
+        if self._lock.acquire(blocking=False):
+            try:
+                self._drain()
+            finally:
+                self._lock.release()
+
+    def tend(self) -> None:
+        """What is due from time to time: hits, what has expired, and the heat on disk. Raises ``OSError``."""
+        with self._lock:
+            self._drain()
+            self._drain_others()
+            for key in self._expired():
+                self._release(key)
+            self._keep_heat()
+
+    # Inside: the lock is held.
+
+    def _head_to_grow(self, file: CachedFile, key: int, unit: int, value: Value, expires: int) -> Head:
+        """The head that new blocks of ``key`` are added to: the earlier expiry counts for all of them."""
+        slot = self.table.get(key)
+        if slot is not None:
+            head = self._head(slot)
+            if head.key == self._key and not (head.expires and head.expires <= time()):
+                return head._replace(expires=min(filter(None, (head.expires, expires)), default=0))
+            self._release(key)
+        self._sequence += 1
+        return Head(file.number, unit, 0, expires, self._key, value, int(time()), self._sequence)
+
+    def _head(self, slot: int) -> Head:
+        return Head(*HEAD.unpack_from(self._heads, slot << HEAD_BITS))
+
+    def _cost(self, head: Head, size: int) -> int:
+        first = (head.unit >> 1) * BLOCKS
+        lengths = (block_length(size, first + i) for i in range(BLOCKS) if head.bits >> i & 1)
+        return sum(pages(length, sealed=bool(head.key)) for length in lengths)
+
+    def _overhead(self, high: int) -> int:
+        return FIXED_BYTES + -(-high * SLOT_OVERHEAD // PAGE) * PAGE
+
+    def _new_slot(self) -> int:
+        if self._free:
+            return heapq.heappop(self._free)
+        self._high += 1
+        return self._high - 1
+
+    def _make_room(self, cost: int, pool: tuple[Value, str] | None = None) -> bool:
+        """Whether ``cost`` more bytes, and a slot, fit; evicts until they do."""
+        slots = self._high if self._free else self._high + 1
+        room = self.quota - self._overhead(slots)
+        self._pools.capacity = max(0, room)
+        while pool is not None and (surplus := self._pools.evict_surplus(*pool)) is not None:
+            self._evicted(*surplus)
+        while self._pools.cost + cost > room or (cost and not self._free and self._high >= self._slots):
+            victim = self._pools.evict()
+            if victim is None:
+                return False
+            self._evicted(*victim)
+        return True
+
+    def _evicted(self, key: int, cost: int) -> None:
+        slot = self.table[key]
+        self.counts.evicted += 1
+        self.counts.evicted_bytes += cost
+        self.counts.evicted_age_s += max(0, int(time()) - self._head(slot).stored)
+        self._vacate(key, slot)
+
+    def _release(self, key: int) -> None:
+        self._pools.remove(key)
+        self._vacate(key, self.table[key])
+
+    def _vacate(self, key: int, slot: int) -> None:
+        del self.table[key]
+        self._heads[slot << HEAD_BITS : slot + 1 << HEAD_BITS] = EMPTY_HEAD
+        self._kept_heat[slot] = self._heat[slot] = 0
+        self._punch(slot)
+        heapq.heappush(self._free, slot)
+
+    def _punch(self, slot: int) -> None:
+        write_all(self._files["heads"], EMPTY_HEAD, slot << HEAD_BITS)
+        punch_hole(self._files["data"], slot * SLOT_BYTES, SLOT_BYTES)
+
+    def _write_head(self, slot: int, head: Head) -> None:
+        raw = head.pack()
+        write_all(self._files["heads"], raw, slot << HEAD_BITS)
+        self._heads[slot << HEAD_BITS : slot + 1 << HEAD_BITS] = raw
+
+    def _write_blocks(self, slot: int, file: CachedFile, key: int, parts: Mapping[int, memoryview]) -> None:
+        """Bytes and checksums of blocks; neighbours in one write."""
+        place, sums = slot * SLOT_BYTES, slot * SUMS_BYTES
+        for run in _runs(parts):
+            inner = run[0] % BLOCKS
+            if key:
+                sealed = [seal_block(self._keys[key], parts[b], self._salt, file.number, b) for b in run]
+                write_all(self._files["data"], b"".join(cells for _, cells in sealed), place + inner * SEALED_BLOCK)
+                nonces = b"".join(each for each, _ in sealed)
+                write_all(self._files["sums"], nonces, sums + inner * CELLS * NONCE_ROOM)
+                continue
+            for block in run:
+                write_all(self._files["data"], parts[block], place + (block % BLOCKS << BLOCK_BITS))
+            checked = [checksums(parts[block], file.seed, block) for block in run]
+            write_all(self._files["sums"], b"".join(each for each, _ in checked), sums + 8 * inner)
+            granules = b"".join(each for _, each in checked)
+            write_all(self._files["sums"], granules, sums + GRANULE_SUMS_AT + 8 * GRANULES * inner)
+
+    def _drain(self) -> None:
+        hits = self.extents.hits
+        for _ in range(len(hits)):
+            key = hits.popleft()
+            self._pools.hit(key)
+            slot = self.table.get(key)
+            if slot is not None and self._kept_heat[slot] < HEAT_MAX:
+                self._kept_heat[slot] += 1
+
+    def _drain_others(self) -> None:
+        """Hits of attached processes, which they count in shared memory."""
+        for slot in np.flatnonzero(np.frombuffer(self._heat, np.uint8, self._high)).tolist():
+            self._heat[slot] = 0
+            head = self._head(slot)
+            self.extents.hits.append(head.number << UNIT_BITS | head.unit)
+        self._drain()
+
+    def _expired(self) -> list[int]:
+        now = int(time())
+        heads = np.frombuffer(self._heads, np.uint8, self._high * HEAD_BYTES).reshape(-1, HEAD_BYTES)
+        expires = heads[:, 20:24].copy().view(np.uint32)[:, 0]
+        slots = np.flatnonzero((expires > 0) & (expires <= now)).tolist()
+        return [head.number << UNIT_BITS | head.unit for head in map(self._head, slots)]
+
+    def _keep_heat(self) -> None:
+        write_all(self._files["heat"], memoryview(self._kept_heat)[: self._high], 0)
+
+    def _stored_heads(self) -> Iterator[tuple[int, Head]]:
+        """(slot, head) of each slot that is in use and whole. Passes over the holes of the file."""
+        file = self._files["heads"]
+        end = min(os.fstat(file).st_size, self._slots << HEAD_BITS)
+        at = 0
+        while at < end:
+            for i, raw in enumerate(HEAD.iter_unpack(_whole(os.pread(file, min(_SLICE, end - at), at)))):
+                if raw[0]:
+                    head, slot = Head(*raw), (at >> HEAD_BITS) + i
+                    if head.pack()[-8:] == head.check.to_bytes(8, "little"):
+                        yield slot, head
+                    else:
+                        self.counts.dropped_at_start += 1
+                        self._punch(slot)
+            at += _SLICE
+
+    def _take_slots(self, used: set[int]) -> None:
+        self._high = max(used, default=-1) + 1
+        self._free = sorted(set(range(self._high)) - used)
+
+
+def _whole(raw: bytes) -> bytes:
+    """Without a torn head at the end."""
+    return raw[: len(raw) // HEAD_BYTES * HEAD_BYTES]
+
+
+def _runs(parts: Mapping[int, memoryview]) -> list[list[int]]:
+    """Neighbouring blocks together; only the last one of a run may be short."""
+    runs: list[list[int]] = []
+    for block in parts:
+        if runs and runs[-1][-1] == block - 1:
+            runs[-1].append(block)
+        else:
+            runs.append([block])
+    return runs

@@ -1,0 +1,35 @@
+"""A file that is read through the cache."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fsspec.spec import AbstractBufferedFile
+
+from serving.bytecache.reading.cache import ByteCache
+from serving.bytecache.reading.files import OpenFile
+
+
+class ReadFile(AbstractBufferedFile):  # type: ignore[misc]
+    """One version of a remote file. It has no buffer: the cache below is one."""
+
+    def __init__(self, fs: Any, path: str, file: OpenFile, cache: ByteCache) -> None:
+        super().__init__(fs, path, "rb", cache_type="none", size=file.size)
+        self.opened = file
+        self.loc: int = 0
+        self._cache = cache
+
+    def read(self, length: int | None = -1) -> bytes:
+        """Up to ``length`` bytes; all that is left without it."""
+        if self.closed:
+            raise ValueError("I/O operation on closed file.")
+        start = self.loc
+        end = self.size if length is None or length < 0 else min(start + length, self.size)
+        if start >= end:
+            return b""
+        data = self._cache.read(self.opened, start, end)
+        self.loc = end
+        return data
+
+    def _fetch_range(self, start: int, end: int) -> bytes:
+        return self._cache.read(self.opened, start, end)

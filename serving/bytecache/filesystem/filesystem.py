@@ -1,0 +1,261 @@
+"""The fsspec file system ``freshet``: reads go through the cache, everything else to the store behind it.
+
+``fsspec.open("freshet::s3://bucket/key")``, ``pandas.read_parquet("freshet::s3://…")``, or
+``FreshetFileSystem(fs=fsspec.filesystem("s3"))``. Options: those of `CacheOptions` (else the environment's), and those
+of `ReadOptions` for every file that is opened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Final, TypeVar
+
+from fsspec import AbstractFileSystem, filesystem
+from fsspec.asyn import AsyncFileSystem
+from fsspec.implementations.chained import ChainedFileSystem
+
+from serving.bytecache.errors import ByteCacheError
+from serving.bytecache.filesystem.file import ReadFile
+from serving.bytecache.filesystem.remote import Remote, name_of, refuse_unknown
+from serving.bytecache.options import CacheOptions, from_environment
+from serving.bytecache.policy.pools import Value
+from serving.bytecache.reading.cache import ByteCache
+from serving.bytecache.reading.files import OpenFile, ReadOptions
+from serving.bytecache.reading.tally import Tally
+from serving.bytecache.shared.opening import cache_for
+
+T = TypeVar("T")
+
+_CACHE: Final = [each.name for each in dataclasses.fields(CacheOptions)]
+_READ: Final = [each.name for each in dataclasses.fields(ReadOptions)]
+_FSSPEC: Final = ["asynchronous", "loop", "batch_size", "skip_instance_cache", "use_listings_cache",
+                  "listings_expiry_time", "max_paths", "default_cache_type", "default_block_size"]  # fmt: skip
+
+
+class FreshetFileSystem(AsyncFileSystem, ChainedFileSystem):  # type: ignore[misc]
+    """A store's files, read through the byte cache."""
+
+    protocol: ClassVar[str] = "freshet"
+    async_impl = True
+
+    def __init__(
+        self,
+        target_protocol: str | None = None,
+        target_options: dict[str, Any] | None = None,
+        fs: AbstractFileSystem | None = None,
+        fo: str = "",  # noqa: ARG002 - the path of a chained URL, which fsspec passes
+        **options: Any,
+    ) -> None:
+        """Either ``fs``, or a protocol and its options. Raises `ByteCacheError`."""
+        refuse_unknown(options, [*_CACHE, *_READ, *_FSSPEC])
+        super().__init__(**{name: value for name, value in options.items() if name in _FSSPEC})
+        if (fs is None) == (target_protocol is None):
+            raise ByteCacheError("bad_bytes_option", "give either fs or target_protocol")
+        self.fs = fs if fs is not None else filesystem(target_protocol, **(target_options or {}))
+        self._options = from_environment({name: value for name, value in options.items() if name in _CACHE})
+        self._read_options = _read_options({name: value for name, value in options.items() if name in _READ})
+        self._remote = Remote(self.fs)
+
+        def strip(path: str | list[str]) -> Any:
+            # Acts as a method: each instance has another store behind it.
+            if isinstance(path, list):
+                return [strip(each) for each in path]
+            return self.fs._strip_protocol(AbstractFileSystem._strip_protocol.__func__(type(self), path))
+
+        self._strip_protocol = strip
+
+    @property
+    def cache(self) -> ByteCache:
+        """The cache of this process. After a fork it is another one."""
+        return cache_for(self._options)
+
+    @property
+    def tally(self) -> Tally:
+        """What the readers of this process's cache have read so far."""
+        return self.cache.tallies.total()
+
+    def forget(self, path: str, *, prefix: bool = False) -> int:
+        """Nothing of the file (or of all whose path begins so) is read from the cache any more; how many they were."""
+        return self.cache.forget(name_of(self.fs, self._strip_protocol(path)), prefix=prefix)
+
+    # Reading.
+
+    def open_cached(self, path: str, **given: Any) -> OpenFile:
+        """The file as the cache reads it. ``given``: fields of `ReadOptions`."""
+        stripped = self._strip_protocol(path)
+        options = dataclasses.replace(self._read_options, **given) if given else self._read_options
+        return self.cache.open(_Named(self._remote, stripped), name_of(self.fs, stripped), options)
+
+    def _open(self, path: str, mode: str = "rb", block_size: Any = None, **kwargs: Any) -> Any:  # noqa: ARG002
+        if mode != "rb":
+            self.forget(path)
+            return self.fs._open(self._strip_protocol(path), mode=mode, **kwargs)
+        return ReadFile(self, path, self.open_cached(path, **_only(kwargs, _READ)), self.cache)
+
+    def cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:
+        """The bytes of a range; negative places count from the end."""
+        file = self.open_cached(path)
+        return self.cache.read(file, *_range(start, end, file.size))
+
+    def cat_ranges(
+        self,
+        paths: list[str],
+        starts: int | list[int] | None,
+        ends: int | list[int] | None,
+        max_gap: int | None = None,  # noqa: ARG002 - the cache has its own
+        on_error: str = "return",
+        **_: Any,
+    ) -> list[Any]:
+        """The bytes of each range. What is missing of one file is fetched together."""
+        begin = starts if isinstance(starts, list) else [starts] * len(paths)
+        stop = ends if isinstance(ends, list) else [ends] * len(paths)
+        found: list[Any] = [b""] * len(paths)
+        for path in dict.fromkeys(paths):
+            places = [i for i, each in enumerate(paths) if each == path]
+            try:
+                file = self.open_cached(path)
+                ranges = [_range(begin[i], stop[i], file.size) for i in places]
+                answers: Sequence[Any] = self.cache.read_many(file, ranges)
+            except Exception as error:
+                if on_error != "return":
+                    raise
+                answers = [error] * len(places)
+            for i, answer in zip(places, answers, strict=True):
+                found[i] = answer
+        return found
+
+    def info(self, path: str, **kwargs: Any) -> dict[str, Any]:
+        """As the store says; of a file that never changes and is known here, without asking it."""
+        stripped = self._strip_protocol(path)
+        if self._read_options.immutable:
+            place = self.cache.place_of(name := name_of(self.fs, stripped))
+            if place is not None and (known := place.known(name)) is not None:
+                return {"name": stripped, "size": known.size, "type": "file"}
+        return self.fs.info(stripped, **kwargs)  # type: ignore[no-any-return]
+
+    # Everything else is the store's.
+
+    def ls(self, path: str, detail: bool = True, **kwargs: Any) -> Any:
+        """As the store says."""
+        return self.fs.ls(self._strip_protocol(path), detail=detail, **kwargs)
+
+    def exists(self, path: str, **_: Any) -> bool:
+        """As the store says."""
+        return bool(self.fs.exists(self._strip_protocol(path)))
+
+    def isdir(self, path: str) -> bool:
+        """As the store says."""
+        return bool(self.fs.isdir(self._strip_protocol(path)))
+
+    def isfile(self, path: str) -> bool:
+        """As the store says."""
+        return bool(self.fs.isfile(self._strip_protocol(path)))
+
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **kwargs: Any) -> None:
+        """Writes a file."""
+        self.forget(path)
+        self.fs.pipe_file(self._strip_protocol(path), value, mode=mode, **kwargs)
+
+    def put_file(self, lpath: str, rpath: str, **kwargs: Any) -> None:
+        """Copies a local file to the store."""
+        self.forget(rpath)
+        self.fs.put_file(lpath, self._strip_protocol(rpath), **kwargs)
+
+    def get_file(self, rpath: str, lpath: str, **kwargs: Any) -> None:
+        """Copies a file of the store to a local one, through the cache."""
+        AbstractFileSystem.get_file(self, rpath, lpath, **kwargs)
+
+    def cp_file(self, path1: str, path2: str, **kwargs: Any) -> None:
+        """Copies within the store."""
+        self.forget(path2)
+        self.fs.cp_file(self._strip_protocol(path1), self._strip_protocol(path2), **kwargs)
+
+    def rm_file(self, path: str) -> None:
+        """Deletes a file."""
+        self.forget(path)
+        self.fs.rm_file(self._strip_protocol(path))
+
+    def rm(self, path: Any, recursive: bool = False, maxdepth: int | None = None) -> None:
+        """Deletes files, or all below."""
+        for each in [path] if isinstance(path, str) else path:
+            self.forget(each, prefix=recursive)
+        self.fs.rm(self._strip_protocol(path), recursive=recursive, maxdepth=maxdepth)
+
+    def mkdir(self, path: str, create_parents: bool = True, **kwargs: Any) -> None:
+        """Makes a directory."""
+        self.fs.mkdir(self._strip_protocol(path), create_parents=create_parents, **kwargs)
+
+    def makedirs(self, path: str, exist_ok: bool = False) -> None:
+        """Makes a directory and those above it."""
+        self.fs.makedirs(self._strip_protocol(path), exist_ok=exist_ok)
+
+    def rmdir(self, path: str) -> None:
+        """Deletes an empty directory."""
+        self.fs.rmdir(self._strip_protocol(path))
+
+    def touch(self, path: str, truncate: bool = True, **kwargs: Any) -> None:
+        """Makes a file, or empties it."""
+        self.forget(path)
+        self.fs.touch(self._strip_protocol(path), truncate=truncate, **kwargs)
+
+    def created(self, path: str) -> Any:
+        """As the store says."""
+        return self.fs.created(self._strip_protocol(path))
+
+    def modified(self, path: str) -> Any:
+        """As the store says."""
+        return self.fs.modified(self._strip_protocol(path))
+
+    def invalidate_cache(self, path: str | None = None) -> None:
+        """Of the store's listings."""
+        self.fs.invalidate_cache(path)
+
+
+class _Named:
+    """A store in which one file has another name than in the cache."""
+
+    def __init__(self, remote: Remote, path: str) -> None:
+        self._remote, self._path = remote, path
+
+    def identity(self, _: str) -> Any:
+        return self._remote.identity(self._path)
+
+    def fetch(self, _: str, ranges: Sequence[tuple[int, int]]) -> Sequence[bytes]:
+        return self._remote.fetch(self._path, ranges)
+
+
+def _in_thread(name: str) -> Callable[..., Any]:
+    """The coroutine of a method: it runs in a thread, so that an event loop is not held up."""
+
+    async def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return await asyncio.to_thread(getattr(self, name), *args, **kwargs)
+
+    run.__name__ = run.__qualname__ = f"_{name}"
+    return run
+
+
+# What runs in a thread calls no coroutine that needs a thread, too: there are only so many.
+for _name in ("cat_file", "cat_ranges", "info", "ls", "exists", "isdir", "isfile", "pipe_file", "put_file", "get_file",
+              "cp_file", "rm_file", "rm", "mkdir", "makedirs", "rmdir", "touch", "created", "modified"):  # fmt: skip
+    setattr(FreshetFileSystem, f"_{_name}", _in_thread(_name))
+FreshetFileSystem.__abstractmethods__ = frozenset()
+
+
+def _range(start: int | None, end: int | None, size: int) -> tuple[int, int]:
+    first = 0 if start is None else start if start >= 0 else max(0, size + start)
+    return first, size if end is None else end if end >= 0 else size + end
+
+
+def _only(given: dict[str, T], names: Sequence[str]) -> dict[str, T]:
+    return {name: value for name, value in given.items() if name in names}
+
+
+def _read_options(given: dict[str, Any]) -> ReadOptions:
+    value = given.get("value")
+    try:
+        chosen = Value[value.upper()] if isinstance(value, str) else value
+    except KeyError:
+        raise ByteCacheError("bad_bytes_option", f"value {value!r} is none of scan, normal, index, pinned") from None
+    return ReadOptions(**given | {"value": chosen})

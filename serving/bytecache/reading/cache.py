@@ -1,0 +1,163 @@
+"""The cache as a whole: files of remote stores, read through it.
+
+A read is answered from disk if every byte is here and verifies: no remote call. Else the blocks that are missing are
+fetched: each by one reader only, neighbours together. What was fetched counts only if the file is still the one that
+was opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import xxhash
+
+from serving.bytecache.disk.layout import BLOCK, EXTENT_BITS, SIZE_MAX
+from serving.bytecache.errors import ByteCacheError
+from serving.bytecache.reading.fetching import Fetch, FetchRules
+from serving.bytecache.reading.files import OpenFile, ReadOptions
+from serving.bytecache.reading.place import Place
+from serving.bytecache.reading.plan import blocks_of, pieces
+from serving.bytecache.reading.source import Identity, Source
+from serving.bytecache.reading.tally import Tallies
+from serving.bytecache.reading.trace import Trace
+
+
+class ByteCache:
+    """Directories, and the files that are read through them. Thread-safe."""
+
+    def __init__(
+        self,
+        places: Sequence[Place],
+        rules: FetchRules | None = None,
+        trace: Trace | None = None,
+    ) -> None:
+        self.places = places
+        self.trace = trace
+        self._rules = rules or FetchRules()
+        self.tallies = Tallies()
+
+    def open(
+        self, source: Source, path: str, options: ReadOptions | None = None, identity: Identity | None = None
+    ) -> OpenFile:
+        """The version of ``path`` that the store has now, or the one that the caller knows (``identity``).
+
+        Raises the store's errors.
+        """
+        options = options or ReadOptions()
+        place = self.place_of(path) if not options.bypass else None
+        if identity is None and options.immutable and place is not None and (known := place.known(path)) is not None:
+            identity = Identity(known.version, known.size)
+        if identity is None:
+            self.tallies.mine().identity_calls += 1
+            identity = source.identity(path)
+        entry = None
+        if place is not None and identity.version and 0 <= identity.size < SIZE_MAX:
+            entry = place.enter(path, identity.version, identity.size, options.scope)
+        return OpenFile(path, identity, source, options, place, entry)
+
+    def place_of(self, path: str) -> Place | None:
+        """The directory that keeps a path: rendezvous hashing, so that others keep theirs when one is gone."""
+        if len(self.places) <= 1:
+            return self.places[0] if self.places else None
+        return max(self.places, key=lambda place: xxhash.xxh3_64_intdigest(f"{place.name}\0{path}".encode()))
+
+    def read(self, file: OpenFile, start: int, end: int) -> bytes:
+        """The bytes from ``start`` to ``end``, cut at the file's end.
+
+        Raises `ByteCacheError` ``file_changed``, ``short_read``, and the store's errors.
+        """
+        if end > file.identity.size:
+            end = file.identity.size
+        if start >= end:
+            return b""
+        entry, place = file.entry, file.place
+        if entry is not None and place is not None and start >> EXTENT_BITS == (end - 1) >> EXTENT_BITS:
+            data = place.read(entry, start, end)
+            if data is not None:
+                tally = self.tallies.mine()
+                tally.hits += 1
+                tally.hit_bytes += end - start
+                file.tally.hits += 1
+                file.tally.hit_bytes += end - start
+                if self.trace is not None:
+                    self.trace.record(file.path, file.identity, start, end, end - start)
+                return data
+        return self.read_many(file, [(start, end)])[0]
+
+    def read_many(self, file: OpenFile, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        """As `read`, for many ranges: what is missing of all of them is fetched together."""
+        size = file.identity.size
+        wanted = [(max(0, start), min(end, size)) for start, end in ranges]
+        if file.entry is None or file.place is None:
+            return self._bypass(file, wanted)
+        found: dict[tuple[int, int], bytes] = {}
+        blocks: dict[int, bytes | memoryview] = {}
+        missing: set[int] = set()
+        for start, end in wanted:
+            for piece in pieces(start, end):
+                if piece not in found and (data := file.place.read(file.entry, *piece)) is not None:
+                    found[piece] = data
+                elif piece not in found:
+                    self._look_up(file, blocks_of(*piece), blocks, missing)
+        if missing:
+            blocks |= Fetch(file, self._rules, self.tallies.mine()).run(sorted(missing))
+        self._count(file, wanted, missing)
+        return [_joined(start, end, found, blocks) for start, end in wanted]
+
+    def forget(self, path: str, *, prefix: bool = False) -> int:
+        """Nothing of the file at ``path`` (or of all that begin so) is read from here any more; how many they were."""
+        return sum(place.forget(path, prefix=prefix) for place in self.places)
+
+    def _look_up(self, file: OpenFile, blocks: range, found: dict[int, bytes | memoryview], missing: set[int]) -> None:
+        assert file.entry is not None
+        assert file.place is not None
+        for block in blocks:
+            if block not in found and block not in missing:
+                data = file.place.block(file.entry, block)
+                if data is None:
+                    missing.add(block)
+                else:
+                    found[block] = data
+
+    def _count(self, file: OpenFile, ranges: Sequence[tuple[int, int]], missing: set[int]) -> None:
+        for start, end in ranges:
+            missed = sum(
+                min(end, (block + 1) * BLOCK) - max(start, block * BLOCK)
+                for block in blocks_of(start, end)
+                if block in missing
+            )
+            for tally in (self.tallies.mine(), file.tally):
+                tally.hit_bytes += max(0, end - start - missed)
+                tally.miss_bytes += missed
+                tally.hits += not missed
+                tally.misses += missed > 0
+                tally.partial_hits += 0 < missed < end - start
+            if self.trace is not None:
+                self.trace.record(file.path, file.identity, start, end, max(0, end - start - missed))
+
+    def _bypass(self, file: OpenFile, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        wanted = [each for each in ranges if each[0] < each[1]]
+        data = Fetch(file, self._rules, self.tallies.mine()).fetch(wanted)
+        for tally in (self.tallies.mine(), file.tally):
+            tally.bypassed += len(ranges)
+            tally.misses += len(ranges)
+            tally.miss_bytes += sum(map(len, data))
+        parts = iter(data)
+        return [next(parts) if start < end else b"" for start, end in ranges]
+
+
+def _joined(start: int, end: int, found: dict[tuple[int, int], bytes], blocks: dict[int, bytes | memoryview]) -> bytes:
+    parts: list[bytes | memoryview] = []
+    for piece in pieces(start, end):
+        if piece in found:
+            parts.append(found[piece])
+            continue
+        for block in blocks_of(*piece):
+            low = block * BLOCK
+            parts.append(memoryview(blocks[block])[max(piece[0] - low, 0) : piece[1] - low])
+    if len(parts) == 1:
+        return bytes(parts[0])
+    data = b"".join(parts)
+    if len(data) != max(0, end - start):
+        raise ByteCacheError("short_read", f"{len(data)} bytes instead of {end - start}")
+    return data

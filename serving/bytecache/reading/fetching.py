@@ -1,0 +1,175 @@
+"""What is missing is fetched: by whom, in which requests, and whether the bytes are the file's.
+
+The order that keeps bytes right: claim the blocks, look once more (who claimed them before may have stored them),
+fetch, ask the store which version it has *after* the fetch, store. A file that was replaced meanwhile is stored under
+no version.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from serving.bytecache.disk.layout import BLOCK, UNIT_BITS
+from serving.bytecache.errors import ByteCacheError
+from serving.bytecache.policy.admission import Admission, Everything
+from serving.bytecache.policy.pools import Value
+from serving.bytecache.reading.files import OpenFile
+from serving.bytecache.reading.flights import Flight
+from serving.bytecache.reading.footers import footer_start
+from serving.bytecache.reading.plan import requests, with_gaps
+from serving.bytecache.reading.tally import Tally
+
+SHORT_READS: Final = 2
+"""How often a store may return too little, one after the other."""
+ELSEWHERE_MAX: Final = 3
+"""How often a block is waited for that another process fetches, before it is fetched here as well."""
+
+Blocks = dict[int, bytes | memoryview]
+
+
+@dataclass(frozen=True)
+class FetchRules:
+    """``gap``: bytes between two missing blocks that are fetched along. ``request_bytes``: of one remote read."""
+
+    gap: int = 64 * 1024
+    request_bytes: int = 8 << 20
+    admission: Admission = field(default_factory=Everything)
+
+
+class Fetch:
+    """One reader's fetch of blocks that are missing."""
+
+    def __init__(self, file: OpenFile, rules: FetchRules, tally: Tally) -> None:
+        """``tally``: of the whole cache; the file's own counts as well."""
+        self._file, self._rules = file, rules
+        self._tallies = (tally, file.tally)
+        self._deadline = time.monotonic() + file.options.deadline_s
+
+    def run(self, missing: Sequence[int]) -> Blocks:
+        """All ``missing`` blocks (ascending), from whoever fetches them. Raises what that one's fetch raised."""
+        found: Blocks = {}
+        attempt = 0
+        while left := [block for block in missing if block not in found]:
+            found |= self._once(left, alone=attempt >= ELSEWHERE_MAX)
+            attempt += 1
+        return found
+
+    def fetch(self, ranges: Sequence[tuple[int, int]]) -> Sequence[bytes]:
+        """The ranges from the store, all of one version. Raises `ByteCacheError`, and the store's errors."""
+        if not ranges:
+            return []
+        for _ in range(SHORT_READS):
+            for tally in self._tallies:
+                tally.source_calls += len(ranges)
+            data = self._file.source.fetch(self._file.path, ranges)
+            for tally in self._tallies:
+                tally.source_bytes += sum(map(len, data))
+            if [len(part) for part in data] == [end - start for start, end in ranges]:
+                self._check_version()
+                return data
+            self._check_version()
+        raise ByteCacheError("short_read", f"{self._file.path}: the store returned less than it has")
+
+    def _once(self, blocks: Sequence[int], *, alone: bool) -> Blocks:
+        file, place = self._file, self._file.place
+        assert place is not None
+        entry = file.entry
+        assert entry is not None
+        flights, key = place.flights, entry.number
+        wanted = with_gaps(blocks, self._rules.gap, lambda block: place.block(entry, block) is None)
+        flight, own, others = flights.claim(key, wanted)
+        found: Blocks = {}
+        try:
+            elsewhere = self._fly(flight, own, found, alone=alone)
+        except BaseException as error:
+            flights.end(flight, error=error if isinstance(error, Exception) else None)
+            raise
+        waited = {id(each): each for block, each in others.items() if block in blocks}
+        for each in waited.values():
+            self._wait(each)
+            found |= each.data
+        for tally in self._tallies:
+            tally.waited_blocks += len(others)
+        if elsewhere:
+            place.wait(entry, elsewhere, max(0.0, self._deadline - time.monotonic()))
+        self._take_stored(blocks, found)
+        return found
+
+    def _fly(self, flight: Flight, own: Sequence[int], found: Blocks, *, alone: bool) -> Sequence[int]:
+        """Fetches what is this reader's to fetch; returns what another process fetches. Ends the flight."""
+        file, place = self._file, self._file.place
+        assert place is not None
+        assert file.entry is not None
+        self._take_stored(own, found)
+        left = [block for block in own if block not in found]
+        granted = left if alone or not left else list(place.claim(file.entry, left))
+        try:
+            runs = self._fetch_runs(granted)
+        except BaseException:
+            place.release(file.entry, granted)
+            raise
+        fetched = {block: data[i * BLOCK : (i + 1) * BLOCK] for run, data in runs for i, block in enumerate(run)}
+        found |= fetched
+        self._keep(runs)
+        place.flights.end(flight, data=fetched)
+        return [block for block in left if block not in fetched]
+
+    def _fetch_runs(self, blocks: Sequence[int]) -> list[tuple[range, memoryview]]:
+        """Neighbouring blocks and their bytes."""
+        asked = requests(blocks, self._rules.request_bytes)
+        size = self._file.identity.size
+        data = self.fetch([(each.start * BLOCK, min(each.stop * BLOCK, size)) for each in asked])
+        return [(each, memoryview(part)) for each, part in zip(asked, data, strict=True)]
+
+    def _keep(self, runs: list[tuple[range, memoryview]]) -> None:
+        """Stores what was fetched, in runs of one value."""
+        file, place, options = self._file, self._file.place, self._file.options
+        assert place is not None
+        assert file.entry is not None
+        expires = int(time.time()) + options.ttl_s if options.ttl_s else 0
+        if runs and runs[-1][0].stop * BLOCK >= file.identity.size:
+            start = footer_start(file.identity.size, runs[-1][1])
+            file.index_from = None if start is None else start // BLOCK
+        for run, data in runs:
+            cut = min(max(file.index_from, run.start), run.stop) if file.index_from is not None else run.stop
+            for part, value in ((range(run.start, cut), Value.NORMAL), (range(cut, run.stop), Value.INDEX)):
+                view = data[(part.start - run.start) * BLOCK : (part.stop - run.start) * BLOCK]
+                if not view:
+                    continue
+                key = file.entry.number << UNIT_BITS | part.start
+                if options.fill and self._rules.admission.admits(key, len(view), time.monotonic()):
+                    place.keep(file.entry, part.start, view, value if options.value is None else options.value, expires)
+                else:
+                    place.release(file.entry, part)
+
+    def _take_stored(self, blocks: Sequence[int], found: Blocks) -> None:
+        place, entry = self._file.place, self._file.entry
+        assert place is not None
+        assert entry is not None
+        for block in blocks:
+            if block not in found and (data := place.block(entry, block)) is not None:
+                found[block] = data
+
+    def _wait(self, flight: Flight) -> None:
+        """Raises the error of who fetched, or ``TimeoutError``."""
+        if not flight.landed.wait(max(0.0, self._deadline - time.monotonic())):
+            raise TimeoutError(f"{self._file.path}: another reader still fetches it")
+        if flight.error is not None:
+            raise flight.error
+
+    def _check_version(self) -> None:
+        """Raises `ByteCacheError` ``file_changed`` if the store has another version by now."""
+        file = self._file
+        if file.options.immutable:
+            return
+        for tally in self._tallies:
+            tally.identity_calls += 1
+        if file.source.identity(file.path) != file.identity:
+            for tally in self._tallies:
+                tally.changed_files += 1
+            if file.place is not None:
+                file.place.forget(file.path, prefix=False)
+            raise ByteCacheError("file_changed", f"{file.path} was replaced while it was read")

@@ -1,0 +1,48 @@
+"""A remote file that is being read: which version of it, how, and where that is kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from serving.bytecache.disk.names import CachedFile
+from serving.bytecache.policy.pools import Value
+from serving.bytecache.reading.place import Place
+from serving.bytecache.reading.source import Identity, Source
+from serving.bytecache.reading.tally import Tally
+
+
+@dataclass(slots=True)
+class ReadOptions:
+    """Of one open file. ``value``: None: recognised. ``ttl_s``: 0: for ever. ``fill``: store what was missed.
+
+    ``scope``: a tenant or table with a quota. ``immutable``: the path never gets other bytes; the store is then not
+    asked which version it has, neither before nor after.
+    """
+
+    value: Value | None = None
+    ttl_s: int = 0
+    fill: bool = True
+    bypass: bool = False
+    scope: str = ""
+    immutable: bool = False
+    deadline_s: float = 300.0
+
+
+@dataclass(slots=True, eq=False)
+class OpenFile:
+    """One version of a remote file, being read. ``entry``: None: it is not cached. ``tally``: of its reads."""
+
+    path: str
+    identity: Identity
+    source: Source
+    options: ReadOptions
+    place: Place | None
+    entry: CachedFile | None
+    tally: Tally = field(default_factory=Tally)
+    index_from: int | None = None
+    """The first block of its footer, once that is known."""
+
+    @property
+    def size(self) -> int:
+        """In bytes."""
+        return self.identity.size

@@ -1,0 +1,95 @@
+"""A directory of the cache as a reader sees it: its own (`Owned`), or another process's (`shared.attached`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from serving.bytecache.disk.directory import Directory
+from serving.bytecache.disk.names import CachedFile
+from serving.bytecache.policy.pools import Value
+from serving.bytecache.reading.flights import Flights
+
+
+class Place(Protocol):
+    """Where files are kept. Nothing here raises for a fault of the disk or of another process: it is a miss."""
+
+    flights: Flights
+    """Of the readers in this process (and, of an owner, of those that are attached to it)."""
+
+    @property
+    def name(self) -> str:
+        """Decides, with a file's path, which of several directories keeps it."""
+
+    def enter(self, path: str, version: str, size: int, scope: str) -> CachedFile | None:
+        """As `Directory.enter`."""
+
+    def known(self, path: str) -> CachedFile | None:
+        """The version of a path that is cached, or was entered last."""
+
+    def read(self, file: CachedFile, start: int, end: int) -> bytes | None:
+        """As `Directory.read`."""
+
+    def block(self, file: CachedFile, block: int) -> bytes | memoryview | None:
+        """As `Directory.block`."""
+
+    def claim(self, file: CachedFile, blocks: Sequence[int]) -> Sequence[int]:
+        """Of blocks that are claimed among this process's readers: which of them no other process fetches now."""
+
+    def keep(self, file: CachedFile, first: int, data: memoryview, value: Value, expires: int) -> None:
+        """Stores blocks that were claimed, or drops them."""
+
+    def release(self, file: CachedFile, blocks: Sequence[int]) -> None:
+        """Claimed blocks won't be fetched."""
+
+    def wait(self, file: CachedFile, blocks: Sequence[int], timeout_s: float) -> None:
+        """Until no other process fetches these, or the time is over."""
+
+    def forget(self, path: str, *, prefix: bool) -> int:
+        """Forgets the file at ``path``, or all below; returns how many."""
+
+
+class Owned:
+    """A directory that this process owns."""
+
+    def __init__(self, directory: Directory) -> None:
+        self.directory = directory
+        self.flights = Flights()
+        self.read = directory.read
+        self.block = directory.block
+
+    def after_fork(self) -> None:
+        """In the child: who read in the parent reads no more."""
+        self.flights = Flights()
+        self.directory.after_fork()
+
+    @property
+    def name(self) -> str:
+        """The directory's path."""
+        return str(self.directory.place)
+
+    def enter(self, path: str, version: str, size: int, scope: str) -> CachedFile | None:
+        """As `Directory.enter`."""
+        return self.directory.enter(path, version, size, scope)
+
+    def known(self, path: str) -> CachedFile | None:
+        """The current version of a path."""
+        return self.directory.names.by_path.get(path)
+
+    def claim(self, file: CachedFile, blocks: Sequence[int]) -> Sequence[int]:  # noqa: ARG002
+        """All: attached processes claim among this one's flights."""
+        return blocks
+
+    def keep(self, file: CachedFile, first: int, data: memoryview, value: Value, expires: int) -> None:
+        """Soon."""
+        self.directory.submit(file, first, data, value, expires)
+
+    def release(self, file: CachedFile, blocks: Sequence[int]) -> None:
+        """Nothing was claimed."""
+
+    def wait(self, file: CachedFile, blocks: Sequence[int], timeout_s: float) -> None:
+        """Nothing to wait for."""
+
+    def forget(self, path: str, *, prefix: bool) -> int:
+        """As `Directory.forget`."""
+        return self.directory.forget(self.directory.matching(path, prefix=prefix))

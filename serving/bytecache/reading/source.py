@@ -1,0 +1,23 @@
+"""What the cache needs of a remote store."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+
+class Identity(NamedTuple):
+    """Which bytes a path has now. ``version``: its ETag, else mtime in ns and size; empty: it can't be cached."""
+
+    version: str
+    size: int
+
+
+class Source(Protocol):
+    """A remote store. Its errors are raised as they are."""
+
+    def identity(self, path: str) -> Identity:
+        """Asks the store, in one call."""
+
+    def fetch(self, path: str, ranges: Sequence[tuple[int, int]]) -> Sequence[bytes]:
+        """The bytes of each range; one remote read for each."""

@@ -1,0 +1,229 @@
+"""A directory that another process owns. What is stored is read as the owner reads it, without asking it."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import socket
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, TypeVar
+
+from serving.bytecache.disk.extents import DamagedBlockError, Extents
+from serving.bytecache.disk.layout import BLOCK, EXTENT_BITS, HEAD_BITS, UNIT_BITS, file_seed
+from serving.bytecache.disk.names import CachedFile
+from serving.bytecache.disk.seals import Key
+from serving.bytecache.policy.pools import Value
+from serving.bytecache.reading.flights import Flights
+from serving.bytecache.shared.protocol import (
+    VERSION,
+    Check,
+    Claim,
+    Describe,
+    Described,
+    Done,
+    Enter,
+    Entered,
+    Forget,
+    Hello,
+    Known,
+    Located,
+    OwnerGoneError,
+    Release,
+    Request,
+    Resize,
+    Store,
+    Verify,
+    Wait,
+    Welcome,
+    at_socket,
+    decode_reply,
+    receive,
+    send,
+)
+
+ANSWER_S: Final = 30.0
+"""How long an owner may take for an answer, besides what it was asked to wait."""
+HEAT_MAX: Final = 255
+R = TypeVar("R")
+
+
+class Attached:
+    """As `serving.bytecache.reading.place.Place`, but its calls raise `OwnerGoneError` when the owner is gone."""
+
+    def __init__(self, place: Path, keys: Sequence[Key]) -> None:
+        """Raises `OwnerGoneError` where no owner answers, or one whose files ``keys`` don't open."""
+        self.flights = Flights()
+        self.name = str(place)
+        self._place = place
+        self._idle: list[socket.socket] = []
+        self._lock = threading.Lock()
+        link, welcome, files = self._connect()
+        self._idle.append(link)
+        known = {key.name: key for key in keys}
+        by_index = {i + 1: known[name] for i, name in enumerate(welcome.keys) if name in known}
+        if len(by_index) < len(welcome.keys) and not by_index:
+            raise OwnerGoneError("the owner has other keys")
+        self._salt = welcome.salt
+        self._heats: list[mmap.mmap] = []
+        self._shards: list[Extents] = []
+        for i in range(welcome.shards):
+            heads, heat, sums, data = files[4 * i : 4 * i + 4]
+            memory = mmap.mmap(heads, welcome.slots << HEAD_BITS, prot=mmap.PROT_READ)
+            self._heats.append(mmap.mmap(heat, welcome.slots))
+            os.close(heads)
+            os.close(heat)
+            self._shards.append(Extents(memory, sums, data, by_index, self._salt, self._tell_hits))
+        self._files = [file for i, file in enumerate(files) if i % 4 > 1]
+
+    def close(self) -> None:
+        """Ends the connections. No read may be under way."""
+        self._tell_hits()
+        for link in self._idle:
+            link.close()
+        for file in self._files:
+            os.close(file)
+
+    def after_fork(self) -> None:
+        """In the child: its parent's connections are not its own."""
+        self.flights = Flights()
+        self._lock = threading.Lock()
+        for link in self._idle:
+            link.close()
+        self._idle.clear()
+
+    # As `Place`.
+
+    def enter(self, path: str, version: str, size: int, scope: str) -> CachedFile | None:
+        """As `Directory.enter`."""
+        return self._file(path, self._call(Enter(path, version, size, scope), Entered), scope)
+
+    def known(self, path: str) -> CachedFile | None:
+        """As `Place.known`."""
+        return self._file(path, self._call(Known(path), Entered), "")
+
+    def read(self, file: CachedFile, start: int, end: int) -> bytes | None:
+        """As `Directory.read`."""
+        extent = start >> EXTENT_BITS
+        shard = self._shards[(file.number + extent) % len(self._shards)]
+        unit = extent << 1
+        try:
+            data = shard.read(file, unit, start, end)
+            return data if data is not None else shard.read(file, unit + 1, start, end)
+        except DamagedBlockError as damaged:
+            with suppress(OwnerGoneError):
+                self._call(Check(file.number, damaged.block), Done)
+        except OSError:
+            pass
+        return None
+
+    def block(self, file: CachedFile, block: int) -> bytes | None:
+        """One whole block."""
+        return self.read(file, block * BLOCK, min((block + 1) * BLOCK, file.size))
+
+    def claim(self, file: CachedFile, blocks: Sequence[int]) -> Sequence[int]:
+        """As `Place.claim`. What others have stored meanwhile can be read from now on."""
+        answer = self._call(Claim(file.number, list(blocks)), Located)
+        self._learn(file.number, answer.slots)
+        return answer.claimed
+
+    def keep(self, file: CachedFile, first: int, data: memoryview, value: Value, expires: int) -> None:
+        """Is stored when it returns."""
+        request = Store(file.number, first, len(data), int(value), expires)
+        self._learn(file.number, self._call(request, Located, data).slots)
+
+    def release(self, file: CachedFile, blocks: Sequence[int]) -> None:
+        """As `Place.release`."""
+        if blocks:
+            self._call(Release(file.number, list(blocks)), Done)
+
+    def wait(self, file: CachedFile, blocks: Sequence[int], timeout_s: float) -> None:
+        """As `Place.wait`."""
+        request = Wait(file.number, list(blocks), timeout_s)
+        self._learn(file.number, self._call(request, Located, extra_s=timeout_s).slots)
+
+    def forget(self, path: str, *, prefix: bool) -> int:
+        """As `Place.forget`."""
+        return self._call(Forget(path, prefix), Done).counts[0]
+
+    # For commands.
+
+    def describe(self, *, files: bool) -> Described:
+        """As `serving.bytecache.shared.server.describe`."""
+        return self._call(Describe(files), Described)
+
+    def verify(self) -> tuple[int, int]:
+        """As `Directory.verify`."""
+        whole, damaged = self._call(Verify(), Done, extra_s=3_600).counts
+        return whole, damaged
+
+    def resize(self, quota: int) -> None:
+        """As `Directory.resize`."""
+        self._call(Resize(quota), Done)
+
+    # Inside.
+
+    def _file(self, path: str, entered: Entered, scope: str) -> CachedFile | None:
+        if not entered.number:
+            return None
+        self._learn(entered.number, entered.slots)
+        seed = file_seed(self._salt, entered.number)
+        return CachedFile(entered.number, path, entered.version, entered.size, scope, seed)
+
+    def _learn(self, number: int, slots: Sequence[tuple[int, int]]) -> None:
+        for unit, slot in slots:
+            shard = self._shards[(number + (unit >> 1)) % len(self._shards)]
+            shard.table[number << UNIT_BITS | unit] = slot
+
+    def _tell_hits(self) -> None:
+        """Counts hits where the owner sees them."""
+        for shard, heat in zip(self._shards, self._heats, strict=True):
+            for _ in range(len(shard.hits)):
+                try:
+                    slot = shard.table[shard.hits.popleft()]
+                except (IndexError, KeyError):  # another thread was faster
+                    continue
+                heat[slot] = min(HEAT_MAX, heat[slot] + 1)
+
+    def _call(self, request: Request, kind: type[R], data: memoryview | None = None, *, extra_s: float = 0) -> R:
+        """Raises `OwnerGoneError`."""
+        with self._lock:
+            link = self._idle.pop() if self._idle else None
+        if link is None:
+            link, _, files = self._connect()
+            for file in files:
+                os.close(file)
+        try:
+            link.settimeout(ANSWER_S + extra_s)
+            send(link, request, data)
+            answer = decode_reply(receive(link))
+            if not isinstance(answer, kind):
+                raise OwnerGoneError(f"{type(answer).__name__} is no answer to {type(request).__name__}")
+        except (OSError, OwnerGoneError) as error:
+            link.close()
+            raise OwnerGoneError(str(error)) from error
+        with self._lock:
+            self._idle.append(link)
+        return answer
+
+    def _connect(self) -> tuple[socket.socket, Welcome, list[int]]:
+        link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        link.settimeout(ANSWER_S)
+        try:
+            at_socket(self._place, "connect", link)
+            send(link, Hello(VERSION))
+            welcome = decode_reply(receive(link))
+            if not isinstance(welcome, Welcome):
+                raise OwnerGoneError("no welcome")
+            files: list[int] = []
+            while len(files) < 4 * welcome.shards:
+                mark, got, _, _ = socket.recv_fds(link, 1, 4 * welcome.shards, socket.MSG_CMSG_CLOEXEC)
+                if not mark:
+                    raise OwnerGoneError("the connection ended")
+                files += got
+        except (OSError, OwnerGoneError) as error:
+            link.close()
+            raise OwnerGoneError(str(error)) from error
+        return link, welcome, files

@@ -1,0 +1,189 @@
+"""A directory for all processes of a machine: this one owns it, or is attached to its owner, or takes over from it.
+
+Whoever opens a directory first owns it. When the owner ends, the first process that needs it takes its place, and the
+others attach to that one. Numbers of files, and places of blocks, outlive the owner; what was open stays open.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, TypeVar
+
+from serving.bytecache.disk.directory import Directory, DirectoryOptions, lock_directory
+from serving.bytecache.disk.names import CachedFile
+from serving.bytecache.disk.seals import EPHEMERAL, read_keys
+from serving.bytecache.errors import ByteCacheError
+from serving.bytecache.policy.pools import Value
+from serving.bytecache.reading.flights import Flights
+from serving.bytecache.reading.place import Owned
+from serving.bytecache.shared.attached import Attached
+from serving.bytecache.shared.protocol import Described, OwnerGoneError
+from serving.bytecache.shared.server import Server, describe
+
+JOIN_S: Final = 10.0
+"""How long to try to attach to an owner that holds the lock, and does not answer yet."""
+RETRY_S: Final = 5.0
+"""After that was in vain: how long the directory is not used."""
+R = TypeVar("R")
+
+
+class Joined:
+    """As `serving.bytecache.reading.place.Place`. Never raises because an owner is gone."""
+
+    def __init__(self, path: Path, options: DirectoryOptions) -> None:
+        """Raises `ByteCacheError` for a directory that can't be used, or whose owner does not answer."""
+        self.flights = Flights()
+        self._path, self._options = path, options
+        self._lock = threading.Lock()
+        self._inner: Owned | Attached | None = None
+        self._server: Server | None = None
+        self._not_before = 0.0
+        self._forked = False
+        self._join()
+
+    @property
+    def name(self) -> str:
+        """The directory's path."""
+        return str(self._path)
+
+    @property
+    def directory(self) -> Directory | None:
+        """The directory, where this process owns it."""
+        return self._inner.directory if isinstance(self._inner, Owned) else None
+
+    def close(self) -> None:
+        """Lets it go. No read may be under way."""
+        if self._server is not None:
+            self._server.close()
+        if isinstance(self._inner, Owned):
+            self._inner.directory.close()
+        elif self._inner is not None:
+            self._inner.close()
+
+    def settle(self) -> None:
+        """At the end of the process: writes what waits. Reads go on."""
+        if self.directory is not None:
+            self.directory.settle()
+
+    def after_fork(self) -> None:
+        """In the child: what was open can be read, nothing else."""
+        self._forked = True
+        self._lock = threading.Lock()
+        if self._server is not None:
+            self._server.after_fork()
+        if self._inner is not None:
+            self._inner.after_fork()
+            self.flights = self._inner.flights
+
+    # As `Place`.
+
+    def read(self, file: CachedFile, start: int, end: int) -> bytes | None:
+        """As `Place.read`."""
+        inner = self._inner
+        return inner.read(file, start, end) if inner is not None else None
+
+    def block(self, file: CachedFile, block: int) -> bytes | memoryview | None:
+        """As `Place.block`."""
+        inner = self._inner
+        return inner.block(file, block) if inner is not None else None
+
+    def enter(self, path: str, version: str, size: int, scope: str) -> CachedFile | None:
+        """As `Place.enter`."""
+        return self._call(lambda inner: inner.enter(path, version, size, scope), None)
+
+    def known(self, path: str) -> CachedFile | None:
+        """As `Place.known`."""
+        return self._call(lambda inner: inner.known(path), None)
+
+    def claim(self, file: CachedFile, blocks: Sequence[int]) -> Sequence[int]:
+        """As `Place.claim`."""
+        return self._call(lambda inner: inner.claim(file, blocks), blocks)
+
+    def keep(self, file: CachedFile, first: int, data: memoryview, value: Value, expires: int) -> None:
+        """As `Place.keep`."""
+        self._call(lambda inner: inner.keep(file, first, data, value, expires), None)
+
+    def release(self, file: CachedFile, blocks: Sequence[int]) -> None:
+        """As `Place.release`."""
+        self._call(lambda inner: inner.release(file, blocks), None)
+
+    def wait(self, file: CachedFile, blocks: Sequence[int], timeout_s: float) -> None:
+        """As `Place.wait`."""
+        self._call(lambda inner: inner.wait(file, blocks, timeout_s), None)
+
+    def forget(self, path: str, *, prefix: bool) -> int:
+        """As `Place.forget`."""
+        return self._call(lambda inner: inner.forget(path, prefix=prefix), 0)
+
+    def describe(self, *, files: bool) -> Described | None:
+        """As `serving.bytecache.shared.server.describe`; None while no owner answers."""
+
+        def ask(inner: Owned | Attached) -> Described | None:
+            return describe(inner.directory, files=files) if isinstance(inner, Owned) else inner.describe(files=files)
+
+        return self._call(ask, None)
+
+    def verify(self) -> tuple[int, int]:
+        """As `Directory.verify`."""
+        return self._call(lambda inner: (inner.directory if isinstance(inner, Owned) else inner).verify(), (0, 0))
+
+    def resize(self, quota: int) -> None:
+        """As `Directory.resize`."""
+        self._call(lambda inner: (inner.directory if isinstance(inner, Owned) else inner).resize(quota), None)
+
+    # Inside.
+
+    def _call(self, ask: Callable[[Owned | Attached], R], otherwise: R) -> R:
+        for _ in range(2):
+            inner = self._inner
+            if inner is None and not self._forked and self._rejoin(None):
+                inner = self._inner
+            if self._forked or inner is None:
+                return otherwise
+            try:
+                return ask(inner)
+            except OwnerGoneError:
+                if not self._rejoin(inner):
+                    return otherwise
+        return otherwise
+
+    def _rejoin(self, gone: Attached | Owned | None) -> bool:
+        """Whether there is an owner again, other than ``gone``; another thread may have been faster.
+
+        What this process was attached to is not closed: other threads may still read, and what they read verifies.
+        """
+        with self._lock:
+            if self._inner is not gone:
+                return self._inner is not None
+            if time.monotonic() < self._not_before:
+                return False
+            try:
+                self._join()
+            except ByteCacheError:
+                self._not_before = time.monotonic() + RETRY_S
+                self._inner = None
+            return self._inner is not None
+
+    def _join(self) -> None:
+        """Owns the directory, or attaches to its owner. Raises `ByteCacheError`."""
+        deadline, pause = time.monotonic() + JOIN_S, 0.001
+        while True:
+            lock = lock_directory(self._path)
+            if lock is not None:
+                owned = Owned(Directory(self._path, self._options, lock))
+                self._server = Server(owned.directory, owned.flights)
+                self._inner, self.flights = owned, owned.flights
+                return
+            with suppress(OwnerGoneError):
+                keys = () if self._options.key_file == EPHEMERAL else read_keys(self._options.key_file)
+                attached = Attached(self._path, keys)
+                self._inner, self.flights = attached, attached.flights
+                return
+            if time.monotonic() > deadline:
+                raise ByteCacheError("bytes_dir_in_use", f"{self._path} has an owner that does not answer")
+            time.sleep(pause)
+            pause = min(2 * pause, 0.1)

@@ -1,0 +1,169 @@
+"""What a change stream tells, as /openapi.json describes it and as clients get it.
+
+Changes and events are of a kind, and a field that a kind does not have is empty. A kind that this version does not
+know is passed on: treat a change of an unknown kind like a void of its table, or of all if it names none.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+from .errors import BadRequest, ClientError, ServerError, TooManyRequests, Unavailable, Unreachable
+from .wire import HttpRequest
+
+READ_TIMEOUT_S: Final = 60.0
+"""Between two pieces of a stream. Watermarks come more often, so that a dead connection is noticed."""
+_PASSING: Final = frozenset({"stopping", "stream_unavailable", "too_many_streams"})
+"""Codes with which a stream ends that can go on after a while."""
+_PAUSE_S_MAX: Final = 5.0
+
+
+class StreamColumn(msgspec.Struct, frozen=True):
+    """A column of a description."""
+
+    name: str
+    kind: str
+
+
+class StreamChange(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One change of a transaction.
+
+    ``kind``: ``row``; ``void`` (rows of ``table``, or of all tables if it is ``*``, may have changed); ``schema`` (the
+    table is described anew; without ``columns`` it is gone); ``backfill`` (all rows of the table begin to come, or have
+    come, if ``complete``); ``epoch`` (the shard's history was replaced: all of it is void); ``scope`` (only tables
+    that are described from here on are told).
+
+    ``op`` of a row: ``value``; ``deleted``; ``void`` (changed, its image is not in the log); ``unmatched`` (it does not
+    have what was asked for, or no more). ``row``: column → canonical value, where the stream includes rows.
+    """
+
+    kind: str
+    table: str = ""
+    key: list[Any] = []
+    op: str = ""
+    row: dict[str, Any] | None = None
+    reason: str = ""
+    complete: bool = False
+    tables: list[str] = []
+    columns: list[StreamColumn] = []
+    primary_key: list[str] = []
+    cacheable: bool = True
+
+
+class StreamEvent(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One event of a change stream; ``checkpoint``: a stream that begins there goes on after it.
+
+    ``kind``: ``transaction`` (whole, over all partitions; ``token`` is its event token); ``watermark`` (all up to
+    ``token``, which is a session's vector, has been told; ``timestamp`` and ``as_of_ms`` are the smallest of all
+    shards); ``unreadable`` (a message that nobody can read: anything may have changed); ``error`` (the last event).
+    """
+
+    kind: str
+    checkpoint: str = ""
+    token: str = ""
+    shard: str = ""
+    epoch: int = 0
+    gtid: str = ""
+    timestamp: int = 0
+    as_of_ms: int = 0
+    changes: list[StreamChange] = []
+    partition: int = 0
+    offset: int = 0
+    reason: str = ""
+    code: str = ""
+    message: str = ""
+    hint: str = ""
+
+
+_event = msgspec.json.Decoder(StreamEvent)
+
+
+def stream_request(
+    keyspace: str,
+    begin: str | int,
+    *,
+    tables: Sequence[str] = (),
+    include_rows: bool = False,
+    columns: Sequence[str] = (),
+    where: Mapping[str, object] | None = None,
+    key_range: str = "",
+    heartbeat_ms: int | None = None,
+) -> HttpRequest:
+    """GET of a change stream. Raises `BadRequest` for a value of ``where`` that a URL can't have."""
+    params = {"keyspace": keyspace, "from": str(begin)}
+    if any("," in each for each in (*tables, *columns)):
+        raise BadRequest("a name with a comma can't be in a list of a URL", code="bad_parameter")
+    wanted = {"tables": ",".join(tables), "include_columns": ",".join(columns), "key_range": key_range}
+    wanted["include_rows"] = "true" if include_rows or columns else ""
+    wanted["heartbeat_ms"] = str(heartbeat_ms) if heartbeat_ms is not None else ""
+    params |= {name: text for name, text in wanted.items() if text}
+    params |= {f"where.{name}": str(value) for name, value in (where or {}).items()}
+    return HttpRequest("GET", "/v1/stream", params)
+
+
+class Lines:
+    """Puts the pieces of a stream together to events. Lines end with LF only: a text may have Unicode's other ends."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def events(self, piece: bytes) -> Iterator[StreamEvent]:
+        """The events that ``piece`` completes. Raises `ClientError`."""
+        *lines, self._rest = (self._rest + piece).split(b"\n")
+        return (read_event(line) for line in lines if line)
+
+
+def read_event(line: bytes) -> StreamEvent:
+    """The event in a line. Raises `ClientError`: `StreamEnded` for an ``error``."""
+    try:
+        event = _event.decode(line)
+    except (ValueError, RecursionError) as error:
+        raise ServerError(f"the stream has a line that is not Freshet's: {error}", code="bad_answer") from None
+    if event.kind == "error":
+        raise StreamEnded(event.message, hint=event.hint, code=event.code)
+    return event
+
+
+class StreamEnded(ClientError):
+    """The front ended the stream; ``code`` says why, as of a request that fails."""
+
+
+@dataclass(slots=True)
+class Following:
+    """Where a client's stream is, over all its connections. ``request``: for the next one.
+
+    ``give_up_s``: how long it tries to go on without hearing anything; None: for ever.
+    """
+
+    request: HttpRequest
+    give_up_s: float | None
+    clock: Callable[[], float] = time.monotonic
+    _heard_at: float = field(init=False)
+    _attempts: int = 0
+
+    def __post_init__(self) -> None:
+        self._heard_at = self.clock()
+
+    def heard(self, event: StreamEvent) -> None:
+        """The next connection goes on after this event."""
+        self._attempts, self._heard_at = 0, self.clock()
+        if event.checkpoint:
+            params = {**self.request.params, "from": event.checkpoint}
+            self.request = self.request._replace(params=params)
+
+    def pause_after(self, error: ClientError | None) -> float:
+        """How long to wait before the next connection. Raises ``error`` if that would not help."""
+        if error is not None:
+            passes = isinstance(error, Unreachable | Unavailable | TooManyRequests) or error.code in _PASSING
+            late = self.give_up_s is not None and self.clock() - self._heard_at >= self.give_up_s
+            if late or not passes:
+                raise error
+        self._attempts += 1
+        pause_s: float = min(0.05 * 2 ** min(self._attempts, 10), _PAUSE_S_MAX)
+        return pause_s * (0.5 + random.random() / 2)

@@ -1,0 +1,1 @@
+"""The change stream over HTTP: its parameters, its route, and responses that have no end."""

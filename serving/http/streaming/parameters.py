@@ -1,0 +1,111 @@
+"""The parameters of a change stream, and what they ask for."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta
+
+from serving.errors import ReadError
+from serving.http.front import Front
+from serving.reads.spaces import RowSpace
+from serving.streams.choice import Choice
+from serving.streams.reading import Begin, FromNow, FromSecond, FromVector
+from stream.changes.checkpoint import Checkpoint, CheckpointError
+from stream.shards.map import IdRange, ShardMapError
+from tokens import TokenError, Vector
+
+SSE: Final = "text/event-stream"
+NDJSON: Final = "application/x-ndjson"
+_SECONDS: Final = re.compile(r"-?[0-9]{1,15}", re.ASCII)
+
+
+class StreamParameters(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Of a change stream."""
+
+    keyspace: str
+    begin: Annotated[
+        str,
+        Meta(
+            description="`now`; seconds since 1970, or ago if negative (`-60`); a token, after whose positions to "
+            "begin; or a `checkpoint`, after whose event to go on."
+        ),
+    ] = msgspec.field(name="from", default="now")
+    tables: Annotated[str, Meta(description="Tables, separated by commas; none: all.")] = ""
+    key_range: Annotated[
+        str,
+        Meta(
+            description="Rows whose keyspace id is in a range: `40-80`, `-80`, `c0-`. "
+            "Ranges that share a bound share no row."
+        ),
+    ] = ""
+    include_rows: Annotated[bool, Meta(description="Adds `row`, the image after the transaction.")] = False
+    include_columns: Annotated[str, Meta(description="Columns of `row`, separated by commas; none: all.")] = ""
+    columns: Annotated[
+        dict[str, str],
+        Meta(
+            description="`where.NAME=value`: rows of which column NAME has another value come as `unmatched`, without "
+            "image. `tables` must be given."
+        ),
+    ] = {}
+    heartbeat_ms: Annotated[
+        int, Meta(ge=100, le=60_000, description="A watermark comes at least this often, and about as often at most.")
+    ] = 1_000
+    accept: Annotated[str, Meta(description=f"As the header: `{SSE}` or, by default, `{NDJSON}`.")] = ""
+    last_event_id: Annotated[
+        str, Meta(description="As the header, which browsers send when they connect again; goes before `from`.")
+    ] = ""
+
+
+def begin_of(parameters: StreamParameters, now_s: float | None = None) -> Begin:
+    """Where the stream begins. Raises `ReadError` ``bad_parameter``, ``bad_token``, ``bad_checkpoint``."""
+    text = parameters.last_event_id or parameters.begin
+    if text == "now":
+        return FromNow()
+    if _SECONDS.fullmatch(text):
+        second = int(text)
+        return FromSecond(second if second >= 0 else int(time.time() if now_s is None else now_s) + second)
+    if Checkpoint.is_text(text):
+        try:
+            return Checkpoint.parse(text)
+        except CheckpointError as error:
+            raise ReadError("bad_checkpoint", f"from: {error}", hint=error.hint) from error
+    try:
+        return FromVector(Vector.parse_all(text))
+    except TokenError as error:
+        hint = "write now, seconds, a token, or a checkpoint"
+        raise ReadError("bad_token", f"from: {error}", hint=hint) from error
+
+
+async def choice_of(front: Front, space: RowSpace, parameters: StreamParameters) -> Choice:
+    """What the reader wants. Raises `ReadError` ``bad_parameter``, ``unknown_column``, ``unknown_table``."""
+    try:
+        key_range = IdRange.parse(parameters.key_range) if parameters.key_range else None
+    except ShardMapError as error:
+        raise ReadError("bad_parameter", f"key_range: {error}", hint=error.hint) from error
+    tables = frozenset(space.full_name(name) for name in parameters.tables.split(",") if name)
+    shown = frozenset(name for name in parameters.include_columns.split(",") if name)
+    if (shown or parameters.columns) and not tables:
+        raise ReadError("bad_parameter", "columns are named, but no tables", hint="name the columns' tables")
+    if shown or parameters.columns:
+        await _check_columns(front, space, tables, shown | parameters.columns.keys())
+    return Choice(
+        tables or None,
+        key_range,
+        parameters.include_rows or bool(shown),
+        shown or None,
+        tuple(sorted(parameters.columns.items())),
+        SSE in parameters.accept.lower(),
+    )
+
+
+async def _check_columns(front: Front, space: RowSpace, tables: frozenset[str], names: frozenset[str]) -> None:
+    for table in sorted(tables):
+        described = await front.descriptions.get(space, table)
+        known = {column.name for column in described.columns}
+        if unknown := sorted(names - known):
+            hint = f"it has {', '.join(sorted(known))}"
+            raise ReadError("unknown_column", f"{table} has no column {unknown[0]!r}", hint=hint[:400])

@@ -1,0 +1,97 @@
+"""``GET /v1/stream``: a keyspace's changes as they happen."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, MutableMapping
+from time import monotonic
+from typing import Final
+
+from serving.client.streaming import StreamEvent
+from serving.errors import ReadError
+from serving.http.front import Front
+from serving.http.route import Route
+from serving.http.streaming.parameters import NDJSON, SSE, StreamParameters, begin_of, choice_of
+from serving.http.streaming.sending import Streaming
+from serving.reads.spaces import RowSpace
+from serving.streams.encoding import Encoder, tables_of
+from serving.streams.reading import Reading
+from stream.changes.items import Item
+
+CHUNK_BYTES: Final = 64 * 1024
+"""Encoded events are sent when they are this large together, or when no more are there."""
+
+
+async def get_stream(front: Front, parameters: StreamParameters, _: None) -> Streaming:
+    """Events, one after the other, until the reader leaves."""
+    space = front.row_space(parameters.keyspace)
+    if front.streams is None:
+        raise ReadError("stream_unavailable", "this front has no Kafka to read streams from")
+    begin = begin_of(parameters, front.clock())
+    choice = await choice_of(front, space, parameters)
+    encoder = Encoder(choice, space.layout, space.prefixes)
+    reading = await front.streams.begin(space.name, begin)
+    learns = choice.key_range is not None
+    chunks = _chunks(front, space, reading, encoder, parameters.heartbeat_ms / 1000, learns=learns)
+    return Streaming((SSE if choice.is_sse else NDJSON).encode(), chunks, reading.close)
+
+
+async def _chunks(
+    front: Front, space: RowSpace, reading: Reading, encoder: Encoder, heartbeat_s: float, *, learns: bool
+) -> AsyncGenerator[bytes]:
+    """``learns``: the prefixes of tables are needed."""
+    try:
+        yield encoder.watermark(reading.watermark, reading.watermark.checkpoint)
+        told_at, held = monotonic(), bytearray()
+        async for batch in reading.batches(heartbeat_s):
+            if learns:
+                await _learn_prefixes(front, space, [item for item, _ in batch])
+            for item, checkpoint in batch:
+                held += encoder.item(item, checkpoint)
+                if len(held) >= CHUNK_BYTES:
+                    yield bytes(held)
+                    held.clear()
+            if monotonic() - told_at >= heartbeat_s:
+                told_at = monotonic()
+                held += encoder.watermark(reading.watermark, reading.watermark.checkpoint)
+            if held:
+                yield bytes(held)
+                held.clear()
+        yield encoder.error(ReadError("stopping", "the front stops"))
+    except ReadError as error:
+        front.metrics.refused(error.code)
+        yield encoder.error(error)
+
+
+async def _learn_prefixes(front: Front, space: RowSpace, items: list[Item]) -> None:
+    """Has `RowSpace.prefixes` know the tables of ``items``."""
+    prefixes: MutableMapping[str, int] = space.prefixes
+    for table in tables_of(items) - prefixes.keys():
+        try:
+            prefixes[table] = (await front.descriptions.get(space, table)).prefix
+        except ReadError:
+            prefixes[table] = 0  # it is gone
+
+
+STREAMING: Final[tuple[Route[StreamParameters, None], ...]] = (
+    Route(
+        method="GET",
+        path="/v1/stream",
+        handler=get_stream,
+        parameters=StreamParameters,
+        answer=StreamEvent,
+        content_types=(NDJSON, SSE),
+        headers={"accept": b"accept", "last_event_id": b"last-event-id"},
+        errors=(
+            *("bad_token", "bad_checkpoint", "unknown_keyspace", "unknown_table", "unknown_column", "no_owner"),
+            *("source_unreachable", "source_failed", "stream_too_old", "checkpoint_lost", "too_many_streams"),
+            "stream_unavailable",
+        ),
+        name="getStream",
+        tag="stream",
+        summary="Follow a keyspace's changes",
+        text="Whole transactions, each shard's in its order, and watermarks between them. One JSON object a line, or "
+        "server-sent events. Every event has a `checkpoint`: send it as `from` to go on after the event. "
+        "An `error` event ends a stream that can't go on.",
+        returns="Events, until the reader leaves.",
+    ),
+)

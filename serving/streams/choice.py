@@ -1,0 +1,65 @@
+"""What a reader wants of a change stream: tables, a range of keys, columns, a predicate. Pure.
+
+What can't be told row by row (a void, a new description, a new epoch, an unreadable message) passes every choice of
+rows: it may concern them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from stream.shards.map import IdRange
+from stream.wire.events import EVERY_TABLE
+from stream.wire.keys import Layout
+
+_image = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """``tables``: ``db.table``; None: all. ``columns``: of the images; None: all.
+
+    ``where``: column → value as text; rows that differ come without image, as ``unmatched``.
+    """
+
+    tables: frozenset[str] | None = None
+    key_range: IdRange | None = None
+    include_rows: bool = False
+    columns: frozenset[str] | None = None
+    where: tuple[tuple[str, str], ...] = ()
+    is_sse: bool = False
+
+    def has_table(self, table: str) -> bool:
+        """Whether what is told of a table, or of `EVERY_TABLE`, concerns the reader."""
+        return self.tables is None or table in self.tables or table == EVERY_TABLE
+
+    def has_key(self, layout: Layout, key: bytes, prefix: int) -> bool:
+        """Whether a row's key is in the range."""
+        return self.key_range is None or layout.keyspace_id(key, prefix) in self.key_range
+
+    def matches(self, image: bytes) -> bool:
+        """Whether an image has what ``where`` demands. A column that it lacks has no value."""
+        if not self.where:
+            return True
+        columns = _image.decode(image)
+        return all(_is_text_of(columns.get(name), text) for name, text in self.where)
+
+    def project(self, image: bytes) -> msgspec.Raw:
+        """The image as the reader wants it: with its columns only."""
+        if self.columns is None:
+            return msgspec.Raw(image)
+        columns: Mapping[str, msgspec.Raw] = _image.decode(image)
+        return msgspec.Raw(
+            msgspec.json.encode({name: value for name, value in columns.items() if name in self.columns})
+        )
+
+
+def _is_text_of(value: msgspec.Raw | None, text: str) -> bool:
+    """Whether a canonical value is what a parameter says: as it is, or as a string's text. NULL is no text."""
+    if value is None:
+        return False
+    raw = bytes(value)
+    return raw in (text.encode(), msgspec.json.encode(text)) and raw != b"null"

@@ -1,0 +1,286 @@
+"""One reader's change stream: from where it begins, over Kafka until it has caught up, and then over the shared ring.
+
+A reader that is too slow for the ring goes back to Kafka, by itself: it slows nobody. Wherever it is, it goes on from
+its own checkpoint, so nothing is lost or told twice in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Final, NamedTuple
+
+from serving.errors import ReadError
+from serving.metrics import FrontMetrics
+from serving.streams.hub import POLL_S, Hub
+from serving.streams.ring import BYTES_MAX, Ring
+from stream.changes.checkpoint import NOWHERE, Checkpoint, CheckpointError, Place
+from stream.changes.following import Follower
+from stream.changes.items import Item, Transaction, Watermark
+from stream.changes.start import Start
+from stream.changes.starting import StreamTooOld, start_after, start_at_checkpoint, start_at_time
+from stream.kafka.connection import KafkaCluster
+from stream.kafka.reader import TopicReadError
+from stream.kafka.topics import check_topics
+from tokens import Vector
+from tokens.errors import FreshetError
+
+STREAMS_MAX: Final = 512
+FOLLOWERS_MAX: Final = 32
+"""Streams that read Kafka for themselves at a time; the others wait for one of them to catch up."""
+THREADS: Final = 8
+BEGIN_TIMEOUT_S: Final = 20.0
+BATCH_ITEMS: Final = 256
+
+
+class FromNow(NamedTuple):
+    """Begin with what is committed from now on."""
+
+
+class FromSecond(NamedTuple):
+    """Begin with the first transaction of a second."""
+
+    second: int
+
+
+class FromVector(NamedTuple):
+    """Begin after the positions of a token."""
+
+    vector: Vector
+
+
+Begin = FromNow | FromSecond | FromVector | Checkpoint
+
+
+class Streams:
+    """All change streams of a front. Belongs to one event loop."""
+
+    def __init__(
+        self,
+        kafka: KafkaCluster,
+        metrics: FrontMetrics,
+        *,
+        streams_max: int = STREAMS_MAX,
+        ring_bytes_max: int = BYTES_MAX,
+    ) -> None:
+        self._kafka = kafka
+        self._metrics = metrics
+        self._streams_max, self._ring_bytes_max = streams_max, ring_bytes_max
+        self._hubs: dict[str, Hub] = {}
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="streams")
+        self._followers = asyncio.Semaphore(FOLLOWERS_MAX)
+        self._open = self._following = 0
+        self.stopping = asyncio.Event()
+        """Set when the front stops: each stream ends."""
+
+    def poll(self, follower: Follower) -> asyncio.Future[list[Item]]:
+        """What a follower has, from a thread."""
+        return asyncio.get_running_loop().run_in_executor(self._threads, follower.poll, POLL_S)
+
+    def hub(self, keyspace: str) -> Hub:
+        """The shared reader of a keyspace, which reads."""
+        hub = self._hubs.get(keyspace)
+        if hub is None:
+            hub = self._hubs[keyspace] = Hub(self._kafka, keyspace, asyncio.get_running_loop(), self._ring_bytes_max)
+        hub.start()
+        return hub
+
+    async def begin(self, keyspace: str, begin: Begin) -> Reading:
+        """A stream that has begun. Close it. Raises `ReadError`."""
+        if self._open >= self._streams_max:
+            raise ReadError("too_many_streams", f"{self._open} streams are open already")
+        self.count(opened=1)
+        reading = Reading(self, keyspace)
+        try:
+            await reading.begin(begin)
+        except BaseException:
+            await reading.close()
+            raise
+        return reading
+
+    def count(self, opened: int = 0, following: int = 0) -> None:
+        """Counts streams that begin or end, and those that read Kafka for themselves."""
+        self._open += opened
+        self._following += following
+        self._metrics.streams.labels("own").set(self._following)
+        self._metrics.streams.labels("shared").set(self._open - self._following)
+
+    async def take_follower(self, keyspace: str, start: Callable[[], Start] | Start) -> Follower:
+        """Kafka's own reader for one stream, if one is free. Give it back. Raises `ReadError`."""
+        try:
+            async with asyncio.timeout(BEGIN_TIMEOUT_S):
+                await self._followers.acquire()
+        except TimeoutError:
+            raise ReadError("too_many_streams", f"{FOLLOWERS_MAX} streams are catching up already") from None
+        self.count(following=1)
+
+        def open_follower() -> Follower:
+            topic = check_topics(self._kafka, keyspace)
+            return Follower(self._kafka, topic, start if isinstance(start, Start) else start())
+
+        opening = asyncio.get_running_loop().run_in_executor(self._threads, open_follower)
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            opening.add_done_callback(_close_unwanted)  # the reader has left meanwhile
+            self._release()
+            raise
+        except FreshetError as error:
+            self._release()
+            raise read_error(error) from error
+
+    async def give_back(self, follower: Follower) -> None:
+        """Closes a reader that nobody polls."""
+        self._release()
+        await asyncio.shield(asyncio.to_thread(follower.close))
+
+    def _release(self) -> None:
+        self._followers.release()
+        self.count(following=-1)
+
+    def start_of(self, keyspace: str, begin: FromSecond | FromVector | Checkpoint) -> Start:
+        """Where to read from. Blocks. Raises `StreamTooOld`, `CheckpointError`, Kafka's errors."""
+        topic = check_topics(self._kafka, keyspace)
+        if isinstance(begin, FromSecond):
+            return start_at_time(self._kafka, keyspace, topic, begin.second)
+        if isinstance(begin, FromVector):
+            return start_after(self._kafka, keyspace, topic, begin.vector)
+        return start_at_checkpoint(self._kafka, keyspace, topic, begin)
+
+    async def close(self) -> None:
+        """Ends all streams and readers."""
+        self.stopping.set()
+        hubs, self._hubs = list(self._hubs.values()), {}
+        await asyncio.gather(*(asyncio.to_thread(hub.stop) for hub in hubs))
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+class Reading:
+    """One stream. Iterate `batches`; then, or before, `close` it."""
+
+    def __init__(self, streams: Streams, keyspace: str) -> None:
+        self._streams, self._keyspace = streams, keyspace
+        self._hub = streams.hub(keyspace)
+        self._hub.readers += 1
+        self._is_closed = False
+        self._follower: Follower | None = None
+        self._polling: asyncio.Future[list[Item]] | None = None
+        self._ring: Ring | None = None
+        self._number = 0
+        self._places: dict[str, Place] = {}
+        """What it has told, or passed over, of each shard."""
+        self.watermark: Watermark
+        """The last one, with a checkpoint after all that was told. Set once the stream has begun."""
+
+    async def begin(self, begin: Begin) -> None:
+        """Finds the beginning. Raises `ReadError`."""
+        if isinstance(begin, FromNow):
+            await self._begin_now()
+            return
+        streams, keyspace, wanted = self._streams, self._keyspace, begin
+        self._follower = await streams.take_follower(keyspace, lambda: streams.start_of(keyspace, wanted))
+        self.watermark, self._places = Watermark({}, self._follower.checkpoint), self._follower.places
+
+    async def _begin_now(self) -> None:
+        """At the ring's end. It lies before whatever is committed after this."""
+        deadline = asyncio.get_running_loop().time() + BEGIN_TIMEOUT_S
+        while (ring := self._hub.ring) is None:
+            moved = self._hub.moved
+            self._hub.start()
+            if (left := deadline - asyncio.get_running_loop().time()) <= 0:
+                failure = self._hub.failure
+                raise ReadError("stream_unavailable", str(failure) if failure else "Kafka does not answer in time")
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(left, 1)):
+                    await moved.wait()
+        self._number, self.watermark = ring.end()
+        self._ring, self._places = ring, dict(self.watermark.checkpoint.places)
+
+    async def batches(self, wait_s: float) -> AsyncIterator[list[tuple[Item, Checkpoint]]]:
+        """What follows, each item with the checkpoint after it; an empty batch now and then, after up to ``wait_s``.
+
+        Watermarks are not among the items. Raises `ReadError` if the stream can't go on.
+        """
+        while not self._streams.stopping.is_set():
+            items = await (self._from_kafka() if self._follower is not None else self._from_ring(wait_s))
+            yield [(item, self._pass(item)) for item in items if self._is_new(item)]
+
+    def _is_new(self, item: Item) -> bool:
+        if isinstance(item, Watermark):
+            checkpoint = item.checkpoint.at_or_past(self._places)
+            self._places |= checkpoint.places
+            self.watermark = item if checkpoint is item.checkpoint else Watermark(item.marks, checkpoint)
+            return False
+        return not isinstance(item, Transaction) or item.place > self._places.get(item.shard, NOWHERE)
+
+    def _pass(self, item: Item) -> Checkpoint:
+        if isinstance(item, Transaction):
+            self._places[item.shard] = item.place
+        checkpoint = item.checkpoint.at_or_past(self._places)
+        self.watermark = Watermark(self.watermark.marks, checkpoint)
+        return checkpoint
+
+    async def _from_kafka(self) -> list[Item]:
+        follower = self._follower
+        assert follower is not None
+        self._polling = self._streams.poll(follower)
+        try:
+            items = await asyncio.shield(self._polling)
+        except FreshetError as error:
+            raise read_error(error) from error
+        if follower.is_waiting:
+            return items
+        ring = self._hub.ring
+        if ring is None:
+            self._hub.start()
+        elif (number := ring.join(follower.places)) is not None:
+            self._ring, self._number, self._follower = ring, number, None
+            await self._streams.give_back(follower)
+        return items
+
+    async def _from_ring(self, wait_s: float) -> list[Item]:
+        moved, ring = self._hub.moved, self._ring
+        found = ring.read(self._number, BATCH_ITEMS) if ring is not None and ring is self._hub.ring else None
+        if found is None:
+            checkpoint, streams, keyspace = self.watermark.checkpoint, self._streams, self._keyspace
+            self._ring = None
+            self._follower = await streams.take_follower(keyspace, lambda: streams.start_of(keyspace, checkpoint))
+            return []
+        self._number = found.number
+        if not found.items:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    await moved.wait()
+        return found.items
+
+    async def close(self) -> None:
+        """Gives back what it has. It may be called again."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._hub.readers -= 1
+        self._streams.count(opened=-1)
+        follower, self._follower = self._follower, None
+        if follower is not None:
+            if self._polling is not None:
+                await asyncio.wait([self._polling])  # one thread at a time may use it
+            await self._streams.give_back(follower)
+
+
+def _close_unwanted(opening: asyncio.Future[Follower]) -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().close()
+
+
+def read_error(error: FreshetError) -> ReadError:
+    """An error of the stream as its reader gets it."""
+    if isinstance(error, StreamTooOld | CheckpointError):
+        return ReadError(error.code, str(error), hint=error.hint)
+    if isinstance(error, TopicReadError) and error.code == "offset_out_of_range":
+        hint = "retention has passed this reader: read anew, and start from a second or from now"
+        return ReadError("stream_too_old", str(error), hint=hint)
+    if error.code == "checkpoint_lost":
+        return ReadError("checkpoint_lost", str(error), hint=error.hint)
+    return ReadError("stream_unavailable", str(error), hint=error.hint)

@@ -1,0 +1,83 @@
+"""The last items of a keyspace's change stream, for all readers that have caught up. Thread-safe."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from threading import Lock
+from typing import Final, NamedTuple
+
+from stream.changes.checkpoint import NOWHERE, Checkpoint, Place
+from stream.changes.items import Item, Transaction, Watermark
+
+BYTES_MAX: Final = 64 * 1024 * 1024
+ITEMS_MAX: Final = 50_000
+_ITEM_BYTES: Final = 500
+
+
+class Read(NamedTuple):
+    """What a reader finds. ``number``: of the item that it reads next. None instead of this: it was too slow."""
+
+    items: list[Item]
+    number: int
+
+
+class Ring:
+    """Items by number, counted up. The oldest are dropped when they take too much; nobody waits for anybody."""
+
+    def __init__(self, checkpoint: Checkpoint, bytes_max: int = BYTES_MAX) -> None:
+        """``checkpoint``: where the first item follows."""
+        self._lock = Lock()
+        self._items: deque[Item] = deque()
+        self._first = 0
+        self._bytes = 0
+        self._bytes_max = bytes_max
+        self._floor: dict[str, Place] = dict(checkpoint.places)
+        """Shard → what lies before the first item."""
+        self._watermark = Watermark({}, checkpoint)
+
+    def append(self, items: Sequence[Item]) -> None:
+        """Adds what follows. Of watermarks that nothing is between, the last one is enough."""
+        with self._lock:
+            for item in items:
+                if isinstance(item, Watermark):
+                    self._watermark = item
+                    if self._items and isinstance(self._items[-1], Watermark):
+                        self._items[-1] = item
+                        continue
+                self._items.append(item)
+                self._bytes += _size_of(item)
+            while self._items and (self._bytes > self._bytes_max or len(self._items) > ITEMS_MAX):
+                self._drop()
+
+    def _drop(self) -> None:
+        item = self._items.popleft()
+        self._first += 1
+        self._bytes -= _size_of(item)
+        places = {item.shard: item.place} if isinstance(item, Transaction) else item.checkpoint.places
+        for shard, place in places.items():
+            self._floor[shard] = max(place, self._floor.get(shard, NOWHERE))
+
+    def join(self, places: Mapping[str, Place]) -> int | None:
+        """The number from which a reader that has come to ``places`` can go on; None if it lacks what was dropped."""
+        with self._lock:
+            behind = any(places.get(shard, NOWHERE) < place for shard, place in self._floor.items())
+            return None if behind else self._first
+
+    def end(self) -> tuple[int, Watermark]:
+        """The number after the last item, and how far everything is."""
+        with self._lock:
+            return self._first + len(self._items), self._watermark
+
+    def read(self, number: int, count_max: int) -> Read | None:
+        """Up to ``count_max`` items from ``number`` on. None if that one was dropped."""
+        with self._lock:
+            if number < self._first:
+                return None
+            start = number - self._first
+            found = [self._items[at] for at in range(start, min(start + count_max, len(self._items)))]
+            return Read(found, number + len(found))
+
+
+def _size_of(item: Item) -> int:
+    return _ITEM_BYTES + (2 * item.size if isinstance(item, Transaction) else 0)  # once more for its encoding

@@ -1,0 +1,105 @@
+"""Whether the executors can run the tasks: they need Freshet itself, and packages with native parts.
+
+They are asked by a small Spark job before anything is read. The question is a local function, so PySpark sends its
+code and not its name; it needs the standard library alone. So an executor that lacks everything can answer it.
+Executors that join later are not asked; what they lack shows in their tasks (`unfit`). ``make environment`` makes what
+they need (docs/operating/rebuild.md).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from consumers.fold.state import FOLD_VERSION
+from tokens.errors import FreshetError
+
+PACKAGES: Final = {
+    "confluent_kafka": "confluent-kafka",
+    "fastavro": "fastavro",
+    "msgspec": "msgspec",
+    "numpy": "numpy",
+    "pandas": "pandas",
+    "pyarrow": "pyarrow",
+    "rocksdict": "rocksdict",
+    "structlog": "structlog",
+    "xxhash": "xxhash",
+}
+"""What a task imports beside Freshet and PySpark: module → distribution."""
+HINT: Final = (
+    "send the archive of `make environment`: --archives dist/environment.tar.gz#environment, "
+    "with PYSPARK_PYTHON=./environment/bin/python"
+)
+_SIGNS: Final = (
+    r"\[PYTHON_VERSION_MISMATCH\][^\n]*",
+    r"ModuleNotFoundError: [^\n]*",
+    r"ImportError: [^\n]*",
+    r'Cannot run program "[^\n]*?": [^\n,]*',
+)
+"""How Spark says that a worker has another Python, lacks a module or has no Python at all."""
+
+_fit: set[str] = set()
+"""The Spark applications whose executors were asked."""
+
+
+class ExecutorError(FreshetError):
+    """An executor can't run the tasks; code ``executor_unfit``."""
+
+    code = "executor_unfit"
+
+
+def check_executors(session: Any) -> None:
+    """Asks the executors of a Spark session, once. Raises `ExecutorError`; it names the executor and what it lacks."""
+    context = session.sparkContext
+    if context.applicationId in _fit:
+        return
+    places = context.defaultParallelism
+    try:
+        found = context.parallelize(range(places), places).mapPartitions(question(tuple(PACKAGES), FOLD_VERSION))
+        answers = sorted({answer for answer in found.collect() if answer})
+    except Exception as error:
+        raise unfit(error) or error from error
+    if answers:
+        raise ExecutorError(answers[0], hint=HINT)
+    _fit.add(context.applicationId)
+
+
+def unfit(error: Exception) -> ExecutorError | None:
+    """The `ExecutorError` for an exception of Spark, if it comes from a worker that can't run a task."""
+    for sign in _SIGNS:
+        said = re.search(sign, str(error))
+        if said is not None:
+            return ExecutorError(f"a worker of Spark can't run the tasks: {said[0][:300]}", hint=HINT)
+    return None
+
+
+def question(modules: tuple[str, ...], fold_version: int) -> Callable[[Iterator[int]], Iterator[str]]:
+    """A task that answers what its executor lacks; "" for nothing. Runs where this module is not installed."""
+
+    def answer(_: Iterator[int]) -> Iterator[str]:
+        import importlib
+        import platform
+
+        lacks = []
+        for module in modules:
+            try:
+                importlib.import_module(module)
+            except Exception as error:  # noqa: BLE001 - a package of another platform may fail in any way
+                lacks.append(f"{module} ({error})")
+        found = None
+        if not lacks:
+            try:
+                found = importlib.import_module("consumers.fold.state").FOLD_VERSION
+            except ImportError as error:
+                lacks.append(f"Freshet ({error})")
+        if found not in (None, fold_version):
+            lacks.append(f"this Freshet: it folds by version {found}, the driver by {fold_version}")
+        where = f"the executor on {platform.node()} (Python {platform.python_version()})"
+        yield f"{where} lacks {', '.join(lacks)}" if lacks else ""
+
+    return answer
+
+
+if __name__ == "__main__":
+    print(*PACKAGES.values())

@@ -1,0 +1,232 @@
+"""Where each shard's history is cut for a table as of a token or a time. Pure.
+
+A shard's history has one order, its ordinals, and its transactions lie in several partitions. The cut of a shard is the
+first place, in any partition, of a transaction that the token does not have, or whose time is after the given one. What
+lies before it is a prefix of the history, the same in each partition. Times may run backwards: what follows the first
+later transaction, or a marker by which the source's clock was later, is left out too. So what is read as of a time does
+not change when a transaction with an old time arrives late (docs/concepts/order.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from stream.wire.codec import HEADER_SIZE, CodecError, NewerWireError, decode, encode, headers
+from tokens.errors import FreshetError, TokenError
+from tokens.position import Position
+from tokens.vector import Vector
+
+Place = tuple[int, int]
+"""Epoch and ordinal."""
+Cut = dict[str, Place]
+"""Shard → the first place that is left out. A shard that is not in it has no cut."""
+_MARKERS: Final = headers("Marker")
+_DESCRIPTIONS: Final = headers("TableSchema")
+
+
+class AsOfError(FreshetError):
+    """A table can't be read as of a token or time. Codes: ``bad_as_of``, ``as_of_ahead``, ``table_unknown``."""
+
+    code = "bad_as_of"
+
+
+@dataclass(frozen=True, slots=True)
+class AsOf:
+    """The moment that is asked for: of a token its ``vector``, or a time in ``seconds``; neither: all that is there."""
+
+    vector: Vector | None = None
+    seconds: int | None = None
+
+    @property
+    def is_now(self) -> bool:
+        """Whether nothing is cut."""
+        return self.vector is None and self.seconds is None
+
+    def has(self, shard: str, epoch: int, gtid: str, timestamp: int) -> bool:
+        """Whether a transaction belongs to it."""
+        if self.vector is not None:
+            known = self.vector.get(shard)
+            if known is None or epoch != known.epoch:
+                return known is None or epoch < known.epoch
+            return not gtid or known.position.contains(Position.parse(gtid))
+        return self.seconds is None or timestamp <= self.seconds
+
+    def has_all(self, shard: str, epoch: int, position: str, as_of_ms: int) -> bool:
+        """Whether all up to a position, at which the source's clock was ``as_of_ms``, is known to belong to it."""
+        if self.seconds is not None:
+            return 0 < as_of_ms // 1000 <= self.seconds
+        return bool(position) and self.has(shard, epoch, position, 0)
+
+    def is_past(self, marker: dict[str, Any]) -> bool:
+        """Whether all that belongs to it of the marker's shard lies before the marker."""
+        if self.vector is not None:
+            known = self.vector.get(marker["shard"])
+            if known is None or marker["epoch"] != known.epoch:
+                return known is None or marker["epoch"] > known.epoch
+            return Position.parse(marker["position"]).contains(known.position)
+        return self.seconds is None or max(marker["timestamp"], marker["as_of_ms"] // 1000) > self.seconds
+
+
+def parse_as_of(text: str) -> AsOf:
+    """A token, or a time: seconds since 1970, or ISO 8601, in UTC if it names no zone. Raises `AsOfError`."""
+    if not text:
+        return AsOf()
+    if text.isdigit():
+        return AsOf(seconds=int(text))
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        try:
+            return AsOf(Vector.parse_all(text))
+        except TokenError as error:
+            raise AsOfError(
+                f"{text[:80]!r} is neither a token nor a time: {error}",
+                hint="give a session's token, seconds since 1970, or a time like 2026-03-01T12:00:00Z",
+            ) from error
+    return AsOf(seconds=int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()))
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """What a shard said last of the table: column → kind, and the columns of its key."""
+
+    columns: dict[str, str]
+    primary_key: tuple[str, ...]
+    prefix: int
+
+
+@dataclass(slots=True)
+class Survey:
+    """Finds the cut, the table's description before it, and the topic's layout, from the partitions' messages."""
+
+    table: str
+    as_of: AsOf
+    cut: Cut = field(default_factory=dict)
+    layout: str = ""
+    described: dict[tuple[str, Place], Description] = field(default_factory=dict)
+
+    def read(self, partition: int, values: Iterable[bytes | None], reached: Iterable[dict[str, Any]] = ()) -> None:
+        """Takes all messages of a partition; ``reached``: what a base says of those before them, as markers.
+
+        Raises `AsOfError` ``as_of_ahead`` if they end too early.
+        """
+        seen = {marker["shard"]: self.as_of.is_past(marker) for marker in reached}
+        for value in values:
+            header = (value or b"")[:HEADER_SIZE]
+            if value is None or not (self._needs_frames() or header in _MARKERS or header in _DESCRIPTIONS):
+                continue
+            try:
+                name, event = decode(value)
+            except NewerWireError:
+                raise
+            except CodecError:
+                continue  # the fold rejects it
+            if name == "Marker":
+                self.layout = event["layout"]
+                seen[event["shard"]] = seen.get(event["shard"], False) or self.as_of.is_past(event)
+                if self.as_of.seconds is not None and event["as_of_ms"] // 1000 > self.as_of.seconds:
+                    self._cut_before(event["shard"], (event["epoch"], event["ordinal"] + 1))
+            elif name == "RowFrame":
+                self._cut_frame(event)
+            elif "gtid" in event:
+                self._cut_at(event["shard"], (event["epoch"], event["ordinal"]), event["gtid"], event["timestamp"])
+                if name == "TableSchema" and event["table"] == self.table:
+                    self.describe(event)
+        self._check(partition, seen)
+
+    def describe(self, event: dict[str, Any]) -> None:
+        """Takes a description of the table."""
+        kinds = {each["name"]: each["kind"] for each in event["columns"]}
+        place = event["epoch"], event["ordinal"]
+        self.described[event["shard"], place] = Description(kinds, tuple(event["primary_key"]), event["prefix"])
+
+    def description(self) -> Description:
+        """The last description before the cut. Raises `AsOfError` ``table_unknown``."""
+        known = [(place, shard) for shard, place in self.described if shard not in self.cut or place < self.cut[shard]]
+        if not known:
+            raise AsOfError(
+                f"nothing in the topic describes {self.table} at that moment",
+                hint="give the name as database.table; a table is described when its source begins with it",
+                code="table_unknown",
+            )
+        place, shard = max(known)
+        return self.described[shard, place]
+
+    def _needs_frames(self) -> bool:
+        return not self.as_of.is_now
+
+    def _cut_frame(self, frame: dict[str, Any]) -> None:
+        shard, epoch, first = frame["shard"], frame["epoch"], 0
+        for size, gtid, timestamp in zip(frame["transactions"], frame["gtids"], frame["timestamps"], strict=True):
+            if self._cut_at(shard, (epoch, frame["ordinal"] + frame["ordinals"][first]), gtid, timestamp):
+                return
+            first += size
+
+    def _cut_at(self, shard: str, place: Place, gtid: str, timestamp: int) -> bool:
+        if self.as_of.has(shard, place[0], gtid, timestamp):
+            return False
+        self._cut_before(shard, place)
+        return True
+
+    def _cut_before(self, shard: str, place: Place) -> None:
+        self.cut[shard] = min(place, self.cut.get(shard, place))
+
+    def _check(self, partition: int, seen: dict[str, bool]) -> None:
+        vector = self.as_of.vector
+        unknown = sorted(shard for shard in seen if vector is not None and vector.get(shard) is None)
+        if unknown:
+            raise AsOfError(
+                f"the token does not name the shard {unknown[0]}", hint="give a token that names all of the keyspace"
+            )
+        if not self.as_of.is_now and not (seen and all(seen.values())):
+            short = sorted(shard for shard, past in seen.items() if not past)
+            raise AsOfError(
+                f"partition {partition} does not reach that moment yet" + (f", of shard {short[0]}" if short else ""),
+                hint="read it later, or give an earlier token or time",
+                code="as_of_ahead",
+            )
+
+
+def cutter(cut: Cut) -> Callable[[bytes | None], bytes | None]:
+    """A function that cuts the messages of one partition, given in order; ``b""`` stands for nothing that is left.
+
+    A message that can't be read says no place. It is kept until something was left out.
+    """
+    is_over = False
+
+    def before(value: bytes | None) -> bytes | None:
+        nonlocal is_over
+        try:
+            name, event = decode(value or b"")
+        except CodecError:
+            return b"" if is_over else value
+        first = cut.get(event.get("shard", ""))
+        if first is None or "ordinal" not in event:
+            return value
+        if name != "RowFrame":
+            kept = (event["epoch"], event["ordinal"]) < first
+            is_over = is_over or not kept
+            return value if kept else b""
+        count = sum((event["epoch"], event["ordinal"] + each) < first for each in event["ordinals"])
+        if count == len(event["ordinals"]):
+            return value
+        is_over = True
+        return encode("RowFrame", _shortened(event, count)) if count else b""
+
+    return before
+
+
+def _shortened(frame: dict[str, Any], rows: int) -> dict[str, Any]:
+    """The first ``rows`` rows of a frame; they end where a transaction does."""
+    transactions, left = 0, rows
+    while left > 0:
+        left -= frame["transactions"][transactions]
+        transactions += 1
+    by_row, by_transaction = ("keys", "images", "operations", "ordinals"), ("transactions", "gtids", "timestamps")
+    short = {name: frame[name][:rows] for name in by_row} | {
+        name: frame[name][:transactions] for name in by_transaction
+    }
+    return frame | short | {name: frame[name][:transactions] for name in ("positions", "origins")}

@@ -1,0 +1,180 @@
+"""What one partition of the topic gives of a table, as Arrow batches: its rows at a moment, or its changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+
+from spark_jobs.exporting.changes import Changes, Exported
+from spark_jobs.exporting.columns import table_of
+from spark_jobs.offsets import choose_range, topic_bounds
+from spark_jobs.output import find_stores
+from spark_jobs.source.cut import AsOf, AsOfError, Cut, Survey, cutter
+from spark_jobs.source.filters import Used, keeps, only_partition
+from spark_jobs.source.table import Base, TablePartition
+from stream.kafka.connection import KafkaCluster
+from stream.kafka.reader import read_range
+from stream.kafka.topics import events_topic
+from stream.wire.codec import HEADER_SIZE, CodecError, decode, headers
+from stream.wire.events import EVERY_TABLE
+from stream.wire.keys import Layout
+
+ROWS_PER_BATCH: Final = 10_000
+LOOK_BACK: Final = 1_000
+"""Offsets before a micro-batch in which the last places of its shards are looked for, first; then ten times as many."""
+_MARKERS: Final = headers("Marker")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is read: a keyspace's table, and for each partition the offsets; with the table's description at the cut.
+
+    ``base``: partition → store directory that a state begins with.
+    """
+
+    kafka: KafkaCluster
+    keyspace: str
+    table: str
+    topic_id: str
+    start: dict[int, int]
+    end: dict[int, int]
+    columns: dict[str, str]
+    primary_key: tuple[str, ...]
+    prefix: int = 0
+    layout: str = ""
+    cut: Cut = field(default_factory=dict)
+    base: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def topic(self) -> str:
+        """The topic that is read."""
+        return events_topic(self.kafka, self.keyspace)
+
+    def schema(self) -> pa.Schema:
+        """The columns of what is read: those that say what a row is, and the table's own."""
+        return table_of([], self.columns).schema
+
+    def partitions(self, filters: list[Used]) -> list[int]:
+        """The partitions that may have rows for the filters."""
+        only = None
+        if self.layout:
+            layout = Layout.parse(self.layout)
+            only = only_partition(layout, self.table, self.primary_key, self.columns, self.prefix, filters)
+        return sorted(self.end) if only is None else [only]
+
+    def messages(self, partition: int, start: int, end: int) -> Iterator[tuple[int, bytes | None]]:
+        """(offset, message) of a partition. Raises `stream.kafka.reader.TopicReadError`."""
+        for message in read_range(self.kafka, self.topic, partition, start, end):
+            yield message.offset(), message.value()
+
+
+def plan(kafka: KafkaCluster, keyspace: str, table: str, as_of: AsOf, base: str = "") -> Plan:
+    """Reads what the topic says of the table and, if a moment is given, where it lies: the topic once, in this process.
+
+    Raises `AsOfError`, `OffsetsError` (``offsets_expired``: what is needed is no longer retained), `RebuildError`.
+    """
+    bounds = topic_bounds(kafka, events_topic(kafka, keyspace))
+    stores = find_stores(Path(base), keyspace) if base else {}
+    bases = {partition: Base.read(directory, table) for partition, directory in stores.items()}
+    starts = {partition: bases[partition].head.offset if partition in bases else 0 for partition in bounds.low}
+    chosen = choose_range(bounds, None, starts)
+    survey = Survey(table, as_of)
+    for each in bases.values():
+        each.check(as_of)
+        for event in each.descriptions(table):
+            survey.describe(event)
+    draft = Plan(kafka, keyspace, table, bounds.topic_id, chosen.start, chosen.end, {}, ())
+    for partition in sorted(chosen.end):
+        messages = draft.messages(partition, chosen.start[partition], chosen.end[partition])
+        reached = bases[partition].reached() if partition in bases else ()
+        survey.read(partition, (value for _, value in messages), reached)
+    known = survey.description()
+    return Plan(
+        kafka,
+        keyspace,
+        table,
+        bounds.topic_id,
+        chosen.start,
+        chosen.end,
+        known.columns,
+        known.primary_key,
+        known.prefix,
+        survey.layout,
+        survey.cut,
+        {partition: str(directory) for partition, directory in stores.items()},
+    )
+
+
+def table_batches(planned: Plan, partition: int, filters: list[Used]) -> Iterator[pa.Table]:
+    """The table's rows in a partition at the plan's moment, which pass the filters."""
+    base = Base.read(Path(planned.base[partition]), planned.table) if partition in planned.base else None
+    state = TablePartition(planned.table, partition, planned.cut, base)
+    state.fold(planned.messages(partition, planned.start[partition], planned.end[partition]))
+    yield from _batches(state.rows(), planned, filters)
+
+
+def change_batches(
+    planned: Plan, partition: int, start: int, end: int, filters: list[Used], *, continued: bool = False
+) -> Iterator[pa.Table]:
+    """The table's changes in a range of a partition, each once, typed by the plan's columns.
+
+    ``continued``: the range follows others; where its shards were is looked for before it.
+    """
+    places = _places_before(planned, partition, start) if continued else {}
+    changes = Changes(partition, Exported(start, places=places))
+    before = cutter(planned.cut)
+
+    def rows() -> Iterator[dict[str, Any]]:
+        for offset, value in planned.messages(partition, start, end):
+            kept = before(value)
+            if kept != b"" or value == b"":
+                changes.add([offset], [kept])
+                for table, _, _, group in changes.take():
+                    if table in (planned.table, EVERY_TABLE):
+                        yield from group
+
+    yield from _batches(rows(), planned, filters)
+
+
+def _batches(rows: Iterator[dict[str, Any]], planned: Plan, filters: list[Used]) -> Iterator[pa.Table]:
+    waiting: list[dict[str, Any]] = []
+    for row in rows:
+        waiting.append(row)
+        if len(waiting) == ROWS_PER_BATCH:
+            yield keeps(table_of(waiting, planned.columns), filters)
+            waiting = []
+    yield keeps(table_of(waiting, planned.columns), filters)
+
+
+def _places_before(planned: Plan, partition: int, start: int) -> dict[str, tuple[int, int]]:
+    """Shard → its last place before an offset. Each batch ends with a marker, which says it for its shard."""
+    low, back = planned.start[partition], LOOK_BACK
+    while True:
+        first = max(low, start - back)
+        places: dict[str, tuple[int, int]] = {}
+        told: set[str] = set()
+        for _, value in planned.messages(partition, first, start):
+            try:
+                _, event = decode(value or b"")
+            except CodecError:
+                continue
+            if "ordinal" in event and "shard" in event:
+                last = max([event["ordinal"], *(event["ordinal"] + each for each in event.get("ordinals", ()))])
+                places[event["shard"]] = max(places.get(event["shard"], (0, 0)), (event["epoch"], last))
+                told |= {event["shard"]} if (value or b"")[:HEADER_SIZE] in _MARKERS else set()
+        if first == low or (told and told == places.keys()):
+            return places
+        back *= 10
+
+
+def check_topic(planned: Plan, topic_id: str) -> None:
+    """Raises `AsOfError` if the topic was deleted and made again."""
+    if planned.topic_id != topic_id:
+        raise AsOfError(
+            f"the topic is another one: its id was {topic_id}, now it is {planned.topic_id}",
+            hint="begin a new query, with a new checkpoint",
+        )

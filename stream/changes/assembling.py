@@ -1,0 +1,329 @@
+"""Puts the messages of all partitions together into whole transactions, in the order of each shard. Pure.
+
+A marker says: every event of this shard up to ordinal N is before me in this partition. So once each partition has
+shown a marker of N or later, all events up to N are here. They are given out in the order of their ordinals. A marker
+never names an ordinal in the middle of a transaction, so transactions are whole. Shards are not ordered among each
+other.
+
+What waits for markers is held in memory, up to ``held_bytes_max``. Beyond it images are let go: their rows become
+VOID (changed, image unknown), as rows above the wire's limit are. Beyond twice of it, keys go too, and their tables
+become void. So a transaction of any size takes bounded memory, and nothing is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from operator import attrgetter
+from typing import Any, Final
+
+from stream.changes.checkpoint import NOWHERE, Checkpoint, Place
+from stream.changes.items import Event, Item, Mark, RecordEvent, RowEvent, Transaction, Unreadable, Watermark
+from stream.changes.start import LeavesOut, Start
+from stream.wire.announced import Announced
+from stream.wire.checks import check
+from stream.wire.codec import HEADER_SIZE, SKIPPED, CodecError, Record, decode, headers
+from stream.wire.events import VALUE, VOID
+from stream.wire.keys import SEPARATOR
+
+HELD_BYTES_MAX: Final = 64 * 1024 * 1024
+ROW_OVERHEAD: Final = 200
+"""What a row takes in memory beside its key and image, in bytes, about."""
+_RECORD_BYTES: Final = 1_000
+_MARK_BYTES: Final = 400
+_STATES: Final = headers("SourceState")
+_UNNUMBERED: Final = frozenset({"SourceState", "Topology", SKIPPED})
+TOO_LARGE: Final = "the transaction is too large to be held: its rows of this table are not told one by one"
+
+
+@dataclass(slots=True)
+class _Piece:
+    """The part of a transaction that one message has, or one transaction of a frame. Ordinals rise."""
+
+    first: Place
+    last: Place
+    offset: int
+    gtid: str
+    position: str
+    """The set after the transaction; "" if the message does not say it."""
+    timestamp: int
+    origin: str
+    events: list[Event]
+    size: int
+
+
+@dataclass(slots=True)
+class _Shard:
+    """What is known of a shard. Lists have an element for each partition."""
+
+    done: Place
+    """Everything up to here has been given out or left out."""
+    frontier: list[Place]
+    seen: list[Place]
+    pieces: list[list[_Piece]]
+    skip: LeavesOut | None
+    marks: dict[Place, Mark] = field(default_factory=dict)
+    """Those that some partition has not reached yet, and the last one that all have."""
+
+
+class Assembler:
+    """Feed it messages, in the order of each partition; take what is complete."""
+
+    def __init__(self, start: Start, held_bytes_max: int = HELD_BYTES_MAX) -> None:
+        self._start = start
+        self._from = start.checkpoint
+        self._next = list(start.checkpoint.offsets)
+        """Partition → the offset after the last message."""
+        self._safe = start.checkpoint.offsets
+        self._limit = held_bytes_max
+        self._texts: list[dict[bytes, Announced]] = [{} for _ in self._next]
+        self._unreadable: list[tuple[int, int, str, str]] = []
+        self._shards: dict[str, _Shard] = {}
+        self._marks: dict[str, Mark] = {}
+        self._moved: set[str] = set()
+        self._lets_go: Callable[[_Piece], None] | None = None
+        """What is taken out of pieces, since more is held than may be."""
+        self.held_bytes = 0
+        for shard, place in start.checkpoint.places.items():
+            self._shards[shard] = self._new_shard(shard, place)
+
+    def _new_shard(self, name: str, done: Place) -> _Shard:
+        count = len(self._next)
+        skip = self._start.skips.get(name) or self._start.skip_others
+        return _Shard(done, [done] * count, [done] * count, [[] for _ in range(count)], skip)
+
+    @property
+    def held(self) -> int:
+        """Bytes that wait for markers, about."""
+        return self.held_bytes + _MARK_BYTES * sum(len(shard.marks) for shard in self._shards.values())
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether transactions of some shard are still left out."""
+        return any(shard.skip is not None for shard in self._shards.values())
+
+    @property
+    def places(self) -> dict[str, Place]:
+        """Shard → what has been given out, or left out, up to here."""
+        return {name: shard.done for name, shard in self._shards.items()}
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        """Goes on after all that has been taken."""
+        return Checkpoint(self._from.keyspace, self._from.topic_id, self._safe, self.places)
+
+    def behind(self) -> set[int]:
+        """The partitions that hold back what is held: they are before the furthest one."""
+        found: set[int] = set()
+        for shard in self._shards.values():
+            if shard.marks or any(shard.pieces):
+                furthest = max(shard.frontier)
+                found |= {partition for partition, place in enumerate(shard.frontier) if place < furthest}
+        return found
+
+    # --- in ---
+
+    def feed(self, partition: int, offset: int, value: bytes | None) -> None:
+        """Takes one message; passes over one that it had. Raises `stream.wire.codec.NewerWireError`."""
+        if offset < self._next[partition]:
+            return
+        self._next[partition] = offset + 1
+        if value is None or value[:HEADER_SIZE] in _STATES:
+            if value is None:
+                self._unreadable.append((partition, offset, "not_freshet", "the message has no value"))
+            return
+        try:
+            name, record = decode(value, self._texts[partition])
+            if name not in _UNNUMBERED:
+                check(name, record)
+        except CodecError as error:
+            self._unreadable.append((partition, offset, error.code, str(error)))
+            return
+        if name == "SchemaText":
+            told = Announced(record["name"], record["text"], record["skippable"])
+            self._texts[partition][bytes(record["fingerprint"])] = told
+        elif name not in _UNNUMBERED:
+            self._add(partition, offset, name, record)
+
+    def _add(self, partition: int, offset: int, name: str, record: Record) -> None:
+        shard = self._shards.get(record["shard"])
+        if shard is None:
+            shard = self._shards[record["shard"]] = self._new_shard(record["shard"], NOWHERE)
+        if name == "Marker":
+            self._mark(partition, shard, record)
+            return
+        pieces = self._frame(offset, record) if name == "RowFrame" else [_piece_of(offset, name, record)]
+        for piece in pieces:
+            if piece.last <= shard.seen[partition]:
+                continue  # said again
+            shard.seen[partition] = piece.last
+            if self._lets_go is not None:
+                self._lets_go(piece)
+            shard.pieces[partition].append(piece)
+            self.held_bytes += piece.size
+        self._let_go()
+
+    def _mark(self, partition: int, shard: _Shard, record: Record) -> None:
+        place = Place(record["epoch"], record["ordinal"])
+        if place < shard.frontier[partition]:
+            return
+        shard.frontier[partition] = place
+        shard.marks[place] = Mark(place, record["position"], record["timestamp"], record["as_of_ms"])
+        self._moved.add(record["shard"])
+
+    def _frame(self, offset: int, frame: Record) -> Iterator[_Piece]:
+        epoch, base, at = frame["epoch"], frame["ordinal"], 0
+        positions, origins = frame["positions"], frame["origins"]
+        for number, count in enumerate(frame["transactions"]):
+            end = at + count
+            events: list[Event] = [
+                RowEvent(base + ordinal, key, operation, image)
+                for ordinal, key, operation, image in zip(
+                    frame["ordinals"][at:end],
+                    frame["keys"][at:end],
+                    frame["operations"][at:end],
+                    frame["images"][at:end],
+                    strict=True,
+                )
+            ]
+            size = sum(map(len, frame["keys"][at:end])) + sum(map(len, frame["images"][at:end]))
+            gtid = frame["gtids"][number]
+            yield _Piece(
+                Place(epoch, events[0].ordinal),
+                Place(epoch, events[-1].ordinal),
+                offset,
+                gtid,
+                positions[number] if positions else gtid,
+                frame["timestamps"][number],
+                origins[number] if origins else "",
+                events,
+                size + count * ROW_OVERHEAD,
+            )
+            at = end
+
+    def _let_go(self) -> None:
+        """Takes images, and if that is not enough keys, out of what is held and out of what comes next."""
+        if self.held_bytes <= self._limit or self._lets_go is _without_keys:
+            return
+        self._lets_go = _without_keys if self._lets_go is _without_images else _without_images
+        for shard in self._shards.values():
+            for piece in (each for pieces in shard.pieces for each in pieces):
+                self.held_bytes -= piece.size
+                self._lets_go(piece)
+                self.held_bytes += piece.size
+
+    # --- out ---
+
+    def take(self) -> list[Item]:
+        """What has become complete: transactions, what can't be read, and at the end how far everything is."""
+        items: list[Item] = []
+        moved, self._moved = self._moved, set()
+        for name in sorted(moved):
+            items += self._release(name, self._shards[name])
+        if self.held_bytes <= self._limit // 2:
+            self._lets_go = None
+        unreadable, self._unreadable = self._unreadable, []
+        if not moved and not unreadable:
+            return items
+        self._safe = tuple(self._first_held(partition) for partition in range(len(self._next)))
+        checkpoint = self.checkpoint
+        items += [Unreadable(*each, checkpoint) for each in unreadable]
+        items.append(Watermark(dict(self._marks), checkpoint))
+        return items
+
+    def _first_held(self, partition: int) -> int:
+        """The offset of the first message of which something is still held, else of the next message."""
+        held = (shard.pieces[partition] for shard in self._shards.values())
+        return min([self._next[partition], *(pieces[0].offset for pieces in held if pieces)])
+
+    def _release(self, name: str, shard: _Shard) -> Iterator[Transaction]:
+        until = min(shard.frontier)
+        if until < shard.done or until not in shard.marks:
+            return
+        before = _size(shard)
+        pieces = _whole(shard, until)
+        self.held_bytes += _size(shard) - before
+        for (_, gtid), parts in groupby(pieces, key=lambda piece: (piece.first.epoch, piece.gtid)):
+            transaction = self._transaction(name, shard, gtid, list(parts))
+            if transaction is not None:
+                yield transaction
+        shard.done = until
+        # A later marker of the same ordinal, of a partition that is ahead, holds here too: no event is between them.
+        mark = self._marks[name] = shard.marks[until]
+        told = max(mark.timestamp, mark.as_of_ms // 1000)
+        if shard.skip is not None and shard.skip.is_reached(mark.place, mark.position, told):
+            shard.skip = None
+        shard.marks = {place: each for place, each in shard.marks.items() if place > until}
+
+    def _transaction(self, name: str, shard: _Shard, gtid: str, parts: Sequence[_Piece]) -> Transaction | None:
+        last = max(piece.last for piece in parts)
+        position = next((piece.position for piece in parts if piece.position), gtid)
+        head = parts[0]
+        if shard.skip is not None:
+            if shard.skip.leaves_out(last, position, head.timestamp):
+                shard.done = last
+                return None
+            shard.skip = None
+        shard.done = last
+        if len(parts) == 1:
+            events: Sequence[Event] = head.events
+        else:
+            by_ordinal = {event.ordinal: event for piece in parts for event in piece.events}  # said to all partitions
+            events = [by_ordinal[ordinal] for ordinal in sorted(by_ordinal)]
+        size = sum(piece.size for piece in parts)
+        return Transaction(name, last, gtid, position, head.timestamp, head.origin, events, self.checkpoint, size)
+
+
+def _piece_of(offset: int, name: str, record: Mapping[str, Any]) -> _Piece:
+    place = Place(record["epoch"], record["ordinal"])
+    event = RecordEvent(place.ordinal, name, record)
+    position = record.get("position", "")
+    return _Piece(place, place, offset, record["gtid"], position, record["timestamp"], "", [event], _RECORD_BYTES)
+
+
+def _size(shard: _Shard) -> int:
+    return sum(piece.size for held in shard.pieces for piece in held)
+
+
+def _whole(shard: _Shard, until: Place) -> list[_Piece]:
+    """Takes out the pieces up to ``until``, in order; without those of an epoch that ended before they were whole."""
+    found: list[_Piece] = []
+    for held in shard.pieces:
+        count = next((at for at, piece in enumerate(held) if piece.last > until), len(held))
+        found += held[:count]
+        del held[:count]
+    found.sort(key=attrgetter("first"))
+    if until.epoch == shard.done.epoch:
+        return found
+    last_whole = {until.epoch: until}
+    for place in (shard.done, *shard.marks):
+        if place.epoch < until.epoch:
+            last_whole[place.epoch] = max(place, last_whole.get(place.epoch, NOWHERE))
+    return [piece for piece in found if piece.last <= last_whole.get(piece.last.epoch, NOWHERE)]
+
+
+def _without_images(piece: _Piece) -> None:
+    events: list[Event] = []
+    for event in piece.events:
+        if isinstance(event, RowEvent) and event.operation == VALUE:
+            piece.size -= len(event.image)
+            events.append(RowEvent(event.ordinal, event.key, VOID, b""))
+        else:
+            events.append(event)
+    piece.events = events
+
+
+def _without_keys(piece: _Piece) -> None:
+    tables: dict[bytes, Event] = {}
+    kept: list[Event] = []
+    for event in piece.events:
+        if isinstance(event, RowEvent):
+            table = event.key.partition(SEPARATOR)[0]
+            if table not in tables:
+                fields = {"table": table.decode(), "reason": TOO_LARGE}
+                tables[table] = RecordEvent(event.ordinal, "TableVoid", fields)
+        else:
+            kept.append(event)
+    piece.events = sorted([*kept, *tables.values()], key=attrgetter("ordinal"))
+    piece.size = _RECORD_BYTES * len(piece.events)

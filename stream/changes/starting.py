@@ -1,0 +1,289 @@
+"""Finds where to read the topic from: now, a second, a position, or a checkpoint.
+
+A stream can begin at any whole markers: let m be the highest ordinal among the last ones before the chosen offsets, one
+for each partition. Then all events above m lie behind those markers, and transactions above m are whole. So each
+beginning is a set of offsets that surely lies before what is wanted, moved back to the markers before it, and a rule
+for what to leave out from there (`stream.changes.start`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from stream.changes.checkpoint import Checkpoint, CheckpointError, Place
+from stream.changes.start import AfterPosition, FromTime, Start
+from stream.kafka.connection import KafkaCluster
+from stream.kafka.reader import end_offsets, offsets_for_timestamp, read_ranges, start_offsets
+from stream.kafka.topics import Topic
+from stream.wire.codec import HEADER_SIZE, CodecError, Record, decode, headers
+from tokens import Position, Vector
+from tokens.decision import keyspace_of
+from tokens.errors import FreshetError
+
+_MARKERS: Final = headers("Marker")
+WINDOW_RECORDS: Final = 256
+WINDOW_RECORDS_MAX: Final = 64 * 1024
+"""How far back a shard's last marker is looked for. One that has said nothing for so long says so when it comes back:
+all that it publishes then lies behind the beginning."""
+PROBE_RECORDS: Final = 1024
+
+
+class StreamTooOld(FreshetError):
+    """The topic does not go back that far; code ``stream_too_old``. ``earliest``: the first second that it can tell."""
+
+    code = "stream_too_old"
+
+    def __init__(self, message: str, earliest: int) -> None:
+        hint = f"the stream can start at second {earliest}; read anew what is older, and start before that"
+        super().__init__(message, hint=hint if earliest else "the topic has no events yet: start from now")
+        self.earliest = earliest
+
+
+class _At(NamedTuple):
+    """A marker in a partition. ``time_ms``: Kafka's time of it."""
+
+    offset: int
+    time_ms: int
+    place: Place
+    position: str
+    low_water: str
+
+
+@dataclass(slots=True)
+class _Seen:
+    """The last markers before some offsets: shard → partition → marker."""
+
+    markers: dict[str, dict[int, _At]] = field(default_factory=dict)
+
+    def bases(self) -> dict[str, Place]:
+        """Shard → the place above which everything lies behind its markers."""
+        return {shard: max(each.place for each in found.values()) for shard, found in self.markers.items()}
+
+
+def start_now(kafka: KafkaCluster, keyspace: str, topic: Topic) -> Start:
+    """Everything that is published from now on, and so all that is committed from now on."""
+    at = end_offsets(kafka, topic.name, range(topic.partitions))
+    seen, offsets = _back_to_markers(kafka, topic, at)
+    return Start(Checkpoint(keyspace, topic.topic_id, offsets, seen.bases()))
+
+
+def start_at_time(kafka: KafkaCluster, keyspace: str, topic: Topic, second: int) -> Start:
+    """From the first transaction of each shard whose source time is ``second`` or later. Raises `StreamTooOld`."""
+    earliest = earliest_second(kafka, topic)
+    if not earliest or second < earliest:
+        raise StreamTooOld(f"the topic {topic.name} does not go back to second {second}", earliest)
+    at = offsets_for_timestamp(kafka, topic.name, range(topic.partitions), second)
+    seen, offsets = _back_to_markers(kafka, topic, at)
+    skip = FromTime(second)
+    return Start(Checkpoint(keyspace, topic.topic_id, offsets, seen.bases()), skip_others=skip)
+
+
+def start_after(kafka: KafkaCluster, keyspace: str, topic: Topic, vector: Vector) -> Start:
+    """After the positions of ``vector``; of shards that it does not name, from about the same time.
+
+    Raises `StreamTooOld` if some of it is no longer in the topic.
+    """
+    wanted = {shard: AfterPosition(*component) for shard, component in vector.items() if _is_of(shard, keyspace)}
+    if not wanted:
+        raise CheckpointError(f"the token names no shard of keyspace {keyspace}", hint="or start from now")
+    at = _search(kafka, topic, wanted)
+    seen, offsets = _back_to_markers(kafka, topic, at)
+    for shard, skip in wanted.items():
+        _require_kept(kafka, topic, shard, skip, seen.markers.get(shard, {}))
+    return Start(Checkpoint(keyspace, topic.topic_id, offsets, seen.bases()), skips=wanted)
+
+
+def _is_of(shard: str, keyspace: str) -> bool:
+    """Whether a component can concern the keyspace: a session's token names shards of others, too."""
+    return keyspace_of(shard) in ("", keyspace)
+
+
+def start_at_checkpoint(kafka: KafkaCluster, keyspace: str, topic: Topic, checkpoint: Checkpoint) -> Start:
+    """Exactly where another stream ended. Raises `CheckpointError`, `StreamTooOld`."""
+    if checkpoint.keyspace != keyspace:
+        raise CheckpointError(
+            f"the checkpoint is of keyspace {checkpoint.keyspace}, not of {keyspace}",
+            hint="each keyspace has its own checkpoints",
+        )
+    if checkpoint.topic_id != topic.topic_id or len(checkpoint.offsets) != topic.partitions:
+        raise CheckpointError(
+            f"the topic {topic.name} was replaced since the checkpoint was written",
+            hint="its changes can't be told from here on: read anew, and start from a second or from now",
+            code="checkpoint_lost",
+        )
+    partitions = range(topic.partitions)
+    lows = start_offsets(kafka, topic.name, partitions)
+    if any(lows[partition] > checkpoint.offsets[partition] for partition in partitions):
+        raise StreamTooOld("the topic does not go back to the checkpoint any more", earliest_second(kafka, topic))
+    ends = end_offsets(kafka, topic.name, partitions, committed=False)
+    if any(ends[partition] < checkpoint.offsets[partition] for partition in partitions):
+        raise CheckpointError(
+            f"the topic {topic.name} ends before the checkpoint: Kafka lost its end",
+            hint="read anew, and start from a second or from now",
+            code="checkpoint_lost",
+        )
+    return Start(checkpoint)
+
+
+def earliest_second(kafka: KafkaCluster, topic: Topic) -> int:
+    """The first second from which the topic has everything; 0 if it has no marker yet.
+
+    That is the one after Kafka's time of the first marker of each partition: what lies before it may be gone, or have
+    happened before the source began.
+    """
+    lows = start_offsets(kafka, topic.name, range(topic.partitions))
+    ends = end_offsets(kafka, topic.name, range(topic.partitions))
+    found = _first_markers(kafka, topic, lows, ends)
+    if any(not shards for shards in found.values()):
+        return 0
+    return max(min(marker.time_ms for marker in shards.values()) for shards in found.values()) // 1000 + 1
+
+
+def _back_to_markers(kafka: KafkaCluster, topic: Topic, at: Mapping[int, int]) -> tuple[_Seen, tuple[int, ...]]:
+    """The last markers of each shard before the offsets ``at``; and the offsets behind the first of them."""
+    lows = start_offsets(kafka, topic.name, at)
+    at = {partition: max(offset, lows[partition]) for partition, offset in at.items()}
+    window = WINDOW_RECORDS
+    seen, todo = _Seen(), dict(at)
+    while todo:
+        ranges = {partition: (max(lows[partition], end - window), end) for partition, end in todo.items()}
+        for message in read_ranges(kafka, topic.name, ranges):
+            marker = _marker(message.value())
+            if marker is not None:
+                _keep(seen, message.partition() or 0, _at(message, marker), marker["shard"])
+        todo = {
+            partition: at[partition]
+            for partition, (start, _) in ranges.items()
+            if start > lows[partition]
+            and window < WINDOW_RECORDS_MAX
+            and (not seen.markers or any(partition not in found for found in seen.markers.values()))
+        }
+        window *= 4
+    offsets = []
+    for partition in sorted(at):
+        own = [found[partition].offset for found in seen.markers.values() if partition in found]
+        offsets.append(min(own) + 1 if own else at[partition])
+    return seen, tuple(offsets)
+
+
+def _keep(seen: _Seen, partition: int, marker: _At, shard: str) -> None:
+    found = seen.markers.setdefault(shard, {})
+    if partition not in found or found[partition].offset < marker.offset:
+        found[partition] = marker
+
+
+def _search(kafka: KafkaCluster, topic: Topic, wanted: Mapping[str, AfterPosition]) -> dict[int, int]:
+    """For each partition an offset at or before which no marker has reached what is ``wanted``, as late as it goes."""
+    lows = start_offsets(kafka, topic.name, range(topic.partitions))
+    ends = end_offsets(kafka, topic.name, range(topic.partitions))
+    low, high = dict(lows), dict(ends)
+    while True:
+        middles = {
+            partition: (low[partition] + high[partition]) // 2
+            for partition in low
+            if high[partition] - low[partition] > WINDOW_RECORDS
+        }
+        if not middles:
+            return low
+        found = _first_markers(kafka, topic, middles, ends, frozenset(wanted))
+        for partition, middle in middles.items():
+            if _is_before(found[partition], wanted):
+                low[partition] = middle
+            else:
+                high[partition] = middle
+
+
+def _is_before(found: Mapping[str, _At], wanted: Mapping[str, AfterPosition]) -> bool:
+    """Whether the markers of all wanted shards are there, and have not reached them."""
+    for shard, skip in wanted.items():
+        marker = found.get(shard)
+        if marker is None or skip.is_reached(marker.place, marker.position, 0):
+            return False
+    return True
+
+
+def _require_kept(
+    kafka: KafkaCluster, topic: Topic, shard: str, skip: AfterPosition, before: Mapping[int, _At]
+) -> None:
+    """Raises `StreamTooOld` unless everything of ``shard`` after the position is in the topic.
+
+    That is so in a partition with a marker ``before`` the beginning that is not past it; else its first one says it.
+    """
+    unproved = [each for each in range(topic.partitions) if each not in before or _is_past(before[each], skip)]
+    if not unproved:
+        return
+    lows = start_offsets(kafka, topic.name, unproved)
+    ends = end_offsets(kafka, topic.name, unproved)
+    found = _first_markers(kafka, topic, lows, ends, frozenset({shard}))
+    for partition in unproved:
+        first = found[partition].get(shard)
+        if first is None or not _begins_by(first, skip, is_whole=lows[partition] == 0):
+            raise StreamTooOld(
+                f"the topic does not go back to {skip.position} of {shard}", earliest_second(kafka, topic)
+            )
+
+
+def _is_past(marker: _At, skip: AfterPosition) -> bool:
+    is_at = marker.place.epoch == skip.epoch and Position.parse(marker.position) == skip.position
+    return skip.is_reached(marker.place, marker.position, 0) and not is_at
+
+
+def _begins_by(marker: _At, skip: AfterPosition, *, is_whole: bool) -> bool:
+    """Whether a partition that begins with this marker has everything after the position.
+
+    One of which nothing was deleted (``is_whole``) begins where its shard's first epoch does: at the low-water.
+    """
+    if not _is_past(marker, skip):
+        return True
+    is_same_history = marker.place.epoch == skip.epoch
+    return is_whole and is_same_history and skip.position.at_or_past(Position.parse(marker.low_water))
+
+
+def _first_markers(
+    kafka: KafkaCluster,
+    topic: Topic,
+    starts: Mapping[int, int],
+    ends: Mapping[int, int],
+    shards: Iterable[str] = (),
+) -> dict[int, dict[str, _At]]:
+    """Partition → shard → its first marker at or after ``starts``. ``shards``: those to look for; else any one."""
+    found: dict[int, dict[str, _At]] = {partition: {} for partition in starts}
+    wanted = frozenset(shards)
+    window, places = PROBE_RECORDS, dict(starts)
+    while places:
+        ranges = {partition: (at, min(at + window, ends[partition])) for partition, at in places.items()}
+        for message in read_ranges(kafka, topic.name, ranges):
+            marker = _marker(message.value())
+            if marker is not None:
+                found[message.partition() or 0].setdefault(marker["shard"], _at(message, marker))
+        places = {
+            partition: end
+            for partition, (_, end) in ranges.items()
+            if end < ends[partition]
+            and end - starts[partition] < WINDOW_RECORDS_MAX
+            and (not found[partition] if not wanted else wanted - found[partition].keys())
+        }
+        window *= 4
+    return found
+
+
+def _marker(value: bytes | None) -> Record | None:
+    """The marker that a message is, if it is whole. One that is damaged is none.
+
+    Markers in the middle of a transaction repeat the ordinal before it, and parts of it lie before them.
+    """
+    if value is None or value[:HEADER_SIZE] not in _MARKERS:
+        return None
+    try:
+        marker = decode(value)[1]
+    except CodecError:
+        return None
+    return marker if marker["whole"] else None
+
+
+def _at(message: object, marker: Record) -> _At:
+    place = Place(marker["epoch"], marker["ordinal"])
+    offset, (_, time_ms) = message.offset(), message.timestamp()  # type: ignore[attr-defined]  # librdkafka's
+    return _At(offset, time_ms, place, marker["position"], marker["low_water"])

@@ -1,0 +1,104 @@
+"""Reads the partitions of a table with their statistics: some by their values, chunks of all, or all at once if few.
+
+Partitions are asked for by their table's name and don't tell its id: who publishes them sees to that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from stream.sources.hive.live.connection import MetastoreRefused
+from stream.sources.hive.live.metastore import Metastore
+from stream.sources.hive.messages import FLAVOR
+from stream.sources.hive.object_events import PARTITION, PARTITION_STATISTICS
+from stream.sources.hive.objects import columns_of, image_of
+from stream.sources.hive.partition_names import partition_name
+from stream.sources.hive.structs import Struct, encode_struct
+from stream.wire.events import ObjectImage
+
+FEW_MAX: Final = 100
+"""Partitions of a table that are read with one call, and published together. With more of them, a pass reads them."""
+_STRUCTS: Final = {PARTITION: "Partition", PARTITION_STATISTICS: "ColumnStatistics"}
+
+Values = tuple[str, ...]
+
+
+class Member(NamedTuple):
+    """A partition or its statistics, None if there is none, as it is published."""
+
+    kind: str
+    values: Values
+    image: bytes | None
+    struct: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Members as they were at some moment between the events ``lo`` and ``hi``. ``names``: which were asked for."""
+
+    members: list[Member]
+    lo: int
+    hi: int
+    names: list[str]
+
+
+def list_names(metastore: Metastore, name: str) -> tuple[list[str], list[str], int]:
+    """The names of all partitions, those of the columns, and an event after which they were not changed by this."""
+    table = metastore.table(name)
+    names = metastore.partition_names(name) if table is not None else []
+    return names, columns_of(table.image) if table is not None else [], metastore.last_event()
+
+
+def read_chunk(metastore: Metastore, name: str, columns: Sequence[str], names: list[str]) -> Chunk:
+    """Those of the partitions ``names`` that exist, and the statistics of those that have some."""
+    lo = metastore.last_event()
+    members = [_member(PARTITION, *found) for found in metastore.partitions_by_names(name, names)]
+    statistics = metastore.partition_statistics(name, columns, names)
+    members += [_member(PARTITION_STATISTICS, *found) for found in statistics]
+    return Chunk(members, lo, metastore.last_event(), names)
+
+
+def read_named(metastore: Metastore, name: str, asked: Sequence[Values]) -> Chunk:
+    """Partitions by their values, with their statistics; one that is not there was dropped."""
+    table = metastore.table(name)
+    keys, columns = (table.partition_keys, columns_of(table.image)) if table is not None else ((), [])
+    names = [partition_name(keys, each) for each in asked if keys and len(each) == len(keys)]
+    stored = dict(metastore.partitions_by_names(name, names))
+    statistics = dict(metastore.partition_statistics(name, columns, names))
+    members = [_member(PARTITION, each, stored.get(each)) for each in asked]
+    members += [_member(PARTITION_STATISTICS, each, statistics.get(each)) for each in asked]
+    return Chunk(members, 0, metastore.last_event(), names)
+
+
+def read_few(metastore: Metastore, name: str, keys: Sequence[str], columns: Sequence[str]) -> tuple[Member, ...] | None:
+    """All partitions of a table with their statistics; None if they are many, or the metastore gives not so many."""
+    try:
+        stored = metastore.first_partitions(name, FEW_MAX + 1)
+    except MetastoreRefused:  # it limits what a call may ask for, or cannot read one of them: a pass finds out
+        return None
+    if len(stored) > FEW_MAX or not all(len(values) == len(keys) for values, _ in stored):
+        return None
+    names = [partition_name(keys, values) for values, _ in stored]
+    statistics = metastore.partition_statistics(name, columns, names)
+    members = [_member(PARTITION, *found) for found in stored]
+    return (*members, *(_member(PARTITION_STATISTICS, *found) for found in statistics))
+
+
+def _member(kind: str, values: Values, found: Struct | None) -> Member:
+    if found is None:
+        return Member(kind, values, None, None)
+    return Member(kind, values, image_of(found, _STRUCTS[kind]), encode_struct(found))
+
+
+def changes_of(table_id: int, members: Sequence[Member], lo: int, hi: int) -> list[ObjectImage]:
+    """Those that are there first: too many drops before them would make them wait for another image."""
+    found = [_change(table_id, each, lo, hi) for each in members]
+    return [*sorted(found, key=lambda each: each.change == "dropped")]
+
+
+def _change(table_id: int, of: Member, lo: int, hi: int) -> ObjectImage:
+    change = "image" if of.image is not None else "dropped"
+    at = f"{FLAVOR}/{lo}", f"{FLAVOR}/{hi}"
+    return ObjectImage(of.kind, table_id, of.values, change, of.image, of.struct, *at)

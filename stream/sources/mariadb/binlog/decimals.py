@@ -1,0 +1,36 @@
+"""DECIMAL as the servers store it (strings/decimal.c): groups of nine digits, big-endian, the sign first. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+_DECIMAL_BYTES = (0, 1, 1, 2, 2, 3, 3, 4, 4, 4)
+
+
+def decimal_reader(precision: int, scale: int) -> Callable[[bytes, int], tuple[str, int]]:
+    """A function from bytes and a place to the number's text, with all digits of its scale, and the place after it."""
+    whole, first = divmod(precision - scale, 9)
+    parts, last = divmod(scale, 9)
+    head, tail = _DECIMAL_BYTES[first], _DECIMAL_BYTES[last]
+    size = head + 4 * (whole + parts) + tail
+    top, mask = 1 << (8 * size - 1), (1 << (8 * size)) - 1
+    groups = [(head, first)] if head else []
+    groups += [(4, 9)] * (whole + parts)
+    groups += [(tail, last)] if tail else []
+
+    def read(data: bytes, position: int) -> tuple[str, int]:
+        end = position + size
+        number = int.from_bytes(data[position:end], "big")
+        negative = not number & top
+        number = (~number & mask if negative else number) ^ top
+        raw = number.to_bytes(size, "big")
+        at, digits = 0, ""
+        for length, count in groups:
+            digits += f"{int.from_bytes(raw[at : at + length], 'big'):0{count}d}"
+            at += length
+        text = digits[: precision - scale].lstrip("0") or "0"
+        if scale:
+            text += "." + digits[precision - scale :]
+        return f"-{text}" if negative else text, end
+
+    return read

@@ -1,0 +1,1 @@
+"""What is in the binlogs of MySQL only, and how they are asked for."""

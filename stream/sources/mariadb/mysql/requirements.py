@@ -1,0 +1,94 @@
+"""What a MySQL server must be like to have a source: its binlog complete, with GTIDs, and durable."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import pymysql
+
+from stream.sources.mariadb.connection import (
+    MYSQL_GRANTS_HINT,
+    Connection,
+    ServerSettingsError,
+    fetch_all,
+    is_mysql,
+)
+from stream.sources.mariadb.mysql.position import is_replica
+
+_VERSION_MIN: Final = (8, 0, 30)
+"""Since then variables and statements have the names that are used here."""
+_WANTED: Final = (
+    ("gtid_mode", "ON", "leaves transactions without a place in history"),
+    ("enforce_gtid_consistency", "ON", "lets a statement break up into several transactions"),
+    ("binlog_format", "ROW", "hides changes"),
+    ("binlog_row_image", "FULL", "hides changes"),
+    ("binlog_row_metadata", "FULL", "hides changes"),
+    ("binlog_row_value_options", "", "logs parts of JSON values"),
+    ("binlog_error_action", "ABORT_SERVER", "lets the server go on without a log if it can't write one"),
+    ("sync_binlog", "1", "lets a power loss take back transactions whose GTIDs are then used again"),
+)
+_OF_SESSIONS: Final = frozenset({"binlog_format", "binlog_row_image", "binlog_row_value_options"})
+
+
+def check_server(connection: Connection) -> bool:
+    """Refuse a server whose binlog is incomplete. Raises `ServerSettingsError` with the fix as hint.
+
+    Returns whether it is a replica, also while it replicates nothing.
+    """
+    names = ("version", "log_bin", "log_replica_updates", *(name for name, *_ in _WANTED))
+    wanted = ",".join(["%s"] * len(names))
+    found = dict(fetch_all(connection, f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({wanted})", names))
+    version = tuple(map(int, re.findall(r"\d+", found.get("version", ""))[:3]))
+    if not is_mysql(connection) or version < _VERSION_MIN:
+        raise ServerSettingsError(
+            f"the server is {found.get('version', 'unknown')}", hint="a MySQL server of 8.0.30 or later is needed"
+        )
+    if found["log_bin"] != "ON":
+        raise ServerSettingsError(
+            "the server writes no binary log", hint="take skip_log_bin out of its configuration file and restart it"
+        )
+    for name, value, why in _WANTED:
+        if found.get(name, value).upper() != value:
+            reconnect = "; then reconnect all clients" if name in _OF_SESSIONS else ""
+            raise ServerSettingsError(
+                f"{name} is {found[name]}, which {why}",
+                hint=f"SET PERSIST {name} = {value or repr('')}{reconnect}"
+                if name != "gtid_mode"
+                else "set gtid_mode = ON and enforce_gtid_consistency = ON, step by step as MySQL's manual says",
+            )
+    _check_filters(connection)
+    replicates = is_replica(connection)
+    if replicates and found["log_replica_updates"] != "ON":
+        raise ServerSettingsError(
+            "the server is a replica that does not log what it replicates",
+            hint="set log_replica_updates = ON in its configuration file and restart it, or read from its primary",
+        )
+    return replicates
+
+
+def binlog_status(connection: Connection) -> tuple[str, int, str, str]:
+    """File and offset of the binlog's end, and the filters ``binlog_do_db`` and ``binlog_ignore_db``."""
+    try:
+        rows = fetch_all(connection, "SHOW BINARY LOG STATUS")
+    except pymysql.err.ProgrammingError:
+        rows = fetch_all(connection, "SHOW MASTER STATUS")  # its name before 8.2
+    [[file, offset, do_db, ignore_db, *_]] = rows
+    return str(file), int(offset), str(do_db or ""), str(ignore_db or "")
+
+
+def _check_filters(connection: Connection) -> None:
+    try:
+        _, _, do_db, ignore_db = binlog_status(connection)
+    except pymysql.err.OperationalError as error:
+        if error.args and error.args[0] == 1227:
+            raise ServerSettingsError(
+                "the user may not read the binary log's status", hint=MYSQL_GRANTS_HINT, code="mariadb_access_denied"
+            ) from error
+        raise
+    if do_db or ignore_db:
+        setting = "binlog_do_db" if do_db else "binlog_ignore_db"
+        raise ServerSettingsError(
+            f"{setting} = {do_db or ignore_db} hides changes",
+            hint=f"remove {setting} from the server's configuration file and restart it",
+        )

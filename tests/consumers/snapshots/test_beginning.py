@@ -1,0 +1,193 @@
+"""Where a store is missing, damaged or can't be continued, it begins with a snapshot of the right history."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from consumers.fold.state import FOLD_VERSION
+from consumers.owner.partitions import CATCHING_UP, REBUILDING, Partition
+from consumers.process.opening import open_partition
+from consumers.snapshots.places import Place
+from consumers.snapshots.restoring import Snapshots
+from consumers.store.errors import RebuildNeededError
+from consumers.store.store import StoreView
+from tests.consumers.snapshots.made import TOPIC, fold, snapshot_of
+from tests.data_at_rest.history import KEYSPACE, messages
+from tests.data_at_rest.test_kept_stores import rewrite
+
+END = len(messages())
+AT = 60
+"""Where the snapshot of these tests ends."""
+
+
+def opened(data_dir: Path, place: Path, start: int = 0) -> Partition:
+    """The partition, opened as at an assignment; the topic's first offset is ``start``."""
+    snapshots = Snapshots({KEYSPACE: str(place)})
+    return open_partition(data_dir, KEYSPACE, 0, TOPIC, (start, END), 1 << 20, snapshots=snapshots)
+
+
+def offset_of(partition: Partition) -> int:
+    """Its offset; closes its store, whose digest must be that of the log's prefix."""
+    offset = partition.store.state.head.offset
+    partition.store.close(commit=False)
+    return offset
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """Where a snapshot at `AT` is."""
+    snapshot_of(tmp_path / "scratch", Place(str(tmp_path / "snapshots")), AT)
+    return tmp_path / "snapshots"
+
+
+def test_a_new_store_begins_with_the_snapshot(tmp_path: Path, place: Path) -> None:
+    """It goes on at the snapshot's offset, to the state of the whole log."""
+    partition = opened(tmp_path / "data", place)
+    assert (partition.store.state.head.offset, partition.state) == (AT, CATCHING_UP)
+    partition.store.close()
+    whole, gone_on = fold(tmp_path / "whole"), fold(tmp_path / "data")
+    assert whole.digest() == gone_on.digest()
+    whole.close()
+    gone_on.close()
+
+
+def test_a_store_that_can_go_on_is_left_alone(tmp_path: Path, place: Path) -> None:
+    """A snapshot that is ahead of a good store does not replace it."""
+    fold(tmp_path / "data", 30).close()
+    assert offset_of(opened(tmp_path / "data", place)) == 30
+
+
+@pytest.mark.parametrize("why", ["damaged", "fold_changed", "topic_changed", "vanished", "behind", "cut"])
+def test_a_store_that_can_not_go_on_is_replaced_from_the_snapshot(tmp_path: Path, place: Path, why: str) -> None:
+    """Each reason to begin anew leads to the snapshot, and the old store is set aside as without snapshots."""
+    data, start = tmp_path / "data", 0
+    fold(data, 30).close()
+    directory = data / KEYSPACE / "0"
+    if why == "damaged":
+        (directory / "manifest.json").write_bytes(b"{}")
+    elif why == "fold_changed":
+        rewrite(directory / "manifest.json", fold_version=FOLD_VERSION - 1)
+    elif why == "topic_changed":
+        rewrite(directory / "manifest.json", topic_id="another")
+    elif why == "vanished":
+        shutil.rmtree(directory)
+    elif why == "behind":
+        start = 40
+    else:
+        shutil.rmtree(directory)
+        start = 40
+    partition = opened(data, place, start)
+    kept = why in ("vanished", "cut")
+    assert partition.state == (CATCHING_UP if kept else REBUILDING)
+    assert bool(list((data / KEYSPACE).glob("0.*-1"))) is not kept
+    assert partition.store.state.head.begin == 0, "it knows what was before the cut"
+    assert offset_of(partition) == AT
+
+
+@pytest.mark.parametrize("end", [END, AT + 5])
+def test_a_log_that_has_lost_its_end_is_folded_anew(tmp_path: Path, place: Path, end: int) -> None:
+    """Whether it was filled again or not: the snapshot may hold events that are gone."""
+    fold(tmp_path / "data").close()
+    lost = RebuildNeededError("Kafka has lost its tail", code="log_truncated") if end == END else None
+    snapshots = Snapshots({KEYSPACE: str(place)})
+    partition = open_partition(tmp_path / "data", KEYSPACE, 0, TOPIC, (0, end), 0, lost, snapshots=snapshots)
+    assert partition.state == REBUILDING
+    assert offset_of(partition) == 0
+
+
+def test_a_store_in_which_nothing_was_folded_counts_as_missing(tmp_path: Path, place: Path) -> None:
+    """A process that was started once without snapshots is not bound to fold everything."""
+    fold(tmp_path / "data", 0).close()
+    assert offset_of(opened(tmp_path / "data", place)) == AT
+
+
+def test_the_farthest_snapshot_wins_and_a_damaged_one_gives_way_to_the_next(tmp_path: Path, place: Path) -> None:
+    """Each refusal is logged with its code, and the partition is never without a store."""
+    farther, _ = snapshot_of(tmp_path / "scratch", Place(str(place)), AT + 10)
+    assert offset_of(opened(tmp_path / "one", place)) == AT + 10
+    file = place / KEYSPACE / farther.name / "0" / "000001.sst"
+    file.write_bytes(file.read_bytes()[:-1])
+    with capture_logs() as logs:
+        assert offset_of(opened(tmp_path / "two", place)) == AT
+    assert [each["code"] for each in logs if each["event"] == "a snapshot is not used"] == ["snapshot_damaged"]
+
+
+def test_without_a_snapshot_that_fits_the_topic_is_folded_and_the_log_says_why(tmp_path: Path, place: Path) -> None:
+    """Nothing fits, nothing answers, nothing is there: the store begins as without snapshots, once."""
+    with capture_logs() as logs:
+        assert offset_of(opened(tmp_path / "one", place, AT + 1)) == AT + 1
+    assert [each.get("code") for each in logs] == ["snapshot_expired", None, "topic_cut"]
+    with capture_logs() as logs:
+        assert offset_of(opened(tmp_path / "two", tmp_path / "nothing")) == 0
+    assert [each["event"] for each in logs] == ["no snapshot to begin with: folding from the topic"]
+    with capture_logs() as logs:
+        refused = open_partition(
+            tmp_path / "three",
+            KEYSPACE,
+            0,
+            TOPIC,
+            (0, END),
+            0,
+            snapshots=Snapshots({KEYSPACE: "ftp://a:b@127.0.0.1:1"}),
+        )
+    assert offset_of(refused) == 0
+    assert logs[0]["code"] == "snapshot_unreachable"
+    assert "a:b" not in str(logs)
+
+
+def test_a_restored_store_that_can_not_be_opened_is_set_aside_once(
+    tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A snapshot that passes its checks and makes no good store must not be fetched again and again."""
+
+    def restore(_: Snapshots, data_dir: Path, *__: object) -> bool:
+        store = fold(data_dir, 30)
+        store.close()
+        (data_dir / KEYSPACE / "0" / "manifest.json").write_bytes(b"{}")
+        return True
+
+    monkeypatch.setattr(Snapshots, "restore", restore)
+    assert offset_of(opened(tmp_path / "data", place)) == 0
+
+
+KILLED = """
+import os, random, signal, sys
+from pathlib import Path
+from consumers.snapshots.restoring import Snapshots
+from consumers.store.store import StoreView
+from tests.consumers.snapshots.made import TOPIC
+from tests.data_at_rest.history import KEYSPACE
+data, place, kills = Path(sys.argv[1]), sys.argv[2], 0
+for number in range(40):
+    child = os.fork()
+    if not child:
+        signal.setitimer(signal.ITIMER_REAL, random.Random(number).uniform(0.0005, 0.03))
+        Snapshots({KEYSPACE: place}).restore(data, KEYSPACE, 0, TOPIC, (0, 1_000))
+        os._exit(0)
+    kills += os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGALRM
+    print((data / KEYSPACE / "0" / "manifest.json").exists())
+    if (data / KEYSPACE / "0").exists():
+        os.rename(data / KEYSPACE / "0", data / KEYSPACE / f"kept-{number}")
+print(kills)
+"""
+"""Makes the store again and again, each time killed by a timer unless it is done before."""
+
+
+def test_a_process_that_is_killed_at_any_moment_leaves_a_whole_store_or_none(tmp_path: Path, place: Path) -> None:
+    """At random instants of the restore; each store that is there is whole, and the last one goes on."""
+    command = [sys.executable, "-c", KILLED, str(tmp_path / "data"), str(place)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=True)
+    *whole, kills = done.stdout.split()
+    assert int(kills) >= 5, done
+    kept = sorted((tmp_path / "data" / KEYSPACE).glob("kept-*"))
+    assert len(kept) == whole.count("True")
+    for directory in kept:
+        with StoreView(directory) as view:
+            assert view.head.offset == AT
+    assert offset_of(opened(tmp_path / "data", place)) == AT

@@ -1,0 +1,86 @@
+"""`freshet snapshots` and `freshet consume --from-snapshot` on real servers: Kafka, and an S3-compatible one."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from freshet.owners import live_checkpoint
+from stream.kafka.connection import KafkaCluster
+from tests.consumers.consuming import until
+from tests.servers.s3 import S3Address
+from tests.spark_jobs.test_live_verify import FRESHET, consuming
+from tests.spark_jobs.topics import Items, TestTopic, history, items_of
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def run(kafka: KafkaCluster) -> Run:
+    """Runs `freshet` with this Kafka."""
+
+    def freshet(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        given = os.environ | {"FRESHET_KAFKA__BOOTSTRAP": kafka.bootstrap} | environment
+        return subprocess.run(
+            [*FRESHET, *arguments], capture_output=True, text=True, timeout=300, check=False, env=given
+        )
+
+    return freshet
+
+
+def test_a_new_consumer_begins_with_a_snapshot_in_s3(
+    kafka: KafkaCluster, keyspace_name: str, s3: S3Address, run: Run, tmp_path: Path
+) -> None:
+    """The topic's beginning is gone: the new consumer still has the state of the whole log, byte for byte."""
+    filled = TestTopic(kafka, keyspace_name, 3)
+    uri = f"s3://{s3.new_bucket()}/kept"
+    for partition in range(3):
+        filled.write(partition, history(partitions=3))
+    with consuming(filled, tmp_path / "first"):
+        made = run("snapshots", "make", keyspace_name, "--to", uri, "--json")
+        assert made.returncode == 0, made.stderr
+        for partition in range(2):
+            filled.write(partition, history(first=5000, partitions=3))
+        wanted = until(lambda: at_end(filled), "the first consumer is at the end")
+    name = json.loads(made.stdout)["name"]
+    listed = [
+        json.loads(line) for line in run("snapshots", "ls", keyspace_name, "--at", uri, "--json").stdout.splitlines()
+    ]
+    assert [each["name"] for each in listed] == [name]
+    checked = run("snapshots", "verify", keyspace_name, "--at", uri)
+    assert (checked.returncode, checked.stdout) == (0, f"{name}  good\n"), checked.stderr
+    for partition in range(3):
+        filled.delete_before(partition, listed[0]["offsets"][str(partition)])
+    with consuming(filled, tmp_path / "second", more=["--from-snapshot", uri]):
+        assert until(lambda: at_end(filled), "the second consumer is at the end") == wanted
+    log = (tmp_path / "second.log").read_text()
+    assert log.count('"event": "store made from a snapshot"') == 3
+    assert "topic_cut" not in log
+    shown = log + made.stderr + checked.stdout
+    assert s3.secret not in shown
+    assert s3.key not in shown
+    pruned = run("snapshots", "prune", keyspace_name, "--at", uri, "--keep", "1")
+    assert pruned.stdout == f"{name}  stays: is the newest\n", pruned.stderr
+
+
+def at_end(filled: TestTopic) -> list[Items]:
+    """The items of all owners' checkpoints if they are at the topic's end, else nothing."""
+    live = live_checkpoint(filled.kafka, filled.keyspace, [])
+    if {partition: int(directory.name) for partition, directory in live.items()} != filled.ends():
+        return []
+    return [items_of(directory) for _, directory in sorted(live.items())]
+
+
+def test_missing_credentials_are_told(s3: S3Address, run: Run, keyspace_name: str) -> None:
+    """Without a key the error names the place and what to do, in one line."""
+    without = {"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": "", "HOME": "/nonexistent"}
+    done = run("snapshots", "ls", keyspace_name, "--at", f"s3://{s3.new_bucket()}/kept", **without)
+    assert done.returncode == 1
+    assert "error[snapshot_unreachable]: cannot" in done.stderr
+    assert "credentials" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 2, done.stderr

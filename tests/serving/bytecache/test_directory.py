@@ -1,0 +1,412 @@
+"""A cache directory: what it keeps, across restarts, damage, a full disk, and other processes."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from serving.bytecache.disk.directory import Directory, lock_directory
+from serving.bytecache.disk.layout import BLOCK, EXTENT
+from serving.bytecache.disk.names import CachedFile
+from serving.bytecache.disk.space import write_all
+from serving.bytecache.errors import ByteCacheError
+from serving.bytecache.policy.pools import Value
+from tests.serving.bytecache.stores import MIB, allocated_bytes, open_directory
+
+KEY = "07" * 32
+
+
+def stored(
+    directory: Directory, path: str, data: bytes, version: str = "v1", value: Value = Value.NORMAL
+) -> CachedFile:
+    """A file that is wholly cached."""
+    file = directory.enter(path, version, len(data))
+    assert file is not None
+    directory.store(file, 0, memoryview(data), value, 0)
+    return file
+
+
+def readable(directory: Directory, file: CachedFile) -> int:
+    """How many blocks of a file are here."""
+    blocks = range(-(-file.size // BLOCK))
+    return sum(directory.read(file, b * BLOCK, min((b + 1) * BLOCK, file.size)) is not None for b in blocks)
+
+
+@pytest.mark.parametrize("key", ["", KEY])
+def test_any_part_of_what_was_stored_is_read_back(tmp_path: Path, key: str) -> None:
+    """Every offset and length within an extent gives the file's own bytes, plain and encrypted."""
+    (tmp_path / "key").write_text(key)
+    directory = open_directory(tmp_path / "cache", key_file=str(tmp_path / "key") if key else "")
+    chance = random.Random(1)
+    data = chance.randbytes(2 * EXTENT + 70_001)
+    file = stored(directory, "a", data)
+    for _ in range(400):
+        start = chance.randrange(len(data))
+        end = min(
+            start + chance.choice((1, 5, 4_096, 9_000, BLOCK, 200_000)), len(data), (start // EXTENT + 1) * EXTENT
+        )
+        assert directory.read(file, start, end) == data[start:end]
+    directory.close()
+
+
+def test_no_plain_byte_is_on_an_encrypted_disk(tmp_path: Path) -> None:
+    """Neither content nor names of encrypted files can be found in any file of the directory."""
+    (tmp_path / "key").write_text(KEY)
+    directory = open_directory(tmp_path / "cache", key_file=str(tmp_path / "key"))
+    stored(directory, "bucket/secret-name", b"secret content of 32 bytes here!" * 5_000)
+    directory.close()
+    everything = b"".join(path.read_bytes() for path in (tmp_path / "cache").rglob("*") if path.is_file())
+    assert b"secret" not in everything
+    assert b"content of 32" not in everything
+
+
+def test_a_key_can_be_replaced_and_old_entries_stay_readable(tmp_path: Path) -> None:
+    """With the new key before the old one in the file, nothing is lost; without the old one its entries are gone."""
+    (tmp_path / "key").write_text(KEY)
+    options: dict[str, Any] = {"key_file": str(tmp_path / "key")}
+    directory = open_directory(tmp_path / "cache", **options)
+    stored(directory, "a", b"old" * 50_000)
+    directory.close()
+    (tmp_path / "key").write_text(f"{'08' * 32}\n{KEY}\n")
+    directory = open_directory(tmp_path / "cache", **options)
+    a = directory.names.by_path["a"]
+    assert directory.read(a, 0, 3) == b"old"
+    stored(directory, "b", b"new" * 50_000)
+    directory.close()
+    (tmp_path / "key").write_text("08" * 32)
+    directory = open_directory(tmp_path / "cache", **options)
+    assert directory.read(directory.names.by_path["b"], 0, 3) == b"new"
+    assert "a" not in directory.names.by_path
+    directory.close()
+    directory = open_directory(tmp_path / "cache", key_file="ephemeral")
+    assert directory.names.by_path == {}
+    directory.close()
+
+
+def test_a_wrong_key_file_is_refused_without_quoting_it(tmp_path: Path) -> None:
+    """The message never shows what may be a key."""
+    (tmp_path / "key").write_text("not-hexadecimal-secret")
+    with pytest.raises(ByteCacheError) as refused:
+        open_directory(tmp_path / "cache", key_file=str(tmp_path / "key"))
+    assert refused.value.code == "bad_key_file"
+    assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("key", ["", KEY])
+def test_a_flipped_byte_is_a_miss_and_only_of_its_block(tmp_path: Path, key: str) -> None:
+    """Whichever byte of the stored block is changed, a small read notices it; the block can be stored again."""
+    (tmp_path / "key").write_text(key)
+    directory = open_directory(tmp_path / "cache", shards=1, key_file=str(tmp_path / "key") if key else "")
+    chance = random.Random(2)
+    data = chance.randbytes(3 * BLOCK)
+    file = stored(directory, "a", data)
+    for at in (0, 4_095, 4_096, BLOCK - 1, *(chance.randrange(BLOCK) for _ in range(30))):
+        with (tmp_path / "cache/0/data").open("r+b") as raw:
+            raw.seek(at)
+            byte = raw.read(1)
+            raw.seek(at)
+            raw.write(bytes([byte[0] ^ 0x40]))
+        low = at // 4_096 * 4_096
+        assert directory.read(file, low, low + 4_096) is None
+        assert directory.read(file, BLOCK, 3 * BLOCK) == data[BLOCK:]
+        directory.store(file, 0, memoryview(data)[:BLOCK], Value.NORMAL, 0)
+        assert directory.read(file, 0, BLOCK) == data[:BLOCK]
+    assert directory.health.damaged == 34
+    directory.close()
+
+
+@pytest.mark.parametrize("key", ["", KEY])
+def test_blocks_that_changed_places_do_not_verify(tmp_path: Path, key: str) -> None:
+    """A block of the same file in another's place, with its checksums, is damage and no answer."""
+    (tmp_path / "key").write_text(key)
+    directory = open_directory(tmp_path / "cache", shards=1, key_file=str(tmp_path / "key") if key else "")
+    stride = BLOCK + 64 if key else BLOCK
+    sums = 64 if key else 8
+    file = stored(directory, "a", random.Random(3).randbytes(2 * BLOCK))
+    for name, length in (("data", stride), ("sums", sums)):
+        with (tmp_path / "cache/0" / name).open("r+b") as raw:
+            first, second = raw.read(length), raw.read(length)
+            raw.seek(0)
+            raw.write(second + first)
+    assert directory.read(file, 0, BLOCK) is None
+    directory.close()
+
+
+def test_after_many_damaged_blocks_nothing_is_written_any_more(directory: Directory) -> None:
+    """A disk that damages what it keeps gets no more data."""
+    for _ in range(100):
+        directory.health.block_damaged()
+    file = directory.enter("a", "v", 100)
+    assert file is not None
+    assert not directory.submit(file, 0, memoryview(bytes(100)), Value.NORMAL, 0)
+
+
+def test_a_restart_keeps_entries_values_and_heat(tmp_path: Path) -> None:
+    """After a clean restart all is readable, and what was read often still leaves last."""
+    directory = open_directory(tmp_path / "cache", quota=24 * MIB, shards=1)
+    data = random.Random(4).randbytes(EXTENT)
+    hot = stored(directory, "hot", data)
+    stored(directory, "footer", data[:BLOCK], value=Value.INDEX)
+    for _ in range(3):
+        assert directory.read(hot, 0, 10) == data[:10]
+    directory.close()
+    directory = open_directory(tmp_path / "cache", quota=24 * MIB, shards=1)
+    assert directory.shards[0].counts.restored == 2
+    for i in range(60):
+        stored(directory, f"scan{i}", data)
+    assert readable(directory, directory.names.by_path["hot"]) == 16
+    assert readable(directory, directory.names.by_path["footer"]) == 1
+    directory.close()
+
+
+WRITER = """
+import sys, random
+from pathlib import Path
+from serving.bytecache.policy.pools import Value
+from tests.serving.bytecache.stores import open_directory
+directory = open_directory(Path(sys.argv[1]), quota=32 << 20, key_file=sys.argv[2])
+for i in range(1_000_000):
+    data = random.Random(i).randbytes(200_000)
+    file = directory.enter(f"file{i}", "v", len(data))
+    directory.store(file, 0, memoryview(data), Value.NORMAL, 0)
+    print(i, flush=True)
+"""
+
+
+@pytest.mark.parametrize("key", ["", KEY])
+def test_a_killed_process_loses_nothing_that_was_stored(tmp_path: Path, key: str) -> None:
+    """After kill -9 at any moment every entry that had been stored is read back whole, and none is wrong."""
+    (tmp_path / "key").write_text(key)
+    key_file = str(tmp_path / "key") if key else ""
+    chance = random.Random(key)
+    last = -1
+    for round_ in range(int(os.environ.get("FRESHET_TEST_BYTES_KILLS", "4"))):
+        command = [sys.executable, "-c", WRITER, str(tmp_path / "cache"), key_file]
+        writer = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert writer.stdout is not None
+        for _ in range(chance.randrange(5, 60)):
+            last = int(writer.stdout.readline())
+        time.sleep(chance.random() / 100)  # the instant of the kill, not a wait for anything
+        writer.send_signal(signal.SIGKILL)
+        writer.wait()
+        rest = writer.stdout.read().split()
+        last = max([last, *map(int, rest[:-1])])
+        directory = open_directory(tmp_path / "cache", quota=32 << 20, key_file=key_file)
+        for i in range(max(0, last - 20), last + 1):
+            file = directory.enter(f"file{i}", "v", 200_000)
+            assert file is not None
+            assert directory.read(file, 0, 200_000) == random.Random(i).randbytes(200_000), (round_, i)
+        assert directory.verify()[1] == 0
+        directory.close()
+
+
+def test_a_torn_log_of_names_loses_only_its_end(tmp_path: Path) -> None:
+    """What a power cut left of the log is read up to the tear; the other entries are dropped, none is mixed up."""
+    directory = open_directory(tmp_path / "cache")
+    stored(directory, "a", b"a" * 1_000)
+    length = directory.names.length
+    stored(directory, "b", b"b" * 1_000)
+    directory.close()
+    with (tmp_path / "cache/names.log").open("r+b") as log:
+        log.truncate(length + 7)
+    directory = open_directory(tmp_path / "cache")
+    assert directory.read(directory.names.by_path["a"], 0, 3) == b"aaa"
+    c = stored(directory, "c", b"c" * 1_000)
+    assert c.number > 2
+    assert directory.read(c, 0, 3) == b"ccc"
+    directory.close()
+
+
+def test_a_smaller_quota_holds_before_anything_is_served(tmp_path: Path) -> None:
+    """A restart with less room drops what is too much at once."""
+    directory = open_directory(tmp_path / "cache", quota=32 * MIB)
+    for i in range(24):
+        stored(directory, f"f{i}", random.Random(i).randbytes(EXTENT))
+    directory.close()
+    directory = open_directory(tmp_path / "cache", quota=12 * MIB)
+    assert allocated_bytes(tmp_path / "cache") <= 12 * MIB
+    directory.close()
+
+
+@pytest.mark.parametrize("key", ["", KEY])
+def test_the_quota_holds_at_every_moment(tmp_path: Path, key: str) -> None:
+    """While entries of all sizes come and go, the blocks that the file system counts never exceed the quota."""
+    (tmp_path / "key").write_text(key)
+    place, chance, most = tmp_path / "cache", random.Random(5), 0
+    directory = open_directory(place, quota=16 * MIB, key_file=str(tmp_path / "key") if key else "")
+    done = threading.Event()
+
+    def watch() -> None:
+        nonlocal most
+        while not done.wait(0.01):
+            most = max(most, allocated_bytes(place))
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    for i in range(400):
+        stored(directory, f"f{i}", chance.randbytes(chance.choice((10, 5_000, 70_000, 300_000, 1_500_000))))
+    directory.resize(9 * MIB)
+    assert allocated_bytes(place) <= 9 * MIB
+    done.set()
+    watcher.join()
+    directory.close()
+    assert 8 * MIB < most <= 16 * MIB
+
+
+def test_a_full_disk_shrinks_the_cache_and_fails_no_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No space on the device: older entries go, the reader does not notice."""
+    directory = open_directory(tmp_path / "cache", shards=1)
+    for i in range(20):
+        stored(directory, f"f{i}", random.Random(i).randbytes(EXTENT))
+    before = directory.used
+    write, left = write_all, [2]
+
+    def full(file: int, data: bytes, at: int) -> None:
+        if left[0]:
+            left[0] -= 1
+            raise OSError(errno.ENOSPC, "no space left on device")
+        write(file, data, at)
+
+    monkeypatch.setattr("serving.bytecache.disk.shard.write_all", full)
+    file = stored(directory, "more", b"m" * EXTENT)
+    assert directory.read(file, 0, 1) is None
+    assert directory.used < before
+    assert directory.shards[0].counts.disk_full == 1
+    directory.store(file, 0, memoryview(b"m" * EXTENT), Value.NORMAL, 0)
+    assert directory.read(file, 0, 1) == b"m"
+    assert directory.health.usable(time.monotonic())
+    directory.close()
+
+
+def test_a_failing_disk_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After three errors in a row the directory is not used for a while; no error reaches the reader."""
+    directory = open_directory(tmp_path / "cache")
+    file = stored(directory, "a", b"a" * 1_000)
+
+    def failing(*_: object) -> None:
+        raise OSError(errno.EIO, "input/output error")
+
+    monkeypatch.setattr("serving.bytecache.disk.shard.write_all", failing)
+    for i in range(3):
+        directory.store(file, i + 1, memoryview(b"b"), Value.NORMAL, 0)
+    now = time.monotonic()
+    assert not directory.health.usable(now)
+    assert directory.health.usable(now + 31)
+    assert directory.block(file, 0) is None
+    monkeypatch.undo()
+    directory.close()
+
+
+def test_what_expired_is_not_read_and_gives_its_room_back(tmp_path: Path) -> None:
+    """A time to live ends an entry, across a restart too."""
+    directory = open_directory(tmp_path / "cache")
+    now = int(time.time())
+    for path, expires in (("past", now - 1), ("soon", now + 3_600)):
+        file = directory.enter(path, "v", 1_000)
+        assert file is not None
+        directory.store(file, 0, memoryview(bytes(1_000)), Value.NORMAL, expires)
+    assert readable(directory, directory.names.by_path["past"]) == 0
+    assert readable(directory, directory.names.by_path["soon"]) == 1
+    for shard in directory.shards:
+        shard.tend()
+    assert sum(len(shard.table) for shard in directory.shards) == 1
+    directory.close()
+    directory = open_directory(tmp_path / "cache")
+    assert [file.path for file, extents, _ in directory.entries() if extents] == ["soon"]
+    directory.close()
+
+
+def test_another_version_of_a_path_forgets_the_earlier_one(directory: Directory) -> None:
+    """Old bytes can't be read any more, and their room is free at once."""
+    old = stored(directory, "a", b"o" * EXTENT)
+    used = directory.used
+    new = directory.enter("a", "v2", EXTENT)
+    assert new is not None
+    assert readable(directory, old) == readable(directory, new) == 0
+    assert directory.used < used - EXTENT // 2
+    directory.store(old, 0, memoryview(b"o" * EXTENT), Value.NORMAL, 0)
+    assert readable(directory, old) == 0
+
+
+def test_a_prefix_is_forgotten_at_once_and_for_good(tmp_path: Path) -> None:
+    """After it returned no read sees the files below, nor does a restart bring them back."""
+    directory = open_directory(tmp_path / "cache")
+    files = [stored(directory, path, b"x" * 1_000) for path in ("t/a", "t/b", "u/c")]
+    assert directory.forget(directory.matching("t/", prefix=True)) == 2
+    assert [readable(directory, file) for file in files] == [0, 0, 1]
+    directory.close()
+    directory = open_directory(tmp_path / "cache")
+    assert list(directory.names.by_path) == ["u/c"]
+    directory.close()
+
+
+def test_one_directory_has_one_owner(directory: Directory) -> None:
+    """A second one is refused as long as the first is open."""
+    assert lock_directory(directory.place) is None
+
+
+def test_directories_that_must_not_be_used_are_refused(tmp_path: Path) -> None:
+    """Other people's files, links, what can't be written and what a newer version wrote stay untouched."""
+    (tmp_path / "foreign").mkdir()
+    (tmp_path / "foreign/thesis.txt").write_text("mine")
+    (tmp_path / "link").symlink_to(tmp_path)
+    (tmp_path / "file").write_text("")
+    (tmp_path / "newer").mkdir()
+    (tmp_path / "newer/freshet-bytes.json").write_text('{"format_version": 99}')
+    codes = {"foreign": "bytes_dir_foreign", "link": "bytes_dir_denied", "file": "bytes_dir_denied"}
+    for name, code in (codes | {"newer": "bytes_dir_newer"}).items():
+        with pytest.raises(ByteCacheError) as refused:
+            open_directory(tmp_path / name)
+        assert refused.value.code == code, name
+    assert (tmp_path / "foreign/thesis.txt").read_text() == "mine"
+
+
+def test_a_damaged_marker_begins_anew(tmp_path: Path) -> None:
+    """Without its marker a directory's files mean nothing: they are deleted, and nothing else is."""
+    directory = open_directory(tmp_path / "cache")
+    stored(directory, "a", b"x" * 1_000)
+    directory.close()
+    marker = tmp_path / "cache/freshet-bytes.json"
+    marker.write_bytes(marker.read_bytes().replace(b'"shards"', b'"sharts"'))
+    directory = open_directory(tmp_path / "cache")
+    assert directory.names.by_path == {}
+    stored(directory, "a", b"x" * 1_000)
+    directory.close()
+
+
+def test_too_much_to_write_is_dropped_and_counted(tmp_path: Path) -> None:
+    """A disk slower than the readers costs entries, not memory; what waits can be read."""
+    directory = open_directory(tmp_path / "cache", write_buffer=2 * BLOCK)
+    file = directory.enter("a", "v", 8 * BLOCK)
+    assert file is not None
+    store, gate = directory._store, threading.Event()
+    directory.writers._store = lambda write: (gate.wait(), store(write))[1]
+    for block in range(4):
+        directory.submit(file, block, memoryview(bytes([block]) * BLOCK), Value.NORMAL, 0)
+    assert directory.writers.counts.dropped == 2
+    assert bytes(directory.block(file, 1) or b"")[:1] == b"\x01"
+    assert directory.block(file, 2) is None
+    gate.set()
+    assert directory.writers.flush(10)
+    assert directory.read(file, 0, 2 * BLOCK) == bytes(BLOCK) + b"\x01" * BLOCK
+    directory.close()
+
+
+def test_the_log_of_names_stays_small(directory: Directory) -> None:
+    """Files that came and went leave no names behind."""
+    kept = stored(directory, "kept", b"k" * 1_000)
+    for i in range(8_000):
+        directory.enter(f"gone{i}" + "x" * 300, "v", 10)
+    assert directory.names.length < 2 * MIB
+    assert len(directory.names.by_path) < 6_000
+    assert readable(directory, kept) == 1

@@ -1,0 +1,164 @@
+"""One cache for all processes of a machine: who owns it, who is attached, and what happens when one ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+from serving.bytecache.disk.directory import DirectoryOptions
+from serving.bytecache.reading.cache import ByteCache
+from serving.bytecache.reading.fetching import FetchRules
+from serving.bytecache.shared.joined import Joined
+from tests.serving.bytecache.stores import MIB, DirectoryStore
+
+READER = """
+import json, sys
+from pathlib import Path
+from serving.bytecache.disk.directory import DirectoryOptions
+from serving.bytecache.reading.cache import ByteCache
+from serving.bytecache.shared.joined import Joined
+from tests.serving.bytecache.stores import DirectoryStore
+store = DirectoryStore(Path(sys.argv[1]))
+place = Joined(Path(sys.argv[2]), DirectoryOptions(quota=64 << 20, key_file=sys.argv[3]))
+cache = ByteCache([place])
+print("owner" if place.directory else "attached", flush=True)
+for line in sys.stdin:
+    path, start, end = line.split()
+    store.asked.clear()
+    file = cache.open(store, path)
+    data = cache.read(file, int(start), int(end))
+    same = data == (store.root / path).read_bytes()[int(start):int(end)]
+    print(json.dumps({"same": same, "asked": store.asked, "owner": bool(place.directory)}), flush=True)
+place.close()
+"""
+
+
+class Reader:
+    """Another process that reads through the same directory."""
+
+    def __init__(self, store: DirectoryStore, place: Path, key_file: str = "") -> None:
+        command = [sys.executable, "-c", READER, str(store.root), str(place), key_file]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.role = self._output.readline().strip()
+
+    @property
+    def _output(self) -> IO[str]:
+        assert self.process.stdout is not None
+        return self.process.stdout
+
+    def ask(self, path: str, start: int, end: int) -> None:
+        """Begins a read."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{path} {start} {end}\n")
+        self.process.stdin.flush()
+
+    def answer(self) -> tuple[int, bool]:
+        """(bytes asked of the store, whether it owns the directory now) of the read; its bytes were the file's."""
+        found = json.loads(self._output.readline())
+        assert found["same"]
+        return sum(end - start for _, start, end in found["asked"]), found["owner"]
+
+    def end(self, number: int = 0) -> None:
+        """Ends it: by a signal, or by the end of its input."""
+        if number:
+            self.process.send_signal(number)
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait(30)
+        self._output.close()
+
+
+@pytest.fixture
+def readers() -> Iterator[list[Reader]]:
+    """Processes that are ended with the test."""
+    started: list[Reader] = []
+    yield started
+    for each in started:
+        if each.process.poll() is None:
+            each.end(signal.SIGKILL)
+
+
+@pytest.mark.parametrize("key", ["", "0b" * 32])
+def test_processes_fetch_each_block_once_and_take_over_from_each_other(
+    store: DirectoryStore, tmp_path: Path, readers: list[Reader], key: str
+) -> None:
+    """Four processes read the same file at once: each block is fetched by one of them.
+
+    Their owner is killed: another one takes its place, nothing is fetched again, and what is new is still shared.
+    """
+    (tmp_path / "key").write_text(key)
+    store.put("a", random.Random(1).randbytes(6 * MIB))
+    store.put("b", random.Random(2).randbytes(2 * MIB))
+    key_file = str(tmp_path / "key") if key else ""
+    readers += [Reader(store, tmp_path / "cache", key_file) for _ in range(4)]
+    assert [each.role for each in readers] == ["owner", "attached", "attached", "attached"]
+    for each in readers:
+        each.ask("a", 0, 6 * MIB)
+    assert sum(each.answer()[0] for each in readers) == 6 * MIB
+    for each in readers:
+        each.ask("a", 12_345, 5 * MIB)
+        assert each.answer()[0] == 0
+    readers[0].end(signal.SIGKILL)
+    rest = readers[1:]
+    for each in rest:
+        each.ask("b", 0, 2 * MIB)
+    answers = [each.answer() for each in rest]
+    assert sum(asked for asked, _ in answers) == 2 * MIB
+    assert [owner for _, owner in answers].count(True) == 1
+    for each in rest:
+        each.ask("a", 0, 6 * MIB)
+        assert each.answer()[0] == 0
+
+
+def test_a_process_that_ends_gives_up_what_it_was_fetching(store: DirectoryStore, tmp_path: Path) -> None:
+    """What a dead process had claimed is fetched by the next one, and nobody hangs."""
+    store.put("a", b"x" * MIB)
+    options = DirectoryOptions(quota=32 * MIB)
+    owner = Joined(tmp_path / "cache", options)
+    child = os.fork()
+    if child == 0:
+        attached = Joined(tmp_path / "cache", options)
+        file = attached.enter("a", store.identity("a").version, MIB, "")
+        claimed = file is not None and len(attached.claim(file, range(16))) == 16
+        os._exit(0 if claimed else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    cache = ByteCache([owner], FetchRules())
+    assert cache.read(cache.open(store, "a"), 0, MIB) == b"x" * MIB
+    owner.close()
+
+
+def test_what_one_process_forgets_no_other_reads(store: DirectoryStore, tmp_path: Path, readers: list[Reader]) -> None:
+    """After ``forget`` returned, also a process that had read it before must ask the store again."""
+    store.put("a", b"x" * MIB)
+    owner = Joined(tmp_path / "cache", DirectoryOptions(quota=32 * MIB))
+    cache = ByteCache([owner])
+    assert cache.read(cache.open(store, "a"), 0, MIB) == b"x" * MIB
+    readers.append(Reader(store, tmp_path / "cache"))
+    for forgotten, asked in ((False, 0), (True, MIB), (False, 0)):
+        if forgotten:
+            assert cache.forget("a") == 1
+        readers[0].ask("a", 0, MIB)
+        assert readers[0].answer() == (asked, False)
+    readers[0].end()
+    owner.close()
+
+
+def test_a_socket_of_a_dead_owner_is_replaced(store: DirectoryStore, tmp_path: Path, readers: list[Reader]) -> None:
+    """The file that a killed owner left does not keep anyone from owning the directory."""
+    store.put("a", b"x" * 1_000)
+    readers.append(Reader(store, tmp_path / "cache"))
+    readers[0].end(signal.SIGKILL)
+    assert (tmp_path / "cache/owner.sock").exists()
+    readers.append(Reader(store, tmp_path / "cache"))
+    assert readers[1].role == "owner"
+    readers[1].ask("a", 0, 10)
+    assert readers[1].answer()[1]

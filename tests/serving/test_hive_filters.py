@@ -1,0 +1,142 @@
+"""Filters of partitions: the cache selects what a real metastore selects."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+from consumers.owner.objects.filter import FilterError, PartitionKey, parse_filter
+from stream.sources.hive.live.connection import MetastoreRefused
+from stream.sources.hive.live.thrift import field, record, text, texts
+from stream.sources.hive.structs import I16, LIST, STRUCT, ListValue
+from tests.servers.hive_catalog import HiveCatalog, mapping
+
+Values = tuple[str, ...]
+KEYS = [PartitionKey("ds", "string"), PartitionKey("hr", "int"), PartitionKey("day", "date")]
+ROWS: list[Values] = [
+    ("2024-01-01", "1", "2024-01-01"),
+    ("2024-01-02", "2", "2024-01-02"),
+    ("2024-01-02", "10", "2024-02-01"),
+    ("a_b", "-3", "2023-12-31"),
+    ("acb", "7", "1999-05-05"),
+    ("A", "10", "2024-02-29"),
+    ("a%b", "2147483647", "2024-03-01"),
+    ("é", "5", "2024-01-15"),
+    ("it's", "6", "2024-01-16"),
+    ("__HIVE_DEFAULT_PARTITION__", "__HIVE_DEFAULT_PARTITION__", "__HIVE_DEFAULT_PARTITION__"),
+]
+FILTERS = [
+    "ds = '2024-01-02'",
+    "ds >= '2024-01-02'",
+    "ds < 'a'",
+    "ds > 'A'",
+    "DS = 'A'",
+    "ds = 'a'",
+    "ds <> '2024-01-02'",
+    "ds != 'A'",
+    "ds = 'é'",
+    'ds = "it\'s"',
+    "(ds) in ('A', 'é', 'nope')",
+    "(ds) not in ('A', 'é')",
+    "ds like 'a%'",
+    "ds like 'a_b'",
+    "ds like '%02'",
+    "ds between '2024' and '2025'",
+    "ds not between '2024' and '2025'",
+    "hr = 10",
+    "hr = 7",
+    "hr > 2",
+    "hr >= 2 and hr < 100",
+    "hr < 0",
+    "hr != 10",
+    "hr <> 10",
+    "2 < hr",
+    "(hr) in (1, 2, 10)",
+    "(hr) not in (1, 2, 10)",
+    "hr between 2 and 10",
+    "hr not between 2 and 10",
+    "hr = -3",
+    "day = '2024-01-02'",
+    "day > '2024-01-31'",
+    "day >= date '2024-02-01' and day < date '2024-03-01'",
+    "day between '2024-01-01' and '2024-01-31'",
+    "(day) in ('2024-01-01', '2024-02-29')",
+    "(day) not in ('2024-01-01', '2024-02-29')",
+    "day != '2024-01-01'",
+    "day not between '2024-01-01' and '2024-01-31'",
+    "(struct(ds, hr)) in (const struct('A', 10), const struct('2024-01-01', 1))",
+    "(struct(ds, hr)) not in (const struct('A', 10), const struct('2024-01-01', 1))",
+    "hr > 6 and hr < 8",
+    "ds >= '__H'",
+    "ds = 'A' and hr = 10 and day = '2024-02-29'",
+    "day like '2024%'",
+    "day = 2024-01-02",
+    "ds = '2024-01-02' and (hr = 2 or hr = 3)",
+    "ds = 'A' or hr = 1 and day = '2024-01-02'",
+    "(ds = 'A' or hr = 1) and day = '2024-01-01'",
+    "ds = '__HIVE_DEFAULT_PARTITION__'",
+]
+
+REFUSED = ["ds not like 'a%'", "hr = 'x'", "nokey = 1", "ds = 'A", "ds = "]
+TAKEN_TOO: list[tuple[str, list[Values]]] = [
+    ("hr in (1, 2)", ROWS[:2]),
+    ("hr = '2'", [ROWS[1]]),
+    ("hr like '21%'", [ROWS[6]]),
+]
+
+
+@pytest.fixture(scope="module")
+def catalog(hive: tuple[str, int]) -> Iterator[HiveCatalog]:
+    """A metastore with a table whose partition columns have three types."""
+    with HiveCatalog(hive, f"db{uuid.uuid4().hex[:8]}") as client:
+        client.create("plain", transactional=False, partitioned=True)
+        struct = client.struct("plain")
+        keys = [{1: text(key.name), 2: text(key.type)} for key in KEYS]
+        made = {each: struct[each] for each in (2, 3, 7, 12)} | {1: text("t"), 8: (LIST, ListValue(STRUCT, keys))}
+        made[7] = record({each: value for each, value in struct[7][1].items() if each != 2})
+        made[9] = mapping({"EXTERNAL": "TRUE"})
+        client.calls.call("create_table_req", {1: record({1: record(made)})})
+        storage = {**client.struct("t")[7][1]}
+        added = []
+        for at, values in enumerate(ROWS):
+            place = record({**storage, 2: text(f"{field(storage, 2)}/{at}")})
+            added.append({1: texts(values), 2: text(client.db), 3: text("t"), 6: place, 7: mapping({})})
+        client.calls.call("add_partitions", {1: (LIST, ListValue(STRUCT, added))})
+        yield client
+
+
+def at_the_metastore(catalog: HiveCatalog, wanted: str) -> list[Values]:
+    """What it selects. Raises `MetastoreRefused`."""
+    arguments = {1: text(catalog.db), 2: text("t"), 3: text(wanted), 4: (I16, -1)}
+    return sorted(tuple(field(each, 1)) for each in catalog.calls.call("get_partitions_by_filter", arguments))
+
+
+def selected(wanted: str) -> list[Values]:
+    """What the cache selects. Raises `FilterError`."""
+    passes = parse_filter(wanted, KEYS)
+    return sorted(values for values in ROWS if passes(values))
+
+
+@pytest.mark.parametrize("wanted", FILTERS)
+def test_a_filter_selects_what_the_metastore_does(catalog: HiveCatalog, wanted: str) -> None:
+    """Each operator over each type of key; the metastore compares in its database."""
+    assert selected(wanted) == at_the_metastore(catalog, wanted)
+
+
+@pytest.mark.parametrize("wanted", REFUSED)
+def test_what_the_metastore_refuses_is_refused(catalog: HiveCatalog, wanted: str) -> None:
+    """A key that is none, a value of another type, an unfinished string."""
+    with pytest.raises(MetastoreRefused):
+        at_the_metastore(catalog, wanted)
+    with pytest.raises(FilterError):
+        selected(wanted)
+
+
+@pytest.mark.parametrize(("wanted", "expected"), TAKEN_TOO)
+def test_some_that_the_metastore_refuses_are_taken(catalog: HiveCatalog, wanted: str, expected: list[Values]) -> None:
+    """IN without parentheses, and numbers and dates that are written as texts: what they mean is clear."""
+    with pytest.raises(MetastoreRefused):
+        at_the_metastore(catalog, wanted)
+    assert selected(wanted) == expected

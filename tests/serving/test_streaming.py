@@ -1,0 +1,129 @@
+"""Responses without an end give back what they hold, however their reader leaves; and clients that connect again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+
+import pytest
+from starlette.types import Message
+
+from serving.client import BadRequest, ServerError, StreamEnded, StreamEvent, Unreachable
+from serving.client.streaming import Following, Lines, stream_request
+from serving.http.streaming.sending import Streaming
+
+
+class Reader:
+    """An ASGI connection. ``leaves_after``: messages; ``takes``: whether it reads what is sent."""
+
+    def __init__(self, *, leaves_after: int, takes: bool = True) -> None:
+        self.sent: list[Message] = []
+        self.closed = 0
+        self._takes = takes
+        self._leaves_after = leaves_after
+        self._left = asyncio.Event()
+        if not leaves_after:
+            self._left.set()
+
+    async def receive(self) -> Message:
+        """Only that it has left."""
+        await self._left.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: Message) -> None:
+        """Takes a message."""
+        self.sent.append(message)
+        if not self._takes and len(self.sent) > 1:
+            await asyncio.Event().wait()
+        if len(self.sent) >= self._leaves_after:
+            self._left.set()
+            await asyncio.sleep(0)
+
+    async def close(self) -> None:
+        """What the response holds is given back."""
+        self.closed += 1
+
+
+async def _endless() -> AsyncGenerator[bytes]:
+    while True:
+        yield b"x"
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("leaves_after", [0, 1, 2, 5])
+def test_a_reader_that_leaves_at_any_time_holds_nothing(leaves_after: int) -> None:
+    """Also before the first event: otherwise such readers would use up the streams of a front."""
+
+    async def story() -> Reader:
+        reader = Reader(leaves_after=leaves_after)
+        await asyncio.wait_for(Streaming(b"t", _endless(), reader.close).send(reader.receive, reader.send), 20)
+        return reader
+
+    assert asyncio.run(story()).closed == 1
+
+
+def test_a_reader_that_takes_nothing_is_given_up() -> None:
+    """After a while its place is free again."""
+
+    async def story() -> Reader:
+        reader = Reader(leaves_after=99, takes=False)
+        streaming = Streaming(b"t", _endless(), reader.close, stall_s=0.05)
+        await asyncio.wait_for(streaming.send(reader.receive, reader.send), 20)
+        return reader
+
+    assert asyncio.run(story()).closed == 1
+
+
+def test_head_of_a_stream_ends() -> None:
+    """It says how the stream would begin, and has no body."""
+
+    async def story() -> Reader:
+        reader = Reader(leaves_after=99)
+        streaming = Streaming(b"t", _endless(), reader.close)
+        await asyncio.wait_for(streaming.send(reader.receive, reader.send, head_only=True), 20)
+        return reader
+
+    reader = asyncio.run(story())
+    assert [message.get("body", b"") for message in reader.sent] == [b"", b""]
+    assert reader.closed == 1
+
+
+def test_lines_are_put_together_from_any_pieces() -> None:
+    """A text may hold Unicode's line ends, and a piece may end in the middle of a character."""
+    line = '{"kind":"unreadable","reason":"a\u2028b\u0085cü"}\n'.encode()
+    for size in (1, 2, 7, len(line)):
+        lines, found = Lines(), list[StreamEvent]()
+        for at in range(0, 2 * len(line), size):
+            found += lines.events((line * 2)[at : at + size])
+        assert [event.reason for event in found] == ["a\u2028b\u0085cü"] * 2
+    with pytest.raises(ServerError):
+        list(Lines().events(b"<html>\n"))
+    with pytest.raises(StreamEnded) as ended:
+        list(Lines().events(b'{"kind":"error","code":"stream_too_old","message":"m","hint":"h"}\n'))
+    assert ended.value.code == "stream_too_old"
+
+
+def test_a_client_goes_on_from_its_last_checkpoint_until_it_gives_up() -> None:
+    """What passes is tried again, with growing pauses that end; what does not pass is raised at once."""
+    now = 0.0
+    following = Following(stream_request("shop", "now", tables=["a", "b"]), 10.0, lambda: now)
+    following.heard(StreamEvent("watermark", "c1.X"))
+    assert following.request.params == {"keyspace": "shop", "from": "c1.X", "tables": "a,b"}
+    away = Unreachable("away")
+    pauses = [following.pause_after(away) for _ in range(2_000)]
+    assert 0 < pauses[0] < 0.11
+    assert 2.5 <= pauses[-1] <= 5
+    assert following.pause_after(StreamEnded("m", code="stopping")) > 0
+    with pytest.raises(StreamEnded):
+        following.pause_after(StreamEnded("m", code="checkpoint_lost"))
+    now = 10.0
+    with pytest.raises(Unreachable):
+        following.pause_after(away)
+    following.heard(StreamEvent("watermark"))
+    assert following.pause_after(away) > 0
+
+
+def test_a_name_with_a_comma_is_refused_by_the_client() -> None:
+    """The list in the URL would name other tables."""
+    with pytest.raises(BadRequest):
+        stream_request("shop", "now", tables=["a,b"])

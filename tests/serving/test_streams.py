@@ -1,0 +1,212 @@
+"""Readers of change streams beside each other, over a real Kafka: slow ones, many, and topics that lost their start."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from serving.errors import ReadError
+from serving.metrics import FrontMetrics
+from serving.streams.reading import Begin, FromNow, FromSecond, FromVector, Reading, Streams
+from serving.streams.ring import Ring
+from stream.changes.checkpoint import Checkpoint, Place
+from stream.changes.items import Item, Transaction, Watermark
+from stream.kafka.connection import KafkaCluster, client_settings
+from stream.kafka.topics import ensure_topics, events_topic
+from stream.publish.publisher import Publisher
+from tests.patience import PATIENCE_S
+from tests.stream.publishing import publisher, transaction
+from tokens import Vector
+
+PARTITIONS = 2
+
+
+class Source:
+    """A publisher of numbered transactions."""
+
+    def __init__(self, kafka: KafkaCluster, keyspace: str) -> None:
+        ensure_topics(kafka, keyspace, PARTITIONS)
+        self._publisher: Publisher = publisher(kafka, keyspace, PARTITIONS)
+        self._publisher.open(lambda: ("MariaDB/0-1-0", 1_700_000_000))
+        self.last = 0
+
+    def publish(self, count: int) -> int:
+        """``count`` more; the number of the last one."""
+        for _ in range(count):
+            self.last += 1
+            self._publisher.publish(transaction(self.last))
+        self._publisher.flush()
+        return self.last
+
+    def close(self) -> None:
+        """Ends it."""
+        self._publisher.close()
+
+
+def told(number: int) -> bool:
+    """Whether a transaction of `transaction` changes anything."""
+    return bool(transaction(number).changes)
+
+
+async def numbers(reading: Reading, last: int, pause_s: float = 0.0) -> list[int]:
+    """The transactions that a stream tells, up to ``last``, which changes something."""
+    found: list[int] = []
+    async with asyncio.timeout(PATIENCE_S):
+        async for batch in reading.batches(0.2):
+            found += [int(item.gtid.rpartition("-")[2]) for item, _ in batch if isinstance(item, Transaction)]
+            if last in found:
+                return found
+            await asyncio.sleep(pause_s)
+    raise AssertionError("the stream has ended")
+
+
+def run(kafka: KafkaCluster, keyspace: str, story: Callable[[Streams, Source], Awaitable[None]], **limits: int) -> None:
+    """Runs ``story`` with a topic that has begun."""
+
+    async def running() -> None:
+        source = await asyncio.to_thread(Source, kafka, keyspace)
+        streams = Streams(kafka, FrontMetrics(), **limits)
+        try:
+            await story(streams, source)
+        finally:
+            await streams.close()
+            await asyncio.to_thread(source.close)
+
+    asyncio.run(running())
+
+
+@asynccontextmanager
+async def begun(streams: Streams, keyspace: str, begin: Begin) -> AsyncIterator[Reading]:
+    """A stream, closed afterwards."""
+    reading = await streams.begin(keyspace, begin)
+    try:
+        yield reading
+    finally:
+        await reading.close()
+
+
+def test_a_slow_reader_slows_nobody_and_misses_nothing(kafka: KafkaCluster, keyspace_name: str) -> None:
+    """The shared ring passes a reader that stops: it goes back to Kafka, and is told each transaction once."""
+
+    async def story(streams: Streams, source: Source) -> None:
+        async with (
+            begun(streams, keyspace_name, FromNow()) as fast,
+            begun(streams, keyspace_name, FromNow()) as slow,
+        ):
+            await asyncio.to_thread(source.publish, 3)
+            assert await numbers(slow, 3) == await numbers(fast, 3) == [1, 2, 3]
+            last = await asyncio.to_thread(source.publish, 198)
+            expected = [number for number in range(4, last + 1) if told(number)]
+            assert await numbers(fast, last) == expected
+            ring = streams.hub(keyspace_name).ring
+            assert ring is not None
+            assert ring.read(3, 1) is None, "the ring still has what the slow reader wants"
+            assert await numbers(slow, last) == expected
+
+    run(kafka, keyspace_name, story, ring_bytes_max=30_000)
+
+
+def test_readers_from_everywhere_are_told_the_same(kafka: KafkaCluster, keyspace_name: str) -> None:
+    """From each checkpoint, each position and a second: the same rest of the history, from Kafka and from the ring."""
+
+    async def story(streams: Streams, source: Source) -> None:
+        checkpoints: dict[int, Checkpoint] = {}
+        epoch = 0
+        async with begun(streams, keyspace_name, FromNow()) as reading:
+            last = await asyncio.to_thread(source.publish, 41)
+            async with asyncio.timeout(PATIENCE_S):
+                async for batch in reading.batches(0.2):
+                    for item, checkpoint in batch:
+                        assert isinstance(item, Transaction)
+                        epoch = item.place.epoch
+                        checkpoints[int(item.gtid.rpartition("-")[2])] = checkpoint
+                    if last in checkpoints:
+                        break
+        for number in (1, 2, 39, 40):
+            vector = Vector.parse(f"time=0;shard={keyspace_name}/0;epoch={epoch};position=MariaDB/0-1-{number}")
+            beginnings: list[Begin] = [FromVector(vector)]
+            if number in checkpoints:
+                beginnings.append(Checkpoint.parse(str(checkpoints[number])))
+            for begin in beginnings:
+                async with begun(streams, keyspace_name, begin) as reading:
+                    assert await numbers(reading, last) == [each for each in range(number + 1, last + 1) if told(each)]
+
+    run(kafka, keyspace_name, story)
+
+
+def test_a_topic_that_lost_its_start_says_how_far_back_it_goes(kafka: KafkaCluster, keyspace_name: str) -> None:
+    """After retention a checkpoint, a position and a second of before are refused, and never begin later in silence."""
+
+    async def story(streams: Streams, source: Source) -> None:
+        async with begun(streams, keyspace_name, FromNow()) as reading:
+            first = reading.watermark.checkpoint
+            await numbers(reading, await asyncio.to_thread(source.publish, 3))
+            second = reading.watermark.checkpoint
+            [epoch] = [place.epoch for place in second.places.values()]
+            last = await asyncio.to_thread(source.publish, 2)
+            await numbers(reading, last)
+        topic = events_topic(kafka, keyspace_name)
+        cut = [TopicPartition(topic, partition, offset) for partition, offset in enumerate(second.offsets)]
+        admin = AdminClient(client_settings(kafka))
+        await asyncio.to_thread(lambda: [each.result() for each in admin.delete_records(cut).values()])
+        vector = Vector.parse(f"time=0;shard={keyspace_name}/0;epoch={epoch};position=MariaDB/0-1-1")
+        for begin in (first, FromVector(vector), FromSecond(1_700_000_001)):
+            with pytest.raises(ReadError) as refused:
+                await streams.begin(keyspace_name, begin)
+            assert refused.value.code == "stream_too_old"
+            assert "can start at second" in refused.value.hint
+        async with begun(streams, keyspace_name, second) as reading:
+            assert await numbers(reading, last) == [each for each in range(4, last + 1) if told(each)]
+
+    run(kafka, keyspace_name, story)
+
+
+def test_a_front_has_a_bound_of_streams(kafka: KafkaCluster, keyspace_name: str) -> None:
+    """One more is refused, and begins once another has ended."""
+
+    async def story(streams: Streams, source: Source) -> None:
+        del source
+        async with begun(streams, keyspace_name, FromNow()):
+            with pytest.raises(ReadError) as refused:
+                await streams.begin(keyspace_name, FromNow())
+            assert refused.value.code == "too_many_streams"
+        async with begun(streams, keyspace_name, FromNow()):
+            pass
+
+    run(kafka, keyspace_name, story, streams_max=1)
+
+
+def item(number: int, size: int = 100) -> Item:
+    """A transaction of one shard."""
+    place = Place(1, number)
+    gtid = f"MariaDB/0-1-{number}"
+    return Transaction("a", place, gtid, gtid, 0, "", [], Checkpoint("ks", "id", (0,), {"a": place}), size)
+
+
+def test_a_ring_lets_in_only_who_lacks_nothing() -> None:
+    """A reader may join once it has what was dropped; one that asks for what was dropped is told so."""
+    ring = Ring(Checkpoint("ks", "id", (0,), {"a": Place(1, 2)}), bytes_max=3_000)
+    assert (ring.join({}), ring.join({"a": Place(1, 2)})) == (None, 0)
+    ring.append([item(number) for number in range(3, 13)])
+    first = ring.join({"a": Place(1, 99)})
+    assert first
+    found = ring.read(first, 100)
+    assert found is not None
+    dropped_to = min(each.place for each in found.items if isinstance(each, Transaction)).ordinal - 1
+    assert ring.read(first - 1, 1) is None
+    assert (ring.join({"a": Place(1, dropped_to)}), ring.join({"a": Place(1, dropped_to - 1)})) == (first, None)
+
+
+def test_watermarks_do_not_fill_the_ring() -> None:
+    """A quiet keyspace for a week drops nothing that a reader still needs."""
+    ring = Ring(Checkpoint("ks", "id", (0,)), bytes_max=5_000)
+    ring.append([item(1)])
+    for _ in range(1_000):
+        ring.append([Watermark({}, Checkpoint("ks", "id", (0,)))])
+    assert ring.join({}) == 0
+    assert ring.end()[0] == 2

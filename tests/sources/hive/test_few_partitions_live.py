@@ -1,0 +1,76 @@
+"""Tables with few partitions on a real metastore: nothing that changes while they are read is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from stream.sources.hive.live import details
+from stream.sources.hive.live.members import Member, read_few
+from stream.sources.hive.live.metastore import Metastore
+from stream.wire.events import ObjectSet
+from tests.servers.hive_catalog import HiveCatalog
+from tests.serving.stack import eventually
+from tests.sources.hive.test_hive_source import Consumer, catalog, following, stored_partitions, whole
+
+__all__ = ["catalog"]
+
+
+def test_changes_while_few_partitions_are_read_are_not_lost(
+    catalog: HiveCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Added, dropped, written, voided, the table made anew or renamed, just after the metastore gave what was there."""
+
+    def make_anew(it: HiveCatalog) -> None:
+        it.drop("anew")
+        it.create("anew", transactional=False, partitioned=True)
+
+    changes: dict[str, Callable[[HiveCatalog], object]] = {
+        "added": lambda it: it.add_partitions("added", "c"),
+        "dropped": lambda it: it.drop_partition("dropped", "a"),
+        "written": lambda it: it.set_statistics("written", 3, "a"),
+        "voided": lambda it: it.alter("voided", v="1"),
+        "renamed": lambda it: it.alter("renamed", rename_to="other"),
+        "anew": make_anew,
+        "quiet": lambda _: None,
+    }
+    for table in changes:
+        catalog.create(table, transactional=False, partitioned=True)
+        catalog.add_partitions(table, "a", "b")
+    quiet = catalog.table_id("quiet")
+    left = dict(changes)
+
+    def read(metastore: Metastore, of: str, *shape: Sequence[str]) -> tuple[Member, ...] | None:
+        found = read_few(metastore, of, *shape)
+        db, _, name = of.partition(".")
+        change = left.pop(name, None) if db == catalog.db else None
+        if change is not None:
+            with HiveCatalog(catalog.address, catalog.db) as writer:
+                change(writer)
+        return found
+
+    monkeypatch.setattr(details, "read_few", read)
+    consumer = Consumer()
+    with following(catalog, consumer) as source:
+        names = [table if table != "renamed" else "other" for table in changes]
+
+        def why_not() -> list[str]:
+            source.following.step()
+            if left:
+                return [*left]
+            return [
+                table
+                for table in names
+                if whole(source, "partition", catalog.table_id(table)) != stored_partitions(catalog, table)
+            ]
+
+        eventually(lambda: not why_not(), timeout_s=60, what="the partitions")
+        begun = [
+            each
+            for txn in consumer.transactions
+            for each in txn.changes
+            if isinstance(each, ObjectSet) and (each.kind, each.table_id, each.change) == ("partition", quiet, "begun")
+        ]
+        assert len(begun) == 1, "a table that nothing wrote needs no pass"
+        assert not consumer.folded.dead

@@ -1,0 +1,191 @@
+"""A table as of a token or a time is what it was after that transaction, in all partitions at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_jobs.partition import FoldTask
+from spark_jobs.source.cut import AsOf, AsOfError, Cut, Survey, parse_as_of
+from spark_jobs.source.filters import keeps, only_partition, used
+from spark_jobs.source.table import Base, TablePartition
+from stream.wire.codec import HEADER_SIZE
+from stream.wire.events import ABSENT, VALUE
+from stream.wire.keys import Layout
+from tests.consumers.histories import SHARD, frame, key, marker, start
+from tests.consumers.owning import schema, vector
+from tests.spark_jobs.source.shop import BEGUN, COLUMNS, LAYOUT, Shop, void
+
+
+def survey(shop: Shop, as_of: AsOf) -> Survey:
+    """What the partitions say of a moment."""
+    found = Survey("shop.items", as_of)
+    for partition, messages in enumerate(shop.partitions):
+        found.read(partition, messages)
+    return found
+
+
+def table(shop: Shop, cut: Cut, bases: dict[int, Base] | None = None) -> dict[bytes, tuple[str, Any]]:
+    """Key → kind and image of all rows at a cut."""
+    rows: dict[bytes, tuple[str, Any]] = {}
+    for number, messages in enumerate(shop.partitions):
+        base = (bases or {}).get(number)
+        partition = TablePartition("shop.items", number, cut, base)
+        first = base.head.offset if base else 0
+        partition.fold(list(enumerate(messages))[first:])
+        for row in partition.rows():
+            if row["_kind"] != "incomplete":
+                rows[f"shop.items\0{row['_key']}".encode()] = row["_kind"], row.get("image", {}).get("name")
+    return rows
+
+
+def expected(shop: Shop, number: int) -> dict[bytes, tuple[str, Any]]:
+    """The same from the history's own book."""
+    kinds = {key: each for key, each in shop.states[number].items() if each[0] != ABSENT}
+    return {
+        key: ("value", image.decode().split('"')[-2]) if kind == VALUE else ("void", None)
+        for key, (kind, image) in kinds.items()
+    }
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_table_as_of_each_token_is_what_it_was_then(seed: int) -> None:
+    """After every transaction, also in the middle of frames, and from a token's text."""
+    shop = Shop(Random(seed))
+    for number in range(1, len(shop.states)):
+        found = survey(shop, parse_as_of(vector(number)))
+        assert table(shop, found.cut) == expected(shop, number), number
+        assert found.description().primary_key == ("id",)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_table_as_of_each_second_is_what_it_was_then(seed: int) -> None:
+    """Up to the first later transaction, in all partitions, though times run backwards after it."""
+    shop = Shop(Random(seed))
+    for seconds in range(BEGUN, max(shop.times) + 1):
+        found = survey(shop, parse_as_of(str(seconds)))
+        assert table(shop, found.cut) == expected(shop, shop.at_time(seconds)), seconds
+
+
+def test_what_arrives_late_does_not_change_a_table_as_of_a_time() -> None:
+    """By a marker the source's clock was past the time: what comes after it is left out, whatever its time."""
+    said: dict[str, Any] = {"as_of_ms": 1000 * (BEGUN + 9), "layout": LAYOUT}
+    messages = [start(), schema(2, columns=COLUMNS), marker(2, sequence=2, **said)]
+    late = frame([(key(1), VALUE, b"{}", 3)], timestamps=[BEGUN + 1])
+    for more in ([], [late, marker(3, **said)]):
+        found = Survey("shop.items", AsOf(seconds=BEGUN + 5))
+        found.read(0, [*messages, *more])
+        assert found.cut == {SHARD: (1, 3)}
+
+
+def test_a_base_saves_what_lies_before_it_and_may_not_be_past_the_moment(tmp_path: Path) -> None:
+    """From a rebuild's stores and the tail after them comes the same; a newer base is refused."""
+    shop = Shop(Random(5))
+    found = [(len(messages) // 2 + 2, messages) for messages in shop.partitions]
+    task = FoldTask("shop", "t1", str(tmp_path), {0: 0, 1: 0}, {0: 0, 1: 0})
+    bases = {}
+    half = [
+        max(at for at in range(most) if messages[at - 1][:HEADER_SIZE] == marker(1)[:HEADER_SIZE])
+        for most, messages in found
+    ]
+    for number, messages in enumerate(shop.partitions):
+        with task.open(number) as fold:
+            fold.fold(range(half[number]), messages[: half[number]])
+            fold.finish()
+        bases[number] = Base.read(tmp_path / "shop" / str(number), "shop.items")
+    last = len(shop.states) - 1
+    cut = survey(shop, parse_as_of(vector(last))).cut
+    assert table(shop, cut, bases) == expected(shop, last)
+    assert [each["table"] for each in bases[0].descriptions("shop.items")] == ["shop.items"]
+    for number, base in bases.items():
+        base.check(AsOf())
+        base.check(parse_as_of(vector(last)))
+        base.check(AsOf(seconds=max(shop.times)))
+        for early in (vector(2), str(BEGUN)):
+            with pytest.raises(AsOfError, match="not known to be before that moment"):
+                base.check(parse_as_of(early))
+        again = Survey("shop.items", parse_as_of(vector(3)))
+        again.read(number, [], base.reached())  # nothing came after it: the base itself has reached the moment
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "said"),
+    [
+        ("nonsense", "bad_as_of", "neither a token nor a time"),
+        (vector(10_000), "as_of_ahead", "does not reach that moment yet"),
+        (str(BEGUN + 10_000), "as_of_ahead", "does not reach that moment yet"),
+        (vector(1, shard="shop/7"), "bad_as_of", "does not name the shard shop/0"),
+    ],
+)
+def test_a_moment_that_cannot_be_read_is_an_error(text: str, code: str, said: str) -> None:
+    """Nothing is answered for a moment that the topic does not reach, or that says nothing of a shard."""
+    with pytest.raises(AsOfError, match=said) as refused:
+        survey(Shop(Random(1)), parse_as_of(text))
+    assert refused.value.code == code
+
+
+def test_a_table_that_nothing_describes_is_an_error() -> None:
+    """Also if it is described later than the moment."""
+    found = Survey("shop.items", parse_as_of(vector(3)))
+    found.read(0, [start(), marker(3), schema(9, columns=COLUMNS)])
+    with pytest.raises(AsOfError) as refused:
+        found.description()
+    assert refused.value.code == "table_unknown"
+
+
+def test_a_void_hides_rows_only_from_its_own_place_on() -> None:
+    """What is not known is a row of its own kind; garbage after the moment says nothing of it."""
+    shop = Shop(Random(3))
+    last = len(shop.states) - 1
+    for messages in shop.partitions:
+        messages += [void(500, gtid=f"MariaDB/0-1-{last + 1}"), b"garbage", marker(500, sequence=last + 1)]
+    assert table(shop, survey(shop, parse_as_of(vector(last))).cut) == expected(shop, last)
+    kinds = {kind for kind, _ in table(shop, survey(shop, parse_as_of(vector(last + 1))).cut).values()}
+    assert kinds == {"void"}
+
+
+def test_times_are_read_as_utc() -> None:
+    """With and without a zone, and as seconds."""
+    assert parse_as_of("2023-11-14T22:13:20Z") == parse_as_of("2023-11-14 22:13:20") == AsOf(seconds=1_700_000_000)
+    assert parse_as_of("2023-11-14T23:13:20+01:00") == parse_as_of("1700000000") == AsOf(seconds=1_700_000_000)
+
+
+class EqualTo:
+    """As PySpark's."""
+
+    def __init__(self, attribute: tuple[str, ...], value: Any) -> None:
+        self.attribute, self.value = attribute, value
+
+
+class In(EqualTo):
+    """As PySpark's."""
+
+
+class GreaterThan(EqualTo):
+    """As PySpark's."""
+
+
+def test_filters_keep_what_spark_keeps() -> None:
+    """A null is not kept; a filter that has no meaning here, or a column that is not there, takes nothing away."""
+    rows = pa.table({"id": pa.array([1, 2, None], pa.int64()), "name": pa.array(["a", "b", "c"])})
+    filters = used([GreaterThan(("id",), 1), EqualTo(("gone",), 1), EqualTo(("name",), 1.5), EqualTo(("a", "b"), 1)])
+    assert filters == [("GreaterThan", "id", 1), ("EqualTo", "gone", 1)]
+    assert keeps(rows, filters)["id"].to_pylist() == [2]
+    assert keeps(rows, used([In(("name",), ("a", "c"))]))["name"].to_pylist() == ["a", "c"]
+    assert keeps(rows, used([EqualTo(("id",), "text")])).num_rows == 3
+
+
+def test_a_whole_primary_key_leaves_one_partition() -> None:
+    """Where the row is, by the topic's layout; a part of the key or a text leaves all."""
+    layout, kinds = Layout.parse(LAYOUT), {"id": "int", "name": "varchar"}
+
+    def only(key: tuple[str, ...], *filters: EqualTo) -> int | None:
+        return only_partition(layout, "shop.items", key, kinds, 0, used(filters))
+
+    assert only(("id",), EqualTo(("id",), 7)) == layout.partition_of(b"shop.items\0[7]")
+    assert only(("id", "name"), EqualTo(("id",), 7)) is None
+    assert only(("name",), EqualTo(("name",), "a")) is None

@@ -1,0 +1,131 @@
+"""The data source on a real topic: typed rows and changes, at a moment or as they come, by Spark's own interface."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from freshet.spark import register
+from spark_jobs.export import ExportError
+from spark_jobs.source.cut import AsOf, AsOfError, parse_as_of
+from spark_jobs.source.datasource import ChangeStream
+from spark_jobs.source.reading import change_batches, plan
+from spark_jobs.source.writing import write_table
+from stream.wire.events import ABSENT, VALUE
+from tests.consumers.histories import marker
+from tests.consumers.owning import vector
+from tests.spark_jobs.source.shop import Shop
+from tests.spark_jobs.topics import TestTopic
+
+Topics = Callable[[int], TestTopic]
+TABLE = "shop.items"
+
+
+@pytest.fixture
+def shop(topic: Topics) -> tuple[Shop, TestTopic]:
+    """A history, written into a topic; some of it twice, as a publisher that tries again does."""
+    made, filled = Shop(Random(11)), topic(2)
+    for partition, messages in enumerate(made.partitions):
+        filled.write(partition, [*messages, messages[-2], messages[-1]])
+    return made, filled
+
+
+def test_a_session_reads_tables_changes_and_streams(spark: Any, shop: tuple[Shop, TestTopic], tmp_path: Path) -> None:
+    """By ``spark.read`` and ``readStream``, from the settings file, with filters pushed down."""
+    made, filled = shop
+    (tmp_path / "freshet.toml").write_text(f'[kafka]\nbootstrap = "{filled.kafka.bootstrap}"\n')
+    register(spark, tmp_path / "freshet.toml")
+    read = spark.read.format("freshet").option("keyspace", filled.keyspace).option("table", TABLE)
+    now = read.load()
+    assert [each.simpleString() for each in now.schema][-2:] == ["id:bigint", "name:string"]
+    at = read.option("asOf", vector(12)).load()
+    for frame, number in ((now, len(made.states) - 1), (at, 12)):
+        rows = {row["_key"]: row["name"] for row in frame.where("_kind = 'value'").collect()}
+        state = made.states[number]
+        images = {key.split(b"\0")[1].decode(): image for key, (kind, image) in state.items() if kind == VALUE}
+        assert {key: f'"{name}"' in images[key].decode() for key, name in rows.items()} == dict.fromkeys(images, True)
+    [one] = now.where("id = 3").collect() or [None]
+    assert one is None or one["_key"] == "[3]"
+    changes = read.option("changes", "true").option("asOf", "").load().where("_kind in ('value', 'deleted', 'void')")
+    places = [(row["_ordinal"]) for row in changes.select("_ordinal").collect()]
+    assert sorted(places) == sorted(set(places)), "what was written twice is one change"
+    query = (
+        spark.readStream.format("freshet")
+        .option("keyspace", filled.keyspace)
+        .option("table", TABLE)
+        .load()
+        .writeStream.format("memory")
+        .queryName("streamed")
+        .option("checkpointLocation", (tmp_path / "checkpoint").as_uri())
+        .start()
+    )
+    try:
+        query.processAllAvailable()
+        filled.write(0, [marker(900, sequence=900)])
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    streamed = spark.table("streamed").where("_kind in ('value', 'deleted', 'void')").select("_ordinal").collect()
+    assert sorted(row["_ordinal"] for row in streamed) == sorted(places)
+
+
+def test_a_micro_batch_that_begins_anywhere_has_each_change_once(shop: tuple[Shop, TestTopic]) -> None:
+    """Ranges of any size, one after the other, give the changes of the whole: no repeated message is a change twice."""
+    made, filled = shop
+    planned = plan(filled.kafka, filled.keyspace, TABLE, AsOf())
+    for partition, end in planned.end.items():
+        whole = changes_of(planned, partition, [0, end])
+        for size in (1, 3):
+            assert changes_of(planned, partition, [*range(0, end, size), end]) == whole
+        ordinals = [row["_ordinal"] for row in whole if row["_key"]]
+        assert ordinals == sorted(set(ordinals))
+    kinds = {kind for state in made.states for kind, _ in state.values()}
+    assert ABSENT in kinds
+
+
+def changes_of(planned: Any, partition: int, ends: list[int]) -> list[dict[str, Any]]:
+    """The changes of the ranges between offsets."""
+    found: list[dict[str, Any]] = []
+    for start, end in pairwise(ends):
+        for table in change_batches(planned, partition, start, end, [], continued=start > 0):
+            found += table.to_pylist()
+    return found
+
+
+def test_a_stream_ends_where_the_topic_is_another_one(shop: tuple[Shop, TestTopic]) -> None:
+    """Offsets of a topic that was deleted and made again mean nothing."""
+    _, filled = shop
+    planned = plan(filled.kafka, filled.keyspace, TABLE, AsOf())
+    stream = ChangeStream(planned, None)
+    begun = stream.initialOffset()
+    assert [each.value for each in stream.partitions(begun, stream.latestOffset(begun, None))] == [
+        (partition, 0, end) for partition, end in sorted(planned.end.items())
+    ]
+    again = ChangeStream(dataclasses.replace(planned, topic_id="another"), None)
+    for ask in (lambda: again.latestOffset(begun, None), lambda: again.partitions(begun, begun)):
+        with pytest.raises(AsOfError, match="another one"):
+            ask()
+
+
+def test_a_table_at_a_moment_is_written_whole_or_not_at_all(
+    spark: Any, shop: tuple[Shop, TestTopic], tmp_path: Path
+) -> None:
+    """The files hold what the table was then; what is there already is left alone."""
+    made, filled = shop
+    planned = plan(filled.kafka, filled.keyspace, TABLE, parse_as_of(vector(9)))
+    report = write_table(spark, planned, tmp_path / "out")
+    kept = [kind for kind, _ in made.states[9].values() if kind != ABSENT]
+    assert (report.rows, report.incomplete) == (len(kept), True)
+    rows = pq.read_table(tmp_path / "out").to_pylist()
+    assert sum(row["_kind"] == "value" for row in rows) == kept.count(VALUE)
+    with pytest.raises(ExportError) as refused:
+        write_table(spark, planned, tmp_path / "out")
+    assert refused.value.code == "export_exists"
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["out"]

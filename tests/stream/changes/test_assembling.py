@@ -1,0 +1,255 @@
+"""A change stream gives out whole transactions, each once, in the order of their shard, from wherever it begins."""
+
+from __future__ import annotations
+
+import random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stream.changes.assembling import TOO_LARGE, Assembler
+from stream.changes.checkpoint import Checkpoint, Place
+from stream.changes.items import RecordEvent, RowEvent, Transaction, Unreadable, Watermark
+from stream.changes.start import AfterPosition, FromTime, Start
+from stream.wire.batch import BatchLimits
+from stream.wire.codec import decode
+from stream.wire.events import VALUE, VOID, RowChange, SourceTransaction
+from stream.wire.keys import Layout, row_key
+from tests.stream.changes.topics import TINY, Log, follow, framer_of, transactions
+from tests.stream.histories import histories, record
+from tokens import Position
+
+SHARD, OTHER = "shop/0", "shop/1"
+layouts = st.integers(1, 4).map(Layout)
+
+
+def seen(transaction: Transaction) -> tuple[str, str, list[object]]:
+    """GTID, position, and what changed, as `told` has it."""
+    changes: list[object] = []
+    for event in transaction.events:
+        if isinstance(event, RowEvent):
+            changes.append((event.key, event.operation, event.image))
+        else:
+            head = {"shard", "epoch", "ordinal", "gtid", "timestamp"}
+            changes.append((event.name, {name: value for name, value in event.fields.items() if name not in head}))
+    return transaction.gtid, transaction.position, changes
+
+
+def told(txn: SourceTransaction) -> tuple[str, str, list[object]]:
+    """What a reader must see of a source's transaction."""
+    changes = [record(txn, change) for change in txn.changes]
+    says_position = any(name == "row" or "position" in fields for name, fields in changes)
+    return (
+        txn.gtid,
+        txn.position if says_position else txn.gtid,
+        [fields[:3] if name == "row" else (name, fields) for name, fields in changes],
+    )
+
+
+def logged(histories_of: dict[str, list[SourceTransaction]], layout: Layout, choose: random.Random) -> Log:
+    """A topic in which the batches of several shards are mixed."""
+    log, left = Log(layout), {shard: list(history) for shard, history in histories_of.items()}
+    framers = {shard: framer_of(shard, layout) for shard in left}
+    while shards := [shard for shard, history in left.items() if history]:
+        shard = choose.choice(shards)
+        log.publish(framers[shard], left[shard].pop(0))
+    for framer in framers.values():
+        framer.stamp(1)
+        log.publish(framer)
+    return log
+
+
+def only_told(transaction: Transaction, histories_of: dict[str, list[SourceTransaction]]) -> bool:
+    """Whether a transaction is exactly one of its source's."""
+    return seen(transaction) in map(told, histories_of[transaction.shard])
+
+
+@settings(max_examples=20)
+@given(histories(), histories(), layouts, st.randoms(use_true_random=False))
+def test_every_transaction_comes_whole_once_and_in_order(
+    first: list[SourceTransaction], second: list[SourceTransaction], layout: Layout, choose: random.Random
+) -> None:
+    """However partitions are read and batches are split, each shard's history comes out as its source told it."""
+    both = {SHARD: first, OTHER: second}
+    log = logged(both, layout, choose)
+    items = list(follow(log, log.beginning(), choose))
+    for shard, history in both.items():
+        assert list(map(seen, transactions(items, shard))) == [told(txn) for txn in history if txn.changes]
+    last = items[-1]
+    assert isinstance(last, Watermark)
+    assert {shard: mark.position for shard, mark in last.marks.items()} == {
+        shard: history[-1].position for shard, history in both.items()
+    }
+
+
+@settings(max_examples=20)
+@given(histories(), histories(), layouts, st.randoms(use_true_random=False))
+def test_any_checkpoint_goes_on_exactly_after_its_event(
+    first: list[SourceTransaction], second: list[SourceTransaction], layout: Layout, choose: random.Random
+) -> None:
+    """A reader that ends anywhere, and goes on from its last event's checkpoint, misses and repeats nothing."""
+    both = {SHARD: first, OTHER: second}
+    log = logged(both, layout, choose)
+    found: list[Transaction] = []
+    start, restarts = log.beginning(), 0
+    while True:
+        for item in follow(log, start, choose):
+            if isinstance(item, Transaction):
+                found.append(item)
+            if choose.random() < 0.3 and restarts < 20:
+                start = Start(Checkpoint.parse(str(item.checkpoint)))
+                restarts += 1
+                break
+        else:
+            break
+    for shard, history in both.items():
+        assert list(map(seen, transactions(found, shard))) == [told(txn) for txn in history if txn.changes]
+
+
+@settings(max_examples=20)
+@given(histories(), layouts, st.randoms(use_true_random=False), st.integers(1, 12))
+def test_a_stream_from_a_position_begins_right_after_it(
+    history: list[SourceTransaction], layout: Layout, choose: random.Random, number: int
+) -> None:
+    """What follows the position comes, all of it; what is at or before it does not."""
+    history = [SourceTransaction(each.gtid, each.gtid, each.timestamp, each.changes) for each in history]
+    log = logged({SHARD: history}, layout, choose)
+    start = Start(log.beginning().checkpoint, {SHARD: AfterPosition(1, Position.parse(f"MariaDB/0-1-{number}"))})
+    assert list(map(seen, transactions(follow(log, start, choose)))) == [
+        told(txn) for txn in history[number:] if txn.changes
+    ]
+
+
+@settings(max_examples=20)
+@given(histories(), layouts, st.randoms(use_true_random=False), st.integers(-6, 6))
+def test_a_stream_from_a_second_drops_nothing_once_it_began(
+    history: list[SourceTransaction], layout: Layout, choose: random.Random, second: int
+) -> None:
+    """It begins at the latest with the first transaction of that second or later, and then leaves out nothing.
+
+    One without changes is a beginning, too, if its marker is read before what follows.
+    """
+    log = logged({SHARD: history}, layout, choose)
+    wanted = 1_700_000_000 + second
+    earliest = next((at for at, txn in enumerate(history) if txn.timestamp >= wanted), len(history))
+    latest = next((at for at, txn in enumerate(history) if txn.timestamp >= wanted and txn.changes), len(history))
+    start = Start(log.beginning().checkpoint, skip_others=FromTime(wanted))
+    found = list(map(seen, transactions(follow(log, start, choose))))
+    told_from = [[told(txn) for txn in history[at:] if txn.changes] for at in range(earliest, latest + 1)]
+    assert found in told_from
+
+
+@settings(max_examples=20)
+@given(histories(), layouts, st.randoms(use_true_random=False), st.data())
+def test_a_stream_that_begins_at_markers_gives_out_no_part_of_a_transaction(
+    history: list[SourceTransaction], layout: Layout, choose: random.Random, data: st.DataObject
+) -> None:
+    """From the whole markers before any offsets on, everything above the highest of them is complete."""
+    log = logged({SHARD: history}, layout, choose)
+    offsets, places = [], []
+    for messages in log.partitions:
+        marks = [
+            (at, Place(fields["epoch"], fields["ordinal"]))
+            for at, (name, fields) in enumerate(map(decode, messages))
+            if name == "Marker" and fields["whole"]
+        ]
+        at, place = data.draw(st.sampled_from(marks))
+        offsets.append(at + 1)
+        places.append(place)
+    base = max(places)
+    start = Start(Checkpoint("shop", "topic-id", tuple(offsets), {SHARD: base}))
+    given_out = transactions(follow(log, start, choose))
+    ends, expected = 0, []
+    for txn in history:
+        ends += len(txn.changes)
+        if ends > base.ordinal and txn.changes:
+            expected.append(told(txn))
+    assert list(map(seen, given_out)) == expected
+
+
+def rows_txn(number: int, count: int, size: int = 100) -> SourceTransaction:
+    """``count`` rows of ``size`` bytes."""
+    rows = [RowChange(row_key("shop.t", [number * 1000 + n]), VALUE, b"%0*d" % (size, n)) for n in range(count)]
+    return SourceTransaction(f"MariaDB/0-1-{number}", f"MariaDB/0-1-{number}", 1_700_000_000 + number, rows)
+
+
+def giants(held_bytes_max: int) -> list[Transaction]:
+    """A transaction of 60 kB between two small ones, read with little memory."""
+    layout = Layout(2)
+    log, framer = Log(layout), framer_of(SHARD, layout, BatchLimits(rows_max=10, batch_bytes=2_000))
+    for txn in (rows_txn(1, 2), rows_txn(2, 200), rows_txn(3, 2)):
+        log.publish(framer, txn)
+    return transactions(follow(log, log.beginning(), random.Random(7), held_bytes_max=held_bytes_max))
+
+
+def test_a_transaction_above_the_memory_loses_images_and_no_key() -> None:
+    """Rows of a transaction that is too large come as changed, image unknown; what was given out before has its own."""
+    small, giant, last = giants(50_000)
+    assert [event.operation for event in giant.events if isinstance(event, RowEvent)] == [VOID] * 200
+    assert {event.operation for event in small.events if isinstance(event, RowEvent)} == {VALUE}
+    assert len(last.events) == 2
+
+
+def test_a_transaction_far_above_the_memory_becomes_a_void_of_its_table() -> None:
+    """Memory is bounded even by the keys: then the whole table is said to have changed."""
+    small, giant, last = giants(10_000)
+    voids = [event for event in giant.events if isinstance(event, RecordEvent)]
+    assert {(event.name, event.fields["table"], event.fields["reason"]) for event in voids} == {
+        ("TableVoid", "shop.t", TOO_LARGE)
+    }
+    assert len(small.events) == len(last.events) == 2
+
+
+def test_what_is_held_is_let_go_when_it_is_given_out() -> None:
+    """The count of held bytes returns to zero, or readers would pause for ever."""
+    log = Log(Layout(1))
+    log.publish(framer_of(SHARD, Layout(1)), rows_txn(1, 30))
+    assembler = Assembler(log.beginning())
+    for offset, value in enumerate(log.partitions[0]):
+        assembler.feed(0, offset, value)
+    assert assembler.held_bytes > 3000
+    assembler.take()
+    assert assembler.held_bytes == 0 == assembler.held
+
+
+def test_an_epoch_that_ended_in_the_middle_of_a_transaction_gives_out_no_part_of_it() -> None:
+    """What was published of a transaction whose history was then replaced never happened as a whole."""
+    layout = Layout(2)
+    log, framer = Log(layout), framer_of(SHARD, layout, BatchLimits(rows_max=5, batch_bytes=1_000))
+    log.publish(framer, rows_txn(1, 2))
+    giant = rows_txn(2, 40)
+    framer.add(giant, 0, framer.room(giant, 0))
+    log.publish(framer)
+    framer = framer_of(SHARD, layout)
+    framer.start_epoch("MariaDB/0-1-1", 1_700_000_100, "history_lost", 2)
+    log.publish(framer)
+    log.publish(framer, rows_txn(3, 1))
+    found = transactions(follow(log, log.beginning(), random.Random(1)))
+    first, began, last = found
+    assert (first.gtid, last.gtid) == ("MariaDB/0-1-1", "MariaDB/0-1-3")
+    assert [event.name for event in began.events if isinstance(event, RecordEvent)] == ["EpochStart"]
+    assert began.place.epoch == last.place.epoch == 2
+
+
+def test_a_message_that_nobody_can_read_is_told_and_stops_nothing() -> None:
+    """It may have changed anything, so a reader must hear of it; what follows comes as before."""
+    log, framer = Log(Layout(1)), framer_of(SHARD, Layout(1), TINY)
+    log.publish(framer, rows_txn(1, 1))
+    log.partitions[0] += [b"\xc3\x01 nonsense", b""]
+    log.publish(framer, rows_txn(2, 1))
+    items = list(follow(log, log.beginning(), random.Random(3)))
+    assert [each.code for each in items if isinstance(each, Unreadable)] == ["unknown_schema", "not_freshet"]
+    assert [each.gtid for each in transactions(items)] == ["MariaDB/0-1-1", "MariaDB/0-1-2"]
+
+
+def test_the_partitions_that_hold_back_are_known() -> None:
+    """Only those that are ahead may pause, or nothing would go on."""
+    layout = Layout(3)
+    log = Log(layout)
+    log.publish(framer_of(SHARD, layout), rows_txn(1, 20))
+    assembler = Assembler(log.beginning())
+    for partition in (0, 2):
+        for offset, value in enumerate(log.partitions[partition]):
+            assembler.feed(partition, offset, value)
+    assert assembler.take()
+    assert assembler.behind() == {1}
