@@ -94,6 +94,10 @@ class LiveSchema:
         """Read the tables named by a DDL, and the foreign keys. Raises `MariaDBError`."""
         for database, table in names:
             self.reread(database, table)
+        self.reread_cascades()
+
+    def reread_cascades(self) -> None:
+        """Read the foreign keys. Raises `MariaDBError`."""
         self.cascades = self._retried(read_cascades)
 
     def is_visible(self, xid: Xid) -> bool:

@@ -160,6 +160,26 @@ def test_rows_that_the_engine_changes_by_foreign_keys_are_void(
     assert voids(deleted) == {"shop.c", "shop.n", "shop.g"}
     assert voids(updated) == {"shop.c", "shop.g"}  # what is below c, too: nobody says which keys were changed
     assert [voids(each) for each in others] == [set()] * len(others)
+    _a_foreign_key_of_a_table_that_is_not_published(source)
+
+
+def _a_foreign_key_of_a_table_that_is_not_published(source: Source) -> None:
+    """It leads from one published table to another: its DDL has no effect here but this."""
+    source.run(
+        "CREATE DATABASE elsewhere",
+        "CREATE TABLE elsewhere.m (id INT PRIMARY KEY, p INT, KEY (p))",
+        "CREATE TABLE d (id INT PRIMARY KEY, m INT, FOREIGN KEY (m) REFERENCES elsewhere.m (id) ON DELETE CASCADE)",
+        "INSERT INTO p VALUES (7, 70)",
+    )
+    source.begin()
+    source.run(
+        "ALTER TABLE elsewhere.m ADD FOREIGN KEY (p) REFERENCES shop.p (id) ON DELETE CASCADE",
+        "INSERT INTO elsewhere.m VALUES (1, 7)",
+        "INSERT INTO d VALUES (1, 1)",
+        "DELETE FROM p WHERE id = 7",
+    )
+    assert "shop.d" in voids(source.transactions()[-1])
+    assert source.selected("d") == {}
 
 
 def test_ddl_voids_its_table_and_describes_it_anew(source: Source) -> None:

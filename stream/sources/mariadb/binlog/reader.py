@@ -434,6 +434,7 @@ class BinlogReader:
         elif effect == "all":
             log.warning("everything is void", reason=statement.reason, gtid=transaction.gtid.bare)
             transaction.voids.setdefault(EVERY_TABLE, statement.reason)
+            self._reread_cascades(transaction)
         return self._commit(event) if transaction.is_standalone else None
 
     def _classified(self, query: events.Query) -> Statement:
@@ -456,6 +457,7 @@ class BinlogReader:
             names = [(database.lower(), table.lower()) for database, table in names]
         names = [name for name in names if self._schema.include(*name)]
         if not names:
+            self._reread_cascades(transaction)
             return
         self._by_body.clear()
         self._reread.clear()
@@ -463,6 +465,11 @@ class BinlogReader:
         for database, table in names:
             transaction.voids.setdefault(f"{database}.{table}", statement.reason)
             transaction.described.add(f"{database}.{table}")
+
+    def _reread_cascades(self, transaction: _Transaction) -> None:
+        """After DDL of other tables: their foreign keys may lead to these. MariaDB's log names those, MySQL's not."""
+        if isinstance(transaction.gtid, MysqlGtid):
+            self._schema.reread_cascades()
 
     def _xa_prepare(self, event: bytes) -> SourceTransaction:
         form, gtrid, bqual, one_phase = events.parse_xa_prepare(event)
