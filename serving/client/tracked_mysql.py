@@ -21,8 +21,12 @@ _GTIDS: Final = 3
 
 
 def is_mysql(connection: Any) -> bool:
-    """Whether a PyMySQL connection leads to MySQL, and not to MariaDB."""
-    return "mariadb" not in connection.get_server_info().lower()
+    """Whether a PyMySQL connection leads to MySQL, and not to MariaDB. A proxy may greet with a version of its own."""
+    if "mariadb" in connection.get_server_info().lower():
+        return False
+    with connection.cursor() as cursor:
+        cursor.execute("SHOW VARIABLES LIKE 'last_gtid'")  # MariaDB's
+        return cursor.fetchone() is None
 
 
 class MysqlTrackedConnection(TrackedConnection):
