@@ -104,6 +104,10 @@ class LiveSchema:
         """Whether reads see an XA transaction that is committed in the log. Raises `MariaDBError`."""
         return xid not in self._retried(_prepared)
 
+    def forget_rolled_back(self) -> None:
+        """Do not wait for transactions of MySQL that were under way and then rolled back. Raises `MariaDBError`."""
+        self.catalog.forget_rolled_back(self._retried(end_of_log))
+
     def settle(self, position: GtidPosition) -> dict[str, bool]:
         """As `Catalog.settle`. Raises `MariaDBError`."""
         return self.catalog.settle(position, lambda: self._retried(_prepared))

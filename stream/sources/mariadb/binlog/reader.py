@@ -22,7 +22,7 @@ from stream.sources.mariadb.binlog.statements import Statement, classify
 from stream.sources.mariadb.binlog.table_map import BinlogFormatError, parse_table_map, table_name_of
 from stream.sources.mariadb.binlog.unlogged import StatementTables
 from stream.sources.mariadb.connection import SourceHistoryLost
-from stream.sources.mariadb.gtid import Gtid, GtidPosition, MysqlGtid
+from stream.sources.mariadb.gtid import MYSQL_FLAVOR, Gtid, GtidPosition, MysqlGtid
 from stream.sources.mariadb.live_schema import LiveSchema
 from stream.wire.events import EVERY_TABLE, Change, SourceTransaction, VoidTable
 from stream.wire.values import UndecodableValue
@@ -359,6 +359,8 @@ class BinlogReader:
         """What `_settle` finds while nothing is logged, at the present position; else None."""
         if self._transaction is not None or self._schema.catalog.is_settled:
             return None
+        if self._position.flavor == MYSQL_FLAVOR:
+            self._schema.forget_rolled_back()
         nothing = _Transaction(Gtid(0, 0, 0, 0), self._spill_bytes)
         self._settle(nothing)
         at = str(self._position)
