@@ -277,7 +277,9 @@ class BinlogReader:
     def _rows_of(self, mapped: _Mapped, event: bytes, kind: int, transaction: _Transaction) -> None:
         name = mapped.name
         is_decoded = isinstance(mapped, TableDecoder)
-        self._statement.logged(name, 0 if isinstance(mapped, _Undecodable) else kind)
+        # MariaDB names what foreign keys changed. For MySQL the kind says what they may have changed.
+        is_unclear = isinstance(mapped, _Undecodable) and type(transaction.gtid) is Gtid
+        self._statement.logged(name, 0 if is_unclear else kind)
         try:
             at, size = events.bitmaps_of(event, kind)
             end = at + 2 * size if kind in events.UPDATES else at + size
