@@ -25,8 +25,8 @@ _TOOLS: Final = ("apt-get", "dpkg-deb")
 
 
 def is_available() -> bool:
-    """Whether this machine has Debian's tools."""
-    return all(shutil.which(tool) for tool in _TOOLS) and KEYRING.exists()
+    """Whether this machine has Debian's tools and names an archive: a derivative may have the keyring alone."""
+    return all(shutil.which(tool) for tool in _TOOLS) and KEYRING.exists() and bool(_mirrors())
 
 
 def is_cached(package: str, suite: str) -> bool:
@@ -63,7 +63,7 @@ def _home(package: str, suite: str) -> Path:
 def _fetch(package: str, suite: str, home: Path) -> None:
     if not is_available():
         raise ArtifactError(
-            f"{package} can't be had here: this machine has no {' or '.join(_TOOLS)}, or no Debian keyring",
+            f"{package} can't be had here: this machine has no {' or '.join(_TOOLS)}, no Debian keyring, or no archive",
             hint="give a running server instead",
         )
     staging = home.with_suffix(".new")
@@ -79,6 +79,10 @@ def _fetch(package: str, suite: str, home: Path) -> None:
         "Dir::Cache": apt / "cache",
         "Dir::Etc::SourceList": apt / "sources.list",
         "Dir::Etc::SourceParts": "/dev/null",
+        # What this machine prefers to install, if anything, is not of the suite.
+        "Dir::Etc::Preferences": "/dev/null",
+        "Dir::Etc::PreferencesParts": "/dev/null",
+        "APT::Default-Release": "",
         "APT::Sandbox::User": "root",
         "Acquire::Languages": "none",
         "Acquire::Retries": "3",
@@ -98,15 +102,21 @@ def _fetch(package: str, suite: str, home: Path) -> None:
 
 def _mirror() -> str:
     """The first of Debian's archives in this machine's list of sources. (apt-get tells them only after an update.)"""
+    found = _mirrors()
+    if not found:
+        raise ArtifactError(
+            f"no file in {SOURCES} names a Debian archive",
+            hint="on another distribution give a running server instead",
+        )
+    return found[0]
+
+
+def _mirrors() -> list[str]:
     files = [SOURCES / "sources.list", *sorted((SOURCES / "sources.list.d").glob("*"))]
-    for file in files:
-        if file.suffix not in (".list", ".sources") or not file.is_file():
-            continue
-        for line in file.read_text(errors="replace").splitlines():
-            found = None if line.lstrip().startswith("#") else _ARCHIVE.search(line)
-            if found is not None:
-                return found[0]
-    raise ArtifactError(
-        f"no file in {SOURCES} names a Debian archive",
-        hint="on another distribution give a running server instead",
-    )
+    lines = [
+        line
+        for file in files
+        if file.suffix in (".list", ".sources") and file.is_file()
+        for line in file.read_text(errors="replace").splitlines()
+    ]
+    return [found[0] for line in lines if not line.lstrip().startswith("#") and (found := _ARCHIVE.search(line))]

@@ -21,8 +21,12 @@ _GTIDS: Final = 3
 
 
 def is_mysql(connection: Any) -> bool:
-    """Whether a PyMySQL connection leads to MySQL, and not to MariaDB."""
-    return "mariadb" not in connection.get_server_info().lower()
+    """Whether a PyMySQL connection leads to MySQL, and not to MariaDB. A proxy may greet with a version of its own."""
+    if "mariadb" in connection.get_server_info().lower():
+        return False
+    with connection.cursor() as cursor:
+        cursor.execute("SHOW VARIABLES LIKE 'last_gtid'")  # MariaDB's
+        return cursor.fetchone() is None
 
 
 class MysqlTrackedConnection(TrackedConnection):
@@ -37,8 +41,9 @@ class MysqlTrackedConnection(TrackedConnection):
         super().__init__(connection, observe, watch)
         self._told: list[str] = []
         """What packets said and `_observe` was not called with yet."""
-        self._has_ended_well = False
-        """Whether the last call has read all packets that the server sent for it. One with an error tells nothing."""
+        self._can_tell = False
+        """Whether all packets of the last call were heard, and can tell. An error's, and that behind rows, can't."""
+        self._is_reading_on = False
         self._ask_for_news()
 
     def _ask_for_news(self) -> None:
@@ -48,48 +53,52 @@ class MysqlTrackedConnection(TrackedConnection):
                 cursor.execute("SET SESSION session_track_gtids = OWN_GTID")
 
     def begin(self) -> None:
-        self._call(lambda: self._run("BEGIN"))
+        self._call(lambda: self._inner.query("BEGIN"))  # PyMySQL's own method throws the packet away
 
     def commit(self) -> None:
-        self._call(lambda: self._run("COMMIT"))
+        self._call(lambda: self._inner.query("COMMIT"))
 
     def autocommit(self, value: bool) -> None:
         def switch() -> None:
             self._inner.autocommit_mode = bool(value)
             if self._inner.get_autocommit() != bool(value):
-                self._run(f"SET AUTOCOMMIT = {int(value)}")
+                self._inner.query(f"SET AUTOCOMMIT = {int(value)}")
 
         self._call(switch)
 
     def settle(self, force: bool = False) -> None:
         if force:
-            self._has_ended_well = False
+            self._can_tell = False
         super().settle(force)
 
-    def _run(self, sql: str) -> None:
-        """Runs a statement whose packet PyMySQL's own method would throw away. The caller's result stays."""
-        before = self._inner._result
+    def next_result(self, unbuffered: bool = False) -> int:
+        self._is_reading_on = True
         try:
-            self._inner.query(sql)
-            self._listen()
+            return super().next_result(unbuffered)
         finally:
-            self._inner._result = before
+            self._is_reading_on = False
 
     def _call(
         self, run: Callable[[], Result], may_have_committed: Callable[[], bool] = lambda: True, *, is_read: bool = False
     ) -> Result:
-        self._has_ended_well = False
+        self._can_tell = False
+        before = self._inner._result
+        # PyMySQL passes over results that were not read, before it sends a statement: nobody hears what they tell.
+        is_unread = before is not None and (before.has_next or before.unbuffered_active) and not self._is_reading_on
 
         def heard() -> Result:
             result = run()
-            self._listen()
-            self._has_ended_well = True
+            self._can_tell = not is_unread
+            if self._inner._result is not before:  # else nothing was sent
+                self._listen()
             return result
 
         return super()._call(heard, may_have_committed, is_read=is_read)
 
     def _listen(self) -> None:
         result = self._inner._result
+        # ANALYZE TABLE and its like commit, and answer with rows. What follows in the same text may have committed too.
+        self._can_tell = self._can_tell and not result.field_count and not result.has_next
         message = getattr(result, "message", None)
         if message and result.server_status & _STATE_CHANGED:
             self._told += gtids_in(bytes(message))
@@ -100,13 +109,13 @@ class MysqlTrackedConnection(TrackedConnection):
         for gtids in told:
             self._observe(gtids)
         is_same = self._inner.open and self._inner._sock is self._session
-        if told and is_same and self._has_ended_well:
+        if told and is_same and self._can_tell:
             return True
         found = self._asked("SELECT @@SESSION.session_track_gtids, @@GLOBAL.gtid_executed")
         if found is None:
             return False
         mode, executed = (each.decode() if isinstance(each, bytes) else str(each or "") for each in found)
-        if not (self._has_ended_well and mode == "OWN_GTID" and self._inner.client_flag & SESSION_TRACK) and executed:
+        if not (self._can_tell and mode == "OWN_GTID" and self._inner.client_flag & SESSION_TRACK) and executed:
             self._observe(executed.replace("\n", ""))
         return True
 

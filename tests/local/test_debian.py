@@ -38,11 +38,32 @@ def test_a_machine_without_debian_is_told_what_to_do(tmp_path: Path, monkeypatch
     with pytest.raises(ArtifactError) as caught:
         debian._mirror()
     assert "running server" in caught.value.hint
+    monkeypatch.setattr(debian, "KEYRING", tmp_path)
+    assert not debian.is_available()
     monkeypatch.setattr(debian, "KEYRING", tmp_path / "none")
     monkeypatch.setenv("FRESHET_CACHE", str(tmp_path / "cache"))
     assert not debian.is_available()
     with pytest.raises(ArtifactError, match="can't be had here"):
         debian.unpacked("hello", "sid")
+
+
+def test_what_a_machine_prefers_does_not_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A default release or pins in its apt.conf would find no package of another suite."""
+    (tmp_path / "sources.list").write_text("deb http://m.example/debian s main\n")
+    monkeypatch.setattr(debian, "SOURCES", tmp_path)
+    monkeypatch.setattr(debian, "is_available", lambda: True)
+    monkeypatch.setenv("FRESHET_CACHE", str(tmp_path / "cache"))
+    asked: list[list[str]] = []
+
+    def run_tool(_name: str, command: list[str]) -> str:
+        asked.append(command)
+        (tmp_path / "cache" / "servers" / "hello-sid.new" / "root").mkdir(exist_ok=True)
+        return ""
+
+    monkeypatch.setattr(debian, "run_tool", run_tool)
+    assert debian.unpacked("hello", "sid").is_dir()
+    for command in asked:
+        assert {"-oAPT::Default-Release=", "-oDir::Etc::PreferencesParts=/dev/null"} <= {*command}
 
 
 def test_a_program_is_run_by_the_loader_of_its_tree(tmp_path: Path) -> None:

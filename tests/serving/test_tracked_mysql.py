@@ -39,6 +39,11 @@ def last(observed: list[str]) -> Position:
     return Position.parse(f"MySQL56/{observed[-1]}")
 
 
+def seen(observed: list[str]) -> Position:
+    """All that was observed."""
+    return Position.parse("MySQL56/" + ",".join(observed))
+
+
 STATEMENTS = [
     ["CREATE TABLE t (id INT PRIMARY KEY)"],
     ["BEGIN", "INSERT INTO t VALUES (1)", "COMMIT"],
@@ -67,6 +72,50 @@ def test_each_commit_is_observed_however_it_was_made(made: Made) -> None:
         assert known.at_or_past(position()), statements
         assert not before.at_or_past(position())
         connection.require_settled()
+
+
+@pytest.mark.parametrize(
+    "go_on",
+    [
+        lambda _, cursor: cursor.nextset(),
+        lambda connection, _: connection.commit(),
+        lambda connection, _: connection.rollback(),
+        lambda connection, _: connection.cursor().execute("DO 1"),
+    ],
+    ids=["read", "commit", "rollback", "other"],
+)
+def test_commits_of_statements_whose_results_were_not_read_are_owed(
+    made: Made, go_on: Callable[[Any, Any], object]
+) -> None:
+    """The server has told of the first statement alone, and may have executed the others: reads are refused.
+
+    PyMySQL passes over the others' results before another statement: then all that is committed is taken.
+    """
+    connection, observed, position = made
+    with connection.cursor() as cursor:
+        cursor.execute("CREATE TABLE t (id INT PRIMARY KEY)")
+        known = position()
+        cursor.execute("INSERT INTO t VALUES (1); INSERT INTO t VALUES (2)")
+        with pytest.raises(WriteNotTracked):
+            connection.require_settled()
+        go_on(connection, cursor)
+    connection.require_settled()
+    assert known.union(seen(observed)).at_or_past(position())
+
+
+@pytest.mark.parametrize("word", ["ANALYZE", "OPTIMIZE", "CHECK", "REPAIR"])
+def test_what_commits_and_answers_with_rows_is_observed(made: Made, word: str) -> None:
+    """The packet behind rows tells no GTID, but these statements commit the transaction before them."""
+    connection, observed, position = made
+    with connection.cursor() as cursor:
+        cursor.execute("CREATE TABLE t (id INT PRIMARY KEY)")
+        known = position()
+        connection.begin()
+        cursor.execute("INSERT INTO t VALUES (1)")
+        cursor.execute(f"{word} TABLE t")
+        assert cursor.fetchone()
+    connection.require_settled()
+    assert known.union(seen(observed)).at_or_past(position())
 
 
 def test_own_commits_alone_are_told_where_the_server_tells_them(made: Made) -> None:
@@ -165,9 +214,12 @@ def test_a_commit_whose_answer_was_lost_is_owed(made: Made) -> None:
 
 
 def test_the_server_is_recognised(mysql: MariaDBAddress, mariadb: MariaDBAddress) -> None:
-    """`wrap` chooses by what the server said of itself; the flag is the protocol's."""
+    """`wrap` chooses by what the server is, whatever a proxy before it says; the flag is the protocol's."""
     assert is_mysql(mysql.connect())
-    assert not is_mysql(mariadb.connect())
+    behind_a_proxy = mariadb.connect()
+    assert not is_mysql(behind_a_proxy)
+    behind_a_proxy.server_version = "8.0.30"
+    assert not is_mysql(behind_a_proxy)
     assert tracked_mysql.SESSION_TRACK == CLIENT.SESSION_TRACK
 
 

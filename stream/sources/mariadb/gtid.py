@@ -193,6 +193,10 @@ class MysqlGtidSet(GtidPosition):
         assert isinstance(left, MysqlPosition)
         return MysqlGtidSet(left)
 
+    def within(self, other: MysqlGtidSet) -> MysqlGtidSet:
+        """What of this set is in ``other``, too."""
+        return self.without(self.without(other))
+
     def joined(self, other: MysqlGtidSet) -> MysqlGtidSet:
         """The union of both."""
         both = self._set.union(other._set)

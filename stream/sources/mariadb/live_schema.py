@@ -94,11 +94,19 @@ class LiveSchema:
         """Read the tables named by a DDL, and the foreign keys. Raises `MariaDBError`."""
         for database, table in names:
             self.reread(database, table)
+        self.reread_cascades()
+
+    def reread_cascades(self) -> None:
+        """Read the foreign keys. Raises `MariaDBError`."""
         self.cascades = self._retried(read_cascades)
 
     def is_visible(self, xid: Xid) -> bool:
         """Whether reads see an XA transaction that is committed in the log. Raises `MariaDBError`."""
         return xid not in self._retried(_prepared)
+
+    def forget_rolled_back(self) -> None:
+        """Do not wait for transactions of MySQL that were under way and then rolled back. Raises `MariaDBError`."""
+        self.catalog.forget_rolled_back(self._retried(end_of_log))
 
     def settle(self, position: GtidPosition) -> dict[str, bool]:
         """As `Catalog.settle`. Raises `MariaDBError`."""

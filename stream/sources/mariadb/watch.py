@@ -50,7 +50,8 @@ class DumpWatch:
         self._server = server
         self._clock = clock
         self._next_check_at = clock() + CHECK_INTERVAL_S
-        self._missing: tuple[LogPlace, float] | None = None
+        self._missing: tuple[LogPlace, float, LogPlace] | None = None
+        """The end of the log that was not delivered, when it was seen (monotonic seconds), and the heartbeat then."""
         self._behind_since: float | None = None
         self._session: Connection | None = None
         self.clock_seen: ServerClock | None = None
@@ -113,8 +114,8 @@ class DumpWatch:
     def _check_progress(self, last_heartbeat: LogPlace, end: LogPlace) -> None:
         if last_heartbeat == end or end.offset >= _HEARTBEAT_OFFSETS:
             self._missing = None
-        elif self._missing is None or last_heartbeat >= self._missing[0]:
-            self._missing = end, self._clock()
+        elif self._missing is None or last_heartbeat >= self._missing[0] or last_heartbeat > self._missing[2]:
+            self._missing = end, self._clock(), last_heartbeat  # it may be passing over what was read before, for long
         elif self._clock() - self._missing[1] > STALL_MAX_S:
             raise MariaDBUnreachable(
                 f"{self._settings.name} sends nothing of what it has logged",

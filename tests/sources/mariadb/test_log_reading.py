@@ -281,3 +281,22 @@ def test_the_last_transaction_is_found_behind_others_and_compared(monkeypatch: p
     check_same(NOWHERE, 1, "MariaDB/0-1-4", "MariaDB/0-2-5", wanted)
     with pytest.raises(SourceHistoryLost, match="0-2-5 is another transaction"):
         check_same(NOWHERE, 1, "MariaDB/0-1-4", "MariaDB/0-2-5", wanted + 1)
+
+
+def heartbeat(offset: int) -> bytes:
+    """A heartbeat from a place in the log."""
+    found = bytearray(event(events.HEARTBEAT, b"binlog.000001"))
+    found[13:17] = offset.to_bytes(4, "little")
+    return bytes(found)
+
+
+def test_a_server_that_passes_over_a_long_log_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its heartbeats move on meanwhile. One that waits at a place has no such transaction: that ends the comparison."""
+    log = committed(5)
+    (wanted,) = [each.checksum for each in run(log, Tables())]
+    others = [each for number in range(1, 21) for each in committed(number, domain=1)]
+    logs = [[*(heartbeat(1000 + n) for n in range(100)), *others, *log], [heartbeat(1000)] * 100 + log]
+    monkeypatch.setattr(last_read, "BinlogDump", lambda *_: Log(logs.pop(0)))
+    with pytest.raises(SourceHistoryLost, match="0-1-5 is another transaction"):
+        check_same(NOWHERE, 1, "MariaDB/0-1-4", "MariaDB/0-1-5", wanted + 1)
+    check_same(NOWHERE, 1, "MariaDB/0-1-4", "MariaDB/0-1-5", wanted + 1)

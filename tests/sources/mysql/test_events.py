@@ -23,8 +23,8 @@ from stream.sources.mariadb.binlog.table_map import BinlogFormatError
 from stream.sources.mariadb.charsets import Charsets
 from stream.sources.mariadb.connection import SourceHistoryLost
 from stream.sources.mariadb.gtid import GtidPosition, MysqlGtid, MysqlGtidSet
-from stream.sources.mariadb.schema import Cascades, TableFilter
-from stream.wire.events import SourceTransaction
+from stream.sources.mariadb.schema import Cascades, TableFilter, missing_table
+from stream.wire.events import SourceTransaction, VoidTable
 from stream.wire.values import UndecodableValue
 from tokens.errors import FreshetError
 
@@ -170,10 +170,24 @@ def event(kind: int, body: bytes = b"", flags: int = 0) -> bytes:
     return struct.pack("<IBIIIH", 7, kind, 1, 19 + len(body), 0, flags) + body
 
 
-def read(*sent: bytes) -> list[SourceTransaction]:
-    """The transactions in these events, from the beginning. Raises what the reader raises, but the end."""
+NO_CASCADES = Cascades({}, {})
+
+
+def read(*sent: bytes, cascades: Cascades = NO_CASCADES) -> list[SourceTransaction]:
+    """The transactions in these events, from the beginning. Raises what the reader raises, but the end.
+
+    Of the tables it is known that there is a ``d.c``, and no more.
+    """
+    catalog = Catalog()
+    catalog.describe_as({"d.c": missing_table("d.c")})
     schema: Any = SimpleNamespace(
-        catalog=Catalog(), include=TableFilter(("d",)), cascades=Cascades({}, {}), charsets=Charsets({}, {})
+        catalog=catalog,
+        include=TableFilter(("d",)),
+        cascades=cascades,
+        charsets=Charsets({}, {}),
+        get=catalog.get,
+        reread=lambda database, table: catalog.doubt(f"{database}.{table}", None, GtidPosition.parse("MySQL56/")),
+        settle=lambda position: catalog.settle(position, frozenset),
     )
     reader = BinlogReader(cast("BinlogDump", Sent(*sent)), schema, "MySQL56/")
     found: list[SourceTransaction] = []
@@ -199,6 +213,16 @@ def test_a_damaged_compressed_transaction_voids_everything_and_moves_the_positio
     [found] = read(UNTAGGED, damaged)
     assert [change.table for change in found.changes] == ["*"]  # type: ignore[union-attr]
     assert found.position == f"MySQL56/{UUID_TEXT}:2975"
+
+
+def test_tables_below_one_that_cannot_be_decoded_are_void() -> None:
+    """Where InnoDB does cascades, the log names no child: what kind of change it was tells enough."""
+    table_map = event(events.TABLE_MAP, bytes.fromhex("070000000000 0100 016400 017000 01 03 00 00"))
+    rows = bytes.fromhex("070000000000 0100 0200 01 ff 00 01000000")
+    cascades = Cascades({"d.p": frozenset({"d.c"})}, {})
+    for kind, below in ((events.DELETE_ROWS, {"d.c"}), (events.WRITE_ROWS, set())):
+        [found] = read(UNTAGGED, BEGIN, table_map, event(kind, rows), event(XID), cascades=cascades)
+        assert {each.table for each in found.changes if isinstance(each, VoidTable)} == {"d.p", *below}
 
 
 def test_nothing_is_booked_under_the_gtid_before() -> None:

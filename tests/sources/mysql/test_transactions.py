@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from freshet.local.mysql import MySQLServer
+from stream.sources.mariadb.binlog.dump import BinlogDump
+from stream.sources.mariadb.binlog.reader import BinlogReader
+from stream.sources.mariadb.connection import connect
 from stream.sources.mariadb.gtid import GtidPosition
 from stream.wire.events import ABSENT, VALUE, DescribeTable
-from tests.sources.mariadb.conftest import Source, rows, voids
+from tests.patience import PATIENCE_S
+from tests.sources.mariadb.conftest import SERVER_IDS, Source, rows, voids
 from tokens import Position
 
 
@@ -160,6 +165,26 @@ def test_rows_that_the_engine_changes_by_foreign_keys_are_void(
     assert voids(deleted) == {"shop.c", "shop.n", "shop.g"}
     assert voids(updated) == {"shop.c", "shop.g"}  # what is below c, too: nobody says which keys were changed
     assert [voids(each) for each in others] == [set()] * len(others)
+    _a_foreign_key_of_a_table_that_is_not_published(source)
+
+
+def _a_foreign_key_of_a_table_that_is_not_published(source: Source) -> None:
+    """It leads from one published table to another: its DDL has no effect here but this."""
+    source.run(
+        "CREATE DATABASE elsewhere",
+        "CREATE TABLE elsewhere.m (id INT PRIMARY KEY, p INT, KEY (p))",
+        "CREATE TABLE d (id INT PRIMARY KEY, m INT, FOREIGN KEY (m) REFERENCES elsewhere.m (id) ON DELETE CASCADE)",
+        "INSERT INTO p VALUES (7, 70)",
+    )
+    source.begin()
+    source.run(
+        "ALTER TABLE elsewhere.m ADD FOREIGN KEY (p) REFERENCES shop.p (id) ON DELETE CASCADE",
+        "INSERT INTO elsewhere.m VALUES (1, 7)",
+        "INSERT INTO d VALUES (1, 1)",
+        "DELETE FROM p WHERE id = 7",
+    )
+    assert "shop.d" in voids(source.transactions()[-1])
+    assert source.selected("d") == {}
 
 
 def test_ddl_voids_its_table_and_describes_it_anew(source: Source) -> None:
@@ -195,6 +220,27 @@ def test_ddl_voids_its_table_and_describes_it_anew(source: Source) -> None:
     ]
     described = [change for each in found for change in each.changes if isinstance(change, DescribeTable)]
     assert {each.table for each in described if each.cacheable} == {f"{name}.s"}
+
+
+def test_a_transaction_that_is_rolled_back_is_not_waited_for(source: Source) -> None:
+    """A GTID that a session owned while DDL was read, and gave back, never comes: the table is cached nevertheless."""
+    source.run("CREATE TABLE t (id INT PRIMARY KEY)")
+    source.begin()
+    other = connect(source.settings)
+    other.query("SET gtid_next = '99999999-2222-3333-4444-555555555555:1'")
+    source.run("ALTER TABLE t ADD COLUMN v INT")
+    dump = BinlogDump(source.settings, GtidPosition.parse(source.start).bare, next(SERVER_IDS))
+    reader = BinlogReader(dump, source.schema, source.start)
+    described: list[bool] = []
+    deadline = time.monotonic() + PATIENCE_S
+    for transaction in reader.transactions():
+        assert time.monotonic() < deadline
+        changes = transaction.changes if transaction is not None else ()
+        described += [change.cacheable for change in changes if isinstance(change, DescribeTable)]
+        if transaction is None and described and other.open:
+            other.close()
+        if described == [False, True]:
+            reader.stop()
 
 
 def test_an_xa_transaction_counts_from_its_commit(source: Source) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
-from stream.sources.mariadb.gtid import GtidPosition
+from stream.sources.mariadb.gtid import GtidPosition, MysqlGtidSet
 from stream.sources.mariadb.schema import ColumnInfo, TableInfo, missing_table
 from stream.wire.events import DescribeTable
 
@@ -103,6 +103,13 @@ class Catalog:
         described = missing_table(name) if expected.info is None else expected.info.describe()
         why = BECOMING_VISIBLE if expected.xids else "its schema at this position is not known"
         self._described[name] = replace(described, cacheable=False, reason=why)
+
+    def forget_rolled_back(self, logged: GtidPosition) -> None:
+        """Do not wait for what MySQL owned when a schema was read, and neither has nor owns now (``logged``)."""
+        for name, expected in self._expected.items():
+            known_at = expected.known_at
+            if isinstance(known_at, MysqlGtidSet) and isinstance(logged, MysqlGtidSet):
+                self._expected[name] = replace(expected, known_at=known_at.within(logged))
 
     def settle(self, position: GtidPosition, prepared: Callable[[], Set[Xid]]) -> dict[str, bool]:
         """Adopt what is known by now. Returns the tables whose description differs, and whether they had one.

@@ -16,7 +16,7 @@ _OTHERS_MAX = 1_000
 """Transactions of other domains that may come first on another server; after more the comparison is given up."""
 
 _HEARTBEATS_MAX = 8
-"""MySQL sends one after it has passed over what the position has, too, when there is more to come."""
+"""In a row from the same place, where the server waits. While MySQL passes over what the position has, they move on."""
 
 
 def check_same(settings: ConnectionSettings, server_id: int, cursor: str, position: str, checksum: int) -> None:
@@ -32,8 +32,11 @@ def check_same(settings: ConnectionSettings, server_id: int, cursor: str, positi
     reader = BinlogReader(dump, LiveSchema(settings, TableFilter(exclude=("*",))), cursor)
     try:
         others = heartbeats = 0
+        place = reader.last_heartbeat
         for transaction in reader.transactions():
-            heartbeats += transaction is None
+            if transaction is None:
+                heartbeats = heartbeats + 1 if reader.last_heartbeat == place else 0
+                place = reader.last_heartbeat
             others += transaction is not None
             if heartbeats > _HEARTBEATS_MAX or others > _OTHERS_MAX:
                 return

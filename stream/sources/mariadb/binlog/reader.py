@@ -22,7 +22,7 @@ from stream.sources.mariadb.binlog.statements import Statement, classify
 from stream.sources.mariadb.binlog.table_map import BinlogFormatError, parse_table_map, table_name_of
 from stream.sources.mariadb.binlog.unlogged import StatementTables
 from stream.sources.mariadb.connection import SourceHistoryLost
-from stream.sources.mariadb.gtid import Gtid, GtidPosition, MysqlGtid
+from stream.sources.mariadb.gtid import MYSQL_FLAVOR, Gtid, GtidPosition, MysqlGtid
 from stream.sources.mariadb.live_schema import LiveSchema
 from stream.wire.events import EVERY_TABLE, Change, SourceTransaction, VoidTable
 from stream.wire.values import UndecodableValue
@@ -277,7 +277,9 @@ class BinlogReader:
     def _rows_of(self, mapped: _Mapped, event: bytes, kind: int, transaction: _Transaction) -> None:
         name = mapped.name
         is_decoded = isinstance(mapped, TableDecoder)
-        self._statement.logged(name, 0 if isinstance(mapped, _Undecodable) else kind)
+        # MariaDB names what foreign keys changed. For MySQL the kind says what they may have changed.
+        is_unclear = isinstance(mapped, _Undecodable) and type(transaction.gtid) is Gtid
+        self._statement.logged(name, 0 if is_unclear else kind)
         try:
             at, size = events.bitmaps_of(event, kind)
             end = at + 2 * size if kind in events.UPDATES else at + size
@@ -359,6 +361,8 @@ class BinlogReader:
         """What `_settle` finds while nothing is logged, at the present position; else None."""
         if self._transaction is not None or self._schema.catalog.is_settled:
             return None
+        if self._position.flavor == MYSQL_FLAVOR:
+            self._schema.forget_rolled_back()
         nothing = _Transaction(Gtid(0, 0, 0, 0), self._spill_bytes)
         self._settle(nothing)
         at = str(self._position)
@@ -434,6 +438,7 @@ class BinlogReader:
         elif effect == "all":
             log.warning("everything is void", reason=statement.reason, gtid=transaction.gtid.bare)
             transaction.voids.setdefault(EVERY_TABLE, statement.reason)
+            self._reread_cascades(transaction)
         return self._commit(event) if transaction.is_standalone else None
 
     def _classified(self, query: events.Query) -> Statement:
@@ -456,6 +461,7 @@ class BinlogReader:
             names = [(database.lower(), table.lower()) for database, table in names]
         names = [name for name in names if self._schema.include(*name)]
         if not names:
+            self._reread_cascades(transaction)
             return
         self._by_body.clear()
         self._reread.clear()
@@ -463,6 +469,11 @@ class BinlogReader:
         for database, table in names:
             transaction.voids.setdefault(f"{database}.{table}", statement.reason)
             transaction.described.add(f"{database}.{table}")
+
+    def _reread_cascades(self, transaction: _Transaction) -> None:
+        """After DDL of other tables: their foreign keys may lead to these. MariaDB's log names those, MySQL's not."""
+        if isinstance(transaction.gtid, MysqlGtid):
+            self._schema.reread_cascades()
 
     def _xa_prepare(self, event: bytes) -> SourceTransaction:
         form, gtrid, bqual, one_phase = events.parse_xa_prepare(event)
