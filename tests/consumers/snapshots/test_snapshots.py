@@ -243,6 +243,9 @@ def test_no_secret_of_an_address_is_shown() -> None:
     """User, password, query and fragment of an address appear in no message."""
     assert shown("ftp://me:secret@host/a/b?token=x#y") == "ftp://host/a/b"
     assert shown("s3://bucket/a") == "s3://bucket/a"
+    assert shown("s3://AKIA:wJalr/XUtn@bucket/x") == "s3://bucket/x"
+    assert shown("ftp://me:s@cret@host/d") == "ftp://host/d"
+    assert shown("https://host/a?sig=secret%2F failed: 403") == "https://host/a failed: 403"
     with pytest.raises(SnapshotError) as refused:
         Place("ftp://me:s3cr3t@127.0.0.1:1/a")
     assert "s3cr3t" not in str(refused.value) + refused.value.hint
