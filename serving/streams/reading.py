@@ -127,9 +127,11 @@ class Streams:
             opening.add_done_callback(_close_unwanted)  # the reader has left meanwhile
             self._release()
             raise
-        except FreshetError as error:
+        except Exception as error:
             self._release()
-            raise read_error(error) from error
+            if isinstance(error, FreshetError):
+                raise read_error(error) from error
+            raise
 
     async def give_back(self, follower: Follower) -> None:
         """Closes a reader that nobody polls."""
@@ -235,7 +237,7 @@ class Reading:
         ring = self._hub.ring
         if ring is None:
             self._hub.start()
-        elif (number := ring.join(follower.places)) is not None:
+        elif (number := ring.join(follower.places, follower.offsets)) is not None:
             self._ring, self._number, self._follower = ring, number, None
             await self._streams.give_back(follower)
         return items

@@ -23,9 +23,10 @@ from stream.changes.items import Event, Item, Mark, RecordEvent, RowEvent, Trans
 from stream.changes.start import LeavesOut, Start
 from stream.wire.announced import Announced
 from stream.wire.checks import check
-from stream.wire.codec import HEADER_SIZE, SKIPPED, CodecError, Record, decode, headers
+from stream.wire.codec import BAD_FIELD, HEADER_SIZE, SKIPPED, CodecError, Record, decode, headers
 from stream.wire.events import VALUE, VOID
 from stream.wire.keys import SEPARATOR
+from tokens import Position, TokenError
 
 HELD_BYTES_MAX: Final = 64 * 1024 * 1024
 ROW_OVERHEAD: Final = 200
@@ -109,6 +110,11 @@ class Assembler:
         return {name: shard.done for name, shard in self._shards.items()}
 
     @property
+    def offsets(self) -> tuple[int, ...]:
+        """Partition → the offset after the last message that was fed."""
+        return tuple(self._next)
+
+    @property
     def checkpoint(self) -> Checkpoint:
         """Goes on after all that has been taken."""
         return Checkpoint(self._from.keyspace, self._from.topic_id, self._safe, self.places)
@@ -137,6 +143,7 @@ class Assembler:
             name, record = decode(value, self._texts[partition])
             if name not in _UNNUMBERED:
                 check(name, record)
+                _check_positions(name, record)
         except CodecError as error:
             self._unreadable.append((partition, offset, error.code, str(error)))
             return
@@ -275,6 +282,19 @@ class Assembler:
         return Transaction(name, last, gtid, position, head.timestamp, head.origin, events, self.checkpoint, size)
 
 
+def _check_positions(name: str, record: Record) -> None:
+    """Raises `CodecError` if a text is no position: no token could be made of it, and each reader would end here."""
+    if name == "RowFrame":
+        texts = [*record["gtids"], *record["positions"]]
+    else:
+        texts = [record.get("gtid", ""), record.get("position", "")]
+    try:
+        for text in texts:
+            Position.parse(text)
+    except TokenError as error:
+        raise CodecError(f"{name}: {error}", code=BAD_FIELD) from error
+
+
 def _piece_of(offset: int, name: str, record: Mapping[str, Any]) -> _Piece:
     place = Place(record["epoch"], record["ordinal"])
     event = RecordEvent(place.ordinal, name, record)
@@ -321,7 +341,7 @@ def _without_keys(piece: _Piece) -> None:
         if isinstance(event, RowEvent):
             table = event.key.partition(SEPARATOR)[0]
             if table not in tables:
-                fields = {"table": table.decode(), "reason": TOO_LARGE}
+                fields = {"table": table.decode(errors="replace"), "reason": TOO_LARGE}
                 tables[table] = RecordEvent(event.ordinal, "TableVoid", fields)
         else:
             kept.append(event)

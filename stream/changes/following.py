@@ -63,6 +63,11 @@ class Follower:
         return self._assembler.places
 
     @property
+    def offsets(self) -> tuple[int, ...]:
+        """Partition → the offset that `poll` reads next."""
+        return self._assembler.offsets
+
+    @property
     def is_waiting(self) -> bool:
         """Whether the beginning of some shard is still to come."""
         return self._assembler.is_waiting

@@ -12,7 +12,7 @@ from stream.changes.checkpoint import Checkpoint, Place
 from stream.changes.items import RecordEvent, RowEvent, Transaction, Unreadable, Watermark
 from stream.changes.start import AfterPosition, FromTime, Start
 from stream.wire.batch import BatchLimits
-from stream.wire.codec import decode
+from stream.wire.codec import decode, encode
 from stream.wire.events import VALUE, VOID, RowChange, SourceTransaction
 from stream.wire.keys import Layout, row_key
 from tests.stream.changes.topics import TINY, Log, follow, framer_of, transactions
@@ -239,6 +239,18 @@ def test_a_message_that_nobody_can_read_is_told_and_stops_nothing() -> None:
     log.publish(framer, rows_txn(2, 1))
     items = list(follow(log, log.beginning(), random.Random(3)))
     assert [each.code for each in items if isinstance(each, Unreadable)] == ["unknown_schema", "not_freshet"]
+    assert [each.gtid for each in transactions(items)] == ["MariaDB/0-1-1", "MariaDB/0-1-2"]
+
+
+def test_a_text_that_is_no_position_is_told_and_stops_nothing() -> None:
+    """No token can be made of it, so giving it out would end each reader at the same event for ever."""
+    log, framer = Log(Layout(1)), framer_of(SHARD, Layout(1), TINY)
+    log.publish(framer, rows_txn(1, 1))
+    name, frame = next(each for each in map(decode, log.partitions[0]) if each[0] == "RowFrame")
+    log.partitions[0].append(encode(name, {**frame, "ordinal": 1, "gtids": ["nonsense"], "positions": []}))
+    log.publish(framer_of(OTHER, Layout(1), TINY), rows_txn(2, 1))
+    items = list(follow(log, log.beginning(), random.Random(3)))
+    assert [each.code for each in items if isinstance(each, Unreadable)] == ["bad_field"]
     assert [each.gtid for each in transactions(items)] == ["MariaDB/0-1-1", "MariaDB/0-1-2"]
 
 
