@@ -81,6 +81,8 @@ class Hub:
                 ring = self.ring
                 checkpoint = ring.end()[1].checkpoint if ring is not None and error.code not in _REPLACED else None
                 if checkpoint is None:
+                    if ring is not None:
+                        ring.lost = error
                     self.ring = None
                 self._wake()
                 self._stops.wait(RETRY_S)

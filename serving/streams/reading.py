@@ -245,6 +245,8 @@ class Reading:
     async def _from_ring(self, wait_s: float) -> list[Item]:
         moved, ring = self._hub.moved, self._ring
         found = ring.read(self._number, BATCH_ITEMS) if ring is not None and ring is self._hub.ring else None
+        if found is None and ring is not None and ring.lost is not None:
+            raise read_error(ring.lost)  # its offsets may be there again, with other events
         if found is None:
             checkpoint, streams, keyspace = self.watermark.checkpoint, self._streams, self._keyspace
             self._ring = None

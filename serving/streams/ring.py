@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 
 from stream.changes.checkpoint import NOWHERE, Checkpoint, Place
 from stream.changes.items import Item, Transaction, Unreadable, Watermark
+from tokens.errors import FreshetError
 
 BYTES_MAX: Final = 64 * 1024 * 1024
 ITEMS_MAX: Final = 50_000
@@ -37,6 +38,8 @@ class Ring:
         self._unreadable: dict[int, int] = {}
         """Partition → the offset after what nobody can read before the first item: no place of a shard is behind it."""
         self._watermark = Watermark({}, checkpoint)
+        self.lost: FreshetError | None = None
+        """Why nobody can go on where it ends: the log is another one there."""
 
     def append(self, items: Sequence[Item]) -> None:
         """Adds what follows. Of watermarks that nothing is between, the last one is enough."""

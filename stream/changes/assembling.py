@@ -27,6 +27,7 @@ from stream.wire.codec import BAD_FIELD, HEADER_SIZE, SKIPPED, CodecError, Recor
 from stream.wire.events import VALUE, VOID
 from stream.wire.keys import SEPARATOR
 from tokens import Position, TokenError
+from tokens.errors import FreshetError
 
 HELD_BYTES_MAX: Final = 64 * 1024 * 1024
 ROW_OVERHEAD: Final = 200
@@ -36,6 +37,12 @@ _MARK_BYTES: Final = 400
 _STATES: Final = headers("SourceState")
 _UNNUMBERED: Final = frozenset({"SourceState", "Topology", SKIPPED})
 TOO_LARGE: Final = "the transaction is too large to be held: its rows of this table are not told one by one"
+
+
+class LogReplaced(FreshetError):
+    """Kafka has lost the end of a partition, and it was filled again. Numbers of events may mean others now."""
+
+    code = "checkpoint_lost"
 
 
 @dataclass(slots=True)
@@ -64,6 +71,8 @@ class _Shard:
     seen: list[Place]
     pieces: list[list[_Piece]]
     skip: LeavesOut | None
+    links: dict[int, Place] = field(default_factory=dict)
+    """Partition → epoch and continuity of its last marker."""
     marks: dict[Place, Mark] = field(default_factory=dict)
     """Those that some partition has not reached yet, and the last one that all have."""
 
@@ -131,7 +140,7 @@ class Assembler:
     # --- in ---
 
     def feed(self, partition: int, offset: int, value: bytes | None) -> None:
-        """Takes one message; passes over one that it had. Raises `stream.wire.codec.NewerWireError`."""
+        """Takes one message; passes over one that it had. Raises `NewerWireError`, `LogReplaced`."""
         if offset < self._next[partition]:
             return
         self._next[partition] = offset + 1
@@ -158,6 +167,7 @@ class Assembler:
         if shard is None:
             shard = self._shards[record["shard"]] = self._new_shard(record["shard"], NOWHERE)
         if name == "Marker":
+            _check_chain(partition, shard, record)
             self._mark(partition, shard, record)
             return
         pieces = self._frame(offset, record) if name == "RowFrame" else [_piece_of(offset, name, record)]
@@ -280,6 +290,19 @@ class Assembler:
             events = [by_ordinal[ordinal] for ordinal in sorted(by_ordinal)]
         size = sum(piece.size for piece in parts)
         return Transaction(name, last, gtid, position, head.timestamp, head.origin, events, self.checkpoint, size)
+
+
+def _check_chain(partition: int, shard: _Shard, marker: Record) -> None:
+    """Raises `LogReplaced` if the marker follows another one than the last: as `consumers.fold.markers`."""
+    epoch, held = shard.links.get(partition, NOWHERE)
+    continuity, previous = marker["continuity"], marker["previous"]
+    if epoch == marker["epoch"] and held and previous and held not in (previous, continuity):
+        raise LogReplaced(
+            f"Kafka lost or replaced records of {marker['shard']} in partition {partition}",
+            hint="read anew, and start from a second or from now",
+        )
+    if marker["epoch"] > epoch or (marker["epoch"] == epoch and continuity):
+        shard.links[partition] = Place(marker["epoch"], continuity)
 
 
 def _check_positions(name: str, record: Record) -> None:

@@ -75,7 +75,7 @@ class Follower:
     def poll(self, timeout_s: float = 0.1) -> list[Item]:
         """What has become complete; waits up to ``timeout_s`` for a message.
 
-        Raises `TopicReadError`, `KafkaUnreachable`, `stream.wire.codec.NewerWireError`.
+        Raises `TopicReadError`, `KafkaUnreachable`, `NewerWireError`, `stream.changes.assembling.LogReplaced`.
         """
         try:
             messages = poll_batch(self._consumer, MESSAGES_MAX, timeout_s)

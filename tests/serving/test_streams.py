@@ -15,6 +15,7 @@ from serving.metrics import FrontMetrics
 from serving.streams.hub import _REPLACED, Hub
 from serving.streams.reading import FOLLOWERS_MAX, Begin, FromNow, FromSecond, FromVector, Reading, Streams
 from serving.streams.ring import Ring
+from stream.changes.assembling import LogReplaced
 from stream.changes.checkpoint import Checkpoint, CheckpointError, Place
 from stream.changes.items import Item, Transaction, Unreadable, Watermark
 from stream.changes.start import Start
@@ -210,6 +211,29 @@ def test_the_shared_reader_goes_on_in_no_other_topic(monkeypatch: pytest.MonkeyP
         hub._follow(Checkpoint("shop", "first", (5,)))
     loop.close()
     assert refused.value.code in _REPLACED
+
+
+def test_readers_of_the_ring_hear_that_the_log_was_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their checkpoints may be valid in the log that came after: nobody would ever tell them."""
+
+    async def story() -> None:
+        streams = Streams(KafkaCluster("127.0.0.1:1"), FrontMetrics())
+        hub = streams._hubs["shop"] = Hub(KafkaCluster("127.0.0.1:1"), "shop", asyncio.get_running_loop())
+        hub.ring = Ring(Checkpoint("shop", "id", (0,)))
+        async with begun(streams, "shop", FromNow()) as reading:
+            hub._keep_following()
+            with pytest.raises(ReadError) as told:
+                await anext(aiter(reading.batches(0.1)))
+        assert (told.value.code, hub.ring) == ("checkpoint_lost", None)
+        await streams.close()
+
+    def follows(hub: Hub, _: Checkpoint | None) -> None:
+        hub._stops.set()
+        raise LogReplaced("lost")
+
+    monkeypatch.setattr(Hub, "start", lambda _: None)
+    monkeypatch.setattr(Hub, "_follow", follows)
+    asyncio.run(story())
 
 
 def item(number: int, size: int = 100) -> Item:
