@@ -275,7 +275,7 @@ class Reading:
 
 def _close_unwanted(opening: asyncio.Future[Follower]) -> None:
     if not opening.cancelled() and opening.exception() is None:
-        opening.result().close()
+        opening.get_loop().run_in_executor(None, opening.result().close)  # it waits for Kafka; nobody else may
 
 
 def read_error(error: FreshetError) -> ReadError:

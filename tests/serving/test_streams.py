@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from threading import current_thread
+from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
@@ -13,7 +15,16 @@ from confluent_kafka.admin import AdminClient
 from serving.errors import ReadError
 from serving.metrics import FrontMetrics
 from serving.streams.hub import _REPLACED, Hub
-from serving.streams.reading import FOLLOWERS_MAX, Begin, FromNow, FromSecond, FromVector, Reading, Streams
+from serving.streams.reading import (
+    FOLLOWERS_MAX,
+    Begin,
+    FromNow,
+    FromSecond,
+    FromVector,
+    Reading,
+    Streams,
+    _close_unwanted,
+)
 from serving.streams.ring import Ring
 from stream.changes.assembling import LogReplaced
 from stream.changes.checkpoint import Checkpoint, CheckpointError, Place
@@ -200,6 +211,28 @@ def test_a_stream_that_can_not_begin_holds_no_reader_of_kafka(monkeypatch: pytes
     monkeypatch.setattr("serving.streams.reading.BEGIN_TIMEOUT_S", 0.2)
     monkeypatch.setattr("serving.streams.reading.check_topics", fails)
     asyncio.run(story())
+
+
+def test_a_reader_of_kafka_that_nobody_wants_any_more_is_closed_beside() -> None:
+    """Closing waits for Kafka, perhaps for seconds: no other request of the front may."""
+    closed: list[str] = []
+
+    async def story() -> None:
+        loop, is_closed = asyncio.get_running_loop(), asyncio.Event()
+
+        class Unwanted:
+            def close(self) -> None:
+                closed.append(current_thread().name)
+                loop.call_soon_threadsafe(is_closed.set)
+
+        opening: Any = loop.create_future()
+        opening.set_result(Unwanted())
+        _close_unwanted(opening)
+        async with asyncio.timeout(PATIENCE_S):
+            await is_closed.wait()
+
+    asyncio.run(story())
+    assert closed != [current_thread().name]
 
 
 def test_the_shared_reader_goes_on_in_no_other_topic(monkeypatch: pytest.MonkeyPatch) -> None:

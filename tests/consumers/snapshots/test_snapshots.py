@@ -290,6 +290,8 @@ def test_what_retention_needs_is_never_pruned() -> None:
     assert "topic id gone" in verdicts["g"].why
     alone = judge([made("a", 1)], TOPIC_ID, {0: 25}, 1, NOW)
     assert [each.stays for each in alone] == [True], "the last one is never removed"
+    elsewhere = judge([made("a", 1, topic="gone"), made("b", 2, topic="gone")], TOPIC_ID, {0: 0}, 1, NOW)
+    assert [each.stays for each in elsewhere] == [True, True], "the command may have asked another Kafka"
 
 
 def test_what_can_not_be_read_stays_and_what_was_never_finished_goes_after_a_day() -> None:
