@@ -166,7 +166,8 @@ class Announcer:
         """Whether the readers of a place belong to another group, so that nothing is announced here.
 
         Within a group its generations decide who owns a partition. Readers that were moved to another group come back
-        if that one's owner has withdrawn, and no other has followed it, for `SETTLED_S`.
+        if that one's owner has withdrawn, and no other has followed it, for `SETTLED_S`; or if the owner that was named
+        has never said for so long that it goes on: it died, or its group gave the partition to another member.
         """
         if known is not None and (known.instance == self._instance or known.group == self._group):
             self._swaps[place] = known.swap
@@ -176,7 +177,8 @@ class Announcer:
         if known is None or known.swap <= self._swaps.get(place, 0):
             return False
         first, since = self._left_free.setdefault(place, (known, now))
-        if not known.gone or first != known:
+        has_gone_on = not known.gone and bool(known.group)  # `freshet swap` does not know the group
+        if has_gone_on or first != known:
             self._left_free[place] = known, now
             return True
         if now - since < SETTLED_S:

@@ -18,7 +18,8 @@ from typing import Any, Final
 from consumers.snapshots.errors import SnapshotError
 from consumers.store.manifest import sync_directory, write_atomically
 
-_SECRET: Final = re.compile(r"(?<=://)[^/@\s]+@|[?#]\S*$")
+_SECRET: Final = re.compile(r"(?<=://)(?:[^/@\s]+:\S*|[^/\s]*)@|[?#]\S*")
+"""A password may hold ``/`` and ``@``, as keys of S3 do."""
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _HINT: Final = "check the address, the credentials in the environment, and the network"
 _EXTRAS: Final = "install what fsspec needs for it, for s3:// the extra `s3`: pip install 'freshet-cache[s3]'"

@@ -45,7 +45,11 @@ def judge(found: list[Found], topic_id: str, low: Mapping[int, int], keep: int, 
             verdicts[each.name] = Verdict(each, stays=True, why=f"can't be read: {each.error}")
     for (of_topic, _), held in histories.items():
         held.sort(key=lambda pair: (sum(pair[1].offsets.values()), pair[1].name), reverse=True)
-        if of_topic != topic_id:
+        if of_topic != topic_id and not any(topic == topic_id for topic, _ in histories):
+            # Before the topic has one, nothing is known to replace them: it may be a topic of another Kafka.
+            why = f"is of topic id {of_topic}, and there is none of {topic_id}"
+            verdicts |= {each.name: Verdict(each, stays=True, why=why) for each, _ in held}
+        elif of_topic != topic_id:
             verdicts |= {each.name: Verdict(each, stays=False, why=f"is of topic id {of_topic}") for each, _ in held}
         else:
             verdicts |= _of_history(held, low, keep)

@@ -83,8 +83,6 @@ class RowSpace:
     """Rows are found by the source's indexes, too."""
     learnt: dict[str, tuple[Index, ...]] = field(default_factory=dict)
     """Table → those that the source has told last."""
-    prefixes: dict[str, int] = field(default_factory=dict)
-    """Table → how many key columns choose a row's partition, as far as change streams have asked."""
 
     @property
     def all_sources(self) -> Sequence[RowSource]:

@@ -28,6 +28,8 @@ _KINDS: Final = {
 }
 """Record → kind of change. Others are of catalogs, which have no rows."""
 _encode = msgspec.json.Encoder().encode
+_key: Final = msgspec.json.Decoder(list[msgspec.Raw])
+_row: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 Json = dict[str, Any]
 
 
@@ -116,16 +118,17 @@ class Encoder:
         table = name.decode(errors="replace")
         if not choice.has_table(table) or not choice.has_key(self._layout, event.key, self._prefixes.get(table, 0)):
             return None
+        if not _is_line(key, _key):
+            return {"kind": "void", "table": table, "reason": "a row's key can't be read"}
         operation = OPERATIONS.get(event.operation, "void")
         change: Json = {"kind": "row", "table": table, "key": msgspec.Raw(key), "op": operation}
         if event.operation == VALUE and (choice.include_rows or choice.where):
-            try:
-                if not choice.matches(event.image):
-                    change["op"] = UNMATCHED
-                elif choice.include_rows:
-                    change["row"] = choice.project(event.image)
-            except msgspec.DecodeError:
-                change["op"] = "void"  # an image that is no JSON
+            if not _is_line(event.image, _row):
+                change["op"] = "void"
+            elif not choice.matches(event.image):
+                change["op"] = UNMATCHED
+            elif choice.include_rows:
+                change["row"] = choice.project(event.image)
         return change
 
     def _record(self, name: str, fields: Mapping[str, Any]) -> Json | None:
@@ -143,6 +146,16 @@ class Encoder:
             columns = [{"name": each["name"], "kind": each["kind"]} for each in fields["columns"]]
             change |= {"columns": columns, "primary_key": fields["primary_key"], "cacheable": fields["cacheable"]}
         return change
+
+
+def _is_line(raw: bytes, form: msgspec.json.Decoder[Any]) -> bool:
+    """Whether it is JSON of a form, without line ends: it goes into a line as it is, and must not break it."""
+    try:
+        raw.decode()
+        form.decode(raw)
+    except (UnicodeDecodeError, msgspec.DecodeError, RecursionError):
+        return False
+    return b"\n" not in raw and b"\r" not in raw
 
 
 def event_token(item: Transaction) -> EventToken:

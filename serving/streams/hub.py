@@ -13,8 +13,7 @@ import structlog
 from serving.streams.ring import BYTES_MAX, Ring
 from stream.changes.checkpoint import Checkpoint
 from stream.changes.following import Follower
-from stream.changes.start import Start
-from stream.changes.starting import start_now
+from stream.changes.starting import start_at_checkpoint, start_now
 from stream.kafka.connection import KafkaCluster
 from stream.kafka.topics import check_topics
 from tokens.errors import FreshetError
@@ -23,7 +22,7 @@ IDLE_S: Final = 30.0
 """How long it goes on without readers."""
 RETRY_S: Final = 1.0
 POLL_S: Final = 0.2
-_REPLACED: Final = frozenset({"checkpoint_lost", "offset_out_of_range"})
+_REPLACED: Final = frozenset({"checkpoint_lost", "stream_too_old", "offset_out_of_range"})
 
 _log = structlog.get_logger(__name__)
 
@@ -82,6 +81,8 @@ class Hub:
                 ring = self.ring
                 checkpoint = ring.end()[1].checkpoint if ring is not None and error.code not in _REPLACED else None
                 if checkpoint is None:
+                    if ring is not None:
+                        ring.lost = error
                     self.ring = None
                 self._wake()
                 self._stops.wait(RETRY_S)
@@ -89,7 +90,10 @@ class Hub:
     def _follow(self, checkpoint: Checkpoint | None) -> None:
         """Until it is stopped, or has had no readers for a while. Goes on at ``checkpoint``, else begins now."""
         topic = check_topics(self._kafka, self._keyspace)
-        start = Start(checkpoint) if checkpoint is not None else start_now(self._kafka, self._keyspace, topic)
+        if checkpoint is not None:  # it may be of a topic that was replaced meanwhile
+            start = start_at_checkpoint(self._kafka, self._keyspace, topic, checkpoint)
+        else:
+            start = start_now(self._kafka, self._keyspace, topic)
         with ExitStack() as stack:
             follower = stack.enter_context(Follower(self._kafka, topic, start))
             if self.ring is None:

@@ -127,9 +127,11 @@ class Streams:
             opening.add_done_callback(_close_unwanted)  # the reader has left meanwhile
             self._release()
             raise
-        except FreshetError as error:
+        except Exception as error:
             self._release()
-            raise read_error(error) from error
+            if isinstance(error, FreshetError):
+                raise read_error(error) from error
+            raise
 
     async def give_back(self, follower: Follower) -> None:
         """Closes a reader that nobody polls."""
@@ -235,7 +237,7 @@ class Reading:
         ring = self._hub.ring
         if ring is None:
             self._hub.start()
-        elif (number := ring.join(follower.places)) is not None:
+        elif (number := ring.join(follower.places, follower.offsets)) is not None:
             self._ring, self._number, self._follower = ring, number, None
             await self._streams.give_back(follower)
         return items
@@ -243,6 +245,8 @@ class Reading:
     async def _from_ring(self, wait_s: float) -> list[Item]:
         moved, ring = self._hub.moved, self._ring
         found = ring.read(self._number, BATCH_ITEMS) if ring is not None and ring is self._hub.ring else None
+        if found is None and ring is not None and ring.lost is not None:
+            raise read_error(ring.lost)  # its offsets may be there again, with other events
         if found is None:
             checkpoint, streams, keyspace = self.watermark.checkpoint, self._streams, self._keyspace
             self._ring = None
@@ -271,7 +275,7 @@ class Reading:
 
 def _close_unwanted(opening: asyncio.Future[Follower]) -> None:
     if not opening.cancelled() and opening.exception() is None:
-        opening.result().close()
+        opening.get_loop().run_in_executor(None, opening.result().close)  # it waits for Kafka; nobody else may
 
 
 def read_error(error: FreshetError) -> ReadError:

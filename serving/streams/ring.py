@@ -8,7 +8,8 @@ from threading import Lock
 from typing import Final, NamedTuple
 
 from stream.changes.checkpoint import NOWHERE, Checkpoint, Place
-from stream.changes.items import Item, Transaction, Watermark
+from stream.changes.items import Item, Transaction, Unreadable, Watermark
+from tokens.errors import FreshetError
 
 BYTES_MAX: Final = 64 * 1024 * 1024
 ITEMS_MAX: Final = 50_000
@@ -34,7 +35,11 @@ class Ring:
         self._bytes_max = bytes_max
         self._floor: dict[str, Place] = dict(checkpoint.places)
         """Shard → what lies before the first item."""
+        self._unreadable: dict[int, int] = {}
+        """Partition → the offset after what nobody can read before the first item: no place of a shard is behind it."""
         self._watermark = Watermark({}, checkpoint)
+        self.lost: FreshetError | None = None
+        """Why nobody can go on where it ends: the log is another one there."""
 
     def append(self, items: Sequence[Item]) -> None:
         """Adds what follows. Of watermarks that nothing is between, the last one is enough."""
@@ -55,13 +60,19 @@ class Ring:
         self._first += 1
         self._bytes -= _size_of(item)
         places = {item.shard: item.place} if isinstance(item, Transaction) else item.checkpoint.places
+        if isinstance(item, Unreadable):
+            self._unreadable[item.partition] = item.offset + 1
         for shard, place in places.items():
             self._floor[shard] = max(place, self._floor.get(shard, NOWHERE))
 
-    def join(self, places: Mapping[str, Place]) -> int | None:
-        """The number from which a reader that has come to ``places`` can go on; None if it lacks what was dropped."""
+    def join(self, places: Mapping[str, Place], offsets: Sequence[int]) -> int | None:
+        """The number from which a reader that has come to ``places`` can go on; None if it lacks what was dropped.
+
+        ``offsets``: partition → the offset that it reads next.
+        """
         with self._lock:
             behind = any(places.get(shard, NOWHERE) < place for shard, place in self._floor.items())
+            behind |= any(offsets[partition] < offset for partition, offset in self._unreadable.items())
             return None if behind else self._first
 
     def end(self) -> tuple[int, Watermark]:

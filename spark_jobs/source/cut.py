@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from stream.wire.codec import HEADER_SIZE, CodecError, NewerWireError, decode, encode, headers
 from tokens.errors import FreshetError, TokenError
-from tokens.position import Position
+from tokens.position import NO_POSITION, Position
 from tokens.vector import Vector
 
 Place = tuple[int, int]
@@ -51,7 +51,7 @@ class AsOf:
             known = self.vector.get(shard)
             if known is None or epoch != known.epoch:
                 return known is None or epoch < known.epoch
-            return not gtid or known.position.contains(Position.parse(gtid))
+            return not gtid or known.position.contains(_position(gtid))
         return self.seconds is None or timestamp <= self.seconds
 
     def has_all(self, shard: str, epoch: int, position: str, as_of_ms: int) -> bool:
@@ -66,8 +66,16 @@ class AsOf:
             known = self.vector.get(marker["shard"])
             if known is None or marker["epoch"] != known.epoch:
                 return known is None or marker["epoch"] > known.epoch
-            return Position.parse(marker["position"]).contains(known.position)
+            return _position(marker["position"]).contains(known.position)
         return self.seconds is None or max(marker["timestamp"], marker["as_of_ms"] // 1000) > self.seconds
+
+
+def _position(text: str) -> Position:
+    """The position of a message; none if it is not one: the fold rejects what says so, it ends no reading."""
+    try:
+        return Position.parse(text)
+    except TokenError:
+        return NO_POSITION
 
 
 def parse_as_of(text: str) -> AsOf:

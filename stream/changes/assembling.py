@@ -23,9 +23,11 @@ from stream.changes.items import Event, Item, Mark, RecordEvent, RowEvent, Trans
 from stream.changes.start import LeavesOut, Start
 from stream.wire.announced import Announced
 from stream.wire.checks import check
-from stream.wire.codec import HEADER_SIZE, SKIPPED, CodecError, Record, decode, headers
+from stream.wire.codec import BAD_FIELD, HEADER_SIZE, SKIPPED, CodecError, Record, decode, headers
 from stream.wire.events import VALUE, VOID
 from stream.wire.keys import SEPARATOR
+from tokens import Position, TokenError
+from tokens.errors import FreshetError
 
 HELD_BYTES_MAX: Final = 64 * 1024 * 1024
 ROW_OVERHEAD: Final = 200
@@ -35,6 +37,12 @@ _MARK_BYTES: Final = 400
 _STATES: Final = headers("SourceState")
 _UNNUMBERED: Final = frozenset({"SourceState", "Topology", SKIPPED})
 TOO_LARGE: Final = "the transaction is too large to be held: its rows of this table are not told one by one"
+
+
+class LogReplaced(FreshetError):
+    """Kafka has lost the end of a partition, and it was filled again. Numbers of events may mean others now."""
+
+    code = "checkpoint_lost"
 
 
 @dataclass(slots=True)
@@ -63,6 +71,8 @@ class _Shard:
     seen: list[Place]
     pieces: list[list[_Piece]]
     skip: LeavesOut | None
+    links: dict[int, Place] = field(default_factory=dict)
+    """Partition → epoch and continuity of its last marker."""
     marks: dict[Place, Mark] = field(default_factory=dict)
     """Those that some partition has not reached yet, and the last one that all have."""
 
@@ -109,6 +119,11 @@ class Assembler:
         return {name: shard.done for name, shard in self._shards.items()}
 
     @property
+    def offsets(self) -> tuple[int, ...]:
+        """Partition → the offset after the last message that was fed."""
+        return tuple(self._next)
+
+    @property
     def checkpoint(self) -> Checkpoint:
         """Goes on after all that has been taken."""
         return Checkpoint(self._from.keyspace, self._from.topic_id, self._safe, self.places)
@@ -125,7 +140,7 @@ class Assembler:
     # --- in ---
 
     def feed(self, partition: int, offset: int, value: bytes | None) -> None:
-        """Takes one message; passes over one that it had. Raises `stream.wire.codec.NewerWireError`."""
+        """Takes one message; passes over one that it had. Raises `NewerWireError`, `LogReplaced`."""
         if offset < self._next[partition]:
             return
         self._next[partition] = offset + 1
@@ -137,6 +152,7 @@ class Assembler:
             name, record = decode(value, self._texts[partition])
             if name not in _UNNUMBERED:
                 check(name, record)
+                _check_positions(name, record)
         except CodecError as error:
             self._unreadable.append((partition, offset, error.code, str(error)))
             return
@@ -151,6 +167,7 @@ class Assembler:
         if shard is None:
             shard = self._shards[record["shard"]] = self._new_shard(record["shard"], NOWHERE)
         if name == "Marker":
+            _check_chain(partition, shard, record)
             self._mark(partition, shard, record)
             return
         pieces = self._frame(offset, record) if name == "RowFrame" else [_piece_of(offset, name, record)]
@@ -275,6 +292,32 @@ class Assembler:
         return Transaction(name, last, gtid, position, head.timestamp, head.origin, events, self.checkpoint, size)
 
 
+def _check_chain(partition: int, shard: _Shard, marker: Record) -> None:
+    """Raises `LogReplaced` if the marker follows another one than the last: as `consumers.fold.markers`."""
+    epoch, held = shard.links.get(partition, NOWHERE)
+    continuity, previous = marker["continuity"], marker["previous"]
+    if epoch == marker["epoch"] and held and previous and held not in (previous, continuity):
+        raise LogReplaced(
+            f"Kafka lost or replaced records of {marker['shard']} in partition {partition}",
+            hint="read anew, and start from a second or from now",
+        )
+    if marker["epoch"] > epoch or (marker["epoch"] == epoch and continuity):
+        shard.links[partition] = Place(marker["epoch"], continuity)
+
+
+def _check_positions(name: str, record: Record) -> None:
+    """Raises `CodecError` if a text is no position: no token could be made of it, and each reader would end here."""
+    if name == "RowFrame":
+        texts = [*record["gtids"], *record["positions"]]
+    else:
+        texts = [record.get("gtid", ""), record.get("position", "")]
+    try:
+        for text in texts:
+            Position.parse(text)
+    except TokenError as error:
+        raise CodecError(f"{name}: {error}", code=BAD_FIELD) from error
+
+
 def _piece_of(offset: int, name: str, record: Mapping[str, Any]) -> _Piece:
     place = Place(record["epoch"], record["ordinal"])
     event = RecordEvent(place.ordinal, name, record)
@@ -321,7 +364,7 @@ def _without_keys(piece: _Piece) -> None:
         if isinstance(event, RowEvent):
             table = event.key.partition(SEPARATOR)[0]
             if table not in tables:
-                fields = {"table": table.decode(), "reason": TOO_LARGE}
+                fields = {"table": table.decode(errors="replace"), "reason": TOO_LARGE}
                 tables[table] = RecordEvent(event.ordinal, "TableVoid", fields)
         else:
             kept.append(event)

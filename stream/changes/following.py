@@ -63,6 +63,11 @@ class Follower:
         return self._assembler.places
 
     @property
+    def offsets(self) -> tuple[int, ...]:
+        """Partition → the offset that `poll` reads next."""
+        return self._assembler.offsets
+
+    @property
     def is_waiting(self) -> bool:
         """Whether the beginning of some shard is still to come."""
         return self._assembler.is_waiting
@@ -70,7 +75,7 @@ class Follower:
     def poll(self, timeout_s: float = 0.1) -> list[Item]:
         """What has become complete; waits up to ``timeout_s`` for a message.
 
-        Raises `TopicReadError`, `KafkaUnreachable`, `stream.wire.codec.NewerWireError`.
+        Raises `TopicReadError`, `KafkaUnreachable`, `NewerWireError`, `stream.changes.assembling.LogReplaced`.
         """
         try:
             messages = poll_batch(self._consumer, MESSAGES_MAX, timeout_s)

@@ -20,7 +20,7 @@ from stream.kafka.topics import Topic
 from stream.wire.codec import HEADER_SIZE, CodecError, Record, decode, headers
 from tokens import Position, Vector
 from tokens.decision import keyspace_of
-from tokens.errors import FreshetError
+from tokens.errors import FreshetError, TokenError
 
 _MARKERS: Final = headers("Marker")
 WINDOW_RECORDS: Final = 256
@@ -278,7 +278,9 @@ def _marker(value: bytes | None) -> Record | None:
         return None
     try:
         marker = decode(value)[1]
-    except CodecError:
+        Position.parse(marker["position"])
+        Position.parse(marker["low_water"])
+    except (CodecError, TokenError):
         return None
     return marker if marker["whole"] else None
 

@@ -5,19 +5,33 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from threading import current_thread
+from typing import Any
 
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from serving.errors import ReadError
 from serving.metrics import FrontMetrics
-from serving.streams.reading import Begin, FromNow, FromSecond, FromVector, Reading, Streams
+from serving.streams.hub import _REPLACED, Hub
+from serving.streams.reading import (
+    FOLLOWERS_MAX,
+    Begin,
+    FromNow,
+    FromSecond,
+    FromVector,
+    Reading,
+    Streams,
+    _close_unwanted,
+)
 from serving.streams.ring import Ring
-from stream.changes.checkpoint import Checkpoint, Place
-from stream.changes.items import Item, Transaction, Watermark
+from stream.changes.assembling import LogReplaced
+from stream.changes.checkpoint import Checkpoint, CheckpointError, Place
+from stream.changes.items import Item, Transaction, Unreadable, Watermark
+from stream.changes.start import Start
 from stream.kafka.connection import KafkaCluster, client_settings
-from stream.kafka.topics import ensure_topics, events_topic
+from stream.kafka.topics import Topic, ensure_topics, events_topic
 from stream.publish.publisher import Publisher
 from tests.patience import PATIENCE_S
 from tests.stream.publishing import publisher, transaction
@@ -181,6 +195,81 @@ def test_a_front_has_a_bound_of_streams(kafka: KafkaCluster, keyspace_name: str)
     run(kafka, keyspace_name, story, streams_max=1)
 
 
+def test_a_stream_that_can_not_begin_holds_no_reader_of_kafka(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the error is: else some failures later no stream could catch up any more."""
+
+    def fails(*_: object) -> None:
+        raise KafkaException(KafkaError(KafkaError._TRANSPORT))
+
+    async def story() -> None:
+        streams = Streams(KafkaCluster("127.0.0.1:1"), FrontMetrics())
+        for _ in range(FOLLOWERS_MAX + 1):
+            with pytest.raises(KafkaException):
+                await streams.take_follower("shop", Start(Checkpoint("shop", "id", (0,))))
+        await streams.close()
+
+    monkeypatch.setattr("serving.streams.reading.BEGIN_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("serving.streams.reading.check_topics", fails)
+    asyncio.run(story())
+
+
+def test_a_reader_of_kafka_that_nobody_wants_any_more_is_closed_beside() -> None:
+    """Closing waits for Kafka, perhaps for seconds: no other request of the front may."""
+    closed: list[str] = []
+
+    async def story() -> None:
+        loop, is_closed = asyncio.get_running_loop(), asyncio.Event()
+
+        class Unwanted:
+            def close(self) -> None:
+                closed.append(current_thread().name)
+                loop.call_soon_threadsafe(is_closed.set)
+
+        opening: Any = loop.create_future()
+        opening.set_result(Unwanted())
+        _close_unwanted(opening)
+        async with asyncio.timeout(PATIENCE_S):
+            await is_closed.wait()
+
+    asyncio.run(story())
+    assert closed != [current_thread().name]
+
+
+def test_the_shared_reader_goes_on_in_no_other_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A topic that was made anew while it paused has other events at the same offsets: its readers must be told."""
+    monkeypatch.setattr("serving.streams.hub.check_topics", lambda *_: Topic("t", "second", 1))
+    loop = asyncio.new_event_loop()
+    hub = Hub(KafkaCluster("127.0.0.1:1"), "shop", loop)
+    with pytest.raises(CheckpointError) as refused:
+        hub._follow(Checkpoint("shop", "first", (5,)))
+    loop.close()
+    assert refused.value.code in _REPLACED
+
+
+def test_readers_of_the_ring_hear_that_the_log_was_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their checkpoints may be valid in the log that came after: nobody would ever tell them."""
+
+    async def story() -> None:
+        streams = Streams(KafkaCluster("127.0.0.1:1"), FrontMetrics())
+        hub = streams._hubs["shop"] = Hub(KafkaCluster("127.0.0.1:1"), "shop", asyncio.get_running_loop())
+        hub.ring = Ring(Checkpoint("shop", "id", (0,)))
+        async with begun(streams, "shop", FromNow()) as reading:
+            hub._keep_following()
+            with pytest.raises(ReadError) as told:
+                await anext(aiter(reading.batches(0.1)))
+        assert told.value.code == "checkpoint_lost"
+        assert not hub.ring
+        await streams.close()
+
+    def follows(hub: Hub, _: Checkpoint | None) -> None:
+        hub._stops.set()
+        raise LogReplaced("lost")
+
+    monkeypatch.setattr(Hub, "start", lambda _: None)
+    monkeypatch.setattr(Hub, "_follow", follows)
+    asyncio.run(story())
+
+
 def item(number: int, size: int = 100) -> Item:
     """A transaction of one shard."""
     place = Place(1, number)
@@ -191,15 +280,26 @@ def item(number: int, size: int = 100) -> Item:
 def test_a_ring_lets_in_only_who_lacks_nothing() -> None:
     """A reader may join once it has what was dropped; one that asks for what was dropped is told so."""
     ring = Ring(Checkpoint("ks", "id", (0,), {"a": Place(1, 2)}), bytes_max=3_000)
-    assert (ring.join({}), ring.join({"a": Place(1, 2)})) == (None, 0)
+    assert (ring.join({}, [0]), ring.join({"a": Place(1, 2)}, [0])) == (None, 0)
     ring.append([item(number) for number in range(3, 13)])
-    first = ring.join({"a": Place(1, 99)})
+    first = ring.join({"a": Place(1, 99)}, [0])
     assert first
     found = ring.read(first, 100)
     assert found is not None
     dropped_to = min(each.place for each in found.items if isinstance(each, Transaction)).ordinal - 1
     assert ring.read(first - 1, 1) is None
-    assert (ring.join({"a": Place(1, dropped_to)}), ring.join({"a": Place(1, dropped_to - 1)})) == (first, None)
+    assert (ring.join({"a": Place(1, dropped_to)}, [0]), ring.join({"a": Place(1, dropped_to - 1)}, [0])) == (
+        first,
+        None,
+    )
+
+
+def test_a_ring_lets_in_nobody_who_lacks_what_nobody_can_read() -> None:
+    """An unreadable message lies behind no marker: a reader at the same places may not have read it yet."""
+    checkpoint = Checkpoint("ks", "id", (0,), {"a": Place(1, 2)})
+    ring = Ring(checkpoint, bytes_max=1_500)
+    ring.append([Unreadable(0, 7, "bad_field", "", checkpoint), *(item(number) for number in range(3, 6))])
+    assert (ring.join({"a": Place(1, 99)}, [7]), ring.join({"a": Place(1, 99)}, [8]) is not None) == (None, True)
 
 
 def test_watermarks_do_not_fill_the_ring() -> None:
@@ -208,5 +308,5 @@ def test_watermarks_do_not_fill_the_ring() -> None:
     ring.append([item(1)])
     for _ in range(1_000):
         ring.append([Watermark({}, Checkpoint("ks", "id", (0,)))])
-    assert ring.join({}) == 0
+    assert ring.join({}, [0]) == 0
     assert ring.end()[0] == 2

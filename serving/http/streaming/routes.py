@@ -28,23 +28,29 @@ async def get_stream(front: Front, parameters: StreamParameters, _: None) -> Str
         raise ReadError("stream_unavailable", "this front has no Kafka to read streams from")
     begin = begin_of(parameters, front.clock())
     choice = await choice_of(front, space, parameters)
-    encoder = Encoder(choice, space.layout, space.prefixes)
+    prefixes: dict[str, int] = {}  # of its own: another reader may be in the past, where they were others
+    encoder = Encoder(choice, space.layout, prefixes)
     reading = await front.streams.begin(space.name, begin)
-    learns = choice.key_range is not None
-    chunks = _chunks(front, space, reading, encoder, parameters.heartbeat_ms / 1000, learns=learns)
+    learns = prefixes if choice.key_range is not None else None
+    chunks = _chunks(front, space, reading, encoder, parameters.heartbeat_ms / 1000, learns)
     return Streaming((SSE if choice.is_sse else NDJSON).encode(), chunks, reading.close)
 
 
 async def _chunks(
-    front: Front, space: RowSpace, reading: Reading, encoder: Encoder, heartbeat_s: float, *, learns: bool
+    front: Front,
+    space: RowSpace,
+    reading: Reading,
+    encoder: Encoder,
+    heartbeat_s: float,
+    learns: MutableMapping[str, int] | None,
 ) -> AsyncGenerator[bytes]:
-    """``learns``: the prefixes of tables are needed."""
+    """``learns``: the prefixes of tables, if they are needed."""
     try:
         yield encoder.watermark(reading.watermark, reading.watermark.checkpoint)
         told_at, held = monotonic(), bytearray()
         async for batch in reading.batches(heartbeat_s):
-            if learns:
-                await _learn_prefixes(front, space, [item for item, _ in batch])
+            if learns is not None:
+                await _learn_prefixes(front, space, [item for item, _ in batch], learns)
             for item, checkpoint in batch:
                 held += encoder.item(item, checkpoint)
                 if len(held) >= CHUNK_BYTES:
@@ -62,13 +68,14 @@ async def _chunks(
         yield encoder.error(error)
 
 
-async def _learn_prefixes(front: Front, space: RowSpace, items: list[Item]) -> None:
-    """Has `RowSpace.prefixes` know the tables of ``items``."""
-    prefixes: MutableMapping[str, int] = space.prefixes
+async def _learn_prefixes(front: Front, space: RowSpace, items: list[Item], prefixes: MutableMapping[str, int]) -> None:
+    """Has ``prefixes`` know the tables of ``items``. Raises `ReadError` ``stream_unavailable`` if nobody tells one."""
     for table in tables_of(items) - prefixes.keys():
         try:
             prefixes[table] = (await front.descriptions.get(space, table)).prefix
-        except ReadError:
+        except ReadError as error:
+            if error.code != "unknown_table":
+                raise ReadError("stream_unavailable", f"{table}: {error}") from error  # a guess would leave rows out
             prefixes[table] = 0  # it is gone
 
 

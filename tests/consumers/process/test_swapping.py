@@ -131,6 +131,21 @@ def test_readers_come_back_when_the_group_that_took_them_stops(owners: Owners) -
     assert owners.turn(late, later_s=100.0) == []
 
 
+def test_readers_come_back_from_an_owner_that_never_took_them(owners: Owners) -> None:
+    """It lost the partition in the moment it was named: its group's next owner can't know that readers were moved."""
+    blue, _ = owners.start("blue", 7, "old")
+    owners.turn(blue)
+    owners.tell(moved("one", owners.reader.standing("shop", 0), 1))
+    two, _ = owners.start("two", 4, "new", standby=True)
+    assert owners.turn(two) == owners.turn(blue) == []
+    assert owners.turn(blue, later_s=SETTLED_S - 1) == []
+    assert owners.turn(two, later_s=SETTLED_S + 1) == []
+    [back] = owners.turn(blue, later_s=SETTLED_S + 1)
+    assert (back.swap, owners.stands()) == (2, "blue")
+    owners.tell(moved("two", owners.reader.standing("shop", 0), 3))
+    assert (owners.turn(two)[0].swap, owners.turn(blue, later_s=100.0), owners.stands()) == (3, [], "two")
+
+
 @pytest.mark.parametrize("ends", ["in order", "killed"])
 def test_another_member_of_the_group_takes_the_readers_over(owners: Owners, ends: str) -> None:
     """The group shares its partitions anew, or one of its processes dies: its next owner answers, standby or not."""

@@ -243,6 +243,9 @@ def test_no_secret_of_an_address_is_shown() -> None:
     """User, password, query and fragment of an address appear in no message."""
     assert shown("ftp://me:secret@host/a/b?token=x#y") == "ftp://host/a/b"
     assert shown("s3://bucket/a") == "s3://bucket/a"
+    assert shown("s3://AKIA:wJalr/XUtn@bucket/x") == "s3://bucket/x"
+    assert shown("ftp://me:s@cret@host/d") == "ftp://host/d"
+    assert shown("https://host/a?sig=secret%2F failed: 403") == "https://host/a failed: 403"
     with pytest.raises(SnapshotError) as refused:
         Place("ftp://me:s3cr3t@127.0.0.1:1/a")
     assert "s3cr3t" not in str(refused.value) + refused.value.hint
@@ -287,6 +290,8 @@ def test_what_retention_needs_is_never_pruned() -> None:
     assert "topic id gone" in verdicts["g"].why
     alone = judge([made("a", 1)], TOPIC_ID, {0: 25}, 1, NOW)
     assert [each.stays for each in alone] == [True], "the last one is never removed"
+    elsewhere = judge([made("a", 1, topic="gone"), made("b", 2, topic="gone")], TOPIC_ID, {0: 0}, 1, NOW)
+    assert [each.stays for each in elsewhere] == [True, True], "the command may have asked another Kafka"
 
 
 def test_what_can_not_be_read_stays_and_what_was_never_finished_goes_after_a_day() -> None:

@@ -13,7 +13,7 @@ from spark_jobs.partition import FoldTask
 from spark_jobs.source.cut import AsOf, AsOfError, Cut, Survey, parse_as_of
 from spark_jobs.source.filters import keeps, only_partition, used
 from spark_jobs.source.table import Base, TablePartition
-from stream.wire.codec import HEADER_SIZE
+from stream.wire.codec import HEADER_SIZE, decode, encode
 from stream.wire.events import ABSENT, VALUE
 from stream.wire.keys import Layout
 from tests.consumers.histories import SHARD, frame, key, marker, start
@@ -69,6 +69,17 @@ def test_a_table_as_of_each_second_is_what_it_was_then(seed: int) -> None:
     for seconds in range(BEGUN, max(shop.times) + 1):
         found = survey(shop, parse_as_of(str(seconds)))
         assert table(shop, found.cut) == expected(shop, shop.at_time(seconds)), seconds
+
+
+def test_a_text_that_is_no_position_ends_no_reading() -> None:
+    """The fold rejects it, and the table is what it is without it."""
+    messages = [start(), schema(2, columns=COLUMNS), marker(2, sequence=2, layout=LAYOUT)]
+    bad = frame([(key(1), VALUE, b"{}", 3)], gtids=["nonsense"])
+    told = {**decode(marker(3, sequence=3, layout=LAYOUT))[1], "position": "nonsense"}
+    messages += [bad, encode("Marker", told), marker(4, sequence=4, layout=LAYOUT)]
+    found = Survey("shop.items", parse_as_of(vector(4)))
+    found.read(0, messages)
+    assert found.cut == {}
 
 
 def test_what_arrives_late_does_not_change_a_table_as_of_a_time() -> None:

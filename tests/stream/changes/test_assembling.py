@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stream.changes.assembling import TOO_LARGE, Assembler
+from stream.changes.assembling import TOO_LARGE, Assembler, LogReplaced
 from stream.changes.checkpoint import Checkpoint, Place
 from stream.changes.items import RecordEvent, RowEvent, Transaction, Unreadable, Watermark
 from stream.changes.start import AfterPosition, FromTime, Start
+from stream.changes.starting import _marker
 from stream.wire.batch import BatchLimits
-from stream.wire.codec import decode
+from stream.wire.codec import decode, encode
 from stream.wire.events import VALUE, VOID, RowChange, SourceTransaction
 from stream.wire.keys import Layout, row_key
 from tests.stream.changes.topics import TINY, Log, follow, framer_of, transactions
@@ -240,6 +242,35 @@ def test_a_message_that_nobody_can_read_is_told_and_stops_nothing() -> None:
     items = list(follow(log, log.beginning(), random.Random(3)))
     assert [each.code for each in items if isinstance(each, Unreadable)] == ["unknown_schema", "not_freshet"]
     assert [each.gtid for each in transactions(items)] == ["MariaDB/0-1-1", "MariaDB/0-1-2"]
+
+
+def test_a_text_that_is_no_position_is_told_and_stops_nothing() -> None:
+    """No token can be made of it, so giving it out would end each reader at the same event for ever."""
+    log, framer = Log(Layout(1)), framer_of(SHARD, Layout(1), TINY)
+    log.publish(framer, rows_txn(1, 1))
+    name, frame = next(each for each in map(decode, log.partitions[0]) if each[0] == "RowFrame")
+    log.partitions[0].append(encode(name, {**frame, "ordinal": 1, "gtids": ["nonsense"], "positions": []}))
+    log.publish(framer_of(OTHER, Layout(1), TINY), rows_txn(2, 1))
+    items = list(follow(log, log.beginning(), random.Random(3)))
+    assert [each.code for each in items if isinstance(each, Unreadable)] == ["bad_field"]
+    assert [each.gtid for each in transactions(items)] == ["MariaDB/0-1-1", "MariaDB/0-1-2"]
+    name, told = next(each for each in map(decode, log.partitions[0]) if each[0] == "Marker")
+    assert _marker(encode(name, told)) is not None
+    assert _marker(encode(name, {**told, "position": "nonsense"})) is None
+
+
+def test_a_log_that_was_lost_and_filled_again_ends_the_stream() -> None:
+    """Its numbers may mean other events, which would be taken for those that were told already."""
+    log, framer = Log(Layout(1)), framer_of(SHARD, Layout(1), TINY)
+    log.publish(framer, rows_txn(1, 1))
+    told_to = len(log.partitions[0])
+    for number in (2, 3):
+        log.publish(framer, rows_txn(number, 1))
+    lost = next(at for at, value in enumerate(log.partitions[0]) if decode(value)[0] == "Marker" and at >= told_to)
+    del log.partitions[0][told_to : lost + 1]
+    with pytest.raises(LogReplaced) as refused:
+        list(follow(log, log.beginning(), random.Random(3)))
+    assert refused.value.code == "checkpoint_lost"
 
 
 def test_the_partitions_that_hold_back_are_known() -> None:

@@ -1,0 +1,78 @@
+"""What is in a topic by mistake ends no change stream, and a filter of keys leaves out nothing by a guess."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from serving.client.streaming import Lines
+from serving.errors import ReadError
+from serving.http.streaming.routes import _learn_prefixes
+from serving.streams.choice import Choice
+from serving.streams.encoding import Encoder
+from stream.changes.checkpoint import Checkpoint, Place
+from stream.changes.items import RowEvent, Transaction
+from stream.wire.events import VALUE
+from stream.wire.keys import Layout
+
+CHECKPOINT = Checkpoint("shop", "id", (0,))
+
+
+def transaction(key: bytes, image: bytes) -> Transaction:
+    """A row of ``shop.t``."""
+    event = RowEvent(1, b"shop.t\0" + key, VALUE, image)
+    gtid = "MariaDB/0-1-1"
+    return Transaction("shop/0", Place(1, 1), gtid, gtid, 0, "", [event], CHECKPOINT, 100)
+
+
+@pytest.mark.parametrize("is_sse", [False, True])
+@pytest.mark.parametrize(
+    ("key", "image", "told"),
+    [
+        (b"[1]", b'{"a":1}', ("row", "value")),
+        (b"[1]", b'{"a":', ("row", "void")),
+        (b"[1]", b"5", ("row", "void")),
+        (b"[1]", b'{"a":"\xff"}', ("row", "void")),
+        (b"[1]", b'{"a":\n\n1}', ("row", "void")),
+        (b"[1", b'{"a":1}', ("void", "")),
+        (b'[1]\n\ndata: {"kind":"watermark"}', b'{"a":1}', ("void", "")),
+    ],
+)
+def test_a_row_that_is_no_json_is_told_as_changed_and_breaks_no_line(
+    *, is_sse: bool, key: bytes, image: bytes, told: tuple[str, str]
+) -> None:
+    """A reader can always read on: else it would come back to the same event for ever."""
+    encoder = Encoder(Choice(include_rows=True, is_sse=is_sse), Layout(1), {})
+    framed = encoder.transaction(transaction(key, image), CHECKPOINT)
+    if is_sse:
+        name, kind, framed, *rest = framed.split(b"\n")
+        assert (name[:4], kind, rest) == (b"id: ", b"event: transaction", [b"", b""])
+        framed = framed.removeprefix(b"data: ") + b"\n"
+    [event] = Lines().events(framed)
+    [change] = event.changes
+    assert (change.kind, change.op, change.table) == (*told, "shop.t")
+
+
+@pytest.mark.parametrize(("code", "learnt"), [("unknown_table", {"shop.t": 0}), ("no_owner", {})])
+def test_a_table_that_nobody_can_describe_now_ends_the_stream_for_a_while(code: str, learnt: dict[str, int]) -> None:
+    """A guess at the columns that choose its partitions would leave out rows of the range, for good."""
+
+    class Descriptions:
+        async def get(self, *_: object) -> Any:
+            raise ReadError(code, "not now")
+
+    class Front:
+        descriptions = Descriptions()
+
+    front: Any = Front()
+    prefixes: dict[str, int] = {}
+    learning = _learn_prefixes(front, front, [transaction(b"[1]", b"{}")], prefixes)
+    if learnt:
+        asyncio.run(learning)
+    else:
+        with pytest.raises(ReadError) as failed:
+            asyncio.run(learning)
+        assert failed.value.code == "stream_unavailable"
+    assert prefixes == learnt
