@@ -218,7 +218,8 @@ class RowReads:
             if row.code == HISTORY_LOST:
                 return history_lost_error(demand.vector, row.shard, row.epoch, row.watermark, row.why, row.kin)
             is_proved = row.as_of_ms >= demand.not_before_ms  # an older owner does not know that a time is demanded
-            if is_proved and may_answer(row, lookup.key):
+            is_own = not row.served or space.is_of(row.shard, lookup.key.key, lookup.table)
+            if is_proved and is_own and may_answer(row, lookup.key):
                 own = None
                 if options is not NO_OPTIONS and row.hi:
                     own = ReadBetween(row.shard, row.epoch, row.timestamp, *map(Position.parse, (row.lo, row.hi)))
@@ -227,6 +228,8 @@ class RowReads:
             why = row.why if not row.served else "another spelling of the key may name a row"
             if row.served and not is_proved:
                 why = "the owner's version is older and proves no times"
+            elif not is_own:
+                why = f"the owner takes the key for one of {row.shard}, which it is not by the keyspace's map"
         if space.source_of(lookup.key.key, lookup.table) is None:
             lost = row and unknown_shards_error(
                 demand.vector, row.shard, row.epoch, space.epochs.kin_of(row.shard, demand.vector)

@@ -163,6 +163,9 @@ class RangeReads:
             refused = next((each for each in found if not each.served), None)
             if refused is not None:
                 return RangeMiss(refused.why, found)
+            for (partition, shard), answer in zip(pending, found, strict=True):
+                if shard not in ("", answer.shard):  # an older owner does not know that a shard is meant
+                    return RangeMiss(f"the owner of partition {partition} answers for {answer.shard}, not for {shard}")
             freshness = freshness or found[0].freshness
             joined = {shard: _joined([each for at, each in answers.items() if at[1] == shard]) for shard in shards}
             stretches = [each for each in joined.values() if each is not None]
