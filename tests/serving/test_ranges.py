@@ -253,3 +253,13 @@ def test_an_owner_that_answers_for_another_shard_is_not_believed() -> None:
         answer = read(partitions, sources[0], table=table, sources=sources, shards=shards)
         assert (answer.served_from, ids(answer)) == expected
         assert partitions.asked[0].shard == own
+
+
+def test_a_range_by_another_spelling_is_read_from_every_shard() -> None:
+    """The rows lie where their own spelling says."""
+    shards = ShardMap.parse({"shop/0": "-80", "shop/1": "80-"})
+    key = tuple(Column(name, "int", name != "customer") for name in ("customer", "id"))
+    sources = [FakeRowSource(None, "0-1-9", shard=name) for name in shards.shards]
+    table = replace(TABLE, key=key, prefix=1)
+    answer = read(Partitions([]), sources[0], table=table, sources=sources, shards=shards)
+    assert (answer.served_from, [each.reads for each in sources]) == ("source", [1, 1])

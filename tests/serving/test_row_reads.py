@@ -511,3 +511,34 @@ def test_an_owner_that_takes_a_key_for_another_shards_is_not_believed(
         assert answer.served_from == expected
         assert expected == "cache" or (answer.found and f"one of {other}" in answer.why)
     assert not owner.fills
+
+
+@pytest.mark.parametrize(
+    ("stored", "at_other", "expected"),
+    [("own", False, True), ("other", True, True), ("own", True, False), ("other", False, False), ("", False, False)],
+)
+def test_another_spelling_of_a_key_may_name_a_row_of_another_shard(
+    monkeypatch: pytest.MonkeyPatch, stored: str, at_other: bool, expected: bool
+) -> None:
+    """`abc` and `ABC`, or 1.5 and 1.50, are one key to a server, and lie where their own spelling says."""
+    owner = FakeOwner(watermarks=seen("shop/-80", "0-1-1").merge(seen("shop/80-", "0-1-1")))
+    owner.description.columns[0].exact = False
+    shards, layout = ShardMap.parse({"shop/-80": "-80", "shop/80-": "80-"}), Layout(1)
+
+    def shard_of(number: int) -> str:
+        return shards.shard_of(layout.keyspace_id(row_key("shop.items", [number])))
+
+    own = shard_of(7)
+    spelled = next(each for each in range(8, 99) if (shard_of(each) == own) is (stored == "own"))
+    sources = [FakeRowSource(None, "0-1-9", shard=name) for name in shards.shards]
+    for source in sources:
+        image = IMAGE if stored and (source.shard != own) is at_other else None
+
+        async def read(_: object, image: bytes | None = image) -> list[SourceRow]:
+            return [SourceRow(image, row_key("shop.items", [spelled]), at("0-1-9"), at("0-1-9"))]
+
+        monkeypatch.setattr(source, "read", read)
+    space = RowSpace("shop", layout, source=sources[0], sources=sources, map=shards)
+    answer = served(asyncio.run(Reads(monkeypatch, owner).answer(space)))
+    assert (answer.served_from, answer.found) == ("source", expected)
+    assert not owner.fills or not expected

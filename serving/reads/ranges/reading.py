@@ -317,11 +317,14 @@ def _has_come(answer: RangeRows, stretch: Stretch | None) -> bool:
 
 
 def _shards(lookup: RangeLookup) -> list[str]:
-    """Those that may have rows of the range, by the map; without one "": the only one."""
+    """Those that may have rows of the range, by the map; without one "": the only one.
+
+    By another spelling of the values, the rows may be any shard's.
+    """
     asked, known = lookup.range, lookup.space.map
     if known is None:
         return [""]
-    columns, of = len(asked.leading), len(asked.table.key)
+    columns, of = len(asked.leading) if asked.exact else 0, len(asked.table.key)
     keyspace_id = lookup.space.layout.id_of_leading(asked.key, columns, of, asked.table.prefix) if columns else None
     return [*known.shards] if keyspace_id is None else [known.shard_of(keyspace_id)]
 
