@@ -22,7 +22,7 @@ from serving.reads.owners import OwnerAway
 from serving.reads.ranges.pages import Page
 from serving.reads.ranges.reading import RangeReads
 from serving.reads.spaces import RowSpace
-from serving.sources.source import RowTable
+from serving.sources.source import RowTable, SourceRange
 from stream.shards.map import ShardMap
 from stream.wire.events import Column
 from stream.wire.keys import Layout, row_key
@@ -255,11 +255,18 @@ def test_an_owner_that_answers_for_another_shard_is_not_believed() -> None:
         assert partitions.asked[0].shard == own
 
 
-def test_a_range_by_another_spelling_is_read_from_every_shard() -> None:
-    """The rows lie where their own spelling says."""
+def test_a_range_by_another_spelling_is_read_from_every_shard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rows lie where their own spelling says. If one shard has all of them, they come in its order."""
     shards = ShardMap.parse({"shop/0": "-80", "shop/1": "80-"})
-    key = tuple(Column(name, "int", name != "customer") for name in ("customer", "id"))
     sources = [FakeRowSource(None, "0-1-9", shard=name) for name in shards.shards]
-    table = replace(TABLE, key=key, prefix=1)
+    of = {shards.shard_of(Layout(1).keyspace_id(row_key(TABLE.name, [each, 1]), 1)): each for each in range(8, 40)}
+
+    async def read_range(*_: object) -> SourceRange:
+        sources[1].reads += 1
+        rows = [(row_key(TABLE.name, [of["shop/1"], number]), b'{"id":%d}' % number) for number in (5, 3)]
+        return SourceRange(rows, 2, False, sources[1].position, sources[1].hi)
+
+    monkeypatch.setattr(sources[1], "read_range", read_range)
+    table = replace(TABLE, key=(Column("customer", "int", False), Column("id", "text", False)), prefix=1)
     answer = read(Partitions([]), sources[0], table=table, sources=sources, shards=shards)
-    assert (answer.served_from, [each.reads for each in sources]) == ("source", [1, 1])
+    assert (answer.served_from, ids(answer), [each.reads for each in sources]) == ("source", [5, 3], [1, 1])

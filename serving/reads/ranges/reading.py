@@ -349,7 +349,7 @@ def _is_ordered(lookup: RangeLookup, answers: Iterable[RangeRows]) -> bool:
 def _merged_shards(lookup: RangeLookup, parts: Sequence[FoundRange]) -> FoundRange:
     """The first rows of several sources, in order. Raises `ReadError` ``no_index`` if only a source knows the order."""
     unranked = lookup.range.ranking.unranked
-    if unranked and sum(len(part.rows) for part in parts) > 1:
+    if unranked and sum(bool(part.rows) for part in parts) > 1:
         raise ReadError(
             "no_index", f"the rows are in several shards, and only each of them knows the order of {unranked}"
         )
