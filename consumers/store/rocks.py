@@ -379,6 +379,8 @@ class Rocks:
             return
         except Exception as error:
             raise store_error(error, str(self.path)) from error
+        finally:
+            self._let_go()  # of a look that began before it was closed
 
 
 def _is_closed(error: Exception) -> bool:

@@ -50,16 +50,20 @@ class RowLookup(NamedTuple):
 
 
 class RowMiss(NamedTuple):
-    """A lookup that only the source can answer. ``row``: the owner's answer, if any; ``why`` it cannot be given."""
+    """A lookup that only the source can answer. ``row``: the owner's answer, if any; ``why`` it cannot be given.
+
+    ``source``: the one to ask; None: that of the key's shard.
+    """
 
     lookup: RowLookup
     row: OwnerRow | None
     why: str
+    source: RowSource | None = None
 
 
 RowOutcome: TypeAlias = RawRowAnswer | ReadError | SchemaChanged
-RowFlightKey: TypeAlias = tuple[str, bytes, bytes, int | None]
-"""Keyspace, key, what the key means, and epoch.
+RowFlightKey: TypeAlias = tuple[str, bytes, bytes, str, int | None]
+"""Keyspace, key, what the key means, shard whose source is read, and its epoch.
 
 Positions of another epoch belong to another history and must not be compared.
 """
@@ -218,7 +222,8 @@ class RowReads:
             if row.code == HISTORY_LOST:
                 return history_lost_error(demand.vector, row.shard, row.epoch, row.watermark, row.why, row.kin)
             is_proved = row.as_of_ms >= demand.not_before_ms  # an older owner does not know that a time is demanded
-            if is_proved and may_answer(row, lookup.key):
+            is_own = not row.served or space.is_of(row.shard, lookup.key.key, lookup.table)
+            if is_proved and is_own and may_answer(row, lookup.key):
                 own = None
                 if options is not NO_OPTIONS and row.hi:
                     own = ReadBetween(row.shard, row.epoch, row.timestamp, *map(Position.parse, (row.lo, row.hi)))
@@ -227,6 +232,8 @@ class RowReads:
             why = row.why if not row.served else "another spelling of the key may name a row"
             if row.served and not is_proved:
                 why = "the owner's version is older and proves no times"
+            elif not is_own:
+                why = f"the owner takes the key for one of {row.shard}, which it is not by the keyspace's map"
         if space.source_of(lookup.key.key, lookup.table) is None:
             lost = row and unknown_shards_error(
                 demand.vector, row.shard, row.epoch, space.epochs.kin_of(row.shard, demand.vector)
@@ -238,7 +245,10 @@ class RowReads:
         return RowMiss(lookup, row, why)
 
     async def _from_source(self, context: ReadContext, misses: Sequence[RowMiss]) -> list[RowOutcome]:
-        """The sources' answers in the order of ``misses``: each key is read from its shard's, side by side."""
+        """The sources' answers in the order of ``misses``: each key is read from its shard's, side by side.
+
+        Where that has no row, and another spelling of the key may name one of another shard, the others are asked too.
+        """
         if context.space.map is None:
             assert context.space.source is not None
             return await self._from_shard(context, context.space.source, misses)
@@ -254,7 +264,27 @@ class RowReads:
         for (_, places), part in zip(groups.values(), await asyncio.gather(*parts), strict=True):
             for place, outcome in zip(places, part, strict=True):
                 outcomes[place] = outcome
-        return cast("list[RowOutcome]", outcomes)
+        found = cast("list[RowOutcome]", outcomes)
+        await self._by_other_spellings(context, misses, found)
+        return found
+
+    async def _by_other_spellings(
+        self, context: ReadContext, misses: Sequence[RowMiss], outcomes: list[RowOutcome]
+    ) -> None:
+        """Writes what other shards have by another spelling of the keys of which the own one has no row."""
+        space = context.space
+        left = [at for at, miss in enumerate(misses) if not miss.lookup.key.exact and _is_absent(outcomes[at])]
+        for source in space.sources if left else ():
+            places = [
+                at for at in left if not space.is_of(source.shard, misses[at].lookup.key.key, misses[at].lookup.table)
+            ]
+            if not places:
+                continue
+            found = await self._from_shard(context, source, [misses[at]._replace(source=source) for at in places])
+            for at, each in zip(places, found, strict=True):
+                if not _is_absent(each):
+                    outcomes[at] = each
+                    left.remove(at)
 
     async def _from_shard(self, context: ReadContext, source: RowSource, misses: Sequence[RowMiss]) -> list[RowOutcome]:
         """One source's answers in the order of ``misses``. A source that lags is waited for until the deadline."""
@@ -267,7 +297,8 @@ class RowReads:
         def proves(seen: SourceRow) -> bool:
             return proof.judge(seen.position, seen.as_of_ms).may_be_served
 
-        flight_keys = [(space.name, miss.lookup.key.key, miss.lookup.table.meaning, proof.epoch) for miss in misses]
+        of = source.shard, proof.epoch
+        flight_keys = [(space.name, miss.lookup.key.key, miss.lookup.table.meaning, *of) for miss in misses]
         wanted = dict(zip(flight_keys, misses, strict=True))
         found = await self._flights.read_many(wanted, proves)
         behind = {
@@ -295,12 +326,14 @@ class RowReads:
         decision = proof.judge(found.position, found.as_of_ms)
         if not decision.may_be_served:
             return proof.refusal(decision, found.position)
-        lookup, own = miss.lookup, None
+        lookup, own, image = miss.lookup, None, found.image
+        if image is not None and not lookup.key.exact:  # a row that was left where its key does not belong is none
+            image = image if lookup.context.space.is_of(proof.shard, found.key, lookup.table) else None
         if lookup.context.options is not NO_OPTIONS and proof.epoch is not None:
             own = ReadBetween(proof.shard, proof.epoch, found.timestamp, found.position, found.hi)
         why = f"read from the source at {found.position}: {decision.why}; the cache: {miss.why}"
         token = proof.token_after(str(found.hi))
-        return self._answer(lookup, "source", decision.freshness.value, why, token, found.image, own)
+        return self._answer(lookup, "source", decision.freshness.value, why, token, image, own)
 
     def _answer(
         self,
@@ -330,9 +363,10 @@ class RowReads:
         )
 
     async def _fetch(self, misses: Mapping[RowFlightKey, RowMiss]) -> dict[RowFlightKey, SourceRow | Exception]:
-        """Reads the source of the keys' shard in one snapshot, and offers the owners what may be cached."""
-        lookup = next(iter(misses.values())).lookup
-        space, source = lookup.context.space, lookup.context.space.source_of(lookup.key.key, lookup.table)
+        """Reads one source in one snapshot, and offers the owners what may be cached."""
+        lookup, *_, source = next(iter(misses.values()))
+        space = lookup.context.space
+        source = source or space.source_of(lookup.key.key, lookup.table)
         assert source is not None
         self._metrics.source_reads.inc(len(misses))
         self._metrics.source_snapshots.inc()
@@ -355,13 +389,18 @@ class RowReads:
 
 def _fill_of(miss: RowMiss, found: SourceRow, shard: str) -> Fill | None:
     """The fill to offer to the owner, or None if the answer must not be cached. ``shard``: whose source was read."""
-    (context, table, key), row, _ = miss
+    (context, table, key), row = miss.lookup, miss.row
     space = context.space
     if row is None or not may_offer(row, shard, key, found):
         return None
     lo, hi = str(found.position), str(found.hi)
     partition = space.layout.partition_of(key.key, table.prefix)
     return Fill(0, space.name, partition, key.key, found.image, lo, hi, found.timestamp, row.stamp, table.meaning)
+
+
+def _is_absent(outcome: RowOutcome) -> bool:
+    """Whether a row is known not to be there."""
+    return isinstance(outcome, RowAnswer) and not outcome.found
 
 
 def _final(outcome: RowOutcome | None) -> RawRowAnswer | ReadError:
@@ -374,7 +413,7 @@ def _final(outcome: RowOutcome | None) -> RawRowAnswer | ReadError:
 def reached_by(misses: Iterable[RowMiss], proof: Proof) -> Reached | None:
     """A position of the source's history that proves the demanded time, if one is demanded and an owner named one."""
     demanded = proof.demand.not_before_ms
-    for _, row, _ in misses if demanded else ():
+    for row in (each.row for each in misses) if demanded else ():
         if row is None or (row.shard, row.epoch) != (proof.shard, proof.epoch):
             continue
         if row.as_of_ms >= demanded:

@@ -100,6 +100,10 @@ class RowSpace:
         """The source of the shard that has a row key."""
         return self.source_at(self.layout.keyspace_id(key, table.prefix)) if self.map is not None else self.source
 
+    def is_of(self, shard: str, key: bytes, table: RowTable) -> bool:
+        """Whether a row key is of ``shard`` by the map here. An owner may know none yet, or another one."""
+        return self.map is None or self.map.shard_of(self.layout.keyspace_id(key, table.prefix)) == shard
+
     async def describe(self, name: str) -> RowTable | None:
         """What a source says of a table: each has the same ones, so the first that answers does. Raises `ReadError`."""
         failure: ReadError | None = None

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import msgspec
 import pytest
 
+from consumers.fold.shards import Kin
 from consumers.owner.protocol import GetRange, RangeRows
 from consumers.store.index import Index
 from serving.answers import RawRangeAnswer
@@ -20,7 +22,8 @@ from serving.reads.owners import OwnerAway
 from serving.reads.ranges.pages import Page
 from serving.reads.ranges.reading import RangeReads
 from serving.reads.spaces import RowSpace
-from serving.sources.source import RowTable
+from serving.sources.source import RowTable, SourceRange
+from stream.shards.map import ShardMap
 from stream.wire.events import Column
 from stream.wire.keys import Layout, row_key
 from tests.serving.fakes import FakeRowSource, demand_of
@@ -74,11 +77,15 @@ def read(
     table: RowTable = TABLE,
     indexes: Sequence[Index] = (),
     columns: Mapping[str, str] = {"customer": "7"},
+    sources: Sequence[FakeRowSource] = (),
+    shards: ShardMap | None = None,
     **wanted: Any,
 ) -> RawRangeAnswer:
     """The answer to a session that has seen 0-1-5, for the orders of customer 7."""
-    space = RowSpace("shop", Layout(len(partitions.says)), source=source, indexes=indexes)
-    space.epochs.learn("shop/0", 1)
+    layout = Layout(len(partitions.says))
+    space = RowSpace("shop", layout, source=source, sources=sources, map=shards, indexes=indexes)
+    for shard in shards.shards if shards is not None else ("shop/0",):
+        space.epochs.learn_kin(shard, 1, Kin(frozenset(shards.shards if shards is not None else ())))
     demand = demand_of(Vector({"shop/0": (1, Position.parse(f"{AT}5"))}))._replace(max_wait_ms=wait_ms)
     owners = cast("Any", partitions)
 
@@ -232,3 +239,34 @@ def test_an_index_of_another_table_or_of_a_column_that_is_gone_is_refused() -> N
         with pytest.raises(ReadError, match=said) as refused:
             read_labels(Partitions([labelled()]), columns=columns)
         assert refused.value.code == "no_index"
+
+
+def test_an_owner_that_answers_for_another_shard_is_not_believed() -> None:
+    """One of before shards had ranges takes no notice of the one that is named, and gives what it has of another."""
+    shards = ShardMap.parse({"shop/0": "-80", "shop/1": "80-"})
+    [own] = {shards.shard_of(Layout(1).keyspace_id(row_key(TABLE.name, [7]), 1))}
+    [other] = set(shards.shards) - {own}
+    table = replace(TABLE, prefix=1)
+    sources = [FakeRowSource(b'{"id":77}', "0-1-9", "0-1-12", shard=name) for name in shards.shards]
+    for shard, expected in ((other, ("source", [77])), (own, ("cache", [1]))):
+        partitions = Partitions([part(1, hi=9, watermark=9, shard=shard)])
+        answer = read(partitions, sources[0], table=table, sources=sources, shards=shards)
+        assert (answer.served_from, ids(answer)) == expected
+        assert partitions.asked[0].shard == own
+
+
+def test_a_range_by_another_spelling_is_read_from_every_shard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rows lie where their own spelling says. If one shard has all of them, they come in its order."""
+    shards = ShardMap.parse({"shop/0": "-80", "shop/1": "80-"})
+    sources = [FakeRowSource(None, "0-1-9", shard=name) for name in shards.shards]
+    of = {shards.shard_of(Layout(1).keyspace_id(row_key(TABLE.name, [each, 1]), 1)): each for each in range(8, 40)}
+
+    async def read_range(*_: object) -> SourceRange:
+        sources[1].reads += 1
+        rows = [(row_key(TABLE.name, [of["shop/1"], number]), b'{"id":%d}' % number) for number in (5, 3)]
+        return SourceRange(rows, 2, False, sources[1].position, sources[1].hi)
+
+    monkeypatch.setattr(sources[1], "read_range", read_range)
+    table = replace(TABLE, key=(Column("customer", "int", False), Column("id", "text", False)), prefix=1)
+    answer = read(Partitions([]), sources[0], table=table, sources=sources, shards=shards)
+    assert (answer.served_from, ids(answer), [each.reads for each in sources]) == ("source", [5, 3], [1, 1])

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from consumers.fold.entry import ABSENT
+from consumers.fold.entry import ABSENT, VALUE
 from consumers.owner.meaning import refuse_row
 from consumers.owner.protocol import SCHEMA_CHANGED, Fill, OwnerError, OwnerRow, Waited
 from serving.answers import RawRowAnswer
@@ -21,6 +21,7 @@ from serving.reads.fills import Fills
 from serving.reads.rows import RowReads
 from serving.reads.spaces import RowSpace, epoch_of
 from serving.sources.source import RowTable, SchemaChanged, SourceKey, SourceRow
+from stream.shards.map import ShardMap
 from stream.wire.events import Column
 from stream.wire.keys import Layout, row_key
 from tests.serving.fakes import FakeOwner, FakeRowSource, Network, at, demand_of, items_of, owner_row, seen
@@ -490,3 +491,54 @@ def test_the_absence_of_a_spelling_is_no_absence_of_the_row(
     answer = served(asyncio.run(Reads(monkeypatch, owner).answer(space_of(source))))
     assert (answer.served_from, answer.found) == ("source", image is not None)
     assert [fill.image for fill in owner.fills if isinstance(fill, Fill)] == fills
+
+
+@pytest.mark.parametrize("image", [b'{"id":7,"old":1}', None], ids=["a row", "an absence"])
+def test_an_owner_that_takes_a_key_for_another_shards_is_not_believed(
+    monkeypatch: pytest.MonkeyPatch, image: bytes | None
+) -> None:
+    """While the sources get a map, an owner knows the old shard alone. The row lies in another server by now."""
+    owner = FakeOwner(watermarks=seen("shop/-80", "0-1-1").merge(seen("shop/80-", "0-1-1")))
+    shards = ShardMap.parse({"shop/-80": "-80", "shop/80-": "80-"})
+    own = shards.shard_of(Layout(1).keyspace_id(row_key("shop.items", [7])))
+    [other] = set(shards.shards) - {own}
+    sources = [FakeRowSource(IMAGE, "0-1-9", shard=name) for name in shards.shards]
+    space = RowSpace("shop", Layout(1), source=sources[0], sources=sources, map=shards)
+    for shard, expected in ((other, "source"), (own, "cache")):
+        owner.row = owner_row(image, "0-1-5", "0-1-5", shard=shard)
+        owner.row.kind, owner.row.served, owner.row.freshness = VALUE if image else ABSENT, True, "fresh"
+        answer = served(asyncio.run(Reads(monkeypatch, owner).answer(space)))
+        assert answer.served_from == expected
+        assert expected == "cache" or (answer.found and f"one of {other}" in answer.why)
+    assert not owner.fills
+
+
+@pytest.mark.parametrize(
+    ("stored", "at_other", "expected"),
+    [("own", False, True), ("other", True, True), ("own", True, False), ("other", False, False), ("", False, False)],
+)
+def test_another_spelling_of_a_key_may_name_a_row_of_another_shard(
+    monkeypatch: pytest.MonkeyPatch, stored: str, at_other: bool, expected: bool
+) -> None:
+    """`abc` and `ABC`, or 1.5 and 1.50, are one key to a server, and lie where their own spelling says."""
+    owner = FakeOwner(watermarks=seen("shop/-80", "0-1-1").merge(seen("shop/80-", "0-1-1")))
+    owner.description.columns[0].exact = False
+    shards, layout = ShardMap.parse({"shop/-80": "-80", "shop/80-": "80-"}), Layout(1)
+
+    def shard_of(number: int) -> str:
+        return shards.shard_of(layout.keyspace_id(row_key("shop.items", [number])))
+
+    own = shard_of(7)
+    spelled = next(each for each in range(8, 99) if (shard_of(each) == own) is (stored == "own"))
+    sources = [FakeRowSource(None, "0-1-9", shard=name) for name in shards.shards]
+    for source in sources:
+        image = IMAGE if stored and (source.shard != own) is at_other else None
+
+        async def read(_: object, image: bytes | None = image) -> list[SourceRow]:
+            return [SourceRow(image, row_key("shop.items", [spelled]), at("0-1-9"), at("0-1-9"))]
+
+        monkeypatch.setattr(source, "read", read)
+    space = RowSpace("shop", layout, source=sources[0], sources=sources, map=shards)
+    answer = served(asyncio.run(Reads(monkeypatch, owner).answer(space)))
+    assert (answer.served_from, answer.found) == ("source", expected)
+    assert not owner.fills or not expected

@@ -30,6 +30,9 @@ class Database:
         self._result = Result()
         self._sock = self
 
+    def get_server_info(self) -> str:
+        return "11.8.6-MariaDB-log"
+
     def commit(self) -> None:
         self._run("COMMIT")
 

@@ -163,6 +163,9 @@ class RangeReads:
             refused = next((each for each in found if not each.served), None)
             if refused is not None:
                 return RangeMiss(refused.why, found)
+            for (partition, shard), answer in zip(pending, found, strict=True):
+                if shard not in ("", answer.shard):  # an older owner does not know that a shard is meant
+                    return RangeMiss(f"the owner of partition {partition} answers for {answer.shard}, not for {shard}")
             freshness = freshness or found[0].freshness
             joined = {shard: _joined([each for at, each in answers.items() if at[1] == shard]) for shard in shards}
             stretches = [each for each in joined.values() if each is not None]
@@ -314,11 +317,14 @@ def _has_come(answer: RangeRows, stretch: Stretch | None) -> bool:
 
 
 def _shards(lookup: RangeLookup) -> list[str]:
-    """Those that may have rows of the range, by the map; without one "": the only one."""
+    """Those that may have rows of the range, by the map; without one "": the only one.
+
+    By another spelling of the values, the rows may be any shard's.
+    """
     asked, known = lookup.range, lookup.space.map
     if known is None:
         return [""]
-    columns, of = len(asked.leading), len(asked.table.key)
+    columns, of = len(asked.leading) if asked.exact else 0, len(asked.table.key)
     keyspace_id = lookup.space.layout.id_of_leading(asked.key, columns, of, asked.table.prefix) if columns else None
     return [*known.shards] if keyspace_id is None else [known.shard_of(keyspace_id)]
 
@@ -343,7 +349,7 @@ def _is_ordered(lookup: RangeLookup, answers: Iterable[RangeRows]) -> bool:
 def _merged_shards(lookup: RangeLookup, parts: Sequence[FoundRange]) -> FoundRange:
     """The first rows of several sources, in order. Raises `ReadError` ``no_index`` if only a source knows the order."""
     unranked = lookup.range.ranking.unranked
-    if unranked and sum(len(part.rows) for part in parts) > 1:
+    if unranked and sum(bool(part.rows) for part in parts) > 1:
         raise ReadError(
             "no_index", f"the rows are in several shards, and only each of them knows the order of {unranked}"
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from consumers.store import indexing
 from consumers.store.errors import StoreNewerError
 from consumers.store.index import INDEX, UNKNOWN, Extraction, Index, values_of
 from consumers.store.manifest import INDEXED_VERSION, read_manifest
+from consumers.store.rocks import Rocks
 from consumers.store.store import PartitionStore, StoreView
 from stream.wire.keys import row_key
 from tests.consumers.histories import frame, marker, start
@@ -259,3 +261,28 @@ def test_rows_are_looked_through_no_longer_than_somebody_asks(tmp_path: Path, mo
         assert len(looked) == expected
         looked.clear()
     store.close()
+
+
+def test_a_look_while_the_store_is_closed_does_not_keep_it_open(tmp_path: Path) -> None:
+    """Who looks after the close has begun makes an iterator, which holds RocksDB's lock: nobody could open it again."""
+    store = open_at(tmp_path, BY_NAME)
+    fold(store, start(), named((1, "a")))
+    store.commit()
+    rocks, db = store._rocks, store._rocks._db
+
+    class Closing:
+        """The database, as another thread looks into it right before it is closed."""
+
+        def iter(self) -> Any:
+            """As it does."""
+            return db.iter()
+
+        def close(self) -> None:
+            """Another thread looks first."""
+            assert having(store, "a") == [item(1)]
+            db.close()
+
+    rocks._db = Closing()
+    rocks.close()
+    again = Rocks(rocks.path)
+    again.close()
