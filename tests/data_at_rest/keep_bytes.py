@@ -76,12 +76,12 @@ def write_directory(place: Path, key: str) -> None:
     for file in (old, gone):
         directory.store(file, 0, memoryview(lines("an earlier one", 9_000)), Value.NORMAL, 0)
     for path, data in files_of(key).items():
-        file = directory.enter(path, "v1", len(data), "scope" if "footer" in path else "")
-        assert file is not None
+        entered = directory.enter(path, "v1", len(data), "scope" if "footer" in path else "")
+        assert entered is not None
         value, expires = (Value.INDEX, LATE) if "footer" in path else (Value.NORMAL, 0)
         for block in stored_blocks(path):
-            directory.store(file, block, memoryview(data)[block * BLOCK : (block + 1) * BLOCK], value, expires)
-    assert directory.read(file, 0, 10) is not None
+            directory.store(entered, block, memoryview(data)[block * BLOCK : (block + 1) * BLOCK], value, expires)
+    assert directory.read(entered, 0, 10) is not None
     directory.forget([gone])
     directory.close()
 

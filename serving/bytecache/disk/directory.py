@@ -117,7 +117,7 @@ class Directory:
             for i in range(shards)
         ]
         for shard in self.shards:
-            self.names.not_below(shard.load(self.names.by_number))
+            shard.load(self.names.by_number)
         for number in [*self.names.by_number.keys() - self._numbers_in_use()]:
             self.names.remove(self.names.by_number[number])
         self.names.compact(lambda _: True)
