@@ -81,7 +81,8 @@ def write_directory(place: Path, key: str) -> None:
         value, expires = (Value.INDEX, LATE) if "footer" in path else (Value.NORMAL, 0)
         for block in stored_blocks(path):
             directory.store(entered, block, memoryview(data)[block * BLOCK : (block + 1) * BLOCK], value, expires)
-    assert directory.read(entered, 0, 10) is not None
+    last = directory.names.by_path[path]
+    assert directory.read(last, 0, 10) is not None
     directory.forget([gone])
     directory.close()
 

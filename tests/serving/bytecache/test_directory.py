@@ -190,11 +190,11 @@ def test_a_killed_process_loses_nothing_that_was_stored(tmp_path: Path, key: str
     key_file = str(tmp_path / "key") if key else ""
     chance = random.Random(key)
     last = -1
-    for round_ in range(int(os.environ.get("FRESHET_TEST_BYTES_KILLS", "4"))):
+    for round_ in range(int(os.environ.get("FRESHET_TEST_BYTES_KILLS", "2"))):
         command = [sys.executable, "-c", WRITER, str(tmp_path / "cache"), key_file]
         writer = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert writer.stdout is not None
-        for _ in range(chance.randrange(5, 60)):
+        for _ in range(chance.randrange(5, 30)):
             last = int(writer.stdout.readline())
         time.sleep(chance.random() / 100)  # the instant of the kill, not a wait for anything
         writer.send_signal(signal.SIGKILL)
@@ -289,7 +289,7 @@ def test_the_quota_holds_at_every_moment(tmp_path: Path, key: str) -> None:
 
     watcher = threading.Thread(target=watch)
     watcher.start()
-    for i in range(400):
+    for i in range(150):
         stored(directory, f"f{i}", chance.randbytes(chance.choice((10, 5_000, 70_000, 300_000, 1_500_000))))
     directory.resize(9 * MIB)
     assert allocated_bytes(place) <= 9 * MIB
