@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -120,6 +121,21 @@ def test_a_second_read_asks_for_the_version_only(counted: CountingFileSystem, tm
     assert frozen.info(f"{tmp_path}/a")["size"] == 3 * MIB
     assert counted.infos == before
     assert fs.tally.hit_bytes >= 6 * MIB
+
+
+def test_a_change_within_the_second_that_a_store_tells_is_read(counted: CountingFileSystem, tmp_path: Path) -> None:
+    """Where times have whole seconds and there is no ETag, a file that just changed is not cached; later it is."""
+    fs, path = FreshetFileSystem(fs=counted), tmp_path / "a"
+    second = int(time.time())
+    for content in (b"1" * 10, b"2" * 10):
+        path.write_bytes(content)
+        os.utime(path, (second + 1, second + 1))
+        assert fs.cat_file(str(path)) == content
+    os.utime(path, (second - 10, second - 10))
+    assert fs.cat_file(str(path)) == b"2" * 10
+    reads = len(counted.reads)
+    assert fs.cat_file(str(path)) == b"2" * 10
+    assert len(counted.reads) == reads
 
 
 def test_many_ranges_of_many_files_are_read_in_order(counted: CountingFileSystem, tmp_path: Path) -> None:
