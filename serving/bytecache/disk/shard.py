@@ -104,7 +104,8 @@ class Shard:
         self._pools = pools
         self._slots = slots
         self._key, self._keys, self._salt = key, dict(keys), salt
-        self._files = {name: os.open(place / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600) for name in FILES}
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW  # holes are punched into these
+        self._files = {name: os.open(place / name, flags, 0o600) for name in FILES}
         self._heads_memory, self._heads = shared_memory("freshet-heads", slots << HEAD_BITS)
         self._heat_memory, self._heat = shared_memory("freshet-heat", slots)
         self._kept_heat = bytearray(slots)

@@ -407,6 +407,23 @@ def test_directories_that_must_not_be_used_are_refused(tmp_path: Path) -> None:
     assert (tmp_path / "foreign/thesis.txt").read_text() == "mine"
 
 
+@pytest.mark.parametrize("linked", ["0", "0/data", "names.log", "lock"])
+def test_a_link_in_the_directory_is_not_followed(tmp_path: Path, linked: str) -> None:
+    """Nothing outside of the directory is written, emptied or punched, whatever a link in it names."""
+    directory = open_directory(tmp_path / "cache", shards=1)
+    stored(directory, "a", b"a" * 1_000)
+    directory.close()
+    place, outside = tmp_path / "cache" / linked, tmp_path / "outside"
+    place.rename(outside)
+    victim = outside / "data" if outside.is_dir() else outside
+    victim.write_bytes(b"mine" * 100_000)
+    place.symlink_to(outside)
+    with pytest.raises(ByteCacheError) as refused:
+        open_directory(tmp_path / "cache", shards=1)
+    assert refused.value.code == "bytes_dir_denied"
+    assert victim.read_bytes() == b"mine" * 100_000
+
+
 def test_a_damaged_marker_begins_anew(tmp_path: Path) -> None:
     """Without its marker a directory's files mean nothing: they are deleted, and nothing else is."""
     directory = open_directory(tmp_path / "cache")

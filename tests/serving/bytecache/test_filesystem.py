@@ -52,6 +52,7 @@ def cache_dir(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
     """The directory that the environment names."""
     place = tmp_path_factory.mktemp("bytes") / "cache"
     monkeypatch.setenv("FRESHET_BYTES__DIRS", f"{place}:64MiB")
+    monkeypatch.setenv("FRESHET_BYTES__SHARDS", "2")
     yield place
     close_caches()
 
