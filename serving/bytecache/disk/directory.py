@@ -142,6 +142,9 @@ class Directory:
         """In the child: it may read, and must not write, nor keep the directory locked when the parent ends."""
         self.forked = self.health.read_only = True
         self._lock = threading.Lock()
+        self.health.after_fork()
+        for shard in self.shards:
+            shard.after_fork()
         with suppress(OSError):
             os.close(self._lock_file)
 

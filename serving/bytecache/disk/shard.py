@@ -142,6 +142,10 @@ class Shard:
             for memory in (self._heads, self._heat):
                 memory.close()
 
+    def after_fork(self) -> None:
+        """In the child: another thread of the parent may have held the lock."""
+        self._lock = threading.Lock()
+
     def load(self, names: Mapping[int, CachedFile]) -> None:
         """Reads the heads. Drops what can't be used, then what is too much."""
         with self._lock:

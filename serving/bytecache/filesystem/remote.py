@@ -8,6 +8,7 @@ from time import time as now
 from typing import Any, Final
 
 from fsspec import AbstractFileSystem
+from fsspec.implementations.dirfs import DirFileSystem
 
 from serving.bytecache.errors import ByteCacheError
 from serving.bytecache.reading.source import Identity
@@ -74,6 +75,8 @@ def _settled(changed: object) -> bool:
 
 def name_of(fs: AbstractFileSystem, path: str) -> str:
     """What a file is called in the cache: with its store's address, where that is not the usual one."""
+    if isinstance(fs, DirFileSystem):  # a folder that looks like a root
+        return name_of(fs.fs, fs._join(path))
     protocol = fs.protocol if isinstance(fs.protocol, str) else fs.protocol[0]
     options = fs.storage_options | fs.storage_options.get("client_kwargs", {})
     place = ",".join(str(options[name]) for name in _PLACES if options.get(name))

@@ -391,6 +391,21 @@ def test_one_directory_has_one_owner(directory: Directory) -> None:
     assert lock_directory(directory.place) is None
 
 
+@pytest.mark.parametrize("key", ["", KEY])
+def test_two_owners_give_each_other_no_bytes(tmp_path: Path, key: str) -> None:
+    """If someone deletes the lock of a running owner, there are two: they lose entries, and mix up none."""
+    (tmp_path / "key").write_text(key)
+    options: dict[str, Any] = {"shards": 1, "key_file": str(tmp_path / "key") if key else ""}
+    first = open_directory(tmp_path / "cache", **options)
+    (tmp_path / "cache/lock").unlink()
+    second = open_directory(tmp_path / "cache", **options)
+    a, b = stored(first, "a", b"a" * BLOCK), stored(second, "b", b"b" * BLOCK)
+    assert first.read(a, 0, 10) is None
+    assert second.read(b, 0, 10) in (b"b" * 10, None)
+    second.close()
+    first.close()
+
+
 def test_directories_that_must_not_be_used_are_refused(tmp_path: Path) -> None:
     """Other people's files, links, what can't be written and what a newer version wrote stay untouched."""
     (tmp_path / "foreign").mkdir()
@@ -434,6 +449,28 @@ def test_a_damaged_marker_begins_anew(tmp_path: Path) -> None:
     directory = open_directory(tmp_path / "cache")
     assert directory.names.by_path == {}
     stored(directory, "a", b"x" * 1_000)
+    directory.close()
+
+
+def test_a_fork_while_the_directory_is_busy_leaves_the_child_able_to_read(tmp_path: Path) -> None:
+    """Locks that another thread held at the fork are nobody's in the child: hits are told, faults are counted."""
+    directory = open_directory(tmp_path / "cache", shards=1)
+    file = stored(directory, "a", b"a" * 1_000)
+    shard = directory.shards[0]
+    with shard._lock, directory.health._lock:
+        child = os.fork()
+        if child == 0:
+            signal.alarm(30)
+            fine = False
+            try:
+                directory.after_fork()
+                for _ in range(5_000):
+                    directory.read(file, 0, 10)
+                directory.health.failed(time.monotonic())
+                fine = len(shard.extents.hits) < 2_000
+            finally:
+                os._exit(0 if fine else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     directory.close()
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import fsspec
 import pytest
+from fsspec.implementations.dirfs import DirFileSystem
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.tests.abstract import AbstractFixtures
 from fsspec.tests.abstract.copy import AbstractCopyTests
@@ -137,6 +138,18 @@ def test_a_change_within_the_second_that_a_store_tells_is_read(counted: Counting
     reads = len(counted.reads)
     assert fs.cat_file(str(path)) == b"2" * 10
     assert len(counted.reads) == reads
+
+
+def test_folders_that_look_like_roots_are_told_apart(cache_dir: Path, tmp_path: Path) -> None:  # noqa: ARG001
+    """The same path below another folder is another file, also where the store is not asked for its version."""
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "a").write_text(folder)
+    for folder in ("one", "two"):
+        inner = DirFileSystem(path=str(tmp_path / folder), fs=fsspec.filesystem("file"))
+        assert FreshetFileSystem(fs=inner, immutable=True).cat_file("a") == folder.encode()
+    whole = FreshetFileSystem(target_protocol="file", immutable=True)
+    assert whole.cache.place_of("a").known(f"file://{tmp_path}/two/a".replace(":///", "://")) is not None
 
 
 def test_many_ranges_of_many_files_are_read_in_order(counted: CountingFileSystem, tmp_path: Path) -> None:
