@@ -148,8 +148,6 @@ def test_folders_that_look_like_roots_are_told_apart(cache_dir: Path, tmp_path: 
     for folder in ("one", "two"):
         inner = DirFileSystem(path=str(tmp_path / folder), fs=fsspec.filesystem("file"))
         assert FreshetFileSystem(fs=inner, immutable=True).cat_file("a") == folder.encode()
-    whole = FreshetFileSystem(target_protocol="file", immutable=True)
-    assert whole.cache.place_of("a").known(f"file://{tmp_path}/two/a".replace(":///", "://")) is not None
 
 
 def test_many_ranges_of_many_files_are_read_in_order(counted: CountingFileSystem, tmp_path: Path) -> None:
