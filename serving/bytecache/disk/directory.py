@@ -117,7 +117,7 @@ class Directory:
             for i in range(shards)
         ]
         for shard in self.shards:
-            self.names.not_below(shard.load(self.names.by_number))
+            shard.load(self.names.by_number)
         for number in [*self.names.by_number.keys() - self._numbers_in_use()]:
             self.names.remove(self.names.by_number[number])
         self.names.compact(lambda _: True)
@@ -142,6 +142,9 @@ class Directory:
         """In the child: it may read, and must not write, nor keep the directory locked when the parent ends."""
         self.forked = self.health.read_only = True
         self._lock = threading.Lock()
+        self.health.after_fork()
+        for shard in self.shards:
+            shard.after_fork()
         with suppress(OSError):
             os.close(self._lock_file)
 

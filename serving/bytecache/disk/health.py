@@ -24,6 +24,10 @@ class Health:
         self._isolated_until = 0.0
         self._lock = threading.Lock()
 
+    def after_fork(self) -> None:
+        """In the child: another thread of the parent may have held the lock."""
+        self._lock = threading.Lock()
+
     def usable(self, now: float) -> bool:
         """False while the directory is isolated."""
         return not self._isolated_until or now >= self._isolated_until

@@ -77,11 +77,14 @@ def claim(place: Path) -> None:
     """
     try:
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
-        names = {entry.name for entry in os.scandir(place)}
+        entries = list(os.scandir(place))
+        names = {entry.name for entry in entries}
     except OSError as error:
         raise ByteCacheError("bytes_dir_denied", f"cannot use {place}: {error.strerror}") from error
     if place.is_symlink() or not os.access(place, os.W_OK | os.X_OK):
         raise ByteCacheError("bytes_dir_denied", f"cannot use {place}: a symbolic link, or not writable")
+    if links := sorted(entry.name for entry in entries if entry.is_symlink()):
+        raise ByteCacheError("bytes_dir_denied", f"cannot use {place}: {links[0]!r} in it is a symbolic link")
     if NAME not in names and (foreign := sorted(name for name in names if not _own(name))):
         raise ByteCacheError("bytes_dir_foreign", f"{place} holds {foreign[0]!r}, which is no file of a byte cache")
 

@@ -2,12 +2,14 @@
 
 A log of records: length, checksum, then JSON ``[number, path, version, size, scope]`` (or ``[number]``: gone),
 encrypted where there is a key. A torn end is cut off. Heads of numbers that the log does not know are dropped, so a
-crash between the two loses an entry, and never mixes two files.
+crash between the two loses an entry, and never mixes two files. Numbers begin at a random one each time the log is
+opened: one that a power cut took from log and heads may still have its bytes and checksums on disk.
 """
 
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,17 +53,13 @@ class Names:
         self._keys = list(keys)
         self.by_number: dict[int, CachedFile] = {}
         self.by_path: dict[str, CachedFile] = {}
-        self._next = 1
+        self._next = secrets.randbits(62) + 1
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self.length = self._load()
 
     def close(self) -> None:
         """Closes the log."""
         os.close(self._file)
-
-    def not_below(self, number: int) -> None:
-        """Numbers up to ``number`` were in use: they are not given again."""
-        self._next = max(self._next, number + 1)
 
     def add(self, path: str, version: str, size: int, scope: str) -> CachedFile:
         """Writes down a new file version and makes it the path's current one. Raises ``OSError``."""
@@ -90,7 +88,7 @@ class Names:
             gone.alive = False
             self.by_path.pop(gone.path, None)
         fresh = self._path.with_suffix(".new")
-        fresh.write_bytes(b"".join([*records.values(), self._record([self._next - 1])]))
+        fresh.write_bytes(b"".join(records.values()))
         os.replace(fresh, self._path)
         os.close(self._file)
         self._file = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
@@ -116,7 +114,6 @@ class Names:
         if fields is None:
             return
         number = fields.number
-        self.not_below(number)
         if (old := self.by_number.pop(number, None)) is not None and self.by_path.get(old.path) is old:
             del self.by_path[old.path]
         if fields.path is not None:

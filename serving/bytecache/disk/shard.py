@@ -104,7 +104,8 @@ class Shard:
         self._pools = pools
         self._slots = slots
         self._key, self._keys, self._salt = key, dict(keys), salt
-        self._files = {name: os.open(place / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600) for name in FILES}
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW  # holes are punched into these
+        self._files = {name: os.open(place / name, flags, 0o600) for name in FILES}
         self._heads_memory, self._heads = shared_memory("freshet-heads", slots << HEAD_BITS)
         self._heat_memory, self._heat = shared_memory("freshet-heat", slots)
         self._kept_heat = bytearray(slots)
@@ -141,13 +142,15 @@ class Shard:
             for memory in (self._heads, self._heat):
                 memory.close()
 
-    def load(self, names: Mapping[int, CachedFile]) -> int:
-        """Reads the heads; returns the highest number among them. Drops what can't be used, then what is too much."""
+    def after_fork(self) -> None:
+        """In the child: another thread of the parent may have held the lock."""
+        self._lock = threading.Lock()
+
+    def load(self, names: Mapping[int, CachedFile]) -> None:
+        """Reads the heads. Drops what can't be used, then what is too much."""
         with self._lock:
-            found, highest = [], 0
-            now = time()
+            found, now = [], time()
             for slot, head in self._stored_heads():
-                highest = max(highest, head.number)
                 file = names.get(head.number)
                 usable = file is not None and (head.key in self._keys or not (head.key or self._key))
                 if usable and head.bits and not (head.expires and head.expires <= now):
@@ -156,7 +159,9 @@ class Shard:
                     self.counts.dropped_at_start += 1
                     self._punch(slot)
             heat = os.pread(self._files["heat"], self._slots, 0)
-            self._take_slots({slot for _, slot, _, _ in found})
+            used = {slot for _, slot, _, _ in found}
+            self._take_slots(used)
+            self._punch_unused(used)
             found.sort(key=lambda each: each[0])
             for sequence, slot, head, file in found:
                 key = head.number << UNIT_BITS | head.unit
@@ -173,7 +178,6 @@ class Shard:
                 self._sequence = sequence
             self.counts.restored = len(self.table)
             self._make_room(0)
-            return highest
 
     def put(self, file: CachedFile, first: int, data: memoryview, value: Value, expires: int) -> int:
         """Stores blocks that lie in one extent, from ``first`` on; those already here are left. Returns bytes written.
@@ -410,6 +414,20 @@ class Shard:
     def _take_slots(self, used: set[int]) -> None:
         self._high = max(used, default=-1) + 1
         self._free = sorted(set(range(self._high)) - used)
+
+    def _punch_unused(self, used: set[int]) -> None:
+        """Bytes of no head: a process was killed as it stored or removed them. They would count for nobody."""
+        file, at = self._files["data"], 0
+        while True:
+            try:
+                slot = os.lseek(file, at, os.SEEK_DATA) // SLOT_BYTES
+            except OSError as error:
+                if error.errno != errno.ENXIO:
+                    raise
+                return  # nothing but a hole from here on
+            if slot not in used:
+                punch_hole(file, slot * SLOT_BYTES, SLOT_BYTES)
+            at = (slot + 1) * SLOT_BYTES
 
 
 def _whole(raw: bytes) -> bytes:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -79,6 +79,13 @@ class Writers:
     def waiting(self, number: int, block: int) -> memoryview | None:
         """A block that is not stored yet."""
         return self._waiting.get((number, block))
+
+    def stored(self, number: int, blocks: Sequence[int], timeout_s: float) -> bool:
+        """Waits until none of these blocks waits, whatever else does; False after ``timeout_s``."""
+        with self._changed:
+            return self._changed.wait_for(
+                lambda: not any((number, block) in self._waiting for block in blocks), timeout_s
+            )
 
     def flush(self, timeout_s: float | None = None) -> bool:
         """Waits until nothing waits; False after ``timeout_s``."""

@@ -167,7 +167,7 @@ class Fetch:
             return
         for tally in self._tallies:
             tally.identity_calls += 1
-        if file.source.identity(file.path) != file.identity:
+        if not file.source.identity(file.path).same(file.identity):
             for tally in self._tallies:
                 tally.changed_files += 1
             if file.place is not None:

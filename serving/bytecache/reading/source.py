@@ -7,10 +7,18 @@ from typing import NamedTuple, Protocol
 
 
 class Identity(NamedTuple):
-    """Which bytes a path has now. ``version``: its ETag, else mtime in ns and size; empty: it can't be cached."""
+    """Which bytes a path has now. ``version``: its ETag, else mtime in ns and size; empty: it can't be cached.
+
+    ``settled``: False while the file may still get other bytes under this version: it is not cached yet.
+    """
 
     version: str
     size: int
+    settled: bool = True
+
+    def same(self, other: Identity) -> bool:
+        """Whether both are one version."""
+        return self[:2] == other[:2]
 
 
 class Source(Protocol):

@@ -6,6 +6,7 @@ import mmap
 import os
 import socket
 import threading
+import weakref
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -65,6 +66,8 @@ class Attached:
         known = {key.name: key for key in keys}
         by_index = {i + 1: known[name] for i, name in enumerate(welcome.keys) if name in known}
         if len(by_index) < len(welcome.keys) and not by_index:
+            link.close()
+            _close(files)
             raise OwnerGoneError("the owner has other keys")
         self._salt = welcome.salt
         self._heats: list[mmap.mmap] = []
@@ -76,15 +79,14 @@ class Attached:
             os.close(heads)
             os.close(heat)
             self._shards.append(Extents(memory, sums, data, by_index, self._salt, self._tell_hits))
-        self._files = [file for i, file in enumerate(files) if i % 4 > 1]
+        self._close_files = weakref.finalize(self, _close, [file for i, file in enumerate(files) if i % 4 > 1])
 
     def close(self) -> None:
         """Ends the connections. No read may be under way."""
         self._tell_hits()
         for link in self._idle:
             link.close()
-        for file in self._files:
-            os.close(file)
+        self._close_files()
 
     def after_fork(self) -> None:
         """In the child: its parent's connections are not its own."""
@@ -193,8 +195,7 @@ class Attached:
             link = self._idle.pop() if self._idle else None
         if link is None:
             link, _, files = self._connect()
-            for file in files:
-                os.close(file)
+            _close(files)
         try:
             link.settimeout(ANSWER_S + extra_s)
             send(link, request, data)
@@ -211,19 +212,25 @@ class Attached:
     def _connect(self) -> tuple[socket.socket, Welcome, list[int]]:
         link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         link.settimeout(ANSWER_S)
+        files: list[int] = []
         try:
             at_socket(self._place, "connect", link)
             send(link, Hello(VERSION))
             welcome = decode_reply(receive(link))
             if not isinstance(welcome, Welcome):
                 raise OwnerGoneError("no welcome")
-            files: list[int] = []
             while len(files) < 4 * welcome.shards:
-                mark, got, _, _ = socket.recv_fds(link, 1, 4 * welcome.shards, socket.MSG_CMSG_CLOEXEC)
-                if not mark:
-                    raise OwnerGoneError("the connection ended")
+                mark, got, flags, _ = socket.recv_fds(link, 1, 4, socket.MSG_CMSG_CLOEXEC)
                 files += got
+                if not mark or flags & socket.MSG_CTRUNC:
+                    raise OwnerGoneError("the connection ended" if not mark else "too many open files")
         except (OSError, OwnerGoneError) as error:
             link.close()
+            _close(files)
             raise OwnerGoneError(str(error)) from error
         return link, welcome, files
+
+
+def _close(files: Sequence[int]) -> None:
+    for file in files:
+        os.close(file)

@@ -154,7 +154,8 @@ class Joined:
     def _rejoin(self, gone: Attached | Owned | None) -> bool:
         """Whether there is an owner again, other than ``gone``; another thread may have been faster.
 
-        What this process was attached to is not closed: other threads may still read, and what they read verifies.
+        What this process was attached to is closed when nobody uses it: other threads may still read, and what they
+        read verifies.
         """
         with self._lock:
             if self._inner is not gone:
@@ -163,7 +164,7 @@ class Joined:
                 return False
             try:
                 self._join()
-            except ByteCacheError:
+            except OSError:  # a `ByteCacheError`, or no descriptor is free
                 self._not_before = time.monotonic() + RETRY_S
                 self._inner = None
             return self._inner is not None
@@ -175,7 +176,11 @@ class Joined:
             lock = lock_directory(self._path)
             if lock is not None:
                 owned = Owned(Directory(self._path, self._options, lock))
-                self._server = Server(owned.directory, owned.flights)
+                try:
+                    self._server = Server(owned.directory, owned.flights)
+                except BaseException:
+                    owned.directory.close()
+                    raise
                 self._inner, self.flights = owned, owned.flights
                 return
             with suppress(OwnerGoneError):

@@ -106,7 +106,8 @@ class Server:
             raise OwnerGoneError("another version")
         marker = self._directory.marker
         send(link, Welcome(marker.salt, marker.slots, marker.shards, marker.keys))
-        socket.send_fds(link, [b"\0"], [file for shard in self._directory.shards for file in shard.shared])
+        for shard in self._directory.shards:  # not all at once: Linux passes 253 in a message
+            socket.send_fds(link, [b"\0"], shard.shared)
 
     def _answer(self, request: Request, link: socket.socket) -> Reply:
         directory = self._directory
@@ -166,8 +167,7 @@ class Server:
             if not own:
                 continue
             if file is not None and self._directory.block(file, block) is not None:
-                if self._directory.writers.waiting(number, block) is not None:
-                    self._directory.writers.flush(WAIT_MAX_S)
+                self._directory.writers.stored(number, [block], WAIT_MAX_S)
                 self._flights.end(flight)
                 continue
             self._claimed[number, block] = flight, link
@@ -185,7 +185,7 @@ class Server:
             flight = self._flights.under_way(number, block)
             if flight is not None and not flight.landed.wait(timeout_s):
                 return
-        self._directory.writers.flush(timeout_s)
+        self._directory.writers.stored(number, blocks, timeout_s)
 
 
 def _units(blocks: Iterable[int]) -> list[int]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import fsspec
 import pytest
+from fsspec.implementations.dirfs import DirFileSystem
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.tests.abstract import AbstractFixtures
 from fsspec.tests.abstract.copy import AbstractCopyTests
@@ -51,6 +53,7 @@ def cache_dir(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
     """The directory that the environment names."""
     place = tmp_path_factory.mktemp("bytes") / "cache"
     monkeypatch.setenv("FRESHET_BYTES__DIRS", f"{place}:64MiB")
+    monkeypatch.setenv("FRESHET_BYTES__SHARDS", "2")
     yield place
     close_caches()
 
@@ -120,6 +123,31 @@ def test_a_second_read_asks_for_the_version_only(counted: CountingFileSystem, tm
     assert frozen.info(f"{tmp_path}/a")["size"] == 3 * MIB
     assert counted.infos == before
     assert fs.tally.hit_bytes >= 6 * MIB
+
+
+def test_a_change_within_the_second_that_a_store_tells_is_read(counted: CountingFileSystem, tmp_path: Path) -> None:
+    """Where times have whole seconds and there is no ETag, a file that just changed is not cached; later it is."""
+    fs, path = FreshetFileSystem(fs=counted), tmp_path / "a"
+    second = int(time.time())
+    for content in (b"1" * 10, b"2" * 10):
+        path.write_bytes(content)
+        os.utime(path, (second + 1, second + 1))
+        assert fs.cat_file(str(path)) == content
+    os.utime(path, (second - 10, second - 10))
+    assert fs.cat_file(str(path)) == b"2" * 10
+    reads = len(counted.reads)
+    assert fs.cat_file(str(path)) == b"2" * 10
+    assert len(counted.reads) == reads
+
+
+def test_folders_that_look_like_roots_are_told_apart(cache_dir: Path, tmp_path: Path) -> None:  # noqa: ARG001
+    """The same path below another folder is another file, also where the store is not asked for its version."""
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "a").write_text(folder)
+    for folder in ("one", "two"):
+        inner = DirFileSystem(path=str(tmp_path / folder), fs=fsspec.filesystem("file"))
+        assert FreshetFileSystem(fs=inner, immutable=True).cat_file("a") == folder.encode()
 
 
 def test_many_ranges_of_many_files_are_read_in_order(counted: CountingFileSystem, tmp_path: Path) -> None:

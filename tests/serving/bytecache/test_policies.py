@@ -172,7 +172,7 @@ def test_other_admissions_are_a_function_of_the_key() -> None:
 
 def test_the_shadow_foretells_other_sizes_within_three_points() -> None:
     """The estimate from a sample of the keys is near what a cache of that size would have."""
-    trace = zipf(0.8, 20_000, 150_000, 3)
+    trace = zipf(0.8, 20_000, 60_000, 3)
     shadow = Shadow("s3fifo", 2_000, every=8)
     for key in trace:
         shadow.touch(key, 1)

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import errno
+import gc
 import json
 import os
 import random
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
 import pytest
 
 from serving.bytecache.disk.directory import DirectoryOptions
+from serving.bytecache.disk.layout import BLOCK
+from serving.bytecache.policy.pools import Value
 from serving.bytecache.reading.cache import ByteCache
 from serving.bytecache.reading.fetching import FetchRules
+from serving.bytecache.shared.attached import Attached
 from serving.bytecache.shared.joined import Joined
+from serving.bytecache.shared.protocol import OwnerGoneError
 from tests.serving.bytecache.stores import MIB, DirectoryStore
 
 READER = """
@@ -162,3 +170,85 @@ def test_a_socket_of_a_dead_owner_is_replaced(store: DirectoryStore, tmp_path: P
     assert readers[1].role == "owner"
     readers[1].ask("a", 0, 10)
     assert readers[1].answer()[1]
+
+
+def test_a_process_attaches_to_a_directory_of_the_most_shards(store: DirectoryStore, tmp_path: Path) -> None:
+    """All its descriptors are handed over, more than fit into one message of the kernel."""
+    options = DirectoryOptions(quota=512 * MIB, shards=64)
+    owner = Joined(tmp_path / "cache", options)
+    assert owner.directory is not None
+    assert len(owner.directory.shards) == 64
+    attached = Attached(tmp_path / "cache", ())
+    store.put("a", b"x" * 1_000)
+    identity = store.identity("a")
+    file = attached.enter("a", identity.version, identity.size, "")
+    assert file is not None
+    attached.keep(file, 0, memoryview(b"x" * 1_000), Value.NORMAL, 0)
+    assert attached.read(file, 0, 10) == b"x" * 10
+    attached.close()
+    owner.close()
+
+
+def test_owners_that_come_and_go_leave_no_descriptors(tmp_path: Path) -> None:
+    """A process that was attached to one owner after the other keeps none of their files, nor who lacks a key."""
+    options = DirectoryOptions(quota=32 * MIB)
+    open_files = []
+    for _ in range(3):
+        owner = Joined(tmp_path / "cache", options)
+        Attached(tmp_path / "cache", ())
+        owner.close()
+        (tmp_path / "key").write_text("0e" * 32)
+        sealed = Joined(tmp_path / "sealed", replace(options, key_file=str(tmp_path / "key")))
+        with pytest.raises(OwnerGoneError, match="other keys"):
+            Attached(tmp_path / "sealed", ())
+        sealed.close()
+        gc.collect()
+        open_files.append(len(os.listdir("/proc/self/fd")))
+    assert open_files[0] == open_files[2]
+
+
+def test_a_take_over_that_fails_is_no_error_of_a_read(
+    store: DirectoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a free descriptor for the socket the lock is given back; the reader reads, and a later one takes over."""
+    store.put("a", b"x" * MIB)
+    options = DirectoryOptions(quota=32 * MIB)
+    owner = Joined(tmp_path / "cache", options)
+    other = Joined(tmp_path / "cache", options)
+    cache = ByteCache([other])
+    assert cache.read(cache.open(store, "a"), 0, 10) == b"x" * 10
+    owner.close()
+
+    def full(*_: object) -> None:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("serving.bytecache.shared.server.at_socket", full)
+        patched.setattr("serving.bytecache.shared.joined.RETRY_S", 0.0)
+        assert cache.read(cache.open(store, "a"), 0, 10) == b"x" * 10
+        assert other.directory is None
+    assert cache.read(cache.open(store, "a"), 0, 10) == b"x" * 10
+    assert other.directory is not None
+    other.close()
+
+
+def test_who_is_attached_waits_for_its_own_blocks_only(tmp_path: Path) -> None:
+    """While the owner writes without end, a claim of what is stored already is answered."""
+    owner = Joined(tmp_path / "cache", DirectoryOptions(quota=32 * MIB, medium="ssd"))  # several writers
+    directory = owner.directory
+    assert directory is not None
+    a, b = (directory.enter(path, "v", BLOCK) for path in "ab")
+    assert a is not None
+    assert b is not None
+    gate, write = threading.Event(), directory.writers._store
+    directory.writers._store = lambda each: (each.file is b and gate.wait(60), write(each))[1]
+    for file in (b, a):
+        directory.submit(file, 0, memoryview(bytes(BLOCK)), Value.NORMAL, 0)
+    attached = Attached(tmp_path / "cache", ())
+    attached.wait(a, [0], 30)
+    assert attached.claim(a, [0]) == []
+    assert attached.read(a, 0, 10) == bytes(10)
+    assert directory.writers.waiting(b.number, 0) is not None
+    gate.set()
+    attached.close()
+    owner.close()
