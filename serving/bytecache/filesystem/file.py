@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from fsspec.spec import AbstractBufferedFile
@@ -33,3 +34,27 @@ class ReadFile(AbstractBufferedFile):  # type: ignore[misc]
 
     def _fetch_range(self, start: int, end: int) -> bytes:
         return self._cache.read(self.opened, start, end)
+
+
+class WrittenFile:
+    """A file of the store that is being written. ``closed_now`` is called once it is closed, since only then it changes."""
+
+    def __init__(self, file: Any, closed_now: Callable[[], object]) -> None:
+        self._file = file
+        self._closed_now = closed_now
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def close(self) -> None:
+        """Closes it, also if the store refuses what was written."""
+        try:
+            self._file.close()
+        finally:
+            self._closed_now()
+
+    def __enter__(self) -> WrittenFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, ClassVar, Final, TypeVar
 
 from fsspec import AbstractFileSystem, filesystem
@@ -17,7 +18,7 @@ from fsspec.asyn import AsyncFileSystem
 from fsspec.implementations.chained import ChainedFileSystem
 
 from serving.bytecache.errors import ByteCacheError
-from serving.bytecache.filesystem.file import ReadFile
+from serving.bytecache.filesystem.file import ReadFile, WrittenFile
 from serving.bytecache.filesystem.remote import Remote, name_of, refuse_unknown
 from serving.bytecache.options import CacheOptions, from_environment
 from serving.bytecache.policy.pools import Value
@@ -80,6 +81,20 @@ class FreshetFileSystem(AsyncFileSystem, ChainedFileSystem):  # type: ignore[mis
         """Nothing of the file (or of all whose path begins so) is read from the cache any more; how many they were."""
         return self.cache.forget(name_of(self.fs, self._strip_protocol(path)), prefix=prefix)
 
+    @contextmanager
+    def _changing(self, *paths: str, prefix: bool = False) -> Iterator[None]:
+        """Files are changed meanwhile. Nothing is left of what was read before the change or during it."""
+
+        def forget() -> None:
+            for path in paths:
+                self.forget(path, prefix=prefix)
+
+        forget()
+        try:
+            yield
+        finally:
+            forget()
+
     # Reading.
 
     def open_cached(self, path: str, **given: Any) -> OpenFile:
@@ -91,7 +106,9 @@ class FreshetFileSystem(AsyncFileSystem, ChainedFileSystem):  # type: ignore[mis
     def _open(self, path: str, mode: str = "rb", block_size: Any = None, **kwargs: Any) -> Any:  # noqa: ARG002
         if mode != "rb":
             self.forget(path)
-            return self.fs._open(self._strip_protocol(path), mode=mode, **kwargs)
+            return WrittenFile(
+                self.fs._open(self._strip_protocol(path), mode=mode, **kwargs), lambda: self.forget(path)
+            )
         return ReadFile(self, path, self.open_cached(path, **_only(kwargs, _READ)), self.cache)
 
     def cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:
@@ -155,13 +172,13 @@ class FreshetFileSystem(AsyncFileSystem, ChainedFileSystem):  # type: ignore[mis
 
     def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **kwargs: Any) -> None:
         """Writes a file."""
-        self.forget(path)
-        self.fs.pipe_file(self._strip_protocol(path), value, mode=mode, **kwargs)
+        with self._changing(path):
+            self.fs.pipe_file(self._strip_protocol(path), value, mode=mode, **kwargs)
 
     def put_file(self, lpath: str, rpath: str, **kwargs: Any) -> None:
         """Copies a local file to the store."""
-        self.forget(rpath)
-        self.fs.put_file(lpath, self._strip_protocol(rpath), **kwargs)
+        with self._changing(rpath):
+            self.fs.put_file(lpath, self._strip_protocol(rpath), **kwargs)
 
     def get_file(self, rpath: str, lpath: str, **kwargs: Any) -> None:
         """Copies a file of the store to a local one, through the cache."""
@@ -169,19 +186,18 @@ class FreshetFileSystem(AsyncFileSystem, ChainedFileSystem):  # type: ignore[mis
 
     def cp_file(self, path1: str, path2: str, **kwargs: Any) -> None:
         """Copies within the store."""
-        self.forget(path2)
-        self.fs.cp_file(self._strip_protocol(path1), self._strip_protocol(path2), **kwargs)
+        with self._changing(path2):
+            self.fs.cp_file(self._strip_protocol(path1), self._strip_protocol(path2), **kwargs)
 
     def rm_file(self, path: str) -> None:
         """Deletes a file."""
-        self.forget(path)
-        self.fs.rm_file(self._strip_protocol(path))
+        with self._changing(path):
+            self.fs.rm_file(self._strip_protocol(path))
 
     def rm(self, path: Any, recursive: bool = False, maxdepth: int | None = None) -> None:
         """Deletes files, or all below."""
-        for each in [path] if isinstance(path, str) else path:
-            self.forget(each, prefix=recursive)
-        self.fs.rm(self._strip_protocol(path), recursive=recursive, maxdepth=maxdepth)
+        with self._changing(*([path] if isinstance(path, str) else path), prefix=recursive):
+            self.fs.rm(self._strip_protocol(path), recursive=recursive, maxdepth=maxdepth)
 
     def mkdir(self, path: str, create_parents: bool = True, **kwargs: Any) -> None:
         """Makes a directory."""
@@ -197,8 +213,8 @@ class FreshetFileSystem(AsyncFileSystem, ChainedFileSystem):  # type: ignore[mis
 
     def touch(self, path: str, truncate: bool = True, **kwargs: Any) -> None:
         """Makes a file, or empties it."""
-        self.forget(path)
-        self.fs.touch(self._strip_protocol(path), truncate=truncate, **kwargs)
+        with self._changing(path):
+            self.fs.touch(self._strip_protocol(path), truncate=truncate, **kwargs)
 
     def created(self, path: str) -> Any:
         """As the store says."""

@@ -190,6 +190,28 @@ def test_what_is_written_through_it_is_read_at_once(counted: CountingFileSystem,
     assert not fs.exists(path)
 
 
+def test_what_is_read_amid_a_write_is_not_kept(counted: CountingFileSystem, tmp_path: Path) -> None:
+    """Who reads an immutable file while it is written anew leaves nothing in the cache that a later read would get."""
+    fs, path = FreshetFileSystem(fs=counted, immutable=True), f"{tmp_path}/a"
+    fs.pipe_file(path, b"1" * 10)
+    with fs.open(path, "wb") as file:
+        file.write(b"2" * 10)
+        file.flush()
+        Path(path).write_bytes(b"1" * 10)
+        assert fs.cat_file(path) == b"1" * 10
+        Path(path).write_bytes(b"2" * 10)
+    assert fs.cat_file(path) == b"2" * 10
+
+    class ReadBeforeTheWrite(CountingFileSystem):
+        def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **kwargs: Any) -> None:
+            fs.cat_file(path)
+            super().pipe_file(path, value, mode=mode, **kwargs)
+
+    fs = FreshetFileSystem(fs=ReadBeforeTheWrite(), immutable=True)
+    fs.pipe_file(path, b"3" * 10)
+    assert fs.cat_file(path) == b"3" * 10
+
+
 def test_options_that_do_not_exist_are_refused(counted: CountingFileSystem) -> None:
     """A misspelled option is an error with the name of the option."""
     for options, named in (({"quotta": 1}, "quotta"), ({"value": "gold"}, "gold"), ({"policy": "random"}, "random")):
