@@ -37,7 +37,7 @@ class ReadFile(AbstractBufferedFile):  # type: ignore[misc]
 
 
 class WrittenFile:
-    """A file of the store that is being written. ``closed_now`` is called once it is closed, since only then it changes."""
+    """A file of the store that is being written. ``closed_now`` is called once it is closed: only then it changes."""
 
     def __init__(self, file: Any, closed_now: Callable[[], object]) -> None:
         self._file = file
