@@ -24,6 +24,7 @@ import typer
 from typer.core import TyperGroup
 
 from freshet import DISTRIBUTION
+from freshet.local.starting import signals_held
 from tokens.errors import FreshetError
 
 EXIT_FAILURE = 1
@@ -128,8 +129,9 @@ def options(
     ] = False,
 ) -> None:
     """A materialized cache that can prove each answer fresh."""
-    from freshet.logs import configure_logs
-    from freshet.settings import LogSettings, load_settings, use_config
+    with signals_held():  # native modules may swallow an interrupt while they are imported
+        from freshet.logs import configure_logs
+        from freshet.settings import LogSettings, load_settings, use_config
 
     use_config(config)
     try:
@@ -253,7 +255,8 @@ def _exists(name: str) -> bool:
 
 
 def _load(entry: CommandEntry) -> Any:
-    module: Any = importlib.import_module(_module(entry.name))
+    with signals_held():
+        module: Any = importlib.import_module(_module(entry.name))
     if hasattr(module, "app"):
         command: Any = typer.main.get_command(module.app)
     else:

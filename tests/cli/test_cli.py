@@ -318,6 +318,36 @@ def test_a_signal_amid_a_destructor_is_not_lost(number: str) -> None:
     assert (done.returncode, done.stderr) == (7, "")
 
 
+SWALLOWS_A_SIGNAL = """
+import importlib, os, signal
+from freshet import cli
+
+load = importlib.import_module
+
+def swallowing(name, package=None):
+    try:
+        os.kill(os.getpid(), signal.{number})
+    except BaseException:
+        pass
+    return load(name, package)
+
+importlib.import_module = swallowing
+cli.main()
+"""
+
+
+@pytest.mark.parametrize("number", ["SIGTERM", "SIGINT"])
+def test_a_signal_amid_an_import_is_not_lost(number: str, tmp_path: Path) -> None:
+    """Native modules, fastavro's for one, swallow an interrupt while they begin, and the service would run on."""
+    (tmp_path / "freshet.toml").write_text('[keyspaces.k]\nkind = "rows"\n')
+    command = [sys.executable, "-c", SWALLOWS_A_SIGNAL.format(number=number), "consume", "--keyspace=k", *NOWHERE]
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=PATIENCE_S, check=False, cwd=tmp_path, env=environment
+    )
+    assert (done.returncode, done.stderr) == (0, "stopped while it was starting\n")
+
+
 def test_verify_takes_the_keyspace_as_an_argument(capsys: pytest.CaptureFixture[str]) -> None:
     """As `lag`, `dlq` and `inspect` do."""
     assert cli.run(["verify", "shop", *NOWHERE]) == 1
