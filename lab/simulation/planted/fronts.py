@@ -169,8 +169,8 @@ FLIGHTS: Final = (
         "a read joins another one of the same row, whose positions belong to another epoch",
         Replace(
             RowReads._from_shard,
-            "(any_name, any_key, any_meaning, any_proof.epoch)",
-            "(any_name, any_key, any_meaning, 0)",
+            "(any_source.shard, any_proof.epoch)",
+            "(any_source.shard, 0)",
         ),
     ),
     rows(

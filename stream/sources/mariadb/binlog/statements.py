@@ -100,6 +100,8 @@ def classify(sql: str, database: str) -> Statement:
             return handler(tokens, sql)
     except _NotUnderstood:
         return Statement("all", reason=f"a statement that was not understood: {_short(sql)}")
+    if first == "BEGIN":
+        return _BEGIN
     if first in _HARMLESS_FIRST:
         return _NOTHING
     if first in _DML:
