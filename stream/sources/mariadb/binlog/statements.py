@@ -328,7 +328,6 @@ def _tables(names: list[Name], sql: str) -> Statement:
 
 
 _BY_FIRST_WORD = {
-    "BEGIN": lambda _tokens, _sql: _BEGIN,
     "CREATE": _create,
     "ALTER": _alter,
     "DROP": _drop,
