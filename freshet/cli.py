@@ -47,6 +47,8 @@ class CommandEntry:
 ENTRIES = (
     CommandEntry("doctor", "Check that this machine has what Freshet needs."),
     CommandEntry("local", "Start, stop and show real servers on this machine."),
+    CommandEntry("up", "Run all of it in one terminal: sources, consumer, front.", service=True),
+    CommandEntry("get", "Ask the front for a row: the row, the decision, and why."),
     CommandEntry("source", "Publish the changes of a source of truth into Kafka.", service=True),
     CommandEntry("consume", "Fold a keyspace into its stores and answer for them.", service=True),
     CommandEntry("serve", "Answer reads over HTTP.", service=True),
