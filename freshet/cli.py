@@ -24,6 +24,7 @@ import typer
 from typer.core import TyperGroup
 
 from freshet import DISTRIBUTION
+from freshet.explained import explain
 from freshet.local.starting import signals_held
 from tokens.errors import FreshetError
 
@@ -103,7 +104,12 @@ class LazyGroup(TyperGroup):
                 formatter.write_dl(rows)
 
 
-app = typer.Typer(cls=LazyGroup, no_args_is_help=True, add_completion=False, rich_markup_mode=None)
+app = typer.Typer(
+    cls=LazyGroup,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},  # also of all commands below
+)
 
 
 def show_version(wanted: bool) -> None:
@@ -267,7 +273,7 @@ def _load(entry: CommandEntry) -> Any:
         command = typer.main.get_command(single)
     command.name = entry.name
     command.hidden = entry.hidden
-    return command
+    return explain(command, entry.name)
 
 
 if __name__ == "__main__":

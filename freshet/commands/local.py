@@ -192,6 +192,7 @@ def sql(
     statement: Annotated[
         str | None, typer.Option("--execute", "-e", help="Run these statements and end, instead of asking for some.")
     ] = None,
+    bare: Annotated[bool, typer.Option("--bare", help="With --execute: only the values, for a script.")] = False,
     database: Annotated[str, typer.Option(help="The database to begin in.")] = DATABASE,
 ) -> None:
     """Open the bundled SQL client on the local MariaDB, in the database of the keyspace `shop`."""
@@ -210,7 +211,7 @@ def sql(
     host, _, port = running["mariadb"].address.rpartition(":")
     command, environment = client_command(MariaDBAddress(host, int(port), USER, PASSWORD), database)
     if statement is not None:
-        command += ["--table", f"--execute={statement}"]
+        command += [*(["--batch", "--skip-column-names"] if bare else ["--table"]), f"--execute={statement}"]
     os.execve(command[0], command, environment)
 
 

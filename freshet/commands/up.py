@@ -12,6 +12,7 @@ from typing import Annotated, Final
 import typer
 
 from freshet.commands.get import front_url
+from freshet.commands.source import stopping_on_signals
 from freshet.settings import Settings, config_in_use, load_settings, use_config
 from freshet.settings_errors import SettingsError
 from freshet.together.parts import Part, parts_of
@@ -60,13 +61,13 @@ def command(
         _run(load_settings(), keyspaces or [], workers, port, config=own)
     finally:
         if started:
-            stop_servers(started)
+            with stopping_on_signals(lambda: None):  # it ends by itself, soon
+                stop_servers(started)
 
 
 def _run(
     settings: Settings, keyspaces: list[str], workers: str | None, port: int | None, config: Path | None = None
 ) -> None:
-    from freshet.commands.source import stopping_on_signals
     from freshet.local.process import free_ports
     from serving.http.guard import refuse_open_listen
 

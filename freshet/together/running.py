@@ -25,8 +25,6 @@ SETTLED_S: Final = 10.0
 """A part that has lived so long has started well."""
 BACKOFF_S, BACKOFF_S_MAX = 1.0, 30.0
 STOP_TIMEOUT_S: Final = 30.0
-ORDER_OF_END: Final = ("serve", "source", "consume")
-"""Readers first. All are told at once; what does not end in time is killed."""
 
 
 class PartFailed(FreshetError):
@@ -109,9 +107,8 @@ class Together:
         each.start_at, each.backoff_s = now + each.backoff_s, min(each.backoff_s * 2, BACKOFF_S_MAX)
 
     def _end(self) -> None:
-        """SIGTERM to all, then SIGKILL to those that are still there after a while or at the second request."""
+        """SIGTERM to all at once, then SIGKILL to those that are still there after a while or at the second request."""
         running = [each for each in self._parts if each.process is not None]
-        running.sort(key=lambda each: ORDER_OF_END.index(each.part.arguments[0]))
         for each in running:
             _signal(each, signal.SIGTERM)
         asked, deadline = self._asked_to_stop, time.monotonic() + STOP_TIMEOUT_S
