@@ -24,7 +24,7 @@ import typer
 from typer.core import TyperGroup
 
 from freshet import DISTRIBUTION
-from freshet.explained import explain
+from freshet.help.examples import explain
 from freshet.local.starting import signals_held
 from tokens.errors import FreshetError
 

@@ -12,7 +12,7 @@ import pytest
 import typer
 
 from freshet import cli
-from freshet.explained import EXAMPLES
+from freshet.help.examples import EXAMPLES
 from tests.docs.test_docs import problem_of
 from tests.patience import PATIENCE_S
 

@@ -11,20 +11,21 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 from freshet.local.mariadb import MariaDBAddress
 from freshet.local.process import free_ports
-from freshet.settings import Settings
+from freshet.settings import KeyspaceSettings, Settings, SourceProcessSettings
 from freshet.settings_errors import SettingsError
 from freshet.together.parts import parts_of
 from freshet.together.running import Part, PartFailed, Together
 from stream.kafka.connection import KafkaCluster
 from tests.patience import PATIENCE_S
 
-SHOP = {"source": {"kind": "mariadb", "databases": ["shop"]}}
+SHOP: dict[str, Any] = {"source": {"kind": "mariadb", "databases": ["shop"]}}
 SETTINGS = """\
 data_dir = "{data}"
 [kafka]
@@ -47,10 +48,15 @@ databases = ["away"]
 """
 
 
+def settings_with(**keyspaces: dict[str, Any]) -> Settings:
+    """Settings with these keyspaces."""
+    return Settings(keyspaces={name: KeyspaceSettings(**each) for name, each in keyspaces.items()})
+
+
 def test_a_part_for_each_source_one_consumer_and_one_front() -> None:
     """Each shard with a source has a process; what the consumer and the front are told stands in for the settings."""
     ranged = SHOP | {"shards": {"-80": {"host": "a"}, "80-": {"host": "b"}}}
-    settings = Settings(keyspaces={"shop": SHOP, "big": ranged, "afar": {}})  # type: ignore[arg-type]
+    settings = settings_with(shop=SHOP, big=ranged, afar={})
     parts = parts_of(settings, [], None, None)
     assert [part.arguments for part in parts] == [
         ("source", "mariadb", "--keyspace=shop"),
@@ -69,7 +75,7 @@ def test_a_part_for_each_source_one_consumer_and_one_front() -> None:
 
 def test_sources_do_not_fight_for_one_port() -> None:
     """`source.metrics_port` is the first source's; the others take any."""
-    settings = Settings(keyspaces={"a": SHOP, "b": SHOP}, source={"metrics_port": 9470})  # type: ignore[arg-type]
+    settings = settings_with(a=SHOP, b=SHOP).model_copy(update={"source": SourceProcessSettings(metrics_port=9470)})
     first, second, *_ = parts_of(settings, [], None, None)
     assert dict(first.environment) == {}
     assert dict(second.environment) == {"FRESHET_SOURCE__METRICS_PORT": "0"}
@@ -80,7 +86,7 @@ def test_nothing_to_run_and_misspelled_keyspaces_are_errors() -> None:
     with pytest.raises(SettingsError, match="no keyspace is configured"):
         parts_of(Settings(), [], None, None)
     with pytest.raises(SettingsError, match="shpo"):
-        parts_of(Settings(keyspaces={"shop": SHOP}), ["shpo"], None, None)  # type: ignore[arg-type]
+        parts_of(settings_with(shop=SHOP), ["shpo"], None, None)
 
 
 def test_what_dies_is_started_again_and_what_cannot_start_ends_all(tmp_path: Path) -> None:
@@ -95,7 +101,12 @@ def test_what_dies_is_started_again_and_what_cannot_start_ends_all(tmp_path: Pat
 
     source = Part("source a", ("compare", "MariaDB/0-1-5", "MariaDB/0-1-6"))  # a command that ends by itself
     together = Together([source], [], say, tmp_path)
-    ender = threading.Thread(target=lambda: (again.wait(PATIENCE_S), together.stop()))
+
+    def end() -> None:
+        again.wait(PATIENCE_S)
+        together.stop()
+
+    ender = threading.Thread(target=end)
     ender.start()
     together.run()
     ender.join()
@@ -132,7 +143,8 @@ def until(condition: Callable[[], object], what: str) -> None:
 
 def family(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
     """All processes below it."""
-    return psutil.Process(process.pid).children(recursive=True)
+    found: list[psutil.Process] = psutil.Process(process.pid).children(recursive=True)
+    return found
 
 
 def are_gone(processes: list[psutil.Process]) -> bool:
