@@ -376,6 +376,13 @@ class Settings(BaseSettings):
         ranges = self.keyspace(name).ranges
         return map_of(name, ranges) if ranges else None
 
+    def succession(self, name: str) -> dict[str, tuple[str, ...]]:
+        """Shard → those that it succeeds, of a keyspace; each ``shard`` or ``shard@epoch``."""
+        chosen = self.keyspace(name)
+        if not chosen.ranges:
+            return {self.shard_of(name): (chosen.succeeds,) if chosen.succeeds else ()}
+        return {shard: tuple(chosen.ranges[text].succeeds) for shard, text in names_of(name, chosen.ranges).items()}
+
     def source_of(self, name: str, shard: str) -> SourceSettings | None:
         """The source of a shard of the keyspace, with what is its own."""
         chosen = self.keyspace(name)
