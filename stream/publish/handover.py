@@ -12,7 +12,7 @@ See docs/decisions/0064-handed-over-at-a-position.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import reduce
 from typing import Final
@@ -24,7 +24,7 @@ from stream.publish.topology import TopologyError, places
 from stream.shards.map import IdRange
 from stream.wire.codec import Record
 from stream.wire.declarations import Declarations
-from stream.wire.events import ResumePoint, Topology
+from stream.wire.events import DescribeTable, ResumePoint, Topology
 from stream.wire.keys import Layout
 from tokens import Position
 from tokens.mariadb import MariadbPosition
@@ -41,6 +41,8 @@ class Ancestor:
     point: ResumePoint
     topology: Record | None
     """Its `Topology`."""
+    descriptions: Mapping[str, DescribeTable]
+    """Table → how it was at `point`."""
 
     @property
     def is_handed_over(self) -> bool:
@@ -70,7 +72,8 @@ def read_ancestor(kafka: KafkaCluster, topic: Topic, shard: str) -> Ancestor:
         raise tail.problem
     if tail.point is None:
         raise unknown_ancestor(shard, topic.name)
-    return Ancestor(tail.point, read_declarations(kafka, topic.name, home, tail.point).topology)
+    said = read_declarations(kafka, topic.name, home, tail.point)
+    return Ancestor(tail.point, said.topology, said.descriptions())
 
 
 def unknown_ancestor(shard: str, topic: str) -> TopologyError:
@@ -167,6 +170,18 @@ def has_ended(kafka: KafkaCluster, topic: Topic, shard: str) -> bool:
     """Whether a shard of the topic was handed over. Raises `TopicReadError`, `KafkaUnreachable`."""
     point = read_tail(kafka, topic.name, Layout(topic.partitions).home_partition(shard), shard).point
     return point is not None and HANDED_OVER in point.annotations
+
+
+def descriptions_of(kafka: KafkaCluster, topic: Topic, shards: Iterable[str]) -> dict[str, DescribeTable]:
+    """Table → how it was where these shards ended, if all that have it say the same: what follows is read by it.
+
+    Raises `ResumeError`, `TopicReadError`, `TopologyError`.
+    """
+    found: dict[str, DescribeTable | None] = {}
+    for shard in shards:
+        for table, described in read_ancestor(kafka, topic, shard).descriptions.items():
+            found[table] = described if found.get(table, described) == described else None
+    return {table: described for table, described in found.items() if described is not None}
 
 
 def check_named(

@@ -28,6 +28,7 @@ from stream.publish.handover import (
     HANDED_OVER,
     begins_at,
     check_named,
+    descriptions_of,
     successor,
     take_over,
     unknown_ancestor,
@@ -195,6 +196,9 @@ class Publisher:
             resume = replace(
                 resume, descriptions=said.descriptions(), complete=said.complete_tables(), names=said.bindings()
             )
+        if topology.ancestors and self._topology.takes_over and can_begin is not None and not resume.table_choice:
+            said_before = descriptions_of(self.kafka, topic, self._topology.ancestors)
+            resume = replace(resume, descriptions=said_before)  # what follows was written to tables that were so
         log.info(
             "publisher open", shard=self.shard, epoch=resume.epoch, ordinal=resume.ordinal, position=resume.position
         )

@@ -41,7 +41,7 @@ from stream.sources.mariadb.requirements import check_server
 from stream.sources.mariadb.schema import TableFilter, unknown_databases
 from stream.sources.mariadb.watch import DumpWatch
 from stream.sources.status import SourceStatus
-from stream.wire.events import ResumePoint, SourceTransaction
+from stream.wire.events import DescribeTable, ResumePoint, SourceTransaction
 from tokens.errors import FreshetError
 
 log = structlog.get_logger(__name__)
@@ -239,7 +239,7 @@ class MariaDBSource:
         progress = Progress(resume)
         self._adds_to = resume.table_choice if has_all_of(self._options.tables, resume) else None
         schema = LiveSchema(self._options.settings, self._options.tables)
-        schema.catalog.describe_as(resume.descriptions)
+        schema.catalog.describe_as(self._described(resume))
         self._held = resume.annotations.get(HELD, "")
         schema.hold_again(self._held)
         chosen = self._options.backfill
@@ -270,6 +270,11 @@ class MariaDBSource:
             schema.close()
             if self._backfill is not None:
                 self._backfill.close()
+
+    def _described(self, resume: ResumePoint) -> dict[str, DescribeTable]:
+        """The tables as of the resume point. A shard that begins where others end has their tables, if it has them."""
+        found = resume.descriptions
+        return found if resume.table_choice else {name: found[name] for name in found if name in self._options.tables}
 
     def _read(self, publisher: PublisherLike, schema: LiveSchema, progress: Progress) -> None:
         options = self._options
@@ -426,7 +431,8 @@ class MariaDBSource:
             progress.mark_described(self._choice)
             log.info("tables are added", shard=self._options.shard, tables=len(found))
             return
-        schema.catalog.describe_as({})
+        if progress.table_choice:  # else nothing was described, or the shards that this one succeeds have done it
+            schema.catalog.describe_as({})
         schema.load()
         schema.settle(GtidPosition.parse(progress.position))
         catalog = schema.catalog
