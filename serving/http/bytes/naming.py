@@ -28,7 +28,7 @@ def root_of(uri: str, roots: Sequence[str]) -> str:
     """
     if scheme_of(uri) and not _is_ambiguous(uri):
         for root in roots:
-            if uri.startswith(root.rstrip("/") + "/") and uri != root.rstrip("/") + "/":
+            if uri.startswith(root.rstrip("/") + "/") and uri.rstrip("/") != root.rstrip("/"):
                 return root
     raise ReadError("not_served", "this URI is below no root of the settings")
 
