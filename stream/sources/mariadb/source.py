@@ -60,7 +60,7 @@ class PublisherLike(Protocol):
     """The methods of `stream.publish.publisher.Publisher` that a source uses."""
 
     def open(
-        self, start_if_new: Callable[[], tuple[str, int]], can_begin: Callable[[str], None] | None = None
+        self, start_if_new: Callable[[], tuple[str, int]], can_begin: Callable[[str], None] | None = None, /
     ) -> ResumePoint: ...
 
     def publish(self, txn: SourceTransaction) -> None: ...

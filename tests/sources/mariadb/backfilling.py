@@ -46,7 +46,7 @@ class ListPublisher:
         self._commits = 0
 
     def open(
-        self, start_if_new: Callable[[], tuple[str, int]], can_begin: Callable[[str], None] | None = None
+        self, start_if_new: Callable[[], tuple[str, int]], _: Callable[[str], None] | None = None, /
     ) -> ResumePoint:
         """Resumes from the list."""
         states = [decode(value)[1] for value in self._log if value[:10] in _STATES]

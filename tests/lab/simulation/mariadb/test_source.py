@@ -31,7 +31,7 @@ class Recorder:
         self.on_transaction: Callable[[int], None] = lambda _: None
 
     def open(
-        self, start_if_new: Callable[[], tuple[str, int]], can_begin: Callable[[str], None] | None = None
+        self, start_if_new: Callable[[], tuple[str, int]], _: Callable[[str], None] | None = None, /
     ) -> ResumePoint:
         """Where to resume."""
         if self.at is None:
