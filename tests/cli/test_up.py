@@ -20,8 +20,8 @@ from freshet.local.mariadb import MariaDBAddress
 from freshet.local.process import free_ports
 from freshet.settings import KeyspaceSettings, Settings, SourceProcessSettings
 from freshet.settings_errors import SettingsError
-from freshet.together.parts import parts_of
-from freshet.together.running import Part, PartFailed, Together
+from freshet.together.parts import Part, parts_of
+from freshet.together.running import PartFailed, Together
 from stream.kafka.connection import KafkaCluster
 from tests.patience import PATIENCE_S
 
