@@ -163,7 +163,7 @@ class RowReads:
             rows: Sequence[OwnerRow | None] = [None] * len(part)
             why, differs = "", False
             try:
-                rows = await self._owners.read(
+                answered: Sequence[OwnerRow] = await self._owners.read(
                     space.name,
                     partition,
                     lambda client: client.get(
@@ -173,6 +173,7 @@ class RowReads:
                     consistency=demand.consistency,
                     patience_s=demand.max_wait_ms / 1000,
                 )
+                rows = answered
             except OwnerAway as away:
                 why, differs = str(away), isinstance(away, OtherPartition)
             for index, row in zip(part, rows, strict=True):
