@@ -279,8 +279,14 @@ class ServeSettings(Section):
     locations: Annotated[dict[str, Annotated[str, Field(pattern=r"^.+:\d{1,5}$")]], Json] = Field(default_factory=dict)
 
 
+_ROOT: Final = r"^[a-z][a-z0-9+.-]*://[^\s]+$"
+
+
 class BytesSettings(Section):
-    """The byte cache, as `serving.bytecache.options.CacheOptions` has it. Without ``dirs`` there is none."""
+    """The byte cache, as `serving.bytecache.options.CacheOptions` has it. Without ``dirs`` there is none.
+
+    ``roots``: URIs; ``freshet serve`` gives the files below them.
+    """
 
     dirs: Names = Field(default_factory=list)
     free_share: float = Field(default=0.5, gt=0, le=1)
@@ -294,13 +300,16 @@ class BytesSettings(Section):
     admission: str = Field(default="all", max_length=100)
     scopes: Annotated[dict[str, Annotated[int, Field(ge=1)]], Json] = Field(default_factory=dict)
     trace: str = Field(default="", max_length=1_000)
+    roots: Annotated[list[Annotated[str, Field(pattern=_ROOT)]], BeforeValidator(split_list)] = Field(
+        default_factory=list
+    )
 
     @property
     def options(self) -> CacheOptions:
         """As the byte cache takes them. Raises `ByteCacheError` ``bad_bytes_option``."""
         from serving.bytecache.options import CacheOptions
 
-        return CacheOptions(**self.model_dump() | {"dirs": tuple(self.dirs)})
+        return CacheOptions(**self.model_dump(exclude={"roots"}) | {"dirs": tuple(self.dirs)})
 
 
 class LogSettings(Section):
@@ -375,6 +384,24 @@ class Settings(BaseSettings):
         """Which shard has which keys; None if the shards have no ranges."""
         ranges = self.keyspace(name).ranges
         return map_of(name, ranges) if ranges else None
+
+    def succession(self, name: str) -> dict[str, tuple[str, ...]]:
+        """Shard → those that it succeeds, of a keyspace; each ``shard`` or ``shard@epoch``.
+
+        Raises `SettingsError` ``bad_settings`` if one of these has a range, too.
+        """
+        chosen = self.keyspace(name)
+        if not chosen.ranges:
+            return {self.shard_of(name): (chosen.succeeds,) if chosen.succeeds else ()}
+        names = names_of(name, chosen.ranges)
+        found = {shard: tuple(chosen.ranges[text].succeeds) for shard, text in names.items()}
+        both = sorted({old for olds in found.values() for old in olds} & names.keys())
+        if both:
+            raise SettingsError(
+                f"keyspaces.{name}.shards: {both[0]} has a range, and is succeeded, too",
+                hint="a shard that is succeeded is over: take its range away",
+            )
+        return found
 
     def source_of(self, name: str, shard: str) -> SourceSettings | None:
         """The source of a shard of the keyspace, with what is its own."""
