@@ -316,6 +316,7 @@ class Backfill:
     def _failed(self, error: MariaDBError) -> None:
         """The table can't be read: it was changed (a void of it is on its way), is locked, or may not be read."""
         log.info("a table is read later", table=self._plan.table, code=error.code, reason=str(error))
+        self._sizes.pop(self._plan.table, None)  # an attempt costs more than its rows
         self._pause([self._plan.table], UNREADABLE_S)
         self._put_aside()
 
