@@ -5,6 +5,7 @@ Each test changes a real topic between two micro-batches of a rebuild or an expo
 
 from __future__ import annotations
 
+import os
 import threading
 import uuid
 from collections.abc import Callable, Iterator
@@ -32,6 +33,8 @@ from tests.spark_jobs.topics import TestTopic, rows
 Topics = Callable[[int], TestTopic]
 BATCH: Final = 25
 """Offsets of a micro-batch: a rebuild of a history here takes several."""
+LARGE_BYTES: Final = 900_000
+"""Of a message: 60 of them are more than Spark's consumers fetch ahead, and keep from one micro-batch to the next."""
 
 
 @pytest.fixture
@@ -139,9 +142,10 @@ def test_nothing_of_a_topic_created_again_is_exported_as_the_old_ones(
 def test_retention_that_passes_a_run_ends_it(spark: Any, topic: Topics, tmp_path: Path, after_a_batch: Arrange) -> None:
     """What is lost is never skipped: the run says where the topic begins now, and how far it was."""
     filled = topic(1)
-    filled.write(0, filled.history(frames=60))
-    after_a_batch(lambda: filled.delete_before(0, BATCH + 20))
-    with pytest.raises(OffsetsError, match=f"begins at offset {BATCH + 20}, the run has read up to {BATCH}") as refused:
+    filled.write(0, [*filled.history(frames=4), *(os.urandom(LARGE_BYTES) for _ in range(60))])
+    kept = filled.ends()[0] - 2
+    after_a_batch(lambda: filled.delete_before(0, kept))
+    with pytest.raises(OffsetsError, match=f"begins at offset {kept}, the run has read up to {BATCH}") as refused:
         rebuild(spark, request_of(filled, tmp_path / "out"))
     assert refused.value.code == "offsets_expired"
     assert not (tmp_path / "out" / REPORT_NAME).exists()
