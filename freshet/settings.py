@@ -279,8 +279,14 @@ class ServeSettings(Section):
     locations: Annotated[dict[str, Annotated[str, Field(pattern=r"^.+:\d{1,5}$")]], Json] = Field(default_factory=dict)
 
 
+_ROOT: Final = r"^[a-z][a-z0-9+.-]*://[^\s]+$"
+
+
 class BytesSettings(Section):
-    """The byte cache, as `serving.bytecache.options.CacheOptions` has it. Without ``dirs`` there is none."""
+    """The byte cache, as `serving.bytecache.options.CacheOptions` has it. Without ``dirs`` there is none.
+
+    ``roots``: URIs; ``freshet serve`` gives the files below them.
+    """
 
     dirs: Names = Field(default_factory=list)
     free_share: float = Field(default=0.5, gt=0, le=1)
@@ -294,13 +300,16 @@ class BytesSettings(Section):
     admission: str = Field(default="all", max_length=100)
     scopes: Annotated[dict[str, Annotated[int, Field(ge=1)]], Json] = Field(default_factory=dict)
     trace: str = Field(default="", max_length=1_000)
+    roots: Annotated[list[Annotated[str, Field(pattern=_ROOT)]], BeforeValidator(split_list)] = Field(
+        default_factory=list
+    )
 
     @property
     def options(self) -> CacheOptions:
         """As the byte cache takes them. Raises `ByteCacheError` ``bad_bytes_option``."""
         from serving.bytecache.options import CacheOptions
 
-        return CacheOptions(**self.model_dump() | {"dirs": tuple(self.dirs)})
+        return CacheOptions(**self.model_dump(exclude={"roots"}) | {"dirs": tuple(self.dirs)})
 
 
 class LogSettings(Section):

@@ -19,6 +19,7 @@ from serving.client.answers import (
 )
 from serving.errors import ReadError
 from serving.http.batches import row_batch_answer, table_batch_answer
+from serving.http.bytes.routes import BYTES
 from serving.http.front import Front
 from serving.http.lists import LISTS
 from serving.http.query import (
@@ -189,7 +190,7 @@ async def get_metrics(front: Front, _: None, __: None) -> Response:
     """The text that Prometheus scrapes."""
     with suppress(TimeoutError):
         async with asyncio.timeout(SCRAPE_WAIT_S):
-            await _missing(front)
+            await asyncio.gather(_missing(front), *([front.files.count()] if front.files is not None else []))
     return Response(200, front.metrics.exposition(), b"text/plain; version=0.0.4; charset=utf-8")
 
 
@@ -391,6 +392,7 @@ ROUTES: tuple[Route[Any, Any], ...] = (
         returns="The function.",
     ),
     *STREAMING,
+    *BYTES,
     Route(
         method="GET",
         path="/v1/locations/{keyspace}/{partition}",
