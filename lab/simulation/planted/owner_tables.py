@@ -14,7 +14,6 @@ from serving.client.session import SessionState
 from serving.reads import tables as front_tables
 from serving.reads.objects import ObjectReads
 from stream.sources.hive.live import metastore, partitions
-from stream.sources.hive.live.details import Details
 from stream.sources.hive.live.following import Following
 from stream.sources.hive.live.images import Images
 from stream.sources.hive.live.objects import Objects
@@ -152,19 +151,9 @@ FOLLOWING: Final = (
         Replace(metastore._by_bits, "any_raw[any_at // 8] >> any_bit & 1", "not raw[at // 8] >> (at % 8) & 1"),
     ),
     warehouse(
-        "few_partitions_from_before_a_write",
-        "the partitions of a small table are called whole although it was written since they were read",
-        always(Details._take_partitions, "self._touched_at(any_name) <= any_details.shape.lo"),
-    ),
-    warehouse(
         "table_from_before_a_void_of_everything",
         "a table that was read before everything was voided is published after it",
         Replace(Images.take, "max(self.touched.get(any_name, 0), self.voided_at)", "self.touched.get(name, 0)"),
-    ),
-    warehouse(
-        "write_of_an_unknown_table",
-        "a write of a table that is bound to no id yet does not count against what was read of it before",
-        leave_out(Following._take, "self._images.touched |= dict.fromkeys(self._translator.unbound, any_event)"),
     ),
 )
 DROPPING: Final = (
