@@ -13,7 +13,7 @@ import pytest
 from tests.servers.s3 import S3Address
 
 pytestmark = pytest.mark.integration
-FILES = 6
+FILES = 3
 ROWS = 20_000
 
 
