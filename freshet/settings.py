@@ -233,7 +233,8 @@ class ConsumerSettings(Section):
     ``owner_token``: the secret that owners require and fronts send; needed to listen beyond loopback.
     ``owner_announced``: the ``host:port`` to announce instead of the own one (port mapping, a proxy).
     ``workers``: processes that share the partitions; ``auto``: one for each core.
-    ``standby``: answers, but is announced only once ``freshet swap`` has moved readers here.
+    ``standby``: answers, but is announced only once ``freshet swap`` has moved readers here. ``follower``: is announced
+    as a follower of the owners until then.
     """
 
     group: str = Field(default="", pattern=r"^[A-Za-z0-9._-]{0,200}$")
@@ -247,12 +248,14 @@ class ConsumerSettings(Section):
     metrics_port: Port | None = None
     workers: Annotated[int, Field(ge=1, le=256)] | Literal["auto"] = 1
     standby: bool = False
+    follower: bool = False
 
     @model_validator(mode="after")
     def _standby_has_a_group(self) -> ConsumerSettings:
-        if self.standby and not self.group:
+        if (self.standby or self.follower) and not self.group:
+            kind = "standby" if self.standby else "follower"
             raise ValueError(
-                "standby needs a group of its own: in the group of the others it would take their partitions"
+                f"{kind} needs a group of its own: in the group of the others it would take their partitions"
             )
         return self
 
@@ -300,6 +303,10 @@ class BytesSettings(Section):
     admission: str = Field(default="all", max_length=100)
     scopes: Annotated[dict[str, Annotated[int, Field(ge=1)]], Json] = Field(default_factory=dict)
     trace: str = Field(default="", max_length=1_000)
+    trace_share: float = Field(default=1.0, gt=0, le=1)
+    trace_anonymous: bool = False
+    hosts: Names = Field(default_factory=list)
+    host: str = Field(default="", max_length=300)
     roots: Annotated[list[Annotated[str, Field(pattern=_ROOT)]], BeforeValidator(split_list)] = Field(
         default_factory=list
     )
@@ -309,7 +316,9 @@ class BytesSettings(Section):
         """As the byte cache takes them. Raises `ByteCacheError` ``bad_bytes_option``."""
         from serving.bytecache.options import CacheOptions
 
-        return CacheOptions(**self.model_dump(exclude={"roots"}) | {"dirs": tuple(self.dirs)})
+        return CacheOptions(
+            **self.model_dump(exclude={"roots"}) | {"dirs": tuple(self.dirs), "hosts": tuple(self.hosts)}
+        )
 
 
 class LogSettings(Section):
@@ -332,6 +341,7 @@ class Settings(BaseSettings):
     )
 
     data_dir: Path = Path(".freshet")
+    zone: str = Field(default="", max_length=100)
     kafka: KafkaSettings = KafkaSettings()
     keyspaces: Annotated[dict[Name, KeyspaceSettings], Json] = Field(default_factory=dict, max_length=1_000)
     publisher: PublisherSettings = PublisherSettings()

@@ -174,6 +174,7 @@ def test_the_description_covers_every_route_and_resolves() -> None:
         "include_event_token",
         "compare_event_token",
         "max_staleness_ms",
+        "consistency",
         "Freshet-Token",
     }
     assert {"200", "400", "401", "404", "409", "429", "500", "503"} <= set(row["responses"])
