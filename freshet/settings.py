@@ -303,6 +303,10 @@ class BytesSettings(Section):
     admission: str = Field(default="all", max_length=100)
     scopes: Annotated[dict[str, Annotated[int, Field(ge=1)]], Json] = Field(default_factory=dict)
     trace: str = Field(default="", max_length=1_000)
+    trace_share: float = Field(default=1.0, gt=0, le=1)
+    trace_anonymous: bool = False
+    hosts: Names = Field(default_factory=list)
+    host: str = Field(default="", max_length=300)
     roots: Annotated[list[Annotated[str, Field(pattern=_ROOT)]], BeforeValidator(split_list)] = Field(
         default_factory=list
     )
@@ -312,7 +316,9 @@ class BytesSettings(Section):
         """As the byte cache takes them. Raises `ByteCacheError` ``bad_bytes_option``."""
         from serving.bytecache.options import CacheOptions
 
-        return CacheOptions(**self.model_dump(exclude={"roots"}) | {"dirs": tuple(self.dirs)})
+        return CacheOptions(
+            **self.model_dump(exclude={"roots"}) | {"dirs": tuple(self.dirs), "hosts": tuple(self.hosts)}
+        )
 
 
 class LogSettings(Section):
