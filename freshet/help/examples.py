@@ -39,6 +39,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "bytes du": ("freshet bytes du",),
     "bytes verify": ("freshet bytes verify",),
     "bytes drop": ("freshet bytes drop s3://bucket/table",),
+    "bytes where": ("freshet bytes where s3://bucket/table/part-0.parquet",),
     "bytes resize": ("freshet bytes resize 10000000000",),
     "bytes trace": ("freshet bytes trace trace.jsonl",),
     "bytes replay": ("freshet bytes replay trace.jsonl --policy lru",),
