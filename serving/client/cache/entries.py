@@ -114,14 +114,14 @@ def raised(floor: Floor | None, by: Raise, generation: str) -> Floor:
 def invalidated(entry: Entry | None, generation: str, token: Vector) -> Entry | None:
     """What takes the place of ``entry`` after an event with this token; None: it stays, since it has the event in it.
 
-    Where the order is unknown the event wins: an invalidation too many does no harm.
+    Where the order is unknown the event wins: an invalidation too many does no harm. A lease over a tombstone that has
+    the event in it stays: its reader demands as much.
     """
     if entry is None:
         return Entry(generation, str(token))
-    is_lease = bool(entry.lease)
-    if not is_lease and entry.generation == generation and covers(parsed(entry.proven), token):
+    if entry.generation == generation and covers(parsed(entry.proven), token):
         return None
-    before = entry.proven if is_lease or entry.value is None else ""
+    before = entry.proven if entry.value is None else ""
     return Entry(generation, str(merged(before, token)))
 
 
