@@ -385,6 +385,24 @@ class Settings(BaseSettings):
         ranges = self.keyspace(name).ranges
         return map_of(name, ranges) if ranges else None
 
+    def succession(self, name: str) -> dict[str, tuple[str, ...]]:
+        """Shard → those that it succeeds, of a keyspace; each ``shard`` or ``shard@epoch``.
+
+        Raises `SettingsError` ``bad_settings`` if one of these has a range, too.
+        """
+        chosen = self.keyspace(name)
+        if not chosen.ranges:
+            return {self.shard_of(name): (chosen.succeeds,) if chosen.succeeds else ()}
+        names = names_of(name, chosen.ranges)
+        found = {shard: tuple(chosen.ranges[text].succeeds) for shard, text in names.items()}
+        both = sorted({old for olds in found.values() for old in olds} & names.keys())
+        if both:
+            raise SettingsError(
+                f"keyspaces.{name}.shards: {both[0]} has a range, and is succeeded, too",
+                hint="a shard that is succeeded is over: take its range away",
+            )
+        return found
+
     def source_of(self, name: str, shard: str) -> SourceSettings | None:
         """The source of a shard of the keyspace, with what is its own."""
         chosen = self.keyspace(name)

@@ -156,11 +156,11 @@ class ServingStack:
         """Everything that a process has logged."""
         return (self.directory / f"{role}.log").read_text(errors="replace")
 
-    def wait_ready(self) -> None:
-        """Until /readyz says so; fails with the logs of what ended."""
+    def wait_ready(self, *roles: str) -> None:
+        """Until /readyz says so; fails with the logs of what ended, of ``roles`` (default: all)."""
 
         def ready() -> bool:
-            for process in self._processes.values():
+            for process in (self._processes[role] for role in roles or self._processes):
                 assert process.running(), f"{process.name} ended:\n{process.log_tail()}"
             try:
                 return httpx2.get(f"{self.url}/readyz", timeout=2).status_code == httpx2.codes.OK
