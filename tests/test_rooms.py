@@ -80,6 +80,10 @@ READ_ELSEWHERE: Final = {
     "serving/bytecache/shared/opening.py:close_caches": "how a program that goes on gives its directories back",
     "freshet/settings.py:public": "the one way to show settings without their secrets",
     "serving/client/answers.py:stats_compliant": "readers decide by it whether to use statistics",
+    "serving/client/cache/invalidating.py:Invalidator": "for applications",
+    "serving/client/cache/reading.py:RowCache": "for applications",
+    "serving/client/cache/stores.py:DictStore": "for applications",
+    "serving/client/cache/stores.py:MemcachedStore": "for applications",
     "stream/sources/hive/structs.py:decode_struct": "stored structs are a kept format: they must stay readable",
     "spark_jobs/output.py:read_report": "rebuild.json is a kept format: every version of it must stay readable",
 }
