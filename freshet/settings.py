@@ -233,7 +233,8 @@ class ConsumerSettings(Section):
     ``owner_token``: the secret that owners require and fronts send; needed to listen beyond loopback.
     ``owner_announced``: the ``host:port`` to announce instead of the own one (port mapping, a proxy).
     ``workers``: processes that share the partitions; ``auto``: one for each core.
-    ``standby``: answers, but is announced only once ``freshet swap`` has moved readers here.
+    ``standby``: answers, but is announced only once ``freshet swap`` has moved readers here. ``follower``: is announced
+    as a follower of the owners until then.
     """
 
     group: str = Field(default="", pattern=r"^[A-Za-z0-9._-]{0,200}$")
@@ -247,12 +248,14 @@ class ConsumerSettings(Section):
     metrics_port: Port | None = None
     workers: Annotated[int, Field(ge=1, le=256)] | Literal["auto"] = 1
     standby: bool = False
+    follower: bool = False
 
     @model_validator(mode="after")
     def _standby_has_a_group(self) -> ConsumerSettings:
-        if self.standby and not self.group:
+        if (self.standby or self.follower) and not self.group:
+            kind = "standby" if self.standby else "follower"
             raise ValueError(
-                "standby needs a group of its own: in the group of the others it would take their partitions"
+                f"{kind} needs a group of its own: in the group of the others it would take their partitions"
             )
         return self
 
@@ -300,6 +303,10 @@ class BytesSettings(Section):
     admission: str = Field(default="all", max_length=100)
     scopes: Annotated[dict[str, Annotated[int, Field(ge=1)]], Json] = Field(default_factory=dict)
     trace: str = Field(default="", max_length=1_000)
+    trace_share: float = Field(default=1.0, gt=0, le=1)
+    trace_anonymous: bool = False
+    hosts: Names = Field(default_factory=list)
+    host: str = Field(default="", max_length=300)
     roots: Annotated[list[Annotated[str, Field(pattern=_ROOT)]], BeforeValidator(split_list)] = Field(
         default_factory=list
     )
@@ -309,7 +316,9 @@ class BytesSettings(Section):
         """As the byte cache takes them. Raises `ByteCacheError` ``bad_bytes_option``."""
         from serving.bytecache.options import CacheOptions
 
-        return CacheOptions(**self.model_dump(exclude={"roots"}) | {"dirs": tuple(self.dirs)})
+        return CacheOptions(
+            **self.model_dump(exclude={"roots"}) | {"dirs": tuple(self.dirs), "hosts": tuple(self.hosts)}
+        )
 
 
 class LogSettings(Section):
@@ -332,6 +341,7 @@ class Settings(BaseSettings):
     )
 
     data_dir: Path = Path(".freshet")
+    zone: str = Field(default="", max_length=100)
     kafka: KafkaSettings = KafkaSettings()
     keyspaces: Annotated[dict[Name, KeyspaceSettings], Json] = Field(default_factory=dict, max_length=1_000)
     publisher: PublisherSettings = PublisherSettings()
@@ -351,7 +361,7 @@ class Settings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Flags win over the environment, which wins over the file."""
-        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, toml_file=_file_in_use())
+        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, toml_file=config_in_use())
 
     def keyspace(self, name: str) -> KeyspaceSettings:
         """The settings of one keyspace. Raises `SettingsError` ``unknown_keyspace``, which names the known ones."""
@@ -438,9 +448,9 @@ def load_settings(config: Path | None = None, flags: Mapping[str, Any] | None = 
     try:
         return Settings(**_given(flags or {}))
     except ValidationError as error:
-        raise from_validation(error, _file_in_use(), _known_keys) from None
+        raise from_validation(error, config_in_use(), _known_keys) from None
     except (OSError, ValueError, RecursionError) as error:
-        raise SettingsError(f"cannot read {_file_in_use()}: {error}", hint="it must be TOML in UTF-8") from None
+        raise SettingsError(f"cannot read {config_in_use()}: {error}", hint="it must be TOML in UTF-8") from None
 
 
 def _given(flags: Mapping[str, Any]) -> dict[str, Any]:
@@ -457,7 +467,8 @@ def _named_by_environment() -> Path | None:
     return Path(named) if named else None
 
 
-def _file_in_use() -> Path:
+def config_in_use() -> Path:
+    """The settings file that `load_settings` reads; it need not exist."""
     named = _config_file.get() or _named_by_environment()
     return named or (DEFAULT_CONFIG if DEFAULT_CONFIG.exists() or not LOCAL_CONFIG.exists() else LOCAL_CONFIG)
 

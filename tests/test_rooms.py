@@ -77,7 +77,6 @@ CALLED_BY_NAME: Final = {
 READ_ELSEWHERE: Final = {
     "consumers/owner/protocol.py:overlay_entries": "`freshet lag --json` prints the whole status",
     "lab/simulation/mariadb/log/binlog.py:purge": "a fault of that world",
-    "serving/bytecache/shared/opening.py:close_caches": "how a program that goes on gives its directories back",
     "freshet/settings.py:public": "the one way to show settings without their secrets",
     "serving/client/answers.py:stats_compliant": "readers decide by it whether to use statistics",
     "serving/client/cache/invalidating.py:Invalidator": "for applications",

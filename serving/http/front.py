@@ -14,7 +14,7 @@ from serving.reads.descriptions import Descriptions
 from serving.reads.fills import Fills
 from serving.reads.locations import Locations
 from serving.reads.objects import ObjectReads
-from serving.reads.owners import Locate, Owners
+from serving.reads.owners import Locate, LocateFollowers, Owners
 from serving.reads.ranges.reading import RangeReads
 from serving.reads.readiness import Readiness
 from serving.reads.rows import RowReads
@@ -75,6 +75,8 @@ def make_front(
     locate: Locate,
     *,
     fixed: Mapping[tuple[str, int], str] | None = None,
+    followers: LocateFollowers = lambda *_: (),
+    zone: str = "",
     owner_token: str = "",
     bearer_token: str | None = None,
     limits: RequestLimits | None = None,
@@ -82,13 +84,14 @@ def make_front(
     kafka: KafkaCluster | None = None,
     files: Files | None = None,
 ) -> Front:
-    """A front over ``spaces``. ``locate``, ``fixed``: as in `Owners`. ``bearer_token``: None lets every request in.
+    """A front over ``spaces``. ``locate``, ``fixed``, ``followers``, ``zone``: as in `Owners`.
 
+    ``bearer_token``: None lets every request in.
     ``stale_if_down``: as in `TableReads` and `ObjectReads`. ``kafka``: for change streams.
     ``files``: for ``/v1/bytes``.
     """
     metrics = FrontMetrics()
-    owners = Owners(locate, metrics, fixed=fixed, token=owner_token)
+    owners = Owners(locate, metrics, fixed=fixed, followers=followers, zone=zone, token=owner_token)
     fills = Fills(owners, metrics)
     by_name = {space.name: space for space in spaces}
     descriptions = Descriptions(owners)

@@ -147,6 +147,7 @@ def test_the_description_covers_every_route_and_resolves() -> None:
         "/readyz",
         "/metrics",
         "/v1/locations/{keyspace}/{partition}",
+        "/v1/status",
         "/v1/rows/{keyspace}/{table}/{pk}",
         "/v1/rows/{keyspace}/{table}",
         "/v1/rows/{keyspace}:batch",
@@ -174,6 +175,7 @@ def test_the_description_covers_every_route_and_resolves() -> None:
         "include_event_token",
         "compare_event_token",
         "max_staleness_ms",
+        "consistency",
         "Freshet-Token",
     }
     assert {"200", "400", "401", "404", "409", "429", "500", "503"} <= set(row["responses"])
