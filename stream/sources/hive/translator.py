@@ -206,7 +206,7 @@ class HiveTranslator:
             return []
         if problem:
             return self._unreadable(event, problem)
-        if event.table and has_dot(event.db) and event.event_type != "ALTER_TABLE":
+        if event.table and has_dot(event.db) and event.event_type not in ("ALTER_TABLE", "ADD_FOREIGNKEY"):
             return []  # nobody is told of its tables, whose names may be those of others
         try:
             handler = self._handlers.get(event.event_type)

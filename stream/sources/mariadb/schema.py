@@ -87,7 +87,8 @@ class TableInfo:
     """A table. ``primary_key``: in key order. ``problem``: why it can't be cached, else empty.
 
     ``prefix``: how many leading key columns choose a row's partition; 0: the whole key. ``indexes``: they mean nothing
-    for its rows, so two tables that differ in them are equal.
+    for its rows, so two tables that differ in them are equal. ``is_recomputed``: a stored column may get another value
+    when the server copies the table, as for an index: it depends on the session, or on a default.
     """
 
     database: str
@@ -98,6 +99,7 @@ class TableInfo:
     problem: str = ""
     prefix: int = 0
     indexes: tuple[SourceIndex, ...] = field(default=(), compare=False)
+    is_recomputed: bool = field(default=False, compare=False)
     name: str = field(init=False)
     key_prefix: bytes = field(init=False)
     key_indexes: tuple[int, ...] = field(init=False)
@@ -254,7 +256,8 @@ def read_tables(
         primary = [name for index, name, *_ in parts if index == "PRIMARY"]
         info = _table(database, table, kind, engine or "", infos, primary)
         prefix = include.prefix_of(info.name, len(info.primary_key))
-        found[info.name] = replace(info, prefix=prefix, indexes=_indexes(parts))
+        is_recomputed = _is_recomputed(columns[database, table])
+        found[info.name] = replace(info, prefix=prefix, indexes=_indexes(parts), is_recomputed=is_recomputed)
     return found
 
 
@@ -324,17 +327,32 @@ def _with_generated(columns: tuple[ColumnInfo, ...], rows: Sequence[tuple[Any, .
     """``columns`` with the problems of those that are computed when they are read. ``rows``: information_schema's."""
     if not any("VIRTUAL" in extra for *_, extra, _ in rows):
         return columns
-    types = {name: kind.lower() + " unsigned" * ("unsigned" in full) for name, kind, full, *_ in rows}
+    types = _types(rows)
     found = []
     for column, (*_, extra, expression) in zip(columns, rows, strict=True):
         problem = column.problem
         if "VIRTUAL" in extra and not problem:
-            made = (expression or "").replace("\\'", "'")  # MySQL escapes the quotes of texts
-            why = dependence(types[column.name], made, types) if made else "its expression is hidden"
+            made, why = _dependence(column.name, expression, types)
             shown = " ".join(made.split())[:200]
             problem = f"column {column.name} may not be a function of its row: {why}, in AS ({shown})" if why else ""
         found.append(replace(column, problem=problem))
     return tuple(found)
+
+
+def _is_recomputed(rows: Sequence[tuple[Any, ...]]) -> bool:
+    """Whether a stored column may not be a function of its row. ``rows``: information_schema's."""
+    types = _types(rows)
+    return any("STORED" in extra and _dependence(name, made, types)[1] for name, *_, extra, made in rows)
+
+
+def _types(rows: Sequence[tuple[Any, ...]]) -> dict[str, str]:
+    return {name: kind.lower() + " unsigned" * ("unsigned" in full) for name, kind, full, *_ in rows}
+
+
+def _dependence(name: str, expression: str | None, types: Mapping[str, str]) -> tuple[str, str]:
+    """The expression of a generated column, and what keeps it from being a function of its row."""
+    made = (expression or "").replace("\\'", "'")  # MySQL escapes the quotes of texts
+    return made, dependence(types[name], made, types) if made else "its expression is hidden"
 
 
 def _table(

@@ -365,3 +365,13 @@ def test_a_database_with_a_dot_is_not_mistaken_for_another() -> None:
     assert left is not None
     assert not [each for each in left.changes if isinstance(each, BindName | VoidTable)]
     assert translator.tables == {"a.b.t": 1, "a.z": 3}
+
+
+def test_a_foreign_key_to_a_database_with_a_dot_is_of_the_table_that_has_it(server: Metastore) -> None:
+    """The event is named after the other table, which nobody is told of; the constraints are those of ``s.a``."""
+    translator = HiveTranslator()
+    for row in server.log:
+        translator.translate(row)
+    added = translator.translate(_event(4, "ADD_FOREIGNKEY", "t", foreignKeyListJson=[_KEY_OF_A]) | {"db": "a.b"})
+    assert added is not None
+    assert ObjectImage("constraints", 1, (), "written") in added.changes

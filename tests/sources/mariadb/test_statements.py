@@ -108,6 +108,9 @@ def test_ddl_that_changes_no_image_has_no_effect(sql: str) -> None:
         "ALTER TABLE t ADD /*!99999 INDEX */ (a INT)",
         "ALTER TABLE t ADD /*M!999999 INDEX */ (a INT)",
         "ALTER TABLE t ADD INDEX (a",
+        "ALTER TABLE t ADD \u0131ndex CHAR (5)",
+        "ALTER TABLE t DROP INDEX\u00a0x",
+        "ALTER TABLE t ADD CHECK (a --\u2003 ), DROP b, ADD CHECK (a\n)",
     ],
 )
 def test_other_ddl_voids_its_table(sql: str) -> None:
@@ -141,6 +144,26 @@ def test_a_dropped_database_is_named() -> None:
     """DROP DATABASE is recognised with the name of its database."""
     found = classify("DROP DATABASE IF EXISTS `e`", "d")
     assert (found.effect, found.tables) == ("database", (("e", ""),))
+
+
+@pytest.mark.parametrize("sql", ["CREATE OR REPLACE DATABASE `e`", "create or replace schema e CHARACTER SET utf8mb4"])
+def test_a_replaced_database_is_dropped(sql: str) -> None:
+    """CREATE OR REPLACE DATABASE drops all tables, and no DROP is logged."""
+    found = classify(sql, "d")
+    assert (found.effect, found.tables) == ("database", (("e", ""),))
+
+
+@pytest.mark.parametrize("sql", ["ANALYZE UPDATE t SET a = 1", "ANALYZE FORMAT=JSON DELETE FROM t"])
+def test_a_change_that_is_analyzed_is_done(sql: str) -> None:
+    """MariaDB's ANALYZE runs the statement, and logs it so in a session that logs statements."""
+    assert classify(sql, "d").effect == "all"
+
+
+def test_what_may_copy_a_table_names_it() -> None:
+    """A copy computes stored columns anew, so the reader must know of which table."""
+    for sql in ("CREATE INDEX i ON e.t (a)", "ALTER TABLE e.t ALTER a SET DEFAULT 2", "OPTIMIZE LOCAL TABLE e.t"):
+        found = classify(sql, "d")
+        assert (found.effect, found.tables) == ("none", (("e", "t"),)), sql
 
 
 def test_the_ends_of_transactions_are_distinguished() -> None:

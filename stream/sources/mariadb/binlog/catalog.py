@@ -179,4 +179,5 @@ def _info_of(described: DescribeTable) -> TableInfo:
     database, _, table = described.table.partition(".")
     columns = tuple(ColumnInfo(column.name, column.kind, column.exact) for column in described.columns)
     problem = "" if described.cacheable else described.reason or "it was always read through"
-    return TableInfo(database, table, columns, described.primary_key, problem=problem, prefix=described.prefix)
+    info = TableInfo(database, table, columns, described.primary_key, problem=problem, prefix=described.prefix)
+    return replace(info, is_recomputed=True)  # a description does not tell

@@ -7,6 +7,7 @@ A row is decoded with the binlog's own table map. The schema of the position add
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import structlog
 
@@ -432,6 +433,10 @@ class BinlogReader:
             self._xa_end(transaction, statement)
         elif effect == "tables":
             self._ddl(transaction, statement)
+        elif effect == "none":
+            recomputed = tuple(filter(self._is_recomputed, statement.tables))
+            if recomputed:
+                self._ddl(transaction, replace(statement, tables=recomputed))
         elif effect == "database":
             if self._schema.include.may_include(statement.tables[0][0]):
                 transaction.voids.setdefault(EVERY_TABLE, statement.reason)
@@ -454,6 +459,12 @@ class BinlogReader:
         """Void the touched tables: the binlog has rows that were then rolled back."""
         for name in transaction.touched:
             transaction.voids.setdefault(name, reason)
+
+    def _is_recomputed(self, name: tuple[str, str]) -> bool:
+        """Whether a copy of the table may change its rows."""
+        full_name = ".".join(name)
+        info = self._schema.catalog.get(full_name.lower() if self._schema.lower_case_names else full_name)
+        return info is not None and info.is_recomputed
 
     def _ddl(self, transaction: _Transaction, statement: Statement) -> None:
         names = list(statement.tables)

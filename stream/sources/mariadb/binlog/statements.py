@@ -8,7 +8,7 @@ everything.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 Effect = Literal[
@@ -21,7 +21,11 @@ Name = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """The effect of one statement. ``tables``: those it names. ``xid``: (format, gtrid, bqual) of an XA statement."""
+    """The effect of one statement. ``tables``: those it names. ``xid``: (format, gtrid, bqual) of an XA statement.
+
+    With the effect "none" ``tables`` are those that the server may copy for it. That changes no row, unless a stored
+    column is computed anew and gets another value.
+    """
 
     effect: Effect
     tables: tuple[Name, ...] = ()
@@ -35,15 +39,16 @@ class _Token(NamedTuple):
 
 
 _TOKEN = re.compile(
-    r"""(?P<space>\s+|--(?=\s|$)[^\n]*|\#[^\n]*|/\*(?!!|M!).*?(?:\*/|\Z)|/\*M?!\d*|\*/)
+    r"""(?P<space>\s+|--(?=[\x00-\x20\x7f]|$)[^\n]*|\#[^\n]*|/\*(?!!|M!).*?(?:\*/|\Z)|/\*M?!\d*|\*/)
       | `(?P<back>(?:[^`]|``)*)`
       | "(?P<double>(?:[^"\\]|""|\\.)*)"
       | '(?P<single>(?:[^'\\]|''|\\.)*)'
       | (?P<open>[`"'].*)
       | (?P<word>[\w$@\x80-\U0010ffff]+)
       | (?P<mark>.)""",
-    re.VERBOSE | re.DOTALL,
+    re.VERBOSE | re.DOTALL | re.ASCII,
 )
+"""Blanks are those of servers: to them a no-break space is part of a name."""
 
 READ_CHARS_MAX = 1 << 20
 """A longer statement is not parsed: such DDL voids everything, like a change logged as a statement."""
@@ -58,11 +63,8 @@ _HARMLESS_FIRST = frozenset(
         "RELEASE",
         "GRANT",
         "REVOKE",
-        "ANALYZE",
-        "OPTIMIZE",
         "CHECK",
         "CHECKSUM",
-        "REPAIR",
         "FLUSH",
         "INSTALL",
         "UNINSTALL",
@@ -189,11 +191,13 @@ def _token(match: re.Match[str]) -> _Token | None:
         return _Token("double", text.replace('""', '"'))
     if kind == "single":
         return _Token("string", text)
+    if kind == "word" and not text.isascii():
+        return _Token("name", text)  # no keyword, though the upper case of "ındex" would be one
     return None if kind == "space" else _Token(kind or "", text)
 
 
 def _create(tokens: _Tokens, sql: str) -> Statement:
-    temporary = False
+    temporary = replaces = False
     while token := tokens.peek():
         if token.kind == "end":
             raise _NotUnderstood
@@ -201,6 +205,7 @@ def _create(tokens: _Tokens, sql: str) -> Statement:
         if not word:
             tokens.at += 1
         temporary |= word == "TEMPORARY"
+        replaces |= word == "REPLACE"
         if word == "TABLE":
             if temporary:
                 return _NOTHING
@@ -208,16 +213,24 @@ def _create(tokens: _Tokens, sql: str) -> Statement:
             return _tables([tokens.name()], sql)
         if word == "INDEX":
             return _index(tokens, sql)
+        if word in ("DATABASE", "SCHEMA") and replaces:
+            return _database(tokens, sql)
         if word in _HARMLESS_OBJECTS or word in ("DATABASE", "SCHEMA"):
             return _NOTHING
     raise _NotUnderstood
+
+
+def _database(tokens: _Tokens, sql: str) -> Statement:
+    """The database is dropped, with its tables."""
+    _ = tokens.skip("IF", "NOT", "EXISTS") or tokens.skip("IF", "EXISTS")
+    return Statement("database", ((tokens.name()[1], ""),), _short(sql))
 
 
 def _index(tokens: _Tokens, sql: str) -> Statement:
     while tokens.peek().kind != "end":
         if tokens.skip("ON"):
             found = _tables([tokens.name()], sql)
-            return _NOTHING if _is_plain(tokens, sql) else found
+            return replace(found, effect="none") if _is_plain(tokens, sql) else found
         tokens.at += 1
     raise _NotUnderstood
 
@@ -259,7 +272,7 @@ def _alter(tokens: _Tokens, sql: str) -> Statement:
     tokens.skip("IF", "EXISTS")
     found = [tokens.name()]
     if not may_drop_rows and _is_plain(tokens, sql) and all(map(_HARMLESS_CLAUSE.fullmatch, _clauses(tokens))):
-        return _NOTHING
+        return replace(_tables(found, sql), effect="none")
     depth = 0
     while tokens.peek().kind != "end":
         if tokens.mark("("):
@@ -297,8 +310,7 @@ def _drop(tokens: _Tokens, sql: str) -> Statement:
     if word == "INDEX":
         return _index(tokens, sql)
     if word in ("DATABASE", "SCHEMA"):
-        tokens.skip("IF", "EXISTS")
-        return Statement("database", ((tokens.name()[1], ""),), _short(sql))
+        return _database(tokens, sql)
     if word in _HARMLESS_OBJECTS or (word == "PREPARE"):
         return _NOTHING
     raise _NotUnderstood
@@ -326,6 +338,14 @@ def _rename(tokens: _Tokens, sql: str) -> Statement:
         found.append(tokens.name())
         if not tokens.mark(","):
             return _tables(found, sql)
+
+
+def _maintain(tokens: _Tokens, sql: str) -> Statement:
+    """ANALYZE, OPTIMIZE and REPAIR of tables. ``ANALYZE UPDATE …`` does what it analyzes, and is logged like that."""
+    _ = tokens.skip("LOCAL") or tokens.skip("NO_WRITE_TO_BINLOG")
+    if tokens.word() not in ("TABLE", "TABLES"):
+        raise _NotUnderstood
+    return replace(_tables(_names(tokens), sql), effect="none")
 
 
 def _truncate(tokens: _Tokens, sql: str) -> Statement:
@@ -377,6 +397,9 @@ def _tables(names: list[Name], sql: str) -> Statement:
 
 
 _BY_FIRST_WORD = {
+    "ANALYZE": _maintain,
+    "OPTIMIZE": _maintain,
+    "REPAIR": _maintain,
     "CREATE": _create,
     "ALTER": _alter,
     "DROP": _drop,
