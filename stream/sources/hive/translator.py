@@ -10,7 +10,7 @@ have touched.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from stream.sources.hive.events import IGNORED, OF_CATALOG, WRITES
@@ -374,11 +374,7 @@ class HiveTranslator:
         write_id = integer(event.message, "writeId", 0)
         lists: list[Change] = []
         if after.is_ambiguous:
-            known = self._tables.get(before.name)
-            is_left = (
-                known is not None and known.table_id == before.table_id
-            )  # it was renamed, to where none is told of
-            return self._forget(before.name, dropped=True) if is_left else []
+            return self._left(event, before, write_id)
         if before.name != after.name and not before.is_ambiguous:
             bound, *lists = self._rename(before, after)
             names = [bound]
@@ -390,6 +386,14 @@ class HiveTranslator:
         # The image is awaited before the name is bound: else a reader may meet the old image under the new name.
         written = self._written(event, after, write_id)
         return lists + written + names + self._objects.of_altered_table(after.table_id)
+
+    def _left(self, event: Notification, before: TableObject, write_id: int) -> list[Change]:
+        """The table was renamed to where nobody is told of it. It is not dropped: it may come back, by its id too."""
+        known = self._tables.get(before.name)
+        if known is None or known.table_id != before.table_id:
+            return []
+        written = self._written(event, replace(before, image=b""), write_id)
+        return [*written, *self._forget(before.name, dropped=False), *self._objects.of_altered_table(before.table_id)]
 
     def _seeded_list(self, table: TableObject) -> list[Change]:
         ids = self._ids.get(table.name)
