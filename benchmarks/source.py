@@ -48,7 +48,9 @@ class Sink:
         self._start = start
         self._described = {each.table: each for each in described}
 
-    def open(self, start_if_new: Callable[[], tuple[str, int]]) -> ResumePoint:
+    def open(
+        self, start_if_new: Callable[[], tuple[str, int]], _: Callable[[str], None] | None = None, /
+    ) -> ResumePoint:
         """Resumes at the position given to `__init__`."""
         start_if_new()
         return ResumePoint(

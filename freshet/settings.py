@@ -233,7 +233,8 @@ class ConsumerSettings(Section):
     ``owner_token``: the secret that owners require and fronts send; needed to listen beyond loopback.
     ``owner_announced``: the ``host:port`` to announce instead of the own one (port mapping, a proxy).
     ``workers``: processes that share the partitions; ``auto``: one for each core.
-    ``standby``: answers, but is announced only once ``freshet swap`` has moved readers here.
+    ``standby``: answers, but is announced only once ``freshet swap`` has moved readers here. ``follower``: is announced
+    as a follower of the owners until then.
     """
 
     group: str = Field(default="", pattern=r"^[A-Za-z0-9._-]{0,200}$")
@@ -247,12 +248,14 @@ class ConsumerSettings(Section):
     metrics_port: Port | None = None
     workers: Annotated[int, Field(ge=1, le=256)] | Literal["auto"] = 1
     standby: bool = False
+    follower: bool = False
 
     @model_validator(mode="after")
     def _standby_has_a_group(self) -> ConsumerSettings:
-        if self.standby and not self.group:
+        if (self.standby or self.follower) and not self.group:
+            kind = "standby" if self.standby else "follower"
             raise ValueError(
-                "standby needs a group of its own: in the group of the others it would take their partitions"
+                f"{kind} needs a group of its own: in the group of the others it would take their partitions"
             )
         return self
 
@@ -279,8 +282,14 @@ class ServeSettings(Section):
     locations: Annotated[dict[str, Annotated[str, Field(pattern=r"^.+:\d{1,5}$")]], Json] = Field(default_factory=dict)
 
 
+_ROOT: Final = r"^[a-z][a-z0-9+.-]*://[^\s]+$"
+
+
 class BytesSettings(Section):
-    """The byte cache, as `serving.bytecache.options.CacheOptions` has it. Without ``dirs`` there is none."""
+    """The byte cache, as `serving.bytecache.options.CacheOptions` has it. Without ``dirs`` there is none.
+
+    ``roots``: URIs; ``freshet serve`` gives the files below them.
+    """
 
     dirs: Names = Field(default_factory=list)
     free_share: float = Field(default=0.5, gt=0, le=1)
@@ -294,13 +303,16 @@ class BytesSettings(Section):
     admission: str = Field(default="all", max_length=100)
     scopes: Annotated[dict[str, Annotated[int, Field(ge=1)]], Json] = Field(default_factory=dict)
     trace: str = Field(default="", max_length=1_000)
+    roots: Annotated[list[Annotated[str, Field(pattern=_ROOT)]], BeforeValidator(split_list)] = Field(
+        default_factory=list
+    )
 
     @property
     def options(self) -> CacheOptions:
         """As the byte cache takes them. Raises `ByteCacheError` ``bad_bytes_option``."""
         from serving.bytecache.options import CacheOptions
 
-        return CacheOptions(**self.model_dump() | {"dirs": tuple(self.dirs)})
+        return CacheOptions(**self.model_dump(exclude={"roots"}) | {"dirs": tuple(self.dirs)})
 
 
 class LogSettings(Section):
@@ -323,6 +335,7 @@ class Settings(BaseSettings):
     )
 
     data_dir: Path = Path(".freshet")
+    zone: str = Field(default="", max_length=100)
     kafka: KafkaSettings = KafkaSettings()
     keyspaces: Annotated[dict[Name, KeyspaceSettings], Json] = Field(default_factory=dict, max_length=1_000)
     publisher: PublisherSettings = PublisherSettings()
@@ -375,6 +388,24 @@ class Settings(BaseSettings):
         """Which shard has which keys; None if the shards have no ranges."""
         ranges = self.keyspace(name).ranges
         return map_of(name, ranges) if ranges else None
+
+    def succession(self, name: str) -> dict[str, tuple[str, ...]]:
+        """Shard → those that it succeeds, of a keyspace; each ``shard`` or ``shard@epoch``.
+
+        Raises `SettingsError` ``bad_settings`` if one of these has a range, too.
+        """
+        chosen = self.keyspace(name)
+        if not chosen.ranges:
+            return {self.shard_of(name): (chosen.succeeds,) if chosen.succeeds else ()}
+        names = names_of(name, chosen.ranges)
+        found = {shard: tuple(chosen.ranges[text].succeeds) for shard, text in names.items()}
+        both = sorted({old for olds in found.values() for old in olds} & names.keys())
+        if both:
+            raise SettingsError(
+                f"keyspaces.{name}.shards: {both[0]} has a range, and is succeeded, too",
+                hint="a shard that is succeeded is over: take its range away",
+            )
+        return found
 
     def source_of(self, name: str, shard: str) -> SourceSettings | None:
         """The source of a shard of the keyspace, with what is its own."""

@@ -37,6 +37,11 @@ HINTS: dict[str, str] = {
     "too_many_streams": "try again shortly, or at another front",
     "stream_unavailable": "Kafka does not answer, or the keyspace's topic is not there yet: try again shortly",
     "page_expired": "the objects changed between two pages: begin with the first page again",
+    "not_served": "the settings name what is served (bytes.roots); write the URI as there, without . and ..",
+    "file_not_found": "is the URI spelled as in the store? Folders are not served",
+    "bad_range": "ask for ranges within the file, at most a hundred at a time",
+    "precondition_failed": "the file was replaced: read it anew, without If-Match",
+    "file_changed": "the file was replaced while it was read: read it again",
     "unauthorized": "send Authorization: Bearer <token>",
     "unknown_path": "the paths are described at /openapi.json",
     "history_lost": "the source lost history that this token includes: continue with the token in this answer",
@@ -62,6 +67,8 @@ class ReadError(FreshetError):
         self.token = token
         self.allow = ""
         """For ``method_not_allowed``: the methods that the path has, comma-separated."""
+        self.file_bytes: int | None = None
+        """For ``bad_range``: the file's length."""
 
     @property
     def status(self) -> int:

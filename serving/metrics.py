@@ -52,6 +52,11 @@ class FrontMetrics:
             ["place"],
             registry=self.registry,
         )
+        self.follower_answers = Counter(
+            "freshet_serve_follower_answers",
+            "Questions that a follower answered in the place of the owner.",
+            registry=self.registry,
+        )
         self.source_reads = Counter(
             "freshet_serve_source_reads",
             "Reads that went to the source of truth because the cache could not prove its answer.",

@@ -6,6 +6,10 @@ when another one stands although the group still gives the partition to this pro
 Two groups may own a partition side by side, an older and a newer version say. `freshet swap` moves the readers from one
 to the other: it writes the announcement of the other one with a higher ``swap``. The owner that is named finds itself
 announced and goes on with it, and so does its group; the others leave the readers there, until that group withdraws.
+
+A follower's group leaves the readers where they are as one on standby does, and announces its owners as followers.
+Fronts may ask them; fills go to the owner only. Any other second group leaves the readers too, as long as the first
+one's owner goes on announcing itself.
 """
 
 from __future__ import annotations
@@ -22,7 +26,7 @@ import structlog
 from consumers.owner.partitions import Partition
 from stream.kafka import locations
 from stream.kafka.connection import KafkaCluster
-from stream.kafka.locations import Announcement, LocationsReader, supersedes
+from stream.kafka.locations import Announcement, LocationsReader, Role, supersedes
 
 log = structlog.get_logger(__name__)
 
@@ -32,6 +36,8 @@ CLOSE_TIMEOUT_S: Final = 3.0
 AGAIN_S: Final = 60.0
 """An announcement that was lost, or that compaction dropped, is missing for no longer."""
 CHECK_S: Final = 5.0
+SILENT_S: Final = 3 * AGAIN_S
+"""An owner of another group that has not announced itself for so long is dead; its place is free."""
 SETTLED_S: Final = 20.0
 """After this time a process that has lost its membership knows it: two of the group's session timeouts."""
 ERA_BITS: Final = 32
@@ -66,16 +72,29 @@ class Announcer:
     """`announce`, `withdraw` and `close` neither block nor raise; the thread does the rest."""
 
     def __init__(
-        self, kafka: KafkaCluster, address: str, instance: str, group: str = "", *, standby: bool = False
+        self,
+        kafka: KafkaCluster,
+        address: str,
+        instance: str,
+        group: str = "",
+        *,
+        standby: bool = False,
+        follower: bool = False,
+        zone: str = "",
     ) -> None:
-        """``address``: host:port at which others reach the owner protocol. ``group``: as in the settings.
+        """``address``: host:port at which others reach the owner protocol. ``group``, ``zone``: as in the settings.
 
-        ``standby``: announces nothing before `freshet swap` has moved readers to this group.
+        ``standby``: announces nothing before `freshet swap` has moved readers to this group. ``follower``: announces
+        followers until then.
         """
         self._kafka = kafka
         self._address = address
         self._instance = instance
-        self._standby = standby
+        self._waits = standby or follower
+        self._follower = follower
+        self._zone = zone
+        self._heard: dict[str, tuple[Announcement, float]] = {}
+        """The last announcement that was read of a place's owner, and when it was first seen here."""
         self._swaps: dict[str, int] = {}
         """How often the readers of a place had been moved when they were moved to this group."""
         self._left_free: dict[str, tuple[Announcement, float]] = {}
@@ -148,18 +167,24 @@ class Announcer:
             self._again_at = now + AGAIN_S
         for place, partition in self._owned.items():
             known = reader.standing(partition.keyspace, partition.number)
+            role: Role = "owner"
             if self._leaves(place, known, now):
-                self._sent.pop(place, None)
-                self._unsent.pop(place, None)
-                continue
+                if not self._follower:
+                    self._sent.pop(place, None)
+                    self._unsent.pop(place, None)
+                    continue
+                role, known = "follower", reader.following(partition.keyspace, partition.number, self._group)
             said = self._sent.get(place)
+            if said is not None and said.role != role:
+                said = None
             now_due = again or place in self._due
             if not now_due and said is not None and (known is None or supersedes(said, known)):
                 continue
             settled = not partition.lost and now - partition.taken_at >= SETTLED_S
             generation = generation_above(known, partition, self._instance, settled=settled)
             if now_due or said is None or generation != said.generation:
-                self._unsent[place] = self._announcement(partition, generation, self._swaps.get(place, 0))
+                swap = self._swaps.get(place, 0) if role == "owner" else 0
+                self._unsent[place] = self._announcement(partition, generation, swap, role)
         self._due.clear()
 
     def _leaves(self, place: str, known: Announcement | None, now: float) -> bool:
@@ -172,7 +197,9 @@ class Announcer:
         if known is not None and (known.instance == self._instance or known.group == self._group):
             self._swaps[place] = known.swap
             return False
-        if self._standby and place not in self._swaps:
+        if self._waits and place not in self._swaps:
+            return True
+        if self._is_anothers(place, known, now):
             return True
         if known is None or known.swap <= self._swaps.get(place, 0):
             return False
@@ -186,7 +213,19 @@ class Announcer:
         self._swaps[place] = known.swap + 1
         return False
 
-    def _announcement(self, partition: Partition, generation: int, swap: int) -> Announcement:
+    def _is_anothers(self, place: str, known: Announcement | None, now: float) -> bool:
+        """Whether an owner of another group holds a place that was never swapped, and still announces itself.
+
+        An announcement is read again as another object each time, so the same one means that none has come since.
+        """
+        if known is None or known.gone or not known.group or known.swap > self._swaps.get(place, 0):
+            return False
+        last, since = self._heard.get(place, (None, now))
+        if last is not known:
+            self._heard[place], since = (known, now), now
+        return now - since < SILENT_S
+
+    def _announcement(self, partition: Partition, generation: int, swap: int, role: Role) -> Announcement:
         head = partition.store.visible
         return Announcement(
             keyspace=partition.keyspace,
@@ -200,6 +239,8 @@ class Announcer:
             generation=generation,
             swap=swap,
             group=self._group,
+            role=role,
+            zone=self._zone,
         )
 
     def _send(self) -> None:

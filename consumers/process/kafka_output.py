@@ -37,10 +37,18 @@ class KafkaOutput:
     """Used by the fold thread. Other threads send."""
 
     def __init__(
-        self, kafka: KafkaCluster, address: str, instance: str, group: str = "", *, standby: bool = False
+        self,
+        kafka: KafkaCluster,
+        address: str,
+        instance: str,
+        group: str = "",
+        *,
+        standby: bool = False,
+        follower: bool = False,
+        zone: str = "",
     ) -> None:
         """``address``: host:port at which others reach the owner protocol. The rest: as in `Announcer`."""
-        self._announcer = Announcer(kafka, address, instance, group, standby=standby)
+        self._announcer = Announcer(kafka, address, instance, group, standby=standby, follower=follower, zone=zone)
         self._burials = Burials(kafka)
 
     def bury(self, partition: Partition, rejected: Sequence[Rejected]) -> Future[None]:

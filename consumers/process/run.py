@@ -44,7 +44,8 @@ class OwnerSettings:
 
     ``announced``: the ``host:port`` to announce, if others reach this process at another address. Beyond loopback both
     need ``token``. ``version``: what ``freshet_build_info`` shows. ``metrics_host``: "": ``host``. ``standby``:
-    answer, but announce nothing before `freshet swap` has moved readers here.
+    answer, but announce nothing before `freshet swap` has moved readers here. ``follower``: announce followers until
+    then. ``zone``: as in the settings.
     """
 
     host: str = "127.0.0.1"
@@ -55,6 +56,8 @@ class OwnerSettings:
     version: str = ""
     metrics_host: str = ""
     standby: bool = False
+    follower: bool = False
+    zone: str = ""
 
 
 def run_consumer(
@@ -138,8 +141,15 @@ class ConsumerProcess:
         self.server = OwnerServer(ownership, self._make_checkpoints, token=self.owner.token)
         host, port = await listen_again(self.server, self.owner.host, self.owner.port, self.settings.data_dir)
         address = self.owner.announced or f"{announced_host(host)}:{port}"
-        kafka, group, standby = self.settings.kafka, self.settings.group, self.owner.standby
-        kafka_output = KafkaOutput(kafka, address, ownership.instance, group, standby=standby)
+        kafka_output = KafkaOutput(
+            self.settings.kafka,
+            address,
+            ownership.instance,
+            self.settings.group,
+            standby=self.owner.standby,
+            follower=self.owner.follower,
+            zone=self.owner.zone,
+        )
         self.consumption = Consumption(self.settings, ownership, kafka_output, on_progress)
         if self.owner.metrics_port is not None:
             self._listen_for_metrics(self.owner.metrics_port)

@@ -42,6 +42,9 @@ def command(
     standby: Annotated[
         bool, typer.Option("--standby", help="Fold and answer, but leave readers where they are until `freshet swap`.")
     ] = False,
+    follower: Annotated[
+        bool, typer.Option("--follower", help="As --standby, and announced: fronts read here too. Needs its own group.")
+    ] = False,
     workers: Annotated[str | None, typer.Option(help="Processes that share the work, or auto: one a core.")] = None,
 ) -> None:
     """Fold keyspaces into their stores and answer for them, until SIGTERM or Ctrl-C.
@@ -60,6 +63,7 @@ def command(
                 "metrics_port": metrics_port,
                 "workers": workers,
                 "standby": standby or None,
+                "follower": follower or None,
             },
         }
     )
@@ -121,4 +125,6 @@ def owner_settings(settings: Settings) -> OwnerSettings:
         consumer.owner_announced,
         importlib.metadata.version(DISTRIBUTION),
         standby=consumer.standby,
+        follower=consumer.follower,
+        zone=settings.zone,
     )

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from typing import TYPE_CHECKING, Annotated, Any
 
 import structlog
 import typer
 
+from freshet.commands.bytes import Dirs, FreeShare
 from freshet.commands.source import server_of, table_filter
 from freshet.settings import (
+    BytesSettings,
     HiveSourceSettings,
     KeyspaceSettings,
     MariaDBSourceSettings,
@@ -20,6 +23,7 @@ from freshet.settings import (
 from freshet.settings_errors import SettingsError
 
 if TYPE_CHECKING:
+    from serving.http.bytes.files import Files
     from serving.http.front import Front
     from serving.reads.spaces import RowSpace, TableSpace
     from serving.sources.source import TableSource
@@ -32,6 +36,8 @@ def command(
     host: Annotated[str | None, typer.Option(help="Address to listen on; only loopback needs no token.")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on; 0: any free one.", min=0, max=65535)] = None,
     bootstrap: Annotated[str | None, typer.Option(help="Kafka's address, host:port.")] = None,
+    bytes_dirs: Dirs = None,
+    bytes_free_share: FreeShare = None,
 ) -> None:
     """Serve reads over HTTP: from the owners' caches where that is provably fresh, else from the source.
 
@@ -43,7 +49,8 @@ def command(
     from stream.kafka.locations import LocationsReader
 
     serve_flags: dict[str, Any] = {"host": host, "port": port}
-    settings = load_settings(flags={"kafka": {"bootstrap": bootstrap}, "serve": serve_flags})
+    bytes_flags = {"dirs": bytes_dirs, "free_share": bytes_free_share}
+    settings = load_settings(flags={"kafka": {"bootstrap": bootstrap}, "serve": serve_flags, "bytes": bytes_flags})
     if not settings.keyspaces:
         raise SettingsError("no keyspace is configured", hint="add [keyspaces.<name>] to the settings file")
     secret = settings.serve.bearer_token
@@ -78,13 +85,19 @@ def _front(settings: Settings, reader: LocationsReader) -> Front:
 
     def locate(keyspace: str, partition: int) -> Located | None:
         found = reader.owner_of(keyspace, partition)
-        return Located(found.address, found.topic_id) if found is not None else None
+        return Located(found.address, found.topic_id, found.zone) if found is not None else None
+
+    def followers(keyspace: str, partition: int) -> list[Located]:
+        found = reader.followers(keyspace, partition)
+        return [Located(each.address, each.topic_id, each.zone) for each in found]
 
     secret, owner_token = settings.serve.bearer_token, settings.consumer.owner_token
     return make_front(
         [space_of(settings, name, each) for name, each in settings.keyspaces.items()],
         locate,
         fixed=fixed_locations(settings),
+        followers=followers,
+        zone=settings.zone,
         owner_token=owner_token.get_secret_value() if owner_token else "",
         bearer_token=secret.get_secret_value() if secret else None,
         limits=RequestLimits(
@@ -92,7 +105,20 @@ def _front(settings: Settings, reader: LocationsReader) -> Front:
         ),
         stale_if_down=settings.serve.serve_stale_if_down,
         kafka=settings.kafka.cluster,
+        files=_files(settings.bytes),
     )
+
+
+def _files(chosen: BytesSettings) -> Files | None:
+    if not chosen.roots:
+        return None
+    from serving.http.bytes.files import Files
+
+    if not chosen.dirs:
+        raise SettingsError(
+            "bytes.roots names what to serve, but no directory for it", hint="set bytes.dirs, or give --bytes-dirs"
+        )
+    return Files(chosen.roots, dataclasses.asdict(chosen.options))
 
 
 def fixed_locations(settings: Settings) -> dict[tuple[str, int], str]:

@@ -260,7 +260,6 @@ def publishers(
     """
     from stream.kafka.topics import ensure_requests_topic, ensure_topics
     from stream.publish.publisher import Publisher
-    from stream.publish.topology import DeclaredTopology
     from stream.wire.batch import BatchLimits
     from stream.wire.keys import Layout
 
@@ -291,13 +290,21 @@ def publishers(
             ),
             stopping=stopping,
             new_epoch=new_epoch,
-            topology=DeclaredTopology(
-                () if chosen.ranges else tuple(chosen.shards), chosen.succeeds, settings.shard_map(keyspace)
-            ),
+            topology=_topology(settings, keyspace, settings.shard_of(keyspace, shard)),
             declare_every_s=batching.declare_every_s,
         )
 
     return make
+
+
+def _topology(settings: Settings, keyspace: str, shard: str) -> Any:
+    """What the settings say of the shards around ``shard``."""
+    from stream.publish.topology import DeclaredTopology
+
+    chosen, succession = settings.keyspace(keyspace), settings.succession(keyspace)
+    over = sorted({name for names in succession.values() for name in names}) if chosen.ranges else ()
+    others = () if chosen.ranges else tuple(chosen.shards)
+    return DeclaredTopology(others, succession[shard], settings.shard_map(keyspace), tuple(over))
 
 
 def ready(keyspace: str) -> Any:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 class ShardSettings(Section):
     """The server of a shard. What is left out is as in the keyspace's ``source``. ``name`` defaults to
-    ``<keyspace>/<range>``."""
+    ``<keyspace>/<range>``. ``succeeds``: the shards whose keys, or some of them, it takes over, where they end."""
 
     name: Shard | None = None
     host: Host | None = None
@@ -25,13 +25,14 @@ class ShardSettings(Section):
     password: SecretStr | None = None
     ssl_ca: Annotated[str, Field(max_length=1_000)] | None = None
     server_id: Annotated[int, Field(ge=1, le=2**32 - 1)] | None = None
+    succeeds: Annotated[list[Shard], Field(max_length=1_024)] = Field(default_factory=list)
 
     def own(self) -> dict[str, Any]:
         """What it says of its server, in place of the keyspace's source."""
         return {field: value for field in OWN if (value := getattr(self, field)) is not None}
 
 
-OWN = frozenset(ShardSettings.model_fields) - {"name"}
+OWN = frozenset(ShardSettings.model_fields) - {"name", "succeeds"}
 """The settings of a source that a shard may have for itself."""
 Ranges = dict[str, ShardSettings]
 """Range as text → the shard that has it."""

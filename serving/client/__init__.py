@@ -20,6 +20,7 @@ from .errors import (
 from .streaming import StreamChange, StreamColumn, StreamEnded, StreamEvent
 from .tracked import TrackedConnection
 from .transactions import AsyncCatalogTransaction, CatalogTransaction
+from .wire import FileBytes
 
 __all__ = [
     "AmbiguousRow",
@@ -30,6 +31,7 @@ __all__ = [
     "CatalogTransaction",
     "ClientError",
     "Conflict",
+    "FileBytes",
     "FreshetClient",
     "FreshetError",
     "HistoryLost",

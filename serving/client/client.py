@@ -31,7 +31,7 @@ from .streaming import READ_TIMEOUT_S, Following, Lines, StreamEvent, stream_req
 from .tracked import TrackedConnection
 from .tracked_mysql import MysqlTrackedConnection, is_mysql
 from .transactions import AsyncCatalogTransaction, CatalogTransaction
-from .wire import Answer, HttpRequest, HttpResponse
+from .wire import Answer, FileBytes, HttpRequest, HttpResponse
 
 if TYPE_CHECKING:
     import httpx2
@@ -117,8 +117,20 @@ class FreshetClient:
         except httpx2.HTTPError as error:
             raise _unreachable(self._http.base_url, error) from error
 
+    def get_bytes(self, uri: str, start: int = 0, end: int | None = None, *, etag: str = "") -> FileBytes:
+        """A file's bytes from ``start`` to ``end``, through the front's byte cache. None: to the file's end.
+
+        ``etag``: of an earlier answer: another version raises `Conflict` ``precondition_failed``. Raises `ClientError`.
+        """
+        response = self._exchange(wire.file_request(uri, start, end, etag))
+        return wire.read_file(response.status_code, response.headers, response.content)
+
     def send(self, request: HttpRequest) -> HttpResponse:
         """The status and body of the response. Raises `Unreachable`."""
+        response = self._exchange(request)
+        return response.status_code, response.content
+
+    def _exchange(self, request: HttpRequest) -> httpx2.Response:
         import httpx2
 
         pauses = self._retries.pauses(self._timeout)
@@ -129,7 +141,7 @@ class FreshetClient:
                 raise _unreachable(self._http.base_url, error) from error
             pause_s = pauses.after(response.status_code, response.headers.get("retry-after", ""))
             if pause_s is None:
-                return response.status_code, response.content
+                return response
             self._sleep(pause_s)
 
 
@@ -276,8 +288,17 @@ class AsyncClient:
         except httpx2.HTTPError as error:
             raise _unreachable(self._http.base_url, error) from error
 
+    async def get_bytes(self, uri: str, start: int = 0, end: int | None = None, *, etag: str = "") -> FileBytes:
+        """As `FreshetClient.get_bytes`."""
+        response = await self._exchange(wire.file_request(uri, start, end, etag))
+        return wire.read_file(response.status_code, response.headers, response.content)
+
     async def send(self, request: HttpRequest) -> HttpResponse:
         """The status and body of the response. Raises `Unreachable`."""
+        response = await self._exchange(request)
+        return response.status_code, response.content
+
+    async def _exchange(self, request: HttpRequest) -> httpx2.Response:
         import httpx2
 
         pauses = self._retries.pauses(self._timeout)
@@ -288,7 +309,7 @@ class AsyncClient:
                 raise _unreachable(self._http.base_url, error) from error
             pause_s = pauses.after(response.status_code, response.headers.get("retry-after", ""))
             if pause_s is None:
-                return response.status_code, response.content
+                return response
             await self._sleep(pause_s)
 
 
@@ -357,7 +378,7 @@ def _arguments(request: HttpRequest) -> dict[str, Any]:
         "url": request.path,
         "params": request.params,
         "content": request.body or None,
-        "headers": {"content-type": "application/json"} if request.body else None,
+        "headers": dict(request.headers) | ({"content-type": "application/json"} if request.body else {}),
     }
 
 

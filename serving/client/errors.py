@@ -16,7 +16,7 @@ class ClientError(FreshetError):
 
 
 class BadRequest(ClientError):
-    """The request is wrong (400, 413, 414): ``bad_token``, ``bad_key``, ``missing_write_ids``, …"""
+    """The request is wrong (400, 413, 414, 416): ``bad_token``, ``bad_key``, ``missing_write_ids``, …"""
 
 
 class Unauthorized(ClientError):
@@ -34,7 +34,7 @@ class HistoryLost(ClientError):
 
 
 class Conflict(ClientError):
-    """The demand and the source disagree (other 409): ``table_id_changed``, …"""
+    """The demand and the source disagree (other 409, 412): ``table_id_changed``, ``precondition_failed``, …"""
 
 
 class TooManyRequests(ClientError):

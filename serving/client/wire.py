@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple, NoReturn, TypeAlias, TypeVar
@@ -32,12 +33,15 @@ _BY_STATUS: Mapping[int, type[ClientError]] = {
     405: BadRequest,
     409: Conflict,
     410: Conflict,
+    412: Conflict,
     413: BadRequest,
     414: BadRequest,
+    416: BadRequest,
     429: TooManyRequests,
     503: Unavailable,
 }
 
+_CONTENT_RANGE = re.compile(r"bytes ([0-9]+)-([0-9]+)/([0-9]+)", re.ASCII)
 _URL_MAX = 2_000
 """Characters of parameters, before they are encoded: servers and proxies take URLs of several times as many."""
 
@@ -48,12 +52,13 @@ _ENVELOPE = b'{"served_from":'
 
 
 class HttpRequest(NamedTuple):
-    """``path`` is percent-encoded; ``body`` is JSON, empty for GET."""
+    """``path`` is percent-encoded; ``body`` is JSON, empty for GET; ``headers``: besides its content type."""
 
     method: str
     path: str
     params: dict[str, str]
     body: bytes = b""
+    headers: tuple[tuple[str, str], ...] = ()
 
 
 HttpResponse: TypeAlias = tuple[int, bytes]
@@ -122,6 +127,34 @@ def lists_request(
 def location_request(keyspace: str, partition: int, params: Mapping[str, str]) -> HttpRequest:
     """GET of a partition's location. The answer names the epochs of its shards."""
     return HttpRequest("GET", f"/v1/locations/{_segment(keyspace)}/{partition}", dict(params))
+
+
+class FileBytes(NamedTuple):
+    """Bytes of a file from ``start`` on. ``size``: of the whole file; ``etag``: of the version; "" if it has none."""
+
+    data: bytes
+    start: int
+    size: int
+    etag: str
+
+
+def file_request(uri: str, start: int, end: int | None, etag: str) -> HttpRequest:
+    """GET of a file's bytes from ``start`` to ``end`` (None: to its end), if it has the version ``etag`` ("": any)."""
+    headers = (("if-match", etag),) if etag else ()
+    if start or end is not None:
+        headers = (*headers, ("range", f"bytes={start}-{'' if end is None else end - 1}"))
+    return HttpRequest("GET", f"/v1/bytes/{_segment(uri)}", {}, headers=headers)
+
+
+def read_file(status: int, headers: Mapping[str, str], body: bytes) -> FileBytes:
+    """The bytes in an answer. Raises `ClientError`."""
+    etag = headers.get("etag", "")
+    if status == 200:
+        return FileBytes(body, 0, len(body), etag)
+    place = _CONTENT_RANGE.fullmatch(headers.get("content-range", ""))
+    if status != 206 or place is None or int(place[2]) - int(place[1]) + 1 != len(body):
+        _fail(status, body)
+    return FileBytes(body, int(place[1]), int(place[3]), etag)
 
 
 class _Location(msgspec.Struct):

@@ -7,13 +7,14 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from serving.errors import ReadError
+from serving.http.bytes.files import Files
 from serving.http.limits import RequestLimits
 from serving.metrics import FrontMetrics
 from serving.reads.descriptions import Descriptions
 from serving.reads.fills import Fills
 from serving.reads.locations import Locations
 from serving.reads.objects import ObjectReads
-from serving.reads.owners import Locate, Owners
+from serving.reads.owners import Locate, LocateFollowers, Owners
 from serving.reads.ranges.reading import RangeReads
 from serving.reads.readiness import Readiness
 from serving.reads.rows import RowReads
@@ -45,6 +46,8 @@ class Front:
     """Awaited in order when the front stops."""
     streams: Streams | None = None
     """None: there is no Kafka to read them from."""
+    files: Files | None = None
+    """None: no file is served."""
     clock: Callable[[], float] = time.time
     """Seconds since 1970. ``max_staleness_ms`` compares it with the clocks of sources."""
 
@@ -72,21 +75,28 @@ def make_front(
     locate: Locate,
     *,
     fixed: Mapping[tuple[str, int], str] | None = None,
+    followers: LocateFollowers = lambda *_: (),
+    zone: str = "",
     owner_token: str = "",
     bearer_token: str | None = None,
     limits: RequestLimits | None = None,
     stale_if_down: bool = False,
     kafka: KafkaCluster | None = None,
+    files: Files | None = None,
 ) -> Front:
-    """A front over ``spaces``. ``locate``, ``fixed``: as in `Owners`. ``bearer_token``: None lets every request in.
+    """A front over ``spaces``. ``locate``, ``fixed``, ``followers``, ``zone``: as in `Owners`.
 
+    ``bearer_token``: None lets every request in.
     ``stale_if_down``: as in `TableReads` and `ObjectReads`. ``kafka``: for change streams.
+    ``files``: for ``/v1/bytes``.
     """
     metrics = FrontMetrics()
-    owners = Owners(locate, metrics, fixed=fixed, token=owner_token)
+    owners = Owners(locate, metrics, fixed=fixed, followers=followers, zone=zone, token=owner_token)
     fills = Fills(owners, metrics)
     by_name = {space.name: space for space in spaces}
     descriptions = Descriptions(owners)
+    if files is not None:
+        metrics.registry.register(files.metrics)
     streams = Streams(kafka, metrics) if kafka is not None else None
     catalogs = [space.source.close for space in spaces if isinstance(space, TableSpace) and space.source is not None]
     rows = [source.close for space in spaces if isinstance(space, RowSpace) for source in space.all_sources]
@@ -104,5 +114,13 @@ def make_front(
         limits=limits or RequestLimits(),
         bearer_token=bearer_token,
         streams=streams,
-        closers=(*([streams.close] if streams is not None else []), fills.close, owners.close, *catalogs, *rows),
+        files=files,
+        closers=(
+            *([streams.close] if streams is not None else []),
+            fills.close,
+            owners.close,
+            *catalogs,
+            *rows,
+            *([files.close] if files is not None else []),
+        ),
     )

@@ -71,6 +71,13 @@ _ANSWER_HEADERS = {
     "Freshet-Freshness": "As `freshness`.",
     "Freshet-Served-From": "As `served_from`.",
 }
+_FILE_HEADERS = {
+    "Freshet-Served-From": "`cache` if no byte of the first 4 MiB had to be fetched, else `source`.",
+    "Freshet-Hits": "Reads answered from the cache. This header and the next ones: of an answer up to 4 MiB.",
+    "Freshet-Misses": "Reads of which something was fetched.",
+    "Freshet-Hit-Bytes": "Bytes from the cache.",
+    "Freshet-Miss-Bytes": "Bytes fetched.",
+}
 
 
 def _parameters(route: Route[Any, Any]) -> list[JsonObject]:
@@ -97,6 +104,8 @@ def _responses(route: Route[Any, Any], schema_of: dict[Any, JsonObject]) -> Json
         text if route.answer is None else {each: {"schema": schema_of[route.answer]} for each in route.content_types}
     )
     found: JsonObject = {"200": {"description": route.returns, "content": content}}
+    if route.is_file:
+        found = _file_responses(route.returns)
     if route.takes_token:
         found["200"]["headers"] = _headers(_ANSWER_HEADERS)
     if route.answer in (RowAnswer, TableAnswer):
@@ -117,6 +126,21 @@ def _responses(route: Route[Any, Any], schema_of: dict[Any, JsonObject]) -> Json
         if status in (429, 503):
             found[str(status)]["headers"] = _headers({"Retry-After": "Seconds."})
     return found
+
+
+def _file_responses(whole: str) -> JsonObject:
+    octets: JsonObject = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
+    several: JsonObject = {"multipart/byteranges": {"schema": {"type": "string", "format": "binary"}}}
+    headers = _headers({"ETag": "Of the version that was read; strong.", **_FILE_HEADERS})
+    return {
+        "200": {"description": whole, "content": octets, "headers": headers},
+        "206": {
+            "description": "The ranges.",
+            "content": octets | several,
+            "headers": headers | _headers({"Content-Range": "Of a single range."}),
+        },
+        "304": {"description": "`If-None-Match` names the version that the store has.", "headers": headers},
+    }
 
 
 def _headers(described: dict[str, str]) -> JsonObject:

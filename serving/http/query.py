@@ -18,6 +18,7 @@ from serving.http.limits import RequestLimits
 from serving.reads.demands import (
     NO_OPTIONS,
     NO_VECTOR,
+    Consistency,
     ReadDemand,
     RequestedRange,
     RequestedRow,
@@ -46,6 +47,14 @@ StalenessParameter = Annotated[
     Meta(description="The answer holds all that the source had committed until this long before the request."),
 ]
 
+ConsistencyParameter = Annotated[
+    Consistency,
+    Meta(
+        description="Who may answer from the cache: the owner (`leader`), a follower too while the owner is away or "
+        "slow (`bounded`), or owner and followers in turn (`any`). Each proves its answer."
+    ),
+]
+
 
 class RowParameters(msgspec.Struct, forbid_unknown_fields=True):
     """Of one row. ``pk`` is still percent-encoded."""
@@ -56,6 +65,7 @@ class RowParameters(msgspec.Struct, forbid_unknown_fields=True):
     token: TokenParameter = ""
     max_wait_ms: WaitParameter | UnsetType = UNSET
     max_staleness_ms: StalenessParameter | UnsetType = UNSET
+    consistency: ConsistencyParameter = "bounded"
     include_event_token: Annotated[
         bool, Meta(description="Adds `event_token`: the place in history that the row stands for.")
     ] = False
@@ -93,6 +103,7 @@ class RangeParameters(msgspec.Struct, forbid_unknown_fields=True):
     token: TokenParameter = ""
     max_wait_ms: WaitParameter | UnsetType = UNSET
     max_staleness_ms: StalenessParameter | UnsetType = UNSET
+    consistency: ConsistencyParameter = "bounded"
 
 
 class RowBatchParameters(msgspec.Struct, forbid_unknown_fields=True):
@@ -222,6 +233,7 @@ class RowBatchBody(msgspec.Struct, forbid_unknown_fields=True):
     token: str | None = None
     max_wait_ms: Milliseconds | None = None
     max_staleness_ms: Milliseconds | None = None
+    consistency: ConsistencyParameter = "bounded"
 
 
 class _TableBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -335,7 +347,8 @@ def row_batch(body: RowBatchBody, limits: RequestLimits, now_ms: int) -> tuple[l
     """The keys and the one demand of a batch. Raises `ReadError` ``too_many_keys``, ``bad_token``."""
     _check_size(body.keys, limits)
     wanted = [RequestedRow(key.table, _segment(key.pk)) for key in body.keys]
-    return wanted, demand_of(body.token, body.max_wait_ms, limits, body.max_staleness_ms, now_ms)
+    demand = demand_of(body.token, body.max_wait_ms, limits, body.max_staleness_ms, now_ms)
+    return wanted, demand._replace(consistency=body.consistency)
 
 
 def table_batch(body: TableBatchBody, limits: RequestLimits) -> tuple[list[RequestedTable], ReadDemand]:

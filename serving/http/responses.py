@@ -69,6 +69,8 @@ def problem_response(error: ReadError) -> Response:
         headers = ((b"allow", error.allow.encode()),)
     elif error.status == 401:
         headers = ((b"www-authenticate", b"Bearer"),)
+    elif error.file_bytes is not None:
+        headers = ((b"content-range", b"bytes */%d" % error.file_bytes),)
     elif error.status in (429, 503):
         headers = ((b"retry-after", b"%d" % RETRY_AFTER_S),)
     if error.token is not None:

@@ -27,7 +27,7 @@ from serving.http.streaming.sending import Streaming
 P = TypeVar("P")
 B = TypeVar("B")
 
-_PLACEHOLDER = re.compile(r"\{(\w+)(:raw)?\}")
+_PLACEHOLDER = re.compile(r"\{(\w+)(:raw|:rest)?\}")
 _INTEGER = re.compile(r"0*([0-9]+)|(?=-)(-[1-9][0-9]*)", re.ASCII)
 _FLAGS = {"": "true", "yes": "true", "no": "false"}
 """Spellings of a flag that msgspec does not accept, → one that it does."""
@@ -37,12 +37,13 @@ _FLAGS = {"": "true", "yes": "true", "no": "false"}
 class Route(Generic[P, B]):
     """One method at one path. GET answers HEAD as well.
 
-    ``path``: a segment ``{name}`` is decoded, ``{name:raw}`` stays percent-encoded. ``parameters``: a Struct with a
+    ``path``: a segment ``{name}`` is decoded, ``{name:raw}`` stays percent-encoded, ``{name:rest}`` is
+    decoded and has all that follows, slashes included. ``parameters``: a Struct with a
     field for each name in the path and each query parameter; None: the query string is ignored. Those that it doesn't
     name go into its field ``columns``, if it has one, and ``where.NAME`` as NAME. ``body``: a Struct, or None.
     ``answer``: a Struct, or None for plain text; ``content_types`` of it. ``headers``: parameter → the header that
     stands for it where it is not given. ``errors``: the handler's codes, in addition to those of every route
-    and those that follow from ``parameters`` and ``body``.
+    and those that follow from ``parameters`` and ``body``. ``is_file``: the answer is a file's bytes, or ranges of it.
     """
 
     method: str
@@ -51,6 +52,7 @@ class Route(Generic[P, B]):
     parameters: type[P] | None = None
     body: type[B] | None = None
     answer: type[msgspec.Struct] | None = None
+    is_file: bool = False
     content_types: tuple[str, ...] = ("application/json",)
     headers: Mapping[str, bytes] = field(default_factory=dict)
     errors: tuple[str, ...] = ()
@@ -67,7 +69,7 @@ class Route(Generic[P, B]):
 
     @cached_property
     def _decoded(self) -> tuple[str, ...]:
-        return tuple(name for name, raw in _PLACEHOLDER.findall(self.path) if not raw)
+        return tuple(name for name, raw in _PLACEHOLDER.findall(self.path) if raw != ":raw")
 
     @cached_property
     def template(self) -> str:
@@ -78,8 +80,8 @@ class Route(Generic[P, B]):
     def pattern(self) -> re.Pattern[str]:
         """Matches a request's path as sent, with a group for each name."""
         literals = [re.escape(literal) for literal in _PLACEHOLDER.sub("\0", self.path).split("\0")]
-        groups = [f"(?P<{name}>[^/]*)" for name in self.path_names]
-        return re.compile("".join(chain.from_iterable(zip_longest(literals, groups, fillvalue=""))))
+        groups = [f"(?P<{name}>{'.+' if how == ':rest' else '[^/]*'})" for name, how in _PLACEHOLDER.findall(self.path)]
+        return re.compile("".join(chain.from_iterable(zip_longest(literals, groups, fillvalue=""))), re.DOTALL)
 
     @cached_property
     def token_in_body(self) -> bool:

@@ -19,6 +19,7 @@ from serving.client.answers import (
 )
 from serving.errors import ReadError
 from serving.http.batches import row_batch_answer, table_batch_answer
+from serving.http.bytes.routes import BYTES
 from serving.http.front import Front
 from serving.http.lists import LISTS
 from serving.http.query import (
@@ -68,6 +69,7 @@ async def get_row(front: Front, parameters: RowParameters, _: None) -> Response:
     """One `RowAnswer`."""
     options, waiting, staleness = row_options(parameters), parameters.max_wait_ms, parameters.max_staleness_ms
     demand = demand_of(parameters.token, waiting, front.limits, staleness, front.now_ms())
+    demand = demand._replace(consistency=parameters.consistency)
     wanted = [RequestedRow(parameters.table, parameters.pk.encode("latin-1"))]
     [answer] = await front.rows.read_many(front.row_space(parameters.keyspace), wanted, demand, options)
     return read_response(answer)
@@ -84,6 +86,7 @@ async def find_rows(front: Front, parameters: RangeParameters, _: None) -> Respo
     """One `RangeAnswer`."""
     waiting, staleness = parameters.max_wait_ms, parameters.max_staleness_ms
     demand = demand_of(parameters.token, waiting, front.limits, staleness, front.now_ms())
+    demand = demand._replace(consistency=parameters.consistency)
     space = front.row_space(parameters.keyspace)
     return answer_response(await front.ranges.read(space, requested_range(parameters), demand))
 
@@ -189,7 +192,7 @@ async def get_metrics(front: Front, _: None, __: None) -> Response:
     """The text that Prometheus scrapes."""
     with suppress(TimeoutError):
         async with asyncio.timeout(SCRAPE_WAIT_S):
-            await _missing(front)
+            await asyncio.gather(_missing(front), *([front.files.count()] if front.files is not None else []))
     return Response(200, front.metrics.exposition(), b"text/plain; version=0.0.4; charset=utf-8")
 
 
@@ -391,6 +394,7 @@ ROUTES: tuple[Route[Any, Any], ...] = (
         returns="The function.",
     ),
     *STREAMING,
+    *BYTES,
     Route(
         method="GET",
         path="/v1/locations/{keyspace}/{partition}",

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from tokens import EventToken, ValidWriteIdList, Vector
 
 NO_VECTOR = Vector()
+Consistency = Literal["leader", "bounded", "any"]
+"""Who may answer from the cache. ``leader``: the owner. ``bounded``: a follower too, while the owner is away or slow.
+``any``: owner and followers in turn, those of the front's zone first; the owner is asked what they can't prove."""
 
 
 class ReadDemand(NamedTuple):
@@ -21,6 +24,7 @@ class ReadDemand(NamedTuple):
     given: bool = False
     max_wait_ms: int = 0
     not_before_ms: int = 0
+    consistency: Consistency = "bounded"
 
     @property
     def token(self) -> str:

@@ -4,15 +4,19 @@ An address that failed is tried again in the background, so that only the first 
 A partition whose owner has withdrawn, or was never followed by another, is still asked for at its last address: most
 often the same process comes back there, and answers before it has announced itself. Each request names the topic that
 was announced: a process that follows another one, of another installation, refuses it.
+
+Followers (`stream.kafka.locations`) fold the same topic and answer by the same rules, so each answer proves itself
+whoever gives it. `Owners.read` asks one when the owner is away or slow, or when the request lets any instance answer.
+Fills go to the owner: `Owners.ask`.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from time import monotonic
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import structlog
 
@@ -20,6 +24,7 @@ from consumers.owner.client import OwnerClient
 from consumers.owner.protocol import OwnerError
 from serving.errors import ReadError
 from serving.metrics import FrontMetrics
+from serving.reads.demands import Consistency
 
 Found = TypeVar("Found")
 
@@ -29,11 +34,17 @@ class Located(NamedTuple):
 
     address: str
     topic_id: str = ""
+    zone: str = ""
 
 
 Locate = Callable[[str, int], Located | None]
 """(keyspace, partition) → where the owner is, or None. Must not block."""
 
+LocateFollowers = Callable[[str, int], Sequence[Located]]
+"""(keyspace, partition) → where its followers are. Must not block."""
+
+HEDGE_S = 0.2
+"""How long an owner may be silent, beyond the wait that the request allows, before a follower is asked beside it."""
 REMEMBERED_S = 600.0
 """How long the last address of a partition is tried that nobody announces any more."""
 
@@ -63,13 +74,25 @@ class Owners:
         metrics: FrontMetrics,
         *,
         fixed: Mapping[tuple[str, int], str] | None = None,
+        followers: LocateFollowers = lambda *_: (),
+        zone: str = "",
         token: str = "",
         request_timeout_s: float = 3.0,
         pause_s: float = 0.2,
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        """``fixed``: owners that are not announced. ``pause_s``: between two attempts to reach a failed address."""
+        """``fixed``: owners that are not announced. ``pause_s``: between two attempts to reach a failed address.
+
+        ``zone``: where the front is; of the instances that may answer those of its zone are preferred.
+        """
         self._locate = locate
+        self._followers = followers
+        self._followed: set[tuple[str, int]] = set()
+        """Places whose followers may be connected."""
+        self._zone = zone
+        self._turn = 0
+        self._slow: set[asyncio.Future[Any]] = set()
+        """Requests to owners whose answer is no longer awaited."""
         self._fixed = {place: Located(address) for place, address in (fixed or {}).items()}
         self._metrics = metrics
         self._token = token
@@ -115,6 +138,78 @@ class Owners:
                 raise
             return await self._ask_at(moved, request)
 
+    async def read(
+        self,
+        keyspace: str,
+        partition: int,
+        request: Callable[[OwnerClient], Awaitable[Found]],
+        is_enough: Callable[[Found], bool] = lambda _: True,
+        *,
+        consistency: Consistency = "bounded",
+        patience_s: float | None = None,
+    ) -> Found:
+        """As `ask`; where ``consistency`` allows it, a follower may answer (`ReadDemand`).
+
+        A follower's answer that is not ``is_enough`` counts only if the owner does not answer. ``patience_s``: the
+        owner's silence after which a follower is asked beside it; None: only once the owner has failed.
+        """
+        followers = self._followers(keyspace, partition) if consistency != "leader" else ()
+        if not followers:
+            return await self.ask(keyspace, partition, request)
+        self._followed.add((keyspace, partition))
+        left: Found | None = None
+        if consistency == "any" and (chosen := self._choose(self._find(keyspace, partition), followers)) is not None:
+            left = await self._of_followers([chosen], request)
+            if left is not None and is_enough(left):
+                return left
+        asking = asyncio.ensure_future(self.ask(keyspace, partition, request))
+        try:
+            if patience_s is not None:
+                await asyncio.wait({asking}, timeout=patience_s + HEDGE_S)
+                if not asking.done():
+                    left = await self._of_followers(followers, request)
+                    if left is not None and is_enough(left) and not asking.done():
+                        self._let_end(asking)
+                        return left
+            return await asking
+        except OtherPartition:
+            raise
+        except OwnerAway:
+            left = left if left is not None else await self._of_followers(followers, request)
+            if left is None:
+                raise
+            return left
+        except asyncio.CancelledError:
+            asking.cancel()
+            raise
+
+    def _let_end(self, asking: asyncio.Future[Found]) -> None:
+        """Lets a slow owner be asked to the end: if it times out, the next readers don't wait for it any more."""
+        self._slow.add(asking)
+        asking.add_done_callback(self._slow.discard)
+        asking.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+    def _choose(self, owner: Located | None, followers: Sequence[Located]) -> Located | None:
+        """The follower whose turn it is among the owner and followers, those of this zone first; None: the owner's."""
+        known = [*([owner] if owner is not None else []), *followers]
+        near = [each for each in known if each.zone == self._zone] or known
+        self._turn += 1
+        chosen = near[self._turn % len(near)]
+        return chosen if chosen != owner else None
+
+    async def _of_followers(
+        self, followers: Sequence[Located], request: Callable[[OwnerClient], Awaitable[Found]]
+    ) -> Found | None:
+        """What the first follower says that answers, those of this zone before others; None if none does."""
+        for each in sorted(followers, key=lambda follower: follower.zone != self._zone):
+            try:
+                found = await self._ask_at(each, request)
+            except OwnerAway:
+                continue
+            self._metrics.follower_answers.inc()
+            return found
+        return None
+
     async def ask_any(
         self,
         keyspace: str,
@@ -139,7 +234,7 @@ class Owners:
             if not each_partition:
                 asked.add(address)
             try:
-                found = await self.ask(keyspace, partition, partial(_of_partition, request, partition))
+                found = await self.read(keyspace, partition, partial(_of_partition, request, partition))
             except OwnerAway as error:
                 asked.add(address)
                 away = error
@@ -190,6 +285,7 @@ class Owners:
         now = self._clock()
         self._last = {place: known for place, known in self._last.items() if now - known[1] < REMEMBERED_S}
         used = {owner for owner, _ in self._last.values()} | set(self._fixed.values())
+        used |= {each for place in self._followed for each in self._followers(*place)}
         for owner in self._clients.keys() - used:
             client = self._clients.pop(owner)
             self._away.pop(owner, None)
@@ -212,6 +308,8 @@ class Owners:
         """Closes all connections."""
         for probe in list(self._probes.values()):
             probe.cancel()
+        for asking in list(self._slow):
+            asking.cancel()
         clients, self._clients = list(self._clients.values()), {}
         await asyncio.gather(*(client.close() for client in clients), return_exceptions=True)
 

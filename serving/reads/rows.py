@@ -163,13 +163,17 @@ class RowReads:
             rows: Sequence[OwnerRow | None] = [None] * len(part)
             why, differs = "", False
             try:
-                rows = await self._owners.ask(
+                answered: Sequence[OwnerRow] = await self._owners.read(
                     space.name,
                     partition,
                     lambda client: client.get(
                         space.name, partition, keys, token, demand.max_wait_ms, meanings, demand.not_before_ms
                     ),
+                    lambda found: all(each.served for each in found),
+                    consistency=demand.consistency,
+                    patience_s=demand.max_wait_ms / 1000,
                 )
+                rows = answered
             except OwnerAway as away:
                 why, differs = str(away), isinstance(away, OtherPartition)
             for index, row in zip(part, rows, strict=True):

@@ -171,6 +171,8 @@ class Reading:
         self._polling: asyncio.Future[list[Item]] | None = None
         self._ring: Ring | None = None
         self._number = 0
+        self._ring_end: Watermark | None = None
+        """The last one that was taken from the ring's end."""
         self._places: dict[str, Place] = {}
         """What it has told, or passed over, of each shard."""
         self.watermark: Watermark
@@ -253,6 +255,9 @@ class Reading:
             self._follower = await streams.take_follower(keyspace, lambda: streams.start_of(keyspace, checkpoint))
             return []
         self._number = found.number
+        if found.watermark is not None and found.watermark is not self._ring_end:
+            self._ring_end = found.watermark
+            return [*found.items, found.watermark]
         if not found.items:
             with suppress(TimeoutError):
                 async with asyncio.timeout(wait_s):

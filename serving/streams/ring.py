@@ -17,10 +17,15 @@ _ITEM_BYTES: Final = 500
 
 
 class Read(NamedTuple):
-    """What a reader finds. ``number``: of the item that it reads next. None instead of this: it was too slow."""
+    """What a reader finds. ``number``: of the item that it reads next. None instead of this: it was too slow.
+
+    ``watermark``: how far everything is, once the reader has come to the end: a later one takes the place of one
+    that was read already.
+    """
 
     items: list[Item]
     number: int
+    watermark: Watermark | None
 
 
 class Ring:
@@ -86,8 +91,9 @@ class Ring:
             if number < self._first:
                 return None
             start = number - self._first
-            found = [self._items[at] for at in range(start, min(start + count_max, len(self._items)))]
-            return Read(found, number + len(found))
+            end = min(start + count_max, len(self._items))
+            found = [self._items[at] for at in range(start, end)]
+            return Read(found, number + len(found), self._watermark if end == len(self._items) else None)
 
 
 def _size_of(item: Item) -> int:

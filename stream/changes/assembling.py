@@ -168,8 +168,21 @@ class Assembler:
         if name == "SchemaText":
             told = Announced(record["name"], record["text"], record["skippable"])
             self._texts[partition][bytes(record["fingerprint"])] = told
+        elif name == "Topology":
+            self._end_ancestors(partition, record)
         elif name not in _UNNUMBERED:
             self._add(partition, offset, name, record)
+
+    def _end_ancestors(self, partition: int, topology: Record) -> None:
+        """Forgets what its successor found half published of a shard: the successor publishes it, as its own."""
+        for each in topology["ancestors"]:
+            shard = self._shards.get(each["shard"])
+            if shard is None:
+                continue
+            end = shard.frontier[partition]
+            for piece in shard.pieces[partition]:
+                self.held_bytes -= piece.size if piece.last > end else 0
+            shard.pieces[partition] = [piece for piece in shard.pieces[partition] if piece.last <= end]
 
     def _add(self, partition: int, offset: int, name: str, record: Record) -> None:
         shard = self._shards.get(record["shard"])

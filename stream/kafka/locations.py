@@ -3,6 +3,10 @@
 Each names the generation of its take-over, and the highest one stands until its own instance withdraws it, in whatever
 order they arrive (`supersedes`). Owners announce again periodically, so a lost announcement heals. An address is a
 hint: if nothing answers there, a reader asks the source of truth and waits for the next announcement.
+
+*Followers* are owners in a group of their own that fold the same topic and never take the owner's place. Each group has
+at most one follower of a partition, ordered as owners are. A reader that knows no roles takes a follower's announcement
+for the withdrawal of an owner that it has never seen (`encode_announcement`).
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ import threading
 from collections.abc import Iterable, Mapping
 from time import monotonic
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Literal, Self
 
 import msgspec
 import structlog
@@ -27,6 +31,8 @@ log = structlog.get_logger(__name__)
 FLUSH_TIMEOUT_S: Final = 10.0
 START_TIMEOUT_S: Final = 15.0
 RETRY_S: Final = 1.0
+Role = Literal["owner", "follower"]
+"""An announcement of another role was written by a newer version. It is not read."""
 
 
 class LocationError(FreshetError):
@@ -58,11 +64,40 @@ class Announcement(msgspec.Struct, frozen=True, kw_only=True):
     them where they are."""
     group: str = ""
     """Kafka's id of the consumer group that gave the partition to the owner. Empty: not told."""
+    role: Role = "owner"
+    zone: str = ""
+    """Where the process runs, as its settings say; readers prefer a follower of their own. Empty: not told."""
 
     @property
     def key(self) -> str:
         """``keyspace/partition``"""
         return f"{self.keyspace}/{self.partition}"
+
+
+class _Written(Announcement, frozen=True, kw_only=True):
+    """As it is in the topic."""
+
+    epoch: int = 0
+    """A follower's generation. Its ``generation`` is 0: it must not order it among the owners."""
+    left: bool = False
+    """Whether a follower is gone. Its ``gone`` is always true."""
+
+
+def encode_announcement(announced: Announcement) -> bytes:
+    """The announcement as JSON. A reader of before roles finds no owner in a follower's: it is ``gone``."""
+    fields = msgspec.structs.asdict(announced)
+    if announced.role == "follower":
+        fields |= {"epoch": announced.generation, "left": announced.gone, "generation": 0, "gone": True}
+    return msgspec.json.encode(_Written(**fields))
+
+
+def decode_announcement(text: bytes) -> Announcement:
+    """Reads what `encode_announcement` wrote, and what older versions did. Raises ``msgspec.DecodeError``."""
+    written = msgspec.json.decode(text, type=_Written)
+    fields = {name: getattr(written, name) for name in Announcement.__struct_fields__}
+    if written.role == "follower":
+        fields |= {"generation": written.epoch, "gone": written.left}
+    return Announcement(**fields)
 
 
 def supersedes(new: Announcement, known: Announcement | None) -> bool:
@@ -90,7 +125,7 @@ def announce(kafka: KafkaCluster, announcements: Iterable[Announcement]) -> None
     for each in announcements:
         # A key of its own for each instance: compaction must not drop an owner for a stale announcement after it.
         key = f"{each.key}/{each.instance}"
-        producer.produce(locations_topic(kafka), msgspec.json.encode(each), key, partition=0, on_delivery=delivered)
+        producer.produce(locations_topic(kafka), encode_announcement(each), key, partition=0, on_delivery=delivered)
     left = producer.flush(FLUSH_TIMEOUT_S)
     if failed:
         raise kafka_error(failed[0], kafka, "announce")
@@ -112,6 +147,8 @@ class LocationsReader:
         self.kafka = kafka
         self._known: dict[str, Announcement] = {}
         """The announcement that stands, by place; kept when it is withdrawn, so that no older one takes its place."""
+        self._followers: dict[str, dict[str, Announcement]] = {}
+        """Of followers, by place and group. Also kept when withdrawn."""
         self._changed = threading.Condition()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
@@ -155,6 +192,17 @@ class LocationsReader:
     def standing(self, keyspace: str, partition: int) -> Announcement | None:
         """The announcement of the partition that stands; it may be ``gone``."""
         return self._known.get(f"{keyspace}/{partition}")
+
+    def followers(self, keyspace: str, partition: int) -> list[Announcement]:
+        """The announced followers of the partition, at most one of each group, without one that is its owner now."""
+        owner = self.owner_of(keyspace, partition)
+        with self._changed:
+            found = list(self._followers.get(f"{keyspace}/{partition}", {}).values())
+        return [each for each in found if not each.gone and (owner is None or each.instance != owner.instance)]
+
+    def following(self, keyspace: str, partition: int, group: str) -> Announcement | None:
+        """The announcement of the group's follower that stands; it may be ``gone``."""
+        return self._followers.get(f"{keyspace}/{partition}", {}).get(group)
 
     def owners(self, keyspace: str) -> Mapping[int, Announcement]:
         """Partition → announced owner."""
@@ -239,9 +287,13 @@ class LocationsReader:
         if value is None:
             return
         try:
-            announced = msgspec.json.decode(value, type=Announcement)
+            announced = decode_announcement(value)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             log.warning("invalid announcement", key=key, offset=message.offset(), error=str(error))
             return
-        if supersedes(announced, self._known.get(announced.key)):
+        if announced.role == "follower":
+            of_place = self._followers.setdefault(announced.key, {})
+            if supersedes(announced, of_place.get(announced.group)):
+                of_place[announced.group] = announced
+        elif supersedes(announced, self._known.get(announced.key)):
             self._known[announced.key] = announced

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from stream.kafka.connection import KafkaCluster
 from stream.kafka.topics import Topic
+from stream.publish.handover import check_goes_on, has_ended
 from stream.publish.markers import Markers, check_tails, read_markers, sample_shards
 from stream.publish.resume import ResumeError, read_declarations, read_tail
 from stream.publish.topology import DeclaredTopology
@@ -36,6 +37,8 @@ class Opening:
     """None if a new epoch must start."""
     declared: Declarations | None
     topology: Topology
+    over: tuple[str, ...]
+    """Shards that others have succeeded, or are to succeed."""
     epoch: int
     """The shard's highest epoch so far."""
     record_time_ms: int
@@ -57,6 +60,8 @@ def read_opening(
     tail = read_tail(kafka, topic, home, shard)
     point, declared, problem = tail.point, None, tail.problem
     if point is not None:
+        if not declared_topology.ends:
+            check_goes_on(point)
         try:
             _check_same_topic(found, point)
             _check_tails(kafka, topic, layout, markers, point)
@@ -68,16 +73,26 @@ def read_opening(
     others = markers.others
     if declared is None or declared.topology is None:  # else it was looked for when that was published
         others = sample_shards(kafka, topic, home, shard) | others
+    declared_topology = _with_ended(kafka, found, declared_topology, shard, others)
     declared_topology.check(topic, shard, others)
     return Opening(
         layout=layout,
         point=point,
         declared=declared,
         topology=_topology(declared_topology, shard, declared, problem, others),
+        over=declared_topology.over,
         epoch=max([tail.epoch, *(epoch for epoch, _ in markers.own.values())]),
         record_time_ms=tail.record_time_ms,
         problem=problem,
     )
+
+
+def _with_ended(
+    kafka: KafkaCluster, topic: Topic, declared: DeclaredTopology, shard: str, others: dict[str, int]
+) -> DeclaredTopology:
+    """``declared``, with the shards of ``others`` that it does not name, but that were handed over: they are over."""
+    ended = [name for name in declared.undeclared(shard, others) if has_ended(kafka, topic, name)]
+    return replace(declared, over=(*declared.over, *ended)) if ended else declared
 
 
 def _layout(topic: str, wanted: Layout, published: str) -> Layout:

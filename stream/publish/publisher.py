@@ -24,6 +24,15 @@ from stream.kafka.connection import KafkaCluster
 from stream.kafka.reader import TopicReadError, end_offsets
 from stream.kafka.topics import MESSAGE_BYTES_MIN, RETENTION_MS_MIN, Topic, TopicWatch, check_topics, events_topic
 from stream.publish.clock import Clock, SystemClock
+from stream.publish.handover import (
+    HANDED_OVER,
+    begins_at,
+    check_named,
+    descriptions_of,
+    successor,
+    take_over,
+    unknown_ancestor,
+)
 from stream.publish.opening import HEALED_BY_A_NEW_EPOCH, TOPIC_ID, LayoutMismatch, Opening, read_opening
 from stream.publish.shard_producer import PublisherLost, ShardProducer
 from stream.publish.topology import DeclaredTopology
@@ -124,6 +133,8 @@ class Publisher:
         )
         self._topic_id = ""
         self._watch: TopicWatch | None = None
+        self._ends_for = ""
+        """The shard that ends this one."""
         self._check_topic_at_s = 0.0
         self._changed = threading.Condition()
         self._framer: Framer | None = None
@@ -138,13 +149,20 @@ class Publisher:
 
     # --- start and end ---
 
-    def open(self, start_if_new: Callable[[], tuple[str, int]]) -> ResumePoint:
+    def open(
+        self, start_if_new: Callable[[], tuple[str, int]], can_begin: Callable[[str], None] | None = None
+    ) -> ResumePoint:
         """Take over the shard and return where its source must continue.
 
         Any earlier publisher of the shard is fenced first, then the topic is read. If the shard was never published, or
         retention or a broker has lost what is needed to resume, a new epoch starts at ``start_if_new()``, a pair
         (position, source seconds), and voids everything before. The first batch of a resumed epoch holds no event: who
-        must not read what follows learns it there. Raises `TopicError`, `LayoutMismatch`, `KafkaUnreachable`,
+        must not read what follows learns it there.
+
+        ``can_begin``: raises if the source can't go on after a position. With it a shard that is new, and succeeds
+        others of the topic, begins where they end, and ends them (`stream.publish.handover`).
+
+        Raises `TopicError`, `LayoutMismatch`, `KafkaUnreachable`,
         `ResumeError`, `TopologyError`, `PublisherLost`.
         """
         topic = check_topics(self.kafka, self.keyspace, self.layout.partitions)
@@ -159,13 +177,18 @@ class Publisher:
         if found.problem is not None and found.problem.code not in HEALED_BY_A_NEW_EPOCH and not self._new_epoch:
             raise found.problem
         self.layout, self._record_time_ms = found.layout, found.record_time_ms
+        start, topology = start_if_new, found.topology
+        if found.point is None and found.problem is None and can_begin is not None and self._topology.takes_over:
+            ended = take_over(self.kafka, topic, self._topology.ancestors, self._end, can_begin)
+            start, topology = lambda: begins_at(ended), successor(topology, ended)
+        check_named(self.kafka, topic, self.shard, found.over, topology, found.declared)
         nonce = secrets.randbits(62)
         framer = Framer(self.shard, self.layout, found.point, self._limits, declared=found.declared, nonce=nonce)
-        framer.announce(found.topology)
+        framer.announce(topology)
         self._framer = framer
         self._bind(framer, topic)
         if found.point is None:
-            self._start_first_epoch(framer, found, *start_if_new())
+            self._start_first_epoch(framer, found, *start())
         self._commit(framer.take())
         resume = framer.resume
         if found.declared is not None:
@@ -173,12 +196,29 @@ class Publisher:
             resume = replace(
                 resume, descriptions=said.descriptions(), complete=said.complete_tables(), names=said.bindings()
             )
+        if topology.ancestors and self._topology.takes_over and can_begin is not None and not resume.table_choice:
+            said_before = descriptions_of(self.kafka, topic, self._topology.ancestors)
+            resume = replace(resume, descriptions=said_before)  # what follows was written to tables that were so
         log.info(
             "publisher open", shard=self.shard, epoch=resume.epoch, ordinal=resume.ordinal, position=resume.position
         )
         self._thread = threading.Thread(target=self._run, name=f"publisher {self.shard}", daemon=True)
         self._thread.start()
         return resume
+
+    def _end(self, shard: str) -> None:
+        """End another shard of the topic for good. Whoever publishes it is fenced. Raises as `open`."""
+        last = Publisher(
+            self.kafka, self.keyspace, shard, self.layout, clock=self._clock, topology=DeclaredTopology(ends=True)
+        )
+        last._ends_for = self.shard
+
+        def nothing() -> tuple[str, int]:
+            raise unknown_ancestor(shard, self.topic)
+
+        with last:
+            point = last.open(nothing)
+        log.info("shard ended", shard=shard, successor=self.shard, position=point.position)
 
     def _end_hanging(self) -> None:
         """End what an earlier publisher of the shard may have left open, if something hides a partition's end."""
@@ -192,7 +232,7 @@ class Publisher:
     def _bind(self, framer: Framer, topic: Topic) -> None:
         """Let the shard's state say for which topic it is written, and begin to watch that topic."""
         self._topic_id = topic.topic_id
-        framer.annotate({TOPIC_ID: topic.topic_id})
+        framer.annotate({TOPIC_ID: topic.topic_id} | ({HANDED_OVER: self._ends_for} if self._ends_for else {}))
         self._watch = TopicWatch(self.kafka, topic)
 
     def _start_first_epoch(self, framer: Framer, found: Opening, position: str, timestamp: int) -> None:

@@ -16,7 +16,9 @@ class TopologyError(FreshetError):
 
     Codes: ``second_shard`` (a shard publishes in the topic that is not declared), ``ancestor_unknown`` (the epoch of
     the shard that this one succeeds is not in the topic, and not given), ``succession_too_late`` (a shard that has
-    begun is to succeed another one), ``range_changed`` (a shard has begun with another range of keys).
+    begun is to succeed another one), ``range_changed`` (a shard has begun with another range of keys),
+    ``shard_handed_over`` (others have succeeded the shard), ``ancestor_missing`` (a shard does not succeed one that had
+    keys of its range), ``ancestors_differ`` (it succeeds shards that have no common kind of position).
     """
 
     code = "second_shard"
@@ -26,21 +28,30 @@ class TopologyError(FreshetError):
 class DeclaredTopology:
     """As in the settings. ``shards``: the other shards of the keyspace. ``succeeds``: ``shard`` or ``shard@epoch``.
 
-    ``map``: which shard has which keys; None: it is not known. It names all shards.
+    ``map``: which shard has which keys; None: it is not known. It names all shards. ``over``: the shards that any shard
+    of the map succeeds. ``ends``: the shard is only ended; what it has declared stays, whatever else is said here.
     """
 
     shards: tuple[str, ...] = ()
-    succeeds: str = ""
+    succeeds: tuple[str, ...] = ()
     map: ShardMap | None = None
+    over: tuple[str, ...] = ()
+    ends: bool = False
 
     @property
-    def ancestor(self) -> str:
-        """The name of the shard that is succeeded, or empty."""
-        return self.succeeds.partition("@")[0]
+    def ancestors(self) -> dict[str, int]:
+        """The shards that are succeeded → the epoch that is given, or 0."""
+        named = (each.partition("@") for each in self.succeeds)
+        return {name: int(epoch or 0) for name, _, epoch in named}
+
+    @property
+    def takes_over(self) -> bool:
+        """Whether the shards that are succeeded publish in the same topic, so that each can be handed over."""
+        return bool(self.succeeds) and not any(self.ancestors.values())
 
     def check(self, topic: str, shard: str, others: Mapping[str, int]) -> None:
         """Raise `TopologyError` ``second_shard`` if one of ``others``, found in the topic, is not declared."""
-        undeclared = sorted(others.keys() - {*self._with(shard), self.ancestor})
+        undeclared = self.undeclared(shard, others)
         if undeclared:
             raise TopologyError(
                 f"{topic} has events of shard {undeclared[0]}, and {shard} is to publish there",
@@ -48,29 +59,30 @@ class DeclaredTopology:
                 "shards; else publish into another keyspace",
             )
 
+    def undeclared(self, shard: str, others: Iterable[str]) -> list[str]:
+        """Those of ``others`` of which the settings say nothing."""
+        return sorted(set(others) - {*self._with(shard), *self.ancestors}) if not self.ends else []
+
     def first(self, shard: str, others: Mapping[str, int]) -> Topology:
         """The topology of a shard that begins. Raises `TopologyError` ``ancestor_unknown``."""
-        if not self.succeeds:
-            return Topology(self._with(shard), ranges=self._ranges())
-        epoch = self._ancestors_epoch(others)
-        if not epoch:
+        ancestors = self._epochs(others)
+        missing = [name for name, epoch in ancestors.items() if not epoch]
+        if missing:
             raise TopologyError(
-                f"{shard} succeeds {self.ancestor}, of which the topic has no marker",
-                hint=f"give the epoch too: succeeds = '{self.ancestor}@1'; `freshet lag` shows it",
+                f"{shard} succeeds {missing[0]}, of which the topic has no marker",
+                hint=f"give the epoch too: succeeds = '{missing[0]}@1'; `freshet lag` shows it",
                 code="ancestor_unknown",
             )
-        return Topology(self._with(shard), ((self.ancestor, epoch),), ranges=self._ranges())
+        return Topology(self._with(shard), tuple(ancestors.items()), ranges=self._ranges())
 
     def of_a_new_history(self, shard: str, others: Mapping[str, int]) -> Topology:
         """The topology of a shard whose history begins anew, and what it said before is lost."""
-        epoch = self._ancestors_epoch(others) if self.succeeds else 0
-        ancestors = ((self.ancestor, epoch),) if epoch else ()
+        ancestors = tuple((name, epoch) for name, epoch in self._epochs(others).items() if epoch)
         return Topology(self._with(shard), ancestors, ranges=self._ranges()).in_a_new_epoch()
 
-    def _ancestors_epoch(self, others: Mapping[str, int]) -> int:
-        """As declared, else as found in the topic; 0: unknown."""
-        _, _, number = self.succeeds.partition("@")
-        return int(number) if number else others.get(self.ancestor, 0)
+    def _epochs(self, others: Mapping[str, int]) -> dict[str, int]:
+        """The ancestors → the epoch as declared, else as found in the topic; 0: unknown."""
+        return {name: epoch or others.get(name, 0) for name, epoch in self.ancestors.items()}
 
     def resumed(self, shard: str, known: Record | None) -> Topology:
         """The topology of a shard that goes on. Ancestors are declared when a shard begins, and never later.
@@ -80,12 +92,15 @@ class DeclaredTopology:
         counts for the keys that the shard has, so they must stay the same. A shard without a range may get one: until
         then its positions counted for whichever keys it wrote.
         """
+        if self.ends:
+            return _as_said(shard, known)
         self._check_range(shard, known)
-        ancestors = _places(known["ancestors"]) if known is not None else ()
-        succeeded = _places(known["succeeded"]) if known is not None else ()
-        if self.succeeds and self.ancestor not in dict(ancestors + succeeded):
+        ancestors = places(known["ancestors"]) if known is not None else ()
+        succeeded = places(known["succeeded"]) if known is not None else ()
+        late = [name for name in self.ancestors if name not in dict(ancestors + succeeded)]
+        if late:
             raise TopologyError(
-                f"{shard} has begun, and did not succeed {self.ancestor} then",
+                f"{shard} has begun, and did not succeed {late[0]} then",
                 hint="remove succeeds; or give a new keyspace with it to the readers, from its first start on",
                 code="succession_too_late",
             )
@@ -105,8 +120,16 @@ class DeclaredTopology:
         return tuple(self.map.texts().items()) if self.map is not None else ()
 
     def _with(self, shard: str) -> tuple[str, ...]:
-        return tuple(sorted({shard, *self.shards, *(self.map.shards if self.map is not None else ())}))
+        return tuple(sorted({shard, *self.shards, *self.over, *(self.map.shards if self.map is not None else ())}))
 
 
-def _places(ancestors: Iterable[Record]) -> tuple[tuple[str, int], ...]:
+def _as_said(shard: str, known: Record | None) -> Topology:
+    if known is None:
+        return Topology((shard,))
+    ranges = tuple((each["shard"], each["range"]) for each in known["ranges"])
+    return Topology(tuple(known["shards"]), places(known["ancestors"]), places(known["succeeded"]), ranges)
+
+
+def places(ancestors: Iterable[Record]) -> tuple[tuple[str, int], ...]:
+    """(shard, epoch) of each."""
     return tuple((each["shard"], each["epoch"]) for each in ancestors)

@@ -230,6 +230,15 @@ def test_shards_have_ranges_and_servers_of_their_own() -> None:
     assert (options.shard, options.tables.key_range, options.settings.host) == ("shop/east", "80-", "db-2")
 
 
+def test_shards_may_succeed_others_that_are_over() -> None:
+    """One that is succeeded has no keys any more; each shard says whom it succeeds, by name."""
+    split = SHARDED.replace('[keyspaces.shop.shards."80-"]\n', '[keyspaces.shop.shards."80-"]\nsucceeds = ["shop/0"]\n')
+    assert load(split).succession("shop") == {"shop/-80": (), "shop/east": ("shop/0",)}
+    assert load("[keyspaces.shop]\nsucceeds = 'shop/a@3'\n").succession("shop") == {"shop/0": ("shop/a@3",)}
+    with pytest.raises(SettingsError, match="shop/-80 has a range, and is succeeded, too"):
+        load(split.replace("shop/0", "shop/-80")).succession("shop")
+
+
 def test_which_of_several_shards_is_meant_must_be_said() -> None:
     """A command that would take the first one would read another server than its user thinks."""
     for wanted in ("", "40-80", "shop/0"):

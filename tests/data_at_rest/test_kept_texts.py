@@ -21,7 +21,13 @@ from serving.http.limits import RequestLimits
 from serving.http.query import demand_of
 from stream.kafka.connection import KafkaCluster
 from stream.kafka.dead_letters import DeadLetter, _letter
-from stream.kafka.locations import Announcement, LocationsReader
+from stream.kafka.locations import (
+    Announcement,
+    LocationsReader,
+    decode_announcement,
+    encode_announcement,
+    supersedes,
+)
 from tests.consumers.owning import Owner
 from tokens import EventToken, Position, TokenError, Vector
 
@@ -67,6 +73,23 @@ ANNOUNCED = Announcement(
     topic_id="t",
     started_at=1_700_000_000,
     positions={"shop/0": "MariaDB/0-1-5"},
+)
+FOLLOWER = (
+    b'{"keyspace":"shop","partition":3,"address":"127.0.0.1:9200","instance":"b-1","layout":"","topic_id":"t",'
+    b'"started_at":1700000000,"positions":{},"gone":true,"generation":0,"swap":0,"group":"freshet.next",'
+    b'"role":"follower","zone":"east","epoch":12,"left":false}'
+)
+FOLLOWS = Announcement(
+    keyspace="shop",
+    partition=3,
+    address="127.0.0.1:9200",
+    instance="b-1",
+    topic_id="t",
+    started_at=1_700_000_000,
+    generation=12,
+    group="freshet.next",
+    role="follower",
+    zone="east",
 )
 HELLO = b"\x00\x00\x00\n\x94\xa5hello\x01\x01\xa0"
 """Of version 1. Later ones add fields at its end."""
@@ -120,7 +143,7 @@ def test_a_kept_dead_letter_reads_the_same(more: list[tuple[str, bytes]]) -> Non
     assert _letter(message) == LETTER
 
 
-@pytest.mark.parametrize("more", [{}, {"zone": "b"}])
+@pytest.mark.parametrize("more", [{}, {"later": "b"}])
 def test_a_kept_announcement_reads_the_same(more: dict[str, str]) -> None:
     """Old and new processes find each other's owners during a rolling upgrade."""
     value = msgspec.json.encode(msgspec.json.decode(ANNOUNCEMENT) | more) if more else ANNOUNCEMENT
@@ -128,7 +151,47 @@ def test_a_kept_announcement_reads_the_same(more: dict[str, str]) -> None:
     message: Any = Record(b"shop/3", value)
     reader._learn([message])
     assert reader.owner_of("shop", 3) == ANNOUNCED
-    assert msgspec.json.encode(ANNOUNCED) == ANNOUNCEMENT.removesuffix(b"}") + b',"generation":0,"swap":0,"group":""}'
+    since = b',"generation":0,"swap":0,"group":"","role":"owner","zone":"","epoch":0,"left":false}'
+    assert encode_announcement(ANNOUNCED) == ANNOUNCEMENT.removesuffix(b"}") + since
+
+
+class BeforeRoles(msgspec.Struct, kw_only=True):
+    """An announcement as the last version before followers reads it. Its rule is `supersedes`, unchanged since."""
+
+    keyspace: str
+    partition: int
+    address: str
+    instance: str
+    gone: bool = False
+    generation: int = 0
+
+
+@pytest.mark.parametrize("left", [False, True])
+@pytest.mark.parametrize("before", [True, False])
+def test_a_follower_is_no_owner_to_a_reader_that_knows_no_roles(left: bool, before: bool) -> None:
+    """In a fleet of mixed versions the owner stands, whichever is read first; a kept follower reads the same."""
+    text = FOLLOWER.replace(b'"left":false', b'"left":true') if left else FOLLOWER
+    assert decode_announcement(text) == msgspec.structs.replace(FOLLOWS, gone=left)
+    assert encode_announcement(msgspec.structs.replace(FOLLOWS, gone=left)) == text
+    follower: Any = msgspec.json.decode(text, type=BeforeRoles)
+    owner: Any = msgspec.json.decode(ANNOUNCEMENT, type=BeforeRoles)
+    for generation in (0, 7):
+        owner.generation, known = generation, None
+        for each in (owner, follower) if before else (follower, owner):
+            known = each if supersedes(each, known) else known
+        assert known is owner
+    known = follower if supersedes(follower, None) else None
+    assert known is None or known.gone
+
+
+def test_an_announcement_of_an_unknown_role_is_not_read() -> None:
+    """A newer version's instances neither replace the owner nor stop the reader."""
+    reader = LocationsReader(KafkaCluster("127.0.0.1:1"))
+    records: list[Any] = [
+        Record(b"shop/3", text) for text in (ANNOUNCEMENT, FOLLOWER.replace(b'"follower"', b'"witness"'))
+    ]
+    reader._learn(records)
+    assert (reader.owner_of("shop", 3), reader.followers("shop", 3)) == (ANNOUNCED, [])
 
 
 def test_the_first_frame_of_the_owner_protocol_never_changes() -> None:

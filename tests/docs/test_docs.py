@@ -276,7 +276,7 @@ def test_the_code_cites_only_pages_that_are_there() -> None:
 
 def test_every_metric_is_documented_and_every_documented_one_exists() -> None:
     """The page of metrics and the code name the same ones."""
-    names = r'"(freshet_(?:build|consumer|store|overlay|reads|owner|serve|source|verify)_[a-z_]+)"'
+    names = r'"(freshet_(?:build|bytes|consumer|store|overlay|reads|owner|serve|source|verify)_[a-z_]+)"'
     exposed = set(re.findall(names, code_of_rooms()))
     told = {_SAMPLE_SUFFIX.sub("", name) for name in re.findall(r"freshet_[a-z_]+[a-z]", text_of(METRICS))}
     assert told == exposed

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import tomli_w
@@ -31,19 +32,41 @@ class ShardedStack(ServingStack):
         database: str,
         **source: Any,
     ) -> None:
-        self.servers = dict(servers)
         first = next(iter(servers.values()))
         super().__init__(directory, kafka, first.address, keyspace, database, partitions=PARTITIONS, **source)
-        self._settings["keyspaces"][keyspace]["shards"] = {
-            text: {"host": server.host, "port": server.port} for text, server in servers.items()
+        del self._commands["source"]
+        self.configure(servers)
+        self.move_to(servers)
+
+    def configure(
+        self, servers: Mapping[str, MariaDBServer], succeeds: Mapping[str, Sequence[str]] = MappingProxyType({})
+    ) -> None:
+        """Write these shards into the settings, for processes that start from now on.
+
+        ``succeeds``: range → the ranges of the shards that it succeeds.
+        """
+        self._settings["keyspaces"][self.keyspace]["shards"] = {
+            text: {
+                "host": server.host,
+                "port": server.port,
+                "succeeds": [f"{self.keyspace}/{old}" for old in succeeds.get(text, ())],
+            }
+            for text, server in servers.items()
         }
         self.config.write_text(tomli_w.dumps(self._settings))
-        del self._commands["source"]
         sources = {
-            f"source-{text}": ["source", "mariadb", "--keyspace", keyspace, f"--shard={text}"] for text in servers
+            f"source-{text}": ["source", "mariadb", "--keyspace", self.keyspace, f"--shard={text}"] for text in servers
         }
         self._commands = {**sources, **self._commands}
-        self.map = ShardMap.parse({f"{keyspace}/{text}": text for text in servers})
+
+    def move_to(self, servers: Mapping[str, MariaDBServer]) -> None:
+        """From here on these servers are written."""
+        self.servers = dict(servers)
+        self.map = ShardMap.parse({f"{self.keyspace}/{text}": text for text in servers})
+
+    def await_log(self, role: str, words: str) -> None:
+        """Until a process has logged these words."""
+        eventually(lambda: words in self.log_of(role), timeout_s=60, what=f"{words} of {role}")
 
     def id_of(self, table: str, *pk: object, prefix: int = 0) -> int:
         """The keyspace id of a row."""

@@ -19,6 +19,7 @@ from freshet.local.mariadb import MariaDBAddress
 from freshet.local.process import ServerProcess, free_ports
 from serving.client import FreshetClient
 from stream.kafka.connection import KafkaCluster
+from stream.kafka.locations import LocationsReader
 from tests.patience import PATIENCE_S
 from tokens import Position, Vector
 
@@ -142,6 +143,23 @@ class ServingStack:
         eventually(ready, what="another front")
         return FreshetClient(url)
 
+    def add_follower(self) -> None:
+        """Starts a consumer that follows the owner, as ``follower``; returns once all its partitions are announced."""
+        settings = copy.deepcopy(self._settings)
+        settings["data_dir"] = str(self.directory / "followed")
+        settings["consumer"] |= {"group": f"follower-{self.keyspace}", "follower": True}
+        (self.directory / "follower.toml").write_text(tomli_w.dumps(settings))
+        self._commands["follower"] = ["consume"]
+        self.start("follower")
+        kafka = settings["kafka"]
+        with LocationsReader(KafkaCluster(kafka["bootstrap"], prefix=kafka["prefix"])) as reader:
+            partitions = range(settings["keyspaces"][self.keyspace]["partitions"])
+            eventually(lambda: all(reader.followers(self.keyspace, each) for each in partitions), what="a follower")
+
+    def pid_of(self, role: str) -> int:
+        """The process id of what runs as ``role``."""
+        return self._processes[role]._popen.pid
+
     def kill(self, role: str) -> None:
         """Kill -9."""
         self._processes[role].kill()
@@ -156,11 +174,11 @@ class ServingStack:
         """Everything that a process has logged."""
         return (self.directory / f"{role}.log").read_text(errors="replace")
 
-    def wait_ready(self) -> None:
-        """Until /readyz says so; fails with the logs of what ended."""
+    def wait_ready(self, *roles: str) -> None:
+        """Until /readyz says so; fails with the logs of what ended, of ``roles`` (default: all)."""
 
         def ready() -> bool:
-            for process in self._processes.values():
+            for process in (self._processes[role] for role in roles or self._processes):
                 assert process.running(), f"{process.name} ended:\n{process.log_tail()}"
             try:
                 return httpx2.get(f"{self.url}/readyz", timeout=2).status_code == httpx2.codes.OK

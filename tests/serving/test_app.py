@@ -155,6 +155,7 @@ def test_the_description_covers_every_route_and_resolves() -> None:
         "/v1/table-ids/{table_id}",
         "/v1/tables/{db}/{table}/partitions",
         "/v1/lists",
+        "/v1/bytes/{uri}",
         "/v1/stream",
         "/v1/statistics/{db}/{table}",
         "/v1/constraints/{db}/{table}",
@@ -173,6 +174,7 @@ def test_the_description_covers_every_route_and_resolves() -> None:
         "include_event_token",
         "compare_event_token",
         "max_staleness_ms",
+        "consistency",
         "Freshet-Token",
     }
     assert {"200", "400", "401", "404", "409", "429", "500", "503"} <= set(row["responses"])

@@ -9,8 +9,9 @@ import pytest
 
 from consumers.owner.client import OwnerClient
 from consumers.owner.protocol import Description
+from serving.reads.demands import Consistency
 from serving.reads.descriptions import Descriptions, table_of
-from serving.reads.owners import REMEMBERED_S, OwnerAway, Owners
+from serving.reads.owners import REMEMBERED_S, Located, OwnerAway, Owners
 from serving.reads.spaces import RowSpace
 from stream.wire.keys import Layout
 from tests.serving.fakes import AWAY, FakeOwner, Network, items_of
@@ -204,3 +205,99 @@ def test_a_front_that_ends_closes_every_connection(monkeypatch: pytest.MonkeyPat
 
     asyncio.run(run())
     assert [owner.asked for owner in (first, broken, last)] == [["describe", "close"]] * 3
+
+
+def read(owners: Owners, consistency: Consistency = "bounded", patience_s: float | None = None) -> Description:
+    return asyncio.run(
+        owners.read("shop", 0, describe, lambda found: found.found, consistency=consistency, patience_s=patience_s)
+    )
+
+
+def following(network: Network, *addresses: str, zone: str = "") -> Owners:
+    """Owners whose partition 0 has followers at ``addresses``, each in the zone that its name says."""
+    return network.owners(followers=lambda *_: [Located(each, "", each[0]) for each in addresses], zone=zone)
+
+
+def test_a_follower_answers_while_the_owner_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The nearest that answers; the owner alone may answer a request for the leader, and is asked first otherwise."""
+    away, far, near, dead = FakeOwner(failure=AWAY), FakeOwner(), FakeOwner(), FakeOwner(failure=AWAY)
+    network = Network(monkeypatch, {"o:1": away, "e:1": far, "w:1": dead, "w:2": near})
+    owners = following(network, "e:1", "w:1", "w:2", zone="w")
+    assert read(owners) == near.description
+    assert (dead.asked, near.asked, far.asked) == (["describe"], ["describe"], [])
+    with pytest.raises(OwnerAway):
+        read(following(network, "e:1"), "leader")
+    away.failure = None
+    assert read(following(network, "e:1")) == away.description
+    assert far.asked == []
+
+
+def test_a_followers_answer_that_proves_nothing_is_the_last_resort(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is behind: the owner is asked too, and the follower's word counts only if that is away."""
+    owner, behind = FakeOwner(), FakeOwner()
+    behind.description = Description(0, False, "")
+    network = Network(monkeypatch, {"o:1": owner, "f:1": behind})
+    owners = following(network, "f:1", zone="f")
+    assert read(owners, "any") == owner.description
+    assert behind.asked == ["describe"]
+    owner.failure = AWAY
+    assert read(following(network, "f:1", zone="f"), "any") == behind.description
+
+
+def test_any_instance_takes_turns_within_the_zone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reads are spread over the instances of the front's zone; without one, over all, the owner among them."""
+    instances = {address: FakeOwner() for address in ("o:1", "a:1", "a:2", "b:1")}
+    network = Network(monkeypatch, instances)
+    owners = following(network, "a:1", "a:2", "b:1", zone="a")
+    for _ in range(6):
+        read(owners, "any")
+    assert [len(each.asked) for each in instances.values()] == [0, 3, 3, 0]
+    owners = following(network, "a:1", "a:2", "b:1")  # the owner says no zone either
+    for _ in range(4):
+        read(owners, "any")
+    assert [len(each.asked) for each in instances.values()] == [4, 3, 3, 0]
+    owners = following(network, "a:1", "a:2", "b:1", zone="c")
+    for _ in range(8):
+        read(owners, "any")
+    assert [len(each.asked) for each in instances.values()] == [6, 5, 5, 2]
+
+
+def test_a_silent_owner_is_passed_by_and_still_asked_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A paused process costs a reader a moment, not its time-out; once that has passed, nothing at all."""
+    owner, follower = FakeOwner(), FakeOwner()
+    monkeypatch.setattr("serving.reads.owners.HEDGE_S", 0.02)
+    owners = following(Network(monkeypatch, {"o:1": owner, "f:1": follower}), "f:1")
+
+    async def run() -> None:
+        resumed = asyncio.Event()
+
+        async def silent(*_: object) -> Description:
+            await resumed.wait()
+            raise AWAY
+
+        monkeypatch.setattr(owner, "describe", silent)
+        for _ in range(2):
+            assert await owners.read("shop", 0, describe, patience_s=0.0) == follower.description
+        resumed.set()
+        await settle_tasks()
+        monkeypatch.setattr("serving.reads.owners.HEDGE_S", 3600.0)
+        assert await owners.read("shop", 0, describe, patience_s=0.0) == follower.description
+        await owners.close()
+
+    asyncio.run(asyncio.wait_for(run(), 20))
+
+
+def test_a_followers_connection_outlives_new_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Connections to what nobody announces are closed; a follower's is not."""
+    away, follower, other = FakeOwner(failure=AWAY), FakeOwner(), FakeOwner()
+    network = Network(monkeypatch, {"o:1": away, "f:1": follower, "p:1": other})
+    network.announced[1] = ["p:1"]
+    owners = following(network, "f:1")
+
+    async def run() -> None:
+        await owners.read("shop", 0, describe)
+        await owners.ask("shop", 1, describe)
+        await settle_tasks()
+
+    asyncio.run(run())
+    assert follower.asked == ["describe"]

@@ -52,8 +52,8 @@ class Partitions:
         self.says = says
         self.asked: list[GetRange] = []
 
-    async def ask(self, _: str, partition: int, request: Any) -> RangeRows:
-        """As `serving.reads.owners.Owners.ask`."""
+    async def read(self, _: str, partition: int, request: Any, *__: Any, **___: Any) -> RangeRows:
+        """As `serving.reads.owners.Owners.read`."""
         return cast("RangeRows", await request(_Client(self, partition)))
 
 

@@ -175,7 +175,9 @@ def test_an_unknown_parameter_is_refused_with_those_that_can_be_given() -> None:
     """The hint lists the query parameters without the names in the path."""
     with pytest.raises(ReadError) as caught:
         parameters_of(RowParameters, ROW_PATH, b"tokn=x")
-    assert caught.value.hint == "known: compare_event_token, include_event_token, max_staleness_ms, max_wait_ms, token"
+    assert caught.value.hint == (
+        "known: compare_event_token, consistency, include_event_token, max_staleness_ms, max_wait_ms, token"
+    )
 
 
 def test_a_parameter_that_is_missing_is_named() -> None:

@@ -17,6 +17,7 @@ from serving.client import ClientError, Session
 from stream.kafka.connection import KafkaCluster
 from tests.serving.sharded import PARTITIONS, ShardedStack, start_servers
 from tests.serving.stack import eventually
+from tokens import Vector
 
 RANGES = ("-40", "40-80", "80-c0", "c0-")
 ROWS = 60
@@ -209,3 +210,30 @@ def test_the_others_stay_fresh_while_a_shard_is_down(shop: ShardedStack) -> None
             traffic.read(number)
     assert seen
     assert traffic.served["cache"] > 200
+
+
+def test_a_change_stream_tells_all_shards_and_goes_on_in_each(shop: ShardedStack) -> None:
+    """One stream has the transactions of every shard, watermarks of all, and begins after a token that names them."""
+    token, written = shop.settle(), dict.fromkeys(RANGES, 0)
+    number = 10_000
+    while 0 in written.values():
+        number += 1
+        if not written[shop.range_of("items", number)]:
+            written[shop.range_of("items", number)] = number
+            insert(shop, "items", (number,), number)
+    wanted = {f"{shop.keyspace}/{text}": [key] for text, key in written.items()}
+    with shop.client() as client:
+        found: dict[str, list[int]] = {}
+        checkpoint, covered = "", set[str]()
+        for event in client.stream(shop.keyspace, token, tables=["items"]):
+            checkpoint = event.checkpoint
+            for change in event.changes:
+                if change.key and change.key[0] > 10_000:  # backfilled rows have the token's position: they may come
+                    found.setdefault(event.shard, []).append(change.key[0])
+            covered = set(Vector.parse(event.token)) if event.kind == "watermark" and event.token else covered
+            if found.keys() == wanted.keys() and covered == names(shop):
+                break
+        assert found == wanted
+        insert(shop, "items", (number + 1,), 0)
+        after = next(event for event in client.stream(shop.keyspace, checkpoint, tables=["items"]) if event.changes)
+        assert [change.key for change in after.changes] == [[number + 1]]

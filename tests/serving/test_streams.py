@@ -28,7 +28,7 @@ from serving.streams.reading import (
 from serving.streams.ring import Ring
 from stream.changes.assembling import LogReplaced
 from stream.changes.checkpoint import Checkpoint, CheckpointError, Place
-from stream.changes.items import Item, Transaction, Unreadable, Watermark
+from stream.changes.items import Item, Mark, Transaction, Unreadable, Watermark
 from stream.changes.start import Start
 from stream.kafka.connection import KafkaCluster, client_settings
 from stream.kafka.topics import Topic, ensure_topics, events_topic
@@ -310,3 +310,33 @@ def test_watermarks_do_not_fill_the_ring() -> None:
         ring.append([Watermark({}, Checkpoint("ks", "id", (0,)))])
     assert ring.join({}, [0]) == 0
     assert ring.end()[0] == 2
+
+
+def test_a_reader_at_the_end_of_the_ring_is_told_each_later_watermark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While nothing changes a watermark takes the place of the one before it: its shards and clock must still come."""
+
+    def watermark(*shards: str, as_of_ms: int) -> Watermark:
+        marks = {shard: Mark(Place(1, 1), "MariaDB/0-1-1", 0, as_of_ms) for shard in shards}
+        return Watermark(marks, Checkpoint("shop", "id", (as_of_ms,), {shard: Place(1, 1) for shard in shards}))
+
+    async def story() -> None:
+        streams = Streams(KafkaCluster("127.0.0.1:1"), FrontMetrics())
+        hub = streams._hubs["shop"] = Hub(KafkaCluster("127.0.0.1:1"), "shop", asyncio.get_running_loop())
+        ring = hub.ring = Ring(Checkpoint("shop", "id", (0,)))
+        async with begun(streams, "shop", FromNow()) as reading:
+            batches = aiter(reading.batches(0.01))
+            for mark in (
+                watermark("a", as_of_ms=1),
+                watermark("a", "b", as_of_ms=2),
+                watermark("a", "b", as_of_ms=3),
+            ):
+                ring.append([mark])
+                assert await anext(batches) == []
+                assert (reading.watermark.marks, reading.watermark.checkpoint.offsets) == (
+                    mark.marks,
+                    mark.checkpoint.offsets,
+                )
+        await streams.close()
+
+    monkeypatch.setattr(Hub, "start", lambda _: None)
+    asyncio.run(story())

@@ -36,7 +36,7 @@ def test_a_successor_names_its_ancestor_and_its_epoch(log: MemoryLog, succeeds: 
     """As found in the topic, or as given; a restart repeats what was said."""
     log.commit([(home(log), encode("Marker", foreign("ks/old", number))) for number in (1, 3, 2)], 5)
     for _ in range(2):
-        with log.publisher(topology=DeclaredTopology(succeeds=succeeds)) as out:
+        with log.publisher(topology=DeclaredTopology(succeeds=(succeeds,))) as out:
             out.open(start)
         said = [record for name, record in log.records(home(log)) if name == "Topology"][-1]
         assert said["ancestors"] == [{"shard": "ks/old", "epoch": epoch}]
@@ -45,14 +45,14 @@ def test_a_successor_names_its_ancestor_and_its_epoch(log: MemoryLog, succeeds: 
 def test_a_successor_of_nobody_is_refused(log: MemoryLog) -> None:
     """Without the ancestor's epoch its readers could not be taken along."""
     with pytest.raises(TopologyError) as caught:
-        log.publisher(topology=DeclaredTopology(succeeds="ks/old")).open(start)
+        log.publisher(topology=DeclaredTopology(succeeds=("ks/old",))).open(start)
     assert caught.value.code == "ancestor_unknown"
-    declared = DeclaredTopology(("ks/2", "ks/1"), "ks/old@4")
+    declared = DeclaredTopology(("ks/2", "ks/1"), ("ks/old@4",))
     assert declared.first(SHARD, {}).ancestors == (("ks/old", 4),)
     assert declared.first(SHARD, {}).shards == (SHARD, "ks/1", "ks/2")
     anew = declared.of_a_new_history(SHARD, {})
     assert (anew.ancestors, anew.succeeded) == ((), (("ks/old", 4),))
-    assert DeclaredTopology(succeeds="ks/old").of_a_new_history(SHARD, {}).succeeded == ()
+    assert DeclaredTopology(succeeds=("ks/old",)).of_a_new_history(SHARD, {}).succeeded == ()
     assert DeclaredTopology(("ks/1",)).of_a_new_history(SHARD, {"ks/1": 3}).succeeded == ()
 
 
@@ -123,9 +123,9 @@ def test_the_epoch_of_another_shard_is_the_highest_that_was_seen() -> None:
 def test_a_restart_declares_the_shards_that_are_configured_now(log: MemoryLog) -> None:
     """A shard that was added to the settings is named from the next start on, and ancestors stay as they were."""
     log.commit([(home(log), encode("Marker", foreign("ks/old")))], 5)
-    with log.publisher(topology=DeclaredTopology(succeeds="ks/old")) as out:
+    with log.publisher(topology=DeclaredTopology(succeeds=("ks/old",))) as out:
         out.open(start)
-    with log.publisher(topology=DeclaredTopology(("ks/2",), "ks/old")) as out:
+    with log.publisher(topology=DeclaredTopology(("ks/2",), ("ks/old",))) as out:
         out.open(start)
         out.publish(txn(1))
     said = [record for name, record in log.records(home(log)) if name == "Topology"][-1]
@@ -138,7 +138,7 @@ def test_a_restart_declares_the_shards_that_are_configured_now(log: MemoryLog) -
 def test_a_shard_that_has_begun_cannot_succeed_another_one(known: dict[str, Any] | None) -> None:
     """Sessions of the other one have been answered as strangers. Passing the setting over would go on doing so."""
     with pytest.raises(TopologyError) as caught:
-        DeclaredTopology(succeeds="ks/old@3").resumed(SHARD, known)
+        DeclaredTopology(succeeds=("ks/old@3",)).resumed(SHARD, known)
     assert caught.value.code == "succession_too_late"
     over = {"ancestors": [], "succeeded": [{"shard": "ks/old", "epoch": 3}]}
-    assert DeclaredTopology(succeeds="ks/old@3").resumed(SHARD, over).succeeded == (("ks/old", 3),)
+    assert DeclaredTopology(succeeds=("ks/old@3",)).resumed(SHARD, over).succeeded == (("ks/old", 3),)

@@ -234,14 +234,14 @@ def test_a_successor_names_its_ancestor_and_its_epoch(kafka: KafkaCluster, keysp
     with _publisher(kafka, keyspace, old) as out:
         out.open(_start)
         ancestor = out.start_new_epoch("MariaDB/0-1-1", 1_700_000_001, "history_lost").epoch
-    unknown = DeclaredTopology((old,), f"{keyspace}/other")
+    unknown = DeclaredTopology((old,), (f"{keyspace}/other",))
     with pytest.raises(TopologyError) as refused:
         _publisher(kafka, keyspace, new, topology=unknown).open(_start)
     assert refused.value.code == "ancestor_unknown"
     for _ in range(2):
-        with _publisher(kafka, keyspace, new, topology=DeclaredTopology((), old)) as out:
+        with _publisher(kafka, keyspace, new, topology=DeclaredTopology((), (old,))) as out:
             out.open(_start)
-    with _publisher(kafka, keyspace, new, topology=DeclaredTopology((), old)) as out:
+    with _publisher(kafka, keyspace, new, topology=DeclaredTopology((), (old,))) as out:
         first = out.open(_start).epoch
         second = out.start_new_epoch("MariaDB/0-2-1", 1_700_000_002, "history_lost").epoch
     for each in records(kafka, keyspace, PARTITIONS, repeats=True).values():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from fsspec.spec import AbstractBufferedFile
@@ -31,6 +31,10 @@ class ReadFile(AbstractBufferedFile):  # type: ignore[misc]
         data = self._cache.read(self.opened, start, end)
         self.loc = end
         return data
+
+    def read_ranges(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        """The bytes of each range. What is missing of all of them is fetched together."""
+        return self._cache.read_many(self.opened, ranges)
 
     def _fetch_range(self, start: int, end: int) -> bytes:
         return self._cache.read(self.opened, start, end)

@@ -1,8 +1,9 @@
 """The fsspec file system ``freshet``: reads go through the cache, everything else to the store behind it.
 
-``fsspec.open("freshet::s3://bucket/key")``, ``pandas.read_parquet("freshet::s3://…")``, or
-``FreshetFileSystem(fs=fsspec.filesystem("s3"))``. Options: those of `CacheOptions` (else the environment's), and those
-of `ReadOptions` for every file that is opened.
+``fsspec.open("freshet::s3://bucket/key")``, or ``FreshetFileSystem(fs=fsspec.filesystem("s3"))``. Where chained URLs
+are not known: ``pandas.read_parquet("freshet://bucket/key", storage_options={"target_protocol": "s3"})``.
+
+Options: those of `CacheOptions` (else the environment's), and those of `ReadOptions` for every file that is opened.
 """
 
 from __future__ import annotations

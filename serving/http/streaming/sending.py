@@ -10,6 +10,8 @@ from typing import Any, Final
 import structlog
 from starlette.types import Receive, Send
 
+from serving.http.responses import Headers
+
 STALL_S: Final = 120.0
 """A reader that takes nothing for so long is given up: it holds a connection, and perhaps a reader of Kafka."""
 
@@ -24,6 +26,8 @@ class Streaming:
     chunks: AsyncGenerator[bytes]
     close: Callable[[], Awaitable[None]]
     stall_s: float = STALL_S
+    status: int = 200
+    headers: Headers = ()
 
     async def send(self, receive: Receive, send: Send, *, head_only: bool = False) -> None:
         """Sends it; for HEAD (``head_only``) only how it would begin.
@@ -31,9 +35,10 @@ class Streaming:
         uvicorn makes ``send`` wait while the reader does not read, and says nothing when it has left.
         """
         headers = [(b"content-type", self.content_type), (b"cache-control", b"no-store"), (b"x-accel-buffering", b"no")]
+        headers += self.headers
         left = asyncio.ensure_future(_left(receive))
         try:
-            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            await send({"type": "http.response.start", "status": self.status, "headers": headers})
             if not head_only:
                 await self._send_chunks(send, left)
             if not left.done():

@@ -208,7 +208,14 @@ class RangeReads:
             after_values=asked.page.values if asked.page is not None else b"",
             shard=shard,
         )
-        return await self._owners.ask(lookup.space.name, partition, lambda client: client.get_range(request))
+        return await self._owners.read(
+            lookup.space.name,
+            partition,
+            lambda client: client.get_range(request),
+            lambda found: found.served,
+            consistency=demand.consistency,
+            patience_s=lookup.left_ms / 1000,
+        )
 
     def _learn(self, lookup: RangeLookup, answer: RangeRows) -> None:
         """Keeps what an answer says of its shard. Raises what it says of the whole request."""

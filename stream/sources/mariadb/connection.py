@@ -86,6 +86,12 @@ class MariaDBUnreachable(MariaDBError):
     code = "mariadb_unreachable"
 
 
+class ServerBehind(MariaDBUnreachable):
+    """The server has not yet replicated what other shards have published. Code ``server_behind``."""
+
+    code = "server_behind"
+
+
 class SourceHistoryLost(MariaDBError):
     """Published transactions are not in the server's history: it was replaced. Code ``history_lost``."""
 

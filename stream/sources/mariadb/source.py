@@ -28,6 +28,7 @@ from stream.sources.mariadb.connection import (
     MariaDBError,
     MariaDBUnreachable,
     NotResumable,
+    ServerBehind,
     ServerSettingsError,
     SourceHistoryLost,
     connect,
@@ -40,7 +41,7 @@ from stream.sources.mariadb.requirements import check_server
 from stream.sources.mariadb.schema import TableFilter, unknown_databases
 from stream.sources.mariadb.watch import DumpWatch
 from stream.sources.status import SourceStatus
-from stream.wire.events import ResumePoint, SourceTransaction
+from stream.wire.events import DescribeTable, ResumePoint, SourceTransaction
 from tokens.errors import FreshetError
 
 log = structlog.get_logger(__name__)
@@ -48,13 +49,19 @@ log = structlog.get_logger(__name__)
 BACKOFF_FIRST_S = 0.1
 BACKOFF_MAX_S = 5.0
 _RIVALS = {"fenced": "another source has this shard", "server_id_in_use": "another replica has this server_id"}
-_OUTAGES = {**_RIVALS, "kafka_unreachable": "Kafka is unreachable"}
+_OUTAGES = {
+    **_RIVALS,
+    "kafka_unreachable": "Kafka is unreachable",
+    "server_behind": "the server lags behind the shards that this one succeeds",
+}
 
 
 class PublisherLike(Protocol):
     """The methods of `stream.publish.publisher.Publisher` that a source uses."""
 
-    def open(self, start_if_new: Callable[[], tuple[str, int]]) -> ResumePoint: ...
+    def open(
+        self, start_if_new: Callable[[], tuple[str, int]], can_begin: Callable[[str], None] | None = None, /
+    ) -> ResumePoint: ...
 
     def publish(self, txn: SourceTransaction) -> None: ...
 
@@ -173,9 +180,9 @@ class MariaDBSource:
         """
         while self._await_server():
             try:
-                return publisher.open(self._first_position)
+                return publisher.open(self._first_position, self._check_begins)
             except MariaDBUnreachable as error:
-                self._wait(self._unreachable, error)
+                self._wait(_OUTAGES.get(error.code, self._unreachable), error)
         return None
 
     def _check_server(self) -> None:
@@ -212,12 +219,27 @@ class MariaDBSource:
         self._new_epoch_for = ""
         return at.position, at.timestamp
 
+    def _check_begins(self, position: str) -> None:
+        """Check that the server can go on where other shards ended. Raises `ServerBehind`: it has not got there yet."""
+        connection = connect(self._options.settings)
+        try:
+            with translated(self._options.settings):
+                check_server(connection)
+                check_resumable(connection, position)
+        except SourceHistoryLost as lost:
+            raise ServerBehind(
+                f"{self._options.settings.name} has not everything up to {position}: {lost}",
+                hint="it must replicate the servers of the shards that this one succeeds, with their GTIDs",
+            ) from lost
+        finally:
+            connection._force_close()
+
     def _follow(self, publisher: PublisherLike, resume: ResumePoint) -> None:
         """Read from the resume point until stopped. Outages of MariaDB are waited out."""
         progress = Progress(resume)
         self._adds_to = resume.table_choice if has_all_of(self._options.tables, resume) else None
         schema = LiveSchema(self._options.settings, self._options.tables)
-        schema.catalog.describe_as(resume.descriptions)
+        schema.catalog.describe_as(self._described(resume))
         self._held = resume.annotations.get(HELD, "")
         schema.hold_again(self._held)
         chosen = self._options.backfill
@@ -248,6 +270,11 @@ class MariaDBSource:
             schema.close()
             if self._backfill is not None:
                 self._backfill.close()
+
+    def _described(self, resume: ResumePoint) -> dict[str, DescribeTable]:
+        """The tables as of the resume point. A shard that begins where others end has their tables, if it has them."""
+        found = resume.descriptions
+        return found if resume.table_choice else {name: found[name] for name in found if name in self._options.tables}
 
     def _read(self, publisher: PublisherLike, schema: LiveSchema, progress: Progress) -> None:
         options = self._options
@@ -404,7 +431,8 @@ class MariaDBSource:
             progress.mark_described(self._choice)
             log.info("tables are added", shard=self._options.shard, tables=len(found))
             return
-        schema.catalog.describe_as({})
+        if progress.table_choice:  # else nothing was described, or the shards that this one succeeds have done it
+            schema.catalog.describe_as({})
         schema.load()
         schema.settle(GtidPosition.parse(progress.position))
         catalog = schema.catalog

@@ -16,7 +16,7 @@ from consumers.process import announcing
 from consumers.process.announcing import Announcer, generation_above
 from consumers.store.store import PartitionStore
 from stream.kafka.connection import KafkaCluster
-from stream.kafka.locations import Announcement, LocationsReader, announce
+from stream.kafka.locations import Announcement, LocationsReader, announce, encode_announcement
 from stream.kafka.topics import Topic
 from tests.consumers.consuming import ConsumeProcess, Feed, until
 from tests.patience import PATIENCE_S
@@ -28,7 +28,7 @@ class Record:
     """A record of the topic, as Kafka's client gives it."""
 
     def __init__(self, announced: Announcement) -> None:
-        self._value = msgspec.json.encode(announced)
+        self._value = encode_announcement(announced)
 
     def value(self) -> bytes:
         return self._value

@@ -18,7 +18,7 @@ import pytest
 from consumers.fold.state import FOLD_VERSION
 from consumers.owner.client import OwnerConnection
 from consumers.owner.protocol import OwnerError
-from consumers.process.announcing import SETTLED_S, Announcer
+from consumers.process.announcing import SETTLED_S, SILENT_S, Announcer
 from freshet.settings import load_settings
 from freshet.settings_errors import SettingsError
 from stream.kafka.connection import KafkaCluster
@@ -42,9 +42,11 @@ class Owners:
         self._directory = directory
         self._partitions: list[Any] = []
 
-    def start(self, instance: str, generation: int, group: str, *, standby: bool = False) -> tuple[Announcer, Any]:
+    def start(
+        self, instance: str, generation: int, group: str, *, standby: bool = False, follower: bool = False
+    ) -> tuple[Announcer, Any]:
         """A process that has owned the partition for long."""
-        owner = Announcer(NOWHERE, f"{instance}:1", instance, group, standby=standby)
+        owner = Announcer(NOWHERE, f"{instance}:1", instance, group, standby=standby, follower=follower)
         owner._again_at = 1e9
         partition = partition_of(self._directory / f"{instance}-{len(self._partitions)}", "shop", generation)
         partition.taken_at -= SETTLED_S
@@ -201,11 +203,66 @@ def test_groups_that_were_never_swapped_are_as_before(owners: Owners) -> None:
     assert owners.stands() == "b"
 
 
-def test_a_standby_needs_a_group_of_its_own() -> None:
+def test_a_second_group_takes_the_place_only_of_an_owner_that_has_fallen_silent(owners: Owners) -> None:
+    """Its group numbers say nothing about the first one's: however high they are, the readers stay."""
+    old, _ = owners.start("a", 7, "old")
+    owners.turn(old)
+    new, _ = owners.start("b", 900, "new")
+    assert owners.turn(new) == owners.turn(new, later_s=SILENT_S - 1) == []
+    heard = owners.reader.standing("shop", 0)
+    assert heard is not None
+    owners.tell(msgspec.structs.replace(heard))
+    assert owners.turn(new, later_s=SILENT_S + 1) == []
+    assert owners.stands() == "a"
+    assert [each.role for each in owners.turn(new, later_s=2 * SILENT_S + 2)] == ["owner"]
+    assert owners.stands() == "b"
+
+
+def test_a_follower_never_takes_the_owners_place_until_readers_are_moved_to_it(owners: Owners) -> None:
+    """It is announced beside the owner, also when that is gone; a swap makes it the owner, the way back a follower."""
+    (blue, of_blue), (green, of_green) = (
+        owners.start("blue", 7, "old"),
+        owners.start("green", 900, "new", follower=True),
+    )
+
+    def followers() -> list[str]:
+        return [each.instance for each in owners.reader.followers("shop", 0)]
+
+    owners.turn(green)
+    assert (owners.stands(), followers()) == ("", ["green"])
+    owners.turn(blue)
+    assert (owners.stands(), followers()) == ("blue", ["green"])
+    owners.turn(blue, lambda: blue.withdraw(of_blue))
+    assert owners.turn(green, later_s=10 * SILENT_S) == []
+    assert (owners.stands(), followers()) == ("", ["green"])
+    owners.turn(blue, lambda: blue.announce(of_blue))
+    owners.tell(moved("green", owners.reader.standing("shop", 0), 1))
+    assert [each.role for each in owners.turn(green)] == ["owner"]
+    assert (owners.stands(), followers()) == ("green", [])
+    owners.tell(moved("blue", owners.reader.standing("shop", 0), 2))
+    assert [each.role for each in owners.turn(green)] == ["follower"]
+    assert (owners.stands(), followers()) == ("blue", ["green"])
+    owners.turn(green, lambda: green.withdraw(of_green))
+    assert (owners.stands(), followers()) == ("blue", [])
+
+
+def test_the_last_follower_of_a_group_stands(owners: Owners) -> None:
+    """Members of one group are ordered by its generations; another group has its own follower."""
+    one, of_one = owners.start("one", 3, "next", follower=True)
+    two, _ = owners.start("two", 4, "next", follower=True)
+    three, _ = owners.start("three", 1, "third", follower=True)
+    for each in (one, two, three):
+        owners.turn(each)
+    owners.turn(one, lambda: one.withdraw(of_one))
+    assert [each.instance for each in owners.reader.followers("shop", 0)] == ["two", "three"]
+
+
+@pytest.mark.parametrize("kind", ["standby", "follower"])
+def test_a_standby_needs_a_group_of_its_own(kind: str) -> None:
     """In the group of the others it would take their partitions away, and leave them without an announced owner."""
     with pytest.raises(SettingsError, match="group of its own"):
-        load_settings(flags={"consumer": {"standby": True}})
-    assert load_settings(flags={"consumer": {"standby": True, "group": "next"}}).consumer.standby
+        load_settings(flags={"consumer": {kind: True}})
+    assert getattr(load_settings(flags={"consumer": {kind: True, "group": "next"}}).consumer, kind)
 
 
 NEXT_FOLD = """

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import posixpath
 from typing import Any
+from urllib.parse import unquote
 
 from serving.client import ClientError
 from serving.client.answers import STATUS_OF_CODE
@@ -12,6 +14,8 @@ from serving.client.keys import format_key
 from serving.client.wire import read_epochs, read_row, read_rows, read_table
 from serving.errors import ReadError
 from serving.http.app import make_app
+from serving.http.bytes.naming import root_of
+from serving.http.bytes.ranges import PIECE, parts_of, pieces_of, ranges_of
 from serving.http.front import make_front
 from serving.http.limits import RequestLimits
 from serving.http.query import (
@@ -150,6 +154,7 @@ def _query() -> Case:
 PATHS = (
     *("/v1/rows/shop/t/7", "/v1/rows/shop/shop.t/7,12", "/v1/tables/d/t", "/v1/rows/shop:batch", "/v1/tables:batch"),
     *("/v1/locations/shop/0", "/healthz", "/readyz", "/metrics", "/openapi.json", "/v1/rows", "/", "/v1/stream"),
+    *("/v1/bytes/file:///srv/a", "/v1/bytes/s3%3A%2F%2Flake%2Fa?range=bytes%3D0-5,7-"),
 )
 METHODS = ("GET", "GET", "GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH", "TRACE", "X")
 
@@ -168,8 +173,6 @@ def _front() -> Case:
         raw = path.encode("utf-8", "replace")
         path = raw.decode()
         if "%" in path:
-            from urllib.parse import unquote
-
             path = unquote(path, errors="replace")
         headers = [(b"content-length", rng.choice((b"5", b"-1", b"x", b"9" * 30)))] if rng.random() < 0.2 else []
         headers += [(b"authorization", b"Bearer \xff")] if rng.random() < 0.1 else []
@@ -253,7 +256,46 @@ def _client() -> Case:
     return Case(draw, run)
 
 
+ROOTS = ("file:///srv/lake", "s3://lake/warehouse/", "https://host/data")
+URIS = (*(f"{root.rstrip('/')}/a/b" for root in ROOTS), "file:///srv/lake/../x", "s3://lake/warehouse/%2e%2e/x", "a::b")
+RANGES = (
+    "bytes=0-5",
+    "bytes=-3",
+    "bytes=7-",
+    "bytes=0-0,5-9,-1",
+    "bytes=9-5",
+    "bytes=0-99999999999999999999",
+    "lines=1-2",
+)
+
+
+def _files() -> Case:
+    def draw(rng: Rng) -> tuple[str, str, int]:
+        text = some_text(rng, RANGES, ("bytes=", "-", ",", "0", "18446744073709551616", " "))
+        uri = some_text(rng, URIS, ("/", "..", "%2e", "%25", "~", "::", "\\", "?", "#", "\0"))
+        return uri, text, rng.choice((0, 1, 10, 9 << 20))
+
+    def run(drawn: tuple[str, str, int]) -> None:
+        uri, text, size = drawn
+        if (root := refused(ReadError, root_of, uri, ROOTS)) is not None:
+            path, above = (each.partition("://")[2].rstrip("/") for each in (uri, root))
+            if not posixpath.normpath(unquote(unquote(path))).startswith(f"{above}/"):
+                raise Misbehaved(f"{uri!r} leads out of {root}")
+        ranges = refused(ReadError, ranges_of, text, size) or [(0, size)]
+        parts, _ = parts_of(ranges, size, b"x")
+        pieces = list(pieces_of(parts))
+        if any(not 0 <= start <= end <= size for start, end in ranges):
+            raise Misbehaved(f"{ranges} of {size} bytes")
+        if any(sum(part.end - part.start for part in piece) > PIECE for piece in pieces):
+            raise Misbehaved(f"a piece of {ranges} is too large")
+        if sum(part.end - part.start for piece in pieces for part in piece) != sum(end - at for at, end in ranges):
+            raise Misbehaved(f"{ranges} became {pieces}")
+
+    return Case(draw, run)
+
+
 TARGETS = (
+    Target("files", "URIs and ranges of files", _files),
     Target("rowkey", "canonical keys from URLs", _rowkey),
     Target("query", "query strings and bodies", _query, 0.5),
     Target("front", "whole requests to the front, in process", _front, 0.15),

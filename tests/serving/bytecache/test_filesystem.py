@@ -104,6 +104,28 @@ def test_a_chained_url_is_read_through_the_cache(cache_dir: Path, tmp_path: Path
     assert (cache_dir / "freshet-bytes.json").exists()
 
 
+def test_pandas_reads_a_url_whose_store_is_an_option(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The documented form: pandas does not know chained URLs, so the store is named in ``storage_options``."""
+    import pandas as pd
+
+    place = tmp_path_factory.mktemp("bytes") / "cache"
+    frame = pd.DataFrame({"a": [1, 2, 3]})
+    frame.to_parquet(tmp_path / "a.parquet")
+    options = {"target_protocol": "file", "dirs": f"{place}:64MiB"}
+    try:
+        for _ in range(2):
+            assert pd.read_parquet(f"freshet://{tmp_path}/a.parquet", storage_options=options)["a"].tolist() == [
+                1,
+                2,
+                3,
+            ]
+        with fsspec.open(f"freshet::file://{tmp_path}/a.parquet", freshet={"dirs": f"{place}:64MiB"}) as file:
+            assert file.read() == (tmp_path / "a.parquet").read_bytes()
+            assert file.opened.tally.miss_bytes == 0
+    finally:
+        close_caches()
+
+
 def test_a_second_read_asks_for_the_version_only(counted: CountingFileSystem, tmp_path: Path) -> None:
     """A full hit reads nothing of the store; for a file that never changes it asks nothing at all."""
     data = random.Random(1).randbytes(3 * MIB)

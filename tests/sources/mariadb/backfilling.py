@@ -45,7 +45,9 @@ class ListPublisher:
         self._on_commit = on_commit
         self._commits = 0
 
-    def open(self, start_if_new: Callable[[], tuple[str, int]]) -> ResumePoint:
+    def open(
+        self, start_if_new: Callable[[], tuple[str, int]], _: Callable[[str], None] | None = None, /
+    ) -> ResumePoint:
         """Resumes from the list."""
         states = [decode(value)[1] for value in self._log if value[:10] in _STATES]
         point = resume_point(states) if states else None

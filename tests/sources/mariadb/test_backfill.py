@@ -134,6 +134,33 @@ def test_ddl_in_the_middle_begins_anew(source: Source, ddl: str) -> None:
 
 
 @pytest.mark.usefixtures("small_chunks")
+def test_ddl_that_changes_no_image_costs_nothing(source: Source) -> None:
+    """Through an index, a comment or a default, in its backfill or later, a table is read once and stays whole."""
+    ddl = (
+        "ALTER TABLE t ADD UNIQUE u (b), COMMENT 'x'",
+        "DROP INDEX u ON t",
+        "ALTER TABLE t ALTER v SET DEFAULT 7, ROW_FORMAT = REDUNDANT",
+        "CREATE INDEX i ON t (v)",
+    )
+    source.run(
+        "CREATE TABLE t (id INT PRIMARY KEY, v INT, b VARCHAR(40))",
+        "INSERT INTO t SELECT seq, seq, CONCAT('row ', seq) FROM seq_1_to_200",
+    )
+    with Backfilled(source, rows_per_s=200) as backfilled:
+        for number, each in enumerate(ddl):
+            backfilled.await_rows("t", 20 * (number + 1))
+            source.run(each, f"UPDATE t SET v = -{number} WHERE id IN ({1 + number}, {200 - number})")
+        backfilled.await_whole("t")
+        source.run(
+            "ALTER TABLE t RENAME INDEX i TO j, AUTO_INCREMENT = 900", "INSERT INTO t (id, b) VALUES (300, 'new')"
+        )
+        backfilled.await_whole("t")
+        assert backfilled.begun("t") == 1
+        assert backfilled.images("t") == source.selected("t")
+        assert backfilled.is_absent("t", 301)
+
+
+@pytest.mark.usefixtures("small_chunks")
 def test_a_dropped_table_is_not_whole(source: Source) -> None:
     """What is known of a table ends with it, and the other tables are read all the same."""
     fill(source, "t", 200)

@@ -1,6 +1,7 @@
 """The effect of a statement in the binlog on cached rows: none, some tables, or unknown. Pure.
 
-This is not an SQL parser. It recognises the few forms of statements that name tables; any other statement voids
+This is not an SQL parser. It recognises the few forms of statements that name tables, and of these the few that change
+no image (an index, a comment, a default): docs/decisions/0027-ddl-that-changes-no-image.md. Any other statement voids
 everything.
 """
 
@@ -86,6 +87,22 @@ _HARMLESS_OBJECTS = frozenset(
         "LOGFILE",
     }
 )
+_HARMLESS_CLAUSE = re.compile(
+    r"""(?:ADD\ (?:(?:UNIQUE|FULLTEXT|SPATIAL)(?:\ (?:INDEX|KEY))?|INDEX|KEY)(?:\ IF\ NOT\ EXISTS)?(?:\ [\w`$]+)?
+          (?:\ USING\ \w+)?\ \(\)(?:\ USING\ \w+|\ COMMENT\ ['`])*
+      | ADD\ (?:CONSTRAINT\ (?:[\w`$]+\ )?)?CHECK\ \(\)
+      | DROP\ (?:INDEX|KEY)\ (?:IF\ EXISTS\ )?[\w`$]+
+      | RENAME\ (?:INDEX|KEY)\ [\w`$]+\ TO\ [\w`$]+
+      | ALTER\ (?:INDEX|KEY)\ (?:IF\ EXISTS\ )?[\w`$]+\ (?:(?:NOT\ )?IGNORED|VISIBLE|INVISIBLE)
+      | ALTER\ (?:COLUMN\ )?(?:IF\ EXISTS\ )?[\w`$]+\ DROP\ DEFAULT
+      | ALTER\ (?:COLUMN\ )?(?:IF\ EXISTS\ )?[\w`$]+\ SET\ DEFAULT\ (?:-\ )?(?:[\w'`]+(?:\ \.\ \w+)?|\(\))
+      | (?:DISABLE|ENABLE)\ KEYS
+      | (?:(?:^|\ )(?:COMMENT|AUTO_INCREMENT|ROW_FORMAT|KEY_BLOCK_SIZE|STATS_PERSISTENT|STATS_AUTO_RECALC
+             |STATS_SAMPLE_PAGES|PAGE_COMPRESSED|PAGE_COMPRESSION_LEVEL|ALGORITHM|LOCK)(?:\ =)?\ [\w'`]+)+
+    )""",
+    re.VERBOSE,
+)
+"""Of an ALTER TABLE, as `_clauses` writes it: it leaves all rows and columns as they are."""
 _DML = frozenset({"INSERT", "UPDATE", "DELETE", "REPLACE", "LOAD", "CALL", "WITH", "DO", "SELECT", "EXECUTE"})
 
 
@@ -199,18 +216,50 @@ def _create(tokens: _Tokens, sql: str) -> Statement:
 def _index(tokens: _Tokens, sql: str) -> Statement:
     while tokens.peek().kind != "end":
         if tokens.skip("ON"):
-            return _tables([tokens.name()], sql)
+            found = _tables([tokens.name()], sql)
+            return _NOTHING if _is_plain(tokens, sql) else found
         tokens.at += 1
     raise _NotUnderstood
 
 
+def _is_plain(tokens: _Tokens, sql: str) -> bool:
+    """Whether every server reads ``sql`` as it is read here, and it names no primary key.
+
+    What a backslash means in a string depends on the session, and what is in a comment with a ``!`` on the server. An
+    index called PRIMARY is the primary key.
+    """
+    if "\\" in sql or "/*!" in sql or "/*M!" in sql:
+        return False
+    return all(token.kind == "string" or token.text.upper() != "PRIMARY" for token in tokens.items)
+
+
+def _clauses(tokens: _Tokens) -> list[str]:
+    """What is left, cut at its commas: words in upper case, ` for a quoted name, ' for a string, () for parentheses."""
+    found: list[list[str]] = [[]]
+    depth = 0
+    for token in tokens.items[tokens.at :]:
+        depth += token == ("mark", "(")
+        if depth == 0 and token == ("mark", ","):
+            found.append([])
+        elif depth == 0:
+            found[-1].append({"name": "`", "double": "`", "string": "'"}.get(token.kind, token.text.upper()))
+        elif token == ("mark", ")"):
+            depth -= 1
+            if depth == 0:
+                found[-1].append("()")
+    return [" ".join(words) for words in found] if depth == 0 else [""]
+
+
 def _alter(tokens: _Tokens, sql: str) -> Statement:
+    may_drop_rows = False
     while tokens.skip("ONLINE") or tokens.skip("IGNORE"):
-        pass
+        may_drop_rows |= tokens.items[tokens.at - 1].text.upper() == "IGNORE"
     if not tokens.skip("TABLE"):
         return _alter_other(tokens)
     tokens.skip("IF", "EXISTS")
     found = [tokens.name()]
+    if not may_drop_rows and _is_plain(tokens, sql) and all(map(_HARMLESS_CLAUSE.fullmatch, _clauses(tokens))):
+        return _NOTHING
     depth = 0
     while tokens.peek().kind != "end":
         if tokens.mark("("):

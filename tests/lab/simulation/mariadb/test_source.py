@@ -30,7 +30,9 @@ class Recorder:
         self.stamps: list[int] = []
         self.on_transaction: Callable[[int], None] = lambda _: None
 
-    def open(self, start_if_new: Callable[[], tuple[str, int]]) -> ResumePoint:
+    def open(
+        self, start_if_new: Callable[[], tuple[str, int]], _: Callable[[str], None] | None = None, /
+    ) -> ResumePoint:
         """Where to resume."""
         if self.at is None:
             position, timestamp = start_if_new()

@@ -1,0 +1,142 @@
+"""The files that are served: opened and read through the byte cache, each call in a thread.
+
+The cache is reached as any program does, through fsspec (``docs/internals/bytes.md``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any, Final, TypeVar
+
+import structlog
+import xxhash
+
+from serving.errors import ReadError
+from serving.http.bytes.metrics import BytesMetrics
+from serving.http.bytes.naming import root_of, scheme_of
+from serving.http.bytes.ranges import Range
+from tokens.errors import FreshetError
+
+THREADS: Final = 32
+OPEN_MAX: Final = 64
+"""Answers under way: each holds up to `serving.http.bytes.ranges.PIECE` bytes."""
+
+_log = structlog.get_logger(__name__)
+T = TypeVar("T")
+
+
+class Files:
+    """The files below ``roots``. Belongs to one event loop."""
+
+    def __init__(self, roots: Sequence[str], options: Mapping[str, Any]) -> None:
+        """``roots``: URIs. ``options``: of the byte cache. Raises `FreshetError` for a directory it can't use."""
+        from fsspec import filesystem  # most fronts serve no files
+
+        self._roots = roots
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="freshet-bytes")
+        self._stores: dict[str, Any] = {}
+        for scheme in sorted(set(map(scheme_of, roots))):
+            self._stores[scheme] = filesystem("freshet", target_protocol=scheme, **options)
+            self._stores[scheme].cache.places  # noqa: B018 - opens the directories: what is wrong is told at the start
+        self._open = 0
+        self.metrics = BytesMetrics()
+
+    async def open(self, uri: str) -> File:
+        """The version that the store has now. Raises `ReadError`."""
+        root = root_of(uri, self._roots)
+        if self._open >= OPEN_MAX:
+            raise ReadError("too_many_requests", f"{OPEN_MAX} files are being read already")
+        self._open += 1
+        try:
+            opened = await self._run(uri, lambda: self._open_now(root, uri))
+            if opened.size < 0:
+                raise ReadError("source_failed", f"{uri}: the store does not say how long the file is")
+        except BaseException:
+            self._open -= 1
+            raise
+        return File(uri, opened, self._run, self._closed)
+
+    async def count(self) -> None:
+        """Brings `metrics` up to date."""
+        counts = await asyncio.get_running_loop().run_in_executor(self._threads, self._counts)
+        self.metrics.show(*counts)
+
+    async def close(self) -> None:
+        """Ends the threads. The directories are given back at the end of the process."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _closed(self) -> None:
+        self._open -= 1
+
+    def _open_now(self, root: str, uri: str) -> Any:
+        scheme = scheme_of(uri)
+        if scheme == "file":  # links may lead out of the root
+            real = os.path.realpath(uri.removeprefix("file://"))
+            above = os.path.realpath(root.removeprefix("file://"))
+            if os.path.commonpath([real, above]) != above:
+                raise ReadError("not_served", "this URI is below no root of the settings")
+            if not os.path.isfile(real):
+                raise FileNotFoundError(uri)
+            uri = f"file://{real}"
+        return self._stores[scheme].open(uri)
+
+    def _counts(self) -> tuple[Any, list[Any]]:
+        cache = next(iter(self._stores.values())).cache
+        found = [place.describe(files=False) for place in cache.places]
+        return cache.tallies.total(), [each for each in found if each is not None]
+
+    async def _run(self, uri: str, ask: Callable[[], T]) -> T:
+        """Runs it in a thread; the store's errors become the API's."""
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, ask)
+        except ReadError:
+            raise
+        except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+            raise ReadError("file_not_found", f"{uri} is no file") from None
+        except Exception as error:
+            if isinstance(error, FreshetError) and error.code == "file_changed":
+                raise ReadError("file_changed", str(error)) from error
+            _log.warning("a remote file can't be read", uri=uri, error=f"{type(error).__name__}: {error}")
+            code = "source_unreachable" if isinstance(error, ConnectionError | TimeoutError) else "source_failed"
+            raise ReadError(code, f"{uri}: {type(error).__name__}") from error
+
+
+class File:
+    """One version of a file. Close it."""
+
+    def __init__(
+        self, uri: str, opened: Any, run: Callable[[str, Callable[[], Any]], Any], closed: Callable[[], None]
+    ) -> None:
+        self._uri, self._opened, self._run, self._closed = uri, opened, run, closed
+
+    @property
+    def size(self) -> int:
+        """In bytes."""
+        return int(self._opened.size)
+
+    @property
+    def etag(self) -> str:
+        """Strong; "" where the store has no version, or may still give the same one to other bytes."""
+        version, size, settled = self._opened.opened.identity
+        return f'"{xxhash.xxh3_128_hexdigest(f"{version}:{size}".encode())}"' if version and settled else ""
+
+    @property
+    def tally(self) -> Any:
+        """What was found here, and what was fetched."""
+        return self._opened.opened.tally
+
+    async def read(self, ranges: Sequence[Range]) -> list[bytes]:
+        """Raises `ReadError`: ``file_changed`` if the store has another version by now, and for the store's errors."""
+        found: list[bytes] = await self._run(self._uri, lambda: self._opened.read_ranges(ranges))
+        return found
+
+    async def close(self) -> None:
+        """Makes room for another one."""
+        if self._closed is not None:
+            self._closed()
+            with suppress(Exception):
+                self._opened.close()

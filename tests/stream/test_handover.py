@@ -1,0 +1,173 @@
+"""Shards that are handed over to their successors: where these begin, who ends whom, and who must be named."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from stream.publish.handover import joint_position
+from stream.publish.publisher import Publisher
+from stream.publish.topology import DeclaredTopology, TopologyError
+from stream.shards.map import ShardMap
+from stream.wire.events import VALUE, RowChange, SourceTransaction
+from stream.wire.keys import row_key
+from tests.stream.memory_log import KEYSPACE, MemoryLog
+
+OLD, HIGH = f"{KEYSPACE}/-80", f"{KEYSPACE}/80-"
+LOW, MIDDLE, WIDE = f"{KEYSPACE}/-40", f"{KEYSPACE}/40-80", f"{KEYSPACE}/40-"
+BEFORE = ShardMap.parse({OLD: "-80", HIGH: "80-"})
+SPLIT = ShardMap.parse({LOW: "-40", MIDDLE: "40-80", HIGH: "80-"})
+MERGED = ShardMap.parse({LOW: "-40", WIDE: "40-"})
+
+
+class Behind(Exception):
+    """The successor's server has not replicated enough."""
+
+
+def never() -> tuple[str, int]:
+    """A shard that is handed over does not begin at the server's present position."""
+    raise AssertionError("the server's position was asked for")
+
+
+def at(position: str) -> Any:
+    """Begins a shard that succeeds nobody."""
+    return lambda: (position, 10)
+
+
+def published(log: MemoryLog, shard: str, position: str, **options: Any) -> None:
+    """A shard that begins or goes on, and publishes one transaction."""
+    with log.publisher(shard, **options) as out:
+        out.open(at("MariaDB/"))
+        change = RowChange(row_key("db.t", [1]), VALUE, b"{}")
+        out.publish(SourceTransaction(position, position, 11, [change]))
+
+
+def successor(log: MemoryLog, shard: str, found: ShardMap, *succeeds: str, over: tuple[str, ...] = ()) -> Publisher:
+    """A publisher of a shard of a new map."""
+    return log.publisher(shard, topology=DeclaredTopology((), succeeds, found, over or succeeds))
+
+
+def begun(out: Publisher, can_begin: Any = lambda _: None) -> Any:
+    """Where a successor begins."""
+    with out:
+        return out.open(never, can_begin)
+
+
+def said(log: MemoryLog, shard: str) -> Any:
+    """The last topology of a shard."""
+    kept = (record for partition in range(2) for name, record in log.records(partition) if name == "Topology")
+    return [record for record in kept if record["shard"] == shard][-1]
+
+
+def split(log: MemoryLog) -> None:
+    """Two shards, of which the first is split in two."""
+    published(log, OLD, "MariaDB/1-1-7", topology=DeclaredTopology(map=BEFORE))
+    published(log, HIGH, "MariaDB/2-2-9", topology=DeclaredTopology(map=BEFORE))
+    for shard in (LOW, MIDDLE):
+        resume = begun(successor(log, shard, SPLIT, OLD))
+        assert (resume.position, resume.timestamp) == ("MariaDB/1-1-7", 11)
+
+
+def test_each_successor_begins_where_its_ancestor_ended(log: MemoryLog) -> None:
+    """However late it starts; the ancestor's positions are its own, and nothing of it is published twice."""
+    split(log)
+    for shard in (LOW, MIDDLE):
+        assert said(log, shard)["ancestors"] == [{"shard": OLD, "epoch": 1}]
+        assert begun(successor(log, shard, SPLIT, OLD)).position == "MariaDB/1-1-7", "a restart goes on"
+
+
+def test_nobody_publishes_a_shard_that_was_handed_over(log: MemoryLog) -> None:
+    """Its source may be started again by mistake: what it published then would be told twice."""
+    split(log)
+    before = [len(kept) for kept in log.partitions]
+    with pytest.raises(TopologyError) as caught:
+        log.publisher(OLD, topology=DeclaredTopology(map=BEFORE)).open(never)
+    assert caught.value.code == "shard_handed_over"
+    assert [len(kept) for kept in log.partitions] == before
+
+
+def test_an_ancestor_goes_on_while_the_successors_server_lags(log: MemoryLog) -> None:
+    """It is ended only once the new server has what it has published; what came meanwhile is waited for, too."""
+    published(log, OLD, "MariaDB/1-1-7", topology=DeclaredTopology(map=BEFORE))
+    asked: list[str] = []
+
+    def refuse(position: str) -> None:
+        asked.append(position)
+        raise Behind
+
+    for number in (7, 8):
+        with pytest.raises(Behind):
+            successor(log, LOW, SPLIT, OLD).open(never, refuse)
+        assert asked[-1] == f"MariaDB/1-1-{number}"
+        published(log, OLD, f"MariaDB/1-1-{number + 1}", topology=DeclaredTopology(map=BEFORE))
+    assert begun(successor(log, LOW, SPLIT, OLD)).position == "MariaDB/1-1-9"
+
+
+def test_a_merge_begins_after_all_of_its_ancestors(log: MemoryLog) -> None:
+    """It takes their ancestors over, too: readers' tokens of before the split still count."""
+    split(log)
+    published(log, MIDDLE, "MariaDB/1-1-7,4-4-2", topology=DeclaredTopology((), (OLD,), SPLIT, (OLD,)))
+    resume = begun(successor(log, WIDE, MERGED, MIDDLE, HIGH))
+    assert resume.position == "MariaDB/1-1-7,2-2-9,4-4-2"
+    assert {each["shard"] for each in said(log, WIDE)["ancestors"]} == {OLD, MIDDLE, HIGH}
+
+
+def test_a_merge_that_is_killed_between_two_ends_goes_on(log: MemoryLog) -> None:
+    """The first ancestor is over for good, the second one still publishes; both are ended once."""
+    split(log)
+    log.commits_left = 1
+    with pytest.raises(Exception, match="killed"):
+        successor(log, WIDE, MERGED, MIDDLE, HIGH).open(never, lambda _: None)
+    log.commits_left = 100
+    published(log, HIGH, "MariaDB/2-2-10", topology=DeclaredTopology(map=SPLIT, over=(OLD,)))
+    resume = begun(successor(log, WIDE, MERGED, MIDDLE, HIGH))
+    assert resume.position == "MariaDB/1-1-7,2-2-10"
+
+
+def test_a_shard_whose_keys_one_gets_must_be_named(log: MemoryLog) -> None:
+    """Else its readers' positions would count for nothing, and they might be told what they have seen replaced."""
+    published(log, OLD, "MariaDB/1-1-7", topology=DeclaredTopology(map=BEFORE))
+    begun(successor(log, LOW, SPLIT, OLD))
+    with pytest.raises(TopologyError) as caught:
+        log.publisher(MIDDLE, topology=DeclaredTopology(map=SPLIT, over=(OLD,))).open(at("MariaDB/"))
+    assert caught.value.code == "ancestor_missing"
+    published(log, HIGH, "MariaDB/2-2-9", topology=DeclaredTopology(map=SPLIT, over=(OLD,)))
+    assert OLD in said(log, HIGH)["shards"], "a neighbour knows it, so its readers' tokens concern no key here"
+
+
+def test_an_ancestor_without_a_state_is_refused(log: MemoryLog) -> None:
+    """There is no position at which its successor could begin."""
+    published(log, HIGH, "MariaDB/2-2-9", topology=DeclaredTopology(map=BEFORE))
+    with pytest.raises(TopologyError) as caught:
+        successor(log, LOW, SPLIT, OLD).open(never, lambda _: None)
+    assert caught.value.code == "ancestor_unknown"
+
+
+UUIDS = [f"0000000{number}-0000-0000-0000-000000000000" for number in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("ends", "begins"),
+    [
+        (["MariaDB/1-1-7"], "MariaDB/1-1-7"),
+        (["", "MariaDB/1-1-7"], "MariaDB/1-1-7"),
+        (["MariaDB/1-1-7", "MariaDB/2-2-9"], "MariaDB/1-1-7,2-2-9"),
+        (["MariaDB/1-1-7,3-3-1", "MariaDB/1-1-5,2-2-9"], "MariaDB/1-1-5,2-2-9,3-3-1"),
+        (
+            [f"MySQL56/{UUIDS[0]}:1-5,{UUIDS[1]}:1-7", f"MySQL56/{UUIDS[0]}:1-9:11,{UUIDS[2]}:1"],
+            f"MySQL56/{UUIDS[0]}:1-5,{UUIDS[1]}:1-7,{UUIDS[2]}:1",
+        ),
+    ],
+)
+def test_what_several_ancestors_have_counts_as_far_as_all_have_it(ends: list[str], begins: str) -> None:
+    """What only one of them has is its own; what they share would be lost to the keys of the one that is behind."""
+    assert joint_position(ends) == begins
+    assert joint_position(reversed(ends)) == begins
+
+
+def test_positions_of_two_kinds_of_servers_are_refused() -> None:
+    """No server has both."""
+    with pytest.raises(TopologyError) as caught:
+        joint_position(["MariaDB/1-1-7", f"MySQL56/{UUIDS[0]}:1"])
+    assert caught.value.code == "ancestors_differ"
