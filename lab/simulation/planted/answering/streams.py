@@ -19,11 +19,6 @@ BUGS: Final = (
         Replace(Assembler._release, "any_shard.reached", "max(any_shard.frontier)"),
     ),
     installation(
-        "stream_checkpoint_behind_what_is_held",
-        "a checkpoint has the offsets of what was read, although some of it was not told yet",
-        Return(Assembler._first_held, "self._next[partition]"),
-    ),
-    installation(
         "stream_checkpoint_without_places",
         "a checkpoint has only offsets: what was told of the messages there comes again",
         Replace(Checkpoint.__str__, "self.places", "{}"),
