@@ -24,6 +24,7 @@ import typer
 from typer.core import TyperGroup
 
 from freshet import DISTRIBUTION
+from freshet.help.examples import explain
 from freshet.local.starting import signals_held
 from tokens.errors import FreshetError
 
@@ -47,6 +48,8 @@ class CommandEntry:
 ENTRIES = (
     CommandEntry("doctor", "Check that this machine has what Freshet needs."),
     CommandEntry("local", "Start, stop and show real servers on this machine."),
+    CommandEntry("up", "Run all of it in one terminal: sources, consumer, front.", service=True),
+    CommandEntry("get", "Ask the front for a row: the row, the decision, and why."),
     CommandEntry("source", "Publish the changes of a source of truth into Kafka.", service=True),
     CommandEntry("consume", "Fold a keyspace into its stores and answer for them.", service=True),
     CommandEntry("serve", "Answer reads over HTTP.", service=True),
@@ -101,7 +104,12 @@ class LazyGroup(TyperGroup):
                 formatter.write_dl(rows)
 
 
-app = typer.Typer(cls=LazyGroup, no_args_is_help=True, add_completion=False, rich_markup_mode=None)
+app = typer.Typer(
+    cls=LazyGroup,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},  # also of all commands below
+)
 
 
 def show_version(wanted: bool) -> None:
@@ -265,7 +273,7 @@ def _load(entry: CommandEntry) -> Any:
         command = typer.main.get_command(single)
     command.name = entry.name
     command.hidden = entry.hidden
-    return command
+    return explain(command, entry.name)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from freshet.settings import Settings
+from freshet.settings import MariaDBSourceSettings, Settings
 from freshet.settings_errors import unknown_keyspace
 from tokens.errors import FreshetError
 
@@ -25,3 +25,12 @@ def explain_unknown_keyspace(settings: Settings, keyspace: str) -> Iterator[None
         if error.code not in MISSING or keyspace in settings.keyspaces or not settings.keyspaces:
             raise
         raise unknown_keyspace(keyspace, settings.keyspaces, also=str(error), hint=error.hint) from error
+
+
+def full_table_name(settings: Settings, keyspace: str, table: str) -> str:
+    """``db.table``, also for a table without ``db`` if the settings name one database, as for the front."""
+    found = settings.keyspaces.get(keyspace)
+    source = found.source if found is not None else None
+    if "." in table or not isinstance(source, MariaDBSourceSettings) or len(source.databases) != 1:
+        return table
+    return f"{source.databases[0]}.{table}"

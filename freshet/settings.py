@@ -303,6 +303,10 @@ class BytesSettings(Section):
     admission: str = Field(default="all", max_length=100)
     scopes: Annotated[dict[str, Annotated[int, Field(ge=1)]], Json] = Field(default_factory=dict)
     trace: str = Field(default="", max_length=1_000)
+    trace_share: float = Field(default=1.0, gt=0, le=1)
+    trace_anonymous: bool = False
+    hosts: Names = Field(default_factory=list)
+    host: str = Field(default="", max_length=300)
     roots: Annotated[list[Annotated[str, Field(pattern=_ROOT)]], BeforeValidator(split_list)] = Field(
         default_factory=list
     )
@@ -312,7 +316,9 @@ class BytesSettings(Section):
         """As the byte cache takes them. Raises `ByteCacheError` ``bad_bytes_option``."""
         from serving.bytecache.options import CacheOptions
 
-        return CacheOptions(**self.model_dump(exclude={"roots"}) | {"dirs": tuple(self.dirs)})
+        return CacheOptions(
+            **self.model_dump(exclude={"roots"}) | {"dirs": tuple(self.dirs), "hosts": tuple(self.hosts)}
+        )
 
 
 class LogSettings(Section):
@@ -355,7 +361,7 @@ class Settings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Flags win over the environment, which wins over the file."""
-        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, toml_file=_file_in_use())
+        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, toml_file=config_in_use())
 
     def keyspace(self, name: str) -> KeyspaceSettings:
         """The settings of one keyspace. Raises `SettingsError` ``unknown_keyspace``, which names the known ones."""
@@ -442,9 +448,9 @@ def load_settings(config: Path | None = None, flags: Mapping[str, Any] | None = 
     try:
         return Settings(**_given(flags or {}))
     except ValidationError as error:
-        raise from_validation(error, _file_in_use(), _known_keys) from None
+        raise from_validation(error, config_in_use(), _known_keys) from None
     except (OSError, ValueError, RecursionError) as error:
-        raise SettingsError(f"cannot read {_file_in_use()}: {error}", hint="it must be TOML in UTF-8") from None
+        raise SettingsError(f"cannot read {config_in_use()}: {error}", hint="it must be TOML in UTF-8") from None
 
 
 def _given(flags: Mapping[str, Any]) -> dict[str, Any]:
@@ -461,7 +467,8 @@ def _named_by_environment() -> Path | None:
     return Path(named) if named else None
 
 
-def _file_in_use() -> Path:
+def config_in_use() -> Path:
+    """The settings file that `load_settings` reads; it need not exist."""
     named = _config_file.get() or _named_by_environment()
     return named or (DEFAULT_CONFIG if DEFAULT_CONFIG.exists() or not LOCAL_CONFIG.exists() else LOCAL_CONFIG)
 

@@ -24,7 +24,7 @@ from consumers.store.manifest import sync_directory, write_atomically
 from spark_jobs.engine.executors import check_executors
 from spark_jobs.exporting.changes import Changes, Exported
 from spark_jobs.exporting.columns import table_of
-from spark_jobs.offsets import Range, choose_range, topic_bounds
+from spark_jobs.offsets import Range, check_topic, choose_range, topic_bounds
 from spark_jobs.output import RebuildError, exclusive
 from spark_jobs.partition import error_json
 from spark_jobs.streaming import Micro, answers, stream_messages
@@ -98,11 +98,11 @@ def export(session: Any, request: ExportRequest) -> ExportReport:
 
         def handle(messages: Any, _: int) -> None:
             nonlocal files
-            files += _export_batch(messages, root, commit, chosen, follow=request.follow)
+            files += _export_batch(messages, root, commit, chosen, request)
 
         if chosen.messages or request.follow:
             messages = stream_messages(session, request.kafka, chosen, request.offsets_per_commit)
-            Micro(chosen, root / NOTES, handle, follow=request.follow).run(messages)
+            Micro(request.kafka, chosen, root / NOTES, handle, follow=request.follow).run(messages)
             commit.files = {}  # they are in their places, where others may move them
             _write_commit(root, commit)
         seconds = round(time.monotonic() - started, 3)
@@ -177,16 +177,17 @@ def finish_commit(root: Path, commit: Commit) -> None:
         leftover.unlink()
 
 
-def _export_batch(messages: Any, root: Path, commit: Commit, chosen: Range, *, follow: bool) -> int:
+def _export_batch(messages: Any, root: Path, commit: Commit, chosen: Range, request: ExportRequest) -> int:
     """Exports one micro-batch in one commit; returns its number of files."""
     task = ExportTask(
         str(root / NOTES / STAGED),
         {each: commit.partitions.get(each, Exported(0)) for each in chosen.end},
-        {} if follow else chosen.end,
+        {} if request.follow else chosen.end,
     )
     found = answers(messages, partial(run_export, task))
     if not found:
         return 0
+    check_topic(request.kafka, chosen)  # before the commit: what it has stays
     commit.number += 1
     commit.files = {}
     for partition, answer in sorted(found.items()):

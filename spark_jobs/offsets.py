@@ -9,15 +9,21 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from stream.kafka.connection import KafkaCluster
 from stream.kafka.reader import end_offsets, start_offsets
 from stream.kafka.topics import describe_topic
 from tokens.errors import FreshetError
 
+BROKER_BACK_S: Final = 60.0
+"""A run waits so long for brokers that are restarted, as Spark's own clients do."""
+
 
 class OffsetsError(FreshetError):
-    """Invalid or unavailable offsets. Codes: ``bad_offsets``, ``offsets_beyond_end``, ``offsets_expired``."""
+    """Invalid or unavailable offsets. Codes: ``bad_offsets``, ``offsets_beyond_end``, ``offsets_expired``,
+    ``topic_changed``, ``wrong_partition_count``.
+    """
 
     code = "bad_offsets"
 
@@ -54,6 +60,39 @@ def topic_bounds(kafka: KafkaCluster, topic: str) -> TopicBounds:
     partitions = range(described.partitions)
     low, end = start_offsets(kafka, topic, partitions), end_offsets(kafka, topic, partitions)
     return TopicBounds(topic, described.topic_id, low, end)
+
+
+def check_topic(kafka: KafkaCluster, chosen: Range, reached: Mapping[int, int] | None = None) -> None:
+    """Checks that a topic is still the one whose range was chosen.
+
+    Spark knows a topic by its name: it reads on in one that was created anew under the name, if that is long enough.
+    ``reached``: partition → next offset to read; what lies there must still be retained. Raises `OffsetsError`
+    ``topic_changed``, ``wrong_partition_count`` or ``offsets_expired``, and as `topic_bounds`.
+    """
+    topic = describe_topic(kafka, chosen.topic, timeout_s=BROKER_BACK_S)
+    if topic.topic_id != chosen.topic_id:
+        raise OffsetsError(
+            f"{chosen.topic} was deleted and created again during the run: its id is {topic.topic_id} now, "
+            f"not {chosen.topic_id}",
+            hint="what was made is of no use: start again in another directory (--to)",
+            code="topic_changed",
+        )
+    if topic.partitions != len(chosen.end):
+        raise OffsetsError(
+            f"{chosen.topic} has {topic.partitions} partitions now, it had {len(chosen.end)} when the run began",
+            hint="the partition count of a topic with events must not change: create a new topic",
+            code="wrong_partition_count",
+        )
+    if reached is None:
+        return
+    for partition, low in start_offsets(kafka, chosen.topic, range(topic.partitions)).items():
+        if reached[partition] < low:
+            raise OffsetsError(
+                f"retention has passed the run: {chosen.topic}[{partition}] begins at offset {low}, "
+                f"the run has read up to {reached[partition]}",
+                hint="begin with a newer snapshot (--base), and let the topic retain more than a rebuild takes",
+                code="offsets_expired",
+            )
 
 
 def choose_range(

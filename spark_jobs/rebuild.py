@@ -18,12 +18,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from consumers.fold.state import FOLD_VERSION
+from consumers.process.opening import check_layout
 from consumers.store.errors import StoreError
 from consumers.store.manifest import read_manifest
 from consumers.store.store import StoreView, partition_directory
 from spark_jobs.beginning import check_beginnings
 from spark_jobs.engine.executors import check_executors
-from spark_jobs.offsets import Range, TopicBounds, choose_range, topic_bounds
+from spark_jobs.offsets import Range, TopicBounds, check_topic, choose_range, topic_bounds
 from spark_jobs.output import (
     REPORT_NAME,
     Begun,
@@ -47,7 +48,7 @@ from spark_jobs.streaming import (
     stream_messages,
 )
 from stream.kafka.connection import KafkaCluster
-from stream.kafka.topics import events_topic
+from stream.kafka.topics import Topic, events_topic
 
 PROGRESS_INTERVAL_S: Final = 0.5
 
@@ -186,6 +187,7 @@ def rebuild(session: Any, request: RebuildRequest, *, progress: Progress | None 
         with progress_reported(root, chosen, None if request.follow else progress):
             folded = _fold(session, request, task, chosen, progress)
             completed = complete_stores(session, task)
+            _check_layouts(root, request.keyspace, chosen)
         seconds = round(time.monotonic() - started, 3)
         summaries = tuple(_add(folded.get(each), completed[each]) for each in sorted(completed))
         reached = {each.partition: each.offset for each in summaries} if request.follow else chosen.end
@@ -207,14 +209,23 @@ def _fold(
     def fold(messages: Any, _: int) -> None:
         for partition, summary in run_tasks(messages, task).items():
             folded[partition] = _add(folded.get(partition), summary)
+        check_topic(request.kafka, chosen)
         if request.follow and progress is not None:
             done = sum(each.messages for each in folded.values())
             progress(done, done)
 
     if chosen.messages or request.follow:
         messages = stream_messages(session, request.kafka, chosen, request.offsets_per_batch)
-        Micro(chosen, Path(task.root), fold, follow=request.follow).run(messages)
+        Micro(request.kafka, chosen, Path(task.root), fold, follow=request.follow).run(messages)
     return folded
+
+
+def _check_layouts(root: Path, keyspace: str, chosen: Range) -> None:
+    """Refuses stores whose keys an owner would look for in other partitions, as the live consumer does."""
+    topic = Topic(chosen.topic, chosen.topic_id, len(chosen.end))
+    for partition in chosen.end:
+        manifest = read_manifest(partition_directory(root, keyspace, partition))
+        check_layout("" if manifest is None else manifest.layout, topic)
 
 
 def _add(before: PartitionSummary | None, now: PartitionSummary) -> PartitionSummary:

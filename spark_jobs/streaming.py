@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from spark_jobs.engine.executors import unfit
 from spark_jobs.engine.kafka_options import kafka_options
-from spark_jobs.offsets import Range, offsets_json
+from spark_jobs.offsets import Range, check_topic, offsets_json
 from spark_jobs.output import PartitionSummary, RebuildError
 from spark_jobs.partition import RESULT_SCHEMA, FoldTask, run_task
 from stream.kafka.connection import KafkaCluster
@@ -62,7 +62,16 @@ class Micro:
     ``follow``: without an end, until KeyboardInterrupt, which ends the query between two micro-batches.
     """
 
-    def __init__(self, chosen: Range, root: Path, handle: Callable[[Any, int], None], *, follow: bool = False) -> None:
+    def __init__(
+        self,
+        kafka: KafkaCluster,
+        chosen: Range,
+        root: Path,
+        handle: Callable[[Any, int], None],
+        *,
+        follow: bool = False,
+    ) -> None:
+        self._kafka = kafka
         self._chosen = chosen
         self._follow = follow
         self._root = root
@@ -75,7 +84,8 @@ class Micro:
     def run(self, messages: Any) -> None:
         """Runs the query over ``messages``.
 
-        Raises the `FreshetError` of a micro-batch, or `RebuildError` if Spark failed.
+        Raises the `FreshetError` of a micro-batch. If Spark failed: as `spark_jobs.offsets.check_topic` where the topic
+        is the cause, else `RebuildError`.
         """
         from pyspark.errors import PySparkException
 
@@ -89,7 +99,10 @@ class Micro:
                 if self._is_at_end():
                     break
         except PySparkException as error:
-            raise (self._failures[0] if self._failures else spark_failed(error)) from error
+            failure = self._failures[0] if self._failures else spark_failed(error)
+            if failure.code == RebuildError.code:
+                check_topic(self._kafka, self._chosen, self._reached())  # Spark's words for it say little
+            raise failure from error
         except KeyboardInterrupt:
             if not self._follow:
                 raise
@@ -117,11 +130,17 @@ class Micro:
 
     def _is_at_end(self) -> bool:
         """Whether the micro-batches so far reached the end of each partition. Control records count in Spark too."""
-        progress = None if self._follow or self._query is None else self._query.lastProgress
-        if progress is None:
+        if self._follow:
             return False
-        reached = json.loads(progress.sources[0].endOffset or "{}").get(self._chosen.topic, {})
-        return all(reached.get(str(partition), -1) >= end for partition, end in self._chosen.end.items())
+        reached = self._reached()
+        return all(reached[partition] >= end for partition, end in self._chosen.end.items())
+
+    def _reached(self) -> dict[int, int]:
+        """Partition → the end of the last micro-batch that was handled."""
+        progress = None if self._query is None else self._query.lastProgress
+        ends = {} if progress is None else json.loads(progress.sources[0].endOffset or "{}")
+        given = ends.get(self._chosen.topic, {})
+        return {partition: given.get(str(partition), start) for partition, start in self._chosen.start.items()}
 
 
 def remove_checkpoints(root: Path) -> None:

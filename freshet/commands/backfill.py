@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from time import monotonic, sleep
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple, TypeVar
 
 import msgspec
 import typer
@@ -22,6 +22,7 @@ from stream.sources.mariadb.backfill.progress import TableProgress, table_progre
 from stream.wire.events import ResumePoint
 from tokens.errors import FreshetError
 
+T = TypeVar("T")
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -94,12 +95,16 @@ def status(
     it), unfit (it cannot be read in chunks).
     """
     with _installation(keyspace, bootstrap, shard) as places:
-        for place in places:
-            point = _point(place)
-            name = _known(point, table)
-            if follow:
-                point = _follow(place, name)
-            _show(place, point, name, as_json, {})
+        _each(places, lambda place: _look(place, table, follow=follow, as_json=as_json))
+
+
+def _look(place: _Place, table: str, *, follow: bool, as_json: bool) -> None:
+    """Show one shard's tables."""
+    point = _point(place)
+    name = _known(point, table)
+    if follow:
+        point = _follow(place, name)
+    _show(place, point, name, as_json, {})
 
 
 class _Place(NamedTuple):
@@ -126,10 +131,30 @@ def _ask(
     keyspace: str, table: str, shard: str, bootstrap: str | None, *, start: bool, follow: bool, as_json: bool
 ) -> None:
     with _installation(keyspace, bootstrap, shard) as places:
-        taken = [_ask_one(place, table, start=start, follow=follow, as_json=as_json) for place in places]
+        taken = _each(places, lambda place: _ask_one(place, table, start=start, follow=follow, as_json=as_json))
     if not all(taken):
         typer.echo("no source has taken the request yet: is `freshet source` running? It will when it starts", err=True)
         raise typer.Exit(1)
+
+
+def _each(places: Iterable[_Place], act: Callable[[_Place], T]) -> list[T]:
+    """What ``act`` returns for each shard. One that fails keeps no other from its turn.
+
+    Raises the first `BackfillError` once all had theirs; later ones that say something else are shown before.
+    """
+    found: list[T] = []
+    errors: list[BackfillError] = []
+    for place in places:
+        try:
+            found.append(act(place))
+        except BackfillError as error:
+            if str(error) not in map(str, errors):
+                errors.append(error)
+    for other in errors[1:]:
+        typer.echo(f"error[{other.code}]: {other}", err=True)
+    if errors:
+        raise errors[0]
+    return found
 
 
 def _ask_one(place: _Place, table: str, *, start: bool, follow: bool, as_json: bool) -> bool:

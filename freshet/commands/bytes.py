@@ -12,6 +12,7 @@ import msgspec
 import typer
 
 from freshet.settings import load_settings
+from freshet.settings_errors import SettingsError
 
 if TYPE_CHECKING:
     from serving.bytecache.shared.joined import Joined
@@ -104,6 +105,25 @@ def resize(
             place.resize(quota)
             if (described := place.describe(files=False)) is not None:
                 typer.echo(f"{described.place}: {described.used:,} of {described.quota:,} bytes")
+
+
+@app.command("where")
+def where(
+    uri: Annotated[str, typer.Argument(help="A file at a store that fsspec knows, for example s3://bucket/key.")],
+    as_json: AsJson = False,
+) -> None:
+    """Show which of bytes.hosts shall read each part of a file: where the part begins, and the hosts in their order."""
+    from fsspec import filesystem
+
+    from serving.bytecache.policy.locality import SPLIT_BITS
+
+    chosen = load_settings().bytes
+    if not chosen.hosts:
+        raise SettingsError("bytes.hosts names no host", hint='bytes.hosts = ["10.0.0.1", "10.0.0.2"]')
+    scheme = uri.partition("://")[0] if "://" in uri else "file"
+    for split, hosts in enumerate(filesystem("freshet", target_protocol=scheme, hosts=chosen.hosts).hosts_of(uri)):
+        line = {"start": split << SPLIT_BITS, "hosts": hosts}
+        typer.echo(json.dumps(line) if as_json else f"{line['start']:>16,}  {' '.join(hosts)}")
 
 
 @app.command("trace")

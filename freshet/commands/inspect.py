@@ -20,6 +20,7 @@ from consumers.fold.state import CATALOG, DROPS, META, NAME_PREFIX, OBJECT, SCHE
 from consumers.owner.protocol import UNKNOWN_KEY, Description, OwnerError, OwnerRow
 from consumers.owner.rows import view_row
 from consumers.store.store import StoreView
+from freshet.keyspaces import full_table_name
 from freshet.owners import owner_addresses, owner_connection
 from freshet.settings import Settings, load_settings
 from serving.reads.rowkey import RowKey, parse_row_key
@@ -43,7 +44,7 @@ def command(
     where: Annotated[
         str, typer.Argument(help="A store directory (also a checkpoint), or a keyspace.", metavar="STORE|KEYSPACE")
     ],
-    table: Annotated[str, typer.Argument(help="Table, as db.table.", metavar="[TABLE]")] = "",
+    table: Annotated[str, typer.Argument(help="Table: db.table, or without db as for curl.", metavar="[TABLE]")] = "",
     key: Annotated[
         str, typer.Argument(help="Primary key: columns comma-separated, percent-encoded.", metavar="[KEY]")
     ] = "",
@@ -125,6 +126,7 @@ def inspect_key(
     settings: Settings, keyspace: str, table: str, key: str, token: str, given: list[str]
 ) -> dict[str, Any]:
     """The answer of the owner of a row's partition."""
+    table = full_table_name(settings, keyspace, table)
     addresses = owner_addresses(settings, keyspace, given)
     with owner_connection(settings, next(iter(addresses.values()))) as connection:
         described = connection.describe(keyspace, table)

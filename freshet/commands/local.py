@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -107,18 +109,30 @@ def up(
 
     Servers that run already are left alone. The settings that it writes are for all that run.
     """
+    ports = {"kafka": kafka_port, "mariadb": mariadb_port, "mysql": mysql_port, "hive": hive_port}
+    servers, _ = start_servers(_wanted(names), ports)
+    _show(servers, as_json)
+
+
+def start_servers(
+    wanted: Sequence[str] = USUAL, ports: Mapping[str, int | None] | None = None, *, detached: bool = True
+) -> tuple[list[ServerRecord], list[str]]:
+    """Starts those of ``wanted`` that don't run yet. Returns all that run, and the names of those it has started.
+
+    ``detached``: they survive this process; else they are killed when it ends. Raises `LocalServerError`.
+    """
     from freshet.local.cache import exclusive
     from freshet.local.starting import signals_held
     from freshet.local.state import read_state, write_state
 
-    home, wanted = _home(), _wanted(names)
+    home, ports = _home(), ports or {}
     with exclusive(home / "lock"):
         servers = {server.name: server for server in read_state(_state_file(home)) if server.process() is not None}
         starters = {
-            "kafka": lambda: _start_kafka(home, kafka_port),
-            "mariadb": lambda: _start_mariadb(home, mariadb_port),
-            "mysql": lambda: _start_mysql(home, mysql_port),
-            "hive": lambda: _start_hive(home, hive_port),
+            "kafka": lambda: _start_kafka(home, ports.get("kafka"), detached),
+            "mariadb": lambda: _start_mariadb(home, ports.get("mariadb"), detached),
+            "mysql": lambda: _start_mysql(home, ports.get("mysql"), detached),
+            "hive": lambda: _start_hive(home, ports.get("hive"), detached),
         }
         missing = [name for name in SERVERS if name in wanted and name not in servers]
         started: dict[str, Future[ServerRecord]] = {}
@@ -134,7 +148,7 @@ def up(
         for future in started.values():
             future.result()
         _write_settings(home, servers)
-    _show(list(servers.values()), as_json)
+    return list(servers.values()), missing
 
 
 @app.command()
@@ -143,24 +157,62 @@ def down(
     as_json: AsJson = False,
 ) -> None:
     """Stop the servers that ``up`` started, and no other processes."""
+    names = stop_servers(SERVERS)
+    if wipe:
+        for name in SERVERS:
+            shutil.rmtree(_home() / name, ignore_errors=True)
+    if as_json:
+        typer.echo(json.dumps({"stopped": names, "wiped": wipe}))
+    else:
+        typer.echo(f"stopped: {', '.join(names)}" if names else "nothing was running")
+
+
+def stop_servers(names: Sequence[str]) -> list[str]:
+    """Stops and forgets those of the servers that ``up`` started. Returns the names of those that were running."""
     from freshet.local.cache import exclusive
     from freshet.local.state import read_state, write_state
 
     home = _home()
     with exclusive(home / "lock"):
-        servers = read_state(_state_file(home))
+        known = read_state(_state_file(home))
+        servers = [server for server in known if server.name in names]
         with ThreadPoolExecutor(max(len(servers), 1)) as pool:
             stopped = list(pool.map(lambda server: server.stop(), servers))
-        write_state(_state_file(home), [])
-        (home / "freshet.toml").unlink(missing_ok=True)
-        if wipe:
-            for name in SERVERS:
-                shutil.rmtree(home / name, ignore_errors=True)
-    names = [server.name for server, was_running in zip(servers, stopped, strict=True) if was_running]
-    if as_json:
-        typer.echo(json.dumps({"stopped": names, "wiped": wipe}))
-    else:
-        typer.echo(f"stopped: {', '.join(names)}" if names else "nothing was running")
+        left = {server.name: server for server in known if server.name not in names and server.process() is not None}
+        write_state(_state_file(home), left.values())
+        if left:
+            _write_settings(home, left)
+        else:
+            (home / "freshet.toml").unlink(missing_ok=True)
+    return [server.name for server, was_running in zip(servers, stopped, strict=True) if was_running]
+
+
+@app.command()
+def sql(
+    statement: Annotated[
+        str | None, typer.Option("--execute", "-e", help="Run these statements and end, instead of asking for some.")
+    ] = None,
+    bare: Annotated[bool, typer.Option("--bare", help="With --execute: only the values, for a script.")] = False,
+    database: Annotated[str, typer.Option(help="The database to begin in.")] = DATABASE,
+) -> None:
+    """Open the bundled SQL client on the local MariaDB, in the database of the keyspace `shop`."""
+    from freshet.local.mariadb import PASSWORD, USER, MariaDBAddress, client_command
+    from freshet.local.state import read_state
+
+    running = {server.name: server for server in read_state(_state_file(_home())) if server.process() is not None}
+    if "mariadb" not in running:
+        from freshet.local.errors import LocalServerError
+
+        raise LocalServerError(
+            "no MariaDB was started in this directory",
+            hint="start one with `freshet up --local` or `freshet local up`, and call this in the same directory",
+            code="not_started",
+        )
+    host, _, port = running["mariadb"].address.rpartition(":")
+    command, environment = client_command(MariaDBAddress(host, int(port), USER, PASSWORD), database)
+    if statement is not None:
+        command += [*(["--batch", "--skip-column-names"] if bare else ["--table"]), f"--execute={statement}"]
+    os.execve(command[0], command, environment)
 
 
 @app.command()
@@ -178,49 +230,54 @@ def _home() -> Path:
     return load_settings().data_dir.resolve() / "local"
 
 
+def settings_file() -> Path:
+    """Where the settings for the local servers are, while some run."""
+    return _home() / "freshet.toml"
+
+
 def _state_file(home: Path) -> Path:
     return home / "state.json"
 
 
-def _start_kafka(home: Path, port: int | None) -> ServerRecord:
+def _start_kafka(home: Path, port: int | None, detached: bool) -> ServerRecord:
     from freshet.local.kafka import KafkaServer
     from freshet.local.state import record_of
 
     server: KafkaServer = KafkaServer(
-        home / "kafka", port=_port(home / "kafka", port, KAFKA_PORT), detached=True
+        home / "kafka", port=_port(home / "kafka", port, KAFKA_PORT), detached=detached
     ).start()
     return record_of("kafka", server.pid, server.bootstrap, server.data_dir, server.log_file)
 
 
-def _start_mariadb(home: Path, port: int | None) -> ServerRecord:
+def _start_mariadb(home: Path, port: int | None, detached: bool) -> ServerRecord:
     from freshet.local.mariadb import MariaDBServer
     from freshet.local.state import record_of
 
     chosen = _port(home / "mariadb", port, MARIADB_PORT)
-    server: MariaDBServer = MariaDBServer(home / "mariadb", port=chosen, detached=True).start()
+    server: MariaDBServer = MariaDBServer(home / "mariadb", port=chosen, detached=detached).start()
     with server.connect(autocommit=True) as connection, connection.cursor() as cursor:
         for database in (DATABASE, CATALOG_DATABASE):
             cursor.execute(f"CREATE DATABASE IF NOT EXISTS {database} CHARACTER SET utf8mb4")
     return record_of("mariadb", server.pid, f"{server.host}:{server.port}", server.data_dir, server.log_file)
 
 
-def _start_mysql(home: Path, port: int | None) -> ServerRecord:
+def _start_mysql(home: Path, port: int | None, detached: bool) -> ServerRecord:
     from freshet.local.mysql import MySQLServer
     from freshet.local.state import record_of
 
     chosen = _port(home / "mysql", port, MYSQL_PORT)
-    server: MySQLServer = MySQLServer(home / "mysql", port=chosen, detached=True).start()
+    server: MySQLServer = MySQLServer(home / "mysql", port=chosen, detached=detached).start()
     with server.connect(autocommit=True) as connection, connection.cursor() as cursor:
         cursor.execute(f"CREATE DATABASE IF NOT EXISTS {DATABASE}")
     return record_of("mysql", server.pid, f"{server.host}:{server.port}", server.data_dir, server.log_file)
 
 
-def _start_hive(home: Path, port: int | None) -> ServerRecord:
+def _start_hive(home: Path, port: int | None, detached: bool) -> ServerRecord:
     from freshet.local.hive.server import HiveServer
     from freshet.local.state import record_of
 
     chosen = _port(home / "hive", port, HIVE_PORT)
-    server: HiveServer = HiveServer(home / "hive", port=chosen, detached=True).start()
+    server: HiveServer = HiveServer(home / "hive", port=chosen, detached=detached).start()
     return record_of("hive", server.pid, f"{server.host}:{server.port}", server.data_dir, server.log_file)
 
 

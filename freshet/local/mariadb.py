@@ -146,6 +146,14 @@ def server_home() -> Path:
     return base
 
 
+def client_command(address: MariaDBAddress, database: str) -> tuple[list[str], dict[str, str]]:
+    """The bundled ``mariadb`` client on a server: arguments and environment. The password is in the environment."""
+    base = server_home()
+    to = [f"--host={address.host}", f"--port={address.port}", f"--user={address.user}", "--protocol=tcp"]
+    environment = {**_environment(base), "MYSQL_PWD": address.password}
+    return [str(base / "bin" / "mariadb"), "--no-defaults", *to, "--skip-ssl", database], environment
+
+
 def answers(address: MariaDBAddress) -> bool:
     """Whether a MariaDB answers a query at ``address``."""
     import pymysql

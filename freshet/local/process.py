@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import TypeAlias
+from typing import IO, TypeAlias
 
 from freshet.local.errors import LocalServerError
 
@@ -55,22 +55,12 @@ class ServerProcess:
         self.name = name
         self.log_file = log_file
         self._log_start = log_file.stat().st_size if log_file.exists() else 0
-        guarded = sys.platform == "linux" and not detached
-        guard = [sys.executable, "-I", "-S", "-c", DIE_WITH_PARENT, str(os.getpid())] if guarded else []
 
-        def spawn() -> subprocess.Popen[bytes]:
+        def launch() -> subprocess.Popen[bytes]:
             with log_file.open("ab") as log:
-                return subprocess.Popen(
-                    [*guard, *command],
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    env=dict(env) if env is not None else None,
-                    cwd=cwd,
-                    start_new_session=True,
-                )
+                return _popen(command, log, env, cwd, detached=detached)
 
-        self._popen = _in_spawner_thread(spawn)
+        self._popen = _in_spawner_thread(launch)
         if not detached:
             _alive.add(self)
 
@@ -129,6 +119,32 @@ class ServerProcess:
     def _failed(self, what: str) -> LocalServerError:
         tail = self.log_tail()
         return LocalServerError(f"{what}: {tail}" if tail else what, hint=f"see its log {self.log_file}")
+
+
+def spawn(
+    command: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: Path | None = None
+) -> subprocess.Popen[bytes]:
+    """A process whose output, stderr included, is the pipe ``stdout``. It is killed when this process ends.
+
+    Like a `ServerProcess` it has a session of its own, so that Ctrl-C does not reach it.
+    """
+    return _in_spawner_thread(lambda: _popen(command, subprocess.PIPE, env, cwd, detached=False))
+
+
+def _popen(
+    command: Sequence[str], output: IO[bytes] | int, env: Mapping[str, str] | None, cwd: Path | None, *, detached: bool
+) -> subprocess.Popen[bytes]:
+    guarded = sys.platform == "linux" and not detached
+    guard = [sys.executable, "-I", "-S", "-c", DIE_WITH_PARENT, str(os.getpid())] if guarded else []
+    return subprocess.Popen(
+        [*guard, *command],
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        env=dict(env) if env is not None else None,
+        cwd=cwd,
+        start_new_session=True,
+    )
 
 
 def run_tool(

@@ -25,6 +25,15 @@ from tokens import Position, Vector
 log = structlog.get_logger(__name__)
 
 SHARD = f"{ROWS}/0"
+WAITS_MS = (None, None, None, None, None, None, None, 0, 20, 500)
+"""What reads say of their wait: mostly nothing, like most clients."""
+_REASONS = {
+    "the session has seen": "no marker within the wait",
+    "voided at": "void",
+    "no event of this key": "table is not whole",
+    "has not arrived": "no marker within the wait",
+}
+"""Part of the ``why`` of an answer of the source → why the cache did not answer."""
 
 
 class Readers:
@@ -34,6 +43,8 @@ class Readers:
         """``reconnect``: readers that also write reconnect after an outage of the database."""
         self.answers: list[ReadAnswer] = []
         self.counts: Counter[str] = Counter()
+        self.misses: Counter[str] = Counter()
+        """Why the cache did not answer, and of which table → answers of the source."""
         self.refused: Counter[str] = Counter()
         self.errors: list[str] = []
         self.unexplained = 0
@@ -92,6 +103,8 @@ class Readers:
         with self._lock:
             self.answers.append(answer)
             self.counts[f"{row.served_from}/{row.freshness}"] += 1
+            if row.served_from == "source":
+                self.misses[f"{key[0]}: {_reason(row.why)}"] += 1
             self.unexplained += not row.why
 
     def _refuse(self, error: ClientError) -> None:
@@ -129,7 +142,7 @@ class Readers:
         for key in [(self._traffic.table(ACCOUNTS), number), self._key(rng)]:
             began = time.monotonic()
             try:
-                row = session.get_row(ROWS, key[0], key[1], max_wait_ms=rng.choice((0, 20, 500)))
+                row = session.get_row(ROWS, key[0], key[1], max_wait_ms=rng.choice(WAITS_MS))
             except ClientError as error:
                 self._refuse(error)
                 continue
@@ -155,7 +168,7 @@ class Readers:
                     session.observe(SHARD, position)
                 key, began = self._key(rng), time.monotonic()
                 try:
-                    row = session.get_row(ROWS, key[0], key[1], max_wait_ms=rng.choice((0, 0, 50, 500)))
+                    row = session.get_row(ROWS, key[0], key[1], max_wait_ms=rng.choice(WAITS_MS))
                 except ClientError as error:
                     self._refuse(error)
                     continue
@@ -176,6 +189,11 @@ class Readers:
                 self._note(key, 0, row, began)
                 if row.freshness == "fresh":
                     self.errors.append(f"{key}: an answer without a demand was called fresh")
+
+
+def _reason(why: str) -> str:
+    _, _, of_cache = why.rpartition("the cache: ")
+    return next((reason for part, reason in _REASONS.items() if part in of_cache), "other")
 
 
 def _sequence(vector: Vector) -> int:

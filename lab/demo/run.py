@@ -140,14 +140,14 @@ def _measure(
     )
     findings.catalog_commits = catalog.commits
     findings.answers, findings.refused = readers.counts, readers.refused
-    findings.catalog_answers = catalog.counts
+    findings.catalog_answers, findings.misses = catalog.counts, readers.misses
 
 
 def _judge(
     stack: Stack, traffic: RowTraffic, readers: Readers, catalog: CatalogDriver, findings: Findings, seed: int
 ) -> None:
     findings.answers, findings.refused = readers.counts.copy(), readers.refused.copy()
-    findings.catalog_answers = catalog.counts.copy()
+    findings.catalog_answers, findings.misses = catalog.counts.copy(), readers.misses.copy()
     findings.errors += traffic.errors + readers.errors + catalog.errors
     if readers.unexplained:
         findings.errors.append(f"{readers.unexplained} answers did not say why")

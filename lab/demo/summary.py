@@ -24,6 +24,8 @@ class Findings:
     lag_s: float = 0.0
     lag_max_s: float = 0.0
     answers: Counter[str] = field(default_factory=Counter)
+    misses: Counter[str] = field(default_factory=Counter)
+    """Table and reason → rows that the source had to answer."""
     catalog_answers: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
@@ -58,6 +60,7 @@ class Findings:
             "events_per_s": round(self.events_per_s),
             "lag_max_s": round(self.lag_max_s, 2),
             "answers": dict(sorted(self.answers.items())),
+            "misses": dict(sorted(self.misses.items())),
             "catalog_answers": dict(sorted(self.catalog_answers.items())),
             "refused": dict(sorted(self.refused.items())),
             "wrong": self.wrong,
@@ -105,6 +108,7 @@ class Findings:
             "source time",
             f"row answers         {_shown(self.answers)}",
             f"  from the cache    {_hits(self.answers)}",
+            *(f"  from the source   {count:>5} {miss}" for miss, count in self.misses.most_common()),
             f"catalog answers     {_shown(self.catalog_answers)}",
             f"  from the cache    {_hits(self.catalog_answers)}",
             f"refused             {_shown(self.refused)}",

@@ -26,8 +26,9 @@ class CacheOptions:
     """``dirs``: ``PATH``, with ``:ssd`` or ``:disk``, a size (``:20GiB``) or a share of what is free (``:0.2``) behind.
 
     ``free_share``: of the space that is free at the start, where a directory says nothing else. ``scopes``: of tenants
-    or tables, name → quota in bytes. ``trace``: a file for a trace of the reads. The others: as in `DirectoryOptions`
-    and `FetchRules`.
+    or tables, name → quota in bytes. ``trace``: a file for a trace of the reads, of a ``trace_share`` of the files;
+    ``trace_anonymous``: without their names. ``hosts``: on which the same files are read; ``host``: this one of them.
+    The others: as in `DirectoryOptions` and `FetchRules`.
     """
 
     dirs: tuple[str, ...] = ()
@@ -42,6 +43,10 @@ class CacheOptions:
     admission: str = "all"
     scopes: Mapping[str, int] = field(default_factory=dict, hash=False)
     trace: str = ""
+    trace_share: float = 1.0
+    trace_anonymous: bool = False
+    hosts: tuple[str, ...] = ()
+    host: str = ""
 
     def __post_init__(self) -> None:
         """Raises `ByteCacheError` ``bad_bytes_option``."""
@@ -54,6 +59,9 @@ class CacheOptions:
             "gap": 0 <= self.gap <= 1 << 30,
             "request_bytes": 1 << 16 <= self.request_bytes <= 1 << 30,
             "dirs": len(set(self.dirs)) == len(self.dirs),
+            "trace_share": 0 < self.trace_share <= 1,
+            "hosts": len(set(self.hosts)) == len(self.hosts),
+            "host": not self.host or self.host in self.hosts,
         }
         for name, fits in checks.items():
             if not fits:
@@ -101,11 +109,12 @@ def from_environment(given: Mapping[str, Any]) -> CacheOptions:
     for each in dataclasses.fields(CacheOptions):
         if (text := os.environ.get(ENVIRONMENT + each.name.upper())) is not None and each.name != "scopes":
             values[each.name] = (
-                tuple(text.split(",")) if each.name == "dirs" else _number(each.name, text, each.default)
+                tuple(text.split(",")) if each.name in ("dirs", "hosts") else _number(each.name, text, each.default)
             )
     values |= given
     dirs = values.get("dirs") or (str(_home() / "freshet" / "bytes"),)
     values["dirs"] = (dirs,) if isinstance(dirs, str) else tuple(map(str, dirs))
+    values["hosts"] = tuple(values.get("hosts") or ())
     return CacheOptions(**values)
 
 
@@ -114,6 +123,8 @@ def _home() -> Path:
 
 
 def _number(name: str, text: str, default: object) -> object:
+    if isinstance(default, bool):
+        return text.lower() in ("1", "true", "yes")
     try:
         return type(default)(text)  # type: ignore[call-arg]
     except ValueError:

@@ -289,7 +289,10 @@ def row_options(parameters: RowParameters) -> RowOptions:
 
 
 def requested_table(parameters: TableParameters | _TableBody | _OfTableParameters) -> RequestedTable:
-    """The catalog table that a request names. Raises `ReadError` ``bad_write_ids``."""
+    """The catalog table that a request names. Raises `ReadError` ``bad_parameter``, ``bad_write_ids``."""
+    if "." in parameters.db:
+        hint = "db.table would not tell which table it is: ask the metastore for it, or rename the database"
+        raise ReadError("bad_parameter", f"db: {parameters.db!r} has a dot", hint=hint)
     parsed = requested_list(parameters.valid_write_ids)
     return RequestedTable(parameters.catalog, parameters.db, parameters.table, parsed, parameters.table_id)
 

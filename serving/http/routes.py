@@ -65,6 +65,20 @@ class StatusAnswer(msgspec.Struct):
     status: Literal["ok", "ready"]
 
 
+class KeyspaceStatus(msgspec.Struct):
+    """Of one keyspace: whether each partition has had an owner that caught up, and what the others lack."""
+
+    name: str
+    ready: bool
+    missing: list[str]
+
+
+class FrontStatus(msgspec.Struct):
+    """The answer of ``/v1/status``."""
+
+    keyspaces: list[KeyspaceStatus]
+
+
 async def get_row(front: Front, parameters: RowParameters, _: None) -> Response:
     """One `RowAnswer`."""
     options, waiting, staleness = row_options(parameters), parameters.max_wait_ms, parameters.max_staleness_ms
@@ -180,6 +194,13 @@ async def get_readiness(front: Front, _: None, __: None) -> Response:
     if missing:
         raise ReadError("not_ready", f"not caught up: {'; '.join(missing)}")
     return Response(200, b'{"status":"ready"}')
+
+
+async def get_status(front: Front, _: None, __: None) -> Response:
+    """One `FrontStatus`."""
+    missing = await front.readiness.missing_by_keyspace()
+    found = FrontStatus([KeyspaceStatus(name, not lacks, lacks) for name, lacks in missing.items()])
+    return Response(200, msgspec.json.encode(found))
 
 
 async def _missing(front: Front) -> list[str]:
@@ -431,6 +452,18 @@ ROUTES: tuple[Route[Any, Any], ...] = (
         text="200 once each partition of each keyspace has had an owner that reached the topic's end as of its start, "
         "and had something of a source.",
         returns="Every partition has had such an owner.",
+    ),
+    Route(
+        method="GET",
+        path="/v1/status",
+        handler=get_status,
+        answer=FrontStatus,
+        name="getStatus",
+        tag="operations",
+        summary="Which keyspaces are ready, and what do the others lack?",
+        text="Always 200. A keyspace is ready as in `/readyz`; one does not hinder another. `missing` has a line for "
+        "each partition that is not ready.",
+        returns="Each keyspace of the front.",
     ),
     Route(
         method="GET",

@@ -25,13 +25,13 @@ class Readiness:
 
     async def missing(self) -> list[str]:
         """The partitions that are not ready yet: at most `NAMED_MAX` and a count. Empty if the front is ready."""
+        by_keyspace = await self.missing_by_keyspace()
+        return _named([problem for problems in by_keyspace.values() for problem in problems])
+
+    async def missing_by_keyspace(self) -> dict[str, list[str]]:
+        """Keyspace → what it lacks, a line for each partition; empty if it is ready. One does not hinder another."""
         async with self._asking:
-            found = []
-            for space in self._spaces.values():
-                found += await self._missing_of(space)
-        if len(found) > NAMED_MAX:
-            found[NAMED_MAX:] = [f"and {len(found) - NAMED_MAX} more partitions"]
-        return found
+            return {name: await self._missing_of(space) for name, space in self._spaces.items()}
 
     async def _missing_of(self, space: RowSpace | TableSpace) -> list[str]:
         waiting = [p for p in range(space.layout.partitions) if (space.name, p) not in self._ready]
@@ -66,3 +66,9 @@ class Readiness:
             else:
                 found.append(f"{space.name}/{partition} is {known.state} at {known.position} of {known.end}")
         return found
+
+
+def _named(problems: list[str]) -> list[str]:
+    """The first `NAMED_MAX`, and how many more there are."""
+    left = len(problems) - NAMED_MAX
+    return problems if left <= 0 else [*problems[:NAMED_MAX], f"and {left} more partitions"]

@@ -147,6 +147,7 @@ def test_the_description_covers_every_route_and_resolves() -> None:
         "/readyz",
         "/metrics",
         "/v1/locations/{keyspace}/{partition}",
+        "/v1/status",
         "/v1/rows/{keyspace}/{table}/{pk}",
         "/v1/rows/{keyspace}/{table}",
         "/v1/rows/{keyspace}:batch",

@@ -21,6 +21,7 @@ from serving.client import AsyncClient, BadRequest, Conflict, FreshetClient, Not
 from stream.kafka.connection import KafkaCluster
 from tests.servers.hive_catalog import HiveCatalog
 from tests.serving.stack import ServingStack, eventually
+from tokens.errors import FreshetError
 
 
 class Installation(NamedTuple):
@@ -391,6 +392,79 @@ def test_constraints_and_statistics_are_cached(installation: Installation, sessi
     assert cached_ones[0].stats_compliant == at_once[0].stats_compliant
     assert cached_ones[0].objects[0]["statsObj"][0]["statsData"]["longStats"]["numNulls"] == 3
     assert cached_ones[1].objects[0]["primaryKeys"][0]["pk_name"] == "pk_analyzed"
+
+
+STRANGE = ["a.b", "a:b", "a b", "q'x", 'q"x', "x%y", "a$b#c", "a?b&c", "a+b", "UPPER"]
+VALUES = ["a'b", 'c"d', "\u00e9", "x=y/z", "a b", "%41", ".", "1,2"]
+"""Hive takes no letters beyond ASCII in the name of a table; in values it takes what its database's Latin-1 has."""
+
+
+def test_strange_names(installation: Installation, session: Session, ask: Callable[..., Table]) -> None:
+    """Names with dots, quotes and blanks, and values with Unicode, name the same thing in a path, a key and a call."""
+    one, keyspace = installation.first, installation.stack.keyspace
+    for name in STRANGE:
+        one.create(name, transactional=False, v=name)
+    for name in STRANGE:
+        found = cached(ask, name, external=True)
+        assert (parameter(found), found.table_id) == (name, one.table_id(name))
+        one.alter(name, v="2")
+        until(lambda name=name: ask(name, external=True), lambda each: parameter(each) == "2", name)  # type: ignore[misc]
+    table_id = one.create("q'x\" y", partitioned=True)
+    one.add_partitions("q'x\" y", *VALUES)
+    assert one.write("q'x\" y", v="1") == 1
+    assert parameter(cached(ask, "q'x\" y")) == "1"
+    listed = one.valid_write_ids("q'x\" y")
+
+    def read(**more: Any) -> Any:
+        return session.get_partitions("d", "q'x\" y", listed, table_id, catalog=keyspace, max_wait_ms=0, **more)
+
+    eventually(lambda: read().served_from == "cache", what="the partitions")
+    assert sorted(read().names) == sorted([each] for each in VALUES)
+    for value in VALUES:
+        found = read(names=[(value,)])
+        assert (found.names, found.served_from) == ([[value]], "cache")
+    assert read(filter='p = "a\'b"').names == [["a'b"]]
+
+
+def test_names_that_hive_itself_mistakes(installation: Installation, session: Session) -> None:
+    """Hive gives another table's list for a name with a dot, so such a transactional table is refused, never stale.
+
+    And ``a.b.t`` is ``t`` of the database ``a.b`` as well as ``b.t`` of ``a``: the former is not served.
+    """
+    one, keyspace = installation.first, installation.stack.keyspace
+    for name in ("mis.taken", "mis:taken"):
+        table_id = one.create(name)
+        one.write(name, v="1")
+        for _ in range(2):
+            with pytest.raises(FreshetError) as refused:
+                session.get_table("d", name, "[1:]", table_id, catalog=keyspace)
+            assert refused.value.code == "source_failed"
+            assert "a dot or a colon" in str(refused.value)
+    with HiveCatalog(one.address, "a") as plain, HiveCatalog(one.address, "a.b") as dotted:
+        shown = plain.create("b.t", transactional=False, v="of a")
+
+        def read() -> Table:
+            return session.get_table("a", "b.t", catalog=keyspace, max_wait_ms=0)
+
+        assert until(read, lambda each: each.served_from == "cache", "a.b.t").table_id == shown
+        dotted.create("t", transactional=False, v="of a.b")
+        dotted.alter("t", v="2")
+        dotted.drop("t")
+        last = one.create("after", transactional=False)
+        assert cached_of(session, installation, "after").table_id == last
+        found = until(read, lambda each: each.served_from == "cache", "a.b.t")
+        assert (found.table_id, parameter(found)) == (shown, "of a")
+        with pytest.raises(BadRequest, match="has a dot"):
+            session.get_table("a.b", "t", catalog=keyspace)
+
+
+def cached_of(session: Session, installation: Installation, table: str) -> Table:
+    """An external table of ``d``, as soon as the source has read the log up to its making."""
+
+    def read() -> Table:
+        return session.get_table("d", table, catalog=installation.stack.keyspace, max_wait_ms=0)
+
+    return until(read, lambda found: found.served_from == "cache", table)
 
 
 def test_abort(installation: Installation, ask: Callable[..., Table]) -> None:

@@ -269,9 +269,10 @@ def test_a_silent_owner_is_passed_by_and_still_asked_to_the_end(monkeypatch: pyt
     owners = following(Network(monkeypatch, {"o:1": owner, "f:1": follower}), "f:1")
 
     async def run() -> None:
-        resumed = asyncio.Event()
+        resumed, asked = asyncio.Event(), []
 
         async def silent(*_: object) -> Description:
+            asked.append(1)
             await resumed.wait()
             raise AWAY
 
@@ -282,6 +283,7 @@ def test_a_silent_owner_is_passed_by_and_still_asked_to_the_end(monkeypatch: pyt
         await settle_tasks()
         monkeypatch.setattr("serving.reads.owners.HEDGE_S", 3600.0)
         assert await owners.read("shop", 0, describe, patience_s=0.0) == follower.description
+        assert len(asked) == 2  # the third reader was not sent to it
         await owners.close()
 
     asyncio.run(asyncio.wait_for(run(), 20))

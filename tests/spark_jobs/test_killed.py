@@ -32,8 +32,10 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(900
 
 def write_random_history(filled: TestTopic, rng: Random, messages: int) -> None:
     """Rows in the even partitions, a catalog in the odd ones, with garbage among them."""
+    layout = f"xxh3_64;partitions={filled.partitions}"
+    layouts = (layout, f"{layout};x-other=1")
     for partition in range(filled.partitions):
-        scribe = Scribe(rng, sharing=rng.random() < 0.5, catalog=partition % 2 == 1)
+        scribe = Scribe(rng, sharing=rng.random() < 0.5, catalog=partition % 2 == 1, layouts=layouts)
         written = scribe.history(messages)
         for _ in range(rng.randint(0, 3)):
             written.insert(rng.randint(0, len(written)), rng.choice((b"garbage", b"", b"\xc3\x01" + b"\0" * 30)))

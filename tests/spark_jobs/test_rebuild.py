@@ -28,7 +28,7 @@ from stream.kafka.connection import client_settings
 from stream.kafka.topics import TopicError
 from tests.patience import PATIENCE_S
 from tests.spark_jobs.conftest import java_home
-from tests.spark_jobs.topics import TestTopic, history, items_of, rows
+from tests.spark_jobs.topics import TestTopic, items_of, rows
 
 Topics = Callable[[int], TestTopic]
 
@@ -36,8 +36,8 @@ Topics = Callable[[int], TestTopic]
 def test_a_rebuild_equals_the_live_fold_byte_for_byte(spark: Any, topic: Topics, tmp_path: Path) -> None:
     """With poison, voids, duplicates, two shards and aborted transactions each partition is still the same."""
     filled = topic(4)
-    filled.write(0, history())
-    filled.write(1, history(frames=33))
+    filled.write(0, filled.history())
+    filled.write(1, filled.history(frames=33))
     filled.transaction([(0, rows(2000, 9)), (2, rows(2000, 9)), (1, rows(2000, 3))], commit=False)
     filled.transaction([(0, rows(3000, 9)), (1, rows(3000, 9))], commit=True)
     filled.transaction([(0, rows(4000, 2)), (2, rows(4000, 2))], commit=False)
@@ -59,8 +59,8 @@ def test_a_rebuild_equals_the_live_fold_byte_for_byte(spark: Any, topic: Topics,
 def test_a_rebuild_stops_exactly_at_the_offsets_asked_for(spark: Any, topic: Topics, tmp_path: Path) -> None:
     """Messages past the requested offsets are not in the state, and the manifests carry those offsets."""
     filled = topic(2)
-    filled.write(0, history())
-    filled.write(1, history(frames=7))
+    filled.write(0, filled.history())
+    filled.write(1, filled.history(frames=7))
     ends = {0: 17, 1: 0}
     rebuild(spark, RebuildRequest(filled.keyspace, filled.kafka, tmp_path / "out", ends))
     for partition, end in ends.items():
@@ -74,7 +74,7 @@ def test_a_rebuild_stops_exactly_at_the_offsets_asked_for(spark: Any, topic: Top
 def test_a_rebuild_from_a_base_equals_one_from_the_start(spark: Any, topic: Topics, tmp_path: Path) -> None:
     """A checkpoint and the tail after it give the same state; the base is unchanged."""
     filled = topic(1)
-    filled.write(0, history())
+    filled.write(0, filled.history())
     start = RebuildRequest(filled.keyspace, filled.kafka, tmp_path / "base", {0: 23})
     rebuild(spark, start)
     before = items_of(partition_directory(tmp_path / "base", filled.keyspace, 0))
@@ -88,7 +88,7 @@ def test_a_rebuild_from_a_base_equals_one_from_the_start(spark: Any, topic: Topi
 def test_a_cut_topic_is_refused_and_leaves_nothing(spark: Any, topic: Topics, tmp_path: Path) -> None:
     """If retention removed the beginning, the rebuild fails with its code; what it leaves is no rebuild."""
     filled = topic(1)
-    filled.write(0, history())
+    filled.write(0, filled.history())
     filled.delete_before(0, 5)
     with pytest.raises(RebuildError, match="offset 5 only") as refused:
         rebuild(spark, RebuildRequest(filled.keyspace, filled.kafka, tmp_path / "out"))
@@ -102,7 +102,7 @@ def test_a_cut_topic_is_refused_and_leaves_nothing(spark: Any, topic: Topics, tm
 def test_wrong_requests_are_refused_before_spark_starts(topic: Topics, tmp_path: Path) -> None:
     """Offsets beyond the end, an existing directory and an unknown keyspace are refused at once."""
     filled = topic(1)
-    filled.write(0, history(frames=2))
+    filled.write(0, filled.history(frames=2))
     end = filled.ends()[0]
     with pytest.raises(OffsetsError, match=f"ends at offset {end}, but {end + 1} was requested") as beyond:
         prepare(RebuildRequest(filled.keyspace, filled.kafka, tmp_path / "out", {0: end + 1}))
@@ -122,7 +122,7 @@ def test_an_open_transaction_at_the_tail_is_left_out(spark: Any, topic: Topics, 
     from confluent_kafka import Producer
 
     filled = topic(1)
-    filled.write(0, history(frames=3))
+    filled.write(0, filled.history(frames=3))
     producer = Producer(client_settings(filled.kafka, **{"transactional.id": f"open-{filled.keyspace}"}))
     producer.init_transactions(60)
     producer.begin_transaction()
@@ -142,7 +142,7 @@ def test_a_rebuild_whose_driver_was_killed_is_gone_on_with(spark: Any, topic: To
     filled = topic(2)
     frames = [rows(2 + 100 * number, 100, keys=5000) for number in range(1500)]
     for partition in range(2):
-        filled.write(partition, [*history(frames=0)[:1], *frames])
+        filled.write(partition, [*filled.history(frames=0)[:1], *frames])
     target = tmp_path / "out"
     program = [sys.executable, "-c", "from freshet.cli import main; main()", "rebuild", "--keyspace", filled.keyspace]
     command = [*program, "--to", str(target), "--spark-log", str(tmp_path / "log")]
@@ -169,7 +169,7 @@ def test_a_rebuild_whose_driver_was_killed_is_gone_on_with(spark: Any, topic: To
 def test_spark_submit_runs_the_job_and_prints_its_outcome_as_json(topic: Topics, tmp_path: Path) -> None:
     """A submitted job is the command: settings from a file, JSON on success, code and hint on an error."""
     filled = topic(1)
-    filled.write(0, history(frames=3))
+    filled.write(0, filled.history(frames=3))
     (tmp_path / "freshet.toml").write_text(f'[kafka]\nbootstrap = "{filled.kafka.bootstrap}"\n')
     submit = [str(Path(pyspark.__file__).parent / "bin" / "spark-submit"), "--master", "local[1]"]
     submit += ["--conf", "spark.driver.bindAddress=127.0.0.1", "--conf", "spark.driver.host=127.0.0.1"]

@@ -16,7 +16,7 @@ from spark_jobs.offsets import OffsetsError
 from spark_jobs.output import STATE_NAME, RebuildError, read_report
 from spark_jobs.rebuild import RebuildRequest, prepare, rebuild
 from spark_jobs.streaming import CHECKPOINT_PREFIX
-from tests.spark_jobs.topics import TestTopic, history, items_of, rows
+from tests.spark_jobs.topics import TestTopic, items_of, rows
 
 Topics = Callable[[int], TestTopic]
 
@@ -35,9 +35,9 @@ def differences(filled: TestTopic, out: Path, live: Path) -> list[int]:
 def test_two_runs_equal_one_in_any_micro_batches(spark: Any, topic: Topics, tmp_path: Path) -> None:
     """The state does not depend on micro-batches or on a stop between them; the report counts what a run folded."""
     filled = topic(3)
-    messages = history(frames=40)
+    messages = filled.history(frames=40)
     filled.write(0, messages[:30])
-    filled.write(1, history(frames=5))
+    filled.write(1, filled.history(frames=5))
     request = RebuildRequest(filled.keyspace, filled.kafka, tmp_path / "out", offsets_per_batch=25)
     first = rebuild(spark, request)
     assert first.ends == filled.ends()
@@ -56,8 +56,8 @@ def test_what_lies_beyond_a_named_end_is_left_out_of_the_last_micro_batch(
 ) -> None:
     """Also in small micro-batches, one partition's end long before the other's; a later run goes on from there."""
     filled = topic(2)
-    filled.write(0, history(frames=40))
-    filled.write(1, history(frames=40))
+    filled.write(0, filled.history(frames=40))
+    filled.write(1, filled.history(frames=40))
     filled.transaction([(1, rows(9000, 3))], commit=False)
     for ends in ({0: 31, 1: 4}, {0: 31, 1: 40}, filled.ends()):
         rebuild(spark, RebuildRequest(filled.keyspace, filled.kafka, tmp_path / "out", ends, offsets_per_batch=20))
@@ -70,8 +70,8 @@ def test_what_lies_beyond_a_named_end_is_left_out_of_the_last_micro_batch(
 def test_a_store_that_is_gone_is_folded_from_the_beginning(spark: Any, topic: Topics, tmp_path: Path) -> None:
     """The stores decide where a run begins: a lost one costs time and nothing else."""
     filled = topic(2)
-    filled.write(0, history())
-    filled.write(1, history())
+    filled.write(0, filled.history())
+    filled.write(1, filled.history())
     request = RebuildRequest(filled.keyspace, filled.kafka, tmp_path / "out")
     rebuild(spark, request)
     shutil.rmtree(partition_directory(tmp_path / "out", filled.keyspace, 0))
@@ -100,7 +100,7 @@ def test_a_directory_of_another_topic_or_base_is_not_gone_on_with(topic: Topics,
 def test_a_cut_topic_is_refused_in_one_line(spark: Any, topic: Topics, tmp_path: Path) -> None:
     """An error inside a micro-batch or at the end is raised with its own code, and there is no report."""
     filled = topic(1)
-    filled.write(0, history())
+    filled.write(0, filled.history())
     filled.delete_before(0, 5)
     with pytest.raises(RebuildError, match="offset 5 only") as refused:
         rebuild(spark, RebuildRequest(filled.keyspace, filled.kafka, tmp_path / "out"))
@@ -111,14 +111,14 @@ def test_a_cut_topic_is_refused_in_one_line(spark: Any, topic: Topics, tmp_path:
 def test_following_makes_each_micro_batch_durable_and_ends_whole(spark: Any, topic: Topics, tmp_path: Path) -> None:
     """A rebuild that follows takes in what comes, and an interrupt ends it with a report of all of it."""
     filled = topic(2)
-    filled.write(0, history())
+    filled.write(0, filled.history())
     out = tmp_path / "out"
     told: list[tuple[int, int]] = []
 
     def tell(done: int, total: int) -> None:
         told.append((done, total))
         if len(told) == 1:
-            filled.write(1, history(frames=9))
+            filled.write(1, filled.history(frames=9))
         elif len(told) == 2:
             os.kill(os.getpid(), signal.SIGINT)
 

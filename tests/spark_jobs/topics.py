@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Iterable
 from pathlib import Path
 
 from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, NewPartitions
 
 from consumers.store.store import PartitionStore, StoreView
 from stream.kafka.connection import KafkaCluster, client_settings
@@ -31,6 +32,10 @@ class TestTopic:
         ensure_topics(kafka, keyspace, partitions)
         self._admin = AdminClient(client_settings(kafka))
         self._producer = Producer(client_settings(kafka, **{"linger.ms": 5}))
+
+    def history(self, first: int = 1, frames: int = 20) -> list[bytes | None]:
+        """A partition's messages, as `history`, with the topic's number of partitions in their markers."""
+        return history(first, frames, self.partitions)
 
     def write(self, partition: int, messages: Iterable[bytes | None]) -> None:
         """Append messages, outside any transaction."""
@@ -56,6 +61,21 @@ class TestTopic:
         place = TopicPartition(self.name, partition, offset)
         for deleted in self._admin.delete_records([place]).values():
             deleted.result(PATIENCE_S)
+
+    def create_again(self) -> None:
+        """Delete the event topic, and create another of its name."""
+        self._admin.delete_topics([self.name])[self.name].result(PATIENCE_S)
+        deadline = time.monotonic() + PATIENCE_S
+        while self.name in self._admin.list_topics(timeout=60).topics:
+            assert time.monotonic() < deadline, f"{self.name} is still there"
+            time.sleep(0.05)
+        ensure_topics(self.kafka, self.keyspace, self.partitions)
+        self._producer = Producer(client_settings(self.kafka, **{"linger.ms": 5}))  # the old one knows the old topic
+
+    def add_partitions(self, total: int) -> None:
+        """Raise the event topic's number of partitions, which its layout forbids."""
+        for raised in self._admin.create_partitions([NewPartitions(self.name, total)]).values():
+            raised.result(PATIENCE_S)
 
     def remove(self) -> None:
         """Delete all topics of this installation."""

@@ -111,6 +111,24 @@ def test_a_merge_begins_after_all_of_its_ancestors(log: MemoryLog) -> None:
     resume = begun(successor(log, WIDE, MERGED, MIDDLE, HIGH))
     assert resume.position == "MariaDB/1-1-7,2-2-9,4-4-2"
     assert {each["shard"] for each in said(log, WIDE)["ancestors"]} == {OLD, MIDDLE, HIGH}
+    for shard in (MIDDLE, HIGH):
+        with pytest.raises(TopologyError) as caught:
+            log.publisher(shard, topology=DeclaredTopology((), (), SPLIT, (OLD,))).open(never)
+        assert caught.value.code == "shard_handed_over", "all of them have ended"
+
+
+def test_what_an_ancestor_publishes_before_its_end_is_its_own(log: MemoryLog) -> None:
+    """It goes on until it is ended: its successor begins at its last position, not at the one that was looked at."""
+    published(log, OLD, "MariaDB/1-1-7", topology=DeclaredTopology(map=BEFORE))
+    asked: list[str] = []
+
+    def meanwhile(position: str) -> None:
+        asked.append(position)
+        if len(asked) == 1:
+            published(log, OLD, "MariaDB/1-1-8", topology=DeclaredTopology(map=BEFORE))
+
+    assert begun(successor(log, LOW, SPLIT, OLD), meanwhile).position == "MariaDB/1-1-8"
+    assert asked == ["MariaDB/1-1-7", "MariaDB/1-1-8"], "the server must have all of it"
 
 
 def test_a_merge_that_is_killed_between_two_ends_goes_on(log: MemoryLog) -> None:

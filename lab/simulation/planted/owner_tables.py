@@ -150,6 +150,11 @@ FOLLOWING: Final = (
         "aborted ids of the server's lists are taken for open ones, and open ones for aborted",
         Replace(metastore._by_bits, "any_raw[any_at // 8] >> any_bit & 1", "not raw[at // 8] >> (at % 8) & 1"),
     ),
+    warehouse(
+        "table_from_before_a_void_of_everything",
+        "a table that was read before everything was voided is published after it",
+        Replace(Images.take, "max(self.touched.get(any_name, 0), self.voided_at)", "self.touched.get(name, 0)"),
+    ),
 )
 DROPPING: Final = (
     warehouse(

@@ -77,3 +77,15 @@ def block_length(size: int, block: int) -> int:
 def pages(length: int, *, sealed: bool) -> int:
     """The bytes that a block takes on disk, at most. Blocks with a tag begin within a page."""
     return -(-(length + (CELLS * TAG if sealed else 0)) // PAGE) * PAGE
+
+
+_FULL: Final = {sealed: pages(BLOCK, sealed=sealed) for sealed in (False, True)}
+
+
+def cost_on_disk(unit: int, bits: int, size: int, *, sealed: bool) -> int:
+    """The bytes that the blocks ``bits`` of a unit take on disk, at most. ``size``: of the file."""
+    first = (unit >> 1) * BLOCKS
+    if (first + BLOCKS) << BLOCK_BITS <= size:  # all blocks are whole
+        return bits.bit_count() * _FULL[sealed]
+    lengths = (block_length(size, first + i) for i in range(BLOCKS) if bits >> i & 1)
+    return sum(pages(length, sealed=sealed) for length in lengths)

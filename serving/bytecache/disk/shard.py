@@ -16,6 +16,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from time import time
 from typing import Final, NamedTuple
@@ -43,7 +44,7 @@ from serving.bytecache.disk.layout import (
     SLOT_BYTES,
     SUMS_BYTES,
     UNIT_BITS,
-    block_length,
+    cost_on_disk,
     pages,
 )
 from serving.bytecache.disk.names import CachedFile
@@ -57,6 +58,10 @@ FIXED_BYTES: Final = 4 * PAGE
 """What the files of an empty shard take, at most."""
 SLOT_OVERHEAD: Final = HEAD_BYTES + SUMS_BYTES + 1
 _SLICE: Final = 1 << 20
+_CHECKED: Final = HEAD_BYTES - 8
+_VALUES: Final = tuple(Value)
+_Fields = tuple[int, ...]
+"""As `Head` has them: a million are read at a start."""
 
 
 class Head(NamedTuple):
@@ -151,33 +156,44 @@ class Shard:
         with self._lock:
             found, now = [], time()
             for slot, head in self._stored_heads():
-                file = names.get(head.number)
-                usable = file is not None and (head.key in self._keys or not (head.key or self._key))
-                if usable and head.bits and not (head.expires and head.expires <= now):
-                    found.append((head.sequence, slot, head, names[head.number]))
+                number, _, bits, expires, key = head[:5]
+                file = names.get(number)
+                usable = bits and (key in self._keys or not (key or self._key))
+                if usable and file is not None and not (expires and expires <= now):
+                    found.append((head[7], slot, head, file))
                 else:
-                    self.counts.dropped_at_start += 1
-                    self._punch(slot)
-            heat = os.pread(self._files["heat"], self._slots, 0)
+                    self._drop(slot)
             used = {slot for _, slot, _, _ in found}
             self._take_slots(used)
             self._punch_unused(used)
-            found.sort(key=lambda each: each[0])
-            for sequence, slot, head, file in found:
-                key = head.number << UNIT_BITS | head.unit
-                if key in self.table:
-                    self._punch(slot)
-                    heapq.heappush(self._free, slot)
-                    continue
-                self._heads[slot << HEAD_BITS : slot + 1 << HEAD_BITS] = head.pack()
-                self.table[key] = slot
-                self._pools.insert(key, self._cost(head, file.size), Value(head.value), file.scope)
-                self._kept_heat[slot] = min(HEAT_MAX, heat[slot] if slot < len(heat) else 0)
-                for _ in range(self._kept_heat[slot]):
-                    self._pools.hit(key)
-                self._sequence = sequence
+            found.sort(key=itemgetter(0))
+            self._restore(found)
             self.counts.restored = len(self.table)
             self._make_room(0)
+
+    def _restore(self, found: list[tuple[int, int, _Fields, CachedFile]]) -> None:
+        """Takes entries in, the oldest first: (sequence, slot, fields of its head, file)."""
+        heat = os.pread(self._files["heat"], self._slots, 0).ljust(self._high, b"\0")
+        hit, table, insert = self._pools.hit, self.table, self._pools.insert
+        for sequence, slot, head, file in found:
+            number, unit, bits, _, sealed, value = head[:6]
+            key = number << UNIT_BITS | unit
+            if key in table:
+                self._drop(slot)
+                heapq.heappush(self._free, slot)
+                continue
+            table[key] = slot
+            insert(key, cost_on_disk(unit, bits, file.size, sealed=bool(sealed)), _VALUES[value], file.scope)
+            if reads := heat[slot]:
+                self._kept_heat[slot] = min(HEAT_MAX, reads)
+                for _ in range(self._kept_heat[slot]):
+                    hit(key)
+            self._sequence = sequence
+
+    def _drop(self, slot: int) -> None:
+        self.counts.dropped_at_start += 1
+        self._heads[slot << HEAD_BITS : slot + 1 << HEAD_BITS] = EMPTY_HEAD
+        self._punch(slot)
 
     def put(self, file: CachedFile, first: int, data: memoryview, value: Value, expires: int) -> int:
         """Stores blocks that lie in one extent, from ``first`` on; those already here are left. Returns bytes written.
@@ -296,9 +312,7 @@ class Shard:
         return Head(*HEAD.unpack_from(self._heads, slot << HEAD_BITS))
 
     def _cost(self, head: Head, size: int) -> int:
-        first = (head.unit >> 1) * BLOCKS
-        lengths = (block_length(size, first + i) for i in range(BLOCKS) if head.bits >> i & 1)
-        return sum(pages(length, sealed=bool(head.key)) for length in lengths)
+        return cost_on_disk(head.unit, head.bits, size, sealed=bool(head.key))
 
     def _overhead(self, high: int) -> int:
         return FIXED_BYTES + -(-high * SLOT_OVERHEAD // PAGE) * PAGE
@@ -395,21 +409,21 @@ class Shard:
     def _keep_heat(self) -> None:
         write_all(self._files["heat"], memoryview(self._kept_heat)[: self._high], 0)
 
-    def _stored_heads(self) -> Iterator[tuple[int, Head]]:
-        """(slot, head) of each slot that is in use and whole. Passes over the holes of the file."""
+    def _stored_heads(self) -> Iterator[tuple[int, _Fields]]:
+        """(slot, fields) of each head that is in use and whole; all are in memory afterwards. Passes over holes."""
         file = self._files["heads"]
         end = min(os.fstat(file).st_size, self._slots << HEAD_BITS)
-        at = 0
-        while at < end:
-            for i, raw in enumerate(HEAD.iter_unpack(_whole(os.pread(file, min(_SLICE, end - at), at)))):
-                if raw[0]:
-                    head, slot = Head(*raw), (at >> HEAD_BITS) + i
-                    if head.pack()[-8:] == head.check.to_bytes(8, "little"):
-                        yield slot, head
+        for at in range(0, end, _SLICE):
+            heads = _whole(os.pread(file, min(_SLICE, end - at), at))
+            self._heads[at : at + len(heads)] = heads
+            first = at >> HEAD_BITS
+            for slot, fields in enumerate(HEAD.iter_unpack(heads), first):
+                if fields[0]:
+                    place = slot - first << HEAD_BITS
+                    if xxhash.xxh3_64_intdigest(heads[place : place + _CHECKED]) == fields[8]:
+                        yield slot, fields
                     else:
-                        self.counts.dropped_at_start += 1
-                        self._punch(slot)
-            at += _SLICE
+                        self._drop(slot)
 
     def _take_slots(self, used: set[int]) -> None:
         self._high = max(used, default=-1) + 1

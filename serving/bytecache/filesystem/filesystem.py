@@ -22,6 +22,7 @@ from serving.bytecache.errors import ByteCacheError
 from serving.bytecache.filesystem.file import ReadFile, WrittenFile
 from serving.bytecache.filesystem.remote import Remote, name_of, refuse_unknown
 from serving.bytecache.options import CacheOptions, from_environment
+from serving.bytecache.policy.locality import ranked, splits_of
 from serving.bytecache.policy.pools import Value
 from serving.bytecache.reading.cache import ByteCache
 from serving.bytecache.reading.files import OpenFile, ReadOptions
@@ -152,6 +153,12 @@ class FreshetFileSystem(AsyncFileSystem, ChainedFileSystem):  # type: ignore[mis
             if place is not None and (known := place.known(name)) is not None:
                 return {"name": stripped, "size": known.size, "type": "file"}
         return self.fs.info(stripped, **kwargs)  # type: ignore[no-any-return]
+
+    def hosts_of(self, path: str) -> list[list[str]]:
+        """For each split of the file: the option ``hosts``, the one that shall read it first."""
+        stripped = self._strip_protocol(path)
+        name, size = name_of(self.fs, stripped), self._remote.identity(stripped).size
+        return [ranked(self._options.hosts, name, split) for split in splits_of(size)]
 
     # Everything else is the store's.
 

@@ -15,6 +15,7 @@ from typing import Final
 from serving.bytecache.disk.layout import BLOCK, UNIT_BITS
 from serving.bytecache.errors import ByteCacheError
 from serving.bytecache.policy.admission import Admission, Everything
+from serving.bytecache.policy.locality import SPLIT_BITS, ranked
 from serving.bytecache.policy.pools import Value
 from serving.bytecache.reading.files import OpenFile
 from serving.bytecache.reading.flights import Flight
@@ -32,11 +33,16 @@ Blocks = dict[int, bytes | memoryview]
 
 @dataclass(frozen=True)
 class FetchRules:
-    """``gap``: bytes between two missing blocks that are fetched along. ``request_bytes``: of one remote read."""
+    """``gap``: bytes between two missing blocks that are fetched along. ``request_bytes``: of one remote read.
+
+    ``hosts``: those among which files are spread; ``host``: this one of them.
+    """
 
     gap: int = 64 * 1024
     request_bytes: int = 8 << 20
     admission: Admission = field(default_factory=Everything)
+    hosts: tuple[str, ...] = ()
+    host: str = ""
 
 
 class Fetch:
@@ -122,7 +128,17 @@ class Fetch:
         asked = requests(blocks, self._rules.request_bytes)
         size = self._file.identity.size
         data = self.fetch([(each.start * BLOCK, min(each.stop * BLOCK, size)) for each in asked])
+        if self._rules.host:
+            self._count_elsewhere(asked, data)
         return [(each, memoryview(part)) for each, part in zip(asked, data, strict=True)]
+
+    def _count_elsewhere(self, asked: Sequence[range], data: Sequence[bytes]) -> None:
+        """Counts what another host should have read: it is served all the same, and there is one copy more."""
+        for run, part in zip(asked, data, strict=True):
+            split = run.start * BLOCK >> SPLIT_BITS
+            if ranked(self._rules.hosts, self._file.path, split)[0] != self._rules.host:
+                for tally in self._tallies:
+                    tally.elsewhere_bytes += len(part)
 
     def _keep(self, runs: list[tuple[range, memoryview]]) -> None:
         """Stores what was fetched, in runs of one value."""

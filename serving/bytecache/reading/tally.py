@@ -11,6 +11,7 @@ class Tally:
     """Of reads. ``hits`` and ``misses`` are reads: a read that found a part only is a partial hit, and a miss.
 
     ``hit_bytes + miss_bytes`` is what was given to callers. ``waited_blocks``: that another reader fetched meanwhile.
+    ``elsewhere_bytes``: fetched here although another host keeps that part of the file.
     """
 
     hits: int = 0
@@ -24,6 +25,7 @@ class Tally:
     identity_calls: int = 0
     waited_blocks: int = 0
     changed_files: int = 0
+    elsewhere_bytes: int = 0
 
     def add(self, other: Tally) -> None:
         """Adds what another one counted."""

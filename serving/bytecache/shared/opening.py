@@ -31,11 +31,16 @@ def cache_for(options: CacheOptions) -> ByteCache:
                 path, wanted = options.directory(text)
                 if path not in _places:
                     _places[path] = Joined(path, wanted)
-            rules = FetchRules(options.gap, options.request_bytes, parse_admission(options.admission))
-            trace = Trace(Path(options.trace)) if options.trace else None
+            admission = parse_admission(options.admission)
+            rules = FetchRules(options.gap, options.request_bytes, admission, options.hosts, options.host)
+            trace = _trace(options) if options.trace else None
             places = [_places[options.directory(text)[0]] for text in options.dirs]
             cache = _caches[options] = ByteCache(places, rules, trace)
         return cache
+
+
+def _trace(options: CacheOptions) -> Trace:
+    return Trace(Path(options.trace), share=options.trace_share, anonymous=options.trace_anonymous)
 
 
 def close_caches() -> None:

@@ -71,6 +71,8 @@ class TableObject:
     """The whole table in the binary protocol."""
     partition_keys: tuple[str, ...] = ()
     """Names of the partition columns, lower case."""
+    is_ambiguous: bool = False
+    """Whether ``name`` may be another table's: its database has a dot in its own name."""
 
 
 def parse_notification(row: Mapping[str, Any]) -> Notification:
@@ -148,6 +150,19 @@ def _is_utf8(text: str) -> bool:
     return True
 
 
+def has_dot(db: str) -> bool:
+    """Whether ``db.table`` does not tell which table it is: Hive takes a dot in the name of a database, too."""
+    return "." in db
+
+
+def is_listable(name: str) -> bool:
+    """Whether Hive can list the write ids of ``db.table``.
+
+    It cuts the name at each dot, and so gives the list of another table; the text of a list ends its name at a colon.
+    """
+    return not {".", ":"} & {*name.partition(".")[2]}
+
+
 def integer(fields: Mapping[str, Any], name: str, default: int | None = None) -> int:
     """The integer field ``name``, which may be written as text. Raises `HiveMessageError`."""
     value = fields.get(name)
@@ -179,7 +194,8 @@ def table_of(found: Struct, field: str) -> TableObject:
     """The Thrift ``Table`` that ``found`` is; ``field`` names it in errors. Raises `HiveMessageError`."""
     plain = plain_struct(found, "Table")
     parameters = plain.get("parameters") or {}
-    name = f"{lower_name(plain.get('dbName'))}.{lower_name(plain.get('tableName'))}"
+    db = lower_name(plain.get("dbName"))
+    name = f"{db}.{lower_name(plain.get('tableName'))}"
     table_id = integer(plain, "id", 0)
     if not isinstance(plain.get("sd") or {}, dict):
         raise HiveMessageError(f"{field} of {name} is not a table: its storage descriptor is no struct")
@@ -195,7 +211,8 @@ def table_of(found: Struct, field: str) -> TableObject:
     except (TypeError, KeyError) as error:
         raise HiveMessageError(f"{field} of {name} has no valid partition keys") from error
     image, struct = image_of(found, "Table"), encode_struct(found)
-    return TableObject(name, table_id, transactional, transactional and not insert_only, image, struct, partition_keys)
+    full_acid = transactional and not insert_only
+    return TableObject(name, table_id, transactional, full_acid, image, struct, partition_keys, has_dot(db))
 
 
 def parse_struct(text: Any, field: str, name: str) -> Struct:

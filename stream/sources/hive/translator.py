@@ -18,6 +18,7 @@ from stream.sources.hive.messages import (
     HiveMessageError,
     Notification,
     TableObject,
+    has_dot,
     integer,
     integers,
     lower_name,
@@ -205,6 +206,8 @@ class HiveTranslator:
             return []
         if problem:
             return self._unreadable(event, problem)
+        if event.table and has_dot(event.db) and event.event_type != "ALTER_TABLE":
+            return []  # nobody is told of its tables, whose names may be those of others
         try:
             handler = self._handlers.get(event.event_type)
             if handler is not None:
@@ -358,9 +361,11 @@ class HiveTranslator:
         """Unbind the names that are left. A cascade has logged its own events for the tables that it dropped."""
         if not event.db:
             raise HiveMessageError("the dropped database has no name")
-        left = [name for name in self._tables if name.startswith(f"{event.db}.")]
-        changes = [change for name in left for change in self._forget(name, dropped=False)]
-        self._ids.drop_database(event.db)
+        changes: list[Change] = []
+        if not has_dot(event.db):
+            left = [name for name in self._tables if name.startswith(f"{event.db}.")]
+            changes = [change for name in left for change in self._forget(name, dropped=False)]
+            self._ids.drop_database(event.db)
         return changes + self._objects.of_catalog(event)
 
     def _alter(self, event: Notification) -> list[Change]:
@@ -368,7 +373,13 @@ class HiveTranslator:
         after = parse_table(event.message, "tableObjAfterJson")
         write_id = integer(event.message, "writeId", 0)
         lists: list[Change] = []
-        if before.name != after.name:
+        if after.is_ambiguous:
+            known = self._tables.get(before.name)
+            is_left = (
+                known is not None and known.table_id == before.table_id
+            )  # it was renamed, to where none is told of
+            return self._forget(before.name, dropped=True) if is_left else []
+        if before.name != after.name and not before.is_ambiguous:
             bound, *lists = self._rename(before, after)
             names = [bound]
         else:

@@ -27,11 +27,17 @@ TABLES = ("shop.items", "shop.orders")
 NAMES = ("d.t", "d.u")
 
 
-class Scribe:
-    """Writes messages of two shards whose ordinals mostly rise. ``sharing``: each shard names the other first."""
+LAYOUTS = (LAYOUT, "xxh3_64;partitions=2")
 
-    def __init__(self, rng: Random, *, sharing: bool, catalog: bool) -> None:
-        self.rng, self.has_catalog = rng, catalog
+
+class Scribe:
+    """Writes messages of two shards whose ordinals mostly rise. ``sharing``: each shard names the other first.
+
+    ``layouts``: what most markers say, and what few of them say.
+    """
+
+    def __init__(self, rng: Random, *, sharing: bool, catalog: bool, layouts: tuple[str, str] = LAYOUTS) -> None:
+        self.rng, self.has_catalog, self.layouts = rng, catalog, layouts
         self.shards = (SHARD, OTHER) if rng.random() < 0.4 else (SHARD,)
         self.at = dict.fromkeys(self.shards, (1, 0))
         """Shard → its epoch and last ordinal."""
@@ -112,7 +118,7 @@ class Scribe:
         }
         fields |= {
             "low_water": gtid(rng.randint(0, 3)),
-            "layout": LAYOUT if rng.random() < 0.97 else "xxh3_64;partitions=2",
+            "layout": self.layouts[rng.random() >= 0.97],
         }
         link = self.links[shard] if rng.random() < 0.95 else 0
         return marker(ordinal, shard=shard, epoch=epoch, continuity=link, previous=previous, **fields)

@@ -123,6 +123,29 @@ def test_a_failed_fetch_is_told_to_all_who_wait_and_tried_again_by_the_next(
     assert cache.read(file, 0, 10) == b"x" * 10
 
 
+def test_a_reader_that_is_cancelled_does_not_cancel_who_waits(store: DirectoryStore, directory: Directory) -> None:
+    """Ctrl-C amid a fetch ends that read; the others fetch anew, once."""
+    store.put("a", b"x" * BLOCK)
+    cache = cache_of(directory)
+    file, began, gate = cache.open(store, "a"), threading.Event(), threading.Event()
+
+    def cancel() -> None:
+        began.set()
+        gate.wait(30)
+        store.before_fetch = lambda: None
+        raise KeyboardInterrupt
+
+    store.before_fetch = cancel
+    with ThreadPoolExecutor(9) as pool:
+        cancelled = pool.submit(cache.read, file, 0, 10)
+        assert began.wait(30)
+        others = [pool.submit(cache.read, file, 0, 10) for _ in range(8)]
+        gate.set()
+        assert isinstance(cancelled.exception(30), KeyboardInterrupt)
+        assert {each.result(30) for each in others} == {b"x" * 10}
+    assert len(store.asked) == 2
+
+
 def test_a_file_replaced_under_the_read_gives_no_mixture(store: DirectoryStore, directory: Directory) -> None:
     """Bytes fetched while the file was replaced are neither given nor stored; a new open reads the new file."""
     store.put("a", b"1" * MIB)

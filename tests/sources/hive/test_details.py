@@ -6,13 +6,17 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, cast
 
+import pytest
+
+from stream.sources.hive.live.connection import MetastoreRefused
 from stream.sources.hive.live.details import Details
 from stream.sources.hive.live.fetching import Fetcher
 from stream.sources.hive.live.metastore import Metastore
 from stream.sources.hive.live.partitions import Partitions
 from stream.sources.hive.live.sweep import CHUNK_TABLES
-from stream.sources.hive.messages import TableObject
+from stream.sources.hive.messages import HiveMessageError, TableObject
 from stream.sources.hive.progress import Progress
+from stream.sources.hive.refusals import RETRY_MAX_S
 from stream.wire.events import Change, ObjectImage
 
 HERE = CHUNK_TABLES + 1
@@ -28,13 +32,17 @@ class Warehouse:
             Progress(),
             self.published.extend,
             lambda _: None,
-            lambda: ["d.t"],
+            lambda: {"d.t": HERE},
             lambda table_id: "d.t" if table_id == HERE else "",
             lambda _: 0,
             lambda _: 0,
             cast("Partitions", None),
             "hive/0",
+            clock=lambda: self.now_s,
         )
+        self.now_s = 0.0
+        self.refuses: set[str] = set()
+        """The calls that are refused."""
 
     def run(self, work: Callable[[Metastore], Any]) -> Future[Any]:
         """As `Fetcher.run`."""
@@ -46,12 +54,16 @@ class Warehouse:
         """The log's end."""
         return 10
 
-    def tables(self, names: Sequence[str]) -> dict[str, TableObject]:
+    def tables(self, names: Sequence[str]) -> dict[str, TableObject | HiveMessageError]:
         """The table."""
+        if "tables" in self.refuses:
+            return {name: HiveMessageError("MetaException") for name in names}
         return {name: TableObject(name, HERE, True, True, b"{}") for name in names}
 
     def constraints(self, _: str) -> dict[int, Any]:
         """None."""
+        if "constraints" in self.refuses:
+            raise MetastoreRefused("get_all_table_constraints", 1, "MetaException")
         return {}
 
     def statistics(self, *_: object) -> None:
@@ -80,3 +92,23 @@ def test_what_was_read_before_a_void_is_not_published_after_it() -> None:
     details._drain = lambda _: None
     assert details.step()
     assert {each.table_id for each in warehouse.published if isinstance(each, ObjectImage)} == {HERE}
+
+
+@pytest.mark.parametrize("call", ["tables", "constraints"])
+def test_what_is_refused_for_a_moment_is_asked_for_again(call: str) -> None:
+    """Its next event may be far, and until then every reader would ask the metastore. A restart asks at once."""
+    warehouse = Warehouse()
+    details = warehouse.details
+    warehouse.refuses = {call}
+    details.want(HERE)
+    for _ in range(3):
+        assert details.step()
+        assert not details.step(), "not at once"
+        assert (warehouse.published, details.tables, details.refused) == ([], [], ["d.t"])
+        warehouse.now_s += RETRY_MAX_S
+    warehouse.refuses.clear()
+    assert details.step()
+    assert {each.kind for each in warehouse.published if isinstance(each, ObjectImage)} == {"constraints", "statistics"}
+    warehouse.now_s += RETRY_MAX_S
+    assert not details.step(), "once"
+    assert details.refused == []

@@ -325,3 +325,43 @@ def test_a_write_of_a_table_that_is_not_known_is_told(known: bool) -> None:
     assert (bool(found.changes), translator.unbound) == (known, [] if known else ["d.t"])
     translator.translate(event | {"eventId": 6, "eventType": "CREATE_ISCHEMA", "message": "{}"})
     assert translator.unbound == [], "of the last event"
+
+
+def _of(name: str, table_id: int, event_id: int, event_type: str, before: str = "") -> dict[str, Any]:
+    """An event of the external table ``db/table``, which was called ``before`` if it is an ALTER_TABLE."""
+
+    def shown(of: str) -> str:
+        db, _, table = of.partition("/")
+        fields = {"1": {"str": table}, "2": {"str": db}, "25": {"i64": table_id}}
+        return json.dumps(fields)
+
+    db, _, table = name.partition("/")
+    message = {
+        "tableObjJson": shown(name),
+        "tableObjBeforeJson": shown(before or name),
+        "tableObjAfterJson": shown(name),
+    }
+    return _event(event_id, event_type, table, **message) | {"db": db}
+
+
+def test_a_database_with_a_dot_is_not_mistaken_for_another() -> None:
+    """``a.b.t`` is ``t`` of ``a.b`` as well as ``b.t`` of ``a``: what is done to the former spares the latter."""
+    translator = HiveTranslator()
+
+    def told(*row: Any) -> list[Any]:
+        transaction = translator.translate(_of(*row))
+        assert transaction is not None
+        return [*transaction.changes]
+
+    assert BindName("a.b.t", 1) in told("a/b.t", 1, 1, "CREATE_TABLE")
+    told("a/x", 2, 2, "CREATE_TABLE")
+    assert told("a.b/t", 3, 3, "CREATE_TABLE") == []
+    assert told("a.b/t", 3, 4, "ALTER_TABLE") == []
+    assert told("a.b/y", 2, 5, "ALTER_TABLE", "a/x")[0] == BindName("a.x", 0), "it has left its name"
+    back = told("a/z", 3, 6, "ALTER_TABLE", "a.b/t")
+    assert [each for each in back if isinstance(each, BindName)] == [BindName("a.z", 3)]
+    assert told("a.b/y", 2, 7, "DROP_TABLE") == []
+    left = translator.translate(_event(8, "DROP_DATABASE", None) | {"db": "a.b"})
+    assert left is not None
+    assert not [each for each in left.changes if isinstance(each, BindName | VoidTable)]
+    assert translator.tables == {"a.b.t": 1, "a.z": 3}

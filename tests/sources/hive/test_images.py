@@ -9,12 +9,13 @@ import pytest
 from consumers.fold.catalog_state import decode_table, name_key, table_key
 from stream.sources.hive.live.details import Details
 from stream.sources.hive.live.fetching import Fetched
-from stream.sources.hive.live.images import RETRY_S, Images
+from stream.sources.hive.live.images import Images
 from stream.sources.hive.live.metastore import Metastore, ServerList, Transactions
 from stream.sources.hive.live.partitions import Partitions
 from stream.sources.hive.messages import HiveMessageError, TableObject
 from stream.sources.hive.progress import Progress
 from stream.sources.hive.recent_ids import RecentWriteIds
+from stream.sources.hive.refusals import RETRY_MAX_S
 from stream.sources.hive.translator import HiveTranslator
 from stream.wire.events import BindName, Change, OpenTransaction, SourceTransaction, TableImage, VoidTable
 from tests.lab.workload.folded import Folded
@@ -140,7 +141,7 @@ def test_a_table_that_cannot_be_read_is_tried_again_after_a_while() -> None:
         publishing.images.try_again()
         assert not publishing.progress.dirty, "not at once"
         assert list(publishing.images.unreadable) == ["s.t"], "a restart tries it"
-        publishing.now_s += RETRY_S
+        publishing.now_s += RETRY_MAX_S
         publishing.images.try_again()
         assert list(publishing.progress.dirty) == ["s.t"]
     assert publishing.published == [[VoidTable("s.t", "it cannot be read: MetaException")]], "once"

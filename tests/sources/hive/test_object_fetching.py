@@ -6,10 +6,11 @@ from typing import Any, cast
 
 import pytest
 
-from stream.sources.hive.live.connection import MetastoreUnreachable
+from stream.sources.hive.live.connection import MetastoreRefused, MetastoreUnreachable
 from stream.sources.hive.live.metastore import Metastore
 from stream.sources.hive.live.objects import Objects
 from stream.sources.hive.recent_drops import RecentDrops
+from stream.sources.hive.refusals import RETRY_MAX_S, RETRY_S, Refusals
 from stream.wire.events import DROPS_KEPT, Change, ObjectImage, ObjectSet
 
 WRITTEN = ObjectImage("database", 0, ("s",), "written")
@@ -23,7 +24,9 @@ class Databases:
 
     def __init__(self) -> None:
         self.drops = RecentDrops()
-        self.objects = Objects(cast("Metastore", self), self.publish, self.position, self.drops)
+        self.objects = Objects(cast("Metastore", self), self.publish, self.position, self.drops, lambda: self.now_s)
+        self.now_s = 0.0
+        self.refuses = False
         self.published: list[Change] = []
         self.found: list[ObjectImage | Exception | None] = []
         self.end = 0
@@ -48,6 +51,8 @@ class Databases:
 
     def database(self, _: str) -> dict[int, Any]:
         """The database."""
+        if self.refuses:
+            raise MetastoreRefused("get_database_req", 2, "MetaException")
         return {}
 
 
@@ -128,3 +133,40 @@ def test_drops_count_by_set() -> None:
     assert drops.allow("partition", 8, 1)
     drops.forget(7)
     assert drops.allow("partition", 7, 1)
+
+
+@pytest.mark.parametrize("first", [WRITTEN, ALL])
+def test_what_is_refused_holds_up_nothing_and_is_asked_for_again(first: ObjectImage | ObjectSet) -> None:
+    """One damaged database must not stop the tables' bootstrap, which goes on only when `step` returns."""
+    databases = Databases()
+    databases.refuses = True
+    databases.objects.note(first)
+    for _ in range(3):
+        assert databases.objects.step()
+        assert not databases.objects.step(), "not at once"
+        assert databases.objects.is_due, "a restart asks at once"
+        databases.now_s += RETRY_MAX_S
+    databases.refuses = False
+    assert databases.objects.step()
+    assert not databases.objects.is_due
+    assert "image" in [each.change for each in databases.published]  # type: ignore[union-attr]
+
+
+def test_the_wait_after_a_refusal_doubles_up_to_a_bound() -> None:
+    """A metastore that lacks a call for good is not asked without end; one that was busy is asked soon."""
+    now_s = 0.0
+    refusals = Refusals[str](lambda: now_s)
+    waits: list[float] = []
+    for _ in range(8):
+        refusals.note("x")
+        asked_s = now_s
+        while not refusals.due():
+            now_s += RETRY_S / 2
+        waits.append(now_s - asked_s)
+    assert waits == [30.0, 60.0, 120.0, 240.0, 480.0, 600.0, 600.0, 600.0]
+    assert refusals.due() == [], "it is being asked for"
+    now_s += RETRY_MAX_S
+    assert refusals.due() == ["x"], "nobody said what came of it"
+    refusals.forget("x")
+    now_s += RETRY_MAX_S
+    assert refusals.due() == []

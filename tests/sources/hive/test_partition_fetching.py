@@ -18,6 +18,7 @@ from stream.sources.hive.live.partitions import KINDS, WHOLE, Partitions
 from stream.sources.hive.messages import TableObject
 from stream.sources.hive.progress import Progress
 from stream.sources.hive.recent_drops import RecentDrops
+from stream.sources.hive.refusals import RETRY_MAX_S
 from stream.sources.hive.structs import Struct
 from stream.wire.events import DROPS_KEPT, Change, ObjectImage, ObjectSet
 from tokens.errors import FreshetError
@@ -52,7 +53,9 @@ class Warehouse:
             lambda table_id: "d.t" if table_id == TABLE else "",
             lambda _: 0,
             self.drops,
+            clock=lambda: self.now_s,
         )
+        self.now_s = 0.0
 
     def run(self, work: Callable[[Metastore], Any]) -> Future[Any]:
         """As `Fetcher.run`."""
@@ -232,7 +235,7 @@ def test_details_are_due_again_when_the_metastore_goes_away_behind_them() -> Non
         Progress(""),
         publish,
         drain,
-        lambda: ("d.t",),
+        lambda: {"d.t": TABLE},
         lambda _: "d.t",
         lambda _: 0,
         lambda _: 0,
@@ -355,3 +358,28 @@ def test_a_pass_that_is_refused_while_its_table_is_voided_begins_again() -> None
     while warehouse.partitions.tables:
         warehouse.partitions.go_on()
     assert [name for name, _ in warehouse.images()] == [("a",), ("b",)]
+
+
+@pytest.mark.parametrize("first", ["a pass", "by name"])
+def test_partitions_that_are_refused_for_a_moment_are_read_again(first: str) -> None:
+    """Their next event may be far, and until then every reader would ask the metastore. A restart asks at once."""
+    warehouse = Warehouse()
+    partitions = warehouse.partitions
+    if first == "a pass":
+        partitions.want(TABLE)
+    else:
+        partitions.note(written("a"))
+    for _ in range(3):
+        warehouse.refuses = 1
+        while partitions.step() or partitions.go_on():
+            pass
+        assert not partitions.go_on(), "not at once"
+        assert (warehouse.images(), partitions.tables, partitions.refused) == ([], [], ["d.t"])
+        warehouse.now_s += RETRY_MAX_S
+    while partitions.go_on() or partitions.tables:
+        pass
+    assert [name for name, _ in warehouse.images()] == [("a",), ("b",)]
+    assert [each.change for each in warehouse.published if isinstance(each, ObjectSet)][-2:] == ["complete"] * 2
+    warehouse.now_s += RETRY_MAX_S
+    assert not partitions.go_on(), "once"
+    assert partitions.refused == []

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+import pytest
+
 from stream.sources.mariadb.backfill.choice import Choice
 from stream.sources.mariadb.backfill.plan import Chunk, Cursor, Plan
 from stream.sources.mariadb.backfill.reading import AHEAD_MAX, Wanted
@@ -106,6 +108,23 @@ def test_a_table_that_is_voided_again_and_again_waits_longer_each_time() -> None
     watched.now += 1_000
     watched.run.notice(transaction(VoidTable(TABLE, "DDL")))
     assert watched.begins_after() == 0.5
+
+
+@pytest.mark.parametrize(("rows", "pauses"), [(1, [0.5] * 4), (150, [0.5, 1.0, 1.5, 1.5]), (400, [0.5, 1.0, 2.0, 4.0])])
+def test_a_small_table_waits_no_longer_than_its_rows_cost(rows: int, pauses: list[float]) -> None:
+    """A table that cascades void again and again is whole most of the time if publishing it again costs little."""
+    watched = Watched(TABLE)
+    whole = chunk(*map(row, range(1, rows + 1)), last=None)
+    waited = []
+    watched.first = whole
+    watched.run.step(at(9), 1, REACHED)
+    for _ in pauses:
+        watched.first = None
+        watched.run.notice(transaction(VoidTable(TABLE, "cascade")))
+        waited.append(watched.begins_after())
+        watched.first = whole
+        watched.run.step(at(9), 1, REACHED)
+    assert waited == pauses
 
 
 def test_a_step_is_bounded_while_chunks_keep_coming() -> None:

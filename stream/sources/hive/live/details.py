@@ -7,6 +7,7 @@ sweep asks for them table by table (`stream.sources.hive.live.partitions`).
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from stream.sources.hive.messages import FLAVOR, HiveMessageError, TableObject
 from stream.sources.hive.object_events import CONSTRAINTS, STATISTICS
 from stream.sources.hive.objects import columns_of, image_of
 from stream.sources.hive.progress import Progress
+from stream.sources.hive.refusals import Refusals
 from stream.sources.hive.structs import Struct, encode_struct
 from stream.wire.events import Change, ObjectImage
 
@@ -72,7 +74,7 @@ class TableDetails:
 class FetchedDetails:
     """Those of the tables that exist, as they were at some moment between the events ``lo`` and ``hi``.
 
-    ``voids``: how many there had been when they were asked for.
+    ``voids``: how many there had been when they were asked for. ``unread``: tables that could not be read themselves.
     """
 
     names: tuple[str, ...]
@@ -80,14 +82,15 @@ class FetchedDetails:
     hi: int
     found: dict[str, TableDetails]
     voids: int = 0
+    unread: tuple[str, ...] = ()
 
 
 class Details:
     """What is to be fetched, and its fetching. ``publish``: changes at the position that was read last.
 
-    ``drain``: reads the log up to an event. ``tables``: the names of all that are known. ``name_of``: table id → its
-    name, or "". ``rebound_at``: name → the last event that bound it to a table, or to none; ``touched_at``: that wrote
-    it, made, dropped or renamed it. A sweep publishes the few partitions of a table too, or makes its many due.
+    ``drain``: reads the log up to an event. ``tables``: the ids of all that are known, by name. ``name_of``: table id →
+    its name, or "". ``rebound_at``: name → the last event that bound it to a table, or to none; ``touched_at``: that
+    wrote it, made, dropped or renamed it. A sweep publishes the few partitions of a table too, or makes its many due.
     """
 
     def __init__(
@@ -96,12 +99,13 @@ class Details:
         progress: Progress,
         publish: Callable[[list[Change]], None],
         drain: Callable[[int], None],
-        tables: Callable[[], Iterable[str]],
+        tables: Callable[[], Mapping[str, int]],
         name_of: Callable[[int], str],
         rebound_at: Callable[[str], int],
         touched_at: Callable[[str], int],
         partitions: Partitions,
         shard: str,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._partitions = partitions
         self._fetcher = fetcher
@@ -116,6 +120,8 @@ class Details:
         self._due: dict[int, None] = {}
         self._taken: dict[int, None] = {}
         """Those that were fetched and are not published yet. What is published meanwhile must say that they are due."""
+        self._refusals = Refusals[str](clock)
+        """Tables of which the metastore could not give them."""
         self._voids = 0
         self._shapes: dict[str, Shape] = {}
         """Tables that the sweep of tables has read: the sweep of what belongs to them need not read them again."""
@@ -125,6 +131,11 @@ class Details:
     def tables(self) -> list[str]:
         """The tables to fetch because an event wrote something of them."""
         return [name for name in map(self._name_of, {**self._due, **self._taken}) if name]
+
+    @property
+    def refused(self) -> list[str]:
+        """The tables of which something could not be read: it is tried again after a while."""
+        return [*self._refusals]
 
     @property
     def is_under_way(self) -> bool:
@@ -155,6 +166,7 @@ class Details:
 
     def step(self) -> bool:
         """Fetch and publish those of written tables; False if there are none."""
+        self._try_again()
         asked = list(islice(self._due, CHUNK_TABLES))
         names = tuple(name for name in map(self._name_of, asked) if name)
         fetched = self._submit(names).result() if names else None
@@ -170,6 +182,16 @@ class Details:
         finally:
             self._taken = {}
         return bool(asked)
+
+    def _try_again(self) -> None:
+        """Those that could not be read are due, if it is time."""
+        refused = self._refusals.due()
+        known = self._tables() if refused else {}
+        for name in refused:
+            if name in known:
+                self.want(known[name])
+            else:
+                self._refusals.forget(name)
 
     def _submit(self, names: tuple[str, ...]) -> Future[FetchedDetails]:
         voids = self._voids
@@ -217,6 +239,10 @@ class Details:
                 self._partitions.take_whole(details.table_id, details.partitions, fetched.lo, fetched.hi)
             else:
                 self._partitions.want(details.table_id)
+        known = self._tables() if fetched.unread else {}
+        for name in fetched.unread:
+            if name in known:
+                self._partitions.want(known[name])
 
     def _take(self, fetched: FetchedDetails) -> None:
         """Read the log past the fetch, then publish those of each table whose name did not change hands meanwhile.
@@ -231,8 +257,14 @@ class Details:
             is_bound = self._name_of(details.table_id) == name and last <= details.shape.lo
             if is_bound and self._voids == fetched.voids:
                 changes += _images(details, lo, hi)
+                if details.is_read:
+                    self._refusals.forget(name)
+                else:
+                    self._refusals.note(name)
             elif self._name_of(details.table_id):
                 self.want(details.table_id)
+        for name in fetched.unread:
+            self._refusals.note(name)
         self._taken = {}
         if changes:
             self._publish(changes)
@@ -261,7 +293,8 @@ def _fetch(
         except MetastoreRefused as error:  # it is gone, or the metastore is an old one: the others go on
             found[name] = TableDetails(shape, None, None, is_read=False, partitions=_none_of(shape))
             log.warning("constraints or statistics cannot be read", table=name, reason=str(error))
-    return FetchedDetails(names, lo, metastore.last_event(), found, voids)
+    unread = tuple(name for name in stored if name not in read)
+    return FetchedDetails(names, lo, metastore.last_event(), found, voids, unread)
 
 
 def _details_of(metastore: Metastore, name: str, shape: Shape, *, with_partitions: bool) -> TableDetails:

@@ -316,7 +316,9 @@ class Following:
         self._note_status()
 
     def _cursor(self) -> str:
-        return self._progress.cursor([*self._partitions.tables, *self._details.tables, *self._images.unreadable])
+        due = [*self._partitions.tables, *self._details.tables]
+        refused = [*self._partitions.refused, *self._details.refused, *self._images.unreadable]
+        return self._progress.cursor([*due, *refused])
 
     def _note_status(self) -> None:
         status = self._status

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from typing import Final, Protocol
+from typing import Protocol
 
 from stream.sources.hive.live.details import Details
 from stream.sources.hive.live.fetching import Fetched
@@ -13,13 +13,11 @@ from stream.sources.hive.live.partitions import Partitions
 from stream.sources.hive.messages import FLAVOR, TableObject
 from stream.sources.hive.progress import Progress
 from stream.sources.hive.recent_ids import RecentWriteIds
+from stream.sources.hive.refusals import Refusals
 from stream.sources.hive.translator import HiveTranslator
 from stream.wire.events import AllocateWriteId, Change, OpenTransaction, TableImage, VoidTable
 from tokens.errors import one_line
 from tokens.writeid_state import WriteIds
-
-RETRY_S: Final = 30.0
-"""After this long a table that could not be read is tried again."""
 
 
 class Publish(Protocol):
@@ -52,7 +50,6 @@ class Images:
         self._details = details
         self._publish = publish
         self._drain = drain
-        self._clock = clock
         self.touched: dict[str, int] = {}
         """Table → the last event that wrote, made, dropped or renamed it, since no fetch was under way.
 
@@ -62,8 +59,8 @@ class Images:
         """The last event that voided everything: a table that was read before it is fetched again."""
         self.unsure = set(progress.dirty)
         """Tables of which it isn't known whether what belongs to them was published."""
-        self.unreadable: dict[str, float] = {}
-        """Tables that could not be read → when they are tried again. They are void."""
+        self.unreadable = Refusals[str](clock)
+        """Tables that could not be read. They are void."""
 
     def ended(self, event_id: int, names: Iterable[str], *, committed: bool) -> None:
         """A transaction ended that holds ids of these tables.
@@ -82,11 +79,7 @@ class Images:
 
     def try_again(self) -> None:
         """Those that could not be read are to be fetched, if it is time."""
-        now_s = self._clock()
-        for name, at_s in self.unreadable.items():
-            if at_s <= now_s:
-                self.unreadable[name] = now_s + RETRY_S
-                self._progress.touch([name])
+        self._progress.touch(self.unreadable.due())
 
     def take(self, fetched: Fetched, *, in_sweep: bool) -> None:
         """Read the log past the fetch, then publish each table that nothing touched meanwhile."""
@@ -101,13 +94,13 @@ class Images:
             elif table is not None:
                 self._void(name, f"it cannot be read: {table}")
             else:
-                self.unreadable.pop(name, None)
+                self.unreadable.forget(name)
                 if not self._progress.sweeping and (gone := self._translator.forget(name)):
                     self._publish(gone)
 
     def _void(self, name: str, reason: str) -> None:
         is_news = name not in self.unreadable
-        self.unreadable[name] = self._clock() + RETRY_S
+        self.unreadable.note(name)
         self.unsure.add(name)
         if is_news:
             self._publish([VoidTable(name, one_line(reason))])
@@ -138,7 +131,7 @@ class Images:
                 self._progress.touch([name])
                 return
             image.kind, image.write_ids = "transactional", ids.full_text(name)
-        self.unreadable.pop(name, None)
+        self.unreadable.forget(name)
         names = self._translator.bind(table)
         # The image comes before the name: else a reader may meet the one from before a rename under the new name.
         changes: list[Change] = [image]

@@ -14,7 +14,7 @@ from typing import Any, Final, Self
 from stream.sources.hive.live.connection import CALL_TIMEOUT_S, MetastoreConnection, MetastoreRefused
 from stream.sources.hive.live.object_calls import ObjectCalls
 from stream.sources.hive.live.thrift import field, integer, long, record, text, texts
-from stream.sources.hive.messages import HiveMessageError, TableObject, table_of
+from stream.sources.hive.messages import HiveMessageError, TableObject, has_dot, is_listable, table_of
 from stream.sources.hive.structs import ThriftError
 from tokens.writeid_state import GAP_MAX, WriteIds
 from tokens.writeids import NO_OPEN_ID
@@ -127,7 +127,9 @@ class Metastore(ObjectCalls):
         return [{name: field(row, number) for number, name in _EVENT_FIELDS.items()} for row in field(found, 1, [])]
 
     def table_names(self, db: str) -> list[str]:
-        """``db.table`` of all tables of a database; empty if there is no such database."""
+        """``db.table`` of all tables of a database; empty if there is no such database, or its own name has a dot."""
+        if has_dot(db):
+            return []
         names = self._connection.call("get_all_tables", {1: text(f"@{self.catalog}#{db}")})
         return sorted(f"{db}.{name}" for name in names)
 
@@ -239,7 +241,13 @@ class Metastore(ObjectCalls):
 def _table_of(struct: Any) -> TableObject:
     if not isinstance(struct, dict):
         raise ThriftError("the answer has no table")
-    return table_of(struct, "table")
+    table = table_of(struct, "table")
+    if table.transactional and not is_listable(table.name):
+        raise HiveMessageError(
+            f"the transactional table {table.name} has a dot or a colon in its name: Hive gives no right list of it",
+            hint="rename the table",
+        )
+    return table
 
 
 def _by_bits(ids: list[int], bits: str) -> tuple[list[int], list[int]]:

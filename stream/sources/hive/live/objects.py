@@ -7,16 +7,19 @@ in between need no care here (docs/concepts/catalog.md, *Partitions and other ob
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 import structlog
 
+from stream.sources.hive.live.connection import MetastoreRefused
 from stream.sources.hive.live.metastore import Metastore
 from stream.sources.hive.messages import FLAVOR
 from stream.sources.hive.object_events import CATALOG, DATABASE, FUNCTION
 from stream.sources.hive.objects import image_of
 from stream.sources.hive.recent_drops import RecentDrops
+from stream.sources.hive.refusals import Refusals
 from stream.sources.hive.structs import Struct, encode_struct
 from stream.wire.events import Change, ObjectImage, ObjectSet
 
@@ -38,8 +41,11 @@ class Objects:
         publish: Callable[[list[Change]], None],
         position: Callable[[], int],
         drops: RecentDrops,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._drops = drops
+        self._refusals = Refusals[tuple[str, Values | None]](clock)
+        """Objects that the metastore could not give: kind and name; None: all of the kind."""
         self._metastore = metastore
         self._publish = publish
         self._position = position
@@ -51,7 +57,7 @@ class Objects:
     @property
     def is_due(self) -> bool:
         """Whether anything else is to be fetched."""
-        return bool(self._sets or self._single)
+        return bool(self._sets or self._single or self._refusals)
 
     def want_catalog(self) -> None:
         """Everything that belongs to no table is unknown, and to be fetched."""
@@ -68,13 +74,17 @@ class Objects:
                 self._single.add((change.kind, change.name))
 
     def step(self) -> bool:
-        """Fetch and publish one set or object; False if there is nothing to do."""
+        """Fetch and publish one set or object; False if there is nothing to do.
+
+        What the metastore refuses is tried again after a while, and holds up nothing else.
+        """
+        self._try_again()
         if self._sets:
             kind = min(self._sets)
             self._sets.discard(kind)  # what is noted from here on may be newer than what is read
             self._single = {each for each in self._single if each[0] != kind}
             try:
-                self._publish_set(kind)
+                self._fetch(kind, None)
             except BaseException:
                 self._sets.add(kind)
                 raise
@@ -82,13 +92,33 @@ class Objects:
             kind, name = min(self._single)
             self._single.discard((kind, name))
             try:
-                self._publish_one(kind, name)
+                self._fetch(kind, name)
             except BaseException:
                 self._single.add((kind, name))
                 raise
         else:
             return False
         return True
+
+    def _try_again(self) -> None:
+        for kind, name in self._refusals.due():
+            if name is None:
+                self._sets.add(kind)
+            else:
+                self._single.add((kind, name))
+
+    def _fetch(self, kind: str, name: Values | None) -> None:
+        """Publish an object, or (None) all of its kind."""
+        try:
+            if name is None:
+                self._publish_set(kind)
+            else:
+                self._publish_one(kind, name)
+        except MetastoreRefused as error:
+            self._refusals.note((kind, name))
+            log.warning("objects cannot be read", kind=kind, name=name, reason=str(error))
+        else:
+            self._refusals.forget((kind, name))
 
     def _publish_set(self, kind: str) -> None:
         """A pass over all members. It begins before they are listed, so that what is made meanwhile is in it."""

@@ -7,6 +7,7 @@ since the end of one would make a set whole that another one has begun.
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -22,6 +23,7 @@ from stream.sources.hive.live.metastore import Metastore
 from stream.sources.hive.messages import FLAVOR, HiveMessageError
 from stream.sources.hive.object_events import PARTITION, PARTITION_STATISTICS
 from stream.sources.hive.recent_drops import RecentDrops
+from stream.sources.hive.refusals import Refusals
 from stream.wire.events import Change, ObjectImage, ObjectSet
 
 log = structlog.get_logger(__name__)
@@ -112,8 +114,11 @@ class Partitions:
         name_of: Callable[[int], str],
         rebound_at: Callable[[str], int],
         drops: RecentDrops,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._drops = drops
+        self._refusals = Refusals[int](clock)
+        """Ids of tables whose partitions the metastore could not give."""
         self._fetcher = fetcher
         self._publish = publish
         self._position = position
@@ -138,6 +143,11 @@ class Partitions:
         """The tables whose partitions are to be fetched."""
         due = {self._fetching: None, **self._whole, **self._written, **self._passes}
         return [name for name in map(self._name_of, due) if name]
+
+    @property
+    def refused(self) -> list[str]:
+        """The tables whose partitions could not be read: a pass is tried again after a while."""
+        return [name for name in map(self._name_of, self._refusals) if name]
 
     @property
     def is_under_way(self) -> bool:
@@ -182,12 +192,14 @@ class Partitions:
             self.want(table_id)
             return
         self._written.pop(table_id, None)
+        self._refusals.forget(table_id)
         self._publish(_whole(table_id, members, lo, hi))
 
     def forget(self, table_id: int) -> None:
         """The table is gone."""
         self._whole.pop(table_id, None)
         self._written.pop(table_id, None)
+        self._refusals.forget(table_id)
 
     def note(self, change: ObjectImage | ObjectSet) -> None:
         """An event said this of a partition; its statistics are fetched with it."""
@@ -290,6 +302,7 @@ class Partitions:
 
     def _begin(self) -> bool:
         """Begin as many passes as there is room for. Each begins before its members are listed."""
+        self._whole |= dict.fromkeys(self._refusals.due())
         free = PASSES_MAX - len(self._passes)
         chosen = list(islice((each for each in self._whole if each not in self._passes), max(free, 0)))
         if not chosen:
@@ -299,7 +312,9 @@ class Partitions:
             self._whole.pop(table_id, None)
             self._written.pop(table_id, None)
             name = self._name_of(table_id)
-            if name:
+            if not name:
+                self._refusals.forget(table_id)
+            else:
                 self._fetching = table_id
                 self._publish([ObjectSet(kind, table_id, "begun", lo=f"{FLAVOR}/{lo}") for kind in KINDS])
                 self._passes[table_id] = Pass(self._fetcher, table_id, name, lo)
@@ -325,6 +340,7 @@ class Partitions:
 
     def _end(self, of: Pass) -> None:
         self._passes.pop(of.table_id, None)
+        self._refusals.forget(of.table_id)
         whole = [ObjectSet(kind, of.table_id, "complete", lo=f"{FLAVOR}/{of.lo}") for kind in KINDS]
         self._publish([*whole, *of.without.values()])
 
@@ -333,10 +349,11 @@ class Partitions:
             self.want(table_id)
 
     def _refused(self, table_id: int, name: str, lo: int, error: Exception) -> None:
-        """The metastore cannot give them: they are read through, unless the name was another table's meanwhile."""
+        """The metastore cannot give them: they are read through for a while, unless the name was another table's."""
         if self._rebound_at(name) > lo:
             self._again(table_id)
         else:
+            self._refusals.note(table_id)
             log.warning("partitions cannot be read", table=name, reason=str(error))
 
 

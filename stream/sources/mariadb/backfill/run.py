@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Final, Protocol
 
 import structlog
@@ -32,6 +33,8 @@ UNREADABLE_S: Final = 5.0
 """How long a table first waits that was voided, or could not be read. Meanwhile others are read."""
 PAUSE_MAX_S: Final = 600.0
 """How long one waits at most that is voided again and again, as by cascades: it would be published for ever."""
+REREAD_ROWS_PER_S: Final = 100
+"""Unless it is small: so many of its rows may be published again a second, on average. A topic grows by them."""
 BEHIND_EVERY_S: Final = 0.25
 """How often a chunk is published while the server has more to say: its changes come first."""
 IDLE_S: Final = 0.25
@@ -135,6 +138,8 @@ class Backfill:
         self._began_at, self._report_at, self._began_with = 0.0, 0.0, 0
         self._pauses: dict[str, tuple[float, float]] = {}
         """Table → its last pause in seconds, and when that ends."""
+        self._sizes: dict[str, int] = {}
+        """Table → rows when it was last complete."""
         self._look_at = 0.0
         """When a table's pause is over, if all that are left have one."""
         self._annotate()
@@ -278,7 +283,8 @@ class Backfill:
         now = self._clock()
         for table in tables:
             pause_s, until = self._pauses.get(table, (0.0, now))
-            pause_s = min(max(pause_s * 2, first_s), PAUSE_MAX_S) if now < until + CALM * pause_s else first_s
+            most_s = min(max(first_s, self._sizes.get(table, inf) / REREAD_ROWS_PER_S), PAUSE_MAX_S)
+            pause_s = min(max(pause_s * 2, first_s), most_s) if now < until + CALM * pause_s else first_s
             self._pauses[table] = pause_s, now + pause_s
 
     def _begin_next(self, position: str, timestamp: int) -> None:
@@ -310,6 +316,7 @@ class Backfill:
     def _failed(self, error: MariaDBError) -> None:
         """The table can't be read: it was changed (a void of it is on its way), is locked, or may not be read."""
         log.info("a table is read later", table=self._plan.table, code=error.code, reason=str(error))
+        self._sizes.pop(self._plan.table, None)  # an attempt costs more than its rows
         self._pause([self._plan.table], UNREADABLE_S)
         self._put_aside()
 
@@ -317,6 +324,7 @@ class Backfill:
         table, now = chunk.described.table, self._clock()
         self._status.backfilled_rows += len(chunk.rows)
         if table not in self._plan.cursors:
+            self._sizes[table] = self._status.backfill.rows + len(chunk.rows)
             self._status.backfill = TableReading("")
             self._status.tables_complete = len(self._plan.complete)
             log.info("table is complete", table=table)

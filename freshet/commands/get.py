@@ -1,0 +1,113 @@
+"""``freshet get``: a row as the front answers it, with the decision and why."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import unquote_to_bytes
+
+import typer
+
+from freshet.settings import Settings, load_settings
+from freshet.settings_errors import SettingsError
+
+if TYPE_CHECKING:
+    from serving.client.answers import Row
+
+NAMES_OF_LOG = {"mariadb": "MariaDB", "mysql": "MySQL56"}
+ANY = ("0.0.0.0", "::")
+
+
+def command(
+    keyspace: Annotated[str, typer.Argument(help="The keyspace.")],
+    table: Annotated[str, typer.Argument(help="Table: db.table, or without db if the keyspace has one database.")],
+    key: Annotated[str, typer.Argument(help="Primary key: columns comma-separated, percent-encoded.")],
+    after: Annotated[
+        str,
+        typer.Option(metavar="GTID", help="Demand what this transaction wrote, e.g. what SELECT @@last_gtid said."),
+    ] = "",
+    token: Annotated[str, typer.Option(help="Demand what the session of this token has seen.")] = "",
+    shard: Annotated[str, typer.Option(help="The shard of the GTID, if the keyspace has several.")] = "",
+    max_wait_ms: Annotated[
+        int | None, typer.Option(help="How long the cache may take to get there before the source is asked.", min=0)
+    ] = None,
+    url: Annotated[
+        str, typer.Option(help="The front (default: that of the settings, serve.host and serve.port).")
+    ] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Ask the front for a row by its primary key. Prints the row, who answered, how fresh it is, and why.
+
+    With neither --after nor --token nothing is demanded, so nothing is proved: the answer is `eventual`.
+    Exit code 1 if there is no such row.
+    """
+    from serving.client import FreshetClient
+
+    settings = load_settings()
+    position = _position(settings, keyspace, after) if after else ""
+    secret = settings.serve.bearer_token
+    with FreshetClient(url or front_url(settings), token=secret.get_secret_value() if secret else None) as client:
+        session = client.session(token or None)
+        if position:
+            session.observe(settings.shard_of(keyspace, shard), position)
+        columns = [unquote_to_bytes(each) for each in key.split(",")]
+        row = session.get_row(keyspace, table, *columns, max_wait_ms=max_wait_ms)
+    if as_json:
+        typer.echo(json.dumps(_plain(row), ensure_ascii=False))
+    else:
+        _show(row)
+    if not row.found:
+        raise typer.Exit(1)
+
+
+def front_url(settings: Settings) -> str:
+    """Where the front of the settings is, from this machine."""
+    host = "127.0.0.1" if settings.serve.host in ANY else settings.serve.host
+    return f"http://{f'[{host}]' if ':' in host else host}:{settings.serve.port}"
+
+
+def _position(settings: Settings, keyspace: str, gtid: str) -> str:
+    """A GTID as the server says it, as a position: with the name of its kind. Raises `SettingsError`."""
+    if "/" in gtid:
+        return gtid
+    source = settings.keyspace(keyspace).source
+    kind = NAMES_OF_LOG.get(source.kind) if source is not None else None
+    if kind is None:
+        raise SettingsError(
+            f"the settings don't say what kind of GTID {gtid} is",
+            hint="write it with its kind: MariaDB/0-1-5, or MySQL56/uuid:1-5",
+        )
+    return f"{kind}/{gtid}"
+
+
+def _plain(row: Row) -> dict[str, Any]:
+    return {
+        "found": row.found,
+        "row": row.value,
+        "served_from": row.served_from,
+        "freshness": row.freshness,
+        "why": row.why,
+        "token": row.token,
+    }
+
+
+def _show(row: Row) -> None:
+    """The columns of the row, then the answer's own fields, apart from them."""
+    if row.value is None:
+        typer.echo("there is no such row")
+    else:
+        width = max(map(len, row.value), default=0)
+        for name, value in row.value.items():
+            typer.echo(f"{name:<{width}}  {_text(value)}")
+    typer.echo("")
+    for name in ("served_from", "freshness", "why", "token"):
+        typer.echo(f"{name:<11}  {getattr(row, name)}")
+    if row.freshness == "eventual" and sys.stdout.isatty():
+        typer.echo("\nNothing was demanded. Ask again with --after GTID or --token TOKEN to have it proved.", err=True)
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "NULL"
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,117 @@
+"""``freshet up``: all sources, the consumer and the front of the settings in one terminal."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from freshet.commands.get import front_url
+from freshet.commands.source import stopping_on_signals
+from freshet.settings import Settings, config_in_use, load_settings, use_config
+from freshet.settings_errors import SettingsError
+from freshet.together.parts import Part, parts_of
+from freshet.together.running import Together
+from freshet.together.watching import Watch
+
+OWN: Final = "up"
+"""The prefix of lines that no part has written."""
+COLOURS: Final = (36, 33, 35, 32, 34)
+
+
+def command(
+    local: Annotated[
+        bool, typer.Option("--local", help="Start a Kafka and a MariaDB on this machine too, and end them again.")
+    ] = False,
+    keyspaces: Annotated[
+        list[str] | None, typer.Option("--keyspace", help="Only this keyspace; repeatable. Default: all.")
+    ] = None,
+    workers: Annotated[str | None, typer.Option(help="Processes that share the consumer's work, or auto.")] = None,
+    port: Annotated[int | None, typer.Option(help="The front's port; 0: any free one.", min=0, max=65535)] = None,
+) -> None:
+    """Run everything of the settings in this terminal: sources, consumer and front. Ctrl-C ends it all.
+
+    Each line has the name of the part that wrote it. A source that ends is started again, while the other keyspaces go
+    on. If the consumer or the front can't start, all ends. A second Ctrl-C kills what has not ended yet.
+    """
+    if not local:
+        _run(load_settings(), keyspaces or [], workers, port)
+        return
+    from freshet.commands.local import USUAL, settings_file, start_servers, stop_servers
+
+    own = settings_file()
+    used = config_in_use()
+    if used.exists() and used.resolve() != own.resolve():
+        raise SettingsError(
+            f"{used} names its own servers, so --local has nothing to start",
+            hint="leave out --local, or go to a directory without a settings file",
+        )
+    started: list[str] = []
+    try:
+        print(f"{OWN} | starting {' and '.join(USUAL)}; the first time they are downloaded", file=sys.stderr)
+        servers, started = start_servers(detached=False)
+        for server in servers:
+            print(f"{OWN} | {server.name} at {server.address}; log: {server.log}", file=sys.stderr)
+        use_config(own)
+        _run(load_settings(), keyspaces or [], workers, port, config=own)
+    finally:
+        if started:
+            with stopping_on_signals(lambda: None):  # it ends by itself, soon
+                stop_servers(started)
+
+
+def _run(
+    settings: Settings, keyspaces: list[str], workers: str | None, port: int | None, config: Path | None = None
+) -> None:
+    from freshet.local.process import free_ports
+    from serving.http.guard import refuse_open_listen
+
+    host, secret = settings.serve.host, settings.serve.bearer_token
+    token = secret.get_secret_value() if secret else ""
+    refuse_open_listen(host, token or None)
+    chosen = settings.serve.port if port is None else port
+    chosen = chosen or free_ports(1)[0]
+    parts = parts_of(settings, keyspaces, workers, chosen)
+    say = _printer(parts)
+    url = front_url(settings.model_copy(update={"serve": settings.serve.model_copy(update={"port": chosen})}))
+    watch = Watch(url, token, lambda line: say(OWN, line), keyspaces or list(settings.keyspaces))
+    together = Together(parts, _options(config), say)
+    with stopping_on_signals(together.stop):
+        watch.start()
+        try:
+            together.run()
+        finally:
+            watch.end()
+    say(OWN, "stopped")
+
+
+def _options(config: Path | None) -> list[str]:
+    """Those of ``freshet`` itself that its parts get, too."""
+    from freshet import logs
+
+    form, _ = logs.configured
+    shown = "console" if form == "auto" and sys.stderr.isatty() else form
+    used = config or config_in_use()
+    return [*(["--config", str(used)] if used.exists() else []), "--log-format", shown]
+
+
+def _printer(parts: list[Part]) -> Callable[[str, str], None]:
+    """Prints a line with the name of its part, in a colour of its own on a terminal."""
+    names = [OWN, *(part.name for part in parts)]
+    width = max(map(len, names))
+    lock = threading.Lock()
+    coloured = sys.stderr.isatty() and "NO_COLOR" not in os.environ
+
+    def say(name: str, line: str) -> None:
+        prefix = f"{name:<{width}} |"
+        if coloured:
+            prefix = f"\x1b[{COLOURS[names.index(name) % len(COLOURS)]}m{prefix}\x1b[0m"
+        with lock:
+            print(prefix, line, file=sys.stderr, flush=True)
+
+    return say

@@ -1,0 +1,7 @@
+"""The application's own cache of rows, kept consistent by the change stream: docs/concepts/application-cache.md."""
+
+from .invalidating import Invalidator
+from .reading import CachedRow, RowCache
+from .stores import DictStore, Found, MemcachedStore, Store
+
+__all__ = ["CachedRow", "DictStore", "Found", "Invalidator", "MemcachedStore", "RowCache", "Store"]

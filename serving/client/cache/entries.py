@@ -1,0 +1,144 @@
+"""What the application's cache holds, and the rules of the seed (001, "Cache Invalidation") about it. Pure.
+
+An entry is a value, a tombstone (a token without value) or a lease (one reader is about to fill it). Tokens are vectors
+here: ``proven`` of a value says that everything up to there is in it; of a tombstone, that a value must have that.
+The *floor* is one entry beside them. It says what the store may have forgotten: docs/concepts/application-cache.md.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
+
+import msgspec
+
+from .._tokens import TokenError, Vector
+
+EVERY_TABLE: Final = "*"
+_VERSION: Final = "f1"
+"""In every name of an entry: another version's entries are others."""
+Kind = TypeVar("Kind", "Entry", "Floor")
+
+
+class Entry(msgspec.Struct, array_like=True, frozen=True):
+    """``generation``: the floor's, when it was made. ``value``: column → canonical value; None: there is none.
+
+    ``token``: of a value, what a session that gets it has seen. ``lease``: whose it is; "" if it is none.
+    """
+
+    generation: str
+    proven: str = ""
+    value: dict[str, Any] | None = None
+    token: str = ""
+    lease: str = ""
+
+
+class Floor(msgspec.Struct, array_like=True, frozen=True):
+    """``reached``: at or past every tombstone that was made, so also past those that the store has dropped.
+
+    ``told``: all events up to here have been dealt with. ``voids``: table → what its values must have in them. With
+    another ``generation`` all entries of before are void.
+    """
+
+    generation: str
+    reached: str = ""
+    told: str = ""
+    voids: dict[str, str] = {}
+
+
+class Raise(NamedTuple):
+    """What an event does to the floor. ``voided``: tables of which any row may have changed; ``voids_all``: any row."""
+
+    reached: Vector
+    told: Vector = Vector()
+    voided: Sequence[str] = ()
+    voids_all: bool = False
+
+
+encode = msgspec.msgpack.Encoder().encode
+
+
+def decode(raw: bytes | None, kind: type[Kind]) -> Kind | None:
+    """An entry, or None if there is none that can be read."""
+    try:
+        return msgspec.msgpack.decode(raw, type=kind) if raw is not None else None
+    except msgspec.DecodeError:
+        return None
+
+
+def floor_name(keyspace: str) -> str:
+    """The name of the floor in the store."""
+    return f"freshet-{_VERSION}-{hashlib.sha256(keyspace.encode()).hexdigest()}-floor"
+
+
+def row_name(keyspace: str, table: str, key: Sequence[object]) -> str:
+    """The name of a row's entry in the store, for any key short enough for memcached."""
+    text = msgspec.json.encode([keyspace, table, [str(part) for part in key]])
+    return f"freshet-{_VERSION}-{hashlib.sha256(text).hexdigest()}"
+
+
+def parsed(text: str) -> Vector:
+    """The vector of a text; "" is the empty one."""
+    return Vector.parse(text) if text else Vector()
+
+
+def covers(have: Vector, wanted: Vector) -> bool:
+    """Whether ``have`` is known to be at or past ``wanted`` in each of its shards. Unknown is no."""
+    for shard, (epoch, position) in wanted.items():
+        own = have.get(shard)
+        if own is None or own.epoch < epoch or (own.epoch == epoch and not own.position.at_or_past(position)):
+            return False
+    return True
+
+
+def merged(one: str, other: Vector) -> Vector:
+    """Both together; of what can't be joined (another kind of position) the ``other``, which came later."""
+    before = parsed(one)
+    try:
+        return before.merge(other)
+    except TokenError:
+        return Vector({**dict(before.items()), **dict(other.items())})
+
+
+def raised(floor: Floor | None, by: Raise, generation: str) -> Floor:
+    """The floor after an event. ``generation``: a new one, which it gets if there was no floor or all is void."""
+    floor = floor or Floor(generation)
+    voids = dict(floor.voids)
+    for table in by.voided:
+        voids[table] = str(merged(voids.get(table, ""), by.reached))
+    reached, told = merged(floor.reached, by.reached), merged(floor.told, by.told)
+    return Floor(generation if by.voids_all else floor.generation, str(reached), str(told), voids)
+
+
+def invalidated(entry: Entry | None, generation: str, token: Vector) -> Entry | None:
+    """What takes the place of ``entry`` after an event with this token; None: it stays, since it has the event in it.
+
+    Where the order is unknown the event wins: an invalidation too many does no harm. A lease over a tombstone that has
+    the event in it stays: its reader demands as much.
+    """
+    if entry is None:
+        return Entry(generation, str(token))
+    if entry.generation == generation and covers(parsed(entry.proven), token):
+        return None
+    before = entry.proven if entry.value is None else ""
+    return Entry(generation, str(merged(before, token)))
+
+
+def is_live(entry: Entry, floor: Floor, table: str) -> bool:
+    """Whether an entry's value was not voided with its table, or with everything."""
+    if entry.value is None or entry.generation != floor.generation:
+        return False
+    proven = parsed(entry.proven)
+    voids = (floor.voids.get(name, "") for name in (table, EVERY_TABLE))
+    return all(covers(proven, parsed(void)) for void in voids)
+
+
+def of_keyspace(vector: Vector, keyspace: str) -> Vector:
+    """The components of a keyspace's shards."""
+    return Vector({shard: each for shard, each in vector.items() if (shard.rpartition("/")[0] or shard) == keyspace})
+
+
+def is_key_of(key: Sequence[object], columns: Sequence[str], value: Mapping[str, Any]) -> bool:
+    """Whether a row has just this key: else the stream names it otherwise, and would invalidate another entry."""
+    return [str(part) for part in key] == [str(value.get(column)) for column in columns]

@@ -1,0 +1,150 @@
+"""Reads through the application's cache: from its store if an entry is proved to be as fresh as the session demands."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from .._tokens import Vector
+from ..errors import BadRequest
+from .entries import (
+    Entry,
+    Floor,
+    covers,
+    decode,
+    encode,
+    floor_name,
+    is_key_of,
+    is_live,
+    merged,
+    of_keyspace,
+    parsed,
+    row_name,
+)
+from .stores import Found, Store
+
+if TYPE_CHECKING:
+    from ..answers import Row
+    from ..client import FreshetClient, Session
+
+LEASE_S: Final = 10
+"""How long a reader has to fill an entry before another one may."""
+_RELEASED_S: Final = 1
+
+
+class CachedRow(NamedTuple):
+    """A row, or that there is none. ``from_store``: Freshet was not asked."""
+
+    value: Mapping[str, Any] | None
+    from_store: bool
+
+
+class _Seen(NamedTuple):
+    """The floor, and the entry that was read with it or after it."""
+
+    floor: Floor | None
+    entry: Entry | None
+    found: Found | None
+
+
+class RowCache:
+    """Reads rows of ``tables`` (``db.table`` → its primary key's columns) of a keyspace. Safe to share between threads.
+
+    ``ttl_s``: when a value goes at the latest; 0: only when it is invalidated.
+    """
+
+    def __init__(
+        self,
+        client: FreshetClient,
+        store: Store,
+        keyspace: str,
+        tables: Mapping[str, Sequence[str]],
+        *,
+        ttl_s: int = 3600,
+    ) -> None:
+        self._client, self._store, self._keyspace = client, store, keyspace
+        self._tables, self._ttl_s = dict(tables), ttl_s
+        self._floor = floor_name(keyspace)
+
+    def get_row(self, session: Session, table: str, *pk: object) -> CachedRow:
+        """The row, at least as fresh as all that ``session`` has seen.
+
+        Raises `ClientError`, and what the store raises.
+        """
+        if table not in self._tables:
+            raise BadRequest(
+                f"{table} is none of the tables of this cache", hint="name it as db.table", code="unknown_table"
+            )
+        vector, newer = Vector.parse_known(session.token)
+        if newer:  # it can't be compared here; a front can
+            return _answer(session.get_row(self._keyspace, table, *pk))
+        demanded = of_keyspace(vector, self._keyspace)
+        name = row_name(self._keyspace, table, pk)
+        seen = self._see(name)
+        if self._may_be_used(name, seen, table, demanded):
+            assert seen.entry is not None
+            session.adopt(seen.entry.token)
+            return CachedRow(seen.entry.value, from_store=True)
+        lease = self._lease(name, seen, table)
+        if lease is None:
+            return _answer(session.get_row(self._keyspace, table, *pk))
+        return self._fill(session, name, table, pk, lease, demanded)
+
+    def _see(self, name: str) -> _Seen:
+        found = self._store.get([self._floor, name])
+        floor, entry = found.get(self._floor), found.get(name)
+        return _Seen(decode(floor.raw, Floor) if floor else None, decode(entry.raw, Entry) if entry else None, entry)
+
+    def _may_be_used(self, name: str, seen: _Seen, table: str, demanded: Vector) -> bool:
+        floor, entry = seen.floor, seen.entry
+        if floor is None or entry is None or not is_live(entry, floor, table):
+            return False
+        if covers(parsed(entry.proven), demanded):
+            return True
+        if not covers(merged(entry.proven, parsed(floor.told)), demanded):
+            return False
+        # What is told has been dealt with before the floor said so. So the entry is read after it.
+        return self._store.get([name]).get(name) == seen.found
+
+    def _lease(self, name: str, seen: _Seen, table: str) -> _Seen | None:
+        """The entry as this reader's, and a floor that was read after it was. None: it is not to be filled."""
+        floor, entry, found = seen
+        if floor is None or (entry is not None and entry.generation == floor.generation and entry.lease):
+            return None
+        if entry is not None and is_live(entry, floor, table):
+            return None  # good for others
+        proven = entry.proven if entry is not None and entry.value is None else ""
+        lease = Entry(floor.generation, proven, lease=uuid.uuid4().hex)
+        if not self._store.swap(name, encode(lease), found, LEASE_S):
+            return None
+        seen = self._see(name)
+        is_own = seen.entry is not None and seen.entry.lease == lease.lease
+        return seen if is_own and seen.floor is not None and seen.floor.generation == lease.generation else None
+
+    def _fill(
+        self, session: Session, name: str, table: str, pk: Sequence[object], lease: _Seen, demanded: Vector
+    ) -> CachedRow:
+        """Reads with a demand past all that was ever invalidated, and keeps the row if nothing came between.
+
+        Only rows from Freshet's cache are kept: of tables that are read through each time the stream tells nothing.
+        """
+        assert lease.floor is not None
+        assert lease.entry is not None
+        reached = parsed(lease.floor.reached)
+        wanted = merged(lease.entry.proven, merged(str(reached), demanded))
+        row = self._client.session(str(wanted)).get_row(self._keyspace, table, *pk, include_event_token=True)
+        session.adopt(row.event_token or row.token)
+        is_proved = row.served_from == "cache" and row.freshness == "fresh" and bool(row.event_token)
+        shards = set(parsed(row.event_token or ""))
+        kept = Entry(lease.floor.generation, lease.entry.proven)
+        ttl_s = _RELEASED_S if not kept.proven else 0
+        if is_proved and shards <= set(reached) and row.value and is_key_of(pk, self._tables[table], row.value):
+            kept = Entry(kept.generation, str(wanted), row.value, row.event_token or "")
+            ttl_s = self._ttl_s
+        self._store.swap(name, encode(kept), lease.found, ttl_s)
+        return _answer(row)
+
+
+def _answer(row: Row) -> CachedRow:
+    return CachedRow(row.value if row.found else None, from_store=False)

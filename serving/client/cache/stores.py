@@ -1,0 +1,84 @@
+"""Stores for the application's cache: anything that compares and sets. memcached, and a dict of this process."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+
+class Found(NamedTuple):
+    """An entry and what `Store.swap` compares. ``stamp`` differs after each change of the entry."""
+
+    raw: bytes
+    stamp: Any
+
+
+class Store(Protocol):
+    """What a store must do. It may drop any entry at any time. It must not bring back an older one."""
+
+    def get(self, names: Sequence[str]) -> dict[str, Found]:
+        """The entries that are there."""
+        ...
+
+    def swap(self, name: str, raw: bytes, found: Found | None, ttl_s: int) -> bool:
+        """Sets an entry if it is still what was ``found``; None: if there is none. ``ttl_s`` 0: no end of its own."""
+        ...
+
+
+class DictStore:
+    """In the memory of one process. Thread-safe. ``entries_max``: the oldest go."""
+
+    def __init__(self, entries_max: int = 100_000, clock: Callable[[], float] = time.monotonic) -> None:
+        self._entries: dict[str, tuple[Found, float]] = {}
+        self._entries_max, self._clock, self._stamp = entries_max, clock, 0
+        self._lock = threading.Lock()
+
+    def get(self, names: Sequence[str]) -> dict[str, Found]:
+        """As `Store.get`."""
+        with self._lock:
+            return {name: found for name in names if (found := self._found(name)) is not None}
+
+    def swap(self, name: str, raw: bytes, found: Found | None, ttl_s: int) -> bool:
+        """As `Store.swap`."""
+        with self._lock:
+            there = self._found(name)
+            if (there.stamp if there else None) != (found.stamp if found else None):
+                return False
+            self._entries.pop(name, None)
+            while len(self._entries) >= self._entries_max:
+                del self._entries[next(iter(self._entries))]
+            self._stamp += 1
+            self._entries[name] = Found(raw, self._stamp), self._clock() + ttl_s if ttl_s else float("inf")
+            return True
+
+    def drop(self, name: str) -> None:
+        """Forgets an entry, as a full store does."""
+        with self._lock:
+            self._entries.pop(name, None)
+
+    def _found(self, name: str) -> Found | None:
+        found, ends_at = self._entries.get(name, (None, 0.0))
+        return found if ends_at > self._clock() else None
+
+
+class MemcachedStore:
+    """A memcached, through an application's pymemcache client (``Client`` or ``PooledClient``) of one server.
+
+    Not through one that hashes over several servers and leaves out those that fail: a server that comes back would
+    bring back what was invalidated meanwhile.
+    """
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+
+    def get(self, names: Sequence[str]) -> dict[str, Found]:
+        """As `Store.get`."""
+        return {name: Found(raw, stamp) for name, (raw, stamp) in self._client.gets_many(list(names)).items()}
+
+    def swap(self, name: str, raw: bytes, found: Found | None, ttl_s: int) -> bool:
+        """As `Store.swap`. An entry that is larger than the server takes is none."""
+        if found is None:
+            return bool(self._client.add(name, raw, expire=ttl_s, noreply=False))
+        return bool(self._client.cas(name, raw, found.stamp, expire=ttl_s, noreply=False))

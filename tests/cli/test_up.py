@@ -1,0 +1,209 @@
+"""`freshet up`: what it runs, that it starts again what dies, and that nothing outlives it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from freshet.local.mariadb import MariaDBAddress
+from freshet.local.process import free_ports
+from freshet.settings import KeyspaceSettings, Settings, SourceProcessSettings
+from freshet.settings_errors import SettingsError
+from freshet.together.parts import Part, parts_of
+from freshet.together.running import PartFailed, Together
+from stream.kafka.connection import KafkaCluster
+from tests.patience import PATIENCE_S
+
+SHOP: dict[str, Any] = {"source": {"kind": "mariadb", "databases": ["shop"]}}
+SETTINGS = """\
+data_dir = "{data}"
+[kafka]
+bootstrap = "{kafka}"
+prefix = "{prefix}"
+[serve]
+port = {front}
+[keyspaces.shop.source]
+kind = "mariadb"
+host = "{host}"
+port = {port}
+user = "{user}"
+password = "{password}"
+databases = ["{database}"]
+[keyspaces.away.source]
+kind = "mariadb"
+host = "127.0.0.1"
+port = {nobody}
+databases = ["away"]
+"""
+
+
+def settings_with(**keyspaces: dict[str, Any]) -> Settings:
+    """Settings with these keyspaces."""
+    return Settings(keyspaces={name: KeyspaceSettings(**each) for name, each in keyspaces.items()})
+
+
+def test_a_part_for_each_source_one_consumer_and_one_front() -> None:
+    """Each shard with a source has a process; what the consumer and the front are told stands in for the settings."""
+    ranged = SHOP | {"shards": {"-80": {"host": "a"}, "80-": {"host": "b"}}}
+    settings = settings_with(shop=SHOP, big=ranged, afar={})
+    parts = parts_of(settings, [], None, None)
+    assert [part.arguments for part in parts] == [
+        ("source", "mariadb", "--keyspace=shop"),
+        ("source", "mariadb", "--keyspace=big", "--shard=big/-80"),
+        ("source", "mariadb", "--keyspace=big", "--shard=big/80-"),
+        ("consume",),
+        ("serve",),
+    ]
+    assert [part.needed for part in parts] == [False, False, False, True, True]
+    some = parts_of(settings, ["shop"], "2", 8481)
+    assert [part.arguments for part in some[1:]] == [
+        ("consume", "--keyspace=shop", "--workers=2"),
+        ("serve", "--port=8481"),
+    ]
+
+
+def test_sources_do_not_fight_for_one_port() -> None:
+    """`source.metrics_port` is the first source's; the others take any."""
+    settings = settings_with(a=SHOP, b=SHOP).model_copy(update={"source": SourceProcessSettings(metrics_port=9470)})
+    first, second, *_ = parts_of(settings, [], None, None)
+    assert dict(first.environment) == {}
+    assert dict(second.environment) == {"FRESHET_SOURCE__METRICS_PORT": "0"}
+
+
+def test_nothing_to_run_and_misspelled_keyspaces_are_errors() -> None:
+    """Before anything is started."""
+    with pytest.raises(SettingsError, match="no keyspace is configured"):
+        parts_of(Settings(), [], None, None)
+    with pytest.raises(SettingsError, match="shpo"):
+        parts_of(settings_with(shop=SHOP), ["shpo"], None, None)
+
+
+def test_what_dies_is_started_again_and_what_cannot_start_ends_all(tmp_path: Path) -> None:
+    """A source that ends is started again; a front that fails at its start ends all, and says which lines say why."""
+    lines: list[tuple[str, str]] = []
+    again = threading.Event()
+
+    def say(name: str, line: str) -> None:
+        lines.append((name, line))
+        if "starting it again" in line:
+            again.set()
+
+    source = Part("source a", ("compare", "MariaDB/0-1-5", "MariaDB/0-1-6"))  # a command that ends by itself
+    together = Together([source], [], say, tmp_path)
+
+    def end() -> None:
+        again.wait(PATIENCE_S)
+        together.stop()
+
+    ender = threading.Thread(target=end)
+    ender.start()
+    together.run()
+    ender.join()
+    assert again.is_set()
+    assert any(name == "source a" and "OLDER" in line.upper() for name, line in lines)
+    front = Part("serve", ("serve", "--port", "70000"), needed=True)
+    with pytest.raises(PartFailed, match="freshet serve --port 70000 ended with exit code 2"):
+        Together([front], [], say, tmp_path).run()
+    assert any(name == "serve" and "--port" in line for name, line in lines)
+
+
+@contextmanager
+def up(settings: Path) -> Iterator[tuple[subprocess.Popen[bytes], Callable[[], str]]]:
+    """A running `freshet up`, and what it has printed. At the end nothing of it may be left."""
+    log = settings.with_name(f"up-{time.monotonic_ns()}.log")
+    with log.open("wb") as out:
+        command = [sys.executable, "-m", "freshet", "--config", str(settings), "up"]
+        process = subprocess.Popen(command, stderr=out, stdout=out)
+    try:
+        yield process, lambda: log.read_text(errors="replace")
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+
+
+def until(condition: Callable[[], object], what: str) -> None:
+    """Polls; fails after a while."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)
+
+
+def family(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    """All processes below it."""
+    found: list[psutil.Process] = psutil.Process(process.pid).children(recursive=True)
+    return found
+
+
+def are_gone(processes: list[psutil.Process]) -> bool:
+    """Whether none of them runs."""
+    return not any(each.is_running() and each.status() != psutil.STATUS_ZOMBIE for each in processes)
+
+
+@pytest.fixture
+def settings(tmp_path: Path, kafka: KafkaCluster, mariadb: MariaDBAddress, database: str) -> Path:
+    """A settings file with a keyspace whose source answers and one whose doesn't."""
+    front, nobody = free_ports(2)
+    file = tmp_path / "freshet.toml"
+    file.write_text(
+        SETTINGS.format(
+            data=tmp_path / "data",
+            kafka=kafka.bootstrap,
+            prefix=f"up{time.monotonic_ns()}",
+            front=front,
+            nobody=nobody,
+            host=mariadb.host,
+            port=mariadb.port,
+            user=mariadb.user,
+            password=mariadb.password,
+            database=database,
+        )
+    )
+    return file
+
+
+@pytest.mark.integration
+def test_a_source_that_is_away_does_not_hinder_others_and_nothing_survives(settings: Path) -> None:
+    """One keyspace gets ready while the other's server is away; Ctrl-C ends all; SIGKILL too, by the kernel."""
+    with up(settings) as (process, printed):
+        until(lambda: "shop is ready" in printed(), "shop is ready")
+        assert "away is ready" not in printed()
+        assert "answers at http://127.0.0.1:" in printed()
+        below = family(process)
+        assert len(below) >= 4
+        process.send_signal(signal.SIGINT)
+        assert process.wait(PATIENCE_S) == 0
+        assert are_gone(below)
+        assert "killing it" not in printed()
+        assert printed().rstrip().endswith("| stopped")
+    with up(settings) as (process, printed):
+        until(lambda: "answers at" in printed(), "the front answers")
+        below = family(process)
+        process.kill()
+        until(lambda: are_gone(below), "the kernel ends them")
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("after_s", [0.3, 1.2, 2.5])
+def test_ctrl_c_is_clean_while_it_starts(settings: Path, after_s: float) -> None:
+    """Amid imports, or amid the start of parts: nothing is left. Before its first line of Python the signal ends it."""
+    with up(settings) as (process, printed):
+        began = time.monotonic()
+        until(lambda: time.monotonic() - began > after_s, "the moment")
+        below = family(process)
+        os.kill(process.pid, signal.SIGINT)
+        code = process.wait(PATIENCE_S)
+        assert are_gone(below)
+        assert code == -signal.SIGINT or (code, "Traceback" in printed()) == (0, False), printed()

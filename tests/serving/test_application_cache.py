@@ -1,0 +1,254 @@
+"""The application's own cache: readers and invalidators that are killed anywhere, and a store that drops anything."""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from serving.client import FreshetClient, Session, StreamChange, StreamEvent
+from serving.client.answers import RowAnswer
+from serving.client.cache import CachedRow, DictStore, Found, Invalidator, MemcachedStore, RowCache, Store
+from serving.client.cache.entries import floor_name, row_name
+from tests.serving.memcached import MemcachedServer, can_be_had
+from tokens import EventToken, Position, Vector
+
+SHARDS = ("shop/a", "shop/b")
+TABLE = "shop.items"
+KEYS = range(4)
+FLOOR = floor_name("shop")
+
+
+class Killed(BaseException):
+    """A process that dies in the middle of what it does."""
+
+
+class Flaky:
+    """A store whose user dies before or after one of its next operations, if ``dies_in`` says so."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.dies_in: int | None = None
+        self.meanwhile: Callable[[], None] | None = None
+
+    def _step(self) -> None:
+        if self.meanwhile is not None:
+            self.meanwhile()
+        if self.dies_in is not None:
+            self.dies_in -= 1
+            if self.dies_in < 0:
+                self.dies_in = None
+                raise Killed
+
+    def get(self, names: Sequence[str]) -> dict[str, Found]:
+        """One after the other, in any order: stores promise none."""
+        found: dict[str, Found] = {}
+        for name in reversed(names):
+            self._step()
+            found |= self.store.get([name])
+        return found
+
+    def swap(self, name: str, raw: bytes, found: Found | None, ttl_s: int) -> bool:
+        """As the store's own."""
+        self._step()
+        done = self.store.swap(name, raw, found, ttl_s)
+        self._step()
+        return done
+
+
+class World:
+    """Rows of two shards with all their history. Freshet answers from any place at or past what is demanded."""
+
+    def __init__(self, seed: int, store: Store, drop: Callable[[str], None]) -> None:
+        self.random = random.Random(seed)
+        self.store, self._drop = store, drop
+        self.log: list[StreamEvent] = [self._watermark({})]
+        self.at = dict.fromkeys(SHARDS, 1)
+        self.rows: dict[int, list[tuple[int, int]]] = {key: [(0, 0)] for key in KEYS}
+        """Key → (position, version), as they came."""
+        self.flaky = Flaky(store)
+        self.invalidators = [Invalidator(self.flaky, "shop", [TABLE], sleep=lambda _: None) for _ in range(2)]
+        self.next, self.kept = [0, 0], [0, 0]
+        """Of each invalidator, the event that it applies next, and the one after its checkpoint."""
+        self.versions = 0
+        self.busy = False
+        for invalidator in self.invalidators:
+            invalidator.begin_anew()
+
+    def shard(self, key: int) -> str:
+        """The shard of a key."""
+        return SHARDS[key % 2]
+
+    def _watermark(self, at: dict[str, int]) -> StreamEvent:
+        vector = Vector({shard: (1, Position.parse(f"MariaDB/0-1-{each}")) for shard, each in at.items()})
+        return StreamEvent("watermark", token=str(vector), checkpoint=str(len(getattr(self, "log", []))))
+
+    def write(self) -> None:
+        """A transaction of one row, and now and then what voids the table."""
+        key = self.random.choice(KEYS)
+        shard = self.shard(key)
+        self.at[shard] += 1
+        self.versions += 1
+        self.rows[key].append((self.at[shard], self.versions))
+        token = str(EventToken(0, shard, Position.parse(f"MariaDB/0-1-{self.at[shard]}"), epoch=1))
+        change = StreamChange("row", TABLE, [key], "value")
+        if self.random.random() < 0.1:
+            change = StreamChange("void", TABLE)
+        self.log.append(StreamEvent("transaction", token=token, changes=[change], checkpoint="c"))
+        if self.random.random() < 0.5:
+            self.log.append(self._watermark(self.at))
+        if self.random.random() < 0.03:
+            self.log.append(StreamEvent("unreadable", checkpoint="c"))
+
+    def forget(self) -> None:
+        """The store drops an entry, seldom the floor."""
+        key = self.random.choice(KEYS)
+        self._drop(row_name("shop", TABLE, [key]) if self.random.random() < 0.95 else FLOOR)
+
+    def invalidate(self) -> None:
+        """One invalidator applies one event, and may die in it. Then it begins at its checkpoint."""
+        which = self.random.randrange(2)
+        if self.next[which] >= len(self.log):
+            return
+        if self.random.random() < 0.15:
+            self.flaky.dies_in = self.random.randrange(6)
+        try:
+            self.invalidators[which].apply(self.log[self.next[which]])
+        except Killed:
+            anew = Invalidator(self.flaky, "shop", [TABLE], sleep=lambda _: None)
+            if not self.kept[which]:
+                anew.begin_anew()
+            self.invalidators[which], self.next[which] = anew, self.kept[which]
+            return
+        finally:
+            self.flaky.dies_in = None
+        self.next[which] += 1
+        if not self.invalidators[which]._begins_anew and self.random.random() < 0.5:
+            self.kept[which] = self.next[which]
+
+    def others(self) -> None:
+        """What others do between two steps of a reader."""
+        if self.busy or self.random.random() < 0.7:
+            return
+        self.busy = True
+        for _ in range(self.random.randrange(5)):
+            self.random.choice([self.write, self.invalidate, self.invalidate, self.forget])()
+        self.busy = False
+
+    def answer(self, key: int, demand: Vector) -> RowAnswer[dict[str, Any]]:
+        """Of Freshet, which lags as far as the demand lets it."""
+        shard = self.shard(key)
+        component = demand.get(shard)
+        lowest = 0
+        if component is not None:
+            lowest = int(str(component.position).rpartition("-")[2])
+        lo = self.random.randint(min(lowest, self.at[shard]), self.at[shard])
+        version = [version for at, version in self.rows[key] if at <= lo][-1]
+        token = str(EventToken(0, shard, Position.parse(f"MariaDB/0-1-{lo}"), epoch=1)) if lo else None
+        served = "cache" if self.random.random() < 0.9 else "source"
+        freshness = "fresh" if demand else "eventual"
+        value = {"id": key, "v": version}
+        session = str(demand.merge(Vector.parse(token))) if token else str(demand)
+        return RowAnswer(cast("Any", served), cast("Any", freshness), "", session, True, value, token)
+
+
+class Reader:
+    """What `RowCache` uses of a session, and of a client."""
+
+    def __init__(self, world: World, token: str = "") -> None:
+        self.world, self.vector = world, Vector.parse(token) if token else Vector()
+
+    @property
+    def token(self) -> str:
+        """As `Session.token`."""
+        return str(self.vector)
+
+    def session(self, token: str) -> Reader:
+        """As `FreshetClient.session`."""
+        return Reader(self.world, token)
+
+    def adopt(self, token: str) -> None:
+        """As `Session.adopt`."""
+        self.vector = self.vector.merge(Vector.parse(token))
+
+    def get_row(self, _: str, __: str, key: int, **___: object) -> RowAnswer[dict[str, Any]]:
+        """As `Session.get_row`."""
+        self.world.others()
+        answer = self.world.answer(key, self.vector)
+        self.world.others()
+        self.adopt(answer.token)
+        return answer
+
+
+def read(world: World, reader: Reader, cache: RowCache, key: int) -> CachedRow | None:
+    """One read with a session; None if the reader died in it. Checks that it is as new as the session demands."""
+    seen = reader.vector.get(world.shard(key))
+    demanded = int(str(seen.position).rpartition("-")[2]) if seen is not None else 0
+    least = [version for at, version in world.rows[key] if at <= demanded][-1]
+    try:
+        row = cache.get_row(cast("Session", reader), TABLE, key)
+    except Killed:
+        return None
+    assert row.value is not None
+    assert row.value["v"] >= least, "a session went back in time"
+    return row
+
+
+def play(seed: int, store: Store, drop: Callable[[str], None], steps: int) -> int:
+    """One story. At its end all is told, and nothing that is cached may be old. How many reads the store answered."""
+    world = World(seed, store, drop)
+    flaky = Flaky(store)
+    flaky.meanwhile = world.others
+    sessions = [Reader(world) for _ in range(3)]
+    cache = RowCache(cast("FreshetClient", Reader(world)), flaky, "shop", {TABLE: ["id"]})
+    hits = 0
+    for _ in range(steps):
+        flaky.dies_in = world.random.randrange(8) if world.random.random() < 0.1 else None
+        row = read(world, world.random.choice(sessions), cache, world.random.choice(KEYS))
+        hits += row is not None and row.from_store
+        world.others()
+    world.log.append(world._watermark(world.at))
+    while any(place < len(world.log) for place in world.next):
+        world.invalidate()
+    flaky.dies_in, flaky.meanwhile, world.busy = None, None, True
+    for key in KEYS:
+        found = cache.get_row(cast("Session", Reader(world)), TABLE, key)
+        if found.from_store:
+            assert found.value == {"id": key, "v": world.rows[key][-1][1]}, f"key {key} is poisoned"
+    return hits
+
+
+def test_no_schedule_of_kills_and_evictions_poisons_the_cache() -> None:
+    """Two invalidators and three readers over a store that drops what it likes: nobody goes back, nothing stays old."""
+    hits = 0
+    for seed in range(150):
+        store = DictStore()
+        hits += play(seed, store, store.drop, steps=50)
+    assert hits > 250
+
+
+@pytest.fixture(scope="module")
+def memcached() -> Iterator[MemcachedServer]:
+    """A real one."""
+    if not can_be_had():
+        pytest.skip("NOT RUN: no memcached can be fetched here")
+    with (
+        tempfile.TemporaryDirectory(prefix="freshet-memcached-") as directory,
+        MemcachedServer(Path(directory)) as server,
+    ):
+        yield server
+
+
+@pytest.mark.integration
+def test_no_schedule_poisons_a_real_memcached(memcached: MemcachedServer) -> None:
+    """The same stories, with memcached's own CAS, evictions and names."""
+    client = memcached.client()
+    hits = 0
+    for seed in range(1_000, 1_030):
+        client.flush_all(noreply=False)
+        hits += play(seed, MemcachedStore(client), lambda name: client.delete(name, noreply=False), steps=40)
+    assert hits > 25
