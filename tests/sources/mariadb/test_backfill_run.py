@@ -127,6 +127,21 @@ def test_a_small_table_waits_no_longer_than_its_rows_cost(rows: int, pauses: lis
     assert waited == pauses
 
 
+def test_a_table_that_was_small_waits_for_what_it_has_grown_to() -> None:
+    """It may never be complete again: each attempt would publish many rows, and no pause would grow."""
+    watched = Watched(TABLE)
+    watched.first = chunk(row(1), last=None)
+    watched.run.step(at(9), 1, REACHED)
+    waited = []
+    for _ in range(3):
+        watched.first = None
+        watched.run.notice(transaction(VoidTable(TABLE, "cascade")))
+        waited.append(watched.begins_after())
+        watched.first = chunk(*map(row, range(1, 401)), last=400)
+        watched.run.step(at(9), 1, REACHED)
+    assert waited == [0.5, 1.0, 2.0]
+
+
 def test_a_step_is_bounded_while_chunks_keep_coming() -> None:
     """The source must look at its server and be stoppable between steps, however fast chunks are read."""
     watched = Watched(TABLE)

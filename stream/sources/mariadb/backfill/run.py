@@ -139,7 +139,7 @@ class Backfill:
         self._pauses: dict[str, tuple[float, float]] = {}
         """Table → its last pause in seconds, and when that ends."""
         self._sizes: dict[str, int] = {}
-        """Table → rows when it was last complete."""
+        """Table → rows when it was last complete, or more by now."""
         self._look_at = 0.0
         """When a table's pause is over, if all that are left have one."""
         self._annotate()
@@ -330,6 +330,8 @@ class Backfill:
             log.info("table is complete", table=table)
             return
         rows = self._plan.cursors[table].rows
+        if table in self._sizes:
+            self._sizes[table] = max(self._sizes[table], rows)
         rate = round((rows - self._began_with) / max(now - self._began_at, 0.001))
         progress = self._status.backfill = TableReading(table, rows, self._reading.estimate, rate)
         if now >= self._report_at:
