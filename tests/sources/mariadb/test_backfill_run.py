@@ -137,7 +137,7 @@ def test_a_table_that_was_small_waits_for_what_it_has_grown_to() -> None:
         watched.first = None
         watched.run.notice(transaction(VoidTable(TABLE, "cascade")))
         waited.append(watched.begins_after())
-        watched.first = chunk(*map(row, range(1, 401)), last=400)
+        watched.first = chunk(*map(row, range(1, 401)), last=[400])
         watched.run.step(at(9), 1, REACHED)
     assert waited == [0.5, 1.0, 2.0]
 
