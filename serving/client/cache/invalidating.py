@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _PAUSE_S_MAX: Final = 0.02
 _MARK: Final = "@"
-"""In a kept checkpoint, before the generation. No checkpoint of a stream has it."""
+"""Between the parts of a kept checkpoint: the stream's, the generation, and what was dealt with."""
 _LOST: Final = frozenset({"stream_too_old", "checkpoint_lost", "bad_checkpoint"})
 """Codes with which a stream can't go on where it was: what was cached before is void."""
 
@@ -55,19 +55,19 @@ class Invalidator:
         self._sleep = sleep
         self._begins_anew = False
         self._generation = ""
-        """Whose values lack no event that this invalidator has dealt with."""
-        self._dealt_with, self._is_whole = Vector(), False
-        """Since it began; and whether that says it of all shards, also for what was before."""
+        """Whose values lack no event that was dealt with."""
+        self._dealt_with = Vector()
+        """By this invalidator, and before its checkpoint."""
 
     def follow(self, client: FreshetClient, checkpoint: str = "") -> Iterator[str]:
         """Applies the stream from a checkpoint on, for ever; yields after each event the checkpoint to keep, or "".
 
-        Such a checkpoint is the stream's and the generation's, and of no use elsewhere. Without one, or with one that
+        Such a checkpoint is the stream's and this one's `state`, and of no use elsewhere. Without one, or with one that
         the topic no longer has, everything that is cached counts as void. Raises `ClientError` when the stream gives
         up, and what the store raises: begin again at the last checkpoint.
         """
-        checkpoint, _, generation = checkpoint.partition(_MARK)
-        self.go_on(generation)
+        checkpoint, _, state = checkpoint.partition(_MARK)
+        self.go_on(state)
         while True:
             if not checkpoint:
                 self.begin_anew()
@@ -75,7 +75,7 @@ class Invalidator:
                 for event in client.stream(self._keyspace, checkpoint or "now", tables=sorted(self._tables)):
                     self.apply(event)
                     checkpoint = event.checkpoint or checkpoint
-                    yield "" if self._begins_anew or not checkpoint else f"{checkpoint}{_MARK}{self._generation}"
+                    yield "" if self._begins_anew or not checkpoint else f"{checkpoint}{_MARK}{self.state}"
             except ClientError as error:
                 if error.code not in _LOST:
                     raise
@@ -87,14 +87,15 @@ class Invalidator:
         self._begins_anew = True
 
     @property
-    def generation(self) -> str:
+    def state(self) -> str:
         """To be kept with a checkpoint, for `go_on`."""
-        return self._generation
+        return f"{self._generation}{_MARK}{self._dealt_with}"
 
-    def go_on(self, generation: str) -> None:
-        """The next event is that after a checkpoint, which another invalidator had reached in this ``generation``."""
-        self._begins_anew, self._generation = False, generation
-        self._dealt_with, self._is_whole = Vector(), False
+    def go_on(self, state: str) -> None:
+        """The next event is the one after a checkpoint, at which an invalidator was in this state. "": nobody knows."""
+        self._begins_anew = False
+        self._generation, _, vector = state.partition(_MARK)
+        self._dealt_with = parsed(vector)
 
     def apply(self, event: StreamEvent) -> None:
         """Does to the cache what an event asks for. Applied again, it changes nothing that is newer."""
@@ -102,7 +103,6 @@ class Invalidator:
             told = parsed(event.token)
             if told:
                 self._raise(Raise(told, told))
-                self._is_whole = True
         elif event.kind == "transaction":
             self._transaction(event)
         else:  # unreadable, or a kind that this version does not know: anything may have changed
@@ -137,12 +137,21 @@ class Invalidator:
     def _after(self, floor: Floor | None, by: Raise) -> Floor:
         """The floor that follows, in another generation if values of this one may lack what was dealt with."""
         another = uuid.uuid4().hex
-        if floor is not None and not self._begins_anew:
-            is_known = floor.generation == self._generation
-            if is_known or (self._is_whole and covers(parsed(floor.born), self._dealt_with)):
-                return raised(floor, by, another)
+        if floor is not None and not self._begins_anew and self._fits(floor, by.reached):
+            return raised(floor, by, another)
         reached = merged(str(self._dealt_with), by.reached)
-        return raised(floor if self._is_whole else None, by._replace(reached=reached, voids_all=True), another)
+        return raised(None if self._begins_anew else floor, by._replace(reached=reached, voids_all=True), another)
+
+    def _fits(self, floor: Floor, reached: Vector) -> bool:
+        """Whether no value of the floor's generation lacks what was dealt with.
+
+        What was dealt with of a shard that is told of for the first time is not known, but is before ``reached``.
+        """
+        if floor.generation != self._generation and not covers(parsed(floor.born), self._dealt_with):
+            return False
+        first = {shard: each for shard, each in reached.items() if shard not in self._dealt_with}
+        held = parsed(floor.reached) if first else Vector()  # of other shards no value is kept
+        return covers(parsed(floor.born), Vector({shard: each for shard, each in first.items() if shard in held}))
 
     def _invalidate(self, name: str, generation: str, token: Vector) -> None:
         while True:
