@@ -114,7 +114,8 @@ def from_environment(given: Mapping[str, Any]) -> CacheOptions:
     values |= given
     dirs = values.get("dirs") or (str(_home() / "freshet" / "bytes"),)
     values["dirs"] = (dirs,) if isinstance(dirs, str) else tuple(map(str, dirs))
-    values["hosts"] = tuple(values.get("hosts") or ())
+    hosts = values.get("hosts") or ()
+    values["hosts"] = (hosts,) if isinstance(hosts, str) else tuple(map(str, hosts))
     return CacheOptions(**values)
 
 

@@ -139,7 +139,14 @@ class FileBytes(NamedTuple):
 
 
 def file_request(uri: str, start: int, end: int | None, etag: str) -> HttpRequest:
-    """GET of a file's bytes from ``start`` to ``end`` (None: to its end), if it has the version ``etag`` ("": any)."""
+    """GET of a file's bytes from ``start`` to ``end`` (None: to its end), if it has the version ``etag`` ("": any).
+
+    Raises `BadRequest` ``bad_range`` where there is none between them: a server would give the whole file.
+    """
+    if start < 0 or (end is not None and end <= start):
+        raise BadRequest(
+            f"no byte is between {start} and {end}", hint="places count from the beginning", code="bad_range"
+        )
     headers = (("if-match", etag),) if etag else ()
     if start or end is not None:
         headers = (*headers, ("range", f"bytes={start}-{'' if end is None else end - 1}"))

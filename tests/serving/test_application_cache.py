@@ -74,6 +74,8 @@ class World:
         self.invalidators = [Invalidator(self.flaky, "shop", [TABLE], sleep=lambda _: None) for _ in range(2)]
         self.next, self.kept = [0, 0], [0, 0]
         """Of each invalidator, the event that it applies next, and the one after its checkpoint."""
+        self.states = ["", ""]
+        """Kept with the checkpoints."""
         self.versions = 0
         self.busy = False
         for invalidator in self.invalidators:
@@ -100,7 +102,8 @@ class World:
             change = StreamChange("void", TABLE)
         self.log.append(StreamEvent("transaction", token=token, changes=[change], checkpoint="c"))
         if self.random.random() < 0.5:
-            self.log.append(self._watermark(self.at))
+            some = self.at if self.random.random() < 0.7 else {shard: self.at[shard]}  # after a start: not of all yet
+            self.log.append(self._watermark(some))
         if self.random.random() < 0.03:
             self.log.append(StreamEvent("unreadable", checkpoint="c"))
 
@@ -120,6 +123,7 @@ class World:
             self.invalidators[which].apply(self.log[self.next[which]])
         except Killed:
             anew = Invalidator(self.flaky, "shop", [TABLE], sleep=lambda _: None)
+            anew.go_on(self.states[which])
             if not self.kept[which]:
                 anew.begin_anew()
             self.invalidators[which], self.next[which] = anew, self.kept[which]
@@ -129,6 +133,7 @@ class World:
         self.next[which] += 1
         if not self.invalidators[which]._begins_anew and self.random.random() < 0.5:
             self.kept[which] = self.next[which]
+            self.states[which] = self.invalidators[which].state
 
     def others(self) -> None:
         """What others do between two steps of a reader."""
@@ -229,6 +234,48 @@ def test_no_schedule_of_kills_and_evictions_poisons_the_cache() -> None:
         store = DictStore()
         hits += play(seed, store, store.drop, steps=50)
     assert hits > 250
+
+
+def write_of(world: World, key: int) -> StreamEvent:
+    """A transaction of this row, the next one of its shard."""
+    shard = world.shard(key)
+    world.at[shard] += 1
+    world.versions += 1
+    world.rows[key].append((world.at[shard], world.versions))
+    token = str(EventToken(0, shard, Position.parse(f"MariaDB/0-1-{world.at[shard]}"), epoch=1))
+    return StreamEvent("transaction", token=token, changes=[StreamChange("row", TABLE, [key], "value")])
+
+
+@pytest.mark.parametrize("restarts", ["neither", "the one ahead", "the one ahead, stateless", "the one behind"])
+def test_an_invalidator_that_is_behind_makes_no_floor_for_one_that_is_ahead(restarts: str) -> None:
+    """The store loses all, the floor is made anew by who is behind: what the other told is not taken for dealt with."""
+    for seed in range(10):  # owners that lag more or less
+        store = DictStore()
+        world = World(seed, store, store.drop)
+        world.busy = True
+        ahead, behind = world.invalidators
+        for each in world.invalidators:
+            each.apply(world._watermark(world.at))
+        first, second = write_of(world, 2), write_of(world, 0)
+        ahead.apply(first)
+        ahead.apply(second)
+        store.drop(FLOOR)
+        store.drop(row_name("shop", TABLE, [0]))
+        if restarts != "neither":
+            anew = Invalidator(store, "shop", [TABLE])
+            anew.go_on(ahead.state if restarts == "the one ahead" else "")
+            ahead, behind = (ahead, anew) if restarts == "the one behind" else (anew, behind)
+        behind.apply(first)
+        ahead.apply(world._watermark({SHARDS[1]: 1}))  # of the other shard: says nothing of this one
+        cache = RowCache(cast("FreshetClient", Reader(world)), store, "shop", {TABLE: ["id"]})
+        read(world, Reader(world), cache, 0)
+        ahead.apply(world._watermark(world.at))
+        reads = [read(world, Reader(world, second.token), cache, 0) for _ in range(50)]
+        assert any(row is not None and row.from_store for row in reads), "nothing is kept any more"
+        behind.apply(second)
+        for each in (behind, ahead, behind):
+            each.apply(world._watermark(world.at))
+        assert ahead.state == behind.state, "each voids what the other began"
 
 
 @pytest.fixture(scope="module")

@@ -59,6 +59,7 @@ FIXED_BYTES: Final = 4 * PAGE
 SLOT_OVERHEAD: Final = HEAD_BYTES + SUMS_BYTES + 1
 _SLICE: Final = 1 << 20
 _CHECKED: Final = HEAD_BYTES - 8
+_NO_FIELDS: Final = HEAD.unpack(EMPTY_HEAD)
 _VALUES: Final = tuple(Value)
 _Fields = tuple[int, ...]
 """As `Head` has them: a million are read at a start."""
@@ -424,6 +425,8 @@ class Shard:
                         yield slot, fields
                     else:
                         self._drop(slot)
+                elif fields != _NO_FIELDS:  # what is in memory is looked through for what has expired
+                    self._drop(slot)
 
     def _take_slots(self, used: set[int]) -> None:
         self._high = max(used, default=-1) + 1

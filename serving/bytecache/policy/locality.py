@@ -38,4 +38,5 @@ def choose(hosts: Sequence[str], path: str, split: int, loads: Mapping[str, floa
     if not there:
         raise ValueError("no host is there")
     bound = math.ceil(LOAD_MAX * (sum(loads.get(host, 0) for host in there) + 1) / len(there))
-    return next(host for host in there if loads.get(host, 0) + 1 <= bound)
+    with_room = (host for host in there if loads.get(host, 0) + 1 <= bound)
+    return next(with_room, min(there, key=lambda host: loads.get(host, 0)))

@@ -10,6 +10,7 @@ import os
 import secrets
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -34,7 +35,10 @@ class TraceLine(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Trace:
-    """Writes ``PATH``, then ``PATH.1`` and so on: of `FILES_MAX` files the oldest is written over. Thread-safe."""
+    """Writes ``PATH``, then ``PATH.1`` and so on: of `FILES_MAX` files the oldest is written over. Thread-safe.
+
+    What its disk refuses is missing in it, and never reaches a reader.
+    """
 
     def __init__(self, path: Path, *, share: float = 1.0, anonymous: bool = False) -> None:
         self._path = path
@@ -52,8 +56,9 @@ class Trace:
         if self._salt:
             name = xxhash.xxh3_128_hexdigest(self._salt + name.encode())
         line = msgspec.json.encode(TraceLine(time.time(), name, identity.size, start, end, hit)) + b"\n"
-        with self._lock:
+        with self._lock, suppress(OSError):
             if self._lines >= LINES_MAX:
+                self._lines = 0  # also if it can't be done now
                 self._rotate()
             self._file.write(line)
             self._lines += 1
@@ -63,8 +68,8 @@ class Trace:
         self._file.close()
 
     def _rotate(self) -> None:
-        self._file.close()
         self._turn = self._turn % (FILES_MAX - 1) + 1
-        self._lines = 0
-        os.replace(self._path, self._path.with_name(f"{self._path.name}.{self._turn}"))
-        self._file = self._path.open("wb", buffering=0)
+        with suppress(FileNotFoundError):
+            os.replace(self._path, self._path.with_name(f"{self._path.name}.{self._turn}"))
+        full, self._file = self._file, self._path.open("wb", buffering=0)
+        full.close()

@@ -38,13 +38,15 @@ class Floor(msgspec.Struct, array_like=True, frozen=True):
     """``reached``: at or past every tombstone that was made, so also past those that the store has dropped.
 
     ``told``: all events up to here have been dealt with. ``voids``: table → what its values must have in them. With
-    another ``generation`` all entries of before are void.
+    another ``generation`` all entries of before are void. ``born``: what was reached when it began: no value of it has
+    less.
     """
 
     generation: str
     reached: str = ""
     told: str = ""
     voids: dict[str, str] = {}
+    born: str = ""
 
 
 class Raise(NamedTuple):
@@ -103,12 +105,15 @@ def merged(one: str, other: Vector) -> Vector:
 
 def raised(floor: Floor | None, by: Raise, generation: str) -> Floor:
     """The floor after an event. ``generation``: a new one, which it gets if there was no floor or all is void."""
+    begins = floor is None or by.voids_all
     floor = floor or Floor(generation)
     voids = dict(floor.voids)
     for table in by.voided:
         voids[table] = str(merged(voids.get(table, ""), by.reached))
-    reached, told = merged(floor.reached, by.reached), merged(floor.told, by.told)
-    return Floor(generation if by.voids_all else floor.generation, str(reached), str(told), voids)
+    reached, told = str(merged(floor.reached, by.reached)), str(merged(floor.told, by.told))
+    if begins:
+        return Floor(generation, reached, told, voids, reached)
+    return Floor(floor.generation, reached, told, voids, floor.born)
 
 
 def invalidated(entry: Entry | None, generation: str, token: Vector) -> Entry | None:

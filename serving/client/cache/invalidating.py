@@ -11,13 +11,29 @@ from typing import TYPE_CHECKING, Final
 from .._tokens import Vector
 from ..errors import ClientError
 from ..streaming import StreamEvent
-from .entries import EVERY_TABLE, Entry, Floor, Raise, decode, encode, floor_name, invalidated, parsed, raised, row_name
+from .entries import (
+    EVERY_TABLE,
+    Entry,
+    Floor,
+    Raise,
+    covers,
+    decode,
+    encode,
+    floor_name,
+    invalidated,
+    merged,
+    parsed,
+    raised,
+    row_name,
+)
 from .stores import Store
 
 if TYPE_CHECKING:
     from ..client import FreshetClient
 
 _PAUSE_S_MAX: Final = 0.02
+_MARK: Final = "@"
+"""Between the parts of a kept checkpoint: the stream's, the generation, and what was dealt with."""
 _LOST: Final = frozenset({"stream_too_old", "checkpoint_lost", "bad_checkpoint"})
 """Codes with which a stream can't go on where it was: what was cached before is void."""
 
@@ -26,6 +42,10 @@ class Invalidator:
     """Keeps the entries of ``tables`` (``db.table``) of a keyspace in a store.
 
     The floor is raised before the tombstones are set, so that it is past every tombstone that the store may drop.
+
+    A floor that was lost may be made anew by an invalidator that is behind this one. Values that are kept then may lack
+    events which this one has dealt with, and does not see again. So it goes on in a generation only if it knows it from
+    before, or if that began at or past all that it has dealt with; else it begins another one.
     """
 
     def __init__(
@@ -34,13 +54,20 @@ class Invalidator:
         self._store, self._keyspace, self._tables = store, keyspace, frozenset(tables)
         self._sleep = sleep
         self._begins_anew = False
+        self._generation = ""
+        """Whose values lack no event that was dealt with."""
+        self._dealt_with = Vector()
+        """By this invalidator, and before its checkpoint."""
 
     def follow(self, client: FreshetClient, checkpoint: str = "") -> Iterator[str]:
         """Applies the stream from a checkpoint on, for ever; yields after each event the checkpoint to keep, or "".
 
-        Without one, or with one that the topic no longer has, everything that is cached counts as void. Raises
-        `ClientError` when the stream gives up, and what the store raises: begin again at the last checkpoint.
+        Such a checkpoint is the stream's and this one's `state`, and of no use elsewhere. Without one, or with one that
+        the topic no longer has, everything that is cached counts as void. Raises `ClientError` when the stream gives
+        up, and what the store raises: begin again at the last checkpoint.
         """
+        checkpoint, _, state = checkpoint.partition(_MARK)
+        self.go_on(state)
         while True:
             if not checkpoint:
                 self.begin_anew()
@@ -48,7 +75,7 @@ class Invalidator:
                 for event in client.stream(self._keyspace, checkpoint or "now", tables=sorted(self._tables)):
                     self.apply(event)
                     checkpoint = event.checkpoint or checkpoint
-                    yield "" if self._begins_anew else checkpoint
+                    yield "" if self._begins_anew or not checkpoint else f"{checkpoint}{_MARK}{self.state}"
             except ClientError as error:
                 if error.code not in _LOST:
                     raise
@@ -56,7 +83,19 @@ class Invalidator:
 
     def begin_anew(self) -> None:
         """The next event that has a token voids all that is cached: what was told before it is not known."""
+        self.go_on("")
         self._begins_anew = True
+
+    @property
+    def state(self) -> str:
+        """To be kept with a checkpoint, for `go_on`."""
+        return f"{self._generation}{_MARK}{self._dealt_with}"
+
+    def go_on(self, state: str) -> None:
+        """The next event is the one after a checkpoint, at which an invalidator was in this state. "": nobody knows."""
+        self._begins_anew = False
+        self._generation, _, vector = state.partition(_MARK)
+        self._dealt_with = parsed(vector)
 
     def apply(self, event: StreamEvent) -> None:
         """Does to the cache what an event asks for. Applied again, it changes nothing that is newer."""
@@ -87,12 +126,32 @@ class Invalidator:
         name = floor_name(self._keyspace)
         while True:
             found = self._store.get([name]).get(name)
-            before = None if self._begins_anew or found is None else decode(found.raw, Floor)
-            after = raised(before, by, uuid.uuid4().hex)
+            before = decode(found.raw, Floor) if found is not None else None
+            after = self._after(before, by)
             if after == before or self._store.swap(name, encode(after), found, 0):
-                self._begins_anew = False
+                self._begins_anew, self._generation = False, after.generation
+                self._dealt_with = merged(str(self._dealt_with), by.reached)
                 return after
             self._pause()
+
+    def _after(self, floor: Floor | None, by: Raise) -> Floor:
+        """The floor that follows, in another generation if values of this one may lack what was dealt with."""
+        another = uuid.uuid4().hex
+        if floor is not None and not self._begins_anew and self._fits(floor, by.reached):
+            return raised(floor, by, another)
+        reached = merged(str(self._dealt_with), by.reached)
+        return raised(None if self._begins_anew else floor, by._replace(reached=reached, voids_all=True), another)
+
+    def _fits(self, floor: Floor, reached: Vector) -> bool:
+        """Whether no value of the floor's generation lacks what was dealt with.
+
+        What was dealt with of a shard that is told of for the first time is not known, but is before ``reached``.
+        """
+        if floor.generation != self._generation and not covers(parsed(floor.born), self._dealt_with):
+            return False
+        first = {shard: each for shard, each in reached.items() if shard not in self._dealt_with}
+        held = parsed(floor.reached) if first else Vector()  # of other shards no value is kept
+        return covers(parsed(floor.born), Vector({shard: each for shard, each in first.items() if shard in held}))
 
     def _invalidate(self, name: str, generation: str, token: Vector) -> None:
         while True:

@@ -23,8 +23,9 @@ def scheme_of(uri: str) -> str:
 def root_of(uri: str, roots: Sequence[str]) -> str:
     """The root that ``uri`` is below. Raises `ReadError` ``not_served``.
 
-    What could mean another place for the store than its text says is refused: ``..`` and the like, also encoded, a
-    chain of file systems, and where the store is an HTTP server a query.
+    What could mean another place for the store than its text says is refused: ``..`` and the like, also encoded or with
+    a parameter (``..;x``, which servers in Java take for ``..``), a chain of file systems, and where the store is an
+    HTTP server a query.
     """
     if scheme_of(uri) and not _is_ambiguous(uri):
         for root in roots:
@@ -40,7 +41,7 @@ def _is_ambiguous(uri: str) -> bool:
     for _ in range(_DECODED_MAX):
         if "\\" in path or any(ord(letter) < 32 or ord(letter) == 127 for letter in path):
             return True
-        if any(segment in (".", "..", "~") for segment in path.split("/")):
+        if any(segment.partition(";")[0] in (".", "..", "~") for segment in path.split("/")):
             return True
         decoded = unquote(path)
         if decoded == path:

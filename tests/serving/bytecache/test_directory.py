@@ -263,6 +263,24 @@ def test_what_a_killed_process_left_without_a_head_takes_no_room(tmp_path: Path)
     directory.close()
 
 
+def test_a_head_of_no_file_is_dropped(tmp_path: Path) -> None:
+    """A damaged head whose number became 0 is no entry, and nothing that could expire: what is due goes on."""
+    place = tmp_path / "cache"
+    directory = open_directory(place, shards=1)
+    for name in ("a", "b"):
+        stored(directory, name, b"a" * 1_000)
+    directory.close()
+    with (place / "0/heads").open("r+b") as heads:
+        heads.write(bytes(8))
+        heads.seek(20)
+        heads.write((1).to_bytes(4, "little"))  # expired long ago
+    directory = open_directory(place, shards=1)
+    assert directory.shards[0].counts.dropped_at_start == 1
+    directory.shards[0].tend()
+    assert readable(directory, directory.names.by_path["b"]) == 1
+    directory.close()
+
+
 def test_a_smaller_quota_holds_before_anything_is_served(tmp_path: Path) -> None:
     """A restart with less room drops what is too much at once."""
     directory = open_directory(tmp_path / "cache", quota=32 * MIB)

@@ -74,6 +74,31 @@ def test_a_trace_stays_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert kept == list(range(70, 95))
 
 
+def test_a_disk_that_refuses_a_trace_fails_no_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full disk, and a folder that is gone when the trace turns: it goes on when there is room again."""
+    monkeypatch.setattr(tracing, "LINES_MAX", 10)
+    place = tmp_path / "traces"
+    place.mkdir()
+    trace = Trace(place / "trace")
+
+    def record(count: int) -> None:
+        for i in range(count):
+            trace.record("a", Identity("v", 100), i, i + 5, 0)
+
+    with monkeypatch.context() as refusing:
+        full = Path("/dev/full").open("wb", buffering=0)  # noqa: SIM115 - the trace closes it
+        refusing.setattr(trace, "_file", full)
+        record(3)
+        full.close()
+    record(12)
+    place.rename(tmp_path / "gone")
+    record(12)
+    place.mkdir()
+    record(25)
+    trace.close()
+    assert len(list(lines(place / "trace"))) > 0
+
+
 def test_settings_choose_what_is_traced(tmp_path: Path) -> None:
     """The options of the file system reach the trace: a share of the files, without their names."""
     for i in range(40):

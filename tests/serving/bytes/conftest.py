@@ -34,11 +34,26 @@ class FileFront:
         return httpx2.request(method, f"{self.url}/v1/bytes/file://{self.root}/{name}", headers=given, timeout=60)
 
     def metric(self, name: str, count: str = "") -> float:
-        """The sum of the series that begin with ``name``; of those for one ``count``."""
-        lines = httpx2.get(f"{self.url}/metrics", timeout=60).text.splitlines()
-        found = [line for line in lines if line.startswith(name) and f'count="{count}' * bool(count) in line]
-        assert found, name
-        return sum(float(line.rsplit(" ", 1)[1]) for line in found)
+        """The sum of the series that begin with ``name``; of those for one ``count``.
+
+        A scrape waits for the counts for a second only: it is asked again where there are none yet.
+        """
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            lines = httpx2.get(f"{self.url}/metrics", timeout=60).text.splitlines()
+            found = [line for line in lines if line.startswith(name) and f'count="{count}' * bool(count) in line]
+            if found:
+                return sum(float(line.rsplit(" ", 1)[1]) for line in found)
+            assert time.monotonic() < deadline, name
+
+    def reaches(self, name: str, count: str, least: float) -> bool:
+        """Whether a metric gets that large: what was read is stored, and counted, behind the reader's back."""
+        deadline = time.monotonic() + PATIENCE_S
+        while self.metric(name, count) < least:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.01)
+        return True
 
 
 class Running:
