@@ -70,14 +70,15 @@ class Encoder:
         return self._framed({**body, "changes": changes}, checkpoint)
 
     def watermark(self, item: Watermark, checkpoint: Checkpoint) -> bytes:
-        """How far everything is. ``timestamp``, ``as_of_ms``: the smallest over the shards."""
+        """How far everything is. ``timestamp``, ``as_of_ms``: the smallest over the shards that go on."""
         marks = item.marks
+        live = [mark for mark in marks.values() if not mark.is_over]
         vector = Vector({shard: (mark.place.epoch, Position.parse(mark.position)) for shard, mark in marks.items()})
         body: Json = {
             "kind": "watermark",
             "token": str(vector),
-            "timestamp": min((mark.timestamp for mark in marks.values()), default=0),
-            "as_of_ms": min((mark.as_of_ms for mark in marks.values()), default=0),
+            "timestamp": min((mark.timestamp for mark in live), default=0),
+            "as_of_ms": min((mark.as_of_ms for mark in live), default=0),
         }
         return self._framed(body, checkpoint)
 

@@ -73,6 +73,8 @@ class _Shard:
     skip: LeavesOut | None
     last: list[dict[int, Place]]
     """Epoch → the last marker of it, from the epoch of ``done`` on."""
+    over: set[int] = field(default_factory=set)
+    """Partitions in which a successor has named it."""
     links: dict[int, Place] = field(default_factory=dict)
     """Partition → epoch and continuity of its last marker."""
     marks: dict[Place, Mark] = field(default_factory=dict)
@@ -179,6 +181,8 @@ class Assembler:
             shard = self._shards.get(each["shard"])
             if shard is None:
                 continue
+            shard.over.add(partition)
+            self._moved.add(each["shard"])
             end = shard.frontier[partition]
             for piece in shard.pieces[partition]:
                 self.held_bytes -= piece.size if piece.last > end else 0
@@ -289,7 +293,7 @@ class Assembler:
                 yield transaction
         shard.done = until
         # A later marker of the same ordinal, of a partition that is ahead, holds here too: no event is between them.
-        mark = self._marks[name] = shard.marks[until]
+        mark = self._marks[name] = shard.marks[until]._replace(is_over=len(shard.over) == len(self._next))
         told = max(mark.timestamp, mark.as_of_ms // 1000)
         if shard.skip is not None and shard.skip.is_reached(mark.place, mark.position, told):
             shard.skip = None

@@ -54,12 +54,16 @@ class Transaction:
 
 
 class Mark(NamedTuple):
-    """How far a shard is complete in every partition. ``as_of_ms``: the source's clock then; 0: unknown."""
+    """How far a shard is complete in every partition. ``as_of_ms``: the source's clock then; 0: unknown.
+
+    ``is_over``: others have taken the shard's place, and nothing more comes of it.
+    """
 
     place: Place
     position: str
     timestamp: int
     as_of_ms: int
+    is_over: bool = False
 
 
 @dataclass(slots=True, eq=False)

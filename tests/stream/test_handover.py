@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
+from serving.streams.choice import Choice
+from serving.streams.encoding import Encoder
+from stream.changes.assembling import Assembler
+from stream.changes.checkpoint import Checkpoint
+from stream.changes.items import Watermark
+from stream.changes.start import Start
 from stream.publish.handover import joint_position
 from stream.publish.publisher import Publisher
 from stream.publish.topology import DeclaredTopology, TopologyError
 from stream.shards.map import ShardMap
 from stream.wire.events import VALUE, RowChange, SourceTransaction
-from stream.wire.keys import row_key
+from stream.wire.keys import Layout, row_key
 from tests.stream.memory_log import KEYSPACE, MemoryLog
 
 OLD, HIGH = f"{KEYSPACE}/-80", f"{KEYSPACE}/80-"
@@ -75,6 +82,32 @@ def test_each_successor_begins_where_its_ancestor_ended(log: MemoryLog) -> None:
     for shard in (LOW, MIDDLE):
         assert said(log, shard)["ancestors"] == [{"shard": OLD, "epoch": 1}]
         assert begun(successor(log, shard, SPLIT, OLD)).position == "MariaDB/1-1-7", "a restart goes on"
+
+
+def test_a_streams_clock_goes_on_without_a_shard_that_is_over(log: MemoryLog) -> None:
+    """Its last marker stays as it is: the watermarks of readers that saw it would stand still for good."""
+    published(log, OLD, "MariaDB/1-1-7", topology=DeclaredTopology(map=BEFORE))
+    published(log, HIGH, "MariaDB/2-2-9", topology=DeclaredTopology(map=BEFORE))
+    assembler = Assembler(Start(Checkpoint(KEYSPACE, log.topic_id, (0, 0), {})))
+
+    def watermark() -> Watermark:
+        for partition, kept in enumerate(log.partitions):
+            for offset, each in enumerate(kept):
+                assembler.feed(partition, offset, None if each is None else each.content)
+        return [item for item in assembler.take() if isinstance(item, Watermark)][-1]
+
+    assert not any(mark.is_over for mark in watermark().marks.values())
+    high = log.publisher(HIGH, topology=DeclaredTopology(map=SPLIT))
+    after_split = [successor(log, LOW, SPLIT, OLD), successor(log, MIDDLE, SPLIT, OLD), high]
+    for out, position in zip(after_split, ("MariaDB/1-1-8", "MariaDB/1-1-8", "MariaDB/2-2-10"), strict=True):
+        with out:
+            out.open(never, lambda _: None)
+            change = RowChange(row_key("db.t", [1]), VALUE, b"{}")
+            out.publish(SourceTransaction(position, position, 50, [change]))
+    last = watermark()
+    assert {shard for shard, mark in last.marks.items() if mark.is_over} == {OLD}
+    told = Encoder(Choice(None, None, False, None, (), False), Layout(2), {}).watermark(last, last.checkpoint)
+    assert last.marks[OLD].timestamp < json.loads(told)["timestamp"] == 50
 
 
 def test_nobody_publishes_a_shard_that_was_handed_over(log: MemoryLog) -> None:
