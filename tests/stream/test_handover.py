@@ -6,19 +6,24 @@ from typing import Any
 
 import pytest
 
-from stream.publish.handover import joint_position
+from stream.publish import handover
+from stream.publish.handover import Ancestor, joint_position
 from stream.publish.publisher import Publisher
+from stream.publish.resume import ResumeError
 from stream.publish.topology import DeclaredTopology, TopologyError
 from stream.shards.map import ShardMap
-from stream.wire.events import VALUE, RowChange, SourceTransaction
-from stream.wire.keys import row_key
+from stream.wire.events import VALUE, VOID, RowChange, SourceTransaction
+from stream.wire.keys import Layout, row_key
 from tests.stream.memory_log import KEYSPACE, MemoryLog
+from tokens import Position
 
 OLD, HIGH = f"{KEYSPACE}/-80", f"{KEYSPACE}/80-"
 LOW, MIDDLE, WIDE = f"{KEYSPACE}/-40", f"{KEYSPACE}/40-80", f"{KEYSPACE}/40-"
+WIDER = f"{KEYSPACE}/wider"
 BEFORE = ShardMap.parse({OLD: "-80", HIGH: "80-"})
 SPLIT = ShardMap.parse({LOW: "-40", MIDDLE: "40-80", HIGH: "80-"})
 MERGED = ShardMap.parse({LOW: "-40", WIDE: "40-"})
+NEW = ShardMap.parse({f"{KEYSPACE}/new": "-"})
 
 
 class Behind(Exception):
@@ -129,6 +134,49 @@ def test_what_an_ancestor_publishes_before_its_end_is_its_own(log: MemoryLog) ->
 
     assert begun(successor(log, LOW, SPLIT, OLD), meanwhile).position == "MariaDB/1-1-8"
     assert asked == ["MariaDB/1-1-7", "MariaDB/1-1-8"], "the server must have all of it"
+
+
+def operations(log: MemoryLog, shard: str) -> list[int]:
+    """The operation of each row that a shard has published; each transaction here has one row of one key."""
+    found = (record for partition in range(2) for name, record in log.records(partition) if name == "RowFrame")
+    return [operation for record in found if record["shard"] == shard for operation in record["operations"]]
+
+
+def test_what_one_ancestor_of_a_merge_has_told_is_told_again_without_images(log: MemoryLog) -> None:
+    """Its rows may have changed since, in a transaction that is not told again: the old image would be proven fresh."""
+    split(log)
+    whole = ShardMap.parse({LOW: "-40", WIDE: "40-"})
+    again = ShardMap.parse({LOW: "-40", WIDER: "40-"})
+    published(log, HIGH, "MariaDB/1-1-9,2-2-9", topology=DeclaredTopology((), (), SPLIT, (OLD,)))
+    published(log, HIGH, "MariaDB/1-1-9,2-2-10", topology=DeclaredTopology((), (), SPLIT, (OLD,)))
+    begins = "MariaDB/1-1-7,2-2-10"
+    keys = (row_key("db.t", [number]) for number in range(20))
+    key = next(each for each in keys if whole.shard_of(Layout(2).keyspace_id(each, 0)) == WIDE)
+    merged = [(WIDE, whole, (MIDDLE, HIGH))] * 2 + [(WIDER, again, (WIDE,))] * 2
+    for (shard, found, ancestors), gtid in zip(merged, ["1-1-8", "", "1-1-9", "2-2-11"], strict=True):
+        with successor(log, shard, found, *ancestors, over=(OLD, MIDDLE, HIGH, *ancestors)) as out:
+            assert out.open(never, lambda _: None).position == begins, "what they share counts as far as both have it"
+            if gtid:
+                begins = str(Position.parse(begins).append(f"MariaDB/{gtid}"))
+                out.publish(SourceTransaction(f"MariaDB/{gtid}", begins, 12, [RowChange(key, VALUE, b"{}")]))
+    assert operations(log, WIDE) == [VOID]
+    assert operations(log, WIDER) == [VOID, VALUE], "its own successor goes on so, and ends with it"
+
+
+@pytest.mark.parametrize("lost", ["declarations_lost", "open_map_lost"])
+def test_a_shard_that_is_over_and_fades_stops_no_other(
+    log: MemoryLog, monkeypatch: pytest.MonkeyPatch, lost: str
+) -> None:
+    """Retention takes its declarations before its last state: its keys are unknown, as if nothing were left."""
+    split(log)
+
+    def faded(*_: object) -> Ancestor:
+        raise ResumeError("retention", code=lost)
+
+    monkeypatch.setattr(handover, "read_ancestor", faded)
+    published(
+        log, f"{KEYSPACE}/new", "MariaDB/5-5-1", topology=DeclaredTopology(map=NEW, over=(OLD, LOW, MIDDLE, HIGH))
+    )
 
 
 def test_a_merge_that_is_killed_between_two_ends_goes_on(log: MemoryLog) -> None:
