@@ -202,6 +202,17 @@ def test_a_shard_whose_keys_one_gets_must_be_named(log: MemoryLog) -> None:
     assert OLD in said(log, HIGH)["shards"], "a neighbour knows it, so its readers' tokens concern no key here"
 
 
+def test_an_ancestor_that_ended_long_ago_is_found(log: MemoryLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only places of a topic are looked at for shards that nobody names; one that is named may lie between them."""
+    monkeypatch.setattr("stream.publish.markers.WINDOW_RECORDS", 4)
+    monkeypatch.setattr("stream.publish.markers.SAMPLES", 2)
+    published(log, HIGH, "MariaDB/2-2-1", topology=DeclaredTopology(map=BEFORE))
+    published(log, OLD, "MariaDB/1-1-7", topology=DeclaredTopology(map=BEFORE))
+    for number in range(2, 30):
+        published(log, HIGH, f"MariaDB/2-2-{number}", topology=DeclaredTopology(map=BEFORE))
+    assert begun(successor(log, LOW, SPLIT, OLD)).position == "MariaDB/1-1-7"
+
+
 def test_an_ancestor_without_a_state_is_refused(log: MemoryLog) -> None:
     """There is no position at which its successor could begin."""
     published(log, HIGH, "MariaDB/2-2-9", topology=DeclaredTopology(map=BEFORE))
