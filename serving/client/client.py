@@ -91,7 +91,8 @@ class FreshetClient:
         ``chosen``: as in `serving.client.streaming.stream_request`. Where the connection or the front ends, it goes on
         by itself from the last checkpoint, and gives up after ``give_up_s`` without an answer. Raises `ClientError`.
         """
-        following = Following(stream_request(keyspace, begin, **chosen), give_up_s)
+        retries = self._retries
+        following = Following(stream_request(keyspace, begin, **chosen), give_up_s, retries.clock, retries.jitter)
         while True:
             ended: ClientError | None = None
             try:
@@ -260,7 +261,8 @@ class AsyncClient:
         self, keyspace: str, begin: str | int = "now", *, give_up_s: float | None = 60.0, **chosen: Any
     ) -> AsyncIterator[StreamEvent]:
         """As `FreshetClient.stream`."""
-        following = Following(stream_request(keyspace, begin, **chosen), give_up_s)
+        retries = self._retries
+        following = Following(stream_request(keyspace, begin, **chosen), give_up_s, retries.clock, retries.jitter)
         while True:
             ended: ClientError | None = None
             try:

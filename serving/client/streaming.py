@@ -144,6 +144,7 @@ class Following:
     request: HttpRequest
     give_up_s: float | None
     clock: Callable[[], float] = time.monotonic
+    jitter: Callable[[], float] = random.random
     _heard_at: float = field(init=False)
     _attempts: int = 0
 
@@ -166,4 +167,4 @@ class Following:
                 raise error
         self._attempts += 1
         pause_s: float = min(0.05 * 2 ** min(self._attempts, 10), _PAUSE_S_MAX)
-        return pause_s * (0.5 + random.random() / 2)
+        return pause_s * (0.5 + self.jitter() / 2)

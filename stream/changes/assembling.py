@@ -71,10 +71,18 @@ class _Shard:
     seen: list[Place]
     pieces: list[list[_Piece]]
     skip: LeavesOut | None
+    last: list[dict[int, Place]]
+    """Epoch → the last marker of it, from the epoch of ``done`` on."""
     links: dict[int, Place] = field(default_factory=dict)
     """Partition → epoch and continuity of its last marker."""
     marks: dict[Place, Mark] = field(default_factory=dict)
     """Those that some partition has not reached yet, and the last one that all have."""
+
+    @property
+    def reached(self) -> Place:
+        """What all partitions have shown. One that is in a later epoch may have lost the end of this one."""
+        epoch = min(self.frontier).epoch
+        return min(last.get(epoch, NOWHERE) for last in self.last)
 
 
 class Assembler:
@@ -101,7 +109,8 @@ class Assembler:
     def _new_shard(self, name: str, done: Place) -> _Shard:
         count = len(self._next)
         skip = self._start.skips.get(name) or self._start.skip_others
-        return _Shard(done, [done] * count, [done] * count, [[] for _ in range(count)], skip)
+        last = [{done.epoch: done} for _ in range(count)]
+        return _Shard(done, [done] * count, [done] * count, [[] for _ in range(count)], skip, last)
 
     @property
     def held(self) -> int:
@@ -198,7 +207,7 @@ class Assembler:
         place = Place(record["epoch"], record["ordinal"])
         if place < shard.frontier[partition]:
             return
-        shard.frontier[partition] = place
+        shard.frontier[partition] = shard.last[partition][place.epoch] = place
         shard.marks[place] = Mark(place, record["position"], record["timestamp"], record["as_of_ms"])
         self._moved.add(record["shard"])
 
@@ -268,7 +277,7 @@ class Assembler:
         return min([self._next[partition], *(pieces[0].offset for pieces in held if pieces)])
 
     def _release(self, name: str, shard: _Shard) -> Iterator[Transaction]:
-        until = min(shard.frontier)
+        until = shard.reached
         if until < shard.done or until not in shard.marks:
             return
         before = _size(shard)
@@ -352,11 +361,10 @@ def _whole(shard: _Shard, until: Place) -> list[_Piece]:
     found.sort(key=attrgetter("first"))
     if until.epoch == shard.done.epoch:
         return found
-    last_whole = {until.epoch: until}
-    for place in (shard.done, *shard.marks):
-        if place.epoch < until.epoch:
-            last_whole[place.epoch] = max(place, last_whole.get(place.epoch, NOWHERE))
-    return [piece for piece in found if piece.last <= last_whole.get(piece.last.epoch, NOWHERE)]
+    epochs = {piece.last.epoch for piece in found}
+    whole = {epoch: min(until, *(last.get(epoch, NOWHERE) for last in shard.last)) for epoch in epochs}
+    shard.last = [{epoch: last[epoch] for epoch in last if epoch >= until.epoch} for last in shard.last]
+    return [piece for piece in found if piece.last <= whole[piece.last.epoch]]
 
 
 def _without_images(piece: _Piece) -> None:

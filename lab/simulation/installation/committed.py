@@ -31,6 +31,10 @@ class History:
         self.times = [began]
         self.versions: dict[RowName, list[tuple[int, Image]]] = {}
         """Row → (commit, image from that commit on)."""
+        self.after_epoch = 0
+        """The last epoch of the histories before it."""
+        self.by_gtid: dict[str, int] = {}
+        """The GTID of each commit that has one."""
 
     @property
     def end(self) -> int:
@@ -66,6 +70,10 @@ class History:
                     return first
         return None
 
+    def image_at(self, row: RowName, commit: int) -> Image:
+        """The row as a commit left it."""
+        return next((image for at, image in reversed(self.versions.get(row, [])) if at <= commit), None)
+
     def first_with(self, row: RowName, image: Image, demanded: int, time: float) -> int | None:
         """The earliest commit at or after ``demanded`` and before ``time`` at which the row has this image."""
         latest = bisect_right(self.times, time) - 1
@@ -90,7 +98,7 @@ class CommittedRecord:
         """
         self._of_writer: dict[str, tuple[Point, float]] = {}
 
-    def commit(self, time: float, writes: Mapping[RowName, Image], writer: str = "") -> Point:
+    def commit(self, time: float, writes: Mapping[RowName, Image], writer: str = "", gtid: str = "") -> Point:
         """Adds a commit, whose writes may be seen from ``time`` on. ``writer``: names the attempt, if one asks for it.
 
         A row that it deletes is written with None.
@@ -99,6 +107,8 @@ class CommittedRecord:
         history.times.append(time)
         for row, image in writes.items():
             history.versions.setdefault(row, []).append((history.end, image))
+        if gtid:
+            history.by_gtid[gtid] = history.end
         point = Point(len(self.histories) - 1, history.end)
         if writer:
             self._of_writer[writer] = point, time
@@ -114,12 +124,17 @@ class CommittedRecord:
         history = self.histories[-1]
         return Point(len(self.histories) - 1, max(bisect_right(history.times, time) - 1, 0))
 
-    def replace(self, time: float, kept: int | None = None) -> None:
-        """Begins a new history. ``kept``: the last commit of the old one that is in the new one too; None: all."""
+    def replace(self, time: float, kept: int | None = None, *, epoch: int = 0) -> None:
+        """Begins a new history. ``kept``: the last commit of the old one that is in the new one too; None: all.
+
+        ``epoch``: the last one of the old history. Those of the new one are later.
+        """
         old = self.histories[-1]
         last = old.end if kept is None else kept
         new = History(time, last)
+        new.after_epoch = epoch
         new.times = old.times[: last + 1]
+        new.by_gtid = {gtid: commit for gtid, commit in old.by_gtid.items() if commit <= last}
         for row, versions in old.versions.items():
             new.versions[row] = [version for version in versions if version[0] <= last]
         self.histories.append(new)
@@ -131,6 +146,10 @@ class CommittedRecord:
             return None
         lost = any(point.commit > each.begins_at for each in self.histories[point.history + 1 : history + 1])
         return None if lost else point.commit
+
+    def of_epoch(self, epoch: int) -> int:
+        """The number of the history that an epoch is of."""
+        return max(number for number, each in enumerate(self.histories) if each.after_epoch < epoch)
 
     def after_loss(self, point: Point, time: float) -> Point:
         """What a session that had seen ``point`` must still see after it was told, by ``time``, that history was lost.

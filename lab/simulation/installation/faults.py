@@ -135,7 +135,7 @@ class Faults(Finding):
         self.say(f"MariaDB is restored without its last {len(self.primary.history) - kept} commits")
         self.kill_sources()
         self.primary.restore(kept)
-        self.truths[KEYSPACE].restored(self.kernel.now, kept)
+        self.truths[KEYSPACE].restored(self.kernel.now, kept, self.epoch)
         self.begin_epoch()
 
     def may_lose_history(self) -> bool:

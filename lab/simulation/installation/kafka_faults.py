@@ -126,7 +126,7 @@ class KafkaFaults(TableFaults):
     def replace_history(self) -> None:
         """All that was committed counts in the history of the source's next epoch."""
         self.record_commits()
-        self.record.replace(self.kernel.now)
+        self.record.replace(self.kernel.now, epoch=self.epoch)
 
     def op_stray(self, partition: int) -> None:
         """Some publisher dies in the middle of a transaction."""

@@ -72,12 +72,13 @@ class Truth:
     def record_commits(self) -> None:
         """Takes what the server has committed since the last time into the record of what is true."""
         for commit in self.server.history[self._recorded :]:
-            self.record.commit(commit.at, writes_of(commit), writer_of(commit))
+            gtid = "-".join(map(str, commit.gtid))
+            self.record.commit(commit.at, writes_of(commit), writer_of(commit), gtid)
             self._recorded += 1
 
-    def restored(self, now: float, kept: int) -> None:
-        """The server has lost what came after its first ``kept`` commits."""
-        self.record.replace(now, kept)
+    def restored(self, now: float, kept: int, epoch: int) -> None:
+        """The server has lost what came after its first ``kept`` commits. ``epoch``: the last one before."""
+        self.record.replace(now, kept, epoch=epoch)
         self._recorded = kept
 
 

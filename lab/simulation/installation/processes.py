@@ -130,7 +130,7 @@ def start_front(kernel: Kernel, name: str, served: Sequence[Published], port: in
     def start() -> None:
         reader = LocationsReader(KAFKA).start(patient=True)
         spaces = [RowSpace(each.keyspace, Layout(each.partitions), each.keyspace, _rows(each)) for each in served]
-        front = make_front(spaces, _locate(reader))
+        front = make_front(spaces, _locate(reader), kafka=KAFKA)
         kernel.run_task(name, lambda: listen(front, port))
 
     kernel.spawn(name, start, "serve")

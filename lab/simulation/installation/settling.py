@@ -7,8 +7,9 @@ from signal import SIGTERM
 from typing import Any, Final
 
 from lab.simulation.installation.finding import Stretch
+from lab.simulation.installation.following.copies import TELLS_ALL
+from lab.simulation.installation.following.readers import Following
 from lab.simulation.installation.judging import RULES as JUDGED
-from lab.simulation.installation.kafka_faults import KafkaFaults
 from lab.simulation.installation.parts import CONSUMERS, FRONTS, PROCESSES, SOURCES, Truth
 from lab.simulation.installation.processes import KAFKA
 from lab.simulation.installation.writing import ACCOUNTS, JOURNAL, SESSIONS, STOCK, SimulatedTable, Slot
@@ -19,7 +20,7 @@ from lab.simulation.whole_processes.stores import check_store
 from stream.kafka.topics import events_topic
 
 RECOVERS: Final = "recovers by itself"
-RULES: Final = (*JUDGED, RECOVERS, BY_THE_RULES)
+RULES: Final = (*JUDGED, TELLS_ALL, RECOVERS, BY_THE_RULES)
 READY_IN_S: Final = 60.0
 READINESS: Final = [probe.path for probe in PROBES].index("/readyz")
 NEVER_WRITTEN: Final = 5_000
@@ -32,7 +33,7 @@ SETTLES_IN_S: Final = 180.0
 """Longer than two of the group's session timeouts, the longest back-offs, and a request that runs into its timeout."""
 
 
-class InstallationRun(KafkaFaults):
+class InstallationRun(Following):
     """One history. See `lab.simulation.engine.HistoryRun`."""
 
     def finish(self) -> None:
@@ -49,6 +50,8 @@ class InstallationRun(KafkaFaults):
         if self.wide and not self.struck & CONSUMERS_VOID:
             self._check_whole()
         self._check_ready()
+        if not self.outcome.violations and (behind := self.check_followers(SETTLES_IN_S)):
+            self._fail(f"not told all: {behind}")
         if not self.outcome.violations and not self.struck & LOG_IS_ANOTHER:
             self._check_stores()
 

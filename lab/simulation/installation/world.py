@@ -10,6 +10,7 @@ from lab.simulation.engine import History, Op, Outcome, ops_of, play, shape
 from lab.simulation.installation import kafka_faults
 from lab.simulation.installation.faults import DIES_WITHIN, PLACES, WORDS
 from lab.simulation.installation.finding import WAYS
+from lab.simulation.installation.following.readers import BEGINNINGS, FOLLOWERS, HEARTBEAT_MS
 from lab.simulation.installation.parts import CONSUMERS, PROCESSES, SHAPE, STATES
 from lab.simulation.installation.settling import RULES, InstallationRun
 from lab.simulation.installation.tables import ASKED, CHANGES, SETTINGS, STATEMENTS, TABLE_FAULTS
@@ -87,9 +88,14 @@ RANGES: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
     "sort": (1, (SESSIONS, _SLOTS, WAYS, _PATIENCE)),
 }
 """Op → (weight, fields): reads of whole tables, which some histories have besides."""
+FOLLOWS: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
+    "follow": (1, (FOLLOWERS, len(BEGINNINGS[0]), len(HEARTBEAT_MS), _PAUSE)),
+}
+"""Op → (weight, fields): those of readers of the change stream, which some histories have besides."""
+WITH_FOLLOWERS: Final = 0.3
 WITH_RANGES: Final = 0.4
 """The share of those histories."""
-KINDS: Final = COMMON | RARE | RANGES
+KINDS: Final = COMMON | RARE | RANGES | FOLLOWS
 MOTIFS: Final = 0.33
 """The share of histories with one."""
 
@@ -142,13 +148,39 @@ def _motif(rng: Random) -> list[Op]:
     )
 
 
-def _with_ranges(ops: History, rng: Random) -> History:
-    """The same ops, in some histories with reads of ranges among them. Where there are none, nothing else differs."""
-    if rng.random() < WITH_RANGES:
-        names = rng.choices([*RANGES], [weight for weight, _ in RANGES.values()], k=2 + rng.randrange(4))
-        for name in names:
-            place = rng.randrange(1, len(ops) + 1)
-            ops.insert(place, (name, *(rng.randrange(bound) for bound in RANGES[name][1])))
+def _followed(rng: Random) -> list[Op]:
+    """Ops that readers of the change stream go through, which chance brings together too seldom."""
+    row, other = rng.sample(range(4), 2)
+    front = PROCESSES.index("front-0")
+    through: list[list[Op]] = [
+        [_write(0, row), ("let", 2), _write(0, other), ("let", 2), ("restore", 1)],
+        [("kafka", 1, 4), _write(0, row), ("kafka", 0, 3)],
+        [_write(0, row), ("let", 2), ("tail", rng.randrange(2), rng.randrange(6)), _write(0, row)],
+        [("write", 0, row, _PUT, 0), ("write", 1, other, _PUT, 0), ("kill", front, 0), ("start", front)],
+        [_write(0, row), ("follow", 1, 2, 0, 0), ("write", 1, row, _PUT, 0), _write(0, other), ("let", 2)],
+    ]
+    begin: list[Op] = [("let", 3), _write(0, row), _write(1, other), _CAUGHT_UP, _read(0, row), _read(1, row)]
+    return [
+        *begin,
+        ("follow", 0, 0, 0, 2),
+        *rng.choice(through),
+        _write(1, row),
+        ("let", 2),
+        _write(0, other),
+        ("let", 3),
+    ]
+
+
+def _with_more(ops: History, rng: Random) -> History:
+    """The same ops, in some histories with others among them. Where there are none, nothing else differs."""
+    for more, share in ((RANGES, WITH_RANGES), (FOLLOWS, WITH_FOLLOWERS)):
+        if rng.random() < share:
+            names = rng.choices([*more], [weight for weight, _ in more.values()], k=2 + rng.randrange(4))
+            for name in names:
+                place = rng.randrange(1, len(ops) + 1)
+                ops.insert(place, (name, *(rng.randrange(bound) for bound in more[name][1])))
+            if more is FOLLOWS and rng.random() < MOTIFS:
+                ops += _followed(rng)
     return ops
 
 
@@ -173,7 +205,7 @@ class InstallationWorld:
             ops += [("let", 3), *_motif(rng)]
         for name in rng.choices(names, [KINDS[name][0] for name in names], k=4 + rng.randrange(4 if has_motif else 14)):
             ops.append((name, *(rng.randrange(bound) for bound in KINDS[name][1])))
-        return _with_ranges(ops, Random(int(ops[0][1])))
+        return _with_more(ops, Random(int(ops[0][1])))
 
     def run(self, ops: Sequence[Op], *, trace: bool = False) -> Outcome:
         """Runs the ops, then the final checks. Stops at the first violation."""

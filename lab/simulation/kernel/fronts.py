@@ -6,7 +6,7 @@ Only uvicorn's main loop and httpx2's connection pool are left out: each request
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import Any, Final, cast
 
 import httptools
@@ -21,6 +21,8 @@ from serving.http.front import Front
 from serving.http.server import make_server
 
 LOOPBACK: Final = "127.0.0.1"
+STREAM_PATH: Final = "/v1/stream"
+"""Its response comes piece by piece; any other one is taken when it is whole."""
 
 
 async def listen(front: Front, port: int) -> asyncio.AbstractServer:
@@ -56,6 +58,10 @@ class FrontTransport(httpx2.BaseTransport, httpx2.AsyncBaseTransport):
         self._kernel.wait(lambda: bool(begun) and begun[0].done())
         return begun[0].result()
 
+    def wait(self, ready: Callable[[], bool], timeout_s: float) -> bool:
+        """Waits in a thread until ``ready``; says whether it is."""
+        return self._kernel.wait(ready, timeout_s)
+
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """For a task."""
         return await self._exchange(request, await request.aread())
@@ -67,11 +73,16 @@ class FrontTransport(httpx2.BaseTransport, httpx2.AsyncBaseTransport):
                 transport, answer = await loop.create_connection(
                     lambda: _Exchange(loop, has_body=request.method != "HEAD"), LOOPBACK, port
                 )
+                stream = _Pieces(self, transport, answer, request) if request.url.path == STREAM_PATH else None
                 try:
                     transport.write(_head(request) + body)
-                    return await answer.response
+                    if stream is None:
+                        return await answer.response
+                    head = await answer.head
+                    return httpx2.Response(head.status_code, headers=head.headers, stream=stream)
                 finally:
-                    transport.close()
+                    if stream is None or not answer.head.done():
+                        transport.close()
         except TimeoutError as error:
             raise httpx2.ReadTimeout("the front has not answered in time", request=request) from error
         except OSError as error:
@@ -93,13 +104,19 @@ class _Exchange(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         self._headers: list[tuple[bytes, bytes]] = []
         self._body = bytearray()
+        self.head: asyncio.Future[httpx2.Response] = loop.create_future()
+        self.moved = asyncio.Event()
+        """Set when there is more of the body, or no more."""
 
     def data_received(self, data: bytes) -> None:
         self._parser.feed_data(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if not self.response.done():
-            self.response.set_exception(httpx2.ReadError(str(exc or "the front closed the connection")))
+        for future in (self.head, self.response):
+            if not future.done():
+                future.set_exception(httpx2.ReadError(str(exc or "the front closed the connection")))
+                future.exception()  # nobody may wait for it
+        self.moved.set()
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """A header of the response."""
@@ -107,18 +124,72 @@ class _Exchange(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         """All headers have come. HEAD is answered with nothing else, whatever they say."""
+        if not self.head.done():
+            self.head.set_result(httpx2.Response(self._parser.get_status_code(), headers=self._headers))
         if not self._has_body:
             self.on_message_complete()
 
     def on_body(self, body: bytes) -> None:
         """A piece of the response's body."""
         self._body += body
+        self.moved.set()
+
+    @property
+    def has_more(self) -> bool:
+        """Whether `take` has something to say."""
+        return bool(self._body) or self.response.done()
+
+    def take(self) -> bytes:
+        """The pieces that have come; b"" at the end. Raises ``httpx2.ReadError`` if the connection ended before."""
+        piece = bytes(self._body)
+        self._body.clear()
+        self.moved.clear()
+        if not piece and (error := self.response.exception()) is not None:
+            raise error
+        return piece
 
     def on_message_complete(self) -> None:
         """The end of the response."""
         if not self.response.done():
             status = self._parser.get_status_code()
             self.response.set_result(httpx2.Response(status, headers=self._headers, content=bytes(self._body)))
+            self.moved.set()
+
+
+class _Pieces(httpx2.SyncByteStream, httpx2.AsyncByteStream):
+    """A body as it comes, for a thread or a task."""
+
+    def __init__(
+        self, carrier: FrontTransport, transport: asyncio.Transport, answer: _Exchange, request: httpx2.Request
+    ) -> None:
+        self._carrier, self._transport, self._answer = carrier, transport, answer
+        self._timeout_s: float = request.extensions["timeout"]["read"]
+
+    def __iter__(self) -> Iterator[bytes]:
+        while True:
+            if not self._carrier.wait(lambda: self._answer.has_more, self._timeout_s):
+                raise httpx2.ReadTimeout("the stream says nothing")
+            if not (piece := self._answer.take()):
+                return
+            yield piece
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        while True:
+            try:
+                async with asyncio.timeout(self._timeout_s):
+                    while not self._answer.has_more:
+                        await self._answer.moved.wait()
+            except TimeoutError as error:
+                raise httpx2.ReadTimeout("the stream says nothing") from error
+            if not (piece := self._answer.take()):
+                return
+            yield piece
+
+    def close(self) -> None:
+        self._transport.close()
+
+    async def aclose(self) -> None:
+        self._transport.close()
 
 
 def blocking_client(kernel: Kernel, ports: Iterable[int], **options: Any) -> FreshetClient:

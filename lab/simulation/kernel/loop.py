@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import logging
+import sys
 from asyncio import Future, Handle, Task, TimerHandle
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Executor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from contextvars import Context
 from functools import partial
 from typing import Any
@@ -16,6 +18,19 @@ from typing import Any
 from lab.simulation.kernel.network import Listener, Network
 from lab.simulation.kernel.switching import GreenThread, Process, Switching, Timer
 from lab.simulation.kernel.threads import SimulatedExecutor
+
+
+@contextmanager
+def _unheard() -> Iterator[None]:
+    """While it lasts, nobody hears that a coroutine can't be closed well, nor what it logs then."""
+    before, disabled = sys.unraisablehook, logging.root.manager.disable
+    sys.unraisablehook = lambda _: None
+    logging.disable()
+    try:
+        yield
+    finally:
+        logging.disable(disabled)
+        sys.unraisablehook = before
 
 
 class VirtualLoop:
@@ -154,7 +169,7 @@ class VirtualLoop:
         """Lets go of all tasks, when the history is over."""
         for task in self._tasks:
             task._log_destroy_pending = False  # type: ignore[attr-defined]
-            with suppress(BaseException):
+            with suppress(BaseException), _unheard():
                 task.get_coro().close()
         for handle in self._ready:
             for each in handle._args or ():

@@ -8,14 +8,13 @@ from lab.simulation.planted import (
     decisions,
     fold_catalog,
     fold_rows,
-    fronts,
     owner_rows,
     owner_tables,
     publishing,
-    reading,
     sources,
     stores,
 )
+from lab.simulation.planted.answering import fronts, reading, streams
 from lab.simulation.planted.planting import PlantedBug, PlantedBugError
 
 PLANTED_BUGS: Final = (
@@ -29,6 +28,7 @@ PLANTED_BUGS: Final = (
     *owner_tables.BUGS,
     *fronts.BUGS,
     *reading.BUGS,
+    *streams.BUGS,
 )
 
 

@@ -233,6 +233,23 @@ def test_an_epoch_that_ended_in_the_middle_of_a_transaction_gives_out_no_part_of
     assert began.place.epoch == last.place.epoch == 2
 
 
+def test_of_an_epoch_whose_end_is_lost_in_one_partition_nothing_behind_it_is_told() -> None:
+    """Kafka lost the end of a partition, and a new epoch began: what others have from there on misses transactions."""
+    layout = Layout(2)
+    log, framer = Log(layout), framer_of(SHARD, layout)
+    log.publish(framer, rows_txn(1, 4))
+    kept = len(log.partitions[0])
+    for number in range(2, 8):
+        log.publish(framer, rows_txn(number, 1))
+    del log.partitions[0][kept:]
+    framer = framer_of(SHARD, layout)
+    framer.start_epoch("MariaDB/0-1-7", 1_700_000_100, "tail_lost", 2)
+    log.publish(framer)
+    for seed in range(20):
+        found = transactions(follow(log, log.beginning(), random.Random(seed)))
+        assert [(each.gtid, each.place.epoch) for each in found] == [("MariaDB/0-1-1", 1), ("MariaDB/0-1-7", 2)]
+
+
 def test_a_message_that_nobody_can_read_is_told_and_stops_nothing() -> None:
     """It may have changed anything, so a reader must hear of it; what follows comes as before."""
     log, framer = Log(Layout(1)), framer_of(SHARD, Layout(1), TINY)

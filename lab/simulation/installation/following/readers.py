@@ -1,0 +1,161 @@
+"""Readers of the change stream: they keep copies of the rows, go away, and come back with their checkpoints."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
+from lab.simulation.engine import Outcome
+from lab.simulation.installation.following.copies import TELLS_ALL, Complain, FollowedCopy
+from lab.simulation.installation.kafka_faults import KafkaFaults
+from lab.simulation.installation.parts import Truth
+from lab.simulation.installation.processes import SHARD
+from lab.simulation.installation.writing import ACCOUNTS, KEYSPACE, ORDERS
+from lab.simulation.kernel.fronts import async_client, blocking_client
+from lab.simulation.whole_processes.run import CLIENT
+from serving.client.errors import ClientError
+from serving.client.streaming import StreamEvent
+from tokens import Vector
+
+FOLLOWERS: Final = 2
+"""The first reads in a task, the second in a thread."""
+TOKEN: Final = "token"
+"""For a beginning: that of a session, or now if none knows anything."""
+BEGINNINGS: Final = (("now", "-1", "-20"), ("now", "-20", TOKEN))
+"""Of each reader."""
+HEARTBEAT_MS: Final = (300, 2_000, 10_000)
+LOST: Final = frozenset({"checkpoint_lost", "stream_too_old", "bad_checkpoint"})
+"""Codes after which a reader begins anew, as the page of the stream says."""
+EARLY: Final = frozenset({"unknown_keyspace", "no_owner"})
+"""Codes that say that nothing is there yet."""
+
+
+class Follower:
+    """One reader. ``begin``: where its next stream begins."""
+
+    def __init__(self, truth: Truth, complain: Complain, name: str, begin: str, heartbeat_ms: int) -> None:
+        tables = frozenset({ACCOUNTS.name, ORDERS.name})
+        self.copy = FollowedCopy(truth.record, SHARD, tables, complain, name)
+        self.begin = begin
+        self.options = {"include_rows": True, "heartbeat_ms": heartbeat_ms}
+        self.round = 0
+        """Counts its streams: one that it has left must not be heard any more."""
+        self.reads = False
+
+    def leave(self) -> None:
+        """Reads no more."""
+        self.round += 1
+        self.reads = False
+
+    def begin_anew(self) -> None:
+        """Has nothing of before."""
+        self.copy.forget()
+        self.begin = "now"
+
+
+class Following(KafkaFaults):
+    """The ops of readers of the change stream."""
+
+    def __init__(self, shape: Sequence[int], outcome: Outcome, trace: bool) -> None:
+        super().__init__(shape, outcome, trace)
+        self.followers: dict[int, Follower] = {}
+
+    def op_follow(self, number: int, beginning: int, heartbeat: int, pause: int) -> None:
+        """A reader begins to follow the changes; or leaves; or comes back, and goes on at its checkpoint."""
+        number %= FOLLOWERS
+        follower = self.followers.get(number)
+        if follower is None:
+            begin = BEGINNINGS[number][beginning % len(BEGINNINGS[number])]
+            heartbeat_ms = HEARTBEAT_MS[heartbeat % len(HEARTBEAT_MS)]
+            follower = Follower(self.truths[KEYSPACE], self.complain, f"reader {number}", begin, heartbeat_ms)
+            self.followers[number] = follower
+        if follower.reads:
+            self.say(f"reader {number} leaves")
+            follower.leave()
+        else:
+            self.say(f"reader {number} follows from {follower.begin}")
+            self.follow(number, follower)
+        self.pause(pause)
+
+    def follow(self, number: int, follower: Follower) -> None:
+        """Has a reader read, in a task or a thread of the application."""
+        follower.leave()
+        follower.reads = True
+        this = follower.round
+        if number:
+            self.kernel.spawn(CLIENT, lambda: self._follow_in_thread(follower, this))
+        else:
+            self.kernel.run_task(CLIENT, lambda: self._follow_in_task(follower, this))
+
+    def _follow_in_thread(self, follower: Follower, this: int) -> None:
+        client = blocking_client(self.kernel, self._ports())
+        while follower.round == this:
+            try:
+                if follower.begin == TOKEN:
+                    follower.begin = self._token_of(0)
+                    if follower.begin != "now":
+                        follower.copy.begin_after(Vector.parse(follower.begin))
+                for event in client.stream(KEYSPACE, follower.begin, give_up_s=None, **follower.options):
+                    if follower.round != this:
+                        return
+                    self._told(follower, event)
+            except ClientError as error:
+                self._ended(follower, error)
+            self.kernel.wait(lambda: False, 0.5)
+
+    async def _follow_in_task(self, follower: Follower, this: int) -> None:
+        client = async_client(self.kernel, self._ports())
+        while follower.round == this:
+            try:
+                async for event in client.stream(KEYSPACE, follower.begin, give_up_s=None, **follower.options):
+                    if follower.round != this:
+                        return
+                    self._told(follower, event)
+            except ClientError as error:
+                self._ended(follower, error)
+            await asyncio.sleep(0.5)
+
+    def _token_of(self, session: int) -> str:
+        """Of a session that is known to know something; "now" if none is."""
+        if session not in self._sessions:
+            return "now"
+        try:
+            return self._sessions[session][1].token or "now"
+        except ClientError:
+            return "now"
+
+    def _told(self, follower: Follower, event: StreamEvent) -> None:
+        self.record_commits()
+        self._count(f"stream: {event.kind}")
+        if self.tracing and event.kind != "watermark":
+            changes = ", ".join(f"{each.kind} {each.table} {each.key} {each.op}" for each in event.changes)
+            self.say(f"  {follower.copy.name}: {event.kind} {event.gtid} {event.token} {changes}")
+        follower.copy.take(event)
+        follower.begin = event.checkpoint
+
+    def _ended(self, follower: Follower, error: ClientError) -> None:
+        self._count(f"stream ended: {error.code}")
+        self.say(f"{follower.copy.name}: the stream ends: {error.code}: {error}")
+        if error.code in LOST:
+            follower.begin_anew()
+        elif error.code not in EARLY:
+            follower.copy.complain(TELLS_ALL, f"the stream ends for {error.code}: {error}")
+
+    def check_followers(self, within_s: float) -> str:
+        """What the readers have not heard of, some time after the last commit; "" if they were told everything."""
+        for number, follower in self.followers.items():
+            if not follower.reads:
+                self.follow(number, follower)
+        self.record_commits()
+        last = self.record.histories[-1].end
+
+        def behind() -> list[str]:
+            return [
+                follower.copy.name
+                for follower in self.followers.values()
+                if follower.copy.told is None or follower.copy.told < last
+            ]
+
+        self.run_until(lambda: not behind(), within_s)
+        return ", ".join(behind())

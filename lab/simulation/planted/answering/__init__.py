@@ -1,0 +1,1 @@
+"""Planted bugs in what answers readers."""

@@ -1,0 +1,66 @@
+"""Planted bugs in `stream.changes` and `serving.streams`: what a reader of the change stream is told."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from lab.simulation.planted.planting import Replace, Return, always, installation, leave_out
+from serving.client.streaming import Following
+from serving.streams.encoding import Encoder
+from serving.streams.reading import Reading
+from serving.streams.ring import Ring
+from stream.changes.assembling import Assembler
+from stream.changes.checkpoint import Checkpoint
+
+BUGS: Final = (
+    installation(
+        "stream_up_to_the_first_marker",
+        "a transaction is told when one partition has shown its marker, without the rows of the others",
+        Replace(Assembler._release, "any_shard.reached", "max(any_shard.frontier)"),
+    ),
+    installation(
+        "stream_checkpoint_without_places",
+        "a checkpoint has only offsets: what was told of the messages there comes again",
+        Replace(Checkpoint.__str__, "self.places", "{}"),
+    ),
+    installation(
+        "stream_voids_left_out",
+        "a void is left out of the stream",
+        Replace(Encoder._record, "any_kind is None", 'any_kind is None or any_kind == "void"'),
+    ),
+    installation(
+        "stream_epochs_left_out",
+        "the end of an epoch is left out of the stream",
+        Replace(Encoder._record, "any_kind is None", 'any_kind is None or any_kind == "epoch"'),
+    ),
+    installation(
+        "stream_goes_on_at_its_beginning",
+        "a client that lost its connection asks for where it began at first",
+        leave_out(Following.heard, "self.request = any_request"),
+    ),
+    installation(
+        "stream_joins_a_ring_that_has_dropped",
+        "a reader goes on in the ring although it has not read what was dropped there",
+        Return(Ring.join, "self._first + len(self._items)"),
+    ),
+    installation(
+        "stream_ring_tells_what_was_told",
+        "a reader that joins the ring is told again what it has read from Kafka",
+        Return(Reading._is_new, "not isinstance(item, Watermark)"),
+    ),
+    installation(
+        "stream_of_part_of_a_frame",
+        "the last transaction of a frame is left out",
+        Replace(
+            Assembler._frame,
+            "enumerate(any_frame['transactions'])",
+            "enumerate(any_frame['transactions'][:-1] or any_frame['transactions'])",
+        ),
+    ),
+    installation(
+        "stream_skips_too_much",
+        "a stream after a token leaves out the first transaction behind it",
+        always(Assembler._transaction, "any_shard.skip.leaves_out(any_last, any_position, any_time)"),
+        leave_out(Assembler._transaction, "any_shard.skip = None"),
+    ),
+)
