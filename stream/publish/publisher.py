@@ -127,13 +127,14 @@ class Publisher:
         self._state_offset = -1
         """Offset of the last state record that was committed."""
         self._clock = clock or SystemClock()
+        self._stopping = stopping or threading.Event()
         self._producer = ShardProducer(
             kafka,
             self.topic,
             shard,
             transactional_id or kafka.transactional_id(keyspace, shard),
             self._clock,
-            stopping or threading.Event(),
+            self._stopping,
         )
         self._topic_id = ""
         self._watch: TopicWatch | None = None
@@ -216,7 +217,13 @@ class Publisher:
     def _end(self, shard: str) -> None:
         """End another shard of the topic for good. Whoever publishes it is fenced. Raises as `open`."""
         last = Publisher(
-            self.kafka, self.keyspace, shard, self.layout, clock=self._clock, topology=DeclaredTopology(ends=True)
+            self.kafka,
+            self.keyspace,
+            shard,
+            self.layout,
+            clock=self._clock,
+            stopping=self._stopping,
+            topology=DeclaredTopology(ends=True),
         )
         last._ends_for = self.shard
 

@@ -23,8 +23,9 @@ from stream.changes.items import RowEvent, Transaction
 from stream.changes.start import Start
 from stream.kafka.connection import KafkaCluster
 from stream.kafka.topics import check_topics, events_topic
+from tests.patience import PATIENCE_S
 from tests.serving.sharded import PARTITIONS, ShardedStack, start_servers
-from tests.serving.stack import PATIENCE_S, eventually
+from tests.serving.stack import eventually
 
 ROWS = 24
 REPLICA = {"log-slave-updates": "ON"}

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from stream.publish import handover
+from stream.publish import handover, publisher
 from stream.publish.handover import Ancestor, joint_position
 from stream.publish.publisher import Publisher
 from stream.publish.resume import ResumeError
@@ -189,6 +189,23 @@ def test_a_merge_that_is_killed_between_two_ends_goes_on(log: MemoryLog) -> None
     published(log, HIGH, "MariaDB/2-2-10", topology=DeclaredTopology(map=SPLIT, over=(OLD,)))
     resume = begun(successor(log, WIDE, MERGED, MIDDLE, HIGH))
     assert resume.position == "MariaDB/1-1-7,2-2-10"
+
+
+def test_ending_an_ancestor_waits_for_kafka_no_longer_than_its_successor(
+    log: MemoryLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A source that is stopped while Kafka hangs ends in seconds, also while it ends another shard."""
+    published(log, OLD, "MariaDB/1-1-7", topology=DeclaredTopology(map=BEFORE))
+    stops: dict[str, object] = {}
+    plain = vars(publisher)["ShardProducer"]
+
+    def producer(*given: Any) -> Any:
+        stops[given[2]] = given[5]
+        return plain(*given)
+
+    monkeypatch.setattr(publisher, "ShardProducer", producer)
+    begun(successor(log, LOW, SPLIT, OLD))
+    assert stops[OLD] is stops[LOW]
 
 
 def test_a_shard_whose_keys_one_gets_must_be_named(log: MemoryLog) -> None:
