@@ -204,7 +204,7 @@ class Owners:
         for each in sorted(followers, key=lambda follower: follower.zone != self._zone):
             try:
                 found = await self._ask_at(each, request)
-            except OwnerAway:
+            except ReadError:  # also a refusal: it may be of another version, so only the owner's counts
                 continue
             self._metrics.follower_answers.inc()
             return found

@@ -291,9 +291,14 @@ class LocationsReader:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             log.warning("invalid announcement", key=key, offset=message.offset(), error=str(error))
             return
+        of_place = self._followers.setdefault(announced.key, {})
         if announced.role == "follower":
-            of_place = self._followers.setdefault(announced.key, {})
             if supersedes(announced, of_place.get(announced.group)):
                 of_place[announced.group] = announced
-        elif supersedes(announced, self._known.get(announced.key)):
+            return
+        if announced.gone:  # a follower that became the owner: it withdraws what it said last only
+            for group, each in of_place.items():
+                if each.instance == announced.instance:
+                    of_place[group] = msgspec.structs.replace(each, gone=True)
+        if supersedes(announced, self._known.get(announced.key)):
             self._known[announced.key] = announced

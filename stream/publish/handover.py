@@ -6,25 +6,35 @@ after that. So the position of that state is final: everything up to it is in th
 and nothing after it ever will be. A successor begins there, and publishes what follows, under the GTIDs that it has in
 the successor's server: what was written to the ancestor's, and came by replication, and what is written to its own.
 
-A successor of several shards waits until all of them are handed over.
+A successor of several shards waits until all of them are handed over. If they end at different places of a history
+that they share, it begins at the first one. What the one that was ahead has told is told again without images
+(`WithoutImages`): rows may have changed since, in transactions that are not told again.
 See docs/decisions/0064-handed-over-at-a-position.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Final
+from typing import Final, overload
 
 from stream.kafka.connection import KafkaCluster
 from stream.kafka.topics import Topic
-from stream.publish.resume import read_declarations, read_tail
+from stream.publish.resume import ResumeError, read_declarations, read_tail
 from stream.publish.topology import TopologyError, places
 from stream.shards.map import IdRange
 from stream.wire.codec import Record
 from stream.wire.declarations import Declarations
-from stream.wire.events import DescribeTable, ResumePoint, Topology
+from stream.wire.events import (
+    VOID,
+    Change,
+    DescribeTable,
+    ResumePoint,
+    RowChange,
+    SourceTransaction,
+    Topology,
+)
 from stream.wire.keys import Layout
 from tokens import Position
 from tokens.mariadb import MariadbPosition
@@ -32,6 +42,8 @@ from tokens.mysql import MysqlPosition
 
 HANDED_OVER: Final = "handed_over"
 """The annotation of a shard's last state: the shard that has ended it."""
+TOLD: Final = "told_before"
+"""The annotation of a successor: the position up to which some ancestor has told what follows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +172,45 @@ def take_over(
     return found
 
 
+class WithoutImages(Sequence[Change]):
+    """Changes of a transaction that an ancestor has told: which rows, not what they were. As lazy as the changes are.
+
+    A row may have changed since, in a transaction of another GTID domain or server's UUID that is not told again.
+    """
+
+    def __init__(self, changes: Sequence[Change]) -> None:
+        self._changes = changes
+
+    def __len__(self) -> int:
+        return len(self._changes)
+
+    @overload
+    def __getitem__(self, at: int) -> Change: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[Change]: ...
+
+    def __getitem__(self, at: int | slice) -> Change | Sequence[Change]:
+        if isinstance(at, slice):
+            return WithoutImages(self._changes[at])
+        change = self._changes[at]
+        return RowChange(change.key, VOID) if isinstance(change, RowChange) else change
+
+
+def told_before(ended: Iterable[Ancestor]) -> str:
+    """Up to where some of these shards, or an ancestor of theirs, has told what follows `begins_at`; "": nowhere."""
+    points = [each.point for each in ended]
+    begins = Position.parse(joint_position(each.position for each in points))
+    ends = [text for each in points for text in (each.position, each.annotations.get(TOLD, ""))]
+    told = reduce(lambda one, other: one.union(other), map(Position.parse, ends), begins)
+    return str(told) if not begins.contains(told) else ""
+
+
+def as_told(txn: SourceTransaction, told: Position) -> SourceTransaction:
+    """``txn``, without images if it is within ``told``. The same after each restart: its GTID decides."""
+    return replace(txn, changes=WithoutImages(txn.changes)) if told.contains(Position.parse(txn.gtid)) else txn
+
+
 def begins_at(ended: Iterable[Ancestor]) -> tuple[str, int]:
     """Position and source seconds at which the successor of ``ended`` begins."""
     points = [each.point for each in ended]
@@ -214,5 +265,5 @@ def _range_of(kafka: KafkaCluster, topic: Topic, shard: str) -> IdRange | None:
     """The keys of a shard of the topic; None if nothing is known of it any more."""
     try:
         return read_ancestor(kafka, topic, shard).range
-    except TopologyError:
+    except (TopologyError, ResumeError):  # of a shard that is over retention takes one thing after the other
         return None

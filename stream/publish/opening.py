@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -73,6 +74,8 @@ def read_opening(
     others = markers.others
     if declared is None or declared.topology is None:  # else it was looked for when that was published
         others = sample_shards(kafka, topic, home, shard) | others
+        if declared_topology.takes_over:
+            others |= _epochs_of(kafka, topic, layout, declared_topology.ancestors.keys() - others.keys())
     declared_topology = _with_ended(kafka, found, declared_topology, shard, others)
     declared_topology.check(topic, shard, others)
     return Opening(
@@ -93,6 +96,12 @@ def _with_ended(
     """``declared``, with the shards of ``others`` that it does not name, but that were handed over: they are over."""
     ended = [name for name in declared.undeclared(shard, others) if has_ended(kafka, topic, name)]
     return replace(declared, over=(*declared.over, *ended)) if ended else declared
+
+
+def _epochs_of(kafka: KafkaCluster, topic: str, layout: Layout, shards: Iterable[str]) -> dict[str, int]:
+    """Shard → its epoch, of those that have a state in the topic. One that ended long ago may lie between samples."""
+    found = {name: read_tail(kafka, topic, layout.home_partition(name), name).epoch for name in shards}
+    return {name: epoch for name, epoch in found.items() if epoch}
 
 
 def _layout(topic: str, wanted: Layout, published: str) -> Layout:

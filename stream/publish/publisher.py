@@ -26,11 +26,14 @@ from stream.kafka.topics import MESSAGE_BYTES_MIN, RETENTION_MS_MIN, Topic, Topi
 from stream.publish.clock import Clock, SystemClock
 from stream.publish.handover import (
     HANDED_OVER,
+    TOLD,
+    as_told,
     begins_at,
     check_named,
     descriptions_of,
     successor,
     take_over,
+    told_before,
     unknown_ancestor,
 )
 from stream.publish.opening import HEALED_BY_A_NEW_EPOCH, TOPIC_ID, LayoutMismatch, Opening, read_opening
@@ -39,6 +42,7 @@ from stream.publish.topology import DeclaredTopology
 from stream.wire.batch import Batch, BatchLimits, Framer
 from stream.wire.events import ResumePoint, SourceTransaction
 from stream.wire.keys import Layout
+from tokens import Position
 
 __all__ = ["LayoutMismatch", "Publisher", "PublisherLost", "PublisherStats", "record_time_ms"]
 
@@ -123,18 +127,21 @@ class Publisher:
         self._state_offset = -1
         """Offset of the last state record that was committed."""
         self._clock = clock or SystemClock()
+        self._stopping = stopping or threading.Event()
         self._producer = ShardProducer(
             kafka,
             self.topic,
             shard,
             transactional_id or kafka.transactional_id(keyspace, shard),
             self._clock,
-            stopping or threading.Event(),
+            self._stopping,
         )
         self._topic_id = ""
         self._watch: TopicWatch | None = None
         self._ends_for = ""
         """The shard that ends this one."""
+        self._told: Position | None = None
+        """Up to where ancestors have told before what is published now; None: nothing of it."""
         self._check_topic_at_s = 0.0
         self._changed = threading.Condition()
         self._framer: Framer | None = None
@@ -177,16 +184,17 @@ class Publisher:
         if found.problem is not None and found.problem.code not in HEALED_BY_A_NEW_EPOCH and not self._new_epoch:
             raise found.problem
         self.layout, self._record_time_ms = found.layout, found.record_time_ms
-        start, topology = start_if_new, found.topology
+        start, topology, told = start_if_new, found.topology, ""
         if found.point is None and found.problem is None and can_begin is not None and self._topology.takes_over:
             ended = take_over(self.kafka, topic, self._topology.ancestors, self._end, can_begin)
             start, topology = lambda: begins_at(ended), successor(topology, ended)
+            told = told_before(ended)
         check_named(self.kafka, topic, self.shard, found.over, topology, found.declared)
         nonce = secrets.randbits(62)
         framer = Framer(self.shard, self.layout, found.point, self._limits, declared=found.declared, nonce=nonce)
         framer.announce(topology)
         self._framer = framer
-        self._bind(framer, topic)
+        self._bind(framer, topic, told)
         if found.point is None:
             self._start_first_epoch(framer, found, *start())
         self._commit(framer.take())
@@ -209,7 +217,13 @@ class Publisher:
     def _end(self, shard: str) -> None:
         """End another shard of the topic for good. Whoever publishes it is fenced. Raises as `open`."""
         last = Publisher(
-            self.kafka, self.keyspace, shard, self.layout, clock=self._clock, topology=DeclaredTopology(ends=True)
+            self.kafka,
+            self.keyspace,
+            shard,
+            self.layout,
+            clock=self._clock,
+            stopping=self._stopping,
+            topology=DeclaredTopology(ends=True),
         )
         last._ends_for = self.shard
 
@@ -229,10 +243,16 @@ class Publisher:
         if hidden:
             self._producer.end_hanging(hidden)
 
-    def _bind(self, framer: Framer, topic: Topic) -> None:
-        """Let the shard's state say for which topic it is written, and begin to watch that topic."""
+    def _bind(self, framer: Framer, topic: Topic, told: str) -> None:
+        """Let the shard's state say for which topic it is written, and begin to watch that topic.
+
+        ``told``: up to where a successor that begins tells what was told before.
+        """
         self._topic_id = topic.topic_id
-        framer.annotate({TOPIC_ID: topic.topic_id} | ({HANDED_OVER: self._ends_for} if self._ends_for else {}))
+        words = {TOPIC_ID: topic.topic_id, HANDED_OVER: self._ends_for, TOLD: told}
+        framer.annotate({name: text for name, text in words.items() if text})
+        held = framer.resume.annotations.get(TOLD, "")
+        self._told = Position.parse(held) if held else None
         self._watch = TopicWatch(self.kafka, topic)
 
     def _start_first_epoch(self, framer: Framer, found: Opening, position: str, timestamp: int) -> None:
@@ -288,6 +308,8 @@ class Publisher:
         with self._changed:
             framer = self._open_framer()
             idle = framer.is_empty
+            if self._told is not None:
+                txn = as_told(txn, self._told)
             start = self._already_out(framer, txn)
             while True:
                 end = framer.room(txn, start)
@@ -298,6 +320,9 @@ class Publisher:
                 if end == len(txn.changes):
                     break
                 start = end
+            if self._told is not None and Position.parse(txn.position).contains(self._told):
+                self._told = None
+                framer.annotate({TOLD: ""})
             if idle or framer.size >= self._limits.batch_bytes:
                 self._changed.notify_all()
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from consumers.owner.client import OwnerClient
-from consumers.owner.protocol import Description
+from consumers.owner.protocol import Description, OwnerError
 from serving.reads.demands import Consistency
 from serving.reads.descriptions import Descriptions, table_of
 from serving.reads.owners import REMEMBERED_S, Located, OwnerAway, Owners
@@ -242,6 +242,18 @@ def test_a_followers_answer_that_proves_nothing_is_the_last_resort(monkeypatch: 
     assert behind.asked == ["describe"]
     owner.failure = AWAY
     assert read(following(network, "f:1", zone="f"), "any") == behind.description
+
+
+@pytest.mark.parametrize("code", ["bad_filter", "bad_token"])
+def test_a_followers_refusal_is_not_the_readers(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+    """It may be of an older version, which does not know what the owner answers."""
+    owner, older = FakeOwner(), FakeOwner(failure=OwnerError("no", code=code))
+    owners = following(Network(monkeypatch, {"o:1": owner, "f:1": older}), "f:1", zone="f")
+    assert read(owners, "any") == owner.description
+    assert older.asked == ["describe"]
+    owner.failure = AWAY
+    with pytest.raises(OwnerAway):
+        read(owners)
 
 
 def test_any_instance_takes_turns_within_the_zone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,7 @@ from stream.changes.items import RowEvent, Transaction
 from stream.changes.start import Start
 from stream.kafka.connection import KafkaCluster
 from stream.kafka.topics import check_topics, events_topic
+from tests.patience import PATIENCE_S
 from tests.serving.sharded import PARTITIONS, ShardedStack, start_servers
 from tests.serving.stack import eventually
 
@@ -142,22 +143,25 @@ class Traffic(threading.Thread):
         self.check()
 
 
-def told(stack: ShardedStack, kafka: KafkaCluster) -> Counter[tuple[int, int]]:
-    """What a change stream of the whole topic tells of ``items``: (id, v) of each row, as often as it is told."""
+def told(stack: ShardedStack, kafka: KafkaCluster, wanted: Counter[tuple[int, int]]) -> Counter[tuple[int, int]]:
+    """What a change stream of the whole topic tells of ``items``: (id, v) of each row, as often as it is told.
+
+    It ends once all of ``wanted`` was told and nothing more comes.
+    """
     topic = check_topics(kafka, stack.keyspace, PARTITIONS)
     assert topic.name == events_topic(kafka, stack.keyspace)
     found: Counter[tuple[int, int]] = Counter()
     begin = Start(Checkpoint(stack.keyspace, topic.topic_id, (0,) * PARTITIONS, {}))
     with Follower(kafka, topic, begin) as follower:
-        quiet = time.monotonic() + 2
+        quiet = time.monotonic() + PATIENCE_S
         while time.monotonic() < quiet:
             for item in follower.poll():
                 if isinstance(item, Transaction):
-                    quiet = time.monotonic() + 2
                     for event in item.events:
                         if isinstance(event, RowEvent) and event.image:
                             row = json.loads(event.image)
                             found[row["id"], row["v"]] += 1
+                    quiet = time.monotonic() + (2 if wanted <= found else PATIENCE_S)
     return found
 
 
@@ -195,7 +199,7 @@ def test_shards_are_split_and_merged_under_load(
             traffic.read(number)
         traffic.check()
         cached = traffic.served["cache"] - served["cache"]
-        found = told(stack, kafka)
+        found = told(stack, kafka, traffic.written)
     assert found == traffic.written
     assert served["cache"] > 0
     assert cached >= len(traffic.rows) // 2, "rows that changed since are cached again"

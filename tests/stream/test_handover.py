@@ -13,19 +13,24 @@ from stream.changes.assembling import Assembler
 from stream.changes.checkpoint import Checkpoint
 from stream.changes.items import Watermark
 from stream.changes.start import Start
-from stream.publish.handover import joint_position
+from stream.publish import handover, publisher
+from stream.publish.handover import Ancestor, joint_position
 from stream.publish.publisher import Publisher
+from stream.publish.resume import ResumeError
 from stream.publish.topology import DeclaredTopology, TopologyError
 from stream.shards.map import ShardMap
-from stream.wire.events import VALUE, RowChange, SourceTransaction
+from stream.wire.events import VALUE, VOID, RowChange, SourceTransaction
 from stream.wire.keys import Layout, row_key
 from tests.stream.memory_log import KEYSPACE, MemoryLog
+from tokens import Position
 
 OLD, HIGH = f"{KEYSPACE}/-80", f"{KEYSPACE}/80-"
 LOW, MIDDLE, WIDE = f"{KEYSPACE}/-40", f"{KEYSPACE}/40-80", f"{KEYSPACE}/40-"
+WIDER = f"{KEYSPACE}/wider"
 BEFORE = ShardMap.parse({OLD: "-80", HIGH: "80-"})
 SPLIT = ShardMap.parse({LOW: "-40", MIDDLE: "40-80", HIGH: "80-"})
 MERGED = ShardMap.parse({LOW: "-40", WIDE: "40-"})
+NEW = ShardMap.parse({f"{KEYSPACE}/new": "-"})
 
 
 class Behind(Exception):
@@ -164,6 +169,49 @@ def test_what_an_ancestor_publishes_before_its_end_is_its_own(log: MemoryLog) ->
     assert asked == ["MariaDB/1-1-7", "MariaDB/1-1-8"], "the server must have all of it"
 
 
+def operations(log: MemoryLog, shard: str) -> list[int]:
+    """The operation of each row that a shard has published; each transaction here has one row of one key."""
+    found = (record for partition in range(2) for name, record in log.records(partition) if name == "RowFrame")
+    return [operation for record in found if record["shard"] == shard for operation in record["operations"]]
+
+
+def test_what_one_ancestor_of_a_merge_has_told_is_told_again_without_images(log: MemoryLog) -> None:
+    """Its rows may have changed since, in a transaction that is not told again: the old image would be proven fresh."""
+    split(log)
+    whole = ShardMap.parse({LOW: "-40", WIDE: "40-"})
+    again = ShardMap.parse({LOW: "-40", WIDER: "40-"})
+    published(log, HIGH, "MariaDB/1-1-9,2-2-9", topology=DeclaredTopology((), (), SPLIT, (OLD,)))
+    published(log, HIGH, "MariaDB/1-1-9,2-2-10", topology=DeclaredTopology((), (), SPLIT, (OLD,)))
+    begins = "MariaDB/1-1-7,2-2-10"
+    keys = (row_key("db.t", [number]) for number in range(20))
+    key = next(each for each in keys if whole.shard_of(Layout(2).keyspace_id(each, 0)) == WIDE)
+    merged = [(WIDE, whole, (MIDDLE, HIGH))] * 2 + [(WIDER, again, (WIDE,))] * 2
+    for (shard, found, ancestors), gtid in zip(merged, ["1-1-8", "", "1-1-9", "2-2-11"], strict=True):
+        with successor(log, shard, found, *ancestors, over=(OLD, MIDDLE, HIGH, *ancestors)) as out:
+            assert out.open(never, lambda _: None).position == begins, "what they share counts as far as both have it"
+            if gtid:
+                begins = str(Position.parse(begins).append(f"MariaDB/{gtid}"))
+                out.publish(SourceTransaction(f"MariaDB/{gtid}", begins, 12, [RowChange(key, VALUE, b"{}")]))
+    assert operations(log, WIDE) == [VOID]
+    assert operations(log, WIDER) == [VOID, VALUE], "its own successor goes on so, and ends with it"
+
+
+@pytest.mark.parametrize("lost", ["declarations_lost", "open_map_lost"])
+def test_a_shard_that_is_over_and_fades_stops_no_other(
+    log: MemoryLog, monkeypatch: pytest.MonkeyPatch, lost: str
+) -> None:
+    """Retention takes its declarations before its last state: its keys are unknown, as if nothing were left."""
+    split(log)
+
+    def faded(*_: object) -> Ancestor:
+        raise ResumeError("retention", code=lost)
+
+    monkeypatch.setattr(handover, "read_ancestor", faded)
+    published(
+        log, f"{KEYSPACE}/new", "MariaDB/5-5-1", topology=DeclaredTopology(map=NEW, over=(OLD, LOW, MIDDLE, HIGH))
+    )
+
+
 def test_a_merge_that_is_killed_between_two_ends_goes_on(log: MemoryLog) -> None:
     """The first ancestor is over for good, the second one still publishes; both are ended once."""
     split(log)
@@ -176,6 +224,23 @@ def test_a_merge_that_is_killed_between_two_ends_goes_on(log: MemoryLog) -> None
     assert resume.position == "MariaDB/1-1-7,2-2-10"
 
 
+def test_ending_an_ancestor_waits_for_kafka_no_longer_than_its_successor(
+    log: MemoryLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A source that is stopped while Kafka hangs ends in seconds, also while it ends another shard."""
+    published(log, OLD, "MariaDB/1-1-7", topology=DeclaredTopology(map=BEFORE))
+    stops: dict[str, object] = {}
+    plain = vars(publisher)["ShardProducer"]
+
+    def producer(*given: Any) -> Any:
+        stops[given[2]] = given[5]
+        return plain(*given)
+
+    monkeypatch.setattr(publisher, "ShardProducer", producer)
+    begun(successor(log, LOW, SPLIT, OLD))
+    assert stops[OLD] is stops[LOW]
+
+
 def test_a_shard_whose_keys_one_gets_must_be_named(log: MemoryLog) -> None:
     """Else its readers' positions would count for nothing, and they might be told what they have seen replaced."""
     published(log, OLD, "MariaDB/1-1-7", topology=DeclaredTopology(map=BEFORE))
@@ -185,6 +250,17 @@ def test_a_shard_whose_keys_one_gets_must_be_named(log: MemoryLog) -> None:
     assert caught.value.code == "ancestor_missing"
     published(log, HIGH, "MariaDB/2-2-9", topology=DeclaredTopology(map=SPLIT, over=(OLD,)))
     assert OLD in said(log, HIGH)["shards"], "a neighbour knows it, so its readers' tokens concern no key here"
+
+
+def test_an_ancestor_that_ended_long_ago_is_found(log: MemoryLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only places of a topic are looked at for shards that nobody names; one that is named may lie between them."""
+    monkeypatch.setattr("stream.publish.markers.WINDOW_RECORDS", 4)
+    monkeypatch.setattr("stream.publish.markers.SAMPLES", 2)
+    published(log, HIGH, "MariaDB/2-2-1", topology=DeclaredTopology(map=BEFORE))
+    published(log, OLD, "MariaDB/1-1-7", topology=DeclaredTopology(map=BEFORE))
+    for number in range(2, 30):
+        published(log, HIGH, f"MariaDB/2-2-{number}", topology=DeclaredTopology(map=BEFORE))
+    assert begun(successor(log, LOW, SPLIT, OLD)).position == "MariaDB/1-1-7"
 
 
 def test_an_ancestor_without_a_state_is_refused(log: MemoryLog) -> None:

@@ -246,6 +246,22 @@ def test_a_follower_never_takes_the_owners_place_until_readers_are_moved_to_it(o
     assert (owners.stands(), followers()) == ("blue", [])
 
 
+def test_a_follower_that_became_the_owner_is_neither_once_it_is_gone(owners: Owners) -> None:
+    """It withdraws once, as what it was last. Fronts that knew it as a follower must not ask it for ever."""
+    (blue, _), (green, of_green) = owners.start("blue", 7, "old"), owners.start("green", 9, "new", follower=True)
+    owners.turn(blue)
+    owners.turn(green)
+    owners.tell(moved("green", owners.reader.standing("shop", 0), 1))
+    owners.turn(green)
+    owners.turn(green, lambda: green.withdraw(of_green))
+    assert (owners.stands(), owners.reader.followers("shop", 0)) == ("", [])
+    green, _ = owners.start("green again", 10, "new", follower=True)
+    owners.turn(green)
+    owners.tell(moved("blue", owners.reader.standing("shop", 0), 2))
+    owners.turn(green)
+    assert [each.instance for each in owners.reader.followers("shop", 0)] == ["green again"]
+
+
 def test_the_last_follower_of_a_group_stands(owners: Owners) -> None:
     """Members of one group are ordered by its generations; another group has its own follower."""
     one, of_one = owners.start("one", 3, "next", follower=True)
