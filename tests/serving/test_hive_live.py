@@ -450,8 +450,8 @@ def test_names_that_hive_itself_mistakes(installation: Installation, session: Se
         dotted.create("t", transactional=False, v="of a.b")
         dotted.alter("t", v="2")
         dotted.drop("t")
-        last = one.create("after", transactional=False)
-        assert cached_of(session, installation, "after").table_id == last
+        last = one.create("after_dots", transactional=False)
+        assert cached_of(session, installation, "after_dots").table_id == last
         found = until(read, lambda each: each.served_from == "cache", "a.b.t")
         assert (found.table_id, parameter(found)) == (shown, "of a")
         with pytest.raises(BadRequest, match="has a dot"):
