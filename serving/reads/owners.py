@@ -92,7 +92,7 @@ class Owners:
         self._zone = zone
         self._turn = 0
         self._slow: set[asyncio.Future[Any]] = set()
-        """Requests to owners whose answer is no longer awaited."""
+        """Requests whose answer is no longer awaited."""
         self._fixed = {place: Located(address) for place, address in (fixed or {}).items()}
         self._metrics = metrics
         self._token = token
@@ -163,28 +163,34 @@ class Owners:
             if left is not None and is_enough(left):
                 return left
         asking = asyncio.ensure_future(self.ask(keyspace, partition, request))
+        beside: asyncio.Future[Found | None] | None = None
         try:
             if patience_s is not None:
                 await asyncio.wait({asking}, timeout=patience_s + HEDGE_S)
                 if not asking.done():
-                    left = await self._of_followers(followers, request)
-                    if left is not None and is_enough(left) and not asking.done():
+                    beside = asyncio.ensure_future(self._of_followers(followers, request))
+                    await asyncio.wait({asking, beside}, return_when=asyncio.FIRST_COMPLETED)
+                    if not asking.done() and (found := beside.result()) is not None and is_enough(found):
                         self._let_end(asking)
-                        return left
+                        return found
             return await asking
         except OtherPartition:
             raise
         except OwnerAway:
-            left = left if left is not None else await self._of_followers(followers, request)
+            if left is None:
+                left = await (beside if beside is not None else self._of_followers(followers, request))
             if left is None:
                 raise
             return left
         except asyncio.CancelledError:
             asking.cancel()
             raise
+        finally:
+            if beside is not None:
+                self._let_end(beside)
 
-    def _let_end(self, asking: asyncio.Future[Found]) -> None:
-        """Lets a slow owner be asked to the end: if it times out, the next readers don't wait for it any more."""
+    def _let_end(self, asking: asyncio.Future[Any]) -> None:
+        """Lets a slow instance be asked to the end: if it times out, the next readers don't wait for it any more."""
         self._slow.add(asking)
         asking.add_done_callback(self._slow.discard)
         asking.add_done_callback(lambda done: done.cancelled() or done.exception())

@@ -301,6 +301,32 @@ def test_a_silent_owner_is_passed_by_and_still_asked_to_the_end(monkeypatch: pyt
     asyncio.run(asyncio.wait_for(run(), 20))
 
 
+def test_a_follower_that_hangs_holds_up_no_answer_of_the_owner(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A follower is asked beside a slow owner: whoever answers first counts."""
+    owner, follower = FakeOwner(), FakeOwner()
+    monkeypatch.setattr("serving.reads.owners.HEDGE_S", 0.02)
+    owners = following(Network(monkeypatch, {"o:1": owner, "f:1": follower}), "f:1")
+
+    async def run() -> None:
+        follower_is_asked = asyncio.Event()
+
+        async def hangs(*_: object) -> Description:
+            follower_is_asked.set()
+            await asyncio.Event().wait()
+            raise AWAY
+
+        async def slow(*_: object) -> Description:
+            await follower_is_asked.wait()
+            return owner.description
+
+        monkeypatch.setattr(follower, "describe", hangs)
+        monkeypatch.setattr(owner, "describe", slow)
+        assert await owners.read("shop", 0, describe, patience_s=0.0) == owner.description
+        await owners.close()
+
+    asyncio.run(asyncio.wait_for(run(), 20))
+
+
 def test_a_followers_connection_outlives_new_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     """Connections to what nobody announces are closed; a follower's is not."""
     away, follower, other = FakeOwner(failure=AWAY), FakeOwner(), FakeOwner()
