@@ -179,7 +179,7 @@ class Assembler:
         """Forgets what its successor found half published of a shard: the successor publishes it, as its own."""
         for each in topology["ancestors"]:
             shard = self._shards.get(each["shard"])
-            if shard is None:
+            if shard is None or partition in shard.over:
                 continue
             shard.over.add(partition)
             self._moved.add(each["shard"])
