@@ -34,6 +34,7 @@ from freshet.local.mariadb import MariaDBAddress, MariaDBServer
 from freshet.local.mysql import MySQLServer
 from stream.kafka.connection import KafkaCluster
 from tests.servers import choice
+from tests.servers.databases import own_database
 from tests.servers.s3 import S3Address, s3_address
 
 SERVER_FIXTURES = {"kafka", "mariadb", "mysql", "hive", "s3", "new_kafka", "new_mariadb", "new_mysql", "new_hive"}
@@ -123,23 +124,15 @@ def s3(s3_server: S3Address, monkeypatch: pytest.MonkeyPatch) -> S3Address:
 @pytest.fixture
 def database(mariadb: MariaDBAddress) -> Iterator[str]:
     """Name of an empty database that only this test uses."""
-    name = f"db_{uuid.uuid4().hex[:12]}"
-    with mariadb.connect(autocommit=True) as connection, connection.cursor() as cursor:
-        cursor.execute(f"CREATE DATABASE {name}")
-    yield name
-    with mariadb.connect(autocommit=True) as connection, connection.cursor() as cursor:
-        cursor.execute(f"DROP DATABASE IF EXISTS {name}")
+    with own_database(mariadb) as name:
+        yield name
 
 
 @pytest.fixture
 def mysql_database(mysql: MariaDBAddress) -> Iterator[str]:
     """Name of an empty database of the session's MySQL that only this test uses."""
-    name = f"db_{uuid.uuid4().hex[:12]}"
-    with mysql.connect(autocommit=True) as connection, connection.cursor() as cursor:
-        cursor.execute(f"CREATE DATABASE {name}")
-    yield name
-    with mysql.connect(autocommit=True) as connection, connection.cursor() as cursor:
-        cursor.execute(f"DROP DATABASE IF EXISTS {name}")
+    with own_database(mysql) as name:
+        yield name
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import pytest
 from freshet.local.mariadb import MariaDBAddress
 from serving.client import Session
 from stream.kafka.connection import KafkaCluster
+from tests.servers.databases import own_database
 from tests.serving.stack import ServingStack
 
 TABLES = (
@@ -34,18 +35,12 @@ def stack(
     kafka: KafkaCluster, mariadb: MariaDBAddress, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ServingStack]:
     """A running stack; its tables were filled before the topic began."""
-    suffix = uuid.uuid4().hex[:10]
-    database = f"db_{suffix}"
-    with mariadb.connect(autocommit=True) as connection, connection.cursor() as cursor:
-        cursor.execute(f"CREATE DATABASE {database}")
-        cursor.execute(f"USE {database}")
-        for statement in TABLES:
-            cursor.execute(statement)
-    running = ServingStack(tmp_path_factory.mktemp("serving"), kafka, mariadb, f"ks{suffix}", database)
-    with running:
+    keyspace = f"ks{uuid.uuid4().hex[:10]}"
+    with (
+        own_database(mariadb, *TABLES) as database,
+        ServingStack(tmp_path_factory.mktemp("serving"), kafka, mariadb, keyspace, database) as running,
+    ):
         yield running
-    with mariadb.connect(autocommit=True) as connection, connection.cursor() as cursor:
-        cursor.execute(f"DROP DATABASE {database}")
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from freshet.local.mariadb import MariaDBAddress
 from serving.client import FreshetClient
 from serving.client.cache import CachedRow, Invalidator, MemcachedStore, RowCache
 from stream.kafka.connection import KafkaCluster
+from tests.servers.databases import own_database
 from tests.serving.memcached import MemcachedServer, can_be_had
 from tests.serving.stack import ServingStack, eventually
 
@@ -24,15 +25,12 @@ def stack(
     kafka: KafkaCluster, mariadb: MariaDBAddress, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ServingStack]:
     """A keyspace that only this module writes."""
-    suffix = uuid.uuid4().hex[:10]
-    database = f"db_{suffix}"
-    with mariadb.connect(autocommit=True) as connection, connection.cursor() as cursor:
-        cursor.execute(f"CREATE DATABASE {database}")
-        cursor.execute(f"CREATE TABLE {database}.accounts (id INT PRIMARY KEY, balance INT)")
-    with ServingStack(tmp_path_factory.mktemp("cache"), kafka, mariadb, f"ks{suffix}", database) as running:
+    keyspace = f"ks{uuid.uuid4().hex[:10]}"
+    with (
+        own_database(mariadb, "CREATE TABLE accounts (id INT PRIMARY KEY, balance INT)") as database,
+        ServingStack(tmp_path_factory.mktemp("cache"), kafka, mariadb, keyspace, database) as running,
+    ):
         yield running
-    with mariadb.connect(autocommit=True) as connection, connection.cursor() as cursor:
-        cursor.execute(f"DROP DATABASE {database}")
 
 
 class Following:

@@ -12,6 +12,7 @@ import pytest
 from freshet.local.mariadb import MariaDBAddress
 from serving.client import AmbiguousRow, BadRequest, Page, Session
 from stream.kafka.connection import KafkaCluster
+from tests.servers.databases import own_database
 from tests.serving.stack import ServingStack, eventually, settled
 
 KEYS = {
@@ -75,28 +76,23 @@ def whole(
     kafka: KafkaCluster, mariadb: MariaDBAddress, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ServingStack]:
     """A running stack whose tables are complete in the cache."""
-    suffix = uuid.uuid4().hex[:10]
-    database = f"db_{suffix}"
-    with mariadb.connect(autocommit=True) as connection, connection.cursor() as cursor:
-        cursor.execute(f"CREATE DATABASE {database}")
-        cursor.execute(f"USE {database}")
-        for table, columns in KEYS.items():
-            more, values = ADDED.get(table, ("", ""))
-            cursor.execute(f"CREATE TABLE {table} ({columns}, v INT{more}, PRIMARY KEY ({', '.join(key_of(table))}))")
-            rows = POOL if table == "pool" else 240
-            signed = f"(SELECT CAST(seq AS SIGNED) AS seq FROM seq_1_to_{rows}) AS numbers"
-            cursor.execute(f"INSERT INTO {table} SELECT {VALUES[table]}, seq{values} FROM {signed}")
-    directory = tmp_path_factory.mktemp("ranges")
-    options: dict[str, Any] = {
-        "partitions": 3,
-        "backfill": ["*"],
-        "indexes": ["schema", *(f"{database}.{index}" for index in INDEXES)],
-    }
-    with ServingStack(directory, kafka, mariadb, f"ks{suffix}", database, **options) as running:
-        eventually(lambda: all(is_complete(running, table) for table in KEYS), what="complete tables")
-        yield running
-    with mariadb.connect(autocommit=True) as connection, connection.cursor() as cursor:
-        cursor.execute(f"DROP DATABASE {database}")
+    keyspace, directory = f"ks{uuid.uuid4().hex[:10]}", tmp_path_factory.mktemp("ranges")
+    statements = []
+    for table, columns in KEYS.items():
+        more, values = ADDED.get(table, ("", ""))
+        statements.append(f"CREATE TABLE {table} ({columns}, v INT{more}, PRIMARY KEY ({', '.join(key_of(table))}))")
+        rows = POOL if table == "pool" else 240
+        signed = f"(SELECT CAST(seq AS SIGNED) AS seq FROM seq_1_to_{rows}) AS numbers"
+        statements.append(f"INSERT INTO {table} SELECT {VALUES[table]}, seq{values} FROM {signed}")
+    with own_database(mariadb, *statements) as database:
+        options: dict[str, Any] = {
+            "partitions": 3,
+            "backfill": ["*"],
+            "indexes": ["schema", *(f"{database}.{index}" for index in INDEXES)],
+        }
+        with ServingStack(directory, kafka, mariadb, keyspace, database, **options) as running:
+            eventually(lambda: all(is_complete(running, table) for table in KEYS), what="complete tables")
+            yield running
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from serving.client import AsyncClient, BadRequest, ClientError, StreamEvent
 from stream.changes.checkpoint import Checkpoint
 from stream.kafka.connection import KafkaCluster
 from tests.patience import PATIENCE_S
+from tests.servers.databases import own_database
 from tests.serving.stack import ServingStack, settled
 from tokens import EventToken, Order, Position, Vector, order
 
@@ -27,17 +28,16 @@ def stack(
     kafka: KafkaCluster, mariadb: MariaDBAddress, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ServingStack]:
     """A keyspace of three partitions that only this module writes."""
-    suffix = uuid.uuid4().hex[:10]
-    database = f"db_{suffix}"
-    with mariadb.connect(autocommit=True) as connection, connection.cursor() as cursor:
-        cursor.execute(f"CREATE DATABASE {database}")
-        cursor.execute(f"CREATE TABLE {database}.accounts (id INT PRIMARY KEY, owner VARCHAR(40), balance INT)")
-        cursor.execute(f"CREATE TABLE {database}.notes (id INT PRIMARY KEY, text LONGTEXT)")
-    directory = tmp_path_factory.mktemp("stream")
-    with ServingStack(directory, kafka, mariadb, f"ks{suffix}", database, partitions=3) as running:
+    keyspace, directory = f"ks{uuid.uuid4().hex[:10]}", tmp_path_factory.mktemp("stream")
+    tables = (
+        "CREATE TABLE accounts (id INT PRIMARY KEY, owner VARCHAR(40), balance INT)",
+        "CREATE TABLE notes (id INT PRIMARY KEY, text LONGTEXT)",
+    )
+    with (
+        own_database(mariadb, *tables) as database,
+        ServingStack(directory, kafka, mariadb, keyspace, database, partitions=3) as running,
+    ):
         yield running
-    with mariadb.connect(autocommit=True) as connection, connection.cursor() as cursor:
-        cursor.execute(f"DROP DATABASE {database}")
 
 
 class Listener:

@@ -13,6 +13,7 @@ from lab.workload.catalog import WorkloadCatalog
 from serving.client import BadRequest, Conflict, Session, Table, Unavailable
 from stream.kafka.connection import KafkaCluster
 from stream.sources.mariadb.connection import ConnectionSettings
+from tests.servers.databases import own_database
 from tests.serving.stack import ServingStack, eventually
 from tokens import Vector
 
@@ -22,15 +23,12 @@ def stack(
     kafka: KafkaCluster, mariadb: MariaDBAddress, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ServingStack]:
     """A running stack over an empty catalog."""
-    suffix = uuid.uuid4().hex[:10]
-    database = f"catalog_{suffix}"
-    with mariadb.connect(autocommit=True) as connection, connection.cursor() as cursor:
-        cursor.execute(f"CREATE DATABASE {database}")
-    directory = tmp_path_factory.mktemp("tables")
-    with ServingStack(directory, kafka, mariadb, f"hive{suffix}", database, kind="workload") as running:
+    keyspace, directory = f"hive{uuid.uuid4().hex[:10]}", tmp_path_factory.mktemp("tables")
+    with (
+        own_database(mariadb) as database,
+        ServingStack(directory, kafka, mariadb, keyspace, database, kind="workload") as running,
+    ):
         yield running
-    with mariadb.connect(autocommit=True) as connection, connection.cursor() as cursor:
-        cursor.execute(f"DROP DATABASE {database}")
 
 
 @pytest.fixture
