@@ -164,11 +164,12 @@ def take_over(
     names = list(shards)
     found = [read_ancestor(kafka, topic, name) for name in names]
     can_begin(joint_position(each.point.position for each in found))
-    for each in found:
-        if not each.is_handed_over:
-            end(each.point.shard)
-    found = [read_ancestor(kafka, topic, name) for name in names]
-    can_begin(joint_position(each.point.position for each in found))
+    going_on = [each for each in found if not each.is_handed_over]
+    for each in going_on:
+        end(each.point.shard)
+    if going_on:
+        found = [read_ancestor(kafka, topic, name) for name in names]
+        can_begin(joint_position(each.point.position for each in found))
     return found
 
 
@@ -223,14 +224,11 @@ def has_ended(kafka: KafkaCluster, topic: Topic, shard: str) -> bool:
     return point is not None and HANDED_OVER in point.annotations
 
 
-def descriptions_of(kafka: KafkaCluster, topic: Topic, shards: Iterable[str]) -> dict[str, DescribeTable]:
-    """Table → how it was where these shards ended, if all that have it say the same: what follows is read by it.
-
-    Raises `ResumeError`, `TopicReadError`, `TopologyError`.
-    """
+def descriptions_of(ended: Iterable[Ancestor]) -> dict[str, DescribeTable]:
+    """Table → how it was where these shards ended, if all that have it say the same: what follows is read by it."""
     found: dict[str, DescribeTable | None] = {}
-    for shard in shards:
-        for table, described in read_ancestor(kafka, topic, shard).descriptions.items():
+    for each in ended:
+        for table, described in each.descriptions.items():
             found[table] = described if found.get(table, described) == described else None
     return {table: described for table, described in found.items() if described is not None}
 

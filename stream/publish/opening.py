@@ -61,7 +61,7 @@ def read_opening(
     tail = read_tail(kafka, topic, home, shard)
     point, declared, problem = tail.point, None, tail.problem
     if point is not None:
-        if not declared_topology.ends:
+        if not declared_topology.ends_for:
             check_goes_on(point)
         try:
             _check_same_topic(found, point)

@@ -27,10 +27,12 @@ from stream.publish.clock import Clock, SystemClock
 from stream.publish.handover import (
     HANDED_OVER,
     TOLD,
+    Ancestor,
     as_told,
     begins_at,
     check_named,
     descriptions_of,
+    read_ancestor,
     successor,
     take_over,
     told_before,
@@ -138,8 +140,6 @@ class Publisher:
         )
         self._topic_id = ""
         self._watch: TopicWatch | None = None
-        self._ends_for = ""
-        """The shard that ends this one."""
         self._told: Position | None = None
         """Up to where ancestors have told before what is published now; None: nothing of it."""
         self._check_topic_at_s = 0.0
@@ -185,6 +185,7 @@ class Publisher:
             raise found.problem
         self.layout, self._record_time_ms = found.layout, found.record_time_ms
         start, topology, told = start_if_new, found.topology, ""
+        ended: list[Ancestor] = []
         if found.point is None and found.problem is None and can_begin is not None and self._topology.takes_over:
             ended = take_over(self.kafka, topic, self._topology.ancestors, self._end, can_begin)
             start, topology = lambda: begins_at(ended), successor(topology, ended)
@@ -205,8 +206,8 @@ class Publisher:
                 resume, descriptions=said.descriptions(), complete=said.complete_tables(), names=said.bindings()
             )
         if topology.ancestors and self._topology.takes_over and can_begin is not None and not resume.table_choice:
-            said_before = descriptions_of(self.kafka, topic, self._topology.ancestors)
-            resume = replace(resume, descriptions=said_before)  # what follows was written to tables that were so
+            ended = ended or [read_ancestor(self.kafka, topic, name) for name in self._topology.ancestors]
+            resume = replace(resume, descriptions=descriptions_of(ended))  # what follows was written to such tables
         log.info(
             "publisher open", shard=self.shard, epoch=resume.epoch, ordinal=resume.ordinal, position=resume.position
         )
@@ -223,9 +224,8 @@ class Publisher:
             self.layout,
             clock=self._clock,
             stopping=self._stopping,
-            topology=DeclaredTopology(ends=True),
+            topology=DeclaredTopology(ends_for=self.shard),
         )
-        last._ends_for = self.shard
 
         def nothing() -> tuple[str, int]:
             raise unknown_ancestor(shard, self.topic)
@@ -249,7 +249,7 @@ class Publisher:
         ``told``: up to where a successor that begins tells what was told before.
         """
         self._topic_id = topic.topic_id
-        words = {TOPIC_ID: topic.topic_id, HANDED_OVER: self._ends_for, TOLD: told}
+        words = {TOPIC_ID: topic.topic_id, HANDED_OVER: self._topology.ends_for, TOLD: told}
         framer.annotate({name: text for name, text in words.items() if text})
         held = framer.resume.annotations.get(TOLD, "")
         self._told = Position.parse(held) if held else None

@@ -29,14 +29,15 @@ class DeclaredTopology:
     """As in the settings. ``shards``: the other shards of the keyspace. ``succeeds``: ``shard`` or ``shard@epoch``.
 
     ``map``: which shard has which keys; None: it is not known. It names all shards. ``over``: the shards that any shard
-    of the map succeeds. ``ends``: the shard is only ended; what it has declared stays, whatever else is said here.
+    of the map succeeds. ``ends_for``: the shard that ends this one, which is all that is done; what it has declared
+    stays, whatever else is said here.
     """
 
     shards: tuple[str, ...] = ()
     succeeds: tuple[str, ...] = ()
     map: ShardMap | None = None
     over: tuple[str, ...] = ()
-    ends: bool = False
+    ends_for: str = ""
 
     @property
     def ancestors(self) -> dict[str, int]:
@@ -61,7 +62,7 @@ class DeclaredTopology:
 
     def undeclared(self, shard: str, others: Iterable[str]) -> list[str]:
         """Those of ``others`` of which the settings say nothing."""
-        return sorted(set(others) - {*self._with(shard), *self.ancestors}) if not self.ends else []
+        return sorted(set(others) - {*self._with(shard), *self.ancestors}) if not self.ends_for else []
 
     def first(self, shard: str, others: Mapping[str, int]) -> Topology:
         """The topology of a shard that begins. Raises `TopologyError` ``ancestor_unknown``."""
@@ -92,7 +93,7 @@ class DeclaredTopology:
         counts for the keys that the shard has, so they must stay the same. A shard without a range may get one: until
         then its positions counted for whichever keys it wrote.
         """
-        if self.ends:
+        if self.ends_for:
             return _as_said(shard, known)
         self._check_range(shard, known)
         ancestors = places(known["ancestors"]) if known is not None else ()
