@@ -11,11 +11,13 @@ import typer
 
 from freshet.settings import Settings, load_settings
 from freshet.settings_errors import SettingsError
+from tokens.mariadb import MariadbPosition
+from tokens.mysql import MysqlPosition
 
 if TYPE_CHECKING:
     from serving.client.answers import Row
 
-NAMES_OF_LOG = {"mariadb": "MariaDB", "mysql": "MySQL56"}
+NAMES_OF_LOG = {"mariadb": MariadbPosition.flavor, "mysql": MysqlPosition.flavor}
 ANY = ("0.0.0.0", "::")
 
 
@@ -61,10 +63,10 @@ def command(
         raise typer.Exit(1)
 
 
-def front_url(settings: Settings) -> str:
-    """Where the front of the settings is, from this machine."""
+def front_url(settings: Settings, port: int | None = None) -> str:
+    """Where the front of the settings is, from this machine. ``port``: that is to stand for ``serve.port``."""
     host = "127.0.0.1" if settings.serve.host in ANY else settings.serve.host
-    return f"http://{f'[{host}]' if ':' in host else host}:{settings.serve.port}"
+    return f"http://{f'[{host}]' if ':' in host else host}:{settings.serve.port if port is None else port}"
 
 
 def _position(settings: Settings, keyspace: str, gtid: str) -> str:

@@ -123,11 +123,11 @@ def start_servers(
     """
     from freshet.local.cache import exclusive
     from freshet.local.starting import signals_held
-    from freshet.local.state import read_state, write_state
+    from freshet.local.state import write_state
 
     home, ports = _home(), ports or {}
     with exclusive(home / "lock"):
-        servers = {server.name: server for server in read_state(_state_file(home)) if server.process() is not None}
+        servers = _running(home)
         starters = {
             "kafka": lambda: _start_kafka(home, ports.get("kafka"), detached),
             "mariadb": lambda: _start_mariadb(home, ports.get("mariadb"), detached),
@@ -197,9 +197,8 @@ def sql(
 ) -> None:
     """Open the bundled SQL client on the local MariaDB, in the database of the keyspace `shop`."""
     from freshet.local.mariadb import PASSWORD, USER, MariaDBAddress, client_command
-    from freshet.local.state import read_state
 
-    running = {server.name: server for server in read_state(_state_file(_home())) if server.process() is not None}
+    running = _running(_home())
     if "mariadb" not in running:
         from freshet.local.errors import LocalServerError
 
@@ -233,6 +232,13 @@ def _home() -> Path:
 def settings_file() -> Path:
     """Where the settings for the local servers are, while some run."""
     return _home() / "freshet.toml"
+
+
+def _running(home: Path) -> dict[str, ServerRecord]:
+    """Name → each server that ``up`` started and that runs."""
+    from freshet.local.state import read_state
+
+    return {server.name: server for server in read_state(_state_file(home)) if server.process() is not None}
 
 
 def _state_file(home: Path) -> Path:

@@ -78,7 +78,7 @@ def _run(
     chosen = chosen or free_ports(1)[0]
     parts = parts_of(settings, keyspaces, workers, chosen)
     say = _printer(parts)
-    url = front_url(settings.model_copy(update={"serve": settings.serve.model_copy(update={"port": chosen})}))
+    url = front_url(settings, chosen)
     watch = Watch(url, token, lambda line: say(OWN, line), keyspaces or list(settings.keyspaces))
     together = Together(parts, _options(config), say)
     with stopping_on_signals(together.stop):
