@@ -7,17 +7,17 @@ commit between two events was left out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
 from lab.simulation.installation.committed import CommittedRecord, History, Image, Point, RowName
+from lab.simulation.installation.parts import Complain
 from lab.simulation.installation.writing import image_of
 from serving.client.streaming import StreamChange, StreamEvent
 from tokens import EventToken, Vector
 
 TELLS_ALL: Final = "the stream tells all"
-Complain = Callable[[str, str], None]
 _EVERY_TABLE: Final = "*"
 
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from lab.simulation.engine import Outcome
-from lab.simulation.installation.following.copies import TELLS_ALL, Complain, FollowedCopy
+from lab.simulation.installation.following.copies import TELLS_ALL, FollowedCopy
 from lab.simulation.installation.kafka_faults import KafkaFaults
-from lab.simulation.installation.parts import Truth
+from lab.simulation.installation.parts import Complain, Truth
 from lab.simulation.installation.processes import SHARD
 from lab.simulation.installation.writing import ACCOUNTS, KEYSPACE, ORDERS
 from lab.simulation.kernel.fronts import async_client, blocking_client

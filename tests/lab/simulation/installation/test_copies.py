@@ -43,6 +43,11 @@ class Story:
         changes = more.get("changes", [change])
         self.copy.take(StreamEvent("transaction", token=str(token), epoch=epoch, gtid=f"0-1-{number}", changes=changes))
 
+    def replace(self) -> None:
+        """The shard's history is replaced behind commit 4; the new one, of epoch 2, has another commit 5."""
+        self.record.replace(9.0, 4, epoch=1)
+        self.commit(5, A, 55)
+
     def watermark(self, number: int, epoch: int = 1) -> None:
         """All up to a commit has been told."""
         vector = Vector({SHARD: (epoch, Position.parse(f"MariaDB/0-1-{number}"))})
@@ -63,8 +68,7 @@ def replaced(story: Story) -> None:
     """The shard's history is replaced behind commit 4, and the reader is told so."""
     for number in (1, 2, 3, 4, 5):
         story.tell(number)
-    story.record.replace(9.0, 4, epoch=1)
-    story.commit(5, A, 55)
+    story.replace()
     story.tell(4, epoch=2, changes=[StreamChange("epoch")])
     story.tell(5, version=55, epoch=2)
     story.watermark(5, epoch=2)
@@ -123,8 +127,7 @@ def untold_epoch(story: Story) -> None:
     """The history was replaced, and the reader keeps what never happened."""
     for number in (1, 2, 3, 4, 5):
         story.tell(number)
-    story.record.replace(9.0, 4, epoch=1)
-    story.commit(5, A, 55)
+    story.replace()
     story.watermark(4, epoch=2)
 
 
