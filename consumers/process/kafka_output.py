@@ -36,19 +36,9 @@ class ConsumerOutput(Protocol):
 class KafkaOutput:
     """Used by the fold thread. Other threads send."""
 
-    def __init__(
-        self,
-        kafka: KafkaCluster,
-        address: str,
-        instance: str,
-        group: str = "",
-        *,
-        standby: bool = False,
-        follower: bool = False,
-        zone: str = "",
-    ) -> None:
-        """``address``: host:port at which others reach the owner protocol. The rest: as in `Announcer`."""
-        self._announcer = Announcer(kafka, address, instance, group, standby=standby, follower=follower, zone=zone)
+    def __init__(self, kafka: KafkaCluster, announcer: Announcer) -> None:
+        """``announcer``: ends with this."""
+        self._announcer = announcer
         self._burials = Burials(kafka)
 
     def bury(self, partition: Partition, rejected: Sequence[Rejected]) -> Future[None]:

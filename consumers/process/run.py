@@ -21,6 +21,7 @@ import structlog
 from consumers.owner.partitions import Ownership, Partition
 from consumers.owner.protocol import CheckpointPlace, OwnerError
 from consumers.owner.server import OwnerServer, is_loopback
+from consumers.process.announcing import Announcer
 from consumers.process.kafka_output import KafkaOutput
 from consumers.process.loop import Consumption, ConsumptionSettings
 from consumers.process.metrics import serve_metrics
@@ -141,7 +142,7 @@ class ConsumerProcess:
         self.server = OwnerServer(ownership, self._make_checkpoints, token=self.owner.token)
         host, port = await listen_again(self.server, self.owner.host, self.owner.port, self.settings.data_dir)
         address = self.owner.announced or f"{announced_host(host)}:{port}"
-        kafka_output = KafkaOutput(
+        announcer = Announcer(
             self.settings.kafka,
             address,
             ownership.instance,
@@ -150,6 +151,7 @@ class ConsumerProcess:
             follower=self.owner.follower,
             zone=self.owner.zone,
         )
+        kafka_output = KafkaOutput(self.settings.kafka, announcer)
         self.consumption = Consumption(self.settings, ownership, kafka_output, on_progress)
         if self.owner.metrics_port is not None:
             self._listen_for_metrics(self.owner.metrics_port)
