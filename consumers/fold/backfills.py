@@ -152,6 +152,13 @@ def dropped_entry(lines: Mapping[str, Dropped], value: bytes) -> Entry | None:
     return entry
 
 
+def is_left_behind(head: Head, table: str, tombstone: Entry) -> bool:
+    """Whether a tombstone counts as dropped of a table that was whole, and is no more."""
+    line = head.dropped.get((table, tombstone.shard))
+    is_behind = line is not None and (tombstone.epoch, tombstone.ordinal) <= line[:2]
+    return is_behind and is_readable(tombstone.position) and whole_at(head, table, tombstone.shard) is None
+
+
 def may_be_dropped(value: bytes, shards: Collection[str]) -> bool:
     """Whether a later line of one of ``shards`` may cover the tombstone in ``value``."""
     if not shards:

@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from consumers.fold.backfills import is_readable, whole_at
+from consumers.fold.backfills import is_left_behind, is_readable, whole_at
 from consumers.fold.entry import ABSENT, VALUE, VOID, decode_entry
 from consumers.fold.shards import NO_KIN, Kin, is_succeeded, lineage_of_key, shard_map
 from consumers.fold.state import Head, Void
@@ -58,7 +58,8 @@ def view_row(
 ) -> OwnerRow:
     """The folded state of a row key, no demand considered. A newer void of its table or shard hides the entry.
 
-    A key without an entry may have had a tombstone, which is at or before what ``dropped`` tells of the table.
+    A key without an entry may have had a tombstone, which is at or before what ``dropped`` tells of the table. One that
+    counts as dropped is passed over when the table is whole no more: stores may have dropped it, or not.
     ``prefix``: of the table's description, by which a map tells the shard of a key; None: it was not looked up.
     """
     table = table_of(key)
@@ -100,6 +101,9 @@ def view_row(
         if (entry.epoch, entry.ordinal) <= (void.epoch, void.ordinal):
             kind, why = VOID, f"voided at ordinal {void.ordinal} of epoch {void.epoch}"
             is_hidden = True
+    if kind == ABSENT and is_left_behind(head, table, entry):
+        gone = LastDropped(entry.epoch, entry.ordinal, entry.position)
+        return view_row(head, key, None, lambda *scope: max(dropped(*scope) or gone, gone), prefix)
     image = entry.image if kind == VALUE else None
     made_over = b""  # nothing is filled over a value
     if kind != VALUE and may_be_filled:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from consumers.fold.backfills import Drops, drop_lines, live_items
@@ -137,6 +137,7 @@ def play(state: Dropping, steps: list[tuple[str, Any]]) -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(steps=st.lists(steps, max_size=25))
+@example(steps=[("absent", key(0)), ("image", TABLE), ("drop", {key(0)}), ("begun", TABLE)])
 def test_every_read_is_answered_as_if_nothing_had_been_dropped(steps: list[tuple[str, Any]]) -> None:
     """At each point, for each key and demand; also when rows come again, and when a table is whole no more, or anew."""
     state = Dropping()
