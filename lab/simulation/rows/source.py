@@ -18,8 +18,9 @@ from stream.sources.mariadb.binlog import events
 from stream.sources.mariadb.binlog.catalog import Catalog
 from stream.sources.mariadb.binlog.reader import BinlogReader, _Unpublished
 from stream.sources.mariadb.binlog.rows import TableDecoder
+from stream.sources.mariadb.cascades.foreign_keys import Cascades
 from stream.sources.mariadb.gtid import GtidPosition
-from stream.sources.mariadb.schema import Cascades, ColumnInfo, TableFilter, TableInfo
+from stream.sources.mariadb.schema import ColumnInfo, TableFilter, TableInfo
 from stream.wire.keys import row_key
 
 PARENT, CHILD, TEXT = "s.a", "s.b", "s.t"

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from typing import TypeVar
 
 from stream.sources.mariadb.binlog.catalog import BECOMING_VISIBLE, Catalog, Xid, read_held
+from stream.sources.mariadb.cascades.foreign_keys import Cascades, read_cascades
 from stream.sources.mariadb.charsets import Charsets, read_charsets
 from stream.sources.mariadb.connection import (
     Connection,
@@ -19,10 +20,8 @@ from stream.sources.mariadb.connection import (
 from stream.sources.mariadb.gtid import GtidPosition
 from stream.sources.mariadb.position import end_of_log
 from stream.sources.mariadb.schema import (
-    Cascades,
     TableFilter,
     TableInfo,
-    read_cascades,
     read_table,
     read_tables,
     unknown_databases,
@@ -43,6 +42,8 @@ class LiveSchema:
         """The included tables as `load` found them."""
         self.charsets: Charsets = Charsets({}, {})
         self.cascades = Cascades({}, {})
+        self._cascades_at: GtidPosition | None = None
+        """From where on they are those of the position that is read."""
         self.lower_case_names = False
         self._held_before: str | None = None
 
@@ -52,7 +53,7 @@ class LiveSchema:
         with translated(self._settings):
             self.charsets = read_charsets(connection)
             self.live = read_tables(connection, self.charsets, self.include)
-            self.cascades = read_cascades(connection)
+            self.cascades, self._cascades_at = read_cascades(connection), end_of_log(connection)
             self.catalog.resume(self.live, end_of_log(connection))
             if self._held_before is not None:
                 self._hold_again(connection, self._held_before)
@@ -94,11 +95,19 @@ class LiveSchema:
         """Read the tables named by a DDL, and the foreign keys. Raises `MariaDBError`."""
         for database, table in names:
             self.reread(database, table)
-        self.reread_cascades()
+        self.reread_cascades({f"{database}.{table}" for database, table in names})
 
-    def reread_cascades(self) -> None:
-        """Read the foreign keys. Raises `MariaDBError`."""
-        self.cascades = self._retried(read_cascades)
+    def reread_cascades(self, names: Set[str] | None = None) -> None:
+        """Read the foreign keys after DDL of these tables, or of any. Raises `MariaDBError`."""
+        before = self.cascades.keys
+        self.cascades, at = self._retried(lambda connection: (read_cascades(connection), end_of_log(connection)))
+        concerned = {name for key in before for name in (key.parent, key.child)}
+        if names is None or names & concerned or self.cascades.keys != before:
+            self._cascades_at = at
+
+    def has_cascades_of(self, position: GtidPosition) -> bool:
+        """Whether the foreign keys are known to be those of a position that was reached."""
+        return self._cascades_at is not None and position.covers(self._cascades_at)
 
     def is_visible(self, xid: Xid) -> bool:
         """Whether reads see an XA transaction that is committed in the log. Raises `MariaDBError`."""

@@ -88,7 +88,8 @@ class TableInfo:
 
     ``prefix``: how many leading key columns choose a row's partition; 0: the whole key. ``indexes``: they mean nothing
     for its rows, so two tables that differ in them are equal. ``is_recomputed``: a stored column may get another value
-    when the server copies the table, as for an index: it depends on the session, or on a default.
+    when the server copies the table, as for an index: it depends on the session, or on a default. ``generated``: the
+    columns that have an expression.
     """
 
     database: str
@@ -100,6 +101,7 @@ class TableInfo:
     prefix: int = 0
     indexes: tuple[SourceIndex, ...] = field(default=(), compare=False)
     is_recomputed: bool = field(default=False, compare=False)
+    generated: frozenset[str] = field(default=frozenset(), compare=False)
     name: str = field(init=False)
     key_prefix: bytes = field(init=False)
     key_indexes: tuple[int, ...] = field(init=False)
@@ -174,17 +176,6 @@ class TableFilter:
         return self(database, table)
 
 
-@dataclass(frozen=True, slots=True)
-class Cascades:
-    """Parent table → all tables below it that foreign keys may change when a row of the parent is deleted or updated.
-
-    Those changes are not in the binlog. At best its table maps name the changed tables.
-    """
-
-    on_delete: Mapping[str, frozenset[str]]
-    on_update: Mapping[str, frozenset[str]]
-
-
 def unknown_databases(connection: Connection, names: Iterable[str]) -> list[str]:
     """Those of ``names`` that don't exist, or that the user may not see."""
     found = {name for (name,) in fetch_all(connection, "SHOW DATABASES")}
@@ -257,7 +248,10 @@ def read_tables(
         info = _table(database, table, kind, engine or "", infos, primary)
         prefix = include.prefix_of(info.name, len(info.primary_key))
         is_recomputed = _is_recomputed(columns[database, table])
-        found[info.name] = replace(info, prefix=prefix, indexes=_indexes(parts), is_recomputed=is_recomputed)
+        generated = frozenset(name for name, *_, extra, _ in columns[database, table] if " GENERATED" in extra)
+        found[info.name] = replace(
+            info, prefix=prefix, indexes=_indexes(parts), is_recomputed=is_recomputed, generated=generated
+        )
     return found
 
 
@@ -377,35 +371,3 @@ def _table(
     else:
         problem = next((column.problem for column in columns if column.problem), "")
     return TableInfo(database, table, columns, primary_key, engine, problem)
-
-
-def read_cascades(connection: Connection) -> Cascades:
-    """The server's cascading foreign keys (CASCADE, SET NULL, SET DEFAULT), followed through all levels."""
-    on_delete: defaultdict[str, set[str]] = defaultdict(set)
-    on_update: defaultdict[str, set[str]] = defaultdict(set)
-    below: defaultdict[str, set[str]] = defaultdict(set)
-    for parent_db, parent, child_db, child, delete_rule, update_rule in fetch_all(
-        connection,
-        "SELECT UNIQUE_CONSTRAINT_SCHEMA, REFERENCED_TABLE_NAME, CONSTRAINT_SCHEMA, TABLE_NAME, DELETE_RULE,"
-        " UPDATE_RULE FROM information_schema.REFERENTIAL_CONSTRAINTS",
-    ):
-        names = f"{parent_db}.{parent}", f"{child_db}.{child}"
-        for rule, children in ((delete_rule, on_delete), (update_rule, on_update)):
-            if rule not in ("RESTRICT", "NO ACTION"):
-                children[names[0]].add(names[1])
-                below[names[0]].add(names[1])
-    return Cascades(
-        {parent: _closure(children, below) for parent, children in on_delete.items()},
-        {parent: _closure(children, below) for parent, children in on_update.items()},
-    )
-
-
-def _closure(children: Iterable[str], below: Mapping[str, Iterable[str]]) -> frozenset[str]:
-    found: set[str] = set()
-    waiting = list(children)
-    while waiting:
-        child = waiting.pop()
-        if child not in found:
-            found.add(child)
-            waiting.extend(below.get(child, ()))
-    return frozenset(found)

@@ -22,6 +22,8 @@ from stream.sources.mariadb.binlog.dump import BinlogDump
 from stream.sources.mariadb.binlog.last_read import check_same
 from stream.sources.mariadb.binlog.progress import Progress, fingerprint, has_all_of, remembered
 from stream.sources.mariadb.binlog.reader import BinlogReader
+from stream.sources.mariadb.cascades.family import Family
+from stream.sources.mariadb.cascades.rereading import Rereading
 from stream.sources.mariadb.connection import (
     Connection,
     ConnectionSettings,
@@ -112,6 +114,7 @@ class MariaDBSource:
         self._stopping = threading.Event()
         self._reader: BinlogReader | None = None
         self._backfill: Backfill | None = None
+        self._family: Family | None = None
         self._new_epoch_for = "asked_for" if options.new_epoch else ""
         self._backoff_s = BACKOFF_FIRST_S
         self.status = SourceStatus()
@@ -245,6 +248,7 @@ class MariaDBSource:
         chosen = self._options.backfill
         if chosen is not None:
             reading = ChunkReading(self._options.settings, chosen.rows_per_s)
+            self._family = Family()
             self._backfill = Backfill(
                 chosen,
                 reading,
@@ -254,6 +258,8 @@ class MariaDBSource:
                 self.status,
                 requests=self._new_requests(),
                 words=remembered(self._options.tables),
+                family=self._family,
+                rereading=Rereading(ChunkReading(self._options.settings), schema.catalog),
             )
         else:
             publisher.annotate({**remembered(self._options.tables), **NO_BACKFILL})  # what is voided now is not noticed
@@ -287,7 +293,7 @@ class MariaDBSource:
         self._warn_of(schema)
         bare = GtidPosition.parse(progress.position).bare
         dump = BinlogDump(options.settings, bare, options.server_id, options.heartbeat_s)
-        self._reader = reader = BinlogReader(dump, schema, progress.position, options.spill_bytes)
+        self._reader = reader = BinlogReader(dump, schema, progress.position, options.spill_bytes, self._family)
         watch = DumpWatch(options.settings, dump.server)
         try:
             if self._stopping.is_set():

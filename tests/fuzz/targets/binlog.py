@@ -18,9 +18,10 @@ from stream.sources.mariadb.binlog.reader import BinlogReader
 from stream.sources.mariadb.binlog.rows import TableDecoder
 from stream.sources.mariadb.binlog.statements import Effect, classify
 from stream.sources.mariadb.binlog.table_map import BinlogFormatError, parse_table_map, table_name_of
+from stream.sources.mariadb.cascades.foreign_keys import Cascades
 from stream.sources.mariadb.charsets import Charsets
 from stream.sources.mariadb.gtid import GtidPosition
-from stream.sources.mariadb.schema import Cascades, ColumnInfo, TableFilter, TableInfo
+from stream.sources.mariadb.schema import ColumnInfo, TableFilter, TableInfo
 from stream.wire.events import RowChange, SourceTransaction
 from stream.wire.values import UndecodableValue
 from tests.fuzz.engine import Case, Misbehaved, Target, refused

@@ -20,10 +20,11 @@ from stream.sources.mariadb.binlog.mysql.events import parse_gtid, payload_event
 from stream.sources.mariadb.binlog.mysql.json_text import json_text
 from stream.sources.mariadb.binlog.reader import BinlogReader
 from stream.sources.mariadb.binlog.table_map import BinlogFormatError
+from stream.sources.mariadb.cascades.foreign_keys import Cascades
 from stream.sources.mariadb.charsets import Charsets
 from stream.sources.mariadb.connection import SourceHistoryLost
 from stream.sources.mariadb.gtid import GtidPosition, MysqlGtid, MysqlGtidSet
-from stream.sources.mariadb.schema import Cascades, TableFilter, missing_table
+from stream.sources.mariadb.schema import TableFilter, missing_table
 from stream.wire.events import SourceTransaction, VoidTable
 from stream.wire.values import UndecodableValue
 from tokens.errors import FreshetError

@@ -18,7 +18,7 @@ from pymysql.cursors import SSCursor
 
 from stream.sources.key_range import KeyRange
 from stream.sources.mariadb.backfill.plan import Chunk
-from stream.sources.mariadb.by_key import TIMED_OUT, code_of, timed
+from stream.sources.mariadb.by_key import TIMED_OUT, SelectedRow, code_of, rows_by_key, timed
 from stream.sources.mariadb.by_range import select_range
 from stream.sources.mariadb.charsets import Charsets, read_charsets
 from stream.sources.mariadb.connection import (
@@ -35,7 +35,7 @@ from stream.sources.mariadb.position import PLACES_MAX, bounds_since, committed_
 from stream.sources.mariadb.schema import TableInfo, read_table
 from stream.sources.mariadb.selected_rows import canonical_key, canonical_row
 from stream.sources.mariadb.snapshot import definition_of, lock_sql
-from stream.wire.events import VALUE, VOID, DescribeTable, RowChange
+from stream.wire.events import ABSENT, VALUE, VOID, DescribeTable, RowChange
 from stream.wire.keys import split_row_key
 from stream.wire.values import UndecodableValue
 
@@ -73,15 +73,15 @@ class ChunkReader:
         self._known: _Known | None = None
         self._limit = ROWS_MAX
 
-    def read(self, described: DescribeTable, after: Sequence[object] | None) -> Chunk:
-        """The rows after the key ``after`` (canonical values), or the first ones.
+    def read(self, described: DescribeTable, after: Sequence[object] | None, keys: Sequence[bytes] = ()) -> Chunk:
+        """The rows after the key ``after`` (canonical values), or the first ones; or those of ``keys``, or none.
 
         Raises `TableDiffers` if the columns are not those of ``described``, `TableBusy`.
         """
         with translated(self._settings):
             for _ in range(PLACES_MAX):
                 try:
-                    found = self._read(described, after)
+                    found = self._read(described, after, keys)
                 except pymysql.err.MySQLError as error:
                     self.close()
                     if code_of(error) in TIMED_OUT:
@@ -122,12 +122,12 @@ class ChunkReader:
             raise MariaDBUnreachable("the reading of chunks has ended")
         return self._session
 
-    def _read(self, described: DescribeTable, after: Sequence[object] | None) -> Chunk | None:
+    def _read(self, described: DescribeTable, after: Sequence[object] | None, keys: Sequence[bytes]) -> Chunk | None:
         session = self._connect()
         place = committed_place(session)
         session.query("START TRANSACTION READ ONLY")
         info = self._locked(session, described)
-        rows, last = self._rows(session, info, after)
+        rows, last = (self._rows_of(session, info, keys), None) if keys else self._rows(session, info, after)
         session = self._connect()  # another one, if the statement was broken off
         session.rollback()
         bounds = bounds_since(session, place)
@@ -156,6 +156,18 @@ class ChunkReader:
         if replace(known.info.describe(), prefix=described.prefix) != described:
             raise TableDiffers(f"{name} has other columns than at the position that is published")
         return known.info
+
+    def _rows_of(self, session: Connection, info: TableInfo, keys: Sequence[bytes]) -> list[RowChange]:
+        """The rows of keys as they are. A key is left out if it is not clear whether it has a row."""
+        values = [split_row_key(key)[1] for key in keys]
+        selected = rows_by_key(session, self._settings, info, values, time.monotonic() + STATEMENT_S)
+        rows = []
+        for key, found in zip(keys, selected, strict=True):
+            if found is None:
+                rows.append(RowChange(key, ABSENT))
+            elif isinstance(found, SelectedRow) and found.key == key:
+                rows.append(RowChange(key, VALUE, found.image))
+        return rows
 
     def _rows(
         self, session: Connection, info: TableInfo, after: Sequence[object] | None

@@ -43,7 +43,8 @@ CURSORS: Final = "backfills"
 class Chunk:
     """Some rows of a table in the order of its key, as one snapshot has them.
 
-    ``last``: the last row's key, canonical values, after which the next chunk begins; None if the table ends here.
+    ``last``: the last row's key, canonical values, after which the next chunk begins; None if the table ends here, or
+    if only some keys were read.
     """
 
     described: DescribeTable
@@ -156,28 +157,36 @@ class Plan:
             if key.startswith(prefix):
                 changed.add(key)
 
+    def unchanged(self, chunk: Chunk) -> list[RowChange]:
+        """The rows of a chunk that did not change since it was read."""
+        return [row for row in chunk.rows if row.key not in self._changed]
+
     def publish(self, chunk: Chunk, position: str, timestamp: int) -> Iterator[SourceTransaction]:
         """The transactions that publish a chunk at ``position``, which is at or past its ``hi``."""
-        pieces: list[list[Change]] = [[]]
-        size = 0
-        for row in chunk.rows:
-            if row.key in self._changed:
-                continue
-            taken = len(row.key) + len(row.image) + ROW_OVERHEAD
-            if size + taken > PIECE_BYTES:
-                pieces.append([])
-                size = 0
-            pieces[-1].append(row)
-            size += taken
+        pieces = in_pieces(self.unchanged(chunk))
         if chunk.last is None:
             pieces.append([BackfillTable(self.table, complete=True)])
-        yield from (SourceTransaction(position, position, timestamp, piece) for piece in pieces if piece)
+        yield from (SourceTransaction(position, position, timestamp, piece) for piece in pieces)
         if chunk.last is None:
             self.complete.add(self.table)
             del self.cursors[self.table]
             self.put_aside()
         else:
             self.cursors[self.table] = Cursor(chunk.last, self.cursors[self.table].rows + len(chunk.rows))
+
+
+def in_pieces(rows: Iterable[RowChange]) -> list[Sequence[Change]]:
+    """Rows as the changes of transactions of `PIECE_BYTES` at most, or of one row."""
+    pieces: list[list[Change]] = []
+    size = PIECE_BYTES + 1
+    for row in rows:
+        taken = len(row.key) + len(row.image) + ROW_OVERHEAD
+        if size + taken > PIECE_BYTES:
+            pieces.append([])
+            size = 0
+        pieces[-1].append(row)
+        size += taken
+    return [*pieces]
 
 
 def unfit(described: DescribeTable) -> str:

@@ -29,11 +29,12 @@ STOP_MAX_S: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Read from ``after`` on, and only what has everything up to ``since``."""
+    """Read from ``after`` on, and only what has everything up to ``since``. ``keys``: read these alone, at once."""
 
     described: DescribeTable
     after: Sequence[object] | None
     since: GtidPosition
+    keys: tuple[bytes, ...] = ()
 
 
 class ChunkReading:
@@ -99,9 +100,9 @@ class ChunkReading:
                 wanted, after = now, now.after
                 self._reader.close()  # the address may lead to another server by now
             try:
-                if after is None:
+                if after is None and not now.keys:
                     self.estimate = self._reader.estimated_rows(now.described.table)
-                chunk = self._reader.read(now.described, after)
+                chunk = self._reader.read(now.described, after, now.keys)
             except MariaDBUnreachable as error:
                 if not self._closing:
                     log.info("a chunk could not be read", table=now.described.table, reason=str(error))

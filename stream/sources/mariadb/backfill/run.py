@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Final, Protocol
@@ -15,11 +15,23 @@ from stream.sources.mariadb.backfill.plan import CURSORS, Chunk, Plan, left_tabl
 from stream.sources.mariadb.backfill.progress import PROGRESS, progress_annotations
 from stream.sources.mariadb.backfill.reading import AHEAD_MAX, Wanted
 from stream.sources.mariadb.binlog.catalog import Catalog
+from stream.sources.mariadb.cascades.children import Knowledge
+from stream.sources.mariadb.cascades.family import Family
+from stream.sources.mariadb.cascades.rereading import Rereading
 from stream.sources.mariadb.connection import MariaDBError
 from stream.sources.mariadb.gtid import GtidPosition
 from stream.sources.mariadb.schema import TableFilter
 from stream.sources.status import SourceStatus, TableReading
-from stream.wire.events import ResumePoint, RowChange, SourceTransaction
+from stream.wire.events import (
+    EVERY_TABLE,
+    BeginScope,
+    Change,
+    DescribeTable,
+    ResumePoint,
+    RowChange,
+    SourceTransaction,
+    VoidTable,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -119,8 +131,13 @@ class Backfill:
         clock: Callable[[], float] = time.monotonic,
         requests: Requests | None = None,
         words: Mapping[str, str] | None = None,
+        family: Family | None = None,
+        rereading: Rereading | None = None,
     ) -> None:
-        """``words``: what else the source's state is to say."""
+        """``words``: what else the source's state is to say. ``family``: what is told of each table's rows, too.
+
+        ``rereading``: reads what foreign keys changed.
+        """
         self._options = options
         self._choice = Choice.resume(options.tables, point.annotations)
         self._requests = requests
@@ -132,6 +149,9 @@ class Backfill:
         self._reading = reading
         self._status = status
         self._clock = clock
+        self._family, self._rereading = family, rereading
+        self._learnt: dict[str, Sequence[object] | None] = {}
+        """Complete tables that are read for the family alone, and the key up to which they are."""
         self._is_idle = False
         """Whether every table is complete, or can't be."""
         self._skipped: set[str] = set()
@@ -148,12 +168,18 @@ class Backfill:
         """Nothing that was published before counts in a new epoch."""
         self._put_aside()
         self._plan = Plan.resume(point)
+        if self._family is not None:
+            self._family.children.forget_all()
+        if self._rereading is not None:
+            self._rereading.forget()
         self._annotate()
         self._is_idle = False
 
     def reconnect(self) -> None:
         """The binlog is read with a new connection, perhaps of another server: what was read ahead does not count."""
         self._put_aside()
+        if self._rereading is not None:
+            self._rereading.again()
 
     def notice(self, transaction: SourceTransaction) -> None:
         """Take note of a transaction that is about to be published.
@@ -161,6 +187,8 @@ class Backfill:
         If it voids a table that has begun, its progress is forgotten first: a cursor must not outlive a void.
         """
         changes = transaction.changes
+        if self._family is not None:
+            self._tell_family(self._family, changes)
         if not len(changes) or type(changes[len(changes) - 1]) is RowChange:
             if self._is_idle:
                 return
@@ -174,6 +202,26 @@ class Backfill:
                 self._put_aside()
             self._annotate()
 
+    def _tell_family(self, family: Family, changes: Sequence[Change]) -> None:
+        voided = family.commit()
+        at = len(changes)
+        void: set[str] = set()
+        while at and type(changes[at - 1]) is not RowChange:
+            at -= 1
+            match changes[at]:
+                case VoidTable(table, _) | DescribeTable(table=table):
+                    void.add(table)
+                case BeginScope():
+                    void.add(EVERY_TABLE)
+        if EVERY_TABLE in void:
+            family.children.forget_all()
+            voided = {}
+        for table in void:
+            family.children.forget(table)
+        if self._rereading is not None:
+            self._rereading.notice(changes)
+            self._rereading.add({table: keys for table, keys in voided.items() if table not in void})
+
     def step(self, position: str, timestamp: int, binlog: Binlog) -> bool:
         """Publish what may be published at ``position``, up to which everything is given to the publisher.
 
@@ -181,6 +229,12 @@ class Backfill:
         """
         if self._requests is not None:
             self._take_requests(self._requests, position, timestamp)
+        if self._rereading is not None:
+            for transaction in self._rereading.step(position, timestamp, binlog.has_reached):
+                self._publisher.publish(transaction)
+        if self._family is not None and self._family.children.is_changed:
+            self._family.children.is_changed = self._is_idle = False
+            self._look_at = 0.0
         if self._is_idle:
             return False
         if not self._plan.table:
@@ -196,8 +250,15 @@ class Backfill:
             if chunk is None or not self._plan.table or not binlog.has_reached(chunk.hi) or self._is_late(binlog):
                 break
             published = True
+            if self._family is not None:
+                self._family.fill(self._plan.table, self._plan.unchanged(chunk))
+            if self._plan.table in self._learnt:
+                self._learn(chunk)
+                continue
             for transaction in self._plan.publish(chunk, position, timestamp):
                 self._publisher.publish(transaction)
+            if chunk.last is None and self._family is not None:
+                self._family.children.complete(chunk.described.table)
             self._annotate()  # not before: a cursor ahead of its rows would lose them
             self._reading.take()
             if not self._plan.table:
@@ -219,6 +280,10 @@ class Backfill:
     def close(self) -> None:
         """End the reading of chunks and of requests."""
         self._reading.close()
+        if self._rereading is not None:
+            self._rereading.close()
+        if self._family is not None:
+            self._family.children.close()
         if self._requests is not None:
             self._requests.close()
 
@@ -300,11 +365,16 @@ class Backfill:
                 self._skipped.add(each.table)
                 log.info("table is not backfilled", table=each.table, reason=unfit(each))
         self._status.tables_complete = len(self._plan.complete)
-        self._is_idle = not ends
+        to_learn = next(self._unlearnt(), "") if not ends else ""
+        self._is_idle = not ends and not to_learn
+        if to_learn:
+            self._begin_learning(to_learn, position)
         if not table:
             return
         if table not in self._plan.cursors:
             self._publisher.publish(self._plan.begin(table, position, timestamp))
+            if self._family is not None:
+                self._family.children.begin(table)
             log.info("backfill begins", table=table, position=position)
         self._plan.take_up(table, position)
         after, rows = self._plan.cursors[table]
@@ -312,6 +382,35 @@ class Backfill:
         self._annotate()
         self._began_at, self._report_at, self._began_with = now, now + REPORT_EVERY_S, rows
         self._reading.want(Wanted(self._catalog.description(table), after, GtidPosition.parse(position)))
+
+    def _unlearnt(self) -> Iterator[str]:
+        """Complete tables of whose rows the family does not know all: the source was restarted meanwhile."""
+        if self._family is None:
+            return iter(())
+        now = self._clock()
+        complete = {each for each in self._plan.complete if self._pauses.get(each, (0.0, 0.0))[1] <= now}
+        return self._family.children.unknown(complete & self._catalog.names)
+
+    def _begin_learning(self, table: str, position: str) -> None:
+        """Read a complete table once more, and publish nothing of it."""
+        assert self._family is not None
+        if self._family.children.knowledge(table) is Knowledge.NOTHING:
+            self._family.children.begin(table)
+            self._learnt[table] = None
+            log.info("the rows of a table are read for its foreign keys", table=table)
+        self._plan.take_up(table, position)
+        self._reading.want(Wanted(self._catalog.description(table), self._learnt[table], GtidPosition.parse(position)))
+
+    def _learn(self, chunk: Chunk) -> None:
+        assert self._family is not None
+        table = chunk.described.table
+        self._learnt[table] = chunk.last
+        self._reading.take()
+        if chunk.last is None:
+            del self._learnt[table]
+            self._family.children.complete(table)
+            self._reading.want(None)
+            self._plan.put_aside()
 
     def _failed(self, error: MariaDBError) -> None:
         """The table can't be read: it was changed (a void of it is on its way), is locked, or may not be read."""

@@ -180,4 +180,5 @@ def _info_of(described: DescribeTable) -> TableInfo:
     columns = tuple(ColumnInfo(column.name, column.kind, column.exact) for column in described.columns)
     problem = "" if described.cacheable else described.reason or "it was always read through"
     info = TableInfo(database, table, columns, described.primary_key, problem=problem, prefix=described.prefix)
-    return replace(info, is_recomputed=True)  # a description does not tell
+    names = frozenset(column.name for column in columns)
+    return replace(info, is_recomputed=True, generated=names)  # a description does not tell

@@ -13,12 +13,15 @@ from array import array
 from collections.abc import Iterator, Sequence
 from typing import IO, overload
 
-from stream.wire.events import ABSENT, VALUE, Change, RowChange
+from stream.wire.events import ABSENT, VALUE, VOID, Change, RowChange
 
 SPILL_BYTES = 64 << 20
 _ENTRY_OVERHEAD_BYTES = 200
 _ENTRY = struct.Struct("<Ii")
 _DELETED = -1
+_VOID = -2
+_UNKNOWN = b""
+"""In place of the image of a row that is not known. No image is empty."""
 
 
 class TransactionRows:
@@ -39,6 +42,10 @@ class TransactionRows:
         if self._bytes >= self._spill_bytes:
             self._spill()
 
+    def void(self, key: bytes) -> None:
+        """The row of ``key`` changed, and it is not known to what."""
+        self.put(key, _UNKNOWN)
+
     def _spill(self) -> None:
         run = tempfile.TemporaryFile(prefix="freshet-transaction-")  # noqa: SIM115  (lives as long as the changes do)
         for key in sorted(self._images):
@@ -56,9 +63,9 @@ class TransactionRows:
         images = self._images
         if len(images) == 1 and not voided and not tail:  # most transactions
             [(key, image)] = images.items()
-            return [RowChange(key, VALUE, image) if image is not None else RowChange(key, ABSENT)]
+            return [_change(key, image)]
         found: list[Change] = [
-            RowChange(key, VALUE, image) if (image := images[key]) is not None else RowChange(key, ABSENT)
+            RowChange(key, VALUE, image) if (image := images[key]) else _change(key, image)
             for key in sorted(images)
             if not voided or key[: key.index(0) + 1] not in voided
         ]
@@ -66,8 +73,14 @@ class TransactionRows:
         return found
 
 
+def _change(key: bytes, image: bytes | None) -> RowChange:
+    if image is None:
+        return RowChange(key, ABSENT)
+    return RowChange(key, VALUE, image) if image else RowChange(key, VOID)
+
+
 def _write(run: IO[bytes], key: bytes, image: bytes | None) -> None:
-    size = _DELETED if image is None else len(image)
+    size = _DELETED if image is None else (len(image) or _VOID)
     run.write(_ENTRY.pack(len(key), size))
     run.write(key)
     if image:
@@ -80,7 +93,7 @@ def _entry(run: IO[bytes]) -> tuple[bytes, bytes | None] | None:
         return None
     key_size, size = _ENTRY.unpack(head)
     key = run.read(key_size)
-    return key, (None if size == _DELETED else run.read(size))
+    return key, (None if size == _DELETED else run.read(max(size, 0)))
 
 
 def _read(run: IO[bytes]) -> Iterator[tuple[bytes, bytes | None]]:
@@ -152,4 +165,4 @@ class SpilledChanges(Sequence[Change]):
             raise IndexError(index)
         key, image = entry
         self._at = start + _ENTRY.size + len(key) + (len(image) if image else 0)
-        return RowChange(key, ABSENT) if image is None else RowChange(key, VALUE, image)
+        return _change(key, image)

@@ -22,6 +22,8 @@ from stream.sources.mariadb.binlog.rows import SchemaDiffers, TableDecoder
 from stream.sources.mariadb.binlog.statements import Statement, classify
 from stream.sources.mariadb.binlog.table_map import BinlogFormatError, parse_table_map, table_name_of
 from stream.sources.mariadb.binlog.unlogged import StatementTables
+from stream.sources.mariadb.cascades.family import Family, Relative
+from stream.sources.mariadb.cascades.foreign_keys import Cascades
 from stream.sources.mariadb.connection import SourceHistoryLost
 from stream.sources.mariadb.gtid import MYSQL_FLAVOR, Gtid, GtidPosition, MysqlGtid
 from stream.sources.mariadb.live_schema import LiveSchema
@@ -79,8 +81,19 @@ class BinlogReader:
     `stop` ends the iteration. After a `MariaDBError` a new reader can continue from `position`.
     """
 
-    def __init__(self, dump: BinlogDump, schema: LiveSchema, position: str, spill_bytes: int = SPILL_BYTES) -> None:
+    def __init__(
+        self,
+        dump: BinlogDump,
+        schema: LiveSchema,
+        position: str,
+        spill_bytes: int = SPILL_BYTES,
+        family: Family | None = None,
+    ) -> None:
+        """``family``: what is known of rows that foreign keys change; None: their tables are void."""
         self._dump = dump
+        self._family = family
+        self._looked_at: Cascades | None = None
+        """The foreign keys that ``family`` has taken up."""
         self._schema = schema
         self._spill_bytes = spill_bytes
         self._position = GtidPosition.parse(position)
@@ -96,6 +109,8 @@ class BinlogReader:
         self._checksum = TransactionChecksum()
         self._announced: dict[str, str] = {}
         self._prepared: dict[tuple[int, bytes, bytes], frozenset[str]] = {}
+        if family is not None:
+            self._begin_family(family)
 
     @property
     def position(self) -> str:
@@ -191,6 +206,14 @@ class BinlogReader:
         else:
             self._checksum.begin_with(gtid.bare)
         self._transaction = _Transaction(gtid, self._spill_bytes)
+        if self._family is not None:
+            self._begin_family(self._family)
+
+    def _begin_family(self, family: Family) -> None:
+        family.discard()
+        if self._looked_at is not self._schema.cascades:
+            self._looked_at = self._schema.cascades
+            family.look_at(self._looked_at, self._schema.catalog)
 
     def _new_file(self) -> None:
         """Forget the current transaction: one left unfinished at a file's end by a server's crash never happened."""
@@ -268,12 +291,31 @@ class BinlogReader:
 
     def _end_statement(self, transaction: _Transaction, flags: int) -> None:
         """Void what the statement may have changed by foreign keys without logging it. ``flags``: of its last rows."""
+        statement, voids = self._statement, transaction.voids if self._family is None else {}
         if type(transaction.gtid) is Gtid:
-            self._statement.end(self._schema.cascades, transaction.voids)
-        elif flags & mysql_events.SQL_FOREIGN_KEYS:
-            self._statement.clear()  # their rows are logged
-        else:
-            self._statement.end_unnamed(self._schema.cascades, self._schema.catalog.names, transaction.voids)
+            statement.end(self._schema.cascades, voids)
+        elif not flags & mysql_events.SQL_FOREIGN_KEYS:  # else their rows are logged
+            statement.end_unnamed(self._schema.cascades, self._schema.catalog.names, voids)
+        if self._family is not None:
+            if voids:
+                self._void_rows(self._family, transaction, voids, flags)
+            self._family.clear()
+        statement.clear()
+
+    def _void_rows(self, family: Family, transaction: _Transaction, voids: dict[str, str], flags: int) -> None:
+        """Void the rows that foreign keys changed in the tables of ``voids``, or the table if they are not known."""
+        found: dict[str, set[bytes]] = {}
+        if flags & events.STATEMENT_END and self._schema.has_cascades_of(self._position):
+            is_enforced = not flags & events.NO_FOREIGN_KEYS
+            changed = self._statement.changed
+            found = family.narrow(voids, changed, transaction.voids, is_enforced=is_enforced)
+        for table, reason in voids.items():
+            if table not in found:
+                transaction.voids.setdefault(table, reason)
+        for table, keys in found.items():
+            transaction.touched.add(table)
+            for key in keys:
+                transaction.rows.void(key)
 
     def _rows_of(self, mapped: _Mapped, event: bytes, kind: int, transaction: _Transaction) -> None:
         name = mapped.name
@@ -293,7 +335,11 @@ class BinlogReader:
                 if bitmaps != mapped.seen_bitmaps:
                     _check_full_image(mapped, bitmaps, size)
                     mapped.seen_bitmaps = bitmaps
-                self._decode(mapped, data, end, kind, transaction.rows)
+                relative = None if self._family is None else self._family.relative(name)
+                if relative is None:
+                    self._decode(mapped, data, end, kind, transaction.rows)
+                else:
+                    self._decode_relative(relative, mapped, data, end, kind, transaction.rows)
         except (UndecodableValue, BinlogFormatError, IndexError) as error:
             if is_decoded:
                 log.warning("rows cannot be decoded", table=name, reason=str(error))
@@ -320,6 +366,26 @@ class BinlogReader:
                     put(old, None)
                 put(key, image)
 
+    def _decode_relative(
+        self, relative: Relative, decoder: TableDecoder, data: bytes, at: int, kind: int, rows: TransactionRows
+    ) -> None:
+        """As `_decode`, of a table with foreign keys, whose rows are told to the family."""
+        assert self._family is not None
+        end = len(data)
+        while at < end:
+            old = new = None
+            if kind not in events.WRITES:
+                key, image, at = decoder.row(data, at)
+                old = key, image
+            if kind not in events.DELETES:
+                key, image, at = decoder.row(data, at)
+                new = key, image
+            if old is not None and (new is None or old[0] != new[0]):
+                rows.put(old[0], None)
+            if new is not None:
+                rows.put(*new)
+            self._family.changed(relative, old, new)
+
     # -- ends of transactions ----------------------------------------------------------------------------------------
 
     def _commit(self, event: bytes, published: bool = True) -> SourceTransaction:
@@ -329,6 +395,7 @@ class BinlogReader:
             self._end_statement(transaction, 0)
         if not published:
             transaction = _Transaction(transaction.gtid, self._spill_bytes)
+            self._discard()
         if self._announced:
             for name, reason in self._announced.items():
                 transaction.voids.setdefault(name, reason)
@@ -357,6 +424,12 @@ class BinlogReader:
             transaction.described.add(name)
             self._by_body.clear()
             self._reread.clear()
+            self._looked_at = None
+
+    def _discard(self) -> None:
+        """What the transaction's rows said of foreign keys does not count."""
+        if self._family is not None:
+            self._family.discard()
 
     def _settled_alone(self) -> SourceTransaction | None:
         """What `_settle` finds while nothing is logged, at the present position; else None."""
@@ -426,9 +499,12 @@ class BinlogReader:
             return self._commit(event)
         if effect == "rollback":
             self._rolled_back(transaction, "the transaction was rolled back, but not all of it could be")
+            self._discard()
             return self._commit(event)
         if effect == "rollback_to":
             self._rolled_back(transaction, "part of the transaction was rolled back to a savepoint")
+            if self._family is not None:
+                self._family.rolled_back()
         elif effect in ("xa_commit", "xa_rollback"):
             self._xa_end(transaction, statement)
         elif effect == "tables":
@@ -440,10 +516,11 @@ class BinlogReader:
         elif effect == "database":
             if self._schema.include.may_include(statement.tables[0][0]):
                 transaction.voids.setdefault(EVERY_TABLE, statement.reason)
+                self._schema.reread_cascades()
         elif effect == "all":
             log.warning("everything is void", reason=statement.reason, gtid=transaction.gtid.bare)
             transaction.voids.setdefault(EVERY_TABLE, statement.reason)
-            self._reread_cascades(transaction)
+            self._schema.reread_cascades()
         return self._commit(event) if transaction.is_standalone else None
 
     def _classified(self, query: events.Query) -> Statement:

@@ -5,11 +5,11 @@ The table maps of a statement name all tables that it may change this way. `Live
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from typing import Final
 
 from stream.sources.mariadb.binlog import events
-from stream.sources.mariadb.schema import Cascades
+from stream.sources.mariadb.cascades.foreign_keys import Cascades
 
 _SEEN: Final = 1
 _DELETED: Final = 2
@@ -59,18 +59,23 @@ class StatementTables:
         if self._unpublished:
             self._unpublished.clear()
 
+    @property
+    def changed(self) -> Mapping[str, bool]:
+        """Each table that had rows deleted or updated (True), or that is named without rows (False)."""
+        kinds = self._seen.items()
+        return {name: bool(logged) for name, logged in kinds if not logged or logged & (_DELETED | _UPDATED)}
+
     def end(self, cascades: Cascades, voids: dict[str, str]) -> None:
-        """End the statement: add each table that it may have changed without logging to ``voids`` (table → reason)."""
+        """Add each table that the statement may have changed without logging to ``voids`` (table → reason)."""
         seen = self._seen
         if len(seen) == 1 and not cascades.on_delete and not cascades.on_update:
             if 0 in seen.values():
                 self._void_unlogged(cascades, voids)
         elif seen:
             self._void_unlogged(cascades, voids)
-        self.clear()
 
     def end_unnamed(self, cascades: Cascades, published: Set[str], voids: dict[str, str]) -> None:
-        """End the statement of a server whose table maps don't name what foreign keys change: MySQL before 9.6.
+        """As `end`, for a server whose table maps don't name what foreign keys change: MySQL before 9.6.
 
         ``published``: the tables that can be in ``voids``.
         """
@@ -80,7 +85,6 @@ class StatementTables:
                 below |= cascades.on_update.get(name, frozenset())
             for child in below & published:
                 voids.setdefault(child, _REASON_UNNAMED)
-        self.clear()
 
     def _void_unlogged(self, cascades: Cascades, voids: dict[str, str]) -> None:
         """Void mapped tables without rows, and the tables below changed ones."""

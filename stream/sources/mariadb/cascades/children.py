@@ -1,0 +1,218 @@
+"""Which rows of a child table refer to a value of its parent, as of the position that is being read.
+
+It is learnt from a table's backfill, and from every change in the binlog since that began. A source that was restarted
+reads the tables again. It is in a temporary file of SQLite, of which a bounded part is in memory.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, TypeAlias
+
+Values: TypeAlias = tuple[bytes | None, ...]
+"""What a row refers to by each foreign key of its table; None: nothing."""
+
+Keys: TypeAlias = tuple[tuple[str, ...], ...]
+"""The columns of each foreign key of a table."""
+
+ROWS_MAX: Final = 10_000_000
+"""Rows of one table. Of a larger one nothing is known."""
+MEMORY_KIB: Final = 32 * 1024
+"""Of the file that is in memory."""
+_GONE: Final[Values] = ()
+_SQL: Final = (
+    "PRAGMA journal_mode = OFF",
+    "PRAGMA synchronous = OFF",
+    f"PRAGMA cache_size = -{MEMORY_KIB}",
+    "BEGIN",
+)
+"""The transaction never ends: nobody else reads the file, and nothing of it outlives the process."""
+
+
+class Knowledge(Enum):
+    """What is known of a child table."""
+
+    NOTHING = 0
+    PART = 1
+    """Rows are being read. Changes are noted."""
+    ALL = 2
+
+
+@dataclass(slots=True)
+class _Table:
+    number: int
+    keys: Keys
+    knowledge: Knowledge = Knowledge.NOTHING
+    rows: int = 0
+    """Those put, at least."""
+
+
+class Children:
+    """Rows of child tables by what they refer to. Changes of a transaction count at once, and stay with `commit`."""
+
+    def __init__(self, rows_max: int = ROWS_MAX) -> None:
+        self._rows_max = rows_max
+        self._file: sqlite3.Connection | None = None
+        self._tables: dict[str, _Table] = {}
+        self._numbers = 0
+        self.is_changed = False
+        """Whether less is known than before, of some table. Whoever reads it clears it."""
+        self._pending: defaultdict[str, dict[bytes, Values]] = defaultdict(dict)
+        """Table → key → what the row refers to in the open transaction."""
+        self._referring: defaultdict[tuple[str, int, bytes], set[bytes]] = defaultdict(set)
+        """Table, foreign key and value → keys that referred to it at some time in the open transaction."""
+
+    def follow(self, keys: Mapping[str, Keys]) -> None:
+        """Follow these tables alone. Nothing is known of a new one, or of one with other foreign keys."""
+        for table in [name for name, known in self._tables.items() if keys.get(name) != known.keys]:
+            self.forget(table)
+            del self._tables[table]
+        for table in keys.keys() - self._tables.keys():
+            self._numbers += 1
+            self._tables[table] = _Table(self._numbers, keys[table])
+            self.is_changed = True
+
+    def knowledge(self, table: str) -> Knowledge:
+        """What is known of a table."""
+        found = self._tables.get(table)
+        return Knowledge.NOTHING if found is None else found.knowledge
+
+    def unknown(self, tables: Iterable[str]) -> Iterator[str]:
+        """Those of ``tables`` that are followed, and not all known, in order."""
+        return (name for name in sorted(tables) if name in self._tables and self._can_know(self._tables[name]))
+
+    def _can_know(self, table: _Table) -> bool:
+        return table.knowledge is not Knowledge.ALL and table.rows <= self._rows_max
+
+    # -- what was there before -----------------------------------------------------------------------------------------
+
+    def begin(self, table: str) -> None:
+        """A table is read from its beginning, and what changes in it is told."""
+        self.forget(table)
+        known = self._tables.get(table)
+        if known is None:
+            return
+        columns = "".join(f", v{each} BLOB" for each in range(len(known.keys)))
+        file = self._opened()
+        file.execute(f"CREATE TABLE t{known.number} (key BLOB PRIMARY KEY{columns}) WITHOUT ROWID")
+        for each in range(len(known.keys)):
+            file.execute(f"CREATE INDEX i{known.number}_{each} ON t{known.number} (v{each})")
+        known.knowledge, known.rows = Knowledge.PART, 0
+
+    def fill(self, table: str, rows: Sequence[tuple[bytes, Values]]) -> None:
+        """Rows of a table as they are at the present position."""
+        known = self._tables.get(table)
+        if known is not None and known.knowledge is Knowledge.PART:
+            self._store(table, known, rows)
+
+    def complete(self, table: str) -> None:
+        """Every row of a table that is being read has been told."""
+        known = self._tables.get(table)
+        if known is not None and known.knowledge is Knowledge.PART:
+            known.knowledge = Knowledge.ALL
+
+    def forget(self, table: str) -> None:
+        """Rows of a table may be others now."""
+        self._pending.pop(table, None)
+        known = self._tables.get(table)
+        if known is not None and known.knowledge is not Knowledge.NOTHING:
+            self._opened().execute(f"DROP TABLE t{known.number}")
+            known.knowledge, known.rows = Knowledge.NOTHING, 0
+            self.is_changed = True
+
+    def refuse(self, table: str) -> None:
+        """A row of a table can't be decoded: nothing of it can be known until its next backfill."""
+        self.forget(table)
+        known = self._tables.get(table)
+        if known is not None:
+            known.rows = self._rows_max + 1
+
+    def forget_all(self) -> None:
+        """Nothing is known of any table."""
+        for table in self._tables:
+            self.forget(table)
+
+    # -- changes -------------------------------------------------------------------------------------------------------
+
+    def put(self, table: str, key: bytes, values: Values | None) -> None:
+        """A row refers to this now; None: it is gone."""
+        known = self._tables.get(table)
+        if known is None or known.knowledge is Knowledge.NOTHING:
+            return
+        self._pending[table][key] = _GONE if values is None else values
+        for number, value in enumerate(values or ()):
+            if value is not None:
+                self._referring[table, number, value].add(key)
+
+    def referring(self, table: str, number: int, value: bytes) -> dict[bytes, Values]:
+        """Key → values of the rows that refer to ``value`` by a foreign key of a table of which all is known."""
+        pending = self._pending.get(table, {})
+        known = self._tables[table]
+        found: dict[bytes, Values] = {
+            row[0]: tuple(row[1:])
+            for row in self._opened().execute(f"SELECT * FROM t{known.number} WHERE v{number} = ?", (value,))
+            if row[0] not in pending
+        }
+        for key in self._referring.get((table, number, value), ()):
+            values = pending.get(key, _GONE)
+            if values and values[number] == value:
+                found[key] = values
+        return found
+
+    def commit(self) -> None:
+        """The open transaction counts."""
+        for table, rows in self._pending.items():
+            known = self._tables.get(table)
+            if known is not None and known.knowledge is not Knowledge.NOTHING:
+                gone = [(key,) for key, values in rows.items() if not values]
+                if gone:
+                    self._opened().executemany(f"DELETE FROM t{known.number} WHERE key = ?", gone)
+                    known.rows -= min(len(gone), known.rows)
+                self._store(table, known, [(key, values) for key, values in rows.items() if values])
+        self.discard()
+
+    def discard(self) -> None:
+        """The open transaction never happened."""
+        if self._pending or self._referring:
+            self._pending.clear()
+            self._referring.clear()
+
+    @property
+    def changed(self) -> list[str]:
+        """The tables that the open transaction changes."""
+        return list(self._pending)
+
+    def close(self) -> None:
+        """Delete the file."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _store(self, table: str, known: _Table, rows: Sequence[tuple[bytes, Values]]) -> None:
+        if not rows:
+            return
+        marks = ", ?" * len(known.keys)
+        self._opened().executemany(
+            f"INSERT OR REPLACE INTO t{known.number} VALUES (?{marks})", [(key, *values) for key, values in rows]
+        )
+        known.rows += len(rows)
+        if known.rows > self._rows_max:
+            self._count(table, known)
+
+    def _count(self, table: str, known: _Table) -> None:
+        """Count anew: a row that is put again was counted again."""
+        [[known.rows]] = self._opened().execute(f"SELECT COUNT(*) FROM t{known.number}")
+        if known.rows > self._rows_max:
+            self.refuse(table)
+
+    def _opened(self) -> sqlite3.Connection:
+        if self._file is None:
+            # The source's thread alone uses it; it is made in another one at times.
+            self._file = sqlite3.connect("", isolation_level=None, check_same_thread=False)
+            for statement in _SQL:
+                self._file.execute(statement)
+        return self._file

@@ -1,0 +1,105 @@
+"""The foreign keys by which a server changes rows of other tables, as information_schema describes them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from stream.sources.mariadb.connection import Connection, fetch_all
+
+NOTHING: Final = frozenset({"RESTRICT", "NO ACTION"})
+"""Rules by which no row of the child changes."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ForeignKey:
+    """``columns`` of ``child`` hold what ``referenced`` columns of ``parent`` have, in this order, or NULL.
+
+    Rules as SQL writes them: CASCADE, SET NULL, SET DEFAULT, RESTRICT, NO ACTION.
+    """
+
+    parent: str
+    child: str
+    referenced: tuple[str, ...]
+    columns: tuple[str, ...]
+    on_delete: str
+    on_update: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cascades:
+    """Parent table → all tables below it that foreign keys may change when a row of the parent is deleted or updated.
+
+    Those changes are not in the binlog. At best its table maps name the changed tables. ``keys``: the foreign keys that
+    change rows.
+    """
+
+    on_delete: Mapping[str, frozenset[str]]
+    on_update: Mapping[str, frozenset[str]]
+    keys: tuple[ForeignKey, ...] = ()
+
+    def below(self, table: str) -> frozenset[str]:
+        """Every table that a change of ``table`` may change."""
+        none: frozenset[str] = frozenset()
+        return self.on_delete.get(table, none) | self.on_update.get(table, none)
+
+
+def cascades_of(keys: Iterable[ForeignKey]) -> Cascades:
+    """What foreign keys may change, followed through all levels."""
+    changing = tuple(key for key in keys if key.on_delete not in NOTHING or key.on_update not in NOTHING)
+    on_delete: defaultdict[str, set[str]] = defaultdict(set)
+    on_update: defaultdict[str, set[str]] = defaultdict(set)
+    below: defaultdict[str, set[str]] = defaultdict(set)
+    for key in changing:
+        below[key.parent].add(key.child)
+        for rule, children in ((key.on_delete, on_delete), (key.on_update, on_update)):
+            if rule not in NOTHING:
+                children[key.parent].add(key.child)
+    return Cascades(
+        {parent: _closure(children, below) for parent, children in on_delete.items()},
+        {parent: _closure(children, below) for parent, children in on_update.items()},
+        changing,
+    )
+
+
+def read_cascades(connection: Connection) -> Cascades:
+    """The server's cascading foreign keys (CASCADE, SET NULL, SET DEFAULT)."""
+    columns: defaultdict[tuple[str, str, str], list[tuple[str, str]]] = defaultdict(list)
+    for database, table, name, column, referenced in fetch_all(
+        connection,
+        "SELECT CONSTRAINT_SCHEMA, TABLE_NAME, CONSTRAINT_NAME, COLUMN_NAME, REFERENCED_COLUMN_NAME"
+        " FROM information_schema.KEY_COLUMN_USAGE WHERE REFERENCED_TABLE_NAME IS NOT NULL"
+        " ORDER BY CONSTRAINT_SCHEMA, TABLE_NAME, CONSTRAINT_NAME, ORDINAL_POSITION",
+    ):
+        columns[database, table, name].append((column, referenced))
+    found = []
+    for parent_db, parent, child_db, child, name, on_delete, on_update in fetch_all(
+        connection,
+        "SELECT UNIQUE_CONSTRAINT_SCHEMA, REFERENCED_TABLE_NAME, CONSTRAINT_SCHEMA, TABLE_NAME, CONSTRAINT_NAME,"
+        " DELETE_RULE, UPDATE_RULE FROM information_schema.REFERENTIAL_CONSTRAINTS",
+    ):
+        pairs = columns[child_db, child, name]  # none if it was made between the two statements
+        found.append(
+            ForeignKey(
+                f"{parent_db}.{parent}",
+                f"{child_db}.{child}",
+                tuple(referenced for _, referenced in pairs),
+                tuple(column for column, _ in pairs),
+                on_delete,
+                on_update,
+            )
+        )
+    return cascades_of(found)
+
+
+def _closure(children: Iterable[str], below: Mapping[str, Iterable[str]]) -> frozenset[str]:
+    found: set[str] = set()
+    waiting = list(children)
+    while waiting:
+        child = waiting.pop()
+        if child not in found:
+            found.add(child)
+            waiting.extend(below.get(child, ()))
+    return frozenset(found)

@@ -1,0 +1,207 @@
+"""Foreign keys of a live server: what they change is void row by row, and is published again by itself."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from stream.sources.mariadb.cascades.children import Knowledge
+from tests.sources.mariadb.backfilling import Backfilled, Killed
+from tests.sources.mariadb.conftest import Source
+
+CHILD = "FOREIGN KEY (p) REFERENCES parent (id)"
+SCHEMA = (
+    "CREATE TABLE parent (id INT PRIMARY KEY, code INT UNIQUE, v INT)",
+    f"CREATE TABLE child (id INT PRIMARY KEY, p INT, v INT, {CHILD} ON DELETE CASCADE ON UPDATE CASCADE)",
+    "CREATE TABLE grandchild (id INT PRIMARY KEY, c INT, FOREIGN KEY (c) REFERENCES child (id) ON DELETE CASCADE)",
+    f"CREATE TABLE orphan (id INT PRIMARY KEY, p INT, v INT, {CHILD} ON DELETE SET NULL ON UPDATE SET NULL)",
+    "CREATE TABLE tree (id INT PRIMARY KEY, up INT, FOREIGN KEY (up) REFERENCES tree (id) ON DELETE CASCADE)",
+    "CREATE TABLE coded (id INT PRIMARY KEY, code INT, FOREIGN KEY (code) REFERENCES parent (code)"
+    " ON DELETE CASCADE ON UPDATE CASCADE)",
+)
+ROWS = (
+    "INSERT INTO parent SELECT seq, seq + 1000, 0 FROM seq_1_to_20",
+    "INSERT INTO child SELECT seq, seq DIV 3 + 1, 0 FROM seq_1_to_50",
+    "INSERT INTO grandchild SELECT seq, seq DIV 2 + 1 FROM seq_1_to_80",
+    "INSERT INTO orphan SELECT seq, seq DIV 3 + 1, 0 FROM seq_1_to_50",
+    "INSERT INTO tree VALUES (0, NULL)",
+    "INSERT INTO tree SELECT seq, seq DIV 3 FROM seq_1_to_40",
+    "INSERT INTO coded SELECT seq, 1001 + seq DIV 3 FROM seq_1_to_50",
+)
+CHILDREN = ("child", "grandchild", "orphan", "tree", "coded")
+TABLES = ("parent", *CHILDREN)
+
+
+def knows(backfilled: Backfilled, *tables: str) -> bool:
+    """Whether the source knows what the rows of tables refer to."""
+    family = backfilled.running._family if backfilled.running else None
+    name = backfilled.source.database
+    return family is not None and all(family.children.knowledge(f"{name}.{each}") is Knowledge.ALL for each in tables)
+
+
+def begun(backfilled: Backfilled) -> int:
+    """How often tables were read from their beginning."""
+    return sum(map(backfilled.begun, TABLES))
+
+
+def assert_same(backfilled: Backfilled) -> None:
+    """Every table is whole, and has the server's rows."""
+    backfilled.await_whole(*TABLES)
+    for table in TABLES:
+        backfilled.until(lambda table=table: backfilled.images(table) == backfilled.source.selected(table))  # type: ignore[misc]
+        assert backfilled.is_whole(table)
+
+
+@pytest.fixture
+def family(source: Source) -> Backfilled:
+    """Tables with foreign keys, and rows."""
+    source.run(*SCHEMA, *ROWS)
+    return Backfilled(source)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "DELETE FROM parent WHERE id = 3",
+        "DELETE FROM parent WHERE id < 6",
+        "UPDATE parent SET id = 99 WHERE id = 4",
+        "UPDATE parent SET code = 5000 WHERE id = 5",
+        "UPDATE parent SET code = NULL WHERE id = 5",
+        "UPDATE parent SET v = v + 1",
+        "DELETE FROM tree WHERE id = 1",
+        "DELETE FROM tree WHERE id IN (2, 7, 22)",
+        "REPLACE INTO parent VALUES (7, 1007, 9)",
+        "INSERT INTO parent VALUES (8, 1008, 9) ON DUPLICATE KEY UPDATE v = 9",
+        "DELETE parent FROM parent JOIN orphan ON orphan.p = parent.id WHERE orphan.id = 10",
+    ],
+)
+def test_a_foreign_key_voids_the_rows_that_it_changes(family: Backfilled, statement: str) -> None:
+    """The tables stay whole, and hold what the server holds, deletions through several levels included."""
+    with family:
+        family.await_whole(*TABLES)
+        family.until(lambda: knows(family, *CHILDREN))
+        before = begun(family)
+        family.source.run(statement)
+        assert_same(family)
+        assert begun(family) == before
+        assert knows(family, *CHILDREN)
+        family.source.run("DELETE FROM parent WHERE id IN (3, 4, 5, 7, 99)", "DELETE FROM tree WHERE id = 0")
+        assert_same(family)
+        assert begun(family) == before
+
+
+def test_what_a_transaction_itself_wrote_is_cascaded_too(family: Backfilled) -> None:
+    """Rows that refer to a parent for a part of a transaction only are found, and those that refer no more are not."""
+    source = family.source
+    with family:
+        family.await_whole(*TABLES)
+        family.until(lambda: knows(family, *CHILDREN))
+        before = begun(family)
+        source.run(
+            "BEGIN", "INSERT INTO parent VALUES (50, 50, 0)", "INSERT INTO child VALUES (500, 50, 0), (501, 50, 0)"
+        )
+        source.run("UPDATE child SET p = 1 WHERE id = 501", "INSERT INTO grandchild VALUES (900, 500), (901, 501)")
+        source.run("DELETE FROM parent WHERE id = 50", "INSERT INTO child VALUES (500, 2, 7)", "COMMIT")
+        assert_same(family)
+        source.run("DELETE FROM parent WHERE id = 2")
+        assert_same(family)
+        assert begun(family) == before
+
+
+def test_a_cascade_without_foreign_key_checks_changes_nothing(family: Backfilled) -> None:
+    """A session that has switched foreign keys off leaves rows without their parent; later cascades find them still."""
+    source = family.source
+    with family:
+        family.await_whole(*TABLES)
+        family.until(lambda: knows(family, *CHILDREN))
+        source.run("SET foreign_key_checks = 0", "DELETE FROM parent WHERE id = 3", "SET foreign_key_checks = 1")
+        assert_same(family)
+        source.run("INSERT INTO parent VALUES (3, 3, 3)", "DELETE FROM parent WHERE id = 3")
+        assert_same(family)
+
+
+def test_foreign_keys_that_ddl_changes_are_taken_up(family: Backfilled) -> None:
+    """After DDL the rows are found by the foreign keys of then, and before the tables are known again they are void."""
+    source = family.source
+    with family:
+        family.await_whole(*TABLES)
+        family.until(lambda: knows(family, *CHILDREN))
+        source.run("ALTER TABLE child DROP FOREIGN KEY child_ibfk_1", "DELETE FROM parent WHERE id = 1")
+        source.run("UPDATE child SET v = 2, p = 2")
+        source.run(f"ALTER TABLE child ADD FOREIGN KEY (v) {CHILD[len('FOREIGN KEY (p) ') :]} ON DELETE CASCADE")
+        source.run("UPDATE child SET v = 5 WHERE id < 10", "DELETE FROM parent WHERE id = 5")
+        assert_same(family)
+        family.until(lambda: knows(family, *CHILDREN))
+        source.run("DELETE FROM parent WHERE id = 2")
+        assert_same(family)
+        assert family.images("child") == {}
+
+
+def test_a_restarted_source_learns_the_tables_again(family: Backfilled) -> None:
+    """It reads them once, publishes nothing of them, and then voids rows again instead of tables."""
+    with family:
+        family.await_whole(*TABLES)
+    family.source.run("DELETE FROM parent WHERE id = 2")  # nobody knows its rows
+    with family:
+        assert_same(family)
+        family.until(lambda: knows(family, *CHILDREN))
+        before = begun(family)
+        family.source.run("DELETE FROM parent WHERE id = 3")
+        assert_same(family)
+        assert begun(family) == before
+    with family:
+        family.until(lambda: knows(family, *CHILDREN))
+        assert begun(family) == before
+
+
+def change(rng: random.Random) -> str:
+    """A statement that some of the tables can't take at times."""
+    row, other = rng.randrange(1, 60), rng.randrange(1, 22)
+    return rng.choice(
+        (
+            f"DELETE FROM parent WHERE id = {other}",
+            f"INSERT IGNORE INTO parent VALUES ({other}, {other + 1000}, 1)",
+            f"UPDATE IGNORE parent SET id = {rng.randrange(1, 22)} WHERE id = {other}",
+            f"UPDATE IGNORE parent SET code = {rng.randrange(1001, 1022)} WHERE id = {other}",
+            f"UPDATE parent SET v = v + 1 WHERE id = {other}",
+            f"INSERT IGNORE INTO child VALUES ({row}, {other}, 1)",
+            f"UPDATE IGNORE child SET p = {other} WHERE id = {row}",
+            f"DELETE FROM child WHERE id = {row}",
+            f"INSERT IGNORE INTO grandchild VALUES ({row}, {rng.randrange(1, 60)})",
+            f"INSERT IGNORE INTO orphan VALUES ({row}, {other}, 1)",
+            f"UPDATE IGNORE orphan SET p = {other} WHERE id = {row}",
+            f"INSERT IGNORE INTO coded VALUES ({row}, {other + 1000})",
+            f"INSERT IGNORE INTO tree VALUES ({row}, {rng.randrange(0, 60)})",
+            f"DELETE FROM tree WHERE id = {row}",
+            "COMMIT",
+            "BEGIN",
+            "ROLLBACK",
+        )
+    )
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_random_changes_and_kills_end_as_the_server_is(family: Backfilled, seed: int) -> None:
+    """Whatever foreign keys do, and whenever the source is killed, no row in the cache is another than the server's."""
+    rng = random.Random(seed)
+    source = family.source
+
+    def kill(commits: int) -> None:
+        if commits and rng.random() < 0.03:
+            raise Killed("killed")
+
+    for _ in range(6):
+        family.start()
+        family.until(lambda: knows(family, *CHILDREN))
+        family.on_commit = kill
+        for _ in range(60):
+            source.run(change(rng))
+        source.run("COMMIT")
+        family.on_commit = lambda _: None
+        try:
+            family.stop()
+        except Killed:
+            continue
+    with family:
+        assert_same(family)
