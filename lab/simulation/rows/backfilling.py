@@ -8,17 +8,19 @@ from dataclasses import replace
 from itertools import count
 from typing import Any, Final, NamedTuple
 
-from lab.simulation.rows.source import CHOICES, SLOTS, SLOTS_A_SHARD, SimulatedSource, image_of
+from lab.simulation.rows.source import CHOICES, SLOT_OF, SLOTS, SLOTS_A_SHARD, SimulatedSource, image_of
 from stream.sources.mariadb.backfill.plan import Chunk
 from stream.sources.mariadb.backfill.reading import Wanted
 from stream.sources.mariadb.backfill.run import Backfill, BackfillOptions
+from stream.sources.mariadb.cascades.family import Family
+from stream.sources.mariadb.cascades.rereading import Rereading
 from stream.sources.mariadb.connection import MariaDBError
 from stream.sources.mariadb.gtid import GtidPosition
 from stream.sources.mariadb.schema import TableFilter
 from stream.sources.status import SourceStatus
 from stream.wire.batch import Framer
 from stream.wire.declarations import Declarations
-from stream.wire.events import VALUE, ResumePoint, RowChange, SourceTransaction
+from stream.wire.events import ABSENT, VALUE, ResumePoint, RowChange, SourceTransaction
 
 ALL: Final = BackfillOptions(TableFilter())
 
@@ -57,6 +59,10 @@ class SimulatedReading:
     def read(self, chunks: int, *, behind: int) -> int:
         """Reads up to so many chunks. ``behind``: by how many commits `lo` was asked for before the snapshot."""
         wanted, source, read = self._wanted, self._source, 0
+        if wanted is not None and wanted.keys and not self._ahead:
+            chunk = _rows_of(source, wanted, behind)
+            self._ahead += [chunk] if chunk.follows(wanted.since) else []
+            return len(self._ahead)
         while wanted is not None and read < chunks and not (self._ahead and self._ahead[-1].last is None):
             after = self._ahead[-1].last if self._ahead else wanted.after
             chunk = _chunk(source, wanted, after, behind)
@@ -75,8 +81,19 @@ def _chunk(source: SimulatedSource, wanted: Wanted, after: Any, behind: int) -> 
     rows: tuple[RowChange, ...] = ()
     if found is not None:
         rows = (RowChange(SLOTS[found].key, VALUE, history.state(found, at) or image_of(0)),)
-    lo, hi = (GtidPosition.parse(history.positions[each]) for each in (max(at - behind, 0), history.end))
-    return Chunk(wanted.described, rows, lo, hi, None if found is None else list(SLOTS[found].values))
+    return Chunk(wanted.described, rows, *_bounds(source, behind), None if found is None else list(SLOTS[found].values))
+
+
+def _rows_of(source: SimulatedSource, wanted: Wanted, behind: int) -> Chunk:
+    """The wanted keys' rows, or that there are none."""
+    images = {key: source.history.state(SLOT_OF[key], source.engine) for key in wanted.keys}
+    rows = tuple(RowChange(key, VALUE, image) if image else RowChange(key, ABSENT) for key, image in images.items())
+    return Chunk(wanted.described, rows, *_bounds(source, behind), None)
+
+
+def _bounds(source: SimulatedSource, behind: int) -> tuple[GtidPosition, GtidPosition]:
+    positions = source.history.positions
+    return GtidPosition.parse(positions[max(source.engine - behind, 0)]), GtidPosition.parse(positions[-1])
 
 
 class ReadTo(NamedTuple):
@@ -111,7 +128,17 @@ class FramedBackfill:
                 declared.read(value)
         point = replace(framer.resume, descriptions=declared.descriptions(), complete=declared.complete_tables())
         clock = count(0.0, 1_000.0).__next__  # so that no table waits
-        self.run = Backfill(ALL, self.reading, self, CHOICES[choice].catalog, point, SourceStatus(), clock)
+        self.family = Family()
+        self.again = SimulatedReading(source)
+        catalog = CHOICES[choice].catalog
+        rereading = Rereading(self.again, catalog)
+        self.run = Backfill(
+            ALL, self.reading, self, catalog, point, SourceStatus(), clock, family=self.family, rereading=rereading
+        )
+
+    def read(self, chunks: int, *, behind: int) -> int:
+        """As `SimulatedReading.read`, of tables, and of what foreign keys changed."""
+        return self.reading.read(chunks, behind=behind) + self.again.read(1, behind=behind)
 
     def annotate(self, annotations: Mapping[str, str]) -> None:
         """The next batch has them."""

@@ -162,11 +162,12 @@ class Publishing:
         if self._backfill is None:
             self._backfill = self._new_backfill(framer)
         self._step()
-        read = self._backfill.reading.read(chunks, behind=behind)
+        read = self._backfill.read(chunks, behind=behind)
         self._step()
         return read
 
     def _new_backfill(self, framer: Framer) -> FramedBackfill:
+        self._transactions = None  # its reader knows nothing of the family
         home = self.topic.partitions[self.topic.layout.home_partition(self.source.name)]
         return FramedBackfill(self.source, framer, home, self.choice, self._collect)
 
@@ -361,16 +362,19 @@ class Publishing:
     def _transaction(self, position: str, at: int) -> SourceTransaction:
         """The transaction after commit ``at``. A reader between transactions does not depend on earlier ones."""
         place = position, self.source.binlog[at + 1], self.choice
-        known: SourceTransaction | None = kept.get(place)
+        family = None if self._backfill is None else self._backfill.family
+        known: SourceTransaction | None = None if family else kept.get(place)
         if known is not None:
             self._transactions = None
             return known
         if self._transactions is None:
             dump = cast("Any", SimpleNamespace(read=self.source.events_after(at).__next__))
-            self._transactions = SimulatedBinlogReader(dump, CHOICES[self.choice], position).transactions()
+            reader = SimulatedBinlogReader(dump, CHOICES[self.choice], position, family=family)
+            self._transactions = reader.transactions()
         transaction = next(self._transactions)
         assert transaction is not None
-        kept.put(place, transaction)
+        if family is None:
+            kept.put(place, transaction)
         return transaction
 
     def _publish(self, transaction: SourceTransaction) -> None:

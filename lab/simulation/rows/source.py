@@ -18,7 +18,7 @@ from stream.sources.mariadb.binlog import events
 from stream.sources.mariadb.binlog.catalog import Catalog
 from stream.sources.mariadb.binlog.reader import BinlogReader, _Unpublished
 from stream.sources.mariadb.binlog.rows import TableDecoder
-from stream.sources.mariadb.cascades.foreign_keys import Cascades
+from stream.sources.mariadb.cascades.foreign_keys import ForeignKey, cascades_of
 from stream.sources.mariadb.gtid import GtidPosition
 from stream.sources.mariadb.schema import ColumnInfo, TableFilter, TableInfo
 from stream.wire.keys import row_key
@@ -107,7 +107,7 @@ class SimulatedBinlogReader(BinlogReader):
 class SimulatedSchema:
     """The chosen tables, which are always the same, with the real knowledge of which schema is that of a position."""
 
-    cascades = Cascades({PARENT: frozenset({CHILD})}, {PARENT: frozenset({CHILD})})
+    cascades = cascades_of([ForeignKey(PARENT, CHILD, ("id",), ("id",), "CASCADE", "CASCADE")])
     charsets = SimpleNamespace(by_collation={})
     lower_case_names = False
 
@@ -122,6 +122,10 @@ class SimulatedSchema:
         """Reads the tables again."""
         for name in map(".".join, names):
             self.catalog.doubt(name, SCHEMAS[name], GtidPosition({}))
+
+    def has_cascades_of(self, _: GtidPosition) -> bool:
+        """They never change."""
+        return True
 
     def settle(self, position: GtidPosition) -> dict[str, bool]:
         """As the real one; there are no XA transactions."""

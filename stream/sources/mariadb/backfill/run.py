@@ -357,16 +357,17 @@ class Backfill:
         if now < self._look_at:
             return
         described = [self._catalog.description(name) for name in self._catalog.names if self._choice.wants(name)]
-        ends = {table: self._pauses.get(table, (0.0, 0.0))[1] for table in left_tables(self._plan, described)}
+        ends = self._pause_ends(left_tables(self._plan, described))
         table = next((each for each, end in ends.items() if end <= now), "")
-        self._look_at = 0.0 if table else min(ends.values(), default=0.0)
+        learnt_at = self._pause_ends(self._unlearnt())
+        to_learn = "" if table else next((each for each, end in learnt_at.items() if end <= now), "")
+        self._look_at = 0.0 if table or to_learn else min((*ends.values(), *learnt_at.values()), default=0.0)
         for each in described:
             if unfit(each) and each.table not in self._skipped:
                 self._skipped.add(each.table)
                 log.info("table is not backfilled", table=each.table, reason=unfit(each))
         self._status.tables_complete = len(self._plan.complete)
-        to_learn = next(self._unlearnt(), "") if not ends else ""
-        self._is_idle = not ends and not to_learn
+        self._is_idle = not ends and not learnt_at
         if to_learn:
             self._begin_learning(to_learn, position)
         if not table:
@@ -387,9 +388,10 @@ class Backfill:
         """Complete tables of whose rows the family does not know all: the source was restarted meanwhile."""
         if self._family is None:
             return iter(())
-        now = self._clock()
-        complete = {each for each in self._plan.complete if self._pauses.get(each, (0.0, 0.0))[1] <= now}
-        return self._family.children.unknown(complete & self._catalog.names)
+        return self._family.children.unknown(self._plan.complete & self._catalog.names)
+
+    def _pause_ends(self, tables: Iterable[str]) -> dict[str, float]:
+        return {table: self._pauses.get(table, (0.0, 0.0))[1] for table in tables}
 
     def _begin_learning(self, table: str, position: str) -> None:
         """Read a complete table once more, and publish nothing of it."""

@@ -212,8 +212,11 @@ class BinlogReader:
     def _begin_family(self, family: Family) -> None:
         family.discard()
         if self._looked_at is not self._schema.cascades:
-            self._looked_at = self._schema.cascades
-            family.look_at(self._looked_at, self._schema.catalog)
+            self._look_at_family(family)
+
+    def _look_at_family(self, family: Family) -> None:
+        self._looked_at = self._schema.cascades
+        family.look_at(self._looked_at, self._schema.catalog)
 
     def _new_file(self) -> None:
         """Forget the current transaction: one left unfinished at a file's end by a server's crash never happened."""
@@ -263,6 +266,7 @@ class BinlogReader:
             self._schema.reread(database, table)
             # Said with the next published transaction: the current one may never be committed.
             self._announced[name] = "its schema changed without a DDL in the binlog"
+            self._looked_at = None
         log.warning("table cannot be decoded", table=name, reason=reason)
         return _Undecodable(name, reason)
 
@@ -344,6 +348,9 @@ class BinlogReader:
             if is_decoded:
                 log.warning("rows cannot be decoded", table=name, reason=str(error))
                 transaction.voids.setdefault(name, str(error))
+            is_decoded = False
+        if self._family is not None and not is_decoded:
+            self._family.miss(name)
         if isinstance(mapped, _Undecodable):
             transaction.voids.setdefault(name, mapped.reason)
 
@@ -424,7 +431,8 @@ class BinlogReader:
             transaction.described.add(name)
             self._by_body.clear()
             self._reread.clear()
-            self._looked_at = None
+        if self._family is not None:
+            self._look_at_family(self._family)
 
     def _discard(self) -> None:
         """What the transaction's rows said of foreign keys does not count."""
@@ -595,6 +603,7 @@ class BinlogReader:
             return
         held = sorted(catalog.names if names is None or EVERY_TABLE in names else catalog.names & names)
         catalog.hold(held, xid)
+        self._looked_at = None
         self._by_body.clear()
         transaction.described.update(held)
 

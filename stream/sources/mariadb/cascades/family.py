@@ -65,7 +65,7 @@ class Family:
         self._logged: set[bytes] = set()
         """Keys of rows that the statement put."""
         self._unclear: set[str] = set()
-        """Parents of which the statement changed too many rows."""
+        """Tables of which the statement changed rows that were not told, or too many."""
         self._voided: dict[str, list[bytes]] = {}
 
     def look_at(self, cascades: Cascades, catalog: Catalog) -> None:
@@ -116,6 +116,10 @@ class Family:
             self._unclear.add(name)
         else:
             self._changes.append(Change(name, before, after))
+
+    def miss(self, table: str) -> None:
+        """The statement changed rows of a table that can't be told."""
+        self._unclear.add(table)
 
     def clear(self) -> None:
         """Begin a statement."""
