@@ -266,8 +266,8 @@ def test_few_objects_are_answered_at_once_and_many_left_to_a_thread(held: Catalo
     """What is answered while others wait has a bound, by names and in lists, and is the same answer."""
     held.fill(LOOKED_AT_ONCE + beyond)
     names = [object_name((f"d{n}", str(n))) for n in range(LOOKED_AT_ONCE + beyond)]
-    for wanted in ({}, {"names": names}):
-        request = GetObjects(0, KEYSPACE, "partition", NAME, 7, vector=seen(held.ordinal), **wanted)
+    for wanted in ([], names):
+        request = GetObjects(0, KEYSPACE, "partition", NAME, 7, vector=seen(held.ordinal), names=wanted)
         at_once = answer_few(held.partition, request, 7, demand_of(request.vector, "", 7))
         whole = answer_objects(held.partition, request, 7, demand_of(request.vector, "", 7))
         assert (whole.served, whole.count) == (True, LOOKED_AT_ONCE + beyond)
