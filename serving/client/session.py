@@ -108,27 +108,20 @@ class SessionState:
             server = doubt.server if before.server == doubt.server else 0
             self._doubts[shard] = Doubt(server, max(before.since, doubt.since))
 
-    def is_doubted(self, shard: str) -> bool:
-        """Whether a commit in ``shard`` is in doubt."""
-        with self._lock:
-            return shard in self._doubts
-
-    def end_doubt(self, shard: str, server: int, position: str) -> bool:
-        """Ends a doubt about ``shard`` if ``server`` has told ``position``: all that is committed there by now."""
+    def end_doubt(self, shard: str, server: int, position: str) -> None:
+        """Ends a doubt about ``shard`` if its ``server`` has told ``position``: all that is committed there by now."""
         with self._lock:
             doubt = self._doubts.get(shard)
-            if doubt is None or doubt.server == 0 or doubt.server != server or not position:
-                return False
-            self.observe(shard, position)
-            del self._doubts[shard]
-            return True
+            if doubt is not None and doubt.server == server != 0 and position:
+                self.observe(shard, position)
+                del self._doubts[shard]
 
     @property
     def carried(self) -> Carried:
         """What a session elsewhere must be given to continue this one."""
         with self._lock:
             unplaced = {shard: str(position) for shard, (_, position) in self._unplaced.items()}
-            return Carried(self.known, unplaced, dict(self._doubts))
+            return Carried(self.known if self._vector or self._newer else "", unplaced, dict(self._doubts))
 
     def adopt(self, token: str) -> None:
         """Merges the token of an answer or of another session. Raises `TokenError`."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
+import sys
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, Final, TypeAlias
@@ -160,6 +162,9 @@ def django_writer(server: MariaDBAddress, database: str, shard: str) -> Iterator
 
     pymysql.version_info = (2, 2, 4, "final", 0)  # Django asks for that of mysqlclient, whose place PyMySQL takes
     pymysql.install_as_MySQLdb()
+    for name in ("constants", "constants.CLIENT", "constants.FIELD_TYPE", "converters", "err"):
+        # else they would be loaded again under these names, and pymysql.err would be another one than other tests have
+        sys.modules[f"MySQLdb.{name}"] = importlib.import_module(f"pymysql.{name}")
     if not settings.configured:
         settings.configure(DATABASES={}, USE_TZ=True)
         django.setup()

@@ -72,8 +72,8 @@ class Commits:
         self._shard, self._clock = shard, clock
         self._flavor: _Flavor | None = None
         self._thread = self._server = 0
-        self._is_idle = True
-        """Nothing was run since the last commit."""
+        self._is_idle = False
+        """Nothing was run since the last commit, as far as is known."""
         self.owes: SessionState | None = None
         """Whom a commit may not have been told yet."""
 
@@ -131,8 +131,7 @@ class Commits:
             session.observe(self._shard, f"{flavor.name}/{last}")
         elif not is_own and everything:
             session.observe(self._shard, everything)
-        if session.is_doubted(self._shard):
-            return session.end_doubt(self._shard, self._server, everything)
+        session.end_doubt(self._shard, self._server, everything)
         return is_own or bool(everything)
 
 
