@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property
 from itertools import chain, zip_longest
 from typing import Any, Generic, TypeVar, get_args, get_type_hints
-from urllib.parse import unquote_plus, unquote_to_bytes
+from urllib.parse import unquote_to_bytes
 
 import msgspec
 from starlette.routing import BaseRoute, Match
@@ -219,8 +219,10 @@ def _pairs(query: bytes) -> list[tuple[str, str]]:
 
 
 def _decoded(text: str) -> str:
-    """A name or value of a query string. Most have nothing to decode, and looking is a tenth of decoding."""
-    return unquote_plus(text, errors="strict") if "%" in text or "+" in text else text
+    """As `urllib.parse.unquote_plus` of ASCII, without what that does for other text. Most have nothing to decode."""
+    if "+" in text:
+        text = text.replace("+", " ")
+    return unquote_to_bytes(text).decode() if "%" in text else text
 
 
 @cache
