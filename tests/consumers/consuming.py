@@ -16,7 +16,7 @@ from typing import Any
 from confluent_kafka import Producer
 
 from consumers.owner.client import OwnerConnection
-from consumers.owner.protocol import OwnerError
+from consumers.owner.protocol import OwnerError, PartitionStatus
 from consumers.store.store import PartitionStore, StoreView
 from stream.kafka.connection import KafkaCluster, client_settings
 from stream.kafka.reader import end_offsets, read_range
@@ -148,11 +148,12 @@ class ConsumeProcess:
         log_dir: Path | None = None,
         group: str = "",
         code: str = "",
+        flags: Sequence[str] = (),
         **environment: str,
     ) -> None:
         """``log_dir``: where its log is, ``data_dir`` if not given. ``group``: the keyspace's name if not given.
 
-        ``code``: a program in place of ``python -m freshet``.
+        ``code``: a program in place of ``python -m freshet``. ``flags``: more of them.
         """
         self.data_dir = data_dir
         data_dir.mkdir(parents=True, exist_ok=True)
@@ -160,7 +161,7 @@ class ConsumeProcess:
         program = ["-c", code] if code else ["-m", "freshet"]
         command = [sys.executable, *program, "--log-format", "json", "consume"]
         command += ["--keyspace", keyspace, "--data-dir", str(data_dir), "--group", group or keyspace]
-        command += ["--bootstrap", kafka.bootstrap]
+        command += ["--bootstrap", kafka.bootstrap, *flags]
         command += [part for name in more_keyspaces for part in ("--keyspace", name)]
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(
@@ -214,14 +215,27 @@ class ConsumeProcess:
 
 def caught_up(kafka: KafkaCluster, keyspace: str, address: str) -> bool:
     """Whether the owner has read everything that is in the topic now."""
-    topic = events_topic(kafka, keyspace)
+    return bool(_at_the_end(kafka, keyspace, address))
+
+
+def accounted_for(kafka: KafkaCluster, keyspace: str, address: str) -> bool:
+    """Whether the owner has also committed it. So each dead letter of it is in its topic: before that nothing is.
+
+    A process that is stopped earlier leaves letters to the next one, if Kafka takes its time.
+    """
+    found = _at_the_end(kafka, keyspace, address)
+    return bool(found) and all(each.committed == each.offset for each in found)
+
+
+def _at_the_end(kafka: KafkaCluster, keyspace: str, address: str) -> list[PartitionStatus]:
+    """The status of the owner's partitions if it has read all of them to their ends; else nothing."""
     try:
         with OwnerConnection(address) as owner:
             statuses = owner.status(keyspace).partitions
     except OwnerError:
-        return False
-    ends = end_offsets(kafka, topic, [each.partition for each in statuses])
-    return bool(statuses) and all(each.position >= ends[each.partition] for each in statuses)
+        return []
+    ends = end_offsets(kafka, events_topic(kafka, keyspace), [each.partition for each in statuses])
+    return statuses if all(each.position >= ends[each.partition] for each in statuses) else []
 
 
 def expected(kafka: KafkaCluster, topic: Topic, partition: int, scratch: Path) -> tuple[str, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import random
+import re
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -68,6 +69,8 @@ class ServingStack:
         self.port = free_ports(1)[0]
         self.url = f"http://127.0.0.1:{self.port}"
         self._processes: dict[str, ServerProcess] = {}
+        self._said_before: dict[str, int] = {}
+        """Role → characters in its log when it was started last."""
         if source is None:
             assert mariadb is not None
             server = {"host": mariadb.host, "port": mariadb.port, "user": mariadb.user, "password": mariadb.password}
@@ -95,6 +98,7 @@ class ServingStack:
             "consume": ["consume"],
             "serve": ["serve"],
         }
+        self._programs: dict[str, list[str]] = {}
 
     def __enter__(self) -> Self:
         try:
@@ -115,9 +119,11 @@ class ServingStack:
         """Starts a process, with ``flags`` added to its command."""
         config = self.directory / f"{role}.toml"
         used = str(config if config.exists() else self.config)
-        command = [sys.executable, "-m", "freshet", "--config", used, *self._commands[role], *flags]
+        program = self._programs.get(role, ["-m", "freshet"])
+        command = [sys.executable, *program, "--config", used, *self._commands[role], *flags]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("FRESHET_")}
         environment["PYTHONPATH"] = str(Path(__file__).parents[2])
+        self._said_before[role] = len(self.log_of(role))
         self._processes[role] = ServerProcess(
             role, command, log_file=self.directory / f"{role}.log", env=environment, cwd=self.directory
         )
@@ -145,16 +151,28 @@ class ServingStack:
 
     def add_follower(self) -> None:
         """Starts a consumer that follows the owner, as ``follower``; returns once all its partitions are announced."""
-        settings = copy.deepcopy(self._settings)
-        settings["data_dir"] = str(self.directory / "followed")
-        settings["consumer"] |= {"group": f"follower-{self.keyspace}", "follower": True}
-        (self.directory / "follower.toml").write_text(tomli_w.dumps(settings))
-        self._commands["follower"] = ["consume"]
-        self.start("follower")
-        kafka = settings["kafka"]
+        self._add_consumers("follower", follower=True)
+        kafka = self._settings["kafka"]
         with LocationsReader(KafkaCluster(kafka["bootstrap"], prefix=kafka["prefix"])) as reader:
-            partitions = range(settings["keyspaces"][self.keyspace]["partitions"])
+            partitions = range(self._settings["keyspaces"][self.keyspace]["partitions"])
             eventually(lambda: all(reader.followers(self.keyspace, each) for each in partitions), what="a follower")
+
+    def add_standby(self, code: str) -> str:
+        """Starts a standby, as ``standby``, by a program in place of ``python -m freshet``; its address, once ready."""
+        port = free_ports(1)[0]
+        self._add_consumers("standby", code, standby=True, owner_port=port)
+        eventually(lambda: "ready" in self.log_of("standby"), what="a standby")
+        return f"127.0.0.1:{port}"
+
+    def _add_consumers(self, role: str, code: str = "", **options: Any) -> None:
+        """Starts a second group of consumers, with stores of its own."""
+        settings = copy.deepcopy(self._settings)
+        settings["data_dir"] = str(self.directory / f"stores-{role}")
+        settings["consumer"] |= {"group": f"{role}-{self.keyspace}", **options}
+        (self.directory / f"{role}.toml").write_text(tomli_w.dumps(settings))
+        self._commands[role] = ["consume"]
+        self._programs[role] = ["-c", code] if code else ["-m", "freshet"]
+        self.start(role)
 
     def pid_of(self, role: str) -> int:
         """The process id of what runs as ``role``."""
@@ -171,8 +189,9 @@ class ServingStack:
         return process._popen.returncode
 
     def log_of(self, role: str) -> str:
-        """Everything that a process has logged."""
-        return (self.directory / f"{role}.log").read_text(errors="replace")
+        """Everything that a process has logged, and those before it."""
+        log = self.directory / f"{role}.log"
+        return log.read_text(errors="replace") if log.exists() else ""
 
     def wait_ready(self, *roles: str) -> None:
         """Until /readyz says so; fails with the logs of what ended, of ``roles`` (default: all)."""
@@ -189,6 +208,14 @@ class ServingStack:
         # An empty topic is caught up with at once: the shard's first marker is what says that its source is there.
         location = f"/v1/locations/{self.keyspace}/0"
         eventually(lambda: Vector.parse(self.get(location).json()["token"]), what="the source's first marker")
+        # A source marks before it reads the tables. What is written until then is told as a void of its table.
+        for role in [each for each in self._processes if each.startswith("source")]:
+            eventually(lambda r=role: self.has_begun(r), what=f"{role} reads the log")  # type: ignore[misc]
+
+    def has_begun(self, role: str) -> bool:
+        """Whether a source knows the tables, and reads the log; or has ended."""
+        said = self.log_of(role)[self._said_before[role] :]
+        return bool(re.search(r"\bready\b", said)) or not self._processes[role].running()
 
     def close(self) -> None:
         """Stops everything."""
