@@ -88,7 +88,7 @@ def view_row(
             watermark, as_of_ms = found.watermark, found.as_of_ms
     kind, position, why = entry.kind, entry.position, f"folded from {entry.position} at ordinal {entry.ordinal}"
     if kind == VOID:
-        why = f"changed at {position}, to an image that is too large for the stream or unreadable"
+        why = f"changed at {position}, by a foreign key, or to an image that is too large for the stream"
     if not is_readable(position):
         kind, position, why = VOID, "", f"its event has an unreadable position, {entry.position!r}"
     is_hidden = False

@@ -33,6 +33,8 @@ def rows_of(name: str, databases: Databases) -> list[InfoRow]:
             return [row for table in databases for row in _checks(table)]
         case "REFERENTIAL_CONSTRAINTS":
             return [row for table in databases for row in _references(table)]
+        case "KEY_COLUMN_USAGE":
+            return [row for table in databases for row in _referring_columns(table)]
         case "COLLATION_CHARACTER_SET_APPLICABILITY":
             return [
                 {"id": known.id, "character_set_name": known.charset, "collation_name": each}
@@ -96,6 +98,7 @@ def _references(table: Table) -> Iterable[InfoRow]:
             "referenced_table_name": key.parent[1],
             "constraint_schema": table.name[0],
             "table_name": table.name[1],
+            "constraint_name": key.name,
             "delete_rule": key.on_delete,
             "update_rule": key.on_update,
         }
@@ -131,3 +134,17 @@ def shown(what: str, server: SimulatedServer) -> list[tuple[Stored, ...]]:
         case "DATABASES":
             return [(name,) for name in sorted({*SYSTEM_DATABASES, *server.databases.tables})]
     raise UnknownStatement(f"SHOW {what}")
+
+
+def _referring_columns(table: Table) -> Iterable[InfoRow]:
+    for key in table.foreign_keys:
+        for at, (column, referenced) in enumerate(zip(key.columns, key.parent_columns, strict=True), 1):
+            yield {
+                "constraint_schema": table.name[0],
+                "constraint_name": key.name,
+                "table_name": table.name[1],
+                "column_name": column,
+                "ordinal_position": at,
+                "referenced_table_name": key.parent[1],
+                "referenced_column_name": referenced,
+            }

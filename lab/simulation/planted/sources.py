@@ -17,9 +17,7 @@ from stream.sources.mariadb.binlog.coalesce import TransactionRows
 from stream.sources.mariadb.binlog.progress import Progress
 from stream.sources.mariadb.binlog.reader import BinlogReader
 from stream.sources.mariadb.binlog.unlogged import StatementTables
-from stream.sources.mariadb.cascades.children import Children
-from stream.sources.mariadb.cascades.family import Family, _Search
-from stream.sources.mariadb.cascades.rereading import Rereading
+from stream.sources.mariadb.cascades.family import _Search
 
 BINLOG: Final = (
     rows(
@@ -201,11 +199,6 @@ CASCADES: Final = (
         leave_out(BinlogReader._void_rows, "any_transaction.rows.void(any_key)"),
     ),
     rows(
-        "cascade_misses_the_transactions_own_rows",
-        "rows that the transaction itself put are not found by what they refer to",
-        Replace(Children.referring, "self._referring.get(any_place, ())", "()"),
-    ),
-    rows(
         "cascade_by_half_a_table",
         "a table whose rows are being read counts as known",
         Replace(
@@ -213,26 +206,6 @@ CASCADES: Final = (
             "self._family.children.knowledge(any_table) is Knowledge.ALL",
             "self._family.children.knowledge(table) is not Knowledge.NOTHING",
         ),
-    ),
-    rows(
-        "references_outlive_a_void",
-        "what rows refer to is remembered over DDL",
-        leave_out(Backfill._tell_family, "any_family.children.forget(any_table)"),
-    ),
-    rows(
-        "cascade_from_a_parent_that_is_not_read",
-        "a cascade from a table whose rows are not decoded changes nothing",
-        never(Family.narrow, "any_a and self._is_unclear(any_table) or not (any_b or any_table in any_search.tables)"),
-    ),
-    rows(
-        "reread_brings_back_a_row",
-        "a row that is read again is published over a change of since",
-        leave_out(Rereading.notice, "self._asked.discard(any_change.key)"),
-    ),
-    rows(
-        "reread_published_early",
-        "a row that is read again is published before the source has read as far as it may reach",
-        Replace(Rereading.step, "any_chunk is not None and has_reached(any_chunk.hi)", "chunk is not None"),
     ),
 )
 BUGS: Final = (*BINLOG, *BACKFILL, *CASCADES, *WORKLOAD)

@@ -53,8 +53,9 @@ class LiveSchema:
         with translated(self._settings):
             self.charsets = read_charsets(connection)
             self.live = read_tables(connection, self.charsets, self.include)
-            self.cascades, self._cascades_at = read_cascades(connection), end_of_log(connection)
-            self.catalog.resume(self.live, end_of_log(connection))
+            self.cascades = read_cascades(connection)
+            self._cascades_at = end_of_log(connection)
+            self.catalog.resume(self.live, self._cascades_at)
             if self._held_before is not None:
                 self._hold_again(connection, self._held_before)
                 self._held_before = None

@@ -257,9 +257,9 @@ class Backfill:
                 continue
             for transaction in self._plan.publish(chunk, position, timestamp):
                 self._publisher.publish(transaction)
+            self._annotate()  # not before: a cursor ahead of its rows would lose them
             if chunk.last is None and self._family is not None:
                 self._family.children.complete(chunk.described.table)
-            self._annotate()  # not before: a cursor ahead of its rows would lose them
             self._reading.take()
             if not self._plan.table:
                 self._reading.want(None)  # else it would begin again

@@ -1,0 +1,192 @@
+"""What the source knows of rows with foreign keys, without a server."""
+
+from __future__ import annotations
+
+from stream.sources.mariadb.backfill.plan import Chunk
+from stream.sources.mariadb.backfill.reading import Wanted
+from stream.sources.mariadb.binlog.catalog import Catalog
+from stream.sources.mariadb.cascades.children import Children, Knowledge
+from stream.sources.mariadb.cascades.family import Family
+from stream.sources.mariadb.cascades.foreign_keys import ForeignKey, cascades_of
+from stream.sources.mariadb.cascades.rereading import Rereading
+from stream.sources.mariadb.connection import MariaDBError
+from stream.sources.mariadb.gtid import GtidPosition
+from stream.sources.mariadb.schema import ColumnInfo, TableInfo
+from stream.wire.events import ABSENT, VALUE, VOID, RowChange, VoidTable
+from stream.wire.keys import row_key
+
+P, C = "d.p", "d.c"
+AT = GtidPosition.parse("MariaDB/0-1-1")
+
+
+def table(name: str, *, exact: bool = True) -> TableInfo:
+    """Columns ``id`` and ``p``."""
+    database, _, short = name.partition(".")
+    return TableInfo(database, short, (ColumnInfo("id", "int", True), ColumnInfo("p", "int", exact)), ("id",))
+
+
+def known(*, exact: bool = True, parent: bool = True, on_delete: str = "CASCADE") -> Family:
+    """Children 10 and 11 of parent 1, and 20 of parent 2; all is known of them."""
+    infos = {name: table(name, exact=exact) for name in ((P, C) if parent else (C,))}
+    catalog = Catalog()
+    catalog.describe_as({name: info.describe() for name, info in infos.items()})
+    catalog.resume(infos, AT)
+    family = Family()
+    family.look_at(cascades_of([ForeignKey(P, C, ("id",), ("p",), on_delete, "RESTRICT")]), catalog)
+    family.children.begin(C)
+    family.fill(C, [RowChange(row_key(C, [at]), VALUE, b'{"id":%d,"p":%d}' % (at, at // 10)) for at in (10, 11, 20)])
+    family.children.complete(C)
+    return family
+
+
+def row(name: str, number: int, parent: int = 0) -> tuple[bytes, bytes]:
+    """A row's key and image."""
+    return row_key(name, [number]), b'{"id":%d,"p":%d}' % (number, parent)
+
+
+def delete_parent(
+    family: Family, number: int = 1, *, void: tuple[str, ...] = (), is_enforced: bool = True
+) -> dict[str, set[bytes]]:
+    """What the deletion of a parent is known to change."""
+    relative = family.relative(P)
+    if relative is not None:
+        family.changed(relative, row(P, number), None)
+    found = family.narrow({C}, {P: True, C: False}, void, is_enforced=is_enforced)
+    family.clear()
+    return found
+
+
+def test_rows_that_refer_to_a_deleted_row_are_found() -> None:
+    """These and no others, and once they are gone they are not found again."""
+    family = known()
+    assert delete_parent(family) == {C: {row_key(C, [10]), row_key(C, [11])}}
+    assert {name: set(keys) for name, keys in family.commit().items()} == {C: {row_key(C, [10]), row_key(C, [11])}}
+    assert delete_parent(family) == {C: set()}
+    assert delete_parent(family, 2) == {C: {row_key(C, [20])}}
+
+
+def test_rows_of_the_open_transaction_are_found() -> None:
+    """What it put refers at once, what it changed or deleted refers no more, and nothing stays if it never happened."""
+    family = known()
+    relative = family.relative(C)
+    assert relative is not None
+    family.changed(relative, None, row(C, 12, 1))
+    family.changed(relative, row(C, 10, 1), row(C, 10, 2))
+    family.changed(relative, row(C, 11, 1), None)
+    family.clear()
+    assert delete_parent(family) == {C: {row_key(C, [12])}}
+    family.discard()
+    assert delete_parent(family) == {C: {row_key(C, [10]), row_key(C, [11])}}
+
+
+def test_a_row_that_the_statement_logs_and_cascades_is_not_known() -> None:
+    """Nothing says which came first."""
+    family = known()
+    relative = family.relative(C)
+    assert relative is not None
+    family.changed(relative, None, row(C, 12, 1))
+    assert delete_parent(family) == {}
+
+
+def test_a_parent_whose_rows_are_not_told_voids_the_table() -> None:
+    """It is not published, it could not be decoded, or it is void."""
+    assert delete_parent(known(parent=False)) == {}
+    family = known()
+    family.miss(P)
+    assert delete_parent(family) == {}
+    assert delete_parent(known(), void=(P,)) == {}
+
+
+def test_a_table_of_which_not_all_is_known_is_void() -> None:
+    """Before it is read, while it is, after a void, and where equal texts are not equal values."""
+    family = known()
+    family.children.forget(C)
+    assert delete_parent(family) == {}
+    family.children.begin(C)
+    assert delete_parent(family) == {}
+    assert delete_parent(known(exact=False)) == {}
+    assert delete_parent(known(), void=(C,)) == {}
+
+
+def test_without_enforced_foreign_keys_nothing_is_taken_for_changed() -> None:
+    """The rows are void, to be sure, and refer as before."""
+    family = known()
+    assert len(delete_parent(family, is_enforced=False)[C]) == 2
+    family.commit()
+    assert len(delete_parent(family)[C]) == 2
+
+
+def test_a_table_that_is_named_without_a_foreign_key_that_explains_it_is_void() -> None:
+    """Something else has changed it."""
+    family = known()
+    assert family.narrow({C}, {C: False}, (), is_enforced=True) == {}
+
+
+def test_a_table_that_is_too_large_is_not_known() -> None:
+    """The file is bounded; and a row that can't be decoded may refer to anything."""
+    children = Children(rows_max=3)
+    children.follow({C: (("p",),)})
+    children.begin(C)
+    children.fill(C, [(b"%d" % at, (b"1",)) for at in range(5)])
+    assert children.knowledge(C) is Knowledge.NOTHING
+    assert list(children.unknown({C})) == []
+    family = known()
+    family.children.begin(C)
+    family.fill(C, [RowChange(row_key(C, [1]), VOID)])
+    family.children.complete(C)
+    assert family.children.knowledge(C) is Knowledge.NOTHING
+
+
+class Chunks:
+    """A reading whose chunk the test gives."""
+
+    def __init__(self) -> None:
+        self.first: Chunk | None = None
+        self.failed: MariaDBError | None = None
+        self.wanted: list[Wanted] = []
+
+    def want(self, wanted: Wanted | None) -> None:
+        """What is wanted, in order."""
+        self.wanted += [wanted] if wanted else []
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def rereading() -> tuple[Rereading, Chunks]:
+    """Rows 10 and 11 are being read."""
+    catalog, chunks = Catalog(), Chunks()
+    catalog.describe_as({C: table(C).describe()})
+    made = Rereading(chunks, catalog)
+    made.add({C: [row_key(C, [10]), row_key(C, [11])]})
+    assert not list(made.step("MariaDB/0-1-1", 1, lambda _: True))
+    assert len(chunks.wanted[0].keys) == 2
+    rows = (RowChange(row_key(C, [10]), VALUE, b"{}"), RowChange(row_key(C, [11]), ABSENT))
+    chunks.first = Chunk(table(C).describe(), rows, AT, AT, None)
+    return made, chunks
+
+
+def test_rows_that_are_read_again_are_published_where_the_source_has_read_past_them() -> None:
+    """Not before; a row that changed meanwhile is left out, and a void table's rows are."""
+    made, _ = rereading()
+    assert not list(made.step("MariaDB/0-1-2", 1, lambda _: False))
+    made.notice([RowChange(row_key(C, [10]), ABSENT)])
+    [said] = made.step("MariaDB/0-1-3", 1, lambda _: True)
+    assert said.changes == [RowChange(row_key(C, [11]), ABSENT)]
+    assert said.position == "MariaDB/0-1-3"
+    made, _ = rereading()
+    made.notice([VoidTable(C, "DDL")])
+    assert not list(made.step("MariaDB/0-1-3", 1, lambda _: True))
+
+
+def test_rows_that_are_void_again_are_read_again() -> None:
+    """What was read before does not count, and a reading that failed leaves them to readers."""
+    made, chunks = rereading()
+    made.notice([RowChange(row_key(C, [10]), VOID), RowChange(row_key(C, [11]), VOID)])
+    made.add({C: [row_key(C, [10])]})
+    assert not list(made.step("MariaDB/0-1-5", 1, lambda _: True))
+    assert chunks.wanted[-1].keys == (row_key(C, [10]),)
+    assert str(chunks.wanted[-1].since) == "MariaDB/0-1-5"
+    chunks.first, chunks.failed = None, MariaDBError("locked")
+    assert not list(made.step("MariaDB/0-1-6", 1, lambda _: True))
+    assert len(chunks.wanted) == 2
