@@ -25,9 +25,8 @@ from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from consumers.owner.protocol import OwnerError
-from consumers.owner.server import is_loopback
 from consumers.process.loop import ConsumptionSettings
-from consumers.process.run import OwnerSettings, announced_host, run_consumer
+from consumers.process.run import OwnerSettings, announced_host, monitoring_options, run_consumer
 from stream.monitoring import serve_monitoring
 from tokens.errors import FreshetError
 
@@ -255,6 +254,8 @@ def _scrape(worker: Worker) -> list[Metric] | None:
 
 
 def _serve_metrics(workers: list[Worker], owner: OwnerSettings) -> Any:
+    if owner.follow is not None:
+        owner.follow(owner.access)
     registry = CollectorRegistry()
     collector = WorkersCollector(workers)
     registry.register(collector)
@@ -263,8 +264,7 @@ def _serve_metrics(workers: list[Worker], owner: OwnerSettings) -> Any:
             (owner.host, owner.metrics_port or 0),
             registry,
             collector.not_ready,
-            version=owner.version,
-            token="" if is_loopback(owner.host) else owner.token,
+            **monitoring_options(owner, owner.host),
         )
     except OSError as error:
         raise OwnerError(

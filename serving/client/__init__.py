@@ -3,6 +3,7 @@
 from ._tokens import FreshetError, TokenError
 from .answers import Objects, Page, Row, Table
 from .client import AsyncClient, AsyncSession, FreshetClient, Session
+from .credentials import Tls
 from .errors import (
     AmbiguousRow,
     BadRequest,
@@ -46,6 +47,7 @@ __all__ = [
     "StreamEnded",
     "StreamEvent",
     "Table",
+    "Tls",
     "TokenError",
     "TooManyRequests",
     "TrackedConnection",
