@@ -95,6 +95,8 @@ def run_workers(
     wake.setblocking(False)
     before = {each: signal.signal(each, lambda *_: None) for each in (signal.SIGTERM, signal.SIGINT)}
     woken_before = signal.set_wakeup_fd(wake.fileno())
+    if owner.follow is not None:
+        owner.follow(owner.access)
     metrics = _serve_metrics(workers, owner) if owner.metrics_port is not None else None
     try:
         while True:
@@ -254,8 +256,6 @@ def _scrape(worker: Worker) -> list[Metric] | None:
 
 
 def _serve_metrics(workers: list[Worker], owner: OwnerSettings) -> Any:
-    if owner.follow is not None:
-        owner.follow(owner.access)
     registry = CollectorRegistry()
     collector = WorkersCollector(workers)
     registry.register(collector)

@@ -24,7 +24,7 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
-from freshet.sections.access import ClientSettings, TlsSettings, Tokens, TokenSettings, credentials
+from freshet.sections.access import ClientSettings, OwnCertificate, TlsSettings, Tokens, TokenSettings, credentials
 from freshet.sections.secrets import secret_in
 from freshet.sections.shards import Shards, ShardSettings, map_of, names_of
 from freshet.sections.values import Host, Json, Name, Names, Port, Section, Shard
@@ -295,7 +295,7 @@ class SourceProcessSettings(Section):
     metrics_host: Host = "127.0.0.1"
     metrics_port: Port | None = None
     metrics_token: SecretStr | None = None
-    tls: TlsSettings = TlsSettings()
+    tls: OwnCertificate = OwnCertificate()
     plain: bool = False
 
 

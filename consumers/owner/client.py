@@ -83,11 +83,6 @@ class Identity:
     secret: Callable[[], str] = str
     files: Certificates | None = None
 
-    @classmethod
-    def of_token(cls, token: str) -> Identity:
-        """Of a token that stays, over plain TCP."""
-        return cls(lambda: token)
-
     def hello(self) -> Hello:
         """The greeting."""
         return hello(self.secret())

@@ -17,8 +17,8 @@ from consumers.process.run import OwnerSettings, run_consumer
 from consumers.snapshots.restoring import Snapshots
 from consumers.workers import run_workers
 from freshet import DISTRIBUTION, logs
+from freshet.access.reloading import follow_owner_access, owner_access
 from freshet.indexes import indexes_to_keep
-from freshet.reloading import follow_owner_access, owner_access
 from freshet.settings import Settings, config_in_use, load_settings
 from freshet.settings_errors import SettingsError, unknown_keyspace
 

@@ -47,7 +47,7 @@ def command(
     Serves all keyspaces of the settings. Any address but loopback needs tokens ([serve.tokens.NAME], `freshet token
     new`) and TLS ([serve.tls], or serve.plain = true). Tokens are read again when the settings file changes.
     """
-    from freshet.reloading import Reloader, front_access
+    from freshet.access.reloading import Reloader, front_access
     from serving.http.server import check_front, make_server
     from stream.kafka.locations import LocationsReader
 
@@ -61,7 +61,7 @@ def command(
     owners = Owned(settings.consumer.identity)
 
     def renew(now: Settings) -> None:
-        access.replace(now.serve.credentials)
+        access.renew(now.serve.credentials)
         owners.identity = now.consumer.identity
 
     with LocationsReader(settings.kafka.cluster).start(patient=True) as reader, Reloader(renew):

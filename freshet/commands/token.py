@@ -14,7 +14,9 @@ from freshet.settings import load_settings
 from freshet.settings_errors import SettingsError
 from stream.access.grants import Access, AccessRefused, digest_of, moment, new_secret
 
-app = typer.Typer(no_args_is_help=True, help="Make, hash and check the secrets that callers show.")
+app = typer.Typer(
+    no_args_is_help=True, rich_markup_mode=None, help="Make, hash and check the secrets that callers show."
+)
 
 
 @app.command("new")

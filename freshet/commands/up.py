@@ -68,8 +68,8 @@ def command(
 def _run(
     settings: Settings, keyspaces: list[str], workers: str | None, port: int | None, config: Path | None = None
 ) -> None:
+    from freshet.access.reloading import front_access
     from freshet.local.process import free_ports
-    from freshet.reloading import front_access
     from serving.http.server import check_front
 
     serve, token = settings.serve, settings.front_secret or ""

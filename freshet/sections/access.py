@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, model_validator
 
@@ -51,21 +51,28 @@ class TokenSettings(Section):
 Tokens = dict[Name, TokenSettings]
 
 
-class TlsSettings(Section):
-    """Files in PEM; new ones are used from the next handshake on. ``key`` empty: it is in ``certificate``.
-
-    ``ca``: who signs the certificates of the other side.
-    """
+class OwnCertificate(Section):
+    """Files in PEM; new ones are used from the next handshake on. ``key`` empty: it is in ``certificate``."""
 
     certificate: File = ""
     key: File = ""
-    ca: File = ""
+
+    @property
+    def files(self) -> Certificates:
+        """As listeners and clients take them."""
+        return Certificates(self.certificate, self.key)
 
     @model_validator(mode="after")
-    def _key_has_a_certificate(self) -> TlsSettings:
+    def _key_has_a_certificate(self) -> Self:
         if self.key and not self.certificate:
             raise ValueError("a key needs its certificate")
         return self
+
+
+class TlsSettings(OwnCertificate):
+    """``ca``: who signs the certificates of the other side."""
+
+    ca: File = ""
 
     @property
     def files(self) -> Certificates:

@@ -13,7 +13,7 @@ SUFFIX: Final = "_file"
 BYTES_MAX: Final = 64 << 10
 
 read_files: Final[set[Path]] = set()
-"""Those that were read in this process. `freshet.reloading` looks whether they change."""
+"""Those that were read in this process. `freshet.access.reloading` looks whether they change."""
 
 
 def from_files(fields: Mapping[str, FieldInfo], given: Any) -> Any:

@@ -3,7 +3,6 @@
 from ._tokens import FreshetError, TokenError
 from .answers import Objects, Page, Row, Table
 from .client import AsyncClient, AsyncSession, FreshetClient, Session
-from .credentials import Tls
 from .errors import (
     AmbiguousRow,
     BadRequest,
@@ -18,6 +17,7 @@ from .errors import (
     Unreachable,
     WriteNotTracked,
 )
+from .sending.credentials import Tls
 from .streaming import StreamChange, StreamColumn, StreamEnded, StreamEvent
 from .tracked import TrackedConnection
 from .transactions import AsyncCatalogTransaction, CatalogTransaction

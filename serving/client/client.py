@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Any, Self
 from . import wire
 from ._tokens import Vector
 from .answers import Page, Row
-from .credentials import Bearer, Tls, Token
 from .errors import ClientError, Unreachable
 from .retries import RETRIES, Retries
 from .running import awaiting, blocking
+from .sending.credentials import Bearer, Tls, Token
 from .session import Plan, SessionState
 from .streaming import READ_TIMEOUT_S, Following, Lines, StreamEvent, stream_request
 from .tracked import TrackedConnection

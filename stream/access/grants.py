@@ -27,7 +27,6 @@ ADMIN: Final = "admin"
 METRICS: Final = "metrics"
 ANY: Final = "any"
 """What any valid credential may: no role that can be given."""
-ROLES: Final = (READ, FILL, ADMIN, METRICS)
 
 SECRET_PREFIX: Final = "freshet_"
 """So that scanners of repositories find a secret that was left there."""
@@ -89,6 +88,13 @@ class Access:
     def of_secret(cls, secret: str, name: str = "secret") -> Access:
         """One secret that may do everything; "" none."""
         return cls([Credential(Grant(name, frozenset({ADMIN})), digest_of(secret.encode()))] if secret else ())
+
+    def renew(self, credentials: Iterable[Credential]) -> None:
+        """As `replace`, but never opens a listener that asks for credentials. Raises `AccessRefused`."""
+        found = tuple(credentials)
+        if not found and not self.is_open:
+            raise AccessRefused("no token is left", hint="a restart without tokens opens a listener, a change does not")
+        self.replace(found)
 
     def replace(self, credentials: Iterable[Credential]) -> None:
         """Accepts these from now on, and no others."""

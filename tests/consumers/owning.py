@@ -80,7 +80,7 @@ class Owner:
 
         async def main() -> None:
             host, port = await self.server.start()
-            client = OwnerClient(f"{host}:{port}", **{"identity": Identity.of_token(self.token)} | options)
+            client = OwnerClient(f"{host}:{port}", **{"identity": Identity(lambda: self.token)} | options)
             try:
                 await asyncio.wait_for(use(client), 20)
             finally:

@@ -65,7 +65,7 @@ def test_metrics_need_the_token_and_health_does_not() -> None:
     port = server.server_address[1]
     try:
         assert ask(port, "/readyz") == (200, "ready\n")
-        assert ask(port, "/metrics") == (401, "a bearer token is needed\n")
+        assert ask(port, "/metrics")[0] == 401
         assert ask(port, "/metrics", "wrong")[0] == 401
         assert 'freshet_build_info{version="1.2"} 1.0' in ask(port, "/metrics", "s3cret")[1]
     finally:

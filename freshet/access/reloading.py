@@ -6,6 +6,7 @@ can't be read change nothing, and the log says why: a rotation must not lock eve
 
 from __future__ import annotations
 
+import contextvars
 import os
 import signal
 import threading
@@ -36,7 +37,8 @@ class Reloader:
         self._wanted = threading.Event()
         self._stopping = False
         self._seen = _signature()
-        self._thread = threading.Thread(target=self._run, name="reloading", daemon=True)
+        run = contextvars.copy_context().run  # which file is used is a variable of the context
+        self._thread = threading.Thread(target=run, args=(self._run,), name="reloading", daemon=True)
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
@@ -106,4 +108,4 @@ def _of_owner(settings: Settings) -> list[Credential]:
 def follow_owner_access(config: Path, access: Access) -> None:
     """Keeps ``access`` as the settings say, until the process ends."""
     use_config(config if config.exists() else None)
-    Reloader(lambda now: access.replace(_of_owner(now))).__enter__()
+    Reloader(lambda now: access.renew(_of_owner(now))).__enter__()
