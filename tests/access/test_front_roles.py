@@ -32,7 +32,11 @@ ACCESS = Access([Credential(grant, digest_of(name.encode())) for name, grant in 
 
 def front() -> Front:
     """Of two keyspaces of rows and a catalog."""
-    spaces = [RowSpace("shop", Layout(4), "shop"), RowSpace("bank", Layout(4), "bank"), TableSpace("hive", Layout(2))]
+    spaces: list[RowSpace | TableSpace] = [
+        RowSpace("shop", Layout(4), "shop"),
+        RowSpace("bank", Layout(4), "bank"),
+        TableSpace("hive", Layout(2)),
+    ]
     return make_front(spaces, lambda *_: None, access=ACCESS)
 
 
@@ -129,10 +133,14 @@ def test_a_stream_ends_soon_after_its_token_was_taken_away(monkeypatch: pytest.M
         async def send(message: Message) -> None:
             sent.append(message)
 
+        async def nothing() -> Message:
+            await asyncio.Event().wait()
+            raise AssertionError
+
         guard = Guard(endless, access=access, limits=RequestLimits(), metrics=FrontMetrics())
         headers = [(b"authorization", b"Bearer all")]
         scope = {"type": "http", "path": "/v1/stream", "query_string": b"", "headers": headers}
-        running = asyncio.ensure_future(guard(scope, lambda: asyncio.Event().wait(), send))
+        running = asyncio.ensure_future(guard(scope, nothing, send))
         await begun.wait()
         access.replace([Credential(GRANTS["all"], digest_of(b"all"))])  # the same grant: it goes on
         await asyncio.sleep(0.05)
@@ -140,7 +148,7 @@ def test_a_stream_ends_soon_after_its_token_was_taken_away(monkeypatch: pytest.M
         access.replace([Credential(GRANTS["shop"], digest_of(b"other"))])
         async with asyncio.timeout(5):
             await running
-        await guard({**scope, "path": "/v1/stream"}, lambda: asyncio.Event().wait(), send)
+        await guard({**scope, "path": "/v1/stream"}, nothing, send)
         return sent
 
     first, end, refusal, _ = asyncio.run(story())
