@@ -19,6 +19,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import urlencode
 
 from . import wire
 from ._tokens import Vector
@@ -66,6 +67,7 @@ class FreshetClient:
 
         self._http = httpx2.Client(**_options(base_url, timeout, tls), transport=transport)
         self._bearer = Bearer(token)
+        self._base_url = base_url.rstrip("/")
         self._retries, self._timeout, self._sleep = retries, timeout, sleep
 
     def __enter__(self) -> Self:
@@ -113,7 +115,7 @@ class FreshetClient:
 
         timeout = httpx2.Timeout(self._timeout, read=READ_TIMEOUT_S)
         try:
-            with self._http.stream(**_arguments(request, self._bearer), timeout=timeout) as response:
+            with self._http.stream(**_arguments(self._base_url, request, self._bearer), timeout=timeout) as response:
                 if response.status_code == httpx2.codes.UNAUTHORIZED and self._bearer.renew():
                     return  # asked again at once, with the new token
                 if response.status_code != httpx2.codes.OK:
@@ -143,7 +145,7 @@ class FreshetClient:
         pauses, is_renewed = self._retries.pauses(self._timeout), False
         while True:
             try:
-                response = self._http.request(**_arguments(request, self._bearer))
+                response = self._http.request(**_arguments(self._base_url, request, self._bearer))
             except httpx2.HTTPError as error:
                 raise _unreachable(self._http.base_url, error) from error
             if response.status_code == httpx2.codes.UNAUTHORIZED and not is_renewed and self._bearer.renew():
@@ -247,6 +249,7 @@ class AsyncClient:
 
         self._http = httpx2.AsyncClient(**_options(base_url, timeout, tls), transport=transport)
         self._bearer = Bearer(token)
+        self._base_url = base_url.rstrip("/")
         self._retries, self._timeout, self._sleep = retries, timeout, sleep
 
     async def __aenter__(self) -> Self:
@@ -290,7 +293,9 @@ class AsyncClient:
 
         timeout = httpx2.Timeout(self._timeout, read=READ_TIMEOUT_S)
         try:
-            async with self._http.stream(**_arguments(request, self._bearer), timeout=timeout) as response:
+            async with self._http.stream(
+                **_arguments(self._base_url, request, self._bearer), timeout=timeout
+            ) as response:
                 if response.status_code == httpx2.codes.UNAUTHORIZED and self._bearer.renew():
                     return  # asked again at once, with the new token
                 if response.status_code != httpx2.codes.OK:
@@ -318,7 +323,7 @@ class AsyncClient:
         pauses, is_renewed = self._retries.pauses(self._timeout), False
         while True:
             try:
-                response = await self._http.request(**_arguments(request, self._bearer))
+                response = await self._http.request(**_arguments(self._base_url, request, self._bearer))
             except httpx2.HTTPError as error:
                 raise _unreachable(self._http.base_url, error) from error
             if response.status_code == httpx2.codes.UNAUTHORIZED and not is_renewed and self._bearer.renew():
@@ -389,11 +394,12 @@ def _options(base_url: str, timeout: float, tls: Tls | None) -> dict[str, Any]:
     return {"base_url": base_url.rstrip("/"), "timeout": timeout, **secured}
 
 
-def _arguments(request: HttpRequest, bearer: Bearer | None = None) -> dict[str, Any]:
+def _arguments(base_url: str, request: HttpRequest, bearer: Bearer | None = None) -> dict[str, Any]:
+    """What httpx2 is given. The URL is whole: else httpx2 parses it three times, a fifth of what a read costs here."""
+    query = f"?{urlencode(request.params)}" if request.params else ""
     return {
         "method": request.method,
-        "url": request.path,
-        "params": request.params,
+        "url": f"{base_url}{request.path}{query}",
         "content": request.body or None,
         "headers": dict(request.headers)
         | (bearer.headers() if bearer is not None else {})
