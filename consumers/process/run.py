@@ -27,6 +27,7 @@ from consumers.process.loop import Consumption, ConsumptionSettings
 from consumers.process.metrics import serve_metrics
 from consumers.store.directory import lock_directory
 from consumers.store.errors import RetryableStoreError, StoreError, store_error
+from consumers.store.leader_epochs import keep_leader_epoch
 from stream.access.certificates import Certificates
 from stream.access.grants import Access
 from stream.access.listening import is_loopback
@@ -269,6 +270,7 @@ def make_checkpoint(root: Path, partition: Partition) -> CheckpointPlace:
     try:
         if not path.exists():
             store.checkpoint(path)
+            keep_leader_epoch(path, store.committed_offset, partition.leader_epoch)
         done = sorted(each for each in parent.iterdir() if each.name.isdigit())
     except OSError as error:
         raise store_error(error, str(parent)) from error
