@@ -39,6 +39,7 @@ STATUS_OF_CODE: dict[str, int] = {
     "method_not_allowed": 405,
     "request_timeout": 408,
     "history_lost": 409,
+    "fill_lost": 409,
     "table_id_changed": 409,
     "page_expired": 409,
     "file_changed": 409,
@@ -78,6 +79,16 @@ class RowAnswer(msgspec.Struct, Generic[Image], omit_defaults=True, frozen=True)
     code: str = ""
     message: str = ""
     hint: str = ""
+
+
+class KeptAnswer(msgspec.Struct, omit_defaults=True, frozen=True):
+    """A row that was given is the row at ``token``. ``kept``: the cache has it, and answers with it from now on."""
+
+    served_from: ServedFrom
+    freshness: FreshnessName
+    why: str
+    token: str
+    kept: bool
 
 
 class RangeAnswer(msgspec.Struct, Generic[Image], omit_defaults=True, frozen=True):

@@ -162,6 +162,7 @@ class Session(SessionState):
         return self._run(self.plan_token())
 
     get_row = blocking(SessionState.plan_row)
+    put_row = blocking(SessionState.plan_put_row)
     get_rows = blocking(SessionState.plan_rows)
     get_table = blocking(SessionState.plan_table)
     get_partitions = blocking(SessionState.plan_partitions)
@@ -328,6 +329,7 @@ class AsyncSession(SessionState):
 
     token = awaiting(SessionState.plan_token)
     get_row = awaiting(SessionState.plan_row)
+    put_row = awaiting(SessionState.plan_put_row)
     get_rows = awaiting(SessionState.plan_rows)
     get_table = awaiting(SessionState.plan_table)
     get_partitions = awaiting(SessionState.plan_partitions)

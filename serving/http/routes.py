@@ -9,6 +9,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from serving.client.answers import (
+    KeptAnswer,
     LocationAnswer,
     ObjectsAnswer,
     RangeAnswer,
@@ -28,6 +29,8 @@ from serving.http.query import (
     DatabasesParameters,
     FunctionParameters,
     FunctionsParameters,
+    GivenRowBody,
+    GivenRowParameters,
     LocationParameters,
     PartitionsParameters,
     RangeParameters,
@@ -52,6 +55,7 @@ from serving.http.query import (
 from serving.http.responses import Response, answer_response, read_response
 from serving.http.route import Route
 from serving.http.streaming.routes import STREAMING
+from serving.keeping import keep_row
 from serving.reads.demands import RequestedRow, RequestedTable
 from serving.reads.objects import RequestedObjects
 
@@ -87,6 +91,14 @@ async def get_row(front: Front, parameters: RowParameters, _: None) -> Response:
     wanted = [RequestedRow(parameters.table, parameters.pk.encode("latin-1"))]
     [answer] = await front.rows.read_many(front.row_space(parameters.keyspace), wanted, demand, options)
     return read_response(answer)
+
+
+async def put_row(front: Front, parameters: GivenRowParameters, body: GivenRowBody) -> Response:
+    """One `KeptAnswer`."""
+    demand = demand_of(parameters.token, parameters.max_wait_ms, front.limits)
+    wanted = RequestedRow(parameters.table, parameters.pk.encode("latin-1"))
+    space = front.row_space(parameters.keyspace)
+    return answer_response(await keep_row(front.rows, space, wanted, body.row, demand))
 
 
 async def get_rows(front: Front, parameters: RowBatchParameters, body: RowBatchBody) -> Response:
@@ -247,6 +259,22 @@ ROUTES: tuple[Route[Any, Any], ...] = (
         "truth, whose answer fills the cache. Without a token the answer is `eventual`. Send the `token` of the answer "
         "with the next read.",
         returns="The row.",
+    ),
+    Route(
+        method="PUT",
+        path="/v1/rows/{keyspace}/{table}/{pk:raw}",
+        handler=put_row,
+        parameters=GivenRowParameters,
+        body=GivenRowBody,
+        answer=KeptAnswer,
+        errors=(*_READ_ERRORS, "bad_key", "fill_lost"),
+        name="putRow",
+        tag="reads",
+        summary="Give the cache a row",
+        text="Nothing is believed: the row is compared with what the cache proves for `token`, or with the source's in "
+        "a snapshot at or past it, which fills the cache. 409 `fill_lost` if the row is another one by then. "
+        "This writes nothing to the source.",
+        returns="The row is the one that was given.",
     ),
     Route(
         method="GET",

@@ -64,7 +64,7 @@ def refused(response: httpx2.Response, status: int, code: str) -> str:
         ("GET", "/v1/stream", 400, "bad_parameter"),
         ("GET", "/v1/stream?keyspace=hive", 404, "unknown_keyspace"),
         ("GET", "/v1/stream?keyspace=shop", 503, "stream_unavailable"),
-        ("PUT", "/v1/rows/shop/orders/7", 405, "method_not_allowed"),
+        ("PATCH", "/v1/rows/shop/orders/7", 405, "method_not_allowed"),
         ("GET", "/v1/rows/shop:batch", 405, "method_not_allowed"),
         ("POST", "/v1/tables/db/t", 405, "method_not_allowed"),
         ("POST", "/healthz", 405, "method_not_allowed"),
