@@ -156,6 +156,23 @@ class TableList(msgspec.Struct, frozen=True, omit_defaults=True):
     write_ids: str | None = None
 
 
+class DescribedColumn(msgspec.Struct, frozen=True):
+    """A column of a table, and the kind of its canonical values."""
+
+    name: str
+    kind: str
+
+
+class DescriptionAnswer(msgspec.Struct, frozen=True):
+    """What a front knows of a table of rows. ``reason``: why it is not ``cacheable``."""
+
+    table: str
+    columns: list[DescribedColumn]
+    primary_key: list[str]
+    cacheable: bool
+    reason: str = ""
+
+
 class ListsAnswer(msgspec.Struct, frozen=True):
     """What a transaction needs to read: its list of transactions, and of each table that it named its list and id."""
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from . import wire
 from ._tokens import Vector
-from .answers import Page, Row
+from .answers import DescriptionAnswer, Page, Row
 from .errors import ClientError, Unreachable
 from .retries import RETRIES, Retries
 from .running import awaiting, blocking
@@ -82,6 +82,10 @@ class FreshetClient:
     def get_row(self, keyspace: str, table: str, *pk: object) -> Row:
         """One row without a demand, so its ``freshness`` is ``eventual``. Raises `ClientError`."""
         return wire.read_row(*self.send(wire.row_request(keyspace, table, pk, {})))
+
+    def describe(self, keyspace: str, table: str) -> DescriptionAnswer:
+        """A table's columns and primary key, as the front knows them. Raises `ClientError`."""
+        return wire.read_description(*self.send(wire.description_request(keyspace, table)))
 
     def stream(
         self, keyspace: str, begin: str | int = "now", *, give_up_s: float | None = 60.0, **chosen: Any
@@ -257,6 +261,10 @@ class AsyncClient:
     async def get_row(self, keyspace: str, table: str, *pk: object) -> Row:
         """One row without a demand, so its ``freshness`` is ``eventual``. Raises `ClientError`."""
         return wire.read_row(*await self.send(wire.row_request(keyspace, table, pk, {})))
+
+    async def describe(self, keyspace: str, table: str) -> DescriptionAnswer:
+        """As `FreshetClient.describe`."""
+        return wire.read_description(*await self.send(wire.description_request(keyspace, table)))
 
     async def stream(
         self, keyspace: str, begin: str | int = "now", *, give_up_s: float | None = 60.0, **chosen: Any

@@ -13,6 +13,7 @@ import msgspec
 from ._tokens import TokenError, Vector
 from .answers import (
     STATUS_OF_CODE,
+    DescriptionAnswer,
     KeptAnswer,
     ListsAnswer,
     Objects,
@@ -104,6 +105,11 @@ def rows_request(
     return HttpRequest("POST", f"/v1/rows/{_segment(keyspace)}:batch", {}, body)
 
 
+def description_request(keyspace: str, table: str) -> HttpRequest:
+    """GET of a table's description."""
+    return HttpRequest("GET", f"/v1/descriptions/{_segment(keyspace)}/{_segment(table)}", {})
+
+
 def range_request(keyspace: str, table: str, columns: Mapping[str, object], params: Mapping[str, str]) -> HttpRequest:
     """GET of the rows that ``columns`` name. Raises `BadRequest` ``bad_key``."""
     where = {f"where.{name}": format_value(value) for name, value in columns.items()}
@@ -189,6 +195,7 @@ class _Location(msgspec.Struct):
 
 
 _row = msgspec.json.Decoder(Row)
+_description = msgspec.json.Decoder(DescriptionAnswer)
 _kept = msgspec.json.Decoder(KeptAnswer)
 _page = msgspec.json.Decoder(Page)
 _table = msgspec.json.Decoder(Table)
@@ -208,6 +215,11 @@ def read_row(status: int, body: bytes) -> Row:
 def read_kept(status: int, body: bytes) -> KeptAnswer:
     """What became of a row that was given. Raises `ClientError`."""
     return _decode(_kept, body) if _is_answer(status, body) else _fail(status, body)
+
+
+def read_description(status: int, body: bytes) -> DescriptionAnswer:
+    """The description in an answer. Raises `ClientError`."""
+    return _decode(_description, body) if status == 200 else _fail(status, body)
 
 
 def read_rows(status: int, body: bytes) -> tuple[list[Row | ClientError], str]:

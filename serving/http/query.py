@@ -119,6 +119,13 @@ class RangeParameters(msgspec.Struct, forbid_unknown_fields=True):
     consistency: ConsistencyParameter = "bounded"
 
 
+class DescriptionParameters(msgspec.Struct, forbid_unknown_fields=True):
+    """Of a table of rows."""
+
+    keyspace: str
+    table: Annotated[str, Meta(description="`db.table`, or a table of the keyspace's database.")]
+
+
 class RowBatchParameters(msgspec.Struct, forbid_unknown_fields=True):
     """Of a row batch."""
 

@@ -9,6 +9,8 @@ from typing import Any, Final, Literal
 import msgspec
 
 from serving.client.answers import (
+    DescribedColumn,
+    DescriptionAnswer,
     KeptAnswer,
     LocationAnswer,
     ObjectsAnswer,
@@ -27,6 +29,7 @@ from serving.http.query import (
     ConstraintsParameters,
     DatabaseParameters,
     DatabasesParameters,
+    DescriptionParameters,
     FunctionParameters,
     FunctionsParameters,
     GivenRowBody,
@@ -195,6 +198,17 @@ async def get_location(front: Front, parameters: LocationParameters, _: None) ->
     return answer_response(await front.locations.read(parameters.keyspace, parameters.partition, seen))
 
 
+async def get_row_description(front: Front, parameters: DescriptionParameters, _: None) -> Response:
+    """One `DescriptionAnswer`."""
+    space = front.row_space(parameters.keyspace)
+    found = await front.descriptions.get(space, space.full_name(parameters.table))
+    columns = [DescribedColumn(each.name, each.kind) for each in found.columns]
+    key = [each.name for each in found.key]
+    return Response(
+        200, msgspec.json.encode(DescriptionAnswer(found.name, columns, key, found.cacheable, found.reason))
+    )
+
+
 async def get_health(_: Front, __: None, ___: None) -> Response:
     """One `StatusAnswer`."""
     return Response(200, b'{"status":"ok"}')
@@ -305,6 +319,19 @@ ROUTES: tuple[Route[Any, Any], ...] = (
         summary="Read rows",
         text=_BATCH_TEXT,
         returns="The rows, in the order of the keys.",
+    ),
+    Route(
+        method="GET",
+        path="/v1/descriptions/{keyspace}/{table}",
+        handler=get_row_description,
+        parameters=DescriptionParameters,
+        answer=DescriptionAnswer,
+        errors=("unknown_keyspace", "unknown_table", "no_owner", "source_unreachable", "source_failed"),
+        name="getDescriptionOfRows",
+        tag="reads",
+        summary="Describe a table of rows",
+        text="Its columns, the kinds of their values, and its primary key, as known here: nothing is demanded.",
+        returns="The description.",
     ),
     Route(
         method="GET",

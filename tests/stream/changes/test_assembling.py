@@ -102,7 +102,9 @@ def test_any_checkpoint_goes_on_exactly_after_its_event(
             if isinstance(item, Transaction):
                 found.append(item)
             checkpoint = item.checkpoint
-            for messages, at, anchor in zip(log.partitions, checkpoint.offsets, checkpoint.anchors or (0,) * 9, strict=False):
+            for messages, at, anchor in zip(
+                log.partitions, checkpoint.offsets, checkpoint.anchors or (0,) * 9, strict=False
+            ):
                 is_behind_one = at > 0 and decode(messages[at - 1])[0] == "Marker"
                 assert (is_behind_one and anchor == anchor_of(messages[at - 1])) or (at, anchor) == (0, 0)
             if choose.random() < 0.3 and restarts < 20:
