@@ -101,7 +101,7 @@ def open_table(engine: sa.Engine, metadata: sa.MetaData, described: DescriptionA
         sa.Table(name, metadata, autoload_with=engine)
     elif name not in metadata.tables:
         columns = [
-            sa.Column(column, _type_of(kind, is_key=column in described.primary_key), primary_key=False)
+            sa.Column(column, _type_of(kind, is_key=column in described.primary_key), autoincrement=False)
             for column, kind in kinds.items()
         ]
         own = sa.Column(TOKEN, _TEXT), sa.Column(COPY, sa.BigInteger())
