@@ -75,12 +75,21 @@ def _converter(kind: sa.types.TypeEngine[Any]) -> Callable[[Any], Any] | None:
             return dt.date.fromisoformat
         case sa.DateTime():
             return dt.datetime.fromisoformat
+        case sa.Integer() if not getattr(kind, "unsigned", False):
+            return _bounded
         case sa.Numeric() if kind.asdecimal:
             return lambda value: Decimal(str(value))
         case sa.String():
             return str
         case _:
             return None
+
+
+def _bounded(value: int) -> int:
+    """An integer that a signed one of 64 bits can hold. Raises ``ValueError``: SQLite has no larger ones."""
+    if not -(2**63) <= value < 2**63:
+        raise ValueError(f"{value} is too large")
+    return value
 
 
 def check_described(described: DescriptionAnswer) -> None:
@@ -96,17 +105,15 @@ def open_table(engine: sa.Engine, metadata: sa.MetaData, described: DescriptionA
     """The copy of a table, made if it is missing. Raises `SinkError` ``sink_schema_changed`` if columns are missing."""
     name = described.table.partition(".")[2]
     kinds = {column.name: column.kind for column in described.columns}
-    inspector = sa.inspect(engine)
-    if name not in metadata.tables and inspector.has_table(name):
-        sa.Table(name, metadata, autoload_with=engine)
-    elif name not in metadata.tables:
+    if not sa.inspect(engine).has_table(name):
         columns = [
             sa.Column(column, _type_of(kind, is_key=column in described.primary_key), autoincrement=False)
             for column, kind in kinds.items()
         ]
         own = sa.Column(TOKEN, _TEXT), sa.Column(COPY, sa.BigInteger())
-        key = sa.PrimaryKeyConstraint(*described.primary_key)
-        sa.Table(name, metadata, *columns, *own, key).create(engine)
+        sa.Table(name, sa.MetaData(), *columns, *own, sa.PrimaryKeyConstraint(*described.primary_key)).create(engine)
+    if name not in metadata.tables:
+        sa.Table(name, metadata, autoload_with=engine)
     table = metadata.tables[name]
     check_columns(table, described.table, [*kinds, TOKEN, COPY])
     if {column.name for column in table.primary_key} != set(described.primary_key):

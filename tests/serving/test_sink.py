@@ -208,14 +208,16 @@ def test_a_table_that_is_made_loses_nothing() -> None:
     assert [row[f"c{at}"] for at in range(len(KINDS))] == [each[2] for each in KINDS]
 
 
-def test_a_column_that_does_not_take_a_value_is_named() -> None:
+@pytest.mark.parametrize(("kind", "value"), [("DATE", "0000-00-00"), ("BIGINT", 2**63)])
+def test_a_column_that_does_not_take_a_value_is_named(kind: str, value: Any) -> None:
     """A zero date fits no date: the sink ends and says which column, instead of writing another value."""
     engine = sa.create_engine("sqlite://", poolclass=sa.StaticPool)
     with engine.begin() as connection:
-        connection.execute(sa.text("CREATE TABLE items (id INT PRIMARY KEY, v DATE, freshet_token, freshet_copy INT)"))
+        own = "freshet_token TEXT, freshet_copy INT"
+        connection.execute(sa.text(f"CREATE TABLE items (id INT PRIMARY KEY, v {kind}, {own})"))
     table = opened(engine)
-    with pytest.raises(SinkError, match=r"shop\.items\.v has the value '0000-00-00'") as refused:
-        Batch().add(table, [1], token(1), {"id": 1, "v": "0000-00-00"}, 1)
+    with pytest.raises(SinkError, match=rf"shop\.items\.v has the value '?{value}") as refused:
+        Batch().add(table, [1], token(1), {"id": 1, "v": value}, 1)
     assert refused.value.code == "sink_value"
 
 
