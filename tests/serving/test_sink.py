@@ -128,10 +128,7 @@ def test_a_copy_equals_its_source_after_any_crashes(seed: int) -> None:
         front.write()
     engine = sa.create_engine("sqlite://", poolclass=sa.StaticPool)
 
-    @sa.event.listens_for(engine, "commit")
-    def _(_: sa.Connection) -> None:
-        front.step()
-
+    sa.event.listen(engine, "commit", lambda _: front.step())
     for _ in range(8):
         with pytest.raises(Killed):
             Sink(front, "shop", engine, [TABLE], [SHARD]).run()  # type: ignore[arg-type]
@@ -243,8 +240,8 @@ class Redescribing(FakeFront):
         self.told.append([described])
         self.states.append({1: "a"})
 
-    def stream(self, keyspace: str, begin: str, **options: Any) -> Iterator[StreamEvent]:
-        yield from super().stream(keyspace, "0" if begin == "now" else begin, **options)
+    def stream(self, _: str, begin: str, **__: Any) -> Iterator[StreamEvent]:
+        yield from super().stream(_, "0" if begin == "now" else begin)
 
 
 @pytest.mark.parametrize(("columns", "follows"), [(["id", "v", "w"], False), ([], False), ([], True)])
