@@ -66,5 +66,5 @@ def test_tls_is_used_and_the_server_is_verified(
             connect(wrong)
 
 
-def _own(directory: Path, name: str) -> dict[str, str]:
+def _own(directory: Path, name: str) -> dict[str, Any]:
     return {"ssl_cert": str(directory / f"{name}.pem"), "ssl_key": str(directory / f"{name}.key")}
