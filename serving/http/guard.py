@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from serving.errors import ReadError
 from serving.http.limits import BODY_TIMEOUT_S, RequestLimits
 from serving.http.responses import problem_response, send_response
+from serving.http.status.login import as_bearer
 from serving.metrics import FrontMetrics
 from tokens.errors import FreshetError
 
@@ -125,6 +126,7 @@ def _carries(scope: Scope, expected: bytes) -> bool:
     """Compares the token in constant time. The scheme's name may be in any case (RFC 9110)."""
     for name, value in scope["headers"]:
         if name == b"authorization":
+            value = as_bearer(value, scope.get("method", ""))  # noqa: PLW2901
             scheme, _, token = value.partition(b" ")
             given = b"Bearer " + token.strip() if scheme.lower() == b"bearer" else value
             return hmac.compare_digest(given, expected)

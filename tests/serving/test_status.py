@@ -19,7 +19,14 @@ from consumers.owner.protocol import PartitionStatus, ShardStatus, Statuses
 from serving.http.app import make_app
 from serving.http.front import Front, make_front
 from serving.http.routes import ROUTES
-from serving.http.status.answers import FrontStatus, KeyspaceHistory, KeyspaceStatus, PartitionState, StatusHistory
+from serving.http.status.answers import (
+    FrontStatus,
+    KeyspaceHistory,
+    KeyspaceStatus,
+    PartitionState,
+    ShardState,
+    StatusHistory,
+)
 from serving.http.status.watch import KEPT_S, STEP_S, Watch
 from serving.metrics import FrontMetrics
 from serving.reads.owners import Located, OwnerAway, Owners
@@ -52,7 +59,7 @@ class AskedOwners(Owners):
         )
         self.of, self.places, self.asked = of, places, list[str]()
 
-    async def ask(self, _: str, partition: int, __: Callable[[Any], Awaitable[Any]]) -> Any:  # type: ignore[override]
+    async def ask(self, _: str, partition: int, __: Callable[[Any], Awaitable[Any]]) -> Any:
         address = self.places[partition]
         self.asked.append(address)
         if self.of[address] is None:
@@ -172,8 +179,8 @@ def rendered(*, refresh: bool = True) -> str:
     shard_states: list[Any] = []
     parts = [
         PartitionState("<b>shop", 0, "", "away"),
-        PartitionState("<b>shop", 1, "a:1", "ready", 1.5, 12, 1_000, 3, shard_states, {"s.<i>t": True}),
-        PartitionState("<b>shop", 2, "a:1", "ready", 90.0, 0, 5, 0, shard_states, {"s.<i>t": False}),
+        PartitionState("<b>shop", 1, "a:1", "ready", 1.5, 0.2, 12, 1_000, 3, shard_states, {"s.<i>t": True}),
+        PartitionState("<b>shop", 2, "a:1", "ready", 90.0, 0.2, 0, 5, 0, shard_states, {"s.<i>t": False}),
     ]
     status = FrontStatus([KeyspaceStatus("<b>shop", False, ["<b>shop/0 has no owner"], parts)], NOW)
     history = StatusHistory(
@@ -195,7 +202,7 @@ def test_the_page_shows_what_is_wrong() -> None:
         "nobody",
         "1 of 2",
         "look here",
-        "12 answers from the cache",
+        "Answers from the cache: 12",
     ):
         assert words in text or words == "1 of 2", words
     assert "1 of 3 partitions" in text  # the table is whole in one of three
@@ -254,6 +261,40 @@ def _luminance(colour: str) -> float:
     parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
     red, green, blue = (each / 12.92 if each <= 0.04045 else ((each + 0.055) / 1.055) ** 2.4 for each in parts)
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def test_a_catalogs_source_without_a_clock_is_well_while_it_is_heard_of() -> None:
+    """Its markers tell no time: the page says so, and marks it once it is silent. A clock that is missed is marked."""
+    heard = PartitionState(
+        "hive", 0, "a:1", "ready", None, 0.5, 0, 1, 0, [ShardState("hive/0", 1, "HiveEvent/5", None)]
+    )
+    assert page.is_well(heard)
+    assert page.proved_until(heard) == "no clock, heard of 0.5 s ago"
+    heard.silent_s = 60.0
+    assert not page.is_well(heard)
+    heard.silent_s, heard.shards = 0.5, [*heard.shards, ShardState("hive/1", 1, "HiveEvent/5", 0.1)]
+    assert not page.is_well(heard)
+    assert page.proved_until(heard) == "unknown"
+
+
+def test_a_browser_gives_the_token_as_its_password() -> None:
+    """It is asked for it, and may read by it; another password is refused, and nothing is changed by it."""
+    front = make_front([RowSpace("shop", Layout(2), "shop")], lambda *_: None, bearer_token="very secret")
+
+    async def story() -> None:
+        transport = httpx2.ASGITransport(make_app(front))
+        async with httpx2.AsyncClient(transport=transport, base_url="http://front") as client:
+            asked = await client.get("/")
+            assert (asked.status_code, "Basic realm=" in asked.headers["www-authenticate"]) == (401, True)
+            for path in ("/", "/files/page.css", "/v1/status"):
+                assert (await client.get(path, auth=("anybody", "very secret"))).status_code == 200
+                assert (await client.get(path, auth=("very secret", "wrong"))).status_code == 401
+            posted = await client.post("/v1/rows/shop:batch", json={"keys": []}, auth=("anybody", "very secret"))
+            assert posted.status_code == 401
+            for header in ("Basic", "Basic !", "Basic OnY=", "Basic dg=="):
+                assert (await client.get("/", headers={"authorization": header})).status_code == 401
+
+    asyncio.run(story())
 
 
 def test_the_vendored_script_is_the_packages() -> None:

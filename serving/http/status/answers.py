@@ -17,8 +17,9 @@ class ShardState(msgspec.Struct):
 class PartitionState(msgspec.Struct):
     """One partition as its owner tells it. ``owner`` "": nobody announces that it owns it; ``state`` away: no answer.
 
-    ``age_s``: the largest of its shards; None if one is unknown, which counts as worst. ``behind``: records of the
-    topic that are not folded yet; None: unknown. ``tables``: each whose backfill has begun, and whether it is whole.
+    ``age_s``: the largest of its shards; None if one is unknown: a catalog's source tells no clock. ``silent_s``: since
+    anything was folded; a live source says something each second. ``behind``: records of the topic that are not folded
+    yet. None: unknown. ``tables``: each whose backfill has begun, and whether it is whole.
     """
 
     keyspace: str
@@ -26,6 +27,7 @@ class PartitionState(msgspec.Struct):
     owner: str
     state: str
     age_s: float | None = None
+    silent_s: float | None = None
     behind: int | None = None
     entries: int = 0
     overlay_entries: int = 0

@@ -14,12 +14,13 @@ from typing import Final, NamedTuple
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from serving.http.responses import Response
-from serving.http.status.answers import FrontStatus, KeyspaceStatus, StatusHistory
+from serving.http.status.answers import FrontStatus, KeyspaceStatus, PartitionState, StatusHistory
 from serving.http.status.watch import AWAY
 
 FILES: Final = {
     "htmx.min.js": b"text/javascript; charset=utf-8",
     "page.css": b"text/css; charset=utf-8",
+    "icon.svg": b"image/svg+xml",
 }
 """What the page loads: name in ``files/`` → type. Nothing comes from elsewhere."""
 REFRESH_S: Final = 5
@@ -27,6 +28,8 @@ OLD_S: Final = 5.0
 """From this age on a partition is marked: a live source says something each second."""
 SHOWN_MAX: Final = 64
 """Partitions of a keyspace that are shown: the worst."""
+BEHIND_MAX: Final = 1_000
+"""From this many records on an edge is marked."""
 WIDTH, HEIGHT = 600, 80
 
 _DIRECTORY = Path(__file__).parent / "files"
@@ -70,8 +73,6 @@ def page_response(status: FrontStatus, history: StatusHistory, *, refresh: bool)
         refresh=refresh,
         refresh_s=REFRESH_S,
         shown_max=SHOWN_MAX,
-        old_s=OLD_S,
-        away=AWAY,
     )
     return Response(200, html.encode(), b"text/html; charset=utf-8", _HEADERS)
 
@@ -85,15 +86,35 @@ def path_of(keyspace: KeyspaceStatus) -> list[Edge]:
     """Source → topic → owners → front, with the age of what has come that far."""
     parts = keyspace.partitions
     ages = [shard.age_s for each in parts for shard in each.shards if shard.age_s is not None]
+    heard = ages or [each.silent_s for each in parts if each.silent_s is not None]
     owned = [each for each in parts if each.state != AWAY]
     behind = [each.behind for each in owned if each.behind is not None]
-    oldest = None if not owned or any(each.age_s is None for each in owned) else max(each.age_s or 0 for each in owned)
     return [
-        Edge("source → topic", f"newest mark {shown_age(min(ages, default=None))}", min(ages, default=OLD_S) < OLD_S),
-        Edge("topic → owners", f"{max(behind, default=0):,} records behind", bool(behind) and max(behind) < 1_000),
+        Edge(
+            "source → topic", f"last heard of {shown_age(min(heard, default=None))}", min(heard, default=OLD_S) < OLD_S
+        ),
+        Edge("topic → owners", f"{max(behind, default=0):,} records behind", bool(behind) and max(behind) < BEHIND_MAX),
         Edge("owners → front", f"{len(owned)} of {len(parts)} partitions answer", len(owned) == len(parts)),
-        Edge("proved until", shown_age(oldest), oldest is not None and oldest < OLD_S),
+        Edge("proved until", proved_until(parts[0]) if parts else "unknown", bool(parts) and is_well(parts[0])),
     ]
+
+
+def is_well(part: PartitionState) -> bool:
+    """Whether nobody has to look at a partition. A source without a clock must have been heard of at least."""
+    age = part.age_s if part.age_s is not None or has_clock(part) else part.silent_s
+    return part.state != AWAY and age is not None and age < OLD_S
+
+
+def has_clock(part: PartitionState) -> bool:
+    """Whether a source of the partition tells the time in its markers. A catalog's does not."""
+    return any(each.age_s is not None for each in part.shards)
+
+
+def proved_until(part: PartitionState) -> str:
+    """Up to when the partition proves that it has all that was committed."""
+    if part.age_s is not None or has_clock(part) or part.silent_s is None:
+        return shown_age(part.age_s)
+    return f"no clock, heard of {shown_age(part.silent_s)}"
 
 
 def tables_of(keyspace: KeyspaceStatus) -> list[tuple[str, int]]:
@@ -110,7 +131,9 @@ def charts_of(history: StatusHistory) -> list[Chart]:
     charts = []
     for each in history.keyspaces:
         known = [age for age in each.age_s if age is not None]
-        text = f"now {shown_age(each.age_s[-1])}, at most {shown_age(max(known))}" if known else "nothing known yet"
+        text = (
+            f"now {shown_age(each.age_s[-1])}, at most {shown_age(max(known))}" if known else "no source tells a clock"
+        )
         lines = _lines("age", each.age_s, max([*known, OLD_S]))
         charts.append(Chart(f"{each.name}: age of the oldest partition", text, lines))
     top = max([*history.cache, *history.source, 1])
@@ -143,5 +166,5 @@ def shown_age(age_s: float | None) -> str:
 @cache
 def _template() -> Template:
     made = Environment(loader=FileSystemLoader(_DIRECTORY), autoescape=True, undefined=StrictUndefined)
-    made.filters["age"] = shown_age
+    made.filters |= {"proved": proved_until, "well": is_well}
     return made.get_template("page.html")

@@ -149,6 +149,7 @@ def _state(told: PartitionStatus, address: str, now: float) -> PartitionState:
         address,
         "ready" if told.ready else told.state,
         max(known) if known and len(known) == len(ages) else None,
+        told.silent_seconds if told.silent_seconds >= 0 else None,
         max(0, told.end - told.position) if told.end >= 0 else None,
         told.entries,
         told.overlay_entries,
@@ -158,9 +159,9 @@ def _state(told: PartitionStatus, address: str, now: float) -> PartitionState:
 
 
 def _badness(state: PartitionState) -> tuple[bool, float, int]:
-    """Larger is worse: away, then of unknown age, then old, then behind."""
-    age = float("inf") if state.age_s is None else state.age_s
-    return state.state == AWAY, age, state.behind or 0
+    """Larger is worse: away, then of unknown age, then old, then behind. Where there is no clock, silence counts."""
+    age = state.age_s if state.age_s is not None or any(each.age_s for each in state.shards) else state.silent_s
+    return state.state == AWAY, float("inf") if age is None else age, state.behind or 0
 
 
 def _worst(states: list[PartitionState]) -> _Worst:
