@@ -31,6 +31,7 @@ from serving.http.status.watch import KEPT_S, STEP_S, Watch
 from serving.metrics import FrontMetrics
 from serving.reads.owners import Located, OwnerAway, Owners
 from serving.reads.spaces import RowSpace
+from stream.access.grants import READ, Access, Credential, Grant, digest_of
 from stream.wire.keys import Layout
 
 NOW = 1_000_000.0
@@ -279,7 +280,7 @@ def test_a_catalogs_source_without_a_clock_is_well_while_it_is_heard_of() -> Non
 
 def test_a_browser_gives_the_token_as_its_password() -> None:
     """It is asked for it, and may read by it; another password is refused, and nothing is changed by it."""
-    front = make_front([RowSpace("shop", Layout(2), "shop")], lambda *_: None, bearer_token="very secret")
+    front = make_front([RowSpace("shop", Layout(2), "shop")], lambda *_: None, access=Access.of_secret("very secret"))
 
     async def story() -> None:
         transport = httpx2.ASGITransport(make_app(front))
@@ -293,6 +294,31 @@ def test_a_browser_gives_the_token_as_its_password() -> None:
             assert posted.status_code == 401
             for header in ("Basic", "Basic !", "Basic OnY=", "Basic dg=="):
                 assert (await client.get("/", headers={"authorization": header})).status_code == 401
+
+    asyncio.run(story())
+
+
+def test_whoever_sees_one_keyspace_sees_no_more_on_the_page() -> None:
+    """Neither another one's name, nor answers, which are counted for all together."""
+    spaces = [RowSpace("shop", Layout(2), "shop"), RowSpace("payroll", Layout(2), "payroll")]
+    secrets = {"some": frozenset({"shop"}), "all": None}
+    access = Access(
+        Credential(Grant(name, frozenset({READ}), seen), digest_of(name.encode())) for name, seen in secrets.items()
+    )
+    front = make_front(spaces, lambda *_: None, access=access)
+
+    async def story() -> None:
+        front.watch.remember(await front.watch.look())
+        transport = httpx2.ASGITransport(make_app(front))
+        async with httpx2.AsyncClient(transport=transport, base_url="http://front") as client:
+            for name, count in (("some", 0), ("all", 1)):
+                shown = [
+                    await client.get(path, auth=("me", name)) for path in ("/", "/v1/status", "/v1/status/history")
+                ]
+                assert {each.status_code for each in shown} == {200}
+                assert ["payroll" in each.text for each in shown] == [name == "all"] * 3
+                assert ("Answers from the cache" in shown[0].text) is (name == "all")
+                assert len(shown[2].json()["cache"]) == count
 
     asyncio.run(story())
 

@@ -65,7 +65,8 @@ class KeyspaceHistory(msgspec.Struct):
 class StatusHistory(msgspec.Struct):
     """The answer of ``/v1/status/history``: the last hour, the oldest first. ``at``: Unix time of each moment.
 
-    ``cache`` and ``source``: answers since the moment before, by who gave them. ``refused``: errors since then.
+    ``cache`` and ``source``: answers since the moment before, by who gave them. ``refused``: errors since then. They
+    are counted for all keyspaces together, so they are empty for a caller who may not see all.
     """
 
     at: list[float]

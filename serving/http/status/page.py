@@ -69,7 +69,7 @@ def page_response(status: FrontStatus, history: StatusHistory, *, refresh: bool)
         paths={each.name: path_of(each) for each in status.keyspaces},
         tables={each.name: tables_of(each) for each in status.keyspaces},
         charts=charts_of(history),
-        answers=(sum(history.cache), sum(history.source), sum(history.refused)),
+        answers=(sum(history.cache), sum(history.source), sum(history.refused)) if has_answers(history) else None,
         refresh=refresh,
         refresh_s=REFRESH_S,
         shown_max=SHOWN_MAX,
@@ -136,10 +136,17 @@ def charts_of(history: StatusHistory) -> list[Chart]:
         )
         lines = _lines("age", each.age_s, max([*known, OLD_S]))
         charts.append(Chart(f"{each.name}: age of the oldest partition", text, lines))
+    if not has_answers(history):
+        return charts
     top = max([*history.cache, *history.source, 1])
     text = f"at most {top:,} in ten seconds" if history.at else "nothing known yet"
     answers = (*_lines("cache", history.cache, top), *_lines("source", history.source, top))
     return [*charts, Chart("answers: from the cache, and from the source", text, answers)]
+
+
+def has_answers(history: StatusHistory) -> bool:
+    """Whether the caller may know them."""
+    return len(history.cache) == len(history.at)
 
 
 def _lines(kind: str, values: list[float | None] | list[int], top: float) -> tuple[tuple[str, str], ...]:

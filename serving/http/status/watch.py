@@ -91,10 +91,10 @@ class Watch:
         self._moments.append(_Moment(look.at, worst, look.cache, look.source, look.refused))
 
     def history(self, keyspaces: list[str]) -> StatusHistory:
-        """The last hour of these keyspaces. The answers are those of the whole front."""
+        """The last hour of these keyspaces. Answers are counted for the whole front: told where all keyspaces are."""
         moments = [each for each in self._moments if each.at > self._clock() - KEPT_S]
         before = [moments[0], *moments[:-1]] if moments else []
-        steps = list(zip(before, moments, strict=True))
+        steps = list(zip(before, moments, strict=True)) if self._spaces.keys() <= set(keyspaces) else []
         unknown = _Worst(None, None)
         of_keyspace = {name: [each.worst.get(name, unknown) for each in moments] for name in keyspaces}
         return StatusHistory(
