@@ -81,23 +81,13 @@ def _run(server: Any) -> None:
 def _front(settings: Settings, reader: LocationsReader) -> Front:
     from serving.http.front import make_front
     from serving.http.limits import RequestLimits
-    from serving.reads.owners import Located
-
-    def locate(keyspace: str, partition: int) -> Located | None:
-        found = reader.owner_of(keyspace, partition)
-        return Located(found.address, found.topic_id, found.zone) if found is not None else None
-
-    def followers(keyspace: str, partition: int) -> list[Located]:
-        found = reader.followers(keyspace, partition)
-        return [Located(each.address, each.topic_id, each.zone) for each in found]
+    from serving.locations.directory import TopicDirectory
+    from serving.locations.refreshing import Locations
 
     secret, owner_token = settings.serve.bearer_token, settings.consumer.owner_token
     return make_front(
         [space_of(settings, name, each) for name, each in settings.keyspaces.items()],
-        locate,
-        fixed=fixed_locations(settings),
-        followers=followers,
-        zone=settings.zone,
+        Locations(TopicDirectory(reader), fixed=fixed_locations(settings), zone=settings.zone),
         owner_token=owner_token.get_secret_value() if owner_token else "",
         bearer_token=secret.get_secret_value() if secret else None,
         limits=RequestLimits(

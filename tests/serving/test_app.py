@@ -14,6 +14,7 @@ from serving.http.app import make_app
 from serving.http.front import make_front
 from serving.http.limits import RequestLimits
 from serving.http.routes import ROUTES
+from serving.locations.refreshing import Locations
 from serving.reads.spaces import RowSpace, TableSpace
 from stream.wire.keys import Layout
 from tokens import Vector
@@ -28,7 +29,7 @@ def ask(method: str, path: str, *, bearer_token: str | None = None, **options: A
     async def story() -> httpx2.Response:
         front = make_front(
             [RowSpace("shop", Layout(4), "shop"), TableSpace("hive", Layout(2))],
-            lambda _keyspace, _partition: None,
+            Locations(),
             bearer_token=bearer_token,
             limits=RequestLimits(body_bytes_max=2_000, batch_keys_max=3),
         )

@@ -9,9 +9,11 @@ import pytest
 
 from consumers.owner.client import OwnerClient
 from consumers.owner.protocol import Description, OwnerError
+from serving.locations.cache import REMEMBERED_S
+from serving.locations.places import Replica
 from serving.reads.demands import Consistency
 from serving.reads.descriptions import Descriptions, table_of
-from serving.reads.owners import REMEMBERED_S, Located, OwnerAway, Owners
+from serving.reads.owners import OwnerAway, Owners
 from serving.reads.spaces import RowSpace
 from stream.wire.keys import Layout
 from tests.serving.fakes import AWAY, FakeOwner, Network, items_of
@@ -215,7 +217,7 @@ def read(owners: Owners, consistency: Consistency = "bounded", patience_s: float
 
 def following(network: Network, *addresses: str, zone: str = "") -> Owners:
     """Owners whose partition 0 has followers at ``addresses``, each in the zone that its name says."""
-    return network.owners(followers=lambda *_: [Located(each, "", each[0]) for each in addresses], zone=zone)
+    return network.owners(followers=[Replica(each, "", each[0]) for each in addresses], zone=zone)
 
 
 def test_a_follower_answers_while_the_owner_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
