@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated, Any
 
 import structlog
@@ -25,9 +26,9 @@ from freshet.settings_errors import SettingsError
 if TYPE_CHECKING:
     from serving.http.bytes.files import Files
     from serving.http.front import Front
+    from serving.locations.refreshing import Locations
     from serving.reads.spaces import RowSpace, TableSpace
     from serving.sources.source import TableSource
-    from stream.kafka.locations import LocationsReader
 
 log = structlog.get_logger(__name__)
 
@@ -46,6 +47,9 @@ def command(
     """
     from serving.http.guard import refuse_open_listen
     from serving.http.server import make_server
+    from serving.locations.directory import TopicDirectory
+    from serving.locations.file import LocationFile
+    from serving.locations.refreshing import Locations
     from stream.kafka.locations import LocationsReader
 
     serve_flags: dict[str, Any] = {"host": host, "port": port}
@@ -56,8 +60,14 @@ def command(
     secret = settings.serve.bearer_token
     refuse_open_listen(settings.serve.host, secret.get_secret_value() if secret else None)
     with LocationsReader(settings.kafka.cluster).start(patient=True) as reader:
-        server = make_server(_front(settings, reader), settings.serve.host, settings.serve.port)
-        _run(server)
+        directory = TopicDirectory(reader)
+        locations = Locations(directory, fixed=fixed_locations(settings), zone=settings.zone)
+        server = make_server(_front(settings, locations), settings.serve.host, settings.serve.port)
+        with ExitStack() as kept:
+            if settings.serve.locations_file is not None:
+                path, kafka = settings.serve.locations_file, settings.kafka.cluster
+                kept.enter_context(LocationFile(path, kafka, directory, locations))
+            _run(server)
     log.info("stopped", role="serve")
 
 
@@ -78,16 +88,14 @@ def _run(server: Any) -> None:
             ) from failed
 
 
-def _front(settings: Settings, reader: LocationsReader) -> Front:
+def _front(settings: Settings, locations: Locations) -> Front:
     from serving.http.front import make_front
     from serving.http.limits import RequestLimits
-    from serving.locations.directory import TopicDirectory
-    from serving.locations.refreshing import Locations
 
     secret, owner_token = settings.serve.bearer_token, settings.consumer.owner_token
     return make_front(
         [space_of(settings, name, each) for name, each in settings.keyspaces.items()],
-        Locations(TopicDirectory(reader), fixed=fixed_locations(settings), zone=settings.zone),
+        locations,
         owner_token=owner_token.get_secret_value() if owner_token else "",
         bearer_token=secret.get_secret_value() if secret else None,
         limits=RequestLimits(

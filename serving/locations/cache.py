@@ -221,9 +221,11 @@ class LocationCache:
         key = location.key
         entry = self.entry(key)
         by_topic = origin in (Origin.TOPIC, Origin.PUSH, Origin.FIXED)
+        if entry is not None and entry.origin is Origin.FIXED:
+            return False
         if entry is not None and not supersedes(location, origin, entry.location):
             is_refused = entry.doubted_at <= now and entry.origin in (Origin.HINT, Origin.PEERS, Origin.SNAPSHOT)
-            if entry.origin is Origin.FIXED or not (by_topic and is_refused):
+            if not (by_topic and is_refused):
                 self.counts["backward"] += 1
                 return False
         same = entry is not None and entry.location.version == location.version

@@ -30,6 +30,9 @@ class Kind(StrEnum):
     """All instances that hold any partition of a keyspace: they know its metadata. Partition 0."""
     PARTITION = "partition"
 
+    __hash__ = str.__hash__
+    """An enum's own runs in Python, for each look at a key."""
+
 
 class Priority(IntEnum):
     """The queues of refreshes. A lower number goes first."""
@@ -41,6 +44,8 @@ class Priority(IntEnum):
     """Partitions whose leader refused, or does not answer."""
     KEYSPACE = 5
     PARTITION = 6
+
+    __hash__ = int.__hash__
 
 
 _PRIORITIES: Final = {

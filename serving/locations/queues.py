@@ -88,7 +88,7 @@ class Queues:
                 self._groups[priority].setdefault(key.group, {})[key] = None
             return False
         if (resting := self._resting.get(key)) is not None:
-            return self._again(resting[1], priority, newer_than, topic_only)
+            return self._again(resting[1], priority, float("inf"), topic_only)  # it has ended
         if (under_way := self._under_way.get(key)) is not None:
             return self._again(under_way, priority, newer_than, topic_only)
         if self._is_full(key):

@@ -89,12 +89,16 @@ class Locations:
         self._nudge = asyncio.Event()
         """Set when there may be something to do for the worker."""
         self._closed = False
+        self._distrusted = False
         for (keyspace, partition), address in (fixed or {}).items():
             location = Location(Key(keyspace, partition), Version(), Replica(address))
             self.cache.install(location, Origin.FIXED, FOREVER, clock())
 
     def follow(self) -> None:
         """Takes in what the directory has told since."""
+        if self._distrusted:
+            self._distrusted = False
+            self.cache.erase(self._is_restored)
         directory = self._directory
         if directory is not None and directory.change != self._seen:
             now = self.clock()
@@ -106,6 +110,10 @@ class Locations:
         """Takes what an earlier process knew. It is told at once, and refreshed when it is used."""
         for location in locations:
             self.cache.install(location, Origin.SNAPSHOT, NEVER, self.clock())
+
+    def distrust_restored(self) -> None:
+        """What was restored is of another installation. From any thread."""
+        self._distrusted = True
 
     def leader(self, key: Key) -> Replica:
         """The leader, without waiting. Raises `LocationError` ``leader_unknown``, ``location_unknown``."""
@@ -139,6 +147,10 @@ class Locations:
         count = self.cache.erase(lambda key: is_meant(key) and not self._is_fixed(key))
         self._seen = 0
         return count
+
+    def _is_restored(self, key: Key) -> bool:
+        entry = self.cache.entry(key)
+        return entry is not None and entry.origin is Origin.SNAPSHOT
 
     def _is_fixed(self, key: Key) -> bool:
         entry = self.cache.entry(key)

@@ -66,6 +66,7 @@ def test_an_owner_that_nobody_remembers_has_no_address(monkeypatch: pytest.Monke
     async def run() -> None:
         found = await locations.read("shop", 0, Vector())
         network.announced[0] = []
+        assert (await locations.read("shop", 0, Vector())).address == "a:1"
         now[0] += REMEMBERED_S
         later = await locations.read("shop", 0, Vector())
         assert (later.token, later.address) == (found.token, "")
