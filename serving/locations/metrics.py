@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from serving.locations.refreshing import Locations
-
-_NAME: Final = "freshet_serve_locations"
 
 
 class LocationMetrics(Collector):
@@ -22,16 +19,22 @@ class LocationMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """What Prometheus scrapes."""
         cache = self._locations.cache
-        events = CounterMetricFamily(_NAME + "_events", "What the location cache did, by event.", labels=["event"])
+        events = CounterMetricFamily(
+            "freshet_serve_locations_events", "What the location cache did, by event.", labels=["event"]
+        )
         for name, count in sorted(cache.counts.items()):
             events.add_metric([name], count)
         yield events
-        queued = GaugeMetricFamily(_NAME + "_queued", "Locations that wait to be refreshed.", labels=["priority"])
+        queued = GaugeMetricFamily(
+            "freshet_serve_locations_queued", "Locations that wait to be refreshed.", labels=["priority"]
+        )
         for priority, count in cache.queues.depths().items():
             queued.add_metric([priority], count)
         yield queued
-        yield GaugeMetricFamily(_NAME + "_entries", "Locations that are known.", value=len(cache))
-        yield GaugeMetricFamily(_NAME + "_absent", "Entities that are known not to exist.", value=len(cache.absences))
-        yield GaugeMetricFamily(_NAME + "_down", "Instances that do not answer.", value=len(cache.down))
+        yield GaugeMetricFamily("freshet_serve_locations_known", "Locations that are known.", value=len(cache))
+        yield GaugeMetricFamily(
+            "freshet_serve_locations_absent", "Entities that are known not to exist.", value=len(cache.absences)
+        )
+        yield GaugeMetricFamily("freshet_serve_instances_down", "Instances that do not answer.", value=len(cache.down))
         waited = "The longest that a location has waited to be refreshed, in the last batch, in seconds."
-        yield GaugeMetricFamily(_NAME + "_waited_seconds", waited, value=self._locations.waited_s)
+        yield GaugeMetricFamily("freshet_serve_locations_waited_seconds", waited, value=self._locations.waited_s)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -156,10 +157,7 @@ def test_40_000_cold_keys_take_full_batches_and_never_more_than_the_cap() -> Non
     running: list[tuple[float, Batch]] = []
     rng = random.Random(3)
     while len(queues) or running:
-        while (
-            limits.may_begin(now)
-            and (batch := queues.take(now, lambda keyspace, now=now: limits.take(keyspace, now))) is not None
-        ):
+        while limits.may_begin(now) and (batch := queues.take(now, partial(limits.take, now=now))) is not None:
             limits.under_way += 1
             running.append((now + rng.uniform(0.005, 0.05), batch))
             batches, began = batches + 1, [*began, now]

@@ -49,7 +49,7 @@ class Topic:
 
 
 def run(story: Callable[[], Awaitable[Any]]) -> None:
-    asyncio.run(asyncio.wait_for(story(), IN_TIME_S))  # type: ignore[arg-type]
+    asyncio.run(asyncio.wait_for(story(), IN_TIME_S))
 
 
 async def until(is_so: Callable[[], bool]) -> None:
