@@ -83,6 +83,13 @@ READ_ELSEWHERE: Final = {
     "serving/client/cache/reading.py:RowCache": "for applications",
     "serving/client/cache/stores.py:DictStore": "for applications",
     "serving/client/cache/stores.py:MemcachedStore": "for applications",
+    "serving/client/sessions/aio.py:track_async": "for applications",
+    "serving/client/sessions/asgi.py:AsgiSessions": "for applications",
+    "serving/client/sessions/current.py:current_async_session": "for applications",
+    "serving/client/sessions/current.py:current_session": "for applications",
+    "serving/client/sessions/django.py:track_database": "for applications",
+    "serving/client/sessions/sqlalchemy.py:track_engine": "for applications",
+    "serving/client/sessions/wsgi.py:WsgiSessions": "for applications",
     "stream/sources/hive/structs.py:decode_struct": "stored structs are a kept format: they must stay readable",
     "spark_jobs/output.py:read_report": "rebuild.json is a kept format: every version of it must stay readable",
 }

@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from consumers.fold.shards import kin_of
 from consumers.fold.state import Lineage
 from consumers.owner.connection import FrontConnection
 from consumers.owner.evidence import demand_of, has_reached, watermarks
-from consumers.owner.objects.answering import answer_objects, no_objects
+from consumers.owner.objects.answering import answer_few, answer_objects, no_objects
 from consumers.owner.partitions import Ownership, Partition
 from consumers.owner.protocol import (
     KEYS_MAX,
@@ -246,7 +247,8 @@ class OwnerServer:
             return reply([no_table(number, table_id, f"table {table_id} is in partition {number}", elsewhere=True)])
         return self._answer_or_wait(home, request.max_wait_ms, read, reply)
 
-    async def _get_objects(self, request: GetObjects) -> Answer:
+    def _get_objects(self, request: GetObjects) -> Answer | Coroutine[Any, Any, Answer]:
+        """Few objects are looked at here, others in a thread. Waits for what can make them servable."""
         demand = demand_of(request.vector, request.write_ids, request.table_id)
         owned = self._partitions(request)
         if not owned:
@@ -261,22 +263,26 @@ class OwnerServer:
         home = self.ownership.get(request.keyspace, number)
         if home is None:
             return no_objects(table_id, number, f"it is in partition {number}", elsewhere=True, id=request.id)
+        found = answer_few(home, request, table_id, demand)
+        if found is not None and (request.max_wait_ms <= 0 or found.code or not _may_wait(found)):
+            return self._objects(found, request.id)
+        return self._get_objects_later(request, demand, table_id, number)
+
+    async def _get_objects_later(self, request: GetObjects, demand: Demand, table_id: int, number: int) -> Answer:
         deadline = asyncio.get_running_loop().time() + min(request.max_wait_ms, WAIT_MS_MAX) / 1000
         while True:
             home = self._partition(request.keyspace, number, request.topic_id)
+            folded = home.store.visible.offset  # before it is read, so that no change is missed
             found = await asyncio.to_thread(answer_objects, home, request, table_id, demand)
             left_ms = round(1000 * (deadline - asyncio.get_running_loop().time()))
             if not _may_wait(found) or found.code or left_ms <= 0:
-                break
-            await self._wait_for_change(home, left_ms)
-        self._count([found])
-        found.id = request.id
-        return found
+                return self._objects(found, request.id)
+            await self._wait_until(home, left_ms, partial(_has_folded, folded))
 
-    async def _wait_for_change(self, partition: Partition, max_wait_ms: int) -> None:
-        """Returns when the partition has folded something, or the time is up."""
-        folded = partition.store.visible.offset
-        await self._wait_until(partition, max_wait_ms, lambda now: now.store.visible.offset != folded)
+    def _objects(self, found: OwnerObjects, request_id: int) -> OwnerObjects:
+        self._count([found])
+        found.id = request_id
+        return found
 
     def _count(self, answers: Sequence[OwnerRow | OwnerTable | OwnerObjects | RangeRows]) -> None:
         for answer in answers:
@@ -372,6 +378,11 @@ def _next_step(steps: Generator[None, None, RangeRows]) -> RangeRows | None:
         found: RangeRows = done.value
         return found
     return None
+
+
+def _has_folded(offset: int, partition: Partition) -> bool:
+    """Whether the partition has folded something since that offset."""
+    return partition.store.visible.offset != offset
 
 
 def _may_wait(answer: OwnerRow | OwnerTable | OwnerObjects | RangeRows) -> bool:

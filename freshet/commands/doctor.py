@@ -1,21 +1,37 @@
-"""``freshet doctor``: checks what this machine has and says how to get what it lacks."""
+"""``freshet doctor``: what this machine, or a server that shall be a source, lacks, and how to get it."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from freshet.settings import load_settings
+from freshet.settings import MariaDBSourceSettings, Settings, load_settings
+from freshet.settings_errors import SettingsError
+
+if TYPE_CHECKING:
+    from freshet.checks.finding import Check
 
 
-def command(as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False) -> None:
-    """Check that this machine has what Freshet needs. Exit code 1 if something essential is missing."""
-    from freshet.doctor import examine, healthy
+def command(
+    source: Annotated[
+        str, typer.Option(metavar="KEYSPACE", help="Check the server of this keyspace instead, before anything starts.")
+    ] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+) -> None:
+    """Check that this machine has what Freshet needs. Exit code 1 if something essential is missing.
 
-    checks = examine(load_settings().data_dir)
+    With --source: the MariaDB or MySQL server of a keyspace in the settings. Binlog, order of GTIDs, grants, tables
+    that can't be cached and why, size and time of a backfill. It changes nothing there.
+    """
+    from freshet.checks.finding import healthy
+    from freshet.checks.machine import examine
+
+    settings = load_settings()
+    checks = list(_of_source(settings, source)) if source else examine(settings.data_dir)
     if as_json:
         typer.echo(json.dumps({"healthy": healthy(checks), "checks": [asdict(check) for check in checks]}))
     else:
@@ -25,3 +41,22 @@ def command(as_json: Annotated[bool, typer.Option("--json", help="One JSON objec
                 typer.echo(f"{'':<8} → {check.fix}")
     if not healthy(checks):
         raise typer.Exit(1)
+
+
+def _of_source(settings: Settings, keyspace: str) -> Iterator[Check]:
+    """The checks of each of the keyspace's servers, named by shard if there are several."""
+    from dataclasses import replace
+
+    from freshet.checks.source import examine_source
+    from freshet.commands.source import server_of, table_filter
+
+    shards = settings.shards_of(keyspace)
+    for shard in shards:
+        found = settings.source_of(keyspace, shard)
+        if not isinstance(found, MariaDBSourceSettings):
+            raise SettingsError(
+                f"keyspace {keyspace} has no MariaDB or MySQL source",
+                hint="only those are checked: the others refuse at their start what they can't use",
+            )
+        for check in examine_source(server_of(found), table_filter(found), found):
+            yield replace(check, name=f"{shard} {check.name}") if len(shards) > 1 else check

@@ -19,6 +19,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import urlencode
 
 from . import wire
 from ._tokens import Vector
@@ -61,6 +62,7 @@ class FreshetClient:
         import httpx2
 
         self._http = httpx2.Client(**_options(base_url, token, timeout), transport=transport)
+        self._base_url = base_url.rstrip("/")
         self._retries, self._timeout, self._sleep = retries, timeout, sleep
 
     def __enter__(self) -> Self:
@@ -108,7 +110,7 @@ class FreshetClient:
 
         timeout = httpx2.Timeout(self._timeout, read=READ_TIMEOUT_S)
         try:
-            with self._http.stream(**_arguments(request), timeout=timeout) as response:
+            with self._http.stream(**_arguments(self._base_url, request), timeout=timeout) as response:
                 if response.status_code != httpx2.codes.OK:
                     raise wire.error_of(response.status_code, response.read())
                 lines = Lines()
@@ -136,7 +138,7 @@ class FreshetClient:
         pauses = self._retries.pauses(self._timeout)
         while True:
             try:
-                response = self._http.request(**_arguments(request))
+                response = self._http.request(**_arguments(self._base_url, request))
             except httpx2.HTTPError as error:
                 raise _unreachable(self._http.base_url, error) from error
             pause_s = pauses.after(response.status_code, response.headers.get("retry-after", ""))
@@ -235,6 +237,7 @@ class AsyncClient:
         import httpx2
 
         self._http = httpx2.AsyncClient(**_options(base_url, token, timeout), transport=transport)
+        self._base_url = base_url.rstrip("/")
         self._retries, self._timeout, self._sleep = retries, timeout, sleep
 
     async def __aenter__(self) -> Self:
@@ -278,7 +281,7 @@ class AsyncClient:
 
         timeout = httpx2.Timeout(self._timeout, read=READ_TIMEOUT_S)
         try:
-            async with self._http.stream(**_arguments(request), timeout=timeout) as response:
+            async with self._http.stream(**_arguments(self._base_url, request), timeout=timeout) as response:
                 if response.status_code != httpx2.codes.OK:
                     raise wire.error_of(response.status_code, await response.aread())
                 lines = Lines()
@@ -304,7 +307,7 @@ class AsyncClient:
         pauses = self._retries.pauses(self._timeout)
         while True:
             try:
-                response = await self._http.request(**_arguments(request))
+                response = await self._http.request(**_arguments(self._base_url, request))
             except httpx2.HTTPError as error:
                 raise _unreachable(self._http.base_url, error) from error
             pause_s = pauses.after(response.status_code, response.headers.get("retry-after", ""))
@@ -372,11 +375,12 @@ def _options(base_url: str, token: str | None, timeout: float) -> dict[str, Any]
     return {"base_url": base_url.rstrip("/"), "headers": headers, "timeout": timeout}
 
 
-def _arguments(request: HttpRequest) -> dict[str, Any]:
+def _arguments(base_url: str, request: HttpRequest) -> dict[str, Any]:
+    """What httpx2 is given. The URL is whole: else httpx2 parses it three times, a fifth of what a read costs here."""
+    query = f"?{urlencode(request.params)}" if request.params else ""
     return {
         "method": request.method,
-        "url": request.path,
-        "params": request.params,
+        "url": f"{base_url}{request.path}{query}",
         "content": request.body or None,
         "headers": dict(request.headers) | ({"content-type": "application/json"} if request.body else {}),
     }

@@ -31,6 +31,22 @@ class Demanded(NamedTuple):
     newer: tuple[str, ...]
 
 
+class Doubt(NamedTuple):
+    """A commit whose GTID could not be read: on which server (0: unknown), and when (Unix time, seconds)."""
+
+    server: int
+    since: float
+
+
+class Carried(NamedTuple):
+    """All that a session must remember, without a call to a front: for `freshet_client.sessions`."""
+
+    token: str
+    unplaced: dict[str, str]
+    """Shard → position of writes whose epoch nobody has asked for yet."""
+    doubts: dict[str, Doubt]
+
+
 class SessionState:
     """What a session has seen, and the plans of its reads. Safe to share between threads and tasks.
 
@@ -43,6 +59,7 @@ class SessionState:
         self._newer = dict.fromkeys(newer)
         self._unplaced: dict[str, tuple[str, Position]] = {}
         """Shard → its keyspace and an observed position, until the shard's epoch is known."""
+        self._doubts: dict[str, Doubt] = {}
         self._tracked: list[TrackedConnection] = []
         self._lock = threading.RLock()
 
@@ -78,8 +95,33 @@ class SessionState:
                 self._vector = self._vector.merge(Vector({shard: (known.epoch, observed)}))
                 return
             before = self._unplaced.get(shard)
-            keyspace = shard.rpartition("/")[0] or shard
-            self._unplaced[shard] = (keyspace, observed if before is None else before[1].join(observed))
+            joined = observed if before is None else before[1].join(observed)
+            self._unplaced[shard] = (_keyspace_of(shard), joined)
+
+    def doubt(self, shard: str, doubt: Doubt) -> None:
+        """Something was committed, and nobody knows its GTID: reads demand all that anybody has committed by then.
+
+        Of two doubts about a shard the later one stays; if they are of two servers, no server can end it.
+        """
+        with self._lock:
+            before = self._doubts.get(shard, doubt)
+            server = doubt.server if before.server == doubt.server else 0
+            self._doubts[shard] = Doubt(server, max(before.since, doubt.since))
+
+    def end_doubt(self, shard: str, server: int, position: str) -> None:
+        """Ends a doubt about ``shard`` if its ``server`` has told ``position``: all that is committed there by now."""
+        with self._lock:
+            doubt = self._doubts.get(shard)
+            if doubt is not None and doubt.server == server != 0 and position:
+                self.observe(shard, position)
+                del self._doubts[shard]
+
+    @property
+    def carried(self) -> Carried:
+        """What a session elsewhere must be given to continue this one."""
+        with self._lock:
+            unplaced = {shard: str(position) for shard, (_, position) in self._unplaced.items()}
+            return Carried(self.known if self._vector or self._newer else "", unplaced, dict(self._doubts))
 
     def adopt(self, token: str) -> None:
         """Merges the token of an answer or of another session. Raises `TokenError`."""
@@ -123,6 +165,11 @@ class SessionState:
             epoch = max(known, seen.epoch) if seen is not None else known
             self._vector = self._vector.merge(Vector({shard: (epoch, unplaced[1])}))
 
+    def _bound(self, keyspace: str, max_staleness_ms: int | None) -> int | None:
+        """What is demanded of the source's clock: in doubt, all that is committed by now."""
+        with self._lock:
+            return 0 if any(_keyspace_of(shard) == keyspace for shard in self._doubts) else max_staleness_ms
+
     def plan_row(
         self,
         keyspace: str,
@@ -138,7 +185,7 @@ class SessionState:
         With ``max_staleness_ms`` also as new as all that was committed until that long before the request.
         """
         demanded = yield from self._plan_demand()
-        params = _params(demanded, max_wait_ms, max_staleness_ms)
+        params = _params(demanded, max_wait_ms, self._bound(keyspace, max_staleness_ms))
         if include_event_token:
             params["include_event_token"] = "true"
         if compare_event_token is not None:
@@ -160,8 +207,8 @@ class SessionState:
         params: dict[str, str | int] = {"token": demanded.token}
         if max_wait_ms is not None:
             params["max_wait_ms"] = max_wait_ms
-        if max_staleness_ms is not None:
-            params["max_staleness_ms"] = max_staleness_ms
+        if (bound := self._bound(keyspace, max_staleness_ms)) is not None:
+            params["max_staleness_ms"] = bound
         found, token = yield from self._ask(wire.rows_request(keyspace, keys, params), wire.read_rows, demanded)
         self._answered(token, demanded)
         rows = []
@@ -253,7 +300,7 @@ class SessionState:
         max_staleness_ms: int | None,
     ) -> Plan[Page]:
         demanded = yield from self._plan_demand()
-        params = {**params, **_params(demanded, max_wait_ms, max_staleness_ms)}
+        params = {**params, **_params(demanded, max_wait_ms, self._bound(keyspace, max_staleness_ms))}
         request = wire.range_request(keyspace, table, columns or {}, params)
         found: Page = yield from self._ask(request, wire.read_page, demanded)
         self._answered(found.token, demanded)
@@ -421,6 +468,10 @@ class SessionState:
                 if is_changed and mine is not None and (mine == was if newer else mine.epoch <= was.epoch):
                     self._vector = self._vector.without(shard)
         self._replace(demanded.newer, error.token)
+
+
+def _keyspace_of(shard: str) -> str:
+    return shard.rpartition("/")[0] or shard
 
 
 def json_text(value: object) -> str:

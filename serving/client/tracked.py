@@ -10,8 +10,8 @@ from typing import Any, Self, TypeVar
 
 from .errors import WriteNotTracked
 
-_READ_ONLY = frozenset({"select", "show", "explain", "describe", "desc", "use", "values", "help", "kill"})
-_WITHIN_TRANSACTION = frozenset({"insert", "update", "delete", "replace", "load"})
+READ_ONLY = frozenset({"select", "show", "explain", "describe", "desc", "use", "values", "help", "kill"})
+WITHIN_TRANSACTION = frozenset({"insert", "update", "delete", "replace", "load"})
 """Statements that never end the transaction they run in: their GTID comes with its COMMIT."""
 
 _IN_TRANSACTION = 1
@@ -21,7 +21,7 @@ Result = TypeVar("Result")
 
 _FIRST_WORD = re.compile(rb"(?:\s|/\*(?!M?!).*?\*/|--[^\n]*\n|#[^\n]*\n|\()*([A-Za-z]+)", re.DOTALL)
 """Skips comments, but for ``/*! … */`` and ``/*M! … */``, which the server executes."""
-_FURTHER_STATEMENT = re.compile(rb";\s*\S")
+FURTHER_STATEMENT = re.compile(rb";\s*\S")
 """Something follows that may be another statement."""
 
 
@@ -73,14 +73,14 @@ class TrackedConnection:
     def query(self, sql: str | bytes, unbuffered: bool = False) -> int:
         """Runs a statement like PyMySQL's ``query``. Cursors call it."""
         raw = sql.encode("utf-8", "replace") if isinstance(sql, str) else bytes(sql)
-        word, before = _first_word(raw), self._in_transaction()
-        commits_nothing = word in _READ_ONLY or (before and word in _WITHIN_TRANSACTION)
+        word, before = first_word(raw), self._in_transaction()
+        commits_nothing = word in READ_ONLY or (before and word in WITHIN_TRANSACTION)
 
         def may_have_committed() -> bool:
             # A further result is of a further statement in the same text: the server may have executed it already.
             return not commits_nothing or before != self._in_transaction() or self._inner._result.has_next
 
-        is_read = word in _READ_ONLY and not _FURTHER_STATEMENT.search(raw)
+        is_read = word in READ_ONLY and not FURTHER_STATEMENT.search(raw)
         return self._call(lambda: int(self._inner.query(sql, unbuffered)), may_have_committed, is_read=is_read)
 
     def next_result(self, unbuffered: bool = False) -> int:
@@ -185,7 +185,7 @@ class TrackedConnection:
         return bool(self._inner.server_status & _IN_TRANSACTION)
 
 
-def _first_word(sql: bytes) -> str:
+def first_word(sql: bytes) -> str:
     """The statement's first keyword in lower case, comments skipped; "" if there is none, which counts as a write."""
     found = _FIRST_WORD.match(sql)
     return found[1].decode().lower() if found else ""

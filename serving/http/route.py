@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property
 from itertools import chain, zip_longest
 from typing import Any, Generic, TypeVar, get_args, get_type_hints
-from urllib.parse import unquote_plus, unquote_to_bytes
+from urllib.parse import unquote_to_bytes
 
 import msgspec
 from starlette.routing import BaseRoute, Match
@@ -213,9 +213,16 @@ def _pairs(query: bytes) -> list[tuple[str, str]]:
         split = [field.partition("=")[::2] for field in fields if field]
         if b"%" not in query and b"+" not in query:
             return split
-        return [(unquote_plus(name, errors="strict"), unquote_plus(value, errors="strict")) for name, value in split]
+        return [(_decoded(name), _decoded(value)) for name, value in split]
     except ValueError as error:
         raise ReadError("bad_parameter", f"the query string cannot be read: {error}") from error
+
+
+def _decoded(text: str) -> str:
+    """As `urllib.parse.unquote_plus` of ASCII, without what that does for other text. Most have nothing to decode."""
+    if "+" in text:
+        text = text.replace("+", " ")
+    return unquote_to_bytes(text).decode() if "%" in text else text
 
 
 @cache

@@ -431,7 +431,7 @@ ROUTES: tuple[Route[Any, Any], ...] = (
         tag="operations",
         summary="Has every partition had an owner that was caught up?",
         text="200 once each partition of each keyspace has had an owner that reached the topic's end as of its start, "
-        "and had something of a source.",
+        "and had something of a source, or of each shard of the keyspace's map.",
         returns="Every partition has had such an owner.",
     ),
     Route(

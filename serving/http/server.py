@@ -91,6 +91,7 @@ def make_server(front: Front, host: str, port: int) -> FrontServer:
         log_level="warning",
         server_header=False,
         date_header=False,
+        proxy_headers=False,  # nothing asks who the client is
         lifespan="on",
         timeout_graceful_shutdown=STOP_TIMEOUT_S,
     )

@@ -1,12 +1,15 @@
 """Readiness: whether every partition has had an owner that reached the topic's end as of the owner's start.
 
 The end of an empty topic is reached at once, so the partition must also have a marker: then its source has published.
+Where a map says which keys each shard has, it must have one of each of its shards: until an owner has named a shard's
+epoch, answers of its source prove nothing (docs/concepts/freshness.md). So after a split a new front is not ready
+before the new shards have begun.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from serving.reads.owners import OwnerAway, Owners
 from serving.reads.spaces import RowSpace, TableSpace
@@ -59,13 +62,21 @@ class Readiness:
                 continue
             for shard in known.shards:
                 space.epochs.learn(shard.shard, shard.epoch)
-            if known.ready and not any(shard.watermark for shard in known.shards):
-                found.append(f"{space.name}/{partition} has nothing of a source yet")
+            missing = _unheard_of(space, [shard.shard for shard in known.shards if shard.watermark])
+            if known.ready and missing:
+                found.append(f"{space.name}/{partition} has nothing of {missing} yet")
             elif known.ready:
                 self._ready.add((space.name, partition))
             else:
                 found.append(f"{space.name}/{partition} is {known.state} at {known.position} of {known.end}")
         return found
+
+
+def _unheard_of(space: RowSpace | TableSpace, marked: Sequence[str]) -> str:
+    """The shards that a partition should have a marker of, and has not, as words; "" if there are none."""
+    if isinstance(space, RowSpace) and space.map is not None:
+        return ", ".join(shard for shard, _ in space.map.ranges if shard not in marked)
+    return "" if marked else "a source"
 
 
 def _named(problems: list[str]) -> list[str]:

@@ -18,7 +18,7 @@ from stream.kafka.connection import KafkaCluster, client_settings
 from stream.kafka.dead_letters import read_letters
 from stream.kafka.topics import events_topic
 from stream.wire.codec import encode
-from tests.consumers.consuming import ConsumeProcess, Feed, assert_equal_to_uninterrupted, caught_up, gtid, until
+from tests.consumers.consuming import ConsumeProcess, Feed, accounted_for, assert_equal_to_uninterrupted, gtid, until
 from tests.consumers.histories import encode_version_1
 from tests.patience import PATIENCE_S
 from tokens import Position, Vector
@@ -82,11 +82,11 @@ def letters(kafka: KafkaCluster, keyspace: str) -> list[dict[str, Any]]:
 
 @contextmanager
 def consuming(kafka: KafkaCluster, feed: Feed, directory: Path) -> Iterator[tuple[ConsumeProcess, str]]:
-    """A consumer that has folded all that was fed, and its owner's address."""
+    """A consumer that has folded all that was fed, and committed it with its dead letters; its owner's address."""
     feed.flush()
     with ConsumeProcess(kafka, feed.keyspace, directory / "data") as process:
         address = process.ready()
-        until(lambda: caught_up(kafka, feed.keyspace, address), "caught up")
+        until(lambda: accounted_for(kafka, feed.keyspace, address), "all of it committed")
         yield process, address
 
 

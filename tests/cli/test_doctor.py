@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from freshet import cli, doctor
+from freshet import cli
+from freshet.checks import machine
+from freshet.checks.finding import Check, healthy
 from freshet.local import java
 from freshet.local.java import inspect_java
 
@@ -33,7 +35,7 @@ def fake_java(directory: Path, version: str) -> Path:
     return directory
 
 
-def named(checks: list[doctor.Check], name: str) -> doctor.Check:
+def named(checks: list[Check], name: str) -> Check:
     """The check of a name."""
     return next(check for check in checks if check.name == name)
 
@@ -43,10 +45,10 @@ def test_a_machine_without_java_is_told_how_to_get_it(monkeypatch: pytest.Monkey
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(java, "WELL_KNOWN", ())
-    checks = doctor.examine(tmp_path)
+    checks = machine.examine(tmp_path)
     assert named(checks, "java").status == "missing"
     assert "openjdk-17-jre-headless" in named(checks, "java").fix
-    assert not doctor.healthy(checks)
+    assert not healthy(checks)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +62,7 @@ def test_only_java_17_and_21_are_accepted(
     monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "jdk", version)))
     monkeypatch.setenv("PATH", "")
     monkeypatch.setattr(java, "WELL_KNOWN", ())
-    check = named(doctor.examine(tmp_path), "java")
+    check = named(machine.examine(tmp_path), "java")
     assert check.status == status
     assert version in check.found
 
@@ -71,7 +73,7 @@ def test_a_wrong_java_home_does_not_hide_a_good_java(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "old", "11.0.2")))
     monkeypatch.setenv("PATH", str(good / "bin"))
     monkeypatch.setattr(java, "WELL_KNOWN", ())
-    checks = doctor.examine(tmp_path)
+    checks = machine.examine(tmp_path)
     assert str(good) in named(checks, "java").found
     assert named(checks, "JAVA_HOME").status == "warning"
 
@@ -79,7 +81,7 @@ def test_a_wrong_java_home_does_not_hide_a_good_java(monkeypatch: pytest.MonkeyP
 def test_a_trimmed_java_is_noticed_before_spark_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A runtime without jdk.incubator.vector is a warning that names Spark."""
     monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "jre", "17.0.9")))
-    check = named(doctor.examine(tmp_path), "jdk.incubator.vector")
+    check = named(machine.examine(tmp_path), "jdk.incubator.vector")
     assert check.status == "warning"
     assert "Spark" in check.found
 
@@ -88,7 +90,7 @@ def test_a_cache_that_cannot_be_written_is_essential(monkeypatch: pytest.MonkeyP
     """A cache that cannot be written is ``missing``, and the fix names FRESHET_CACHE."""
     (tmp_path / "file").touch()
     monkeypatch.setenv("FRESHET_CACHE", str(tmp_path / "file" / "cache"))
-    check = named(doctor.examine(tmp_path), "cache")
+    check = named(machine.examine(tmp_path), "cache")
     assert check.status == "missing"
     assert "FRESHET_CACHE" in check.fix
 
@@ -96,14 +98,14 @@ def test_a_cache_that_cannot_be_written_is_essential(monkeypatch: pytest.MonkeyP
 def test_the_doctor_says_what_will_be_fetched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """An empty cache is ok, and the finding announces the download of the first start."""
     monkeypatch.setenv("FRESHET_CACHE", str(tmp_path / "empty"))
-    check = named(doctor.examine(tmp_path), "cache")
+    check = named(machine.examine(tmp_path), "cache")
     assert check.status == "ok"
     assert "MB) will be fetched" in check.found
 
 
 def test_packages_that_are_installed_can_be_imported() -> None:
     """Every dependency of the project is checked under its import name."""
-    [check] = doctor._packages()
+    [check] = machine._packages()
     assert check.status == "ok", check.found
 
 

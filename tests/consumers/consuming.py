@@ -16,7 +16,7 @@ from typing import Any
 from confluent_kafka import Producer
 
 from consumers.owner.client import OwnerConnection
-from consumers.owner.protocol import OwnerError
+from consumers.owner.protocol import OwnerError, PartitionStatus
 from consumers.store.store import PartitionStore, StoreView
 from stream.kafka.connection import KafkaCluster, client_settings
 from stream.kafka.reader import end_offsets, read_range
@@ -214,14 +214,27 @@ class ConsumeProcess:
 
 def caught_up(kafka: KafkaCluster, keyspace: str, address: str) -> bool:
     """Whether the owner has read everything that is in the topic now."""
-    topic = events_topic(kafka, keyspace)
+    return bool(_at_the_end(kafka, keyspace, address))
+
+
+def accounted_for(kafka: KafkaCluster, keyspace: str, address: str) -> bool:
+    """Whether the owner has also committed it. So each dead letter of it is in its topic: before that nothing is.
+
+    A process that is stopped earlier leaves letters to the next one, if Kafka takes its time.
+    """
+    found = _at_the_end(kafka, keyspace, address)
+    return bool(found) and all(each.committed == each.offset for each in found)
+
+
+def _at_the_end(kafka: KafkaCluster, keyspace: str, address: str) -> list[PartitionStatus]:
+    """The status of the owner's partitions if it has read all of them to their ends; else nothing."""
     try:
         with OwnerConnection(address) as owner:
             statuses = owner.status(keyspace).partitions
     except OwnerError:
-        return False
-    ends = end_offsets(kafka, topic, [each.partition for each in statuses])
-    return bool(statuses) and all(each.position >= ends[each.partition] for each in statuses)
+        return []
+    ends = end_offsets(kafka, events_topic(kafka, keyspace), [each.partition for each in statuses])
+    return statuses if all(each.position >= ends[each.partition] for each in statuses) else []
 
 
 def expected(kafka: KafkaCluster, topic: Topic, partition: int, scratch: Path) -> tuple[str, int]:

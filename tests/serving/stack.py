@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import random
+import re
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -68,6 +69,8 @@ class ServingStack:
         self.port = free_ports(1)[0]
         self.url = f"http://127.0.0.1:{self.port}"
         self._processes: dict[str, ServerProcess] = {}
+        self._said_before: dict[str, int] = {}
+        """Role → characters in its log when it was started last."""
         if source is None:
             assert mariadb is not None
             server = {"host": mariadb.host, "port": mariadb.port, "user": mariadb.user, "password": mariadb.password}
@@ -118,6 +121,7 @@ class ServingStack:
         command = [sys.executable, "-m", "freshet", "--config", used, *self._commands[role], *flags]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("FRESHET_")}
         environment["PYTHONPATH"] = str(Path(__file__).parents[2])
+        self._said_before[role] = len(self.log_of(role))
         self._processes[role] = ServerProcess(
             role, command, log_file=self.directory / f"{role}.log", env=environment, cwd=self.directory
         )
@@ -171,8 +175,9 @@ class ServingStack:
         return process._popen.returncode
 
     def log_of(self, role: str) -> str:
-        """Everything that a process has logged."""
-        return (self.directory / f"{role}.log").read_text(errors="replace")
+        """Everything that a process has logged, and those before it."""
+        log = self.directory / f"{role}.log"
+        return log.read_text(errors="replace") if log.exists() else ""
 
     def wait_ready(self, *roles: str) -> None:
         """Until /readyz says so; fails with the logs of what ended, of ``roles`` (default: all)."""
@@ -189,6 +194,14 @@ class ServingStack:
         # An empty topic is caught up with at once: the shard's first marker is what says that its source is there.
         location = f"/v1/locations/{self.keyspace}/0"
         eventually(lambda: Vector.parse(self.get(location).json()["token"]), what="the source's first marker")
+        # A source marks before it reads the tables. What is written until then is told as a void of its table.
+        for role in [each for each in self._processes if each.startswith("source")]:
+            eventually(lambda r=role: self.has_begun(r), what=f"{role} reads the log")  # type: ignore[misc]
+
+    def has_begun(self, role: str) -> bool:
+        """Whether a source knows the tables, and reads the log; or has ended."""
+        said = self.log_of(role)[self._said_before[role] :]
+        return bool(re.search(r"\bready\b", said)) or not self._processes[role].running()
 
     def close(self) -> None:
         """Stops everything."""

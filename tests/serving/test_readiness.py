@@ -10,6 +10,7 @@ from consumers.owner.protocol import OwnerError, PartitionStatus, ShardStatus, S
 from serving.reads import readiness as readiness_of
 from serving.reads.readiness import Readiness
 from serving.reads.spaces import RowSpace
+from stream.shards.map import ShardMap
 from stream.wire.keys import Layout
 from tests.serving.fakes import FakeOwner, Network
 
@@ -39,6 +40,27 @@ def test_a_front_is_ready_only_with_something_of_a_source(monkeypatch: pytest.Mo
         assert await readiness.missing() == ["shop/0 has nothing of a source yet"]
         owner.shards = [ShardStatus("shop/0", 1, 3, "MariaDB/0-1-3", 9, "", 0.0)]
         assert await readiness.missing() == []
+
+    asyncio.run(run())
+
+
+def test_a_front_of_a_map_is_ready_only_with_something_of_each_shard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a split, sources of shards whose epochs nobody has named could answer no session with a proof."""
+    owner = StatusOwner()
+    space = RowSpace(
+        "shop", Layout(1), map=ShardMap.parse({"shop/-40": "-40", "shop/40-80": "40-80", "shop/80-": "80-"})
+    )
+    readiness = Readiness(Network(monkeypatch, {"a:1": owner}).owners(), {"shop": space})
+
+    def shard(name: str, watermark: str) -> ShardStatus:
+        return ShardStatus(f"shop/{name}", 1, 3, watermark, 9, "", 0.0)
+
+    async def run() -> None:
+        owner.shards = [shard("-80", "MariaDB/0-1-3"), shard("80-", "MariaDB/1-2-3"), shard("40-80", "")]
+        assert await readiness.missing() == ["shop/0 has nothing of shop/-40, shop/40-80 yet"]
+        owner.shards = [*owner.shards[:2], shard("-40", "MariaDB/0-1-3"), shard("40-80", "MariaDB/0-1-3")]
+        assert await readiness.missing() == []
+        assert space.epochs.known.keys() >= {"shop/-40", "shop/40-80", "shop/80-"}
 
     asyncio.run(run())
 

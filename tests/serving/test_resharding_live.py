@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 
 from freshet.local.mariadb import MariaDBServer
@@ -183,7 +184,8 @@ def test_shards_are_split_and_merged_under_load(
         for text in ("-40", "40-80"):
             replicate(servers[text], servers["-80"])
         split = {text: servers[text] for text in ("-40", "40-80", "80-")}
-        reshard(stack, traffic, split, {"-40": ["-80"], "40-80": ["-80"]}, {"-40": ["-80"], "40-80": ["-80"]})
+        succeeds = {"-40": ["-80"], "40-80": ["-80"]}
+        reshard(stack, traffic, split, succeeds, succeeds, late="-40")
         traffic.more(30)
         replicate(servers["40-"], servers["40-80"], servers["80-"])
         merged = {text: servers[text] for text in ("-40", "40-")}
@@ -205,17 +207,31 @@ def test_shards_are_split_and_merged_under_load(
     assert cached >= len(traffic.rows) // 2, "rows that changed since are cached again"
 
 
+def not_ready(stack: ShardedStack) -> str:
+    """Why the front says that it is not ready; "" while it does not answer."""
+    try:
+        answer = stack.get("/readyz")
+    except httpx2.HTTPError:
+        return ""
+    assert answer.status_code == httpx2.codes.SERVICE_UNAVAILABLE, "the front is ready without a shard of its map"
+    return answer.text
+
+
 def reshard(
     stack: ShardedStack,
     traffic: Traffic,
     after: dict[str, MariaDBServer],
     succeeds: dict[str, list[str]],
     moved: dict[str, list[str]],
+    late: str = "",
 ) -> None:
-    """As docs/operating/running.md says. ``moved``: new range → the old ones whose servers its server replicates."""
+    """As docs/operating/running.md says. ``moved``: new range → the old ones whose servers its server replicates.
+
+    ``late``: a new shard whose source begins only after the front was started again, which is not ready before.
+    """
     before = dict(stack.servers)
     stack.configure(after, succeeds)
-    for text in after:
+    for text in after.keys() - {late}:
         if text in before:
             stack.stop(f"source-{text}")
         stack.start(f"source-{text}")  # ends the ancestors, which are still written
@@ -227,5 +243,9 @@ def reshard(
             promote(after[text], *[before[old] for old in olds])
         stack.stop("serve")
         stack.start("serve")
+        if late:
+            lacks = f"has nothing of {stack.keyspace}/{late} yet"
+            eventually(lambda: lacks in not_ready(stack), what=f"a front that {lacks}")
+            stack.start(f"source-{late}")
         stack.move_to(after)
         stack.wait_ready("serve")

@@ -6,6 +6,8 @@ sequence, or the sequence of a transaction that was published and then lost, is 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pymysql
@@ -51,28 +53,60 @@ def check_server(connection: Connection) -> bool:
 
     Returns whether it is a replica, also while it replicates nothing.
     """
+    *others, replication = _checks(connection)
+    for check in others:
+        check()
+    return bool(replication())
+
+
+def problems_of(connection: Connection) -> list[ServerSettingsError]:
+    """All for which `check_server` would refuse a server, and not only the first."""
+    found = []
+    try:
+        checks = _checks(connection)
+    except ServerSettingsError as other_product:
+        return [other_product]
+    for check in checks:
+        try:
+            check()
+        except ServerSettingsError as problem:
+            found.append(problem)
+    return found
+
+
+def _checks(connection: Connection) -> list[Callable[[], object]]:
+    """Each raises one problem; the last returns whether the server is a replica. Raises for another product."""
     if is_mysql(connection):
-        return mysql_requirements.check_server(connection)
+        return mysql_requirements.checks(connection)
     names = ",".join(["%s"] * len(_VARIABLES))
     found = dict(fetch_all(connection, f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({names})", _VARIABLES))
     if "mariadb" not in found.get("version", "").lower() or "binlog_row_metadata" not in found:
         raise ServerSettingsError(
             f"the server is {found.get('version', 'unknown')}", hint="a MariaDB server of 10.5 or later is needed"
         )
+    return [
+        partial(_check_log, found),
+        *(partial(_check_setting, found, *wanted) for wanted in _WANTED),
+        partial(_check_galera, found),
+        partial(_check_filters, connection),
+        partial(_check_replication, connection, found),
+    ]
+
+
+def _check_log(found: dict[str, str]) -> None:
     if found["log_bin"] != "ON":
         raise ServerSettingsError(
             "the server writes no binary log", hint="set log_bin in its configuration file and restart it"
         )
-    for name, wanted, why in _WANTED:
-        if found[name].upper() != wanted:
-            reconnect = "; then reconnect all clients" if name.startswith("binlog") else ""
-            raise ServerSettingsError(
-                f"{name} is {found[name]}, which {why}",
-                hint=f"SET GLOBAL {name} = {wanted}; set it in the configuration file too{reconnect}",
-            )
-    _check_galera(found)
-    _check_filters(connection)
-    return _check_replication(connection, found)
+
+
+def _check_setting(found: dict[str, str], name: str, wanted: str, why: str) -> None:
+    if found[name].upper() != wanted:
+        reconnect = "; then reconnect all clients" if name.startswith("binlog") else ""
+        raise ServerSettingsError(
+            f"{name} is {found[name]}, which {why}",
+            hint=f"SET GLOBAL {name} = {wanted}; set it in the configuration file too{reconnect}",
+        )
 
 
 def _check_galera(found: dict[str, str]) -> None:

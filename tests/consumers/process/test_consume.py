@@ -24,6 +24,7 @@ from stream.kafka.locations import LocationsReader
 from tests.consumers.consuming import (
     ConsumeProcess,
     Feed,
+    accounted_for,
     assert_equal_to_uninterrupted,
     caught_up,
     gtid,
@@ -110,7 +111,8 @@ def test_poison_goes_to_the_dead_letter_topic_and_the_stream_goes_on(
         folded_to_the_end(kafka, feed, process)
         process.kill()
     with ConsumeProcess(kafka, keyspace_name, tmp_path / "data") as process:
-        folded_to_the_end(kafka, feed, process)
+        address = process.ready()
+        until(lambda: accounted_for(kafka, keyspace_name, address), "all of it committed")
         assert process.terminate() == 0
     letters = read_letters(kafka, keyspace_name)
     assert len(letters) == len(garbage)

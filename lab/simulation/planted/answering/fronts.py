@@ -243,7 +243,7 @@ OPERATING: Final = (
     installation(
         "front_is_never_ready",
         "a front waits for partitions that are ready",
-        Replace(Readiness._missing_at_one_owner, "any(shard.watermark for shard in any_known.shards)", "False"),
+        Replace(Readiness._missing_at_one_owner, "any_known.ready and any_missing", "True"),
     ),
     installation(
         "source_is_ready_at_once",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import pymysql
@@ -31,10 +33,10 @@ _WANTED: Final = (
 _OF_SESSIONS: Final = frozenset({"binlog_format", "binlog_row_image", "binlog_row_value_options"})
 
 
-def check_server(connection: Connection) -> bool:
-    """Refuse a server whose binlog is incomplete. Raises `ServerSettingsError` with the fix as hint.
+def checks(connection: Connection) -> list[Callable[[], object]]:
+    """Each raises one problem, a `ServerSettingsError` with the fix as hint. Raises one for another product.
 
-    Returns whether it is a replica, also while it replicates nothing.
+    The last returns whether the server is a replica, also while it replicates nothing.
     """
     names = ("version", "log_bin", "log_replica_updates", *(name for name, *_ in _WANTED))
     wanted = ",".join(["%s"] * len(names))
@@ -44,20 +46,33 @@ def check_server(connection: Connection) -> bool:
         raise ServerSettingsError(
             f"the server is {found.get('version', 'unknown')}", hint="a MySQL server of 8.0.30 or later is needed"
         )
+    return [
+        partial(_check_log, found),
+        *(partial(_check_setting, found, *each) for each in _WANTED),
+        partial(_check_filters, connection),
+        partial(_check_replication, connection, found),
+    ]
+
+
+def _check_log(found: dict[str, str]) -> None:
     if found["log_bin"] != "ON":
         raise ServerSettingsError(
             "the server writes no binary log", hint="take skip_log_bin out of its configuration file and restart it"
         )
-    for name, value, why in _WANTED:
-        if found.get(name, value).upper() != value:
-            reconnect = "; then reconnect all clients" if name in _OF_SESSIONS else ""
-            raise ServerSettingsError(
-                f"{name} is {found[name]}, which {why}",
-                hint=f"SET PERSIST {name} = {value or repr('')}{reconnect}"
-                if name != "gtid_mode"
-                else "set gtid_mode = ON and enforce_gtid_consistency = ON, step by step as MySQL's manual says",
-            )
-    _check_filters(connection)
+
+
+def _check_setting(found: dict[str, str], name: str, value: str, why: str) -> None:
+    if found.get(name, value).upper() != value:
+        reconnect = "; then reconnect all clients" if name in _OF_SESSIONS else ""
+        raise ServerSettingsError(
+            f"{name} is {found[name]}, which {why}",
+            hint=f"SET PERSIST {name} = {value or repr('')}{reconnect}"
+            if name != "gtid_mode"
+            else "set gtid_mode = ON and enforce_gtid_consistency = ON, step by step as MySQL's manual says",
+        )
+
+
+def _check_replication(connection: Connection, found: dict[str, str]) -> bool:
     replicates = is_replica(connection)
     if replicates and found["log_replica_updates"] != "ON":
         raise ServerSettingsError(

@@ -10,12 +10,12 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
 from freshet import DISTRIBUTION
+from freshet.checks.finding import Check
 from freshet.local import artifacts
 from freshet.local.cache import cache_dir
 from freshet.local.errors import JavaError
@@ -27,16 +27,6 @@ MEMORY_BYTES_MIN, MEMORY_BYTES_GOOD = 2 * GIB, 4 * GIB
 DISK_BYTES_MIN, DISK_BYTES_GOOD = 2 * GIB, 10 * GIB
 PORTS = {9092: "Kafka", 3306: "MariaDB", 9083: "Hive Metastore", 8480: "freshet serve"}
 SERVERS_SIZE_MB = {"kafka": 43, "mariadb": 149, "hive": 145, "spark": 10}
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One finding. ``status``: ok, warning (Freshet works in part) or missing (it does not work)."""
-
-    name: str
-    status: str
-    found: str
-    fix: str = ""
 
 
 def examine(data_dir: Path) -> list[Check]:
@@ -51,11 +41,6 @@ def examine(data_dir: Path) -> list[Check]:
         _ports,
     ]
     return [found for check in checks for found in check()]
-
-
-def healthy(checks: list[Check]) -> bool:
-    """Whether nothing essential is missing."""
-    return all(check.status != "missing" for check in checks)
 
 
 def _python() -> list[Check]:

@@ -1,0 +1,1 @@
+"""What `freshet doctor` looks at: this machine, and the server that shall be a source."""

@@ -1,0 +1,265 @@
+"""What `freshet doctor --source` finds at a server before anything starts: the same rules by which a source refuses it.
+
+It writes nothing, locks nothing for longer than a read of some rows, and does not register as a replica: a running
+source of the same server_id is not disturbed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import pymysql
+
+from freshet.checks.finding import Check
+from stream.sources.mariadb.backfill.chunks import ChunkReader
+from stream.sources.mariadb.charsets import read_charsets
+from stream.sources.mariadb.connection import (
+    GRANTS_HINT,
+    MYSQL_GRANTS_HINT,
+    Connection,
+    ConnectionSettings,
+    MariaDBError,
+    connect,
+    fetch_all,
+    translated,
+)
+from stream.sources.mariadb.requirements import problems_of
+from stream.sources.mariadb.schema import TableFilter, TableInfo, read_cascades, read_tables, unknown_databases
+
+if TYPE_CHECKING:
+    from freshet.settings import MariaDBSourceSettings
+
+SHOWN_MAX: Final = 20
+"""Tables that are named one by one; the rest is counted."""
+SAMPLE_S: Final = 2.0
+"""How long rows are read to say how long all of them take."""
+READING_SHARE: Final = 0.5
+"""The share of a row's time in a backfill that goes into reading it; the rest publishes it (benchmarks/README.md)."""
+DAY_S: Final = 86_400
+_MAY_REPLICATE: Final = ("REPLICATION SLAVE", "ALL PRIVILEGES")
+
+
+class Sized(NamedTuple):
+    """About how large a table is, as the server's statistics say."""
+
+    rows: int
+    data_bytes: int
+
+
+def examine_source(server: ConnectionSettings, tables: TableFilter, source: MariaDBSourceSettings) -> list[Check]:
+    """Every check of one server, which may be a shard of several. Raises nothing that is the server's fault."""
+    try:
+        connection = connect(server)
+    except MariaDBError as error:
+        return [Check("login", "missing", str(error), error.hint)]
+    try:
+        with translated(server):
+            version = connection.get_server_info()
+            return [
+                Check("login", "ok", f"{server.name}: {server.product} {version}"),
+                *_found(connection, server, tables, source),
+            ]
+    except MariaDBError as error:
+        return [Check("server", "missing", str(error), error.hint)]
+    finally:
+        with suppress(pymysql.err.Error, OSError):
+            connection.close()
+
+
+def _found(
+    connection: Connection, server: ConnectionSettings, chosen: TableFilter, source: MariaDBSourceSettings
+) -> Iterator[Check]:
+    yield from _settings(connection)
+    yield from _replication_grant(connection, server)
+    yield from _log_kept(connection, server)
+    known = read_tables(connection, read_charsets(connection), chosen)
+    yield from _choice(connection, chosen, known)
+    readable = [info for info in known.values() if info.cacheable]
+    yield from _select_grant(connection, server, readable)
+    yield from _not_cached(known.values())
+    yield from _cascades(connection, known)
+    yield from _backfill(connection, server, source, readable)
+
+
+def _settings(connection: Connection) -> Iterator[Check]:
+    """Binlog and order of GTIDs: each setting that `stream.sources.mariadb.requirements` refuses."""
+    problems = problems_of(connection)
+    for problem in problems:
+        yield Check("binlog", "missing", str(problem), problem.hint)
+    if not problems:
+        yield Check("binlog", "ok", "complete, row by row, and its GTIDs are in order")
+
+
+def _replication_grant(connection: Connection, server: ConnectionSettings) -> Iterator[Check]:
+    """Whether the user may read the binlog. The server says so only when it is read, so its grants are read instead."""
+    grants = [str(line) for (line, *_) in fetch_all(connection, "SHOW GRANTS")]
+    everywhere = [line.upper() for line in grants if " ON *.* " in line]
+    if any(word in line for line in everywhere for word in _MAY_REPLICATE):
+        yield Check("grants", "ok", "the user may read the binlog")
+    else:
+        hint = MYSQL_GRANTS_HINT if server.product == "MySQL" else GRANTS_HINT
+        yield Check("grants", "missing", "the user lacks REPLICATION SLAVE", hint)
+
+
+def _log_kept(connection: Connection, server: ConnectionSettings) -> Iterator[Check]:
+    """A source that is away for longer than logs are kept begins anew."""
+    name = "binlog_expire_logs_seconds"
+    found = fetch_all(connection, "SHOW GLOBAL VARIABLES WHERE Variable_name = %s", (name,))
+    kept_s = int(float(found[0][1])) if found else 0
+    if kept_s and kept_s < 2 * DAY_S:
+        how = "SET PERSIST" if server.product == "MySQL" else "SET GLOBAL"
+        yield Check(
+            "binlog kept",
+            "warning",
+            f"{_duration(kept_s)}: a source that is away for longer begins anew, and caches begin empty",
+            f"{how} {name} = {7 * DAY_S}",
+        )
+    else:
+        yield Check("binlog kept", "ok", f"{kept_s / DAY_S:.0f} days" if kept_s else "until somebody purges it")
+
+
+def _choice(connection: Connection, chosen: TableFilter, known: dict[str, TableInfo]) -> Iterator[Check]:
+    """What the settings name, and is not there or not visible."""
+    absent = [f"database {name}" for name in unknown_databases(connection, chosen.databases)]
+    absent += [f"tables {pattern}" for pattern in chosen.without_tables(known)]
+    for each in absent:
+        yield Check(
+            "choice", "warning", f"{each}: not there, or the user has no rights on it", "check its name; grant SELECT"
+        )
+    if known:
+        yield Check("choice", "ok", f"{_counted(len(known), 'table')} of the settings' choice are there")
+    elif not absent:
+        yield Check("choice", "warning", "the chosen databases have no tables", "they are found once they are made")
+
+
+def _select_grant(connection: Connection, server: ConnectionSettings, tables: Sequence[TableInfo]) -> Iterator[Check]:
+    refused = [info.name for info in tables if not _may_select(connection, server, info)]
+    if refused:
+        hint = f"GRANT SELECT ON {refused[0].split('.')[0]}.* TO its user"
+        yield Check("grants", "missing", f"the user may not read {_listed(refused)}", hint)
+    elif tables:
+        yield Check("grants", "ok", "the user may read all of them")
+
+
+def _may_select(connection: Connection, server: ConnectionSettings, info: TableInfo) -> bool:
+    database, table = (name.replace("`", "``") for name in (info.database, info.table))
+    try:
+        with translated(server):
+            fetch_all(connection, f"SELECT 1 FROM `{database}`.`{table}` LIMIT 0")
+    except MariaDBError as error:
+        if error.code == "mariadb_access_denied":
+            return False
+        raise
+    return True
+
+
+def _not_cached(tables: Collection[TableInfo]) -> Iterator[Check]:
+    """The tables that are read from the server each time, or not at all, and why."""
+    refused = [info for info in tables if not info.cacheable]
+    for info in refused[:SHOWN_MAX]:
+        how = (
+            "requests for its rows are refused"
+            if not info.primary_key
+            else "its rows are read from the server each time"
+        )
+        yield Check("not cached", "warning", f"{info.name}: {info.problem}; {how}", _cure(info))
+    if len(refused) > SHOWN_MAX:
+        reasons = Counter("no primary key" if not info.primary_key else "other" for info in refused[SHOWN_MAX:])
+        shown = ", ".join(f"{_counted(number, 'table')} ({reason})" for reason, number in reasons.items())
+        yield Check("not cached", "warning", f"and {shown}", "name the tables that matter in `include`")
+    if len(tables) > len(refused):
+        yield Check("cached", "ok", _counted(len(tables) - len(refused), "table"))
+
+
+def _cure(info: TableInfo) -> str:
+    if info.engine.lower() != "innodb":
+        return f"ALTER TABLE {info.name} ENGINE = InnoDB"
+    return f"give {info.name} a primary key" if not info.primary_key else f'or leave it out: exclude = ["{info.name}"]'
+
+
+def _cascades(connection: Connection, known: Mapping[str, TableInfo]) -> Iterator[Check]:
+    """Foreign keys by which the server changes rows that the binlog does not show."""
+    found = read_cascades(connection)
+    parents = sorted({*found.on_delete, *found.on_update} & known.keys())
+    if parents:
+        below = {
+            child for rule in (found.on_delete, found.on_update) for each in parents for child in rule.get(each, ())
+        }
+        yield Check(
+            "cascades",
+            "warning",
+            f"a DELETE or UPDATE of keys in {_listed(parents)} makes the cache forget {_listed(sorted(below))}",
+            "nothing to do if that is rare: the rows come back as they are read, or by the backfill",
+        )
+
+
+def _backfill(
+    connection: Connection, server: ConnectionSettings, source: MariaDBSourceSettings, tables: Sequence[TableInfo]
+) -> Iterator[Check]:
+    """Size and time of a backfill of all tables that can be cached, by a sample of the largest one."""
+    sizes = _sizes(connection)
+    sized = {info.name: sizes.get((info.database, info.table), Sized(0, 0)) for info in tables}
+    rows, data_bytes = (sum(each[field] for each in sized.values()) for field in (0, 1))
+    if not rows:
+        return
+    largest = max(tables, key=lambda info: sized[info.name].rows)
+    read_per_s = _rows_per_s(server, largest)
+    if read_per_s is None:
+        return
+    per_s = read_per_s * READING_SHARE * source.backfill_share
+    limit = source.backfill_rows_per_s
+    limited = f", which backfill_rows_per_s = {limit} bounds" if limit and limit < per_s else ""
+    per_s = min(per_s, limit) if limit else per_s
+    yield Check(
+        "backfill",
+        "ok",
+        f"about {rows:,} rows, {data_bytes / (1 << 20):,.1f} MiB at the server; about {_duration(rows / per_s)} at"
+        f" {per_s:,.0f} rows a second from here{limited}",
+        ""
+        if source.backfill
+        else 'backfill = ["*"] publishes them; without it a row is cached once it is written or read',
+    )
+
+
+def _sizes(connection: Connection) -> dict[tuple[str, str], Sized]:
+    found = fetch_all(
+        connection, "SELECT TABLE_SCHEMA, TABLE_NAME, TABLE_ROWS, DATA_LENGTH FROM information_schema.TABLES"
+    )
+    return {(database, table): Sized(int(rows or 0), int(size or 0)) for database, table, rows, size in found}
+
+
+def _rows_per_s(server: ConnectionSettings, info: TableInfo) -> float | None:
+    """How fast a backfill's own reader reads the table's first rows; None if it can't now, or finds none."""
+    reader, rows, after = ChunkReader(server), 0, None
+    try:
+        reader.estimated_rows(info.name)  # connects
+        begun = time.perf_counter()
+        while True:
+            chunk = reader.read(info.describe(), after)
+            rows, after = rows + len(chunk.rows), chunk.last
+            taken_s = time.perf_counter() - begun
+            if after is None or taken_s > SAMPLE_S:
+                return rows / taken_s if rows else None
+    except MariaDBError:
+        return None
+    finally:
+        reader.close()
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{max(seconds, 1):.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5_400 else f"{seconds / 3_600:.1f} h"
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:5])
+    return f"{shown} and {len(names) - 5} more" if len(names) > 5 else shown

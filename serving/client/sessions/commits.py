@@ -1,0 +1,152 @@
+"""Which of a connection's statements may have committed something, and what to ask the server then. No I/O.
+
+A *plan* is a generator: it yields a query, and is sent the first row of its result, or None if it could not be asked.
+Blocking and asyncio connections run the same plans.
+
+Several things can be between a COMMIT and the question for its GTID: the connection broke, a driver opened it again,
+a proxy (ProxySQL, MaxScale) sent the question over another connection, results are unread. So each answer says which
+connection of which server gave it. What can't be known becomes a doubt (`serving.client.session.Doubt`), and the
+session's reads demand everything until it is ended.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from ..session import Doubt, SessionState
+from ..tracked import FURTHER_STATEMENT, READ_ONLY, WITHIN_TRANSACTION, first_word
+from .current import current
+
+Asking: TypeAlias = Generator[str, Sequence[Any] | None, None]
+
+_STAYS_IN_TRANSACTION: Final = WITHIN_TRANSACTION | {"with", "savepoint", "release", "rollback", "set"}
+"""Statements after which a transaction that is still open shows that they committed nothing."""
+_IN_TRANSACTION: Final = 1
+"""SERVER_STATUS_IN_TRANS of the protocol."""
+
+
+class _Flavor(NamedTuple):
+    name: str
+    ask: str
+    """Connection, server, GTIDs of this session's last commit ("": this server can't tell), all that is committed."""
+
+
+MARIADB: Final = _Flavor("MariaDB", "SELECT @@pseudo_thread_id, @@server_id, @@last_gtid, @@gtid_binlog_pos")
+MYSQL: Final = _Flavor("MySQL56", "SELECT @@pseudo_thread_id, @@server_id, '', @@GLOBAL.gtid_executed")
+
+
+class Statement(NamedTuple):
+    """What a statement's text says of it. A further one in the same text may do anything."""
+
+    word: str
+    has_further: bool
+
+    @classmethod
+    def of(cls, sql: object) -> Statement:
+        """Of a statement's text; of anything else that a driver takes for one, nothing is known."""
+        raw = sql.encode("utf-8", "replace") if isinstance(sql, str) else bytes(sql) if isinstance(sql, bytes) else b""
+        return cls(first_word(raw), bool(FURTHER_STATEMENT.search(raw)))
+
+    @property
+    def only_reads(self) -> bool:
+        """Whether it commits nothing. Of functions that write nobody knows."""
+        return self.word in READ_ONLY and not self.has_further
+
+
+BEGIN: Final = Statement("begin", False)
+COMMIT: Final = Statement("commit", False)
+ROLLBACK: Final = Statement("rollback", False)
+SET: Final = Statement("set", False)
+UNKNOWN: Final = Statement("", True)
+
+
+class Commits:
+    """One connection's commits, told to the session that is current when they end.
+
+    ``shard``: as in the settings, e.g. ``shop/0``. ``clock``: Unix time in seconds, for doubts.
+    """
+
+    def __init__(self, shard: str, clock: Callable[[], float] = time.time) -> None:
+        self._shard, self._clock = shard, clock
+        self._flavor: _Flavor | None = None
+        self._thread = self._server = 0
+        self._is_idle = False
+        """Nothing was run since the last commit, as far as is known."""
+        self.owes: SessionState | None = None
+        """Whom a commit may not have been told yet."""
+
+    def before(self, statement: Statement) -> Asking:
+        """Before a call that may commit: says where the connection leads. A proxy pins it from here on."""
+        if not (statement.only_reads or current() is None):
+            yield from self.meet()
+
+    def meet(self) -> Asking:
+        """Learns where the connection leads, unless it is known."""
+        if self._flavor is not None:
+            return
+        for flavor in (MARIADB, MYSQL):
+            told = yield flavor.ask
+            if told is not None:
+                self._flavor, self._thread, self._server = flavor, int(told[0]), int(told[1])
+                return
+
+    def after(self, statement: Statement, *, in_transaction: bool, has_rows: bool) -> Asking:
+        """After a call that ended well. ``has_rows``: its result may be unread, so nothing can be asked now."""
+        stays = in_transaction and statement.word in _STAYS_IN_TRANSACTION and not statement.has_further
+        was_idle, self._is_idle = self._is_idle, statement in (COMMIT, ROLLBACK)
+        if not (statement.only_reads or stays or (was_idle and self._is_idle)):
+            self.owes = current() or self.owes
+        yield from self.settle(can_ask=not (has_rows or statement.has_further))
+
+    def failed(self, statement: Statement, *, can_ask: bool) -> Asking:
+        """After a call that failed: it may have committed. ``can_ask``: False where it was cut off."""
+        self._is_idle = False
+        if not statement.only_reads:
+            self.owes = current() or self.owes
+            yield from self.settle(can_ask=can_ask)
+
+    def settle(self, *, can_ask: bool = True) -> Asking:
+        """Tells whom it owes what was committed. What can't be asked now is a doubt until it can."""
+        session, flavor = self.owes, self._flavor
+        if session is None:
+            return
+        told = (yield flavor.ask) if flavor is not None and can_ask else None
+        if told is None or flavor is None or not self._heard(session, flavor, told):
+            session.doubt(self._shard, Doubt(self._server, self._clock()))
+        else:
+            self.owes = None
+
+    def _heard(self, session: SessionState, flavor: _Flavor, told: Sequence[Any]) -> bool:
+        """Whether what was told stands for the commit. Another connection's last GTID is none of this one's."""
+        thread, server, last, executed = (_text(each) for each in told)
+        if int(server) != self._server:
+            self._server = 0  # who took the commit? no server can say
+            return False
+        everything = f"{flavor.name}/{executed}" if executed else ""
+        is_own = flavor is MARIADB and int(thread) == self._thread
+        self._thread = int(thread)
+        if is_own and last:
+            session.observe(self._shard, f"{flavor.name}/{last}")
+        elif not is_own and everything:
+            session.observe(self._shard, everything)
+        session.end_doubt(self._shard, self._server, everything)
+        return is_own or bool(everything)
+
+
+def in_transaction(connection: Any) -> bool:
+    """Whether a driver says that a transaction is open, or that none ends by itself. False: it does not say."""
+    connection = getattr(connection, "driver_connection", connection)  # SQLAlchemy's, around a driver for asyncio
+    known = getattr(connection, "in_transaction", None)  # mysql-connector
+    if isinstance(known, bool):
+        return known
+    status = getattr(connection, "server_status", None)  # PyMySQL, aiomysql, asyncmy
+    if isinstance(status, int):
+        return bool(status & _IN_TRANSACTION)
+    get_autocommit = getattr(connection, "get_autocommit", None)  # mysqlclient
+    return callable(get_autocommit) and get_autocommit() is False
+
+
+def _text(value: object) -> str:
+    return value.decode() if isinstance(value, (bytes, bytearray)) else str(value if value is not None else "")
