@@ -34,7 +34,7 @@ from consumers.owner.server import OwnerServer
 from consumers.store.store import PartitionStore
 from serving.http.front import make_front
 from serving.http.server import make_server
-from serving.reads.owners import Located
+from serving.locations.refreshing import Locations
 from serving.reads.spaces import RowSpace, TableSpace
 from stream.kafka.topics import Topic
 from stream.wire.batch import BatchLimits, Framer
@@ -120,9 +120,9 @@ def serve_owner(directory: str) -> None:
 def serve_front(owner: str) -> None:
     """A front over this owner; prints its port. Runs in a child process, until its input ends."""
     as_in_production()
-    located = Located(owner)
+    locations = Locations(fixed={(SHOP, 0): owner, (CATALOG, 0): owner})
     spaces: list[RowSpace | TableSpace] = [RowSpace(SHOP, Layout(1), "bench"), TableSpace(CATALOG, Layout(1))]
-    server = make_server(make_front(spaces, lambda *_: located), "127.0.0.1", 0)
+    server = make_server(make_front(spaces, locations), "127.0.0.1", 0)
 
     async def run() -> None:
         serving = asyncio.ensure_future(server.serve())
