@@ -65,6 +65,7 @@ def audit(request: Audit, progress: Progress | None = None) -> Audited:
     """
     from consumers.snapshots.places import Place
     from consumers.snapshots.writing import write_snapshot
+    from consumers.store.leader_epochs import keep_leader_epoch, kept_leader_epoch
     from spark_jobs.auditing.tracing import with_events
     from spark_jobs.offsets import topic_bounds
     from spark_jobs.output import find_stores
@@ -89,6 +90,9 @@ def audit(request: Audit, progress: Progress | None = None) -> Audited:
         if not verdict.equal:
             verdict = with_events(verdict, kafka, topic_bounds(kafka, events_topic(kafka, keyspace)).low)
         elif place is not None:
+            for partition, directory in folded.items():  # the same state, so the same place in Kafka's log
+                epoch = kept_leader_epoch(live[partition], ends[partition])
+                keep_leader_epoch(directory, ends[partition], epoch)
             snapshot = write_snapshot(place, folded, made_from="rebuild", verified=True).name
     return Audited(verdict, since, snapshot)
 

@@ -133,6 +133,8 @@ class Ownership:
         self.instance = instance_id(data_dir)
         self.awaited_keyspaces: frozenset[str] = frozenset()
         """Configured keyspaces for which no topic or no assignment has been seen yet."""
+        self.restoring: frozenset[tuple[str, int]] = frozenset()
+        """Partitions that are assigned to this process, whose stores are being made from snapshots."""
         self._partitions: dict[tuple[str, int], Partition] = {}
 
     def add(self, partition: Partition) -> None:
@@ -160,9 +162,9 @@ class Ownership:
 
     @property
     def is_ready(self) -> bool:
-        """Whether there are partitions, each has caught up since its take-over, and no keyspace is awaited."""
-        owned = self._partitions
-        return bool(owned) and not self.awaited_keyspaces and all(each.ready for each in owned.values())
+        """Whether there are partitions, each has caught up since its take-over, and nothing is awaited or restored."""
+        owned, awaited = self._partitions, self.awaited_keyspaces or self.restoring
+        return bool(owned) and not awaited and all(each.ready for each in owned.values())
 
 
 def instance_id(data_dir: Path) -> str:

@@ -7,7 +7,6 @@ request, waiting requests per connection (reading from it pauses) and per proces
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -53,6 +52,9 @@ from consumers.owner.ranges.answering import answer_range
 from consumers.owner.reporting import describe_table, status_of
 from consumers.owner.rows import answer_rows, fill_row
 from consumers.owner.tables import answer_table, fill_table, find_home, find_table, no_table
+from stream.access.certificates import Certificates
+from stream.access.grants import Access
+from stream.access.listening import check_listener
 from tokens import Demand, Vector
 
 Found = TypeVar("Found", OwnerRow, OwnerTable)
@@ -65,13 +67,27 @@ MakeCheckpoints = Callable[[list[Partition]], Awaitable[list[CheckpointPlace]]]
 class OwnerServer:
     """Answers for the partitions in ``ownership``."""
 
-    def __init__(self, ownership: Ownership, make_checkpoints: MakeCheckpoints, *, token: str = "") -> None:
-        """``make_checkpoints`` runs in the fold thread. ``token`` must be in each `Hello`; "" disables the check."""
+    def __init__(
+        self,
+        ownership: Ownership,
+        make_checkpoints: MakeCheckpoints,
+        *,
+        access: Access | None = None,
+        files: Certificates | None = None,
+        plain: bool = False,
+    ) -> None:
+        """``make_checkpoints`` runs in the fold thread. ``access``: who may ask; None: everybody.
+
+        ``files``: of TLS; with an authority every client must show a certificate of it. ``plain``: it may listen
+        beyond loopback without TLS.
+        """
         self.ownership = ownership
         self.instance = ownership.instance
-        self.token = token
         self.stands: Stands = lambda *_: None
         """Set by whoever reads the announcements."""
+        self.access = access or Access()
+        self._files = files or Certificates()
+        self._plain = plain
         self.waiting = 0
         self.answered: dict[str, int] = {}
         """Rows and tables answered, by freshness."""
@@ -84,17 +100,13 @@ class OwnerServer:
     async def start(self, host: str = "127.0.0.1", port: int = 0) -> tuple[str, int]:
         """Listens; returns host and port.
 
-        Raises `OwnerError` ``cannot_listen``, or ``unauthorized`` for an address beyond this machine without a token.
+        Raises `OwnerError` ``cannot_listen``, `CertificateError`; as `check_owner` for an address beyond this machine.
         """
-        if not self.token and not is_loopback(host):
-            raise OwnerError(
-                f"the owner protocol would listen on {host} without a token",
-                hint="set consumer.owner_token, or listen on 127.0.0.1",
-                code="unauthorized",
-            )
+        check_owner(host, self.access, self._files, plain=self._plain, what="the owner protocol")
+        secured = self._files.server(demand=True)
         loop = asyncio.get_running_loop()
         try:
-            self._server = await loop.create_server(lambda: FrontConnection(self), host, port)
+            self._server = await loop.create_server(lambda: FrontConnection(self), host, port, ssl=secured)
         except OSError as error:
             raise OwnerError(
                 f"cannot listen on {host}:{port}: {error.strerror or error}",
@@ -390,11 +402,13 @@ def _may_wait(answer: OwnerRow | OwnerTable | OwnerObjects | RangeRows) -> bool:
     return not answer.served and not answer.needs_source
 
 
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach ``host``."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+def check_owner(host: str, access: Access, files: Certificates, *, plain: bool, what: str) -> None:
+    """Raises `OpenListenRefused`, `PlainListenRefused`. ``what`` listens: the owner protocol, or metrics."""
+    check_listener(
+        host,
+        what=what,
+        section="consumer",
+        setting="consumer.owner_token or [consumer.tokens.NAME]",
+        has_access=not access.is_open,
+        is_encrypted=plain or bool(files.certificate),
+    )

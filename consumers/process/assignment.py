@@ -18,11 +18,12 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from consumers.owner.partitions import REBUILDING, Ownership, Partition
 from consumers.process.kafka_output import ConsumerOutput
-from consumers.process.leader_epochs import keep_leader_epoch
 from consumers.process.opening import open_partition, set_aside
+from consumers.process.restoring import BackgroundRestores, StillRestoring
 from consumers.snapshots.restoring import Snapshots
 from consumers.store.errors import RebuildNeededError, StoreCorruptError, StoreError
 from consumers.store.index import Index
+from consumers.store.leader_epochs import keep_leader_epoch
 from stream.kafka.connection import REQUEST_TIMEOUT_S, KafkaCluster, kafka_error
 from stream.kafka.reader import TopicReadError
 from stream.kafka.topics import Topic
@@ -82,6 +83,7 @@ class Assignment:
         ownership: Ownership,
         kafka_output: ConsumerOutput,
         on_progress: Callable[[Partition], None],
+        snapshots: Snapshots,
     ) -> None:
         """``on_progress``: as in `consumers.process.loop.Consumption`."""
         self.rebuilds = 0
@@ -91,7 +93,9 @@ class Assignment:
         """By keyspace: those that its stores keep."""
         self.hot: Mapping[str, Mapping[str, int]] = {}
         """By keyspace: hot tables, and the bytes that all overlays together may have of them."""
-        self.snapshots = Snapshots()
+        self._restores = BackgroundRestores(snapshots)
+        self._restoring: dict[tuple[str, int], StoreError | None] = {}
+        """Assigned partitions (topic, number) that wait for their store → why it is made anew."""
         self._kafka = kafka
         self._data_dir = data_dir
         self._ownership = ownership
@@ -136,25 +140,50 @@ class Assignment:
 
     def _on_assign(self, consumer: Consumer, places: list[TopicPartition]) -> None:
         starts = [self._take_over(consumer, place.topic, place.partition) for place in places]
-        consumer.incremental_assign(starts)
+        consumer.incremental_assign([start for start in starts if start is not None])
         self.release([each for each in self._ownership if each.lost])
 
     def _on_revoke(self, consumer: Consumer, places: list[TopicPartition]) -> None:
         self.release(self._owned(places))
-        consumer.incremental_unassign(places)
+        consumer.incremental_unassign(self._read(places))
 
     def _on_lost(self, consumer: Consumer, places: list[TopicPartition]) -> None:
         """The group membership expired, usually because no broker answers. Reads go on: each proves its freshness."""
         for partition in self._owned(places):
             partition.lost = True
-        consumer.incremental_unassign(places)
+        consumer.incremental_unassign(self._read(places))
+
+    def _read(self, places: list[TopicPartition]) -> list[TopicPartition]:
+        """Those that are read. The others wait for their stores no longer: whoever is given them does."""
+        waiting = [place for place in places if (place.topic, place.partition) in self._restoring]
+        for place in waiting:
+            del self._restoring[place.topic, place.partition]
+        self._note_restoring()
+        return [place for place in places if place not in waiting]
+
+    def _note_restoring(self) -> None:
+        topics = self._topics
+        self._ownership.restoring = frozenset((topics[name][0], number) for name, number in self._restoring)
+
+    def forget_restoring(self) -> None:
+        """Another membership of the group begins: it is told anew which partitions it has."""
+        self._restoring = {}
+        self._ownership.restoring = frozenset()
+
+    def take_restored(self, consumer: Consumer) -> None:
+        """Takes over the partitions whose stores have been made, or could not be made, meanwhile."""
+        for topic_name, number in list(self._restoring):
+            if not self._restores.is_running((self._topics[topic_name][0], number)):
+                start = self._take_over(consumer, topic_name, number)
+                if start is not None:
+                    consumer.incremental_assign([start])
 
     def _owned(self, places: list[TopicPartition]) -> list[Partition]:
         names = {(place.topic, place.partition) for place in places}
         return [each for each in self._ownership if (each.topic.name, each.number) in names]
 
-    def _take_over(self, consumer: Any, topic_name: str, number: int) -> TopicPartition:
-        """Opens the store of a partition; returns the place to read from."""
+    def _take_over(self, consumer: Any, topic_name: str, number: int) -> TopicPartition | None:
+        """Opens the store of a partition; returns the place to read from. None while the store is being made."""
         keyspace, topic = self._topics[topic_name]
         kept = self._ownership.get(keyspace, number)
         if kept is not None and kept.lost and kept.topic == topic and not kept.is_paused:
@@ -169,11 +198,19 @@ class Assignment:
         bounds = consumer.get_watermark_offsets(TopicPartition(topic_name, number), timeout=REQUEST_TIMEOUT_S)
         share = self.overlay_bytes // topic.partitions
         hot = {table: most // topic.partitions for table, most in self.hot.get(keyspace, {}).items()}
-        lost = self._lost.pop((topic_name, number), None)
-        indexes = self.indexes.get(keyspace, ())
-        partition = open_partition(
-            self._data_dir, keyspace, number, topic, bounds, share, lost, indexes, hot, self.snapshots
-        )
+        indexes, why = self.indexes.get(keyspace, ()), self._restoring.pop((topic_name, number), None)
+        try:
+            if self._restores.is_running((keyspace, number)):  # for an assignment before this one
+                raise StillRestoring
+            lost = self._lost.pop((topic_name, number), None)
+            partition = open_partition(
+                self._data_dir, keyspace, number, topic, bounds, share, lost, indexes, hot, self._restores, why
+            )
+        except StillRestoring as waiting:
+            self._restoring[topic_name, number] = waiting.why or why
+            self._note_restoring()
+            return None
+        self._note_restoring()
         partition.generation = group_generation(consumer)
         if partition.state == REBUILDING:
             self.rebuilds += 1
@@ -207,6 +244,10 @@ class Assignment:
                 if offset == partition.store.state.head.offset:
                     keep_leader_epoch(partition.store.directory, offset, partition.leader_epoch)
                 log.info("partition released", partition=partition.name, offset=offset)
+
+    def close(self) -> None:
+        """Ends what makes stores in the background."""
+        self._restores.close()
 
     def lose(self, error: TopicReadError) -> NoReturn:
         """Notes that Kafka can't continue a partition's store, and raises `SessionEnd`: the next session rebuilds it.

@@ -25,13 +25,13 @@ from consumers.owner.partitions import READY, Ownership, Partition
 from consumers.process.assignment import Assignment, SessionEnd, check_place
 from consumers.process.committing import Committer
 from consumers.process.kafka_output import ConsumerOutput
-from consumers.process.leader_epochs import UNKNOWN, keep_leader_epoch
 from consumers.process.opening import check_layout
 from consumers.process.pausing import Pauses
 from consumers.process.topic_search import TopicSearch
 from consumers.snapshots.restoring import Snapshots
 from consumers.store.errors import RetryableStoreError, StoreError
 from consumers.store.index import Index
+from consumers.store.leader_epochs import UNKNOWN, keep_leader_epoch
 from consumers.store.store import Commit
 from stream.kafka.connection import KafkaCluster, KafkaRequestError, KafkaUnreachable, kafka_error
 from stream.kafka.reader import TopicReadError, open_consumer, poll_batch
@@ -93,10 +93,11 @@ class Consumption:
         self._committer = Committer(settings.commit_rows, settings.commit_interval_s)
         self._pauses = Pauses(kafka_output)
         self._search = TopicSearch(settings.kafka, settings.group, settings.keyspaces)
-        self._assignment = Assignment(settings.kafka, settings.data_dir, ownership, kafka_output, on_progress)
+        self._assignment = Assignment(
+            settings.kafka, settings.data_dir, ownership, kafka_output, on_progress, settings.snapshots
+        )
         self._assignment.overlay_bytes = settings.overlay_bytes // len(settings.keyspaces)
         self._assignment.indexes, self._assignment.hot = settings.indexes, settings.hot
-        self._assignment.snapshots = settings.snapshots
         ownership.awaited_keyspaces = frozenset(settings.keyspaces)
         self._consumer: Any = None
         self._calls: SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = SimpleQueue()
@@ -139,6 +140,7 @@ class Consumption:
                     self._stopping.wait(self._retry_s)
                     self._retry_s = min(self._retry_s * 2, RETRY_S_MAX)
         finally:
+            self._assignment.close()
             self._committer.close()
             self._kafka_output.close()
 
@@ -167,6 +169,7 @@ class Consumption:
         }
         consumer = self._consumer = self._pauses.consumer = open_consumer(settings.kafka, settings.group, more)
         try:
+            self._assignment.forget_restoring()
             self._assignment.subscribe(consumer, search.found, search.missing)
             while not self._stopping.is_set():
                 self._step(consumer)
@@ -215,6 +218,7 @@ class Consumption:
         except TopicReadError as error:
             self._assignment.lose(error)
         self._run_calls()
+        self._assignment.take_restored(consumer)
         if messages:
             self._retry_s = RETRY_S
             if self._reported_code:

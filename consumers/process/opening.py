@@ -12,11 +12,12 @@ import structlog
 
 from consumers.owner.overlay import NO_TABLES, Overlay
 from consumers.owner.partitions import REBUILDING, Partition
-from consumers.process.leader_epochs import kept_leader_epoch
+from consumers.process.restoring import BackgroundRestores, StillRestoring
 from consumers.snapshots.restoring import Snapshots
 from consumers.store.directory import holds_store
 from consumers.store.errors import RebuildNeededError, StoreCorruptError, StoreError, store_error
 from consumers.store.index import Index
+from consumers.store.leader_epochs import kept_leader_epoch
 from consumers.store.store import PartitionStore, move_aside, partition_directory
 from stream.kafka.topics import Topic
 from stream.wire.keys import Layout
@@ -41,13 +42,18 @@ def open_store(
     """Opens the store of a partition. One that is damaged or of another history is set aside for a new one.
 
     A new one begins with what ``restore`` makes. Returns the store, and the error because of which it is new (else
-    None). Raises `StoreLockedError`, `StoreNewerError` or `RetryableStoreError` and leaves such a store unchanged.
+    None). Raises `StoreLockedError`, `StoreNewerError` or `RetryableStoreError` and leaves such a store unchanged, and
+    `StillRestoring`.
     """
     wanted: dict[str, Any] = {"keyspace": keyspace, "partition": number, "topic_id": topic_id, "indexes": indexes}
     why: StoreError | None = None
     while True:
         if not holds_store(partition_directory(data_dir, keyspace, number)):
-            restore()
+            try:
+                restore()
+            except StillRestoring as waiting:
+                waiting.why = why
+                raise
         try:
             return PartitionStore.open(data_dir, **wanted), why
         except (StoreCorruptError, RebuildNeededError) as error:
@@ -146,14 +152,16 @@ def open_partition(
     lost: RebuildNeededError | None = None,
     indexes: Sequence[Index] = (),
     hot: Mapping[str, int] = NO_TABLES,
-    snapshots: Snapshots = NO_SNAPSHOTS,
+    snapshots: Snapshots | BackgroundRestores = NO_SNAPSHOTS,
+    rebuilt: StoreError | None = None,
 ) -> Partition:
     """Opens a partition with a store that ``topic``, whose offsets are ``bounds`` (first, end), can continue.
 
     A store that the topic can't continue is set aside for a new one in state `REBUILDING`, and so is one for which
     Kafka has reported ``lost``: another history has the store's offset. A new store, and one in which nothing was ever
     folded, begins with the best of ``snapshots``; not where the log has lost its end, since a snapshot may hold what is
-    gone. Raises `StoreError`.
+    gone. ``rebuilt``: why a call that ended in `StillRestoring` has set the store aside. Raises `StoreError`, and
+    `StillRestoring` where the store is being made in the background: call again.
     """
     start, end = bounds
     attempts = count(int(lost is not None))
@@ -164,7 +172,8 @@ def open_partition(
     def opened() -> tuple[PartitionStore, StoreError | None]:
         return open_store(data_dir, keyspace, number, topic.topic_id, indexes, restore)
 
-    store, rebuilt = opened()
+    store, why = opened()
+    rebuilt = why or rebuilt
     if store.is_empty and keyspace in snapshots.places:
         store.close(commit=False)
         restore()
@@ -179,7 +188,11 @@ def open_partition(
                 next(attempts)
             store.close(commit=False)
             set_aside(data_dir, keyspace, number, error)
-            store, rebuilt = opened()[0], error
+            try:
+                store, rebuilt = opened()[0], error
+            except StillRestoring as waiting:
+                waiting.why = error
+                raise
         begin(store, topic.name, start)
     except StoreError:
         store.close(commit=False)

@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from consumers.snapshots.errors import SnapshotError
+from consumers.store.leader_epochs import UNKNOWN
 from consumers.store.manifest import checksum_of
 
 SNAPSHOT_FORMAT: Final = 1
@@ -46,7 +47,10 @@ class SnapshotPosition(msgspec.Struct, frozen=True):
 
 
 class SnapshotPartition(msgspec.Struct, frozen=True):
-    """A partition's state before ``offset``, which began at ``begin``. ``entries``, ``digest``: of the whole state."""
+    """A partition's state before ``offset``, which began at ``begin``. ``entries``, ``digest``: of the whole state.
+
+    ``leader_epoch``: as `consumers.store.leader_epochs`, so that Kafka can tell whether its log still leads there.
+    """
 
     partition: int
     begin: int
@@ -55,6 +59,7 @@ class SnapshotPartition(msgspec.Struct, frozen=True):
     digest: str
     positions: dict[str, SnapshotPosition]
     files: tuple[SnapshotFile, ...]
+    leader_epoch: int = UNKNOWN
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):

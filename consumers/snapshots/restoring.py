@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from threading import Event
 from typing import Final
 
 import structlog
@@ -24,6 +25,7 @@ from consumers.snapshots.places import Place
 from consumers.snapshots.writing import file_checksum
 from consumers.store.directory import holds_store, partition_directory
 from consumers.store.errors import RetryableStoreError, StoreError, store_error
+from consumers.store.leader_epochs import keep_leader_epoch
 from consumers.store.manifest import Manifest, sync_directory, write_manifest
 from consumers.store.rocks import Rocks
 from consumers.store.view import ROCKS_NAME, committed_head
@@ -36,11 +38,19 @@ DOWNLOADS: Final = 8
 _HINT_DAMAGED: Final = "`freshet snapshots verify` checks all files; remove this snapshot, and make another"
 
 
+class Stopped(Exception):
+    """The process ends, so no store is made."""
+
+
 @dataclass(frozen=True, slots=True)
 class Snapshots:
-    """Where the snapshots of each keyspace are. ``places``: keyspace → address."""
+    """Where the snapshots of each keyspace are. ``places``: keyspace → address.
+
+    ``stopping``: once it is set, `restore` ends before the next file.
+    """
 
     places: Mapping[str, str] = field(default_factory=dict)
+    stopping: Event = field(default_factory=Event)
 
     def restore(self, data_dir: Path, keyspace: str, partition: int, topic: Topic, bounds: tuple[int, int]) -> bool:
         """Makes a store that is missing from the snapshot that has the most of its partition. False if there is none.
@@ -49,14 +59,16 @@ class Snapshots:
         reason. Raises `StoreError` if the data directory can't be written.
         """
         uri = self.places.get(keyspace)
-        if uri is None:
+        if uri is None or self.stopping.is_set():
             return False
         try:
             place = Place(uri)
             wanted = Wanted(partition, topic.topic_id, topic.partitions, *bounds)
             for found, snapshot in _usable(find_snapshots(place, keyspace), keyspace, wanted):
-                if _restored(place, found, snapshot, data_dir, partition):
+                if _restored(place, found, snapshot, data_dir, partition, self.stopping):
                     return True
+        except Stopped:
+            return False
         except SnapshotError as error:
             _log_refusal(keyspace, partition, error)
         log.warning("no snapshot to begin with: folding from the topic", keyspace=keyspace, partition=partition)
@@ -76,11 +88,11 @@ def _usable(found: list[Found], keyspace: str, wanted: Wanted) -> list[tuple[Fou
     return chosen
 
 
-def _restored(place: Place, found: Found, snapshot: Snapshot, data_dir: Path, partition: int) -> bool:
+def _restored(place: Place, found: Found, snapshot: Snapshot, data_dir: Path, partition: int, stopping: Event) -> bool:
     """Whether the store could be made from this snapshot. It is logged either way."""
     started = time.monotonic()
     try:
-        held = restore_partition(place, found, snapshot, partition, data_dir)
+        held = restore_partition(place, found, snapshot, partition, data_dir, stopping=stopping)
     except SnapshotError as error:
         _log_refusal(snapshot.keyspace, partition, error)
         return False
@@ -108,12 +120,19 @@ def _log_refusal(keyspace: str, partition: int, error: SnapshotError) -> None:
 
 
 def restore_partition(
-    place: Place, found: Found, snapshot: Snapshot, partition: int, data_dir: Path, *, fixed: bool = False
+    place: Place,
+    found: Found,
+    snapshot: Snapshot,
+    partition: int,
+    data_dir: Path,
+    *,
+    fixed: bool = False,
+    stopping: Event | None = None,
 ) -> SnapshotPartition:
     """Makes the store of a partition below ``data_dir``, where there is none. Returns what the snapshot has of it.
 
     ``fixed``: with the offset in its manifest, as a checkpoint has it. Raises `SnapshotError` if a file is missing or
-    damaged, `StoreError` if the store can't be written; then there is no store.
+    damaged, `StoreError` if the store can't be written, `Stopped` once ``stopping`` is set; then there is no store.
     """
     held = snapshot.of(partition)
     assert held is not None, "`Wanted.refusal` and the commands look before"
@@ -123,8 +142,9 @@ def restore_partition(
     try:
         shutil.rmtree(building, ignore_errors=True)  # of a process that was killed
         building.mkdir(parents=True)
-        files = download(place, found, held, building)
+        files = download(place, found, held, building, stopping)
         _ingest(building / ROCKS_NAME, files, held, place)
+        keep_leader_epoch(building, held.offset, held.leader_epoch)
         write_manifest(building, replace(manifest, offset=held.offset) if fixed else manifest)
         shutil.rmtree(directory, ignore_errors=True)  # it holds no store: at most a lock
         os.replace(building, directory)
@@ -156,11 +176,18 @@ def _ingest(path: Path, files: list[Path], held: SnapshotPartition, place: Place
         )
 
 
-def download(place: Place, found: Found, held: SnapshotPartition, into: Path) -> list[Path]:
-    """Copies a partition's files and checks them; their paths in key order. Raises `SnapshotError`, ``OSError``."""
+def download(
+    place: Place, found: Found, held: SnapshotPartition, into: Path, stopping: Event | None = None
+) -> list[Path]:
+    """Copies a partition's files and checks them; their paths in key order.
+
+    Raises `SnapshotError`, `Stopped`, ``OSError``.
+    """
 
     def copy(numbered: tuple[int, SnapshotFile]) -> Path:
         number, file = numbered
+        if stopping is not None and stopping.is_set():
+            raise Stopped
         path = into / f"{number:06d}.sst"
         place.get(found.path_of(file.name), path)
         if path.stat().st_size != file.bytes or file_checksum(path) != file.checksum:

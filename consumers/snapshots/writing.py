@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+import msgspec
 import xxhash
 
 from consumers.fold.backfills import live_items
@@ -25,6 +26,7 @@ from consumers.snapshots.manifest import (
 from consumers.snapshots.places import Place
 from consumers.store.digest import Digest, digest_items
 from consumers.store.index import INDEX
+from consumers.store.leader_epochs import kept_leader_epoch
 from consumers.store.rocks import write_sorted
 from consumers.store.view import StoreView
 
@@ -58,7 +60,9 @@ def write_snapshot(
                 histories.add((manifest.keyspace, manifest.topic_id, manifest.fold_version))
                 layouts |= {view.head.layout} - {""}
                 upload = _Upload(place, f"{manifest.keyspace}/{name}", Path(scratch), pool)
-                partitions.append(_write_partition(number, view, upload, file_bytes))
+                written = _write_partition(number, view, upload, file_bytes)
+                epoch = kept_leader_epoch(directory, written.offset)
+                partitions.append(msgspec.structs.replace(written, leader_epoch=epoch))
     if len(histories) != 1 or len(layouts) > 1:
         raise SnapshotError(
             f"the stores are of several histories: {sorted(histories)}, {sorted(layouts)}",

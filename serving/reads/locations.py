@@ -37,6 +37,12 @@ class LocationReads:
         """The front listens at ``address``, host:port."""
         self._address = address
 
+    def of(self, spaces: Mapping[str, RowSpace | TableSpace]) -> LocationReads:
+        """The same for other keyspaces."""
+        found = LocationReads(self._owners, self._locations, spaces)
+        found.listens_at(self._address)
+        return found
+
     async def read(self, keyspace: str, partition: int, seen: Vector, wait_ms: int = 0) -> LocationAnswer:
         """The owner of a partition. Raises `ReadError` ``unknown_keyspace``, ``no_owner``.
 
@@ -87,7 +93,12 @@ class LocationReads:
     def dump(self) -> LocationsAnswer:
         """All that is known, without asking anybody."""
         self._locations.follow()
-        return LocationsAnswer([self._place(each.location) for each in self._locations.cache.entries()])
+        shown = (each.location for each in self._locations.cache.entries() if self._is_shown(each.location.key))
+        return LocationsAnswer([self._place(each) for each in shown])
+
+    def _is_shown(self, key: Key) -> bool:
+        """Whether it is of a keyspace that exists for the caller, or of none."""
+        return not key.keyspace or key.keyspace in self._spaces
 
     def refresh(self, keyspace: str, partition: int, server: str, *, flush: bool) -> RefreshAnswer:
         """Has entries refreshed now: one, those of a keyspace, those that name the address ``server``, or all.
@@ -102,7 +113,7 @@ class LocationReads:
             named = not server or (
                 entry is not None and any(each.address == server for each in entry.location.replicas)
             )
-            return named and keyspace in ("", key.keyspace) and partition in (-1, key.partition)
+            return named and self._is_shown(key) and keyspace in ("", key.keyspace) and partition in (-1, key.partition)
 
         meant = [each.location.key for each in cache.entries() if is_meant(each.location.key)]
         if flush:
@@ -123,7 +134,13 @@ class LocationReads:
         """Each instance that any location names."""
         self._locations.follow()
         down = self._locations.cache.down
-        named = sorted({(each.address, each.zone, each in down) for each in self._locations.cache.named})
+        shown = {
+            each
+            for entry in self._locations.cache.entries()
+            if not entry.location.key.is_system and self._is_shown(entry.location.key)
+            for each in entry.location.replicas
+        }
+        named = sorted({(each.address, each.zone, each in down) for each in shown})
         return [
             PlaceAnswer("", 0, "instance", address, zone=zone, why="does not answer" if away else "announced")
             for address, zone, away in named

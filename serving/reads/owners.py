@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 import structlog
 
-from consumers.owner.client import OwnerClient
+from consumers.owner.client import Identity, OwnerClient
 from consumers.owner.protocol import OwnerError, Standing
 from serving.errors import ReadError
 from serving.locations.cache import Report
@@ -60,7 +60,7 @@ class Owners:
         locations: Locations,
         metrics: FrontMetrics,
         *,
-        token: str = "",
+        identity: Identity | None = None,
         request_timeout_s: float = 3.0,
         pause_s: float = 0.2,
     ) -> None:
@@ -71,7 +71,7 @@ class Owners:
         self._slow: set[asyncio.Future[Any]] = set()
         """Requests whose answer is no longer awaited."""
         self._metrics = metrics
-        self._token = token
+        self._identity = identity or Identity()
         self._request_timeout_s = request_timeout_s
         self._pause_s = pause_s
         self._clients: dict[Replica, OwnerClient] = {}
@@ -252,7 +252,10 @@ class Owners:
         if client is None:
             self._forget_unknown()
             client = self._clients[owner] = OwnerClient(
-                owner.address, topic_id=owner.topic_id, token=self._token, request_timeout_s=self._request_timeout_s
+                owner.address,
+                topic_id=owner.topic_id,
+                identity=self._identity,
+                request_timeout_s=self._request_timeout_s,
             )
         return client
 

@@ -148,11 +148,12 @@ class ConsumeProcess:
         log_dir: Path | None = None,
         group: str = "",
         code: str = "",
+        flags: Sequence[str] = (),
         **environment: str,
     ) -> None:
         """``log_dir``: where its log is, ``data_dir`` if not given. ``group``: the keyspace's name if not given.
 
-        ``code``: a program in place of ``python -m freshet``.
+        ``code``: a program in place of ``python -m freshet``. ``flags``: more of them.
         """
         self.data_dir = data_dir
         data_dir.mkdir(parents=True, exist_ok=True)
@@ -160,7 +161,7 @@ class ConsumeProcess:
         program = ["-c", code] if code else ["-m", "freshet"]
         command = [sys.executable, *program, "--log-format", "json", "consume"]
         command += ["--keyspace", keyspace, "--data-dir", str(data_dir), "--group", group or keyspace]
-        command += ["--bootstrap", kafka.bootstrap]
+        command += ["--bootstrap", kafka.bootstrap, *flags]
         command += [part for name in more_keyspaces for part in ("--keyspace", name)]
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from consumers.fold.entry import VALUE
+from consumers.owner.client import Identity
 from consumers.owner.protocol import (
     UNKNOWN_KEY,
     Description,
@@ -151,8 +152,8 @@ class Network:
         self._followers = tuple(followers)
         return Owners(Locations(self, fixed=fixed, zone=zone, clock=clock), FrontMetrics(), **options)
 
-    def _connect(self, address: str, *, token: str, **_: object) -> FakeOwner:
-        self.tokens.append(token)
+    def _connect(self, address: str, *, identity: Identity, **_: object) -> FakeOwner:
+        self.tokens.append(identity.secret())
         return self.at_address[address]
 
     @property

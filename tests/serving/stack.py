@@ -98,6 +98,7 @@ class ServingStack:
             "consume": ["consume"],
             "serve": ["serve"],
         }
+        self._programs: dict[str, list[str]] = {}
 
     def __enter__(self) -> Self:
         try:
@@ -118,7 +119,8 @@ class ServingStack:
         """Starts a process, with ``flags`` added to its command."""
         config = self.directory / f"{role}.toml"
         used = str(config if config.exists() else self.config)
-        command = [sys.executable, "-m", "freshet", "--config", used, *self._commands[role], *flags]
+        program = self._programs.get(role, ["-m", "freshet"])
+        command = [sys.executable, *program, "--config", used, *self._commands[role], *flags]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("FRESHET_")}
         environment["PYTHONPATH"] = str(Path(__file__).parents[2])
         self._said_before[role] = len(self.log_of(role))
@@ -149,16 +151,28 @@ class ServingStack:
 
     def add_follower(self) -> None:
         """Starts a consumer that follows the owner, as ``follower``; returns once all its partitions are announced."""
-        settings = copy.deepcopy(self._settings)
-        settings["data_dir"] = str(self.directory / "followed")
-        settings["consumer"] |= {"group": f"follower-{self.keyspace}", "follower": True}
-        (self.directory / "follower.toml").write_text(tomli_w.dumps(settings))
-        self._commands["follower"] = ["consume"]
-        self.start("follower")
-        kafka = settings["kafka"]
+        self._add_consumers("follower", follower=True)
+        kafka = self._settings["kafka"]
         with LocationsReader(KafkaCluster(kafka["bootstrap"], prefix=kafka["prefix"])) as reader:
-            partitions = range(settings["keyspaces"][self.keyspace]["partitions"])
+            partitions = range(self._settings["keyspaces"][self.keyspace]["partitions"])
             eventually(lambda: all(reader.followers(self.keyspace, each) for each in partitions), what="a follower")
+
+    def add_standby(self, code: str) -> str:
+        """Starts a standby, as ``standby``, by a program in place of ``python -m freshet``; its address, once ready."""
+        port = free_ports(1)[0]
+        self._add_consumers("standby", code, standby=True, owner_port=port)
+        eventually(lambda: "ready" in self.log_of("standby"), what="a standby")
+        return f"127.0.0.1:{port}"
+
+    def _add_consumers(self, role: str, code: str = "", **options: Any) -> None:
+        """Starts a second group of consumers, with stores of its own."""
+        settings = copy.deepcopy(self._settings)
+        settings["data_dir"] = str(self.directory / f"stores-{role}")
+        settings["consumer"] |= {"group": f"{role}-{self.keyspace}", **options}
+        (self.directory / f"{role}.toml").write_text(tomli_w.dumps(settings))
+        self._commands[role] = ["consume"]
+        self._programs[role] = ["-c", code] if code else ["-m", "freshet"]
+        self.start(role)
 
     def pid_of(self, role: str) -> int:
         """The process id of what runs as ``role``."""

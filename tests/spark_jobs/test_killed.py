@@ -1,72 +1,59 @@
 """Random histories, folded by Spark while its processes are killed, equal the live fold byte for byte.
 
-FRESHET_TEST_SPARK_KILLS and FRESHET_TEST_SPARK_HISTORIES make longer runs of it (docs/internals/faults.md).
+FRESHET_TEST_SPARK_HISTORIES, FRESHET_TEST_SPARK_KILLS (of each history) and FRESHET_TEST_SPARK_SEED make longer runs of
+it (docs/internals/faults.md).
 """
 
 from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 from random import Random
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
-from spark_jobs.rebuild import RebuildRequest, rebuild
-from tests.consumers.fold.test_naive_fold import Scribe
+from stream.kafka.connection import KafkaCluster
 from tests.servers.standalone import standalone
-from tests.spark_jobs.killing import KilledRebuild
+from tests.spark_jobs.killing import KilledRebuild, Killer
 from tests.spark_jobs.test_streaming import differences
 from tests.spark_jobs.topics import TestTopic
+from tests.spark_jobs.written import KINDS, random_log
 
-Topics = Callable[[int], TestTopic]
-KILLS: Final = int(os.environ.get("FRESHET_TEST_SPARK_KILLS", "3"))
-HISTORIES: Final = int(os.environ.get("FRESHET_TEST_SPARK_HISTORIES", "2"))
+HISTORIES: Final = int(os.environ.get("FRESHET_TEST_SPARK_HISTORIES", "3"))
+KILLS: Final = int(os.environ.get("FRESHET_TEST_SPARK_KILLS", "1"))
 SEED: Final = int(os.environ.get("FRESHET_TEST_SPARK_SEED", "14"))
-MESSAGES_PER_KILL: Final = 250
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(900 + 120 * KILLS + 60 * HISTORIES)]
-
-
-def write_random_history(filled: TestTopic, rng: Random, messages: int) -> None:
-    """Rows in the even partitions, a catalog in the odd ones, with garbage among them."""
-    layout = f"xxh3_64;partitions={filled.partitions}"
-    layouts = (layout, f"{layout};x-other=1")
-    for partition in range(filled.partitions):
-        scribe = Scribe(rng, sharing=rng.random() < 0.5, catalog=partition % 2 == 1, layouts=layouts)
-        written = scribe.history(messages)
-        for _ in range(rng.randint(0, 3)):
-            written.insert(rng.randint(0, len(written)), rng.choice((b"garbage", b"", b"\xc3\x01" + b"\0" * 30)))
-        filled.write(partition, written)
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(900 + 120 * KILLS * HISTORIES)]
 
 
-def test_a_rebuild_killed_at_random_instants_equals_the_live_fold(topic: Topics, tmp_path: Path) -> None:
-    """Driver, its JVM, executors and their workers die at random; the same command goes on, to the same bytes."""
-    filled = topic(2)
+@pytest.fixture
+def own_kafka(kafka: KafkaCluster, keyspace_name: str) -> Iterator[KafkaCluster]:
+    """The session's Kafka, with names of this test's own."""
+    found = dataclasses.replace(kafka, prefix=keyspace_name)
+    yield found
+    TestTopic(found, "last", 1).remove()
+
+
+def test_rebuilds_killed_at_random_instants_equal_the_live_fold(own_kafka: KafkaCluster, tmp_path: Path) -> None:
+    """Driver, its JVM, executors and their workers die at random; the same command goes on, to the same bytes.
+
+    The histories are those of the simulator's worlds of rows and of the catalog, and some that no model writes.
+    """
     rng = Random(SEED)
-    write_random_history(filled, rng, 300 + MESSAGES_PER_KILL * KILLS)
+    rebuilds: list[KilledRebuild] = []
+    for number in range(HISTORIES):
+        written = random_log(KINDS[number % len(KINDS)], rng)
+        filled = TestTopic(own_kafka, f"h{number}", len(written))
+        for partition, messages in enumerate(written):
+            filled.write(partition, messages)
+        rebuilds.append(KilledRebuild(filled, tmp_path / f"out-{number}", KILLS))
     with standalone() as cluster:
-        killed = KilledRebuild(filled, cluster, tmp_path / "out", rng)
-        killed.run(KILLS)
-    print(f"{killed.runs} runs, killed {dict(killed.killed)}")
-    assert killed.killed.total() == KILLS
-    assert differences(filled, tmp_path / "out", tmp_path / "live") == []
-
-
-@pytest.mark.parametrize("number", range(HISTORIES))
-def test_a_random_history_in_random_micro_batches_equals_the_live_fold(
-    spark: Any, topic: Topics, tmp_path: Path, number: int
-) -> None:
-    """Rows and catalog, in steps to random ends, with spills and micro-batches of any size."""
-    filled = topic(2)
-    rng = Random(f"{SEED} {number}")
-    write_random_history(filled, rng, 60)
-    last = filled.ends()
-    some = {partition: rng.randint(0, end) for partition, end in last.items()}
-    for ends in (some, last):
-        request = RebuildRequest(filled.keyspace, filled.kafka, tmp_path / "out", ends)
-        spill, batch = rng.choice((1, 7, 1000)), rng.choice((9, 40, 1000))
-        rebuild(spark, dataclasses.replace(request, spill_rows=spill, offsets_per_batch=batch))
-        assert differences(filled, tmp_path / "out", tmp_path / f"live-{len(list(tmp_path.iterdir()))}") == []
+        killer = Killer(rebuilds, cluster, tmp_path / "driver.log", rng)
+        killer.run()
+    print(f"{HISTORIES} histories, {killer.runs} runs, killed {dict(killer.killed)}")
+    assert killer.killed.total() >= KILLS * HISTORIES
+    unequal = {each.filled.keyspace: differences(each.filled, each.target, tmp_path / "live") for each in rebuilds}
+    assert not any(unequal.values()), unequal

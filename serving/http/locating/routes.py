@@ -13,6 +13,7 @@ from serving.http.query import TokenParameter, demand_of
 from serving.http.responses import Response, answer_response
 from serving.http.route import Route
 from serving.reads.locations import Entity
+from stream.access.grants import ADMIN
 
 
 class LocationParameters(msgspec.Struct, forbid_unknown_fields=True):
@@ -94,6 +95,7 @@ LOCATIONS: tuple[Route[Any, Any], ...] = (
         path="/v1/locations:refresh",
         handler=refresh_locations,
         body=RefreshBody,
+        role=ADMIN,
         answer=RefreshAnswer,
         errors=("location_queue_full",),
         name="refreshLocations",

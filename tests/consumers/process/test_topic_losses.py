@@ -11,6 +11,9 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from consumers.owner.client import OwnerConnection
+from consumers.snapshots.places import Place
+from consumers.snapshots.writing import write_snapshot
+from freshet.owners import live_checkpoint
 from stream.kafka.connection import KafkaCluster, client_settings
 from stream.kafka.reader import end_offsets, start_offsets
 from tests.consumers.consuming import ConsumeProcess, Feed, caught_up, digest_of, until
@@ -126,7 +129,7 @@ def lose_tail(server: Any, topic: str) -> None:
 def test_a_topic_that_lost_its_tail_and_was_filled_again_is_another_history(
     new_kafka: Callable[..., Any], keyspace_name: str, tmp_path: Path
 ) -> None:
-    """The store's offset is in the topic again, but what is before it there was never folded."""
+    """The store's offset is in the topic again, but what is before it there was not folded, nor is in the snapshot."""
     server = new_kafka()
     kafka = server.cluster
     feed = Feed(kafka, keyspace_name, partitions=1)
@@ -134,7 +137,11 @@ def test_a_topic_that_lost_its_tail_and_was_filled_again_is_another_history(
         feed.load(2)
     with ConsumeProcess(kafka, keyspace_name, tmp_path / "data") as process:
         folded(kafka, feed, process)
+        made = write_snapshot(
+            Place(str(tmp_path / "kept")), live_checkpoint(kafka, keyspace_name, []), made_from="owners"
+        )
         assert process.terminate() == 0
+    assert made.partitions[0].leader_epoch >= 0
     [end] = ends(kafka, feed).values()
     lose_tail(server, feed.topic.name)
     [left] = ends(kafka, feed).values()
@@ -149,7 +156,14 @@ def test_a_topic_that_lost_its_tail_and_was_filled_again_is_another_history(
         assert line["code"] == "log_truncated"
         until(lambda: caught_up(kafka, keyspace_name, process.lines("ready")[-1]["address"]), "folded again")
         assert process.terminate() == 0
-    with ConsumeProcess(kafka, keyspace_name, tmp_path / "other") as process:
-        folded(kafka, feed, process)
-        assert process.terminate() == 0
-    assert digest_of(tmp_path / "data", keyspace_name, 0) == digest_of(tmp_path / "other", keyspace_name, 0)
+    for name, more in (("other", []), ("from", ["--from-snapshot", str(tmp_path / "kept")])):
+        with ConsumeProcess(kafka, keyspace_name, tmp_path / name, group=name, flags=more) as process:
+            folded(kafka, feed, process)
+            if more:
+                assert process.lines("store made from a snapshot"), (
+                    "nothing but its leader epoch says that it is of no use"
+                )
+                until(lambda: process.lines("store moved aside, rebuilding it from the topic"), "noticed")
+            until(lambda: caught_up(kafka, keyspace_name, process.lines("ready")[-1]["address"]), "folded again")
+            assert process.terminate() == 0
+        assert digest_of(tmp_path / "data", keyspace_name, 0) == digest_of(tmp_path / name, keyspace_name, 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -13,13 +14,15 @@ from structlog.testing import capture_logs
 from consumers.fold.state import FOLD_VERSION
 from consumers.owner.partitions import CATCHING_UP, REBUILDING, Partition
 from consumers.process.opening import open_partition
+from consumers.process.restoring import BackgroundRestores, StillRestoring
 from consumers.snapshots.places import Place
 from consumers.snapshots.restoring import Snapshots
-from consumers.store.errors import RebuildNeededError
+from consumers.store.errors import RebuildNeededError, StoreError
 from consumers.store.store import StoreView
 from tests.consumers.snapshots.made import TOPIC, fold, snapshot_of
 from tests.data_at_rest.history import KEYSPACE, messages
 from tests.data_at_rest.test_kept_stores import rewrite
+from tests.patience import PATIENCE_S
 
 END = len(messages())
 AT = 60
@@ -63,8 +66,28 @@ def test_a_store_that_can_go_on_is_left_alone(tmp_path: Path, place: Path) -> No
     assert offset_of(opened(tmp_path / "data", place)) == 30
 
 
+def in_background(data_dir: Path, place: Path, start: int) -> tuple[Partition, StoreError | None]:
+    """As `opened`, by calls that don't wait for the snapshot; also why the partition's store was set aside before."""
+    restores = BackgroundRestores(Snapshots({KEYSPACE: str(place)}))
+    why: StoreError | None = None
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        try:
+            found = open_partition(data_dir, KEYSPACE, 0, TOPIC, (start, END), 0, snapshots=restores, rebuilt=why)
+        except StillRestoring as waiting:
+            why = waiting.why or why
+        else:
+            restores.close()
+            return found, why
+        time.sleep(0.005)
+    raise AssertionError("the store was never made")
+
+
+@pytest.mark.parametrize("background", [False, True])
 @pytest.mark.parametrize("why", ["damaged", "fold_changed", "topic_changed", "vanished", "behind", "cut"])
-def test_a_store_that_can_not_go_on_is_replaced_from_the_snapshot(tmp_path: Path, place: Path, why: str) -> None:
+def test_a_store_that_can_not_go_on_is_replaced_from_the_snapshot(
+    tmp_path: Path, place: Path, why: str, background: bool
+) -> None:
     """Each reason to begin anew leads to the snapshot, and the old store is set aside as without snapshots."""
     data, start = tmp_path / "data", 0
     fold(data, 30).close()
@@ -82,8 +105,12 @@ def test_a_store_that_can_not_go_on_is_replaced_from_the_snapshot(tmp_path: Path
     else:
         shutil.rmtree(directory)
         start = 40
-    partition = opened(data, place, start)
     kept = why in ("vanished", "cut")
+    if background:
+        partition, aside = in_background(data, place, start)
+        assert (aside is None) is kept
+    else:
+        partition = opened(data, place, start)
     assert partition.state == (CATCHING_UP if kept else REBUILDING)
     assert bool(list((data / KEYSPACE).glob("0.*-1"))) is not kept
     assert partition.store.state.head.begin == 0, "it knows what was before the cut"

@@ -3,7 +3,8 @@
 A topic that lost its tail and was filled again has the store's offset, with another history before it. Kafka's leader
 epochs tell them apart (KIP-320): librdkafka asks for the end of the assigned epoch before it fetches. The epoch is no
 part of the folded state, which is a function of the log alone; it lies in a file beside it, valid for one offset. If a
-crash leaves the file behind the store, nothing is asked; markers' continuity numbers still show the break.
+crash leaves the file behind the store, nothing is asked; markers' continuity numbers still show the break. Checkpoints
+have such a file too, and snapshots its number (`consumers.snapshots.manifest`).
 """
 
 from __future__ import annotations

@@ -1,0 +1,83 @@
+"""Makes stores from snapshots in the background, so that the fold of other partitions goes on meanwhile.
+
+A partition whose store is being made is assigned to this process, but not read and not owned: nobody is told to ask for
+it here. When the store is there, or none can be made, the partition is taken over as any other.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, wait
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock, Thread
+from typing import Final
+
+from consumers.snapshots.restoring import Snapshots
+from consumers.store.errors import StoreError
+from stream.kafka.topics import Topic
+
+END_S: Final = 5.0
+Place = tuple[str, int]
+"""Keyspace and partition."""
+
+
+class StillRestoring(Exception):
+    """A store is being made from a snapshot. ``why``: the error because of which it is new, None if it was missing."""
+
+    why: StoreError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Restore:
+    topic_id: str
+    result: Future[bool]
+
+
+class BackgroundRestores:
+    """As `Snapshots`, but `restore` does not wait. Fold thread only."""
+
+    def __init__(self, snapshots: Snapshots) -> None:
+        self._snapshots = snapshots
+        self._started: dict[Place, _Restore] = {}
+        self._turn = Lock()
+
+    @property
+    def places(self) -> Mapping[str, str]:
+        """As `Snapshots.places`."""
+        return self._snapshots.places
+
+    def is_running(self, place: Place) -> bool:
+        """Whether the partition's store is being made; nobody else may touch its directory then."""
+        found = self._started.get(place)
+        return found is not None and not found.result.done()
+
+    def restore(self, data_dir: Path, keyspace: str, partition: int, topic: Topic, bounds: tuple[int, int]) -> bool:
+        """As `Snapshots.restore` once it is done. Raises `StillRestoring` before that, and `StoreError`."""
+        if keyspace not in self.places:
+            return False
+        place = (keyspace, partition)
+        if self.is_running(place):
+            raise StillRestoring
+        found = self._started.pop(place, None)
+        if found is not None and found.topic_id == topic.topic_id:
+            return found.result.result()
+        result: Future[bool] = Future()
+        self._started[place] = _Restore(topic.topic_id, result)
+        work = functools.partial(self._snapshots.restore, data_dir, keyspace, partition, topic, bounds)
+        # A daemon: a place that does not answer must not keep the process from ending.
+        Thread(target=self._run, args=(result, work), name=f"restore-{partition}", daemon=True).start()
+        raise StillRestoring
+
+    def _run(self, result: Future[bool], work: Callable[[], bool]) -> None:
+        with self._turn:  # one partition at a time: its files are copied side by side
+            try:
+                result.set_result(work())
+            except BaseException as error:  # noqa: BLE001 - it is raised where the partition is taken over
+                result.set_exception(error)
+
+    def close(self) -> None:
+        """Ends what runs, after the files that are being copied; waits for it at most `END_S`."""
+        self._snapshots.stopping.set()
+        wait([each.result for each in self._started.values()], END_S)
