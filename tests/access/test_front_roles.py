@@ -117,7 +117,7 @@ def test_every_route_says_what_it_needs() -> None:
     """Only probes need nothing, and only to read is given by default."""
     needed = {route.path: route.needed_role for route in ROUTES if route.method != "PUT"}
     assert {path for path, role in needed.items() if role is None} == {"/healthz", "/readyz"}
-    assert set(needed.values()) == {None, "read", "metrics"}
+    assert set(needed.values()) == {None, "read", "metrics", "admin"}
 
 
 def test_a_stream_ends_soon_after_its_token_was_taken_away(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -148,6 +148,8 @@ def test_the_description_covers_every_route_and_resolves() -> None:
         "/healthz",
         "/readyz",
         "/metrics",
+        "/v1/locations",
+        "/v1/locations:refresh",
         "/v1/locations/{keyspace}/{partition}",
         "/v1/status",
         "/v1/rows/{keyspace}/{table}/{pk}",
