@@ -8,7 +8,14 @@ import xxhash
 from starlette.types import Send
 
 from serving.answers import RawObjects, RawRangeAnswer, RawRowAnswer, RawTableAnswer, encode, encode_problem
-from serving.client.answers import ListsAnswer, LocationAnswer, RowBatchAnswer, TableAnswer, TableBatchAnswer
+from serving.client.answers import (
+    KeptAnswer,
+    ListsAnswer,
+    LocationAnswer,
+    RowBatchAnswer,
+    TableAnswer,
+    TableBatchAnswer,
+)
 from serving.errors import ReadError
 from tokens.errors import one_line
 
@@ -19,6 +26,7 @@ RETRY_AFTER_S = 1
 Headers: TypeAlias = tuple[tuple[bytes, bytes], ...]
 Answer: TypeAlias = (
     RawRowAnswer
+    | KeptAnswer
     | RawRangeAnswer
     | RawTableAnswer
     | RawObjects
