@@ -314,6 +314,7 @@ class SourceProcessSettings(Section):
 class ServeSettings(Section):
     """The HTTP front. ``locations``: ``keyspace/partition`` → ``host:port`` of owners that are not announced.
 
+    ``locations_file``: keeps what is announced, for starts while Kafka is away.
     ``serve_stale_if_down``: a catalog table whose source does not answer is given as it is cached, marked as stale.
     ``tokens``: who may ask; ``bearer_token``: one secret that may do everything, as before there were tokens. ``tls``:
     with ``ca`` a client may show a certificate. ``plain``: it may listen beyond loopback without TLS.
@@ -329,6 +330,7 @@ class ServeSettings(Section):
     default_wait_ms: int = Field(default=100, ge=0, le=20_000)
     serve_stale_if_down: bool = False
     locations: Annotated[dict[str, Annotated[str, Field(pattern=r"^.+:\d{1,5}$")]], Json] = Field(default_factory=dict)
+    locations_file: Path | None = None
 
     @property
     def credentials(self) -> list[Credential]:
