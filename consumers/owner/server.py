@@ -7,7 +7,6 @@ request, waiting requests per connection (reading from it pauses) and per proces
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -43,6 +42,7 @@ from consumers.owner.protocol import (
     Request,
     Rows,
     ShardKin,
+    Standing,
     Status,
     Wait,
     Waited,
@@ -52,21 +52,42 @@ from consumers.owner.ranges.answering import answer_range
 from consumers.owner.reporting import describe_table, status_of
 from consumers.owner.rows import answer_rows, fill_row
 from consumers.owner.tables import answer_table, fill_table, find_home, find_table, no_table
+from stream.access.certificates import Certificates
+from stream.access.grants import Access
+from stream.access.listening import check_listener
 from tokens import Demand, Vector
 
 Found = TypeVar("Found", OwnerRow, OwnerTable)
 _MOVED: Final = "look up the owner in freshet.locations again"
+Stands = Callable[[str, int], Standing | None]
+"""(keyspace, partition) → who owns it, as this process knows. Must not block."""
 MakeCheckpoints = Callable[[list[Partition]], Awaitable[list[CheckpointPlace]]]
 
 
 class OwnerServer:
     """Answers for the partitions in ``ownership``."""
 
-    def __init__(self, ownership: Ownership, make_checkpoints: MakeCheckpoints, *, token: str = "") -> None:
-        """``make_checkpoints`` runs in the fold thread. ``token`` must be in each `Hello`; "" disables the check."""
+    def __init__(
+        self,
+        ownership: Ownership,
+        make_checkpoints: MakeCheckpoints,
+        *,
+        access: Access | None = None,
+        files: Certificates | None = None,
+        plain: bool = False,
+    ) -> None:
+        """``make_checkpoints`` runs in the fold thread. ``access``: who may ask; None: everybody.
+
+        ``files``: of TLS; with an authority every client must show a certificate of it. ``plain``: it may listen
+        beyond loopback without TLS.
+        """
         self.ownership = ownership
         self.instance = ownership.instance
-        self.token = token
+        self.stands: Stands = lambda *_: None
+        """Set by whoever reads the announcements."""
+        self.access = access or Access()
+        self._files = files or Certificates()
+        self._plain = plain
         self.waiting = 0
         self.answered: dict[str, int] = {}
         """Rows and tables answered, by freshness."""
@@ -79,17 +100,13 @@ class OwnerServer:
     async def start(self, host: str = "127.0.0.1", port: int = 0) -> tuple[str, int]:
         """Listens; returns host and port.
 
-        Raises `OwnerError` ``cannot_listen``, or ``unauthorized`` for an address beyond this machine without a token.
+        Raises `OwnerError` ``cannot_listen``, `CertificateError`; as `check_owner` for an address beyond this machine.
         """
-        if not self.token and not is_loopback(host):
-            raise OwnerError(
-                f"the owner protocol would listen on {host} without a token",
-                hint="set consumer.owner_token, or listen on 127.0.0.1",
-                code="unauthorized",
-            )
+        check_owner(host, self.access, self._files, plain=self._plain, what="the owner protocol")
+        secured = self._files.server(demand=True)
         loop = asyncio.get_running_loop()
         try:
-            self._server = await loop.create_server(lambda: FrontConnection(self), host, port)
+            self._server = await loop.create_server(lambda: FrontConnection(self), host, port, ssl=secured)
         except OSError as error:
             raise OwnerError(
                 f"cannot listen on {host}:{port}: {error.strerror or error}",
@@ -114,10 +131,13 @@ class OwnerServer:
         """The owned partition. Raises `OwnerError` ``not_owner``, also if it is of another topic than ``topic_id``."""
         found = self.ownership.get(keyspace, number)
         if found is None:
-            raise OwnerError(f"this process does not own {keyspace}/{number}", hint=_MOVED, code="not_owner")
-        if topic_id and found.topic.topic_id != topic_id:
-            raise _other_topic(keyspace, topic_id)
-        return found
+            refused = OwnerError(f"this process does not own {keyspace}/{number}", hint=_MOVED, code="not_owner")
+        elif topic_id and found.topic.topic_id != topic_id:
+            refused = _other_topic(keyspace, topic_id)
+        else:
+            return found
+        refused.moved = self.stands(keyspace, number)
+        raise refused
 
     def _partitions(self, request: GetTable | GetObjects | Status | Describe) -> list[Partition]:
         """The owned partitions of the request's keyspace. Raises `OwnerError` ``not_owner`` for another topic."""
@@ -148,7 +168,7 @@ class OwnerServer:
             case Wait():
                 return self._wait(request)
             case Status():
-                return status_of(self.ownership, self._partitions(request), request.id)
+                return status_of(self.ownership, self._partitions(request), request.id, self.stands)
             case Describe():
                 return describe_table(self._partitions(request), request)
             case Checkpoint():
@@ -382,11 +402,13 @@ def _may_wait(answer: OwnerRow | OwnerTable | OwnerObjects | RangeRows) -> bool:
     return not answer.served and not answer.needs_source
 
 
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach ``host``."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+def check_owner(host: str, access: Access, files: Certificates, *, plain: bool, what: str) -> None:
+    """Raises `OpenListenRefused`, `PlainListenRefused`. ``what`` listens: the owner protocol, or metrics."""
+    check_listener(
+        host,
+        what=what,
+        section="consumer",
+        setting="consumer.owner_token or [consumer.tokens.NAME]",
+        has_access=not access.is_open,
+        is_encrypted=plain or bool(files.certificate),
+    )

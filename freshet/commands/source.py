@@ -145,6 +145,8 @@ def monitored(settings: Settings, keyspace: str, status: SourceStatus, shard: st
     """Metrics and health of this process at ``source.metrics_port``, if one is set. Raises `SettingsError`."""
     from prometheus_client import CollectorRegistry
 
+    from stream.access.grants import Access
+    from stream.access.listening import check_listener
     from stream.monitoring import serve_monitoring
     from stream.sources.metrics import SourceCollector
 
@@ -154,9 +156,23 @@ def monitored(settings: Settings, keyspace: str, status: SourceStatus, shard: st
         return
     registry = CollectorRegistry()
     registry.register(SourceCollector(keyspace, shard, status))
+    access = Access.of_secret(at.metrics_token.get_secret_value() if at.metrics_token is not None else "")
+    check_listener(
+        at.metrics_host,
+        what="the metrics",
+        section="source",
+        setting="source.metrics_token",
+        has_access=not access.is_open,
+        is_encrypted=at.plain or bool(at.tls.certificate),
+    )
     try:
         server = serve_monitoring(
-            (at.metrics_host, at.metrics_port), registry, lambda: status.not_ready, version=version(DISTRIBUTION)
+            (at.metrics_host, at.metrics_port),
+            registry,
+            lambda: status.not_ready,
+            version=version(DISTRIBUTION),
+            access=access,
+            files=at.tls.files,
         )
     except OSError as error:
         raise SettingsError(
@@ -221,6 +237,8 @@ def server_of(source: MariaDBSourceSettings) -> ConnectionSettings:
         source.password.get_secret_value(),
         ssl_ca=source.ssl_ca or None,
         ssl_verify_host=source.ssl_verify_host,
+        ssl_cert=source.ssl_cert or None,
+        ssl_key=source.ssl_key or None,
         product="MySQL" if source.kind == "mysql" else "MariaDB",
     )
 
@@ -235,7 +253,8 @@ def _options(settings: Settings, keyspace: str, new_epoch: bool, shard: str) -> 
         raise SettingsError(
             f"keyspace {keyspace} has no MariaDB or MySQL source", hint="name a database with --database"
         )
-    hot = tuple(settings.keyspace(keyspace).hot)
+    chosen = settings.keyspace(keyspace)
+    partial = (*chosen.hot, *chosen.invalidate)
     return SourceOptions(
         settings=server_of(found),
         shard=shard,
@@ -243,7 +262,7 @@ def _options(settings: Settings, keyspace: str, new_epoch: bool, shard: str) -> 
         server_id=found.server_id,
         new_epoch=new_epoch,
         backfill=BackfillOptions(
-            TableFilter(include=tuple(found.backfill), exclude=hot) if found.backfill else None,
+            TableFilter(include=tuple(found.backfill), exclude=partial) if found.backfill else None,
             found.backfill_rows_per_s,
             found.backfill_share,
             found.backfill_lag_max_s,
@@ -292,6 +311,7 @@ def publishers(
             new_epoch=new_epoch,
             topology=_topology(settings, keyspace, settings.shard_of(keyspace, shard)),
             declare_every_s=batching.declare_every_s,
+            invalidated=chosen.invalidate,
         )
 
     return make

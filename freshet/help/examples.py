@@ -21,6 +21,9 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "source hive": ("freshet source hive --keyspace hive",),
     "source workload": ("freshet source workload --keyspace hive",),
     "consume": ("freshet consume", "freshet consume --keyspace shop --workers auto"),
+    "token new": ("freshet token new checkout --role read --keyspace shop --days 90",),
+    "token hash": ("freshet token hash < secret",),
+    "token check": ("freshet token check < secret",),
     "serve": ("freshet serve", "freshet serve --port 8481"),
     "rebuild": ("freshet rebuild --keyspace shop --to rebuilt",),
     "verify": ("freshet verify shop", "freshet verify rebuilt .freshet/shop"),
@@ -32,6 +35,10 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "export": (
         "freshet export --keyspace shop --to /data/shop",
         "freshet export --keyspace shop --table shop.orders --to /data/orders",
+    ),
+    "sink": (
+        "freshet sink sqlite:///copy.db --keyspace shop --table shop.orders",
+        "freshet sink postgresql+psycopg://copy@db/copy --keyspace shop --table shop.orders --table shop.lines --once",
     ),
     "compare": ("freshet compare MariaDB/0-1-5 MariaDB/0-1-7",),
     "inspect": ("freshet inspect shop orders 7", "freshet inspect .freshet/shop/0 --digest"),

@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
 
+from consumers.owner.client import Identity
 from serving.errors import ReadError
 from serving.http.bytes.files import Files
 from serving.http.limits import RequestLimits
+from serving.http.status.watch import Watch
+from serving.locations.metrics import LocationMetrics
+from serving.locations.refreshing import Locations
 from serving.metrics import FrontMetrics
 from serving.reads.descriptions import Descriptions
 from serving.reads.fills import Fills
-from serving.reads.locations import Locations
+from serving.reads.locations import LocationReads
 from serving.reads.objects import ObjectReads
-from serving.reads.owners import Locate, LocateFollowers, Owners
+from serving.reads.owners import Owners
 from serving.reads.ranges.reading import RangeReads
 from serving.reads.readiness import Readiness
 from serving.reads.rows import RowReads
 from serving.reads.spaces import RowSpace, TableSpace
 from serving.reads.tables import TableReads
 from serving.streams.reading import Streams
+from stream.access.grants import Access, Grant
 from stream.kafka.connection import KafkaCluster
 
 Closer = Callable[[], Awaitable[None]]
@@ -36,12 +41,13 @@ class Front:
     ranges: RangeReads
     tables: TableReads
     objects: ObjectReads
-    locations: Locations
+    locations: LocationReads
     readiness: Readiness
+    watch: Watch
     metrics: FrontMetrics
     descriptions: Descriptions
     limits: RequestLimits
-    bearer_token: str | None
+    access: Access
     closers: Sequence[Closer]
     """Awaited in order when the front stops."""
     streams: Streams | None = None
@@ -50,6 +56,31 @@ class Front:
     """None: no file is served."""
     clock: Callable[[], float] = time.time
     """Seconds since 1970. ``max_staleness_ms`` compares it with the clocks of sources."""
+    _views: dict[frozenset[str], Front] = field(default_factory=dict)
+
+    def seen_by(self, caller: Grant) -> Front:
+        """The front as if it had the caller's keyspaces only. What is of no keyspace, a file, is for those who see all.
+
+        A handler can't reach, nor name, what the caller may not see.
+        """
+        if caller.keyspaces is None:
+            return self
+        seen = frozenset(name for name in (*self.row_spaces, *self.table_spaces) if caller.sees(name))
+        view = self._views.get(seen)
+        if view is None:
+            rows = {name: space for name, space in self.row_spaces.items() if name in seen}
+            tables = {name: space for name, space in self.table_spaces.items() if name in seen}
+            spaces: dict[str, RowSpace | TableSpace] = {**rows, **tables}
+            view = self._views[seen] = replace(
+                self,
+                row_spaces=rows,
+                table_spaces=tables,
+                locations=self.locations.of(spaces),
+                readiness=self.readiness.of(spaces),
+                files=None,
+                _views={},
+            )
+        return view
 
     def now_ms(self) -> int:
         """Milliseconds since 1970."""
@@ -72,26 +103,24 @@ class Front:
 
 def make_front(
     spaces: Sequence[RowSpace | TableSpace],
-    locate: Locate,
+    locations: Locations,
     *,
-    fixed: Mapping[tuple[str, int], str] | None = None,
-    followers: LocateFollowers = lambda *_: (),
-    zone: str = "",
-    owner_token: str = "",
-    bearer_token: str | None = None,
+    identity: Identity | None = None,
+    access: Access | None = None,
     limits: RequestLimits | None = None,
     stale_if_down: bool = False,
     kafka: KafkaCluster | None = None,
     files: Files | None = None,
 ) -> Front:
-    """A front over ``spaces``. ``locate``, ``fixed``, ``followers``, ``zone``: as in `Owners`.
+    """A front over ``spaces``. ``locations``: who owns which partition.
 
-    ``bearer_token``: None lets every request in.
+    ``identity``: what the front shows to owners. ``access``: who may ask; None: everybody.
     ``stale_if_down``: as in `TableReads` and `ObjectReads`. ``kafka``: for change streams.
     ``files``: for ``/v1/bytes``.
     """
     metrics = FrontMetrics()
-    owners = Owners(locate, metrics, fixed=fixed, followers=followers, zone=zone, token=owner_token)
+    owners = Owners(locations, metrics, identity=identity)
+    metrics.registry.register(LocationMetrics(locations))
     fills = Fills(owners, metrics)
     by_name = {space.name: space for space in spaces}
     descriptions = Descriptions(owners)
@@ -107,12 +136,13 @@ def make_front(
         ranges=RangeReads(owners, descriptions, metrics),
         tables=TableReads(owners, fills, metrics, stale_if_down=stale_if_down),
         objects=ObjectReads(owners, metrics, stale_if_down=stale_if_down),
-        locations=Locations(owners, by_name),
+        locations=LocationReads(owners, locations, by_name),
         readiness=Readiness(owners, by_name),
+        watch=Watch(owners, by_name, metrics),
         metrics=metrics,
         descriptions=descriptions,
         limits=limits or RequestLimits(),
-        bearer_token=bearer_token,
+        access=access or Access(),
         streams=streams,
         files=files,
         closers=(

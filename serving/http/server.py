@@ -14,7 +14,9 @@ import uvicorn
 from serving.http.app import make_app
 from serving.http.connection import BoundedConnection
 from serving.http.front import Front
-from serving.http.guard import refuse_open_listen
+from stream.access.certificates import Certificates
+from stream.access.grants import Access
+from stream.access.listening import check_listener
 
 STOP_TIMEOUT_S = 10
 
@@ -24,10 +26,16 @@ _log = structlog.get_logger(__name__)
 class FrontServer(uvicorn.Server):
     """uvicorn that logs when it is ready and where, and that stops in order on a signal."""
 
-    def __init__(self, config: uvicorn.Config, before_shutdown: Callable[[], None] = lambda: None) -> None:
-        """``before_shutdown`` is called when it begins to stop."""
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        before_shutdown: Callable[[], None] = lambda: None,
+        listens: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """``before_shutdown`` is called when it begins to stop, ``listens`` with its host:port once it listens."""
         super().__init__(config)
         self.before_shutdown = before_shutdown
+        self.listens = listens
 
     @property
     def address(self) -> tuple[str, int]:
@@ -40,6 +48,7 @@ class FrontServer(uvicorn.Server):
         await super().startup(sockets=sockets)  # type: ignore[arg-type]
         if self.started:
             host, port = self.address
+            self.listens(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
             _log.info("ready", role="serve", host=host, port=port)
 
     async def shutdown(self, sockets: list[object] | None = None) -> None:  # type: ignore[override]
@@ -69,11 +78,31 @@ class FrontServer(uvicorn.Server):
                 loop.remove_signal_handler(number)
 
 
-def make_server(front: Front, host: str, port: int) -> FrontServer:
-    """A server that is not started yet. Raises `OpenListenRefused`."""
-    refuse_open_listen(host, front.bearer_token)
+def check_front(host: str, front: Access, files: Certificates, *, plain: bool) -> None:
+    """Raises `OpenListenRefused`, `PlainListenRefused`."""
+    check_listener(
+        host,
+        what="the read API",
+        section="serve",
+        setting="[serve.tokens.NAME]",
+        has_access=not front.is_open,
+        is_encrypted=plain or bool(files.certificate),
+    )
+
+
+def make_server(
+    front: Front, host: str, port: int, files: Certificates | None = None, *, plain: bool = False
+) -> FrontServer:
+    """A server that is not started yet. ``plain``: it may listen beyond loopback without TLS.
+
+    Raises `OpenListenRefused`, `PlainListenRefused`, `CertificateError`.
+    """
+    files = files or Certificates()
+    check_front(host, front.access, files, plain=plain)
+    secured = files.server()
     config = uvicorn.Config(
         make_app(front),
+        ssl_context_factory=(lambda *_: secured) if secured is not None else None,
         host=host,
         port=port,
         loop="uvloop",
@@ -89,4 +118,5 @@ def make_server(front: Front, host: str, port: int) -> FrontServer:
         timeout_graceful_shutdown=STOP_TIMEOUT_S,
     )
     streams = front.streams
-    return FrontServer(config, streams.stopping.set if streams is not None else lambda: None)
+    before_shutdown = streams.stopping.set if streams is not None else lambda: None
+    return FrontServer(config, before_shutdown, front.locations.listens_at)
