@@ -11,9 +11,9 @@ from typing import Any, Final, NamedTuple
 from lab.simulation.rows.source import CHOICES, SLOT_OF, SLOTS, SLOTS_A_SHARD, SimulatedSource, image_of
 from stream.sources.mariadb.backfill.plan import Chunk
 from stream.sources.mariadb.backfill.reading import Wanted
+from stream.sources.mariadb.backfill.rereading import Rereading
 from stream.sources.mariadb.backfill.run import Backfill, BackfillOptions
 from stream.sources.mariadb.cascades.family import Family
-from stream.sources.mariadb.cascades.rereading import Rereading
 from stream.sources.mariadb.connection import MariaDBError
 from stream.sources.mariadb.gtid import GtidPosition
 from stream.sources.mariadb.schema import TableFilter

@@ -15,6 +15,7 @@ import structlog
 from stream.kafka.connection import KafkaUnreachable
 from stream.publish.publisher import PublisherLost
 from stream.sources.mariadb.backfill.reading import ChunkReading
+from stream.sources.mariadb.backfill.rereading import Rereading
 from stream.sources.mariadb.backfill.run import NO_BACKFILL, Backfill, BackfillOptions, Requests
 from stream.sources.mariadb.binlog.catalog import HELD, Catalog, held_words
 from stream.sources.mariadb.binlog.coalesce import SPILL_BYTES
@@ -23,7 +24,6 @@ from stream.sources.mariadb.binlog.last_read import check_same
 from stream.sources.mariadb.binlog.progress import Progress, fingerprint, has_all_of, remembered
 from stream.sources.mariadb.binlog.reader import BinlogReader
 from stream.sources.mariadb.cascades.family import Family
-from stream.sources.mariadb.cascades.rereading import Rereading
 from stream.sources.mariadb.connection import (
     Connection,
     ConnectionSettings,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from stream.sources.mariadb.backfill.plan import Chunk
 from stream.sources.mariadb.backfill.reading import Wanted
+from stream.sources.mariadb.backfill.rereading import Rereading
 from stream.sources.mariadb.binlog.catalog import Catalog
 from stream.sources.mariadb.cascades.children import Children, Knowledge
 from stream.sources.mariadb.cascades.family import Family
 from stream.sources.mariadb.cascades.foreign_keys import ForeignKey, cascades_of
-from stream.sources.mariadb.cascades.rereading import Rereading
 from stream.sources.mariadb.connection import MariaDBError
 from stream.sources.mariadb.gtid import GtidPosition
 from stream.sources.mariadb.schema import ColumnInfo, TableInfo
@@ -32,7 +32,7 @@ def known(*, exact: bool = True, parent: bool = True, on_delete: str = "CASCADE"
     catalog.describe_as({name: info.describe() for name, info in infos.items()})
     catalog.resume(infos, AT)
     family = Family()
-    family.look_at(cascades_of([ForeignKey(P, C, ("id",), ("p",), on_delete, "RESTRICT")]), catalog)
+    family.look_at(cascades_of([ForeignKey(P, C, ("id",), ("p",), on_delete, "RESTRICT")]), catalog.get)
     family.children.begin(C)
     family.fill(C, [RowChange(row_key(C, [at]), VALUE, b'{"id":%d,"p":%d}' % (at, at // 10)) for at in (10, 11, 20)])
     family.children.complete(C)

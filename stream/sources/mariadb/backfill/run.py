@@ -14,10 +14,10 @@ from stream.sources.mariadb.backfill.choice import CHOICE, BackfillRequest, Choi
 from stream.sources.mariadb.backfill.plan import CURSORS, Chunk, Plan, left_tables, unfit
 from stream.sources.mariadb.backfill.progress import PROGRESS, progress_annotations
 from stream.sources.mariadb.backfill.reading import AHEAD_MAX, Wanted
+from stream.sources.mariadb.backfill.rereading import Rereading
 from stream.sources.mariadb.binlog.catalog import Catalog
 from stream.sources.mariadb.cascades.children import Knowledge
 from stream.sources.mariadb.cascades.family import Family
-from stream.sources.mariadb.cascades.rereading import Rereading
 from stream.sources.mariadb.connection import MariaDBError
 from stream.sources.mariadb.gtid import GtidPosition
 from stream.sources.mariadb.schema import TableFilter

@@ -216,7 +216,7 @@ class BinlogReader:
 
     def _look_at_family(self, family: Family) -> None:
         self._looked_at = self._schema.cascades
-        family.look_at(self._looked_at, self._schema.catalog)
+        family.look_at(self._looked_at, self._schema.catalog.get)
 
     def _new_file(self) -> None:
         """Forget the current transaction: one left unfinished at a file's end by a server's crash never happened."""

@@ -7,13 +7,12 @@ known exactly, the whole table is void, as it is without this module (docs/decis
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import msgspec
 
-from stream.sources.mariadb.binlog.catalog import Catalog
 from stream.sources.mariadb.cascades.children import Children, Knowledge, Values
 from stream.sources.mariadb.cascades.foreign_keys import NOTHING, Cascades, ForeignKey
 from stream.sources.mariadb.schema import TableInfo
@@ -68,11 +67,11 @@ class Family:
         """Tables of which the statement changed rows that were not told, or too many."""
         self._voided: dict[str, list[bytes]] = {}
 
-    def look_at(self, cascades: Cascades, catalog: Catalog) -> None:
-        """Take up the foreign keys, and the tables as they are at the present position."""
+    def look_at(self, cascades: Cascades, table_of: Callable[[str], TableInfo | None]) -> None:
+        """Take up the foreign keys. ``table_of``: the tables as they are at the present position."""
         self._cascades = cascades
         names = {name for key in cascades.keys for name in (key.parent, key.child)}
-        infos = {name: info for name in names if (info := catalog.get(name)) is not None and info.cacheable}
+        infos = {name: info for name in names if (info := table_of(name)) is not None and info.cacheable}
         self._relatives, self._exact = {}, {}
         for name, info in infos.items():
             upward = sorted(key for key in cascades.keys if key.child == name and _is_plain(info, key.columns))
