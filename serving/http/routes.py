@@ -57,6 +57,7 @@ from serving.http.query import (
 )
 from serving.http.responses import Response, answer_response, read_response
 from serving.http.route import Route
+from serving.http.status.routes import STATUS
 from serving.http.streaming.routes import STREAMING
 from serving.keeping import keep_row
 from serving.reads.demands import RequestedRow, RequestedTable
@@ -71,20 +72,6 @@ class StatusAnswer(msgspec.Struct):
     """The answer of ``/healthz`` and ``/readyz``."""
 
     status: Literal["ok", "ready"]
-
-
-class KeyspaceStatus(msgspec.Struct):
-    """Of one keyspace: whether each partition has had an owner that caught up, and what the others lack."""
-
-    name: str
-    ready: bool
-    missing: list[str]
-
-
-class FrontStatus(msgspec.Struct):
-    """The answer of ``/v1/status``."""
-
-    keyspaces: list[KeyspaceStatus]
 
 
 async def get_row(front: Front, parameters: RowParameters, _: None) -> Response:
@@ -223,13 +210,6 @@ async def get_readiness(front: Front, _: None, __: None) -> Response:
     if missing:
         raise ReadError("not_ready", f"not caught up: {'; '.join(missing)}")
     return Response(200, b'{"status":"ready"}')
-
-
-async def get_status(front: Front, _: None, __: None) -> Response:
-    """One `FrontStatus`."""
-    missing = await front.readiness.missing_by_keyspace()
-    found = FrontStatus([KeyspaceStatus(name, not lacks, lacks) for name, lacks in missing.items()])
-    return Response(200, msgspec.json.encode(found))
 
 
 async def _missing(front: Front) -> list[str]:
@@ -513,18 +493,7 @@ ROUTES: tuple[Route[Any, Any], ...] = (
         "and had something of a source, or of each shard of the keyspace's map.",
         returns="Every partition has had such an owner.",
     ),
-    Route(
-        method="GET",
-        path="/v1/status",
-        handler=get_status,
-        answer=FrontStatus,
-        name="getStatus",
-        tag="operations",
-        summary="Which keyspaces are ready, and what do the others lack?",
-        text="Always 200. A keyspace is ready as in `/readyz`; one does not hinder another. `missing` has a line for "
-        "each partition that is not ready.",
-        returns="Each keyspace of the front.",
-    ),
+    *STATUS,
     Route(
         method="GET",
         path="/metrics",

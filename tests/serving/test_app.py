@@ -56,7 +56,7 @@ def refused(response: httpx2.Response, status: int, code: str) -> str:
 @pytest.mark.parametrize(
     ("method", "path", "status", "code"),
     [
-        ("GET", "/", 404, "unknown_path"),
+        ("GET", "/v2", 404, "unknown_path"),
         ("GET", "/v1/rows/shop/orders", 503, "no_owner"),
         ("GET", "/v1/rows/shop/orders?customer=7&limit=0", 400, "bad_parameter"),
         ("GET", "/v1/rows/shop/orders?customer=7&where.customer=8", 400, "bad_parameter"),
@@ -150,6 +150,7 @@ def test_the_description_covers_every_route_and_resolves() -> None:
         "/v1/locations/{keyspace}/{partition}",
         "/v1/descriptions/{keyspace}/{table}",
         "/v1/status",
+        "/v1/status/history",
         "/v1/rows/{keyspace}/{table}/{pk}",
         "/v1/rows/{keyspace}/{table}",
         "/v1/rows/{keyspace}:batch",
