@@ -17,6 +17,7 @@ from serving.client.answers import (
     TableBatchAnswer,
 )
 from serving.errors import ReadError
+from serving.http.status.login import CHALLENGE
 from tokens.errors import one_line
 
 JSON = b"application/json"
@@ -76,7 +77,7 @@ def problem_response(error: ReadError) -> Response:
     if error.allow:
         headers = ((b"allow", error.allow.encode()),)
     elif error.status == 401:
-        headers = ((b"www-authenticate", b"Bearer"),)
+        headers = ((b"www-authenticate", CHALLENGE),)
     elif error.file_bytes is not None:
         headers = ((b"content-range", b"bytes */%d" % error.file_bytes),)
     elif error.status in (429, 503):

@@ -12,7 +12,6 @@ from serving.client.answers import (
     DescribedColumn,
     DescriptionAnswer,
     KeptAnswer,
-    LocationAnswer,
     ObjectsAnswer,
     RangeAnswer,
     RowAnswer,
@@ -25,6 +24,7 @@ from serving.http.batches import row_batch_answer, table_batch_answer
 from serving.http.bytes.routes import BYTES
 from serving.http.front import Front
 from serving.http.lists import LISTS
+from serving.http.locating.routes import LOCATIONS
 from serving.http.query import (
     ConstraintsParameters,
     DatabaseParameters,
@@ -34,7 +34,6 @@ from serving.http.query import (
     FunctionsParameters,
     GivenRowBody,
     GivenRowParameters,
-    LocationParameters,
     PartitionsParameters,
     RangeParameters,
     RowBatchBody,
@@ -57,6 +56,7 @@ from serving.http.query import (
 )
 from serving.http.responses import Response, answer_response, read_response
 from serving.http.route import Route
+from serving.http.status.routes import STATUS
 from serving.http.streaming.routes import STREAMING
 from serving.keeping import keep_row
 from serving.reads.demands import RequestedRow, RequestedTable
@@ -71,20 +71,6 @@ class StatusAnswer(msgspec.Struct):
     """The answer of ``/healthz`` and ``/readyz``."""
 
     status: Literal["ok", "ready"]
-
-
-class KeyspaceStatus(msgspec.Struct):
-    """Of one keyspace: whether each partition has had an owner that caught up, and what the others lack."""
-
-    name: str
-    ready: bool
-    missing: list[str]
-
-
-class FrontStatus(msgspec.Struct):
-    """The answer of ``/v1/status``."""
-
-    keyspaces: list[KeyspaceStatus]
 
 
 async def get_row(front: Front, parameters: RowParameters, _: None) -> Response:
@@ -193,12 +179,6 @@ async def _objects(front: Front, parameters: Any, wanted: RequestedObjects) -> R
     return answer_response(answer, 404 if len(wanted.names) == 1 and not answer.count else 200)
 
 
-async def get_location(front: Front, parameters: LocationParameters, _: None) -> Response:
-    """One `LocationAnswer`."""
-    seen = demand_of(parameters.token, 0, front.limits).vector
-    return answer_response(await front.locations.read(parameters.keyspace, parameters.partition, seen))
-
-
 async def get_row_description(front: Front, parameters: DescriptionParameters, _: None) -> Response:
     """One `DescriptionAnswer`."""
     space = front.row_space(parameters.keyspace)
@@ -223,13 +203,6 @@ async def get_readiness(front: Front, _: None, __: None) -> Response:
     if missing:
         raise ReadError("not_ready", f"not caught up: {'; '.join(missing)}")
     return Response(200, b'{"status":"ready"}')
-
-
-async def get_status(front: Front, _: None, __: None) -> Response:
-    """One `FrontStatus`."""
-    missing = await front.readiness.missing_by_keyspace()
-    found = FrontStatus([KeyspaceStatus(name, not lacks, lacks) for name, lacks in missing.items()])
-    return Response(200, msgspec.json.encode(found))
 
 
 async def _missing(front: Front) -> list[str]:
@@ -474,19 +447,7 @@ ROUTES: tuple[Route[Any, Any], ...] = (
     ),
     *STREAMING,
     *BYTES,
-    Route(
-        method="GET",
-        path="/v1/locations/{keyspace}/{partition}",
-        handler=get_location,
-        parameters=LocationParameters,
-        answer=LocationAnswer,
-        errors=("bad_token", "unknown_keyspace", "unknown_path", "no_owner"),
-        name="getLocation",
-        tag="locations",
-        summary="Find the owner of a partition",
-        text="The owner's address, and the partition's watermarks as `token` and as `shards`: epoch and position.",
-        returns="The owner of the partition.",
-    ),
+    *LOCATIONS,
     Route(
         method="GET",
         path="/healthz",
@@ -513,18 +474,7 @@ ROUTES: tuple[Route[Any, Any], ...] = (
         "and had something of a source, or of each shard of the keyspace's map.",
         returns="Every partition has had such an owner.",
     ),
-    Route(
-        method="GET",
-        path="/v1/status",
-        handler=get_status,
-        answer=FrontStatus,
-        name="getStatus",
-        tag="operations",
-        summary="Which keyspaces are ready, and what do the others lack?",
-        text="Always 200. A keyspace is ready as in `/readyz`; one does not hinder another. `missing` has a line for "
-        "each partition that is not ready.",
-        returns="Each keyspace of the front.",
-    ),
+    *STATUS,
     Route(
         method="GET",
         path="/metrics",

@@ -14,6 +14,7 @@ from serving.http.app import make_app
 from serving.http.front import make_front
 from serving.http.limits import RequestLimits
 from serving.http.routes import ROUTES
+from serving.locations.refreshing import Locations
 from serving.reads.spaces import RowSpace, TableSpace
 from stream.access.grants import Access
 from stream.wire.keys import Layout
@@ -29,7 +30,7 @@ def ask(method: str, path: str, *, bearer_token: str | None = None, **options: A
     async def story() -> httpx2.Response:
         front = make_front(
             [RowSpace("shop", Layout(4), "shop"), TableSpace("hive", Layout(2))],
-            lambda _keyspace, _partition: None,
+            Locations(),
             access=Access.of_secret(bearer_token or ""),
             limits=RequestLimits(body_bytes_max=2_000, batch_keys_max=3),
         )
@@ -56,7 +57,7 @@ def refused(response: httpx2.Response, status: int, code: str) -> str:
 @pytest.mark.parametrize(
     ("method", "path", "status", "code"),
     [
-        ("GET", "/", 404, "unknown_path"),
+        ("GET", "/v2", 404, "unknown_path"),
         ("GET", "/v1/rows/shop/orders", 503, "no_owner"),
         ("GET", "/v1/rows/shop/orders?customer=7&limit=0", 400, "bad_parameter"),
         ("GET", "/v1/rows/shop/orders?customer=7&where.customer=8", 400, "bad_parameter"),
@@ -147,9 +148,12 @@ def test_the_description_covers_every_route_and_resolves() -> None:
         "/healthz",
         "/readyz",
         "/metrics",
+        "/v1/locations",
+        "/v1/locations:refresh",
         "/v1/locations/{keyspace}/{partition}",
         "/v1/descriptions/{keyspace}/{table}",
         "/v1/status",
+        "/v1/status/history",
         "/v1/rows/{keyspace}/{table}/{pk}",
         "/v1/rows/{keyspace}/{table}",
         "/v1/rows/{keyspace}:batch",
