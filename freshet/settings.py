@@ -91,7 +91,7 @@ class MariaDBSourceSettings(Section):
     """A MariaDB or MySQL server whose binlog is one shard. ``server_id`` must differ from every other replica's.
 
     ``ssl_ca``: a file of certificates; one of them must have signed the server's, which is for its host if
-    ``ssl_verify_host``.
+    ``ssl_verify_host``. ``ssl_cert``, ``ssl_key``: files of the own certificate, which needs ``ssl_ca``.
 
     ``include``/``exclude`` are ``db.table`` patterns (``shop.*``); ``key_prefix_columns``: table → how many
     leading primary-key columns choose the partition (default: all of them).
@@ -108,6 +108,8 @@ class MariaDBSourceSettings(Section):
     password: SecretStr = Field(default_factory=_password)
     ssl_ca: str = Field(default="", max_length=1_000)
     ssl_verify_host: bool = True
+    ssl_cert: str = Field(default="", max_length=1_000)
+    ssl_key: str = Field(default="", max_length=1_000)
     databases: Names = Field(min_length=1)
     include: Names = Field(default_factory=list)
     exclude: Names = Field(default_factory=list)
@@ -117,6 +119,12 @@ class MariaDBSourceSettings(Section):
     backfill_share: float = Field(default=1.0, gt=0, le=1)
     backfill_lag_max_s: float = Field(default=5.0, ge=0, le=86_400)
     key_prefix_columns: Annotated[dict[str, Annotated[int, Field(ge=1, le=64)]], Json] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _own_certificate_needs_an_authority(self) -> MariaDBSourceSettings:
+        if (self.ssl_cert or self.ssl_key) and not self.ssl_ca:
+            raise ValueError("ssl_cert needs ssl_ca: without it the connection is plain")
+        return self
 
 
 class WorkloadSourceSettings(Section):
