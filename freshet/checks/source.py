@@ -16,6 +16,7 @@ import pymysql
 
 from freshet.checks.finding import Check
 from stream.sources.mariadb.backfill.chunks import ChunkReader
+from stream.sources.mariadb.cascades.foreign_keys import read_cascades
 from stream.sources.mariadb.charsets import read_charsets
 from stream.sources.mariadb.connection import (
     GRANTS_HINT,
@@ -28,7 +29,7 @@ from stream.sources.mariadb.connection import (
     translated,
 )
 from stream.sources.mariadb.requirements import problems_of
-from stream.sources.mariadb.schema import TableFilter, TableInfo, read_cascades, read_tables, unknown_databases
+from stream.sources.mariadb.schema import TableFilter, TableInfo, read_tables, unknown_databases
 
 if TYPE_CHECKING:
     from freshet.settings import MariaDBSourceSettings
