@@ -237,3 +237,31 @@ def test_a_process_that_is_killed_at_any_moment_leaves_a_whole_store_or_none(tmp
         with StoreView(directory) as view:
             assert view.head.offset == AT
     assert offset_of(opened(tmp_path / "data", place)) == AT
+
+
+SILENT = """
+import sys
+from pathlib import Path
+from threading import Event
+from consumers.process.restoring import BackgroundRestores, StillRestoring
+from consumers.snapshots.places import Place
+from consumers.snapshots.restoring import Snapshots
+from tests.consumers.snapshots.made import TOPIC
+from tests.data_at_rest.history import KEYSPACE
+
+asked = Event()
+Place.get = lambda *_: (asked.set(), Event().wait())
+restores = BackgroundRestores(Snapshots({KEYSPACE: sys.argv[1]}))
+try:
+    restores.restore(Path(sys.argv[2]), KEYSPACE, 0, TOPIC, (0, int(sys.argv[3])))
+except StillRestoring:
+    assert asked.wait()
+print("ends")
+"""
+
+
+def test_a_place_that_never_answers_does_not_keep_the_process_from_ending(tmp_path: Path, place: Path) -> None:
+    """No thread that copies files is waited for when the process ends, whichever the file system's timeouts are."""
+    command = [sys.executable, "-c", SILENT, str(place), str(tmp_path / "data"), str(END)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
+    assert done.stdout.splitlines()[-1] == "ends"

@@ -139,6 +139,15 @@ def test_what_a_transaction_itself_wrote_is_cascaded_too(family: Backfilled) -> 
         assert begun(family) == before
 
 
+def test_a_row_that_a_statement_cascades_and_puts_again_takes_along_what_referred_to_it(family: Backfilled) -> None:
+    """The log has the row as new, and nothing of those below it, which are gone."""
+    with family:
+        family.await_whole(*TABLES)
+        family.until(lambda: knows(family, *CHILDREN))
+        family.source.run("REPLACE INTO tree VALUES (1, 0), (4, 0)")
+        assert_same(family)
+
+
 def test_a_cascade_without_foreign_key_checks_changes_nothing(family: Backfilled) -> None:
     """A session that has switched foreign keys off leaves rows without their parent; later cascades find them still."""
     source = family.source

@@ -137,6 +137,71 @@ def test_a_table_that_is_too_large_is_not_known() -> None:
     assert family.children.knowledge(C) is Knowledge.NOTHING
 
 
+def test_a_table_gets_too_large_by_its_changes() -> None:
+    """The source goes on: that of a table, or of a transaction, is dropped, and that of others is kept."""
+    for children in (Children(rows_max=3), Children(pending_max=3)):
+        children.follow({C: (("p",),), P: (("p",),)})
+        for name in (C, P):
+            children.begin(name)
+            children.complete(name)
+        for at in range(5):
+            children.put(C, b"%d" % at, (b"1",))
+        children.put(P, b"0", (b"1",))
+        children.commit()
+        assert children.knowledge(C) is Knowledge.NOTHING
+        assert children.referring(P, 0, b"1") == {b"0": (b"1",)}
+
+
+def test_a_row_that_was_cascaded_and_put_again_takes_what_referred_to_it_along() -> None:
+    """``REPLACE INTO tree VALUES (1, NULL), (2, NULL)``: 2 is gone with 1, and 3 with 2, of which nothing is logged."""
+    infos = {C: table(C)}
+    family = Family()
+    family.look_at(cascades_of([ForeignKey(C, C, ("id",), ("p",), "CASCADE", "RESTRICT")]), infos.get)
+    family.children.begin(C)
+    family.fill(C, [RowChange(row_key(C, [at]), VALUE, b'{"id":%d,"p":%d}' % (at, at - 1)) for at in (1, 2, 3)])
+    family.children.complete(C)
+    relative = family.relative(C)
+    assert relative is not None
+    family.changed(relative, row(C, 3, 2), None)  # a row that is replaced alone
+    family.changed(relative, None, row(C, 3, 2))
+    assert family.narrow({C}, {C: True}, (), is_enforced=True) == {C: set()}
+    family.clear()
+    family.changed(relative, row(C, 1, 0), None)
+    family.changed(relative, None, row(C, 1, 0))
+    family.changed(relative, None, row(C, 2, 0))
+    assert family.narrow({C}, {C: True}, (), is_enforced=True) == {}
+
+
+def test_a_value_that_passes_through_two_parents_is_not_known() -> None:
+    """One statement makes 1 to 2, and 2 to 3 or to nothing: the children of 1 are not those of 2 in the end."""
+    infos = {name: table(name) for name in (P, C)}
+    for last in (row(P, 3), None):
+        family = Family()
+        family.look_at(cascades_of([ForeignKey(P, C, ("id",), ("p",), "CASCADE", "CASCADE")]), infos.get)
+        family.children.begin(C)
+        family.fill(C, [RowChange(row_key(C, [10]), VALUE, b'{"id":10,"p":1}')])
+        family.children.complete(C)
+        relative = family.relative(P)
+        assert relative is not None
+        family.changed(relative, row(P, 1), row(P, 2))
+        family.changed(relative, row(P, 2), last)
+        assert family.narrow({C}, {P: True, C: False}, (), is_enforced=True) == {}
+
+
+def test_a_table_between_two_that_is_not_published_voids_what_is_below_it() -> None:
+    """MySQL does not name it, and a row may go by it that does not refer to the deleted one itself."""
+    infos = {name: table(name) for name in (P, C)}
+    family = Family()
+    ways = ((P, C), (P, "d.hidden"), ("d.hidden", C))
+    family.look_at(cascades_of([ForeignKey(*way, ("id",), ("p",), "CASCADE", "RESTRICT") for way in ways]), infos.get)
+    family.children.begin(C)
+    family.children.complete(C)
+    relative = family.relative(P)
+    assert relative is not None
+    family.changed(relative, row(P, 1), None)
+    assert family.narrow({C}, {P: True}, (), is_enforced=True) == {}
+
+
 class Chunks:
     """A reading whose chunk the test gives."""
 

@@ -170,6 +170,7 @@ class Backfill:
         self._plan = Plan.resume(point)
         if self._family is not None:
             self._family.children.forget_all()
+            self._learnt.clear()
         if self._rereading is not None:
             self._rereading.forget()
         self._annotate()
@@ -215,9 +216,11 @@ class Backfill:
                     void.add(EVERY_TABLE)
         if EVERY_TABLE in void:
             family.children.forget_all()
+            self._learnt.clear()
             voided = {}
         for table in void:
             family.children.forget(table)
+            self._learnt.pop(table, None)  # else its backfill would be taken for learning
         if self._rereading is not None:
             self._rereading.notice(changes)
             self._rereading.add({table: keys for table, keys in voided.items() if table not in void})
