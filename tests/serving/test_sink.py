@@ -265,6 +265,59 @@ def test_a_schema_is_followed_by_making_the_copy_anew() -> None:
     assert rows_of(engine) == {1: "a"}
 
 
+@pytest.mark.parametrize("columns", [["id", "v"], ["id", "v", "w"]])
+def test_a_copy_that_was_dropped_is_read_again(columns: list[str]) -> None:
+    """By a user, as the hint says: its rows are not lost. Nor if the source's columns changed while nobody followed."""
+    engine = sa.create_engine("sqlite://", poolclass=sa.StaticPool)
+    front = Redescribing(["id", "v"])
+    Sink(front, "shop", engine, [TABLE], [SHARD]).run(is_done=lambda _: True)  # type: ignore[arg-type]
+    if columns == ["id", "v"]:
+        with engine.begin() as connection:
+            connection.execute(sa.text("DROP TABLE items"))
+    described = [DescribedColumn(name, "text" if name != "id" else "int") for name in columns]
+    front.describe = lambda _, __: DescriptionAnswer(TABLE, described, ["id"], cacheable=True)  # type: ignore[method-assign]
+    for _ in range(2):
+        sink = Sink(front, "shop", engine, [TABLE], [SHARD], follows_schemas=len(columns) > 2)  # type: ignore[arg-type]
+        sink._open()  # and it is killed
+    sink.run(is_done=lambda reached: reached == vector(2))
+    assert rows_of(engine) == {1: "a"}
+
+
+def test_a_table_of_somebody_else_is_never_dropped() -> None:
+    """One of the same name that no sink has made is refused, also where schemas are followed."""
+    engine = sa.create_engine("sqlite://", poolclass=sa.StaticPool)
+    with engine.begin() as connection:
+        connection.execute(sa.text("CREATE TABLE items (id INT PRIMARY KEY, mine TEXT)"))
+    front = Redescribing(["id", "v"])
+    with pytest.raises(SinkError, match="no column"):
+        Sink(front, "shop", engine, [TABLE], [SHARD], follows_schemas=True).run()  # type: ignore[arg-type]
+    assert [column["name"] for column in sa.inspect(engine).get_columns("items")] == ["id", "mine"]
+
+
+@pytest.mark.parametrize("at", ["before_drop", "after_drop", "after_create"])
+def test_a_kill_while_a_copy_is_made_anew_loses_no_rows(at: str) -> None:
+    """DDL is committed by itself: the new copy must not be taken for one that was read."""
+    engine = sa.create_engine("sqlite://", poolclass=sa.StaticPool)
+    front = Redescribing(["id", "v", "w"])
+    killed = Sink(front, "shop", engine, [TABLE], [SHARD], follows_schemas=True)  # type: ignore[arg-type]
+
+    def kill(*_: Any, **__: Any) -> None:
+        if killed._state.token:
+            raise Killed
+
+    sa.event.listen(sa.Table, at, kill)
+    try:
+        with pytest.raises(Killed):
+            killed.run(is_done=lambda reached: reached == vector(2))
+    finally:
+        sa.event.remove(sa.Table, at, kill)
+    described = [DescribedColumn("id", "int"), DescribedColumn("v", "text"), DescribedColumn("w", "text")]
+    front.describe = lambda _, __: DescriptionAnswer(TABLE, described, ["id"], cacheable=True)  # type: ignore[method-assign]
+    sink = Sink(front, "shop", engine, [TABLE], [SHARD], follows_schemas=True)  # type: ignore[arg-type]
+    sink.run(is_done=lambda reached: reached == vector(2))
+    assert rows_of(engine) == {1: "a"}
+
+
 def test_a_description_that_is_said_again_changes_nothing() -> None:
     """They come every few minutes."""
     engine = sa.create_engine("sqlite://", poolclass=sa.StaticPool)
