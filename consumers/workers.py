@@ -132,7 +132,7 @@ def _start_due(workers: list[Worker], configure: Callable[[], None]) -> None:
 
 
 def _next_news(workers: list[Worker], signalled: socket.socket) -> bool:
-    """Waits until something happens. True after a signal. Raises the error that a worker ended with."""
+    """Waits until something happens. True after SIGTERM or SIGINT. Raises the error that a worker ended with."""
     running = [each for each in workers if each.process is not None]
     due = [each.start_at for each in workers if each.process is None]
     timeout_s = max(0.0, min(due) - time.monotonic()) if due else None
@@ -143,7 +143,7 @@ def _next_news(workers: list[Worker], signalled: socket.socket) -> bool:
             _listen(worker)
         if worker.process.sentinel in found:
             _note_end(worker)
-    return signalled in found
+    return signalled in found and not {signal.SIGTERM, signal.SIGINT}.isdisjoint(signalled.recv(4_096))
 
 
 def _listen(worker: Worker) -> None:

@@ -53,6 +53,10 @@ class Snapshots:
     places: Mapping[str, str] = field(default_factory=dict)
     stopping: Event = field(default_factory=Event)
 
+    def __reduce__(self) -> tuple[type[Snapshots], tuple[Mapping[str, str]]]:
+        """For a worker's process, which stops by itself."""
+        return Snapshots, (self.places,)
+
     def restore(self, data_dir: Path, keyspace: str, partition: int, topic: Topic, bounds: tuple[int, int]) -> bool:
         """Makes a store that is missing from the snapshot that has the most of its partition. False if there is none.
 

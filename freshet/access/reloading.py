@@ -26,6 +26,7 @@ log = structlog.get_logger(__name__)
 
 LOOK_S: Final = 1.0
 """How often the files are looked at."""
+_KEPT: Final = "credentials can't be read again; those of before go on"
 _Signature = tuple[tuple[int, int, int], ...]
 
 
@@ -43,6 +44,7 @@ class Reloader:
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGHUP, lambda *_: self._wanted.set())
+        self._wanted.set()  # what has changed since the process read its settings
         self._thread.start()
         return self
 
@@ -62,16 +64,13 @@ class Reloader:
                 continue
             self._seen = now
             try:
+                # No new signature after this: what was changed meanwhile would pass as seen.
                 self._renew(load_settings())
-                self._seen = _signature()  # it may name other files now
                 log.info("credentials read again")
             except FreshetError as error:
-                log.warning(
-                    "credentials can't be read again; those of before go on",
-                    code=error.code,
-                    reason=str(error),
-                    hint=error.hint,
-                )
+                log.warning(_KEPT, code=error.code, reason=str(error), hint=error.hint)
+            except OSError as error:  # a folder that may not be read now: the next change must still be seen
+                log.warning(_KEPT, reason=str(error))
 
 
 def _signature() -> _Signature:
