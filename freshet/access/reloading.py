@@ -44,7 +44,6 @@ class Reloader:
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGHUP, lambda *_: self._wanted.set())
-        self._wanted.set()  # what has changed since the process read its settings
         self._thread.start()
         return self
 
@@ -56,8 +55,9 @@ class Reloader:
         self._thread.join()
 
     def _run(self) -> None:
+        is_first = True  # what has changed since the process read its settings
         while not self._stopping:
-            is_asked = self._wanted.wait(self._look_s)
+            is_asked = is_first or self._wanted.wait(self._look_s)
             self._wanted.clear()
             now = _signature()
             if self._stopping or (now == self._seen and not is_asked):
@@ -66,11 +66,13 @@ class Reloader:
             try:
                 # No new signature after this: what was changed meanwhile would pass as seen.
                 self._renew(load_settings())
-                log.info("credentials read again")
+                if not is_first:
+                    log.info("credentials read again")
             except FreshetError as error:
                 log.warning(_KEPT, code=error.code, reason=str(error), hint=error.hint)
             except OSError as error:  # a folder that may not be read now: the next change must still be seen
                 log.warning(_KEPT, reason=str(error))
+            is_first = False
 
 
 def _signature() -> _Signature:

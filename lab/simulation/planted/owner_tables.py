@@ -16,7 +16,6 @@ from serving.reads.objects import ObjectReads
 from stream.sources.hive.live import metastore, partitions
 from stream.sources.hive.live.following import Following
 from stream.sources.hive.live.images import Images
-from stream.sources.hive.live.objects import Objects
 from stream.sources.hive.recent_ids import RecentWriteIds
 from tokens import decision
 
@@ -134,11 +133,6 @@ FOLLOWING: Final = (
         "a write of an external table waits for all who have write ids under its name",
         always(fold_catalog._take_write, "any_state.kind == TRANSACTIONAL"),
         never(fold_catalog._take_image, "any_state.kind != TRANSACTIONAL"),
-    ),
-    warehouse(
-        "unfetched_object_is_forgotten",
-        "an object whose fetch failed is not fetched again",
-        leave_out(Objects.step, "self._single.add((kind, name))"),
     ),
     warehouse(
         "unlogged_abort_is_not_missed",
