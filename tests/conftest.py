@@ -32,10 +32,18 @@ from freshet.local.hive.server import HiveServer
 from freshet.local.kafka import KafkaServer
 from freshet.local.mariadb import MariaDBAddress, MariaDBServer
 from freshet.local.mysql import MySQLServer
+from freshet.settings import use_config
 from stream.kafka.connection import KafkaCluster
 from tests.servers import choice
 from tests.servers.databases import own_database
 from tests.servers.s3 import S3Address, s3_address
+
+
+@pytest.fixture(autouse=True)
+def no_config() -> None:
+    """No test reads the settings' file that another one has named."""
+    use_config(None)
+
 
 SERVER_FIXTURES = {"kafka", "mariadb", "mysql", "hive", "s3", "new_kafka", "new_mariadb", "new_mysql", "new_hive"}
 
