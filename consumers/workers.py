@@ -95,25 +95,24 @@ def run_workers(
     wake.setblocking(False)
     before = {each: signal.signal(each, lambda *_: None) for each in (signal.SIGTERM, signal.SIGINT)}
     woken_before = signal.set_wakeup_fd(wake.fileno())
-    if owner.follow is not None:
-        owner.follow(owner.access)
-    metrics = _serve_metrics(workers, owner) if owner.metrics_port is not None else None
-    try:
-        while True:
-            _start_due(workers, configure)
-            if _next_news(workers, signalled):
-                log.info("stopping", workers=count)
-                break
-    finally:
-        _stop(workers)
-        if metrics is not None:
-            metrics.shutdown()
-            metrics.server_close()
-        signal.set_wakeup_fd(woken_before)
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        signalled.close()
-        wake.close()
+    with owner.follow(owner.access):
+        metrics = _serve_metrics(workers, owner) if owner.metrics_port is not None else None
+        try:
+            while True:
+                _start_due(workers, configure)
+                if _next_news(workers, signalled):
+                    log.info("stopping", workers=count)
+                    break
+        finally:
+            _stop(workers)
+            if metrics is not None:
+                metrics.shutdown()
+                metrics.server_close()
+            signal.set_wakeup_fd(woken_before)
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            signalled.close()
+            wake.close()
     log.info("stopped", workers=count)
 
 

@@ -93,7 +93,7 @@ def owner_access(settings: Settings) -> Access:
     return Access(settings.consumer.credentials)
 
 
-def follow_owner_access(config: Path, access: Access) -> None:
-    """Keeps ``access`` as the settings say, until the process ends."""
+def follow_owner_access(config: Path, access: Access) -> Reloader:
+    """Keeps ``access`` as the settings say, in the process that calls this, for as long as it is entered."""
     use_config(config if config.exists() else None)
-    Reloader(lambda now: access.renew(now.consumer.credentials)).__enter__()
+    return Reloader(lambda now: access.renew(now.consumer.credentials))
