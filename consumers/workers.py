@@ -95,25 +95,29 @@ def run_workers(
     wake.setblocking(False)
     before = {each: signal.signal(each, lambda *_: None) for each in (signal.SIGTERM, signal.SIGINT)}
     woken_before = signal.set_wakeup_fd(wake.fileno())
-    with owner.follow(owner.access):
-        metrics = _serve_metrics(workers, owner) if owner.metrics_port is not None else None
-        try:
-            while True:
-                _start_due(workers, configure)
-                if _next_news(workers, signalled):
-                    log.info("stopping", workers=count)
-                    break
-        finally:
-            _stop(workers)
-            if metrics is not None:
-                metrics.shutdown()
-                metrics.server_close()
-            signal.set_wakeup_fd(woken_before)
-            for number, handler in before.items():
-                signal.signal(number, handler)
-            signalled.close()
-            wake.close()
+    metrics = _serve_metrics(workers, owner) if owner.metrics_port is not None else None
+    try:
+        with owner.follow(owner.access):
+            _keep_running(workers, signalled, configure)
+        log.info("stopping", workers=count)
+    finally:
+        _stop(workers)
+        if metrics is not None:
+            metrics.shutdown()
+            metrics.server_close()
+        signal.set_wakeup_fd(woken_before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        signalled.close()
+        wake.close()
     log.info("stopped", workers=count)
+
+
+def _keep_running(workers: list[Worker], signalled: socket.socket, configure: Callable[[], None]) -> None:
+    """Until SIGTERM or SIGINT. Raises the error that a worker ended with."""
+    _start_due(workers, configure)
+    while not _next_news(workers, signalled):
+        _start_due(workers, configure)
 
 
 def _start_due(workers: list[Worker], configure: Callable[[], None]) -> None:

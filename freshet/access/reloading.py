@@ -93,7 +93,7 @@ def owner_access(settings: Settings) -> Access:
     return Access(settings.consumer.credentials)
 
 
-def follow_owner_access(config: Path, access: Access) -> Reloader:
-    """Keeps ``access`` as the settings say, in the process that calls this, for as long as it is entered."""
+def following_owner_access(config: Path, access: Access) -> Reloader:
+    """Keeps ``access`` as the settings say, in a process that may be a worker's: ``config`` is read from now on."""
     use_config(config if config.exists() else None)
     return Reloader(lambda now: access.renew(now.consumer.credentials))
