@@ -77,6 +77,7 @@ def page_response(status: FrontStatus, history: StatusHistory, *, refresh: bool)
     return Response(200, html.encode(), b"text/html; charset=utf-8", _HEADERS)
 
 
+@cache
 def file_response(name: str) -> Response:
     """A file of the page."""
     return Response(200, (_DIRECTORY / name).read_bytes(), FILES[name], _HEADERS)
