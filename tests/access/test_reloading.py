@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import socket
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -38,12 +37,11 @@ class Reader:
 
 
 @pytest.fixture
-def config(tmp_path: Path) -> Iterator[Path]:
+def config(tmp_path: Path) -> Path:
     path = tmp_path / "freshet.toml"
     write(path, "first")
     use_config(path)
-    yield path
-    use_config(None)
+    return path
 
 
 def write(path: Path, token: str) -> None:

@@ -16,6 +16,7 @@ from serving.reads.objects import ObjectReads
 from stream.sources.hive.live import metastore, partitions
 from stream.sources.hive.live.following import Following
 from stream.sources.hive.live.images import Images
+from stream.sources.hive.live.objects import Objects
 from stream.sources.hive.recent_ids import RecentWriteIds
 from tokens import decision
 
@@ -133,6 +134,20 @@ FOLLOWING: Final = (
         "a write of an external table waits for all who have write ids under its name",
         always(fold_catalog._take_write, "any_state.kind == TRANSACTIONAL"),
         never(fold_catalog._take_image, "any_state.kind != TRANSACTIONAL"),
+    ),
+    warehouse(
+        "unfetched_object_is_forgotten",
+        "an object whose fetch failed is not fetched again",
+        leave_out(Objects.step, "self._single.add((kind, name))"),
+    ),
+    warehouse(
+        "end_of_the_log_as_it_was_asked_for",
+        "what is fetched counts as read before events that are published already",
+        Replace(
+            Following._read_to_end,
+            "self._drain(self._metastore.last_event())",
+            "asked = self._metastore.last_event()\nself._drain(asked)\nreturn asked",
+        ),
     ),
     warehouse(
         "unlogged_abort_is_not_missed",
