@@ -26,7 +26,7 @@ KEYS_MAX: Final = 20_000
 KEYS_A_READ: Final = 256
 
 
-class Reading(Protocol):
+class KeysReading(Protocol):
     """What this needs of `stream.sources.mariadb.backfill.reading.ChunkReading`."""
 
     failed: MariaDBError | None
@@ -42,7 +42,7 @@ class Reading(Protocol):
 class Rereading:
     """The keys to read again. Call `notice` and `add` for each transaction that is published, `step` after it."""
 
-    def __init__(self, reading: Reading, catalog: Catalog) -> None:
+    def __init__(self, reading: KeysReading, catalog: Catalog) -> None:
         self._reading = reading
         self._catalog = catalog
         self._waiting: dict[bytes, str] = {}

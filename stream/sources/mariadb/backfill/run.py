@@ -14,7 +14,7 @@ from stream.sources.mariadb.backfill.choice import CHOICE, BackfillRequest, Choi
 from stream.sources.mariadb.backfill.plan import CURSORS, Chunk, Plan, left_tables, rows_and_tables, unfit
 from stream.sources.mariadb.backfill.progress import PROGRESS, progress_annotations
 from stream.sources.mariadb.backfill.reading import AHEAD_MAX, Wanted
-from stream.sources.mariadb.backfill.rereading import Rereading
+from stream.sources.mariadb.backfill.rereading import KeysReading, Rereading
 from stream.sources.mariadb.binlog.catalog import Catalog
 from stream.sources.mariadb.cascades.children import Knowledge
 from stream.sources.mariadb.cascades.family import Family
@@ -65,22 +65,14 @@ class Binlog(Protocol):
     def has_reached(self, position: GtidPosition) -> bool: ...
 
 
-class Reading(Protocol):
+class Reading(KeysReading, Protocol):
     """What a backfill needs of `stream.sources.mariadb.backfill.reading.ChunkReading`."""
 
-    failed: MariaDBError | None
     estimate: int
-
-    @property
-    def first(self) -> Chunk | None: ...
-
-    def want(self, wanted: Wanted | None) -> None: ...
 
     def wait(self, seconds: float) -> bool: ...
 
     def take(self) -> None: ...
-
-    def close(self) -> None: ...
 
 
 class Requests(Protocol):
