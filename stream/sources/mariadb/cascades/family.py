@@ -78,8 +78,7 @@ class Family:
     def look_at(self, cascades: Cascades, table_of: Callable[[str], TableInfo | None]) -> None:
         """Take up the foreign keys. ``table_of``: the tables as they are at the present position."""
         self._cascades = cascades
-        names = {name for key in cascades.keys for name in (key.parent, key.child)}
-        infos = {name: info for name in names if (info := table_of(name)) is not None and info.cacheable}
+        infos = {name: info for name in cascades.tables if (info := table_of(name)) is not None and info.cacheable}
         self._relatives, self._exact = {}, {}
         for name, info in infos.items():
             upward = sorted(key for key in cascades.keys if key.child == name and _is_plain(info, key.columns))
