@@ -106,16 +106,16 @@ class Family:
     def changed(self, of: Relative, old: tuple[bytes, bytes] | None, new: tuple[bytes, bytes] | None) -> None:
         """A logged row: key and image before, and after."""
         name = of.info.name
-        before = None if old is None else columns_of(of.info, *old)
-        after = None if new is None else columns_of(of.info, *new)
-        if of.upward:
+        is_followed = self.children.knowledge(name) is not Knowledge.NOTHING  # else it is void anyway
+        before = columns_of(of.info, *old) if old is not None and of.referenced else None
+        after = columns_of(of.info, *new) if new is not None and (is_followed or before is not None) else None
+        if is_followed:
             if old is not None and (new is None or old[0] != new[0]):
                 self.children.put(name, old[0], None)
             if new is not None and after is not None:
                 self.children.put(name, new[0], of.refers_to(after))
-            if self.children.knowledge(name) is not Knowledge.NOTHING:  # else it is void anyway
-                self._note(name, None if old is None else old[0], None if new is None else new[0])
-        if not of.referenced or before is None:
+            self._note(name, None if old is None else old[0], None if new is None else new[0])
+        if before is None:
             return
         if after is not None and all(before.get(column) == after.get(column) for column in of.referenced):
             return
