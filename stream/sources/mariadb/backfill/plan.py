@@ -147,9 +147,9 @@ class Plan:
             if key.startswith(prefix):
                 changed.add(key)
 
-    def unchanged(self, chunk: Chunk) -> list[RowChange]:
+    def unchanged(self, chunk: Chunk) -> Iterator[RowChange]:
         """The rows of a chunk that did not change since it was read."""
-        return [row for row in chunk.rows if row.key not in self._changed]
+        return (row for row in chunk.rows if row.key not in self._changed)
 
     def publish(self, chunk: Chunk, position: str, timestamp: int) -> Iterator[SourceTransaction]:
         """The transactions that publish a chunk at ``position``, which is at or past its ``hi``."""
