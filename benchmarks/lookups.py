@@ -87,6 +87,7 @@ class _Sink:
     def write(self, data: bytes) -> None:
         self.size += len(data)
 
+    def get_extra_info(self, *_: object) -> None: ...
     def set_write_buffer_limits(self, **_: int) -> None: ...
     def is_closing(self) -> bool:
         return False
