@@ -38,13 +38,6 @@ from tests.servers import choice
 from tests.servers.databases import own_database
 from tests.servers.s3 import S3Address, s3_address
 
-
-@pytest.fixture(autouse=True)
-def no_config() -> None:
-    """No test reads the settings' file that another one has named."""
-    use_config(None)
-
-
 SERVER_FIXTURES = {"kafka", "mariadb", "mysql", "hive", "s3", "new_kafka", "new_mariadb", "new_mysql", "new_hive"}
 
 settings.register_profile("busy_machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -82,6 +75,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say which servers the session used."""
     for name, origin in choice.used.items():
         terminalreporter.write_line(f"{name}: {origin}")
+
+
+@pytest.fixture(autouse=True)
+def no_config() -> None:
+    """No test reads the settings' file that another one has named."""
+    use_config(None)
 
 
 @pytest.fixture(scope="session")

@@ -106,7 +106,7 @@ def _of_owner(settings: Settings) -> list[Credential]:
     return settings.consumer.credentials
 
 
-def follow_owner_access(config: Path, access: Access) -> None:
-    """Keeps ``access`` as the settings say, until the process ends."""
+def following_owner_access(config: Path, access: Access) -> Reloader:
+    """Keeps ``access`` as the settings say, in a process that may be a worker's: ``config`` is read from now on."""
     use_config(config if config.exists() else None)
-    Reloader(lambda now: access.renew(_of_owner(now))).__enter__()
+    return Reloader(lambda now: access.renew(_of_owner(now)))
