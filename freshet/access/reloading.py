@@ -7,7 +7,6 @@ can't be read change nothing, and the log says why: a rotation must not lock eve
 from __future__ import annotations
 
 import contextvars
-import os
 import signal
 import threading
 from collections.abc import Callable
@@ -19,7 +18,8 @@ import structlog
 
 from freshet.sections.secrets import read_files
 from freshet.settings import Settings, config_in_use, load_settings, use_config
-from stream.access.grants import Access, Credential
+from stream.access.files import Signature, signature_of
+from stream.access.grants import Access
 from tokens.errors import FreshetError
 
 log = structlog.get_logger(__name__)
@@ -27,7 +27,6 @@ log = structlog.get_logger(__name__)
 LOOK_S: Final = 1.0
 """How often the files are looked at."""
 _KEPT: Final = "credentials can't be read again; those of before go on"
-_Signature = tuple[tuple[int, int, int], ...]
 
 
 class Reloader:
@@ -75,16 +74,8 @@ class Reloader:
             is_first = False
 
 
-def _signature() -> _Signature:
-    found = []
-    for path in sorted({config_in_use(), *read_files}):
-        try:
-            state = os.stat(path)
-        except OSError:
-            found.append((0, 0, 0))
-        else:
-            found.append((state.st_mtime_ns, state.st_size, state.st_ino))
-    return tuple(found)
+def _signature() -> Signature:
+    return signature_of(sorted({config_in_use(), *read_files}))
 
 
 def front_access(settings: Settings) -> Access:
@@ -99,14 +90,10 @@ def front_access(settings: Settings) -> Access:
 
 def owner_access(settings: Settings) -> Access:
     """Who may ask the owners here."""
-    return Access(_of_owner(settings))
-
-
-def _of_owner(settings: Settings) -> list[Credential]:
-    return settings.consumer.credentials
+    return Access(settings.consumer.credentials)
 
 
 def following_owner_access(config: Path, access: Access) -> Reloader:
     """Keeps ``access`` as the settings say, in a process that may be a worker's: ``config`` is read from now on."""
     use_config(config if config.exists() else None)
-    return Reloader(lambda now: access.renew(_of_owner(now)))
+    return Reloader(lambda now: access.renew(now.consumer.credentials))

@@ -129,7 +129,7 @@ def open_table(engine: sa.Engine, metadata: sa.MetaData, described: DescriptionA
     """The copy of a table, made if it is missing. Raises `SinkError` ``sink_schema_changed`` if columns are missing."""
     name = _name_of(described)
     kinds = {column.name: column.kind for column in described.columns}
-    if not sa.inspect(engine).has_table(name):
+    if not exists(engine, described):
         columns = [
             sa.Column(column, _type_of(kind, is_key=column in described.primary_key), autoincrement=False)
             for column, kind in kinds.items()

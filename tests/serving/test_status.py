@@ -87,6 +87,13 @@ def test_the_worst_partition_comes_first() -> None:
     assert watch._owners.asked == ["a:1", "b:1"]  # type: ignore[attr-defined]
 
 
+def test_a_shard_that_is_as_new_as_now_does_not_hide_one_that_is_unknown() -> None:
+    """An age of zero is a clock, too: the partition's age is unknown, so it comes before one that is old."""
+    watch = watch_of({"a:1": [told(0, 2.0), told(1, 0.0, None)]}, {0: "a:1", 1: "a:1", 2: "a:1", 3: "a:1"})
+    look = asyncio.run(watch.look())
+    assert [each.partition for each in look.partitions if each.state == "ready"] == [1, 0]
+
+
 def test_many_readers_cost_the_owners_one_question() -> None:
     """What was seen a moment ago serves whoever asks next, and not for longer."""
     now = [NOW]

@@ -571,8 +571,7 @@ class BinlogReader:
 
         One between two of these may have another name now, and what is below it is known by its name.
         """
-        keys = self._schema.cascades.keys
-        if isinstance(transaction.gtid, MysqlGtid) or any({key.parent, key.child} & others for key in keys):
+        if isinstance(transaction.gtid, MysqlGtid) or self._schema.cascades.tables & others:
             self._schema.reread_cascades()
 
     def _xa_prepare(self, event: bytes) -> SourceTransaction:

@@ -78,8 +78,7 @@ class Family:
     def look_at(self, cascades: Cascades, table_of: Callable[[str], TableInfo | None]) -> None:
         """Take up the foreign keys. ``table_of``: the tables as they are at the present position."""
         self._cascades = cascades
-        names = {name for key in cascades.keys for name in (key.parent, key.child)}
-        infos = {name: info for name in names if (info := table_of(name)) is not None and info.cacheable}
+        infos = {name: info for name in cascades.tables if (info := table_of(name)) is not None and info.cacheable}
         self._relatives, self._exact = {}, {}
         for name, info in infos.items():
             upward = sorted(key for key in cascades.keys if key.child == name and _is_plain(info, key.columns))
@@ -107,16 +106,16 @@ class Family:
     def changed(self, of: Relative, old: tuple[bytes, bytes] | None, new: tuple[bytes, bytes] | None) -> None:
         """A logged row: key and image before, and after."""
         name = of.info.name
-        before = None if old is None else columns_of(of.info, *old)
-        after = None if new is None else columns_of(of.info, *new)
-        if of.upward:
+        is_followed = self.children.knowledge(name) is not Knowledge.NOTHING  # else it is void anyway
+        before = columns_of(of.info, *old) if old is not None and of.referenced else None
+        after = columns_of(of.info, *new) if new is not None and (is_followed or before is not None) else None
+        if is_followed:
             if old is not None and (new is None or old[0] != new[0]):
                 self.children.put(name, old[0], None)
             if new is not None and after is not None:
                 self.children.put(name, new[0], of.refers_to(after))
-            if self.children.knowledge(name) is not Knowledge.NOTHING:  # else it is void anyway
-                self._note(name, None if old is None else old[0], None if new is None else new[0])
-        if not of.referenced or before is None:
+            self._note(name, None if old is None else old[0], None if new is None else new[0])
+        if before is None:
             return
         if after is not None and all(before.get(column) == after.get(column) for column in of.referenced):
             return
