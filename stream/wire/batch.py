@@ -46,7 +46,7 @@ ROW_OVERHEAD: Final = 24
 """Bytes counted for a row in addition to its key and image."""
 EVENT_OVERHEAD: Final = 256
 """Bytes counted for any other event, for each partition that it goes to."""
-ANNOTATIONS_MAX: Final = 16 * 1024
+ANNOTATIONS_MAX: Final = 20 * 1024
 """Characters of all annotations together."""
 FRAME_OVERHEAD: Final = 64 * 1024
 """Bytes that a message may have in addition to its rows or its image."""

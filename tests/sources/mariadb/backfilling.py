@@ -132,8 +132,12 @@ class Backfilled:
     def stop(self) -> None:
         """Ends the source; raises what it raised."""
         assert self.running is not None
-        assert self._future is not None
         self.running.stop()
+        self.join()
+
+    def join(self) -> None:
+        """Waits until the source ends; raises what it raised. Meanwhile only its own thread may look at the state."""
+        assert self._future is not None
         self._future.result(timeout=PATIENCE_S)
 
     def __enter__(self) -> Backfilled:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from freshet.local.mariadb import MariaDBServer
 from stream.sources.mariadb.backfill import chunks
 from stream.sources.mariadb.schema import TableInfo
 from stream.sources.mariadb.selected_rows import canonical_row
@@ -15,6 +16,8 @@ from stream.wire.keys import row_key
 from stream.wire.values import UndecodableValue
 from tests.sources.mariadb.backfilling import Backfilled
 from tests.sources.mariadb.conftest import Source
+from tests.sources.mariadb.test_requirements import LOGGED, replicate
+from tests.sources.mariadb.test_source import until
 
 ROWS = 400
 
@@ -52,6 +55,42 @@ def test_a_server_that_comes_back_is_read_on(
         assert backfilled.begun("t") == 1 + loses_history
         assert backfilled.images("t") == again.selected("t")
         assert backfilled.is_absent("t", ROWS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_behind", [False, True])
+def test_a_replica_that_is_promoted_is_read_on(
+    new_mariadb: Callable[..., Any], source_of: Callable[[Any, str], Source], is_behind: bool
+) -> None:
+    """The primary dies in the middle of a backfill, and a replica takes its address. What it has is read no second
+    time; if it has not all that was published, a new epoch reads everything anew."""
+    primary = new_mariadb(durable=False)
+    fill(first := source_of(primary.address, "d"))
+    heir = new_mariadb(durable=False, server_id=2, options=LOGGED)
+    replica = source_of(heir.address, "mysql")
+    replica.run("RESET MASTER")  # what it wrote itself would be in the primary's place
+    replicate(replica, first, "up")
+    until(lambda: replica.position() == first.position(), "the replica has everything")
+    with Backfilled(first, rows_per_s=100) as backfilled:
+        backfilled.await_rows("t", 20)
+        if is_behind:
+            replica.run("STOP SLAVE 'up'")
+        first.run("UPDATE t SET v = 2 WHERE id % 10 = 0", "DELETE FROM t WHERE id = 1")
+        end = first.position()
+        backfilled.until(lambda: backfilled.watermark == end)
+        until(lambda: is_behind or replica.position() == end, "the replica has the changes")
+        assert not backfilled.is_whole("t")
+        primary.kill()
+        replica.run("STOP ALL SLAVES", "RESET SLAVE 'up' ALL")
+        heir.stop()
+        with MariaDBServer(heir.data_dir, port=primary.port, durable=False, server_id=2, options=LOGGED) as promoted:
+            again = backfilled.source = source_of(promoted.address, "d")
+            again.run("UPDATE t SET v = 3 WHERE id % 10 = 1", f"DELETE FROM t WHERE id = {ROWS}")
+            backfilled.await_whole("t")
+            assert backfilled.begun("t") == 1 + is_behind
+            assert backfilled.images("t") == again.selected("t")
+            assert backfilled.is_absent("t", ROWS)
+            assert backfilled.is_absent("t", 1) is not is_behind
 
 
 def test_a_row_that_cannot_be_decoded_is_void_and_the_rest_whole(

@@ -14,7 +14,7 @@ from stream.sources.mariadb.cascades.foreign_keys import ForeignKey, cascades_of
 from stream.sources.mariadb.connection import MariaDBError
 from stream.sources.mariadb.gtid import GtidPosition
 from stream.sources.mariadb.schema import ColumnInfo, TableInfo
-from stream.wire.events import ABSENT, VALUE, VOID, RowChange, VoidTable
+from stream.wire.events import ABSENT, VALUE, VOID, ResumePoint, RowChange, VoidTable
 from stream.wire.keys import row_key
 
 P, C = "d.p", "d.c"
@@ -253,3 +253,51 @@ def test_rows_that_are_void_again_are_read_again() -> None:
     chunks.first, chunks.failed = None, MariaDBError("locked")
     assert not list(made.step("MariaDB/0-1-6", 1, lambda _: True))
     assert len(chunks.wanted) == 2
+
+
+def begun_again(words: Mapping[str, str], *, epoch: int = 1) -> tuple[Rereading, Chunks]:
+    """A source that begins with the state of another one."""
+    catalog, chunks = Catalog(), Chunks()
+    catalog.describe_as({C: table(C).describe()})
+    made = Rereading(chunks, catalog)
+    made.resume(ResumePoint("s/0", epoch, 1, "MariaDB/0-1-9", 1, "MariaDB/0-1-9", annotations=dict(words)))
+    assert not list(made.step("MariaDB/0-1-9", 1, lambda _: True))
+    return made, chunks
+
+
+def test_a_source_goes_on_with_the_rows_that_another_one_was_about_to_read() -> None:
+    """Also with those that it was reading; not in a new epoch, and not once they are published."""
+    first, _ = begun_again({})
+    first.add({C: [row_key(C, [10]), row_key(C, [11])]})
+    assert not list(first.step("MariaDB/0-1-9", 1, lambda _: True))
+    first.add({C: [row_key(C, [12])]})
+    words = first.new_words()
+    assert not first.new_words()
+    made, chunks = begun_again(words)
+    assert chunks.wanted[-1].keys == tuple(row_key(C, [number]) for number in (10, 11, 12))
+    assert not made.new_words()
+    chunks.first = Chunk(table(C).describe(), (RowChange(row_key(C, [10]), ABSENT),), AT, AT, None)
+    assert list(made.step("MariaDB/0-1-9", 1, lambda _: True))
+    assert list(made.new_words().values()) == [""]
+    other, chunks = begun_again(words, epoch=2)
+    assert not chunks.wanted
+    assert list(other.new_words().values()) == [""]
+
+
+def test_the_words_about_rows_to_read_again_are_bounded() -> None:
+    """A cascade of a million rows must not make a state that no message can hold."""
+    made, _ = begun_again({})
+    made.add({C: [row_key(C, [number]) for number in range(1_000_000, 1_010_000)]})
+    [text] = made.new_words().values()
+    assert 3_000 < len(text) <= 4_100
+
+
+def test_rows_that_were_being_read_when_the_connection_broke_are_read_again() -> None:
+    """By the next connection, before those that wait."""
+    made, chunks = begun_again({})
+    made.add({C: [row_key(C, [10])]})
+    assert not list(made.step("MariaDB/0-1-9", 1, lambda _: True))
+    made.add({C: [row_key(C, [11])]})
+    made.again()
+    assert not list(made.step("MariaDB/0-1-9", 1, lambda _: True))
+    assert chunks.wanted[-1].keys == (row_key(C, [10]), row_key(C, [11]))

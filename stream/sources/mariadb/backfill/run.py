@@ -14,7 +14,7 @@ from stream.sources.mariadb.backfill.choice import CHOICE, BackfillRequest, Choi
 from stream.sources.mariadb.backfill.plan import CURSORS, Chunk, Plan, left_tables, rows_and_tables, unfit
 from stream.sources.mariadb.backfill.progress import PROGRESS, progress_annotations
 from stream.sources.mariadb.backfill.reading import AHEAD_MAX, Wanted
-from stream.sources.mariadb.backfill.rereading import KeysReading, Rereading
+from stream.sources.mariadb.backfill.rereading import REREADS, KeysReading, Rereading
 from stream.sources.mariadb.binlog.catalog import Catalog
 from stream.sources.mariadb.cascades.children import Knowledge
 from stream.sources.mariadb.cascades.family import Family
@@ -28,7 +28,7 @@ log = structlog.get_logger(__name__)
 
 ASK_EVERY_S: Final = 0.5
 """How often requests are looked for."""
-NO_BACKFILL: Final[Mapping[str, str]] = dict.fromkeys((CURSORS, CHOICE, PROGRESS), "")
+NO_BACKFILL: Final[Mapping[str, str]] = dict.fromkeys((CURSORS, CHOICE, PROGRESS, REREADS), "")
 """The annotations of a source without a backfill."""
 REPORT_EVERY_S: Final = 10.0
 VOIDED_S: Final = 0.5
@@ -133,6 +133,8 @@ class Backfill:
         self._status = status
         self._clock = clock
         self._family, self._rereading = family, rereading
+        if rereading is not None:
+            rereading.resume(point)
         self._learnt: dict[str, Sequence[object] | None] = {}
         """Complete tables that are read for the family alone, and the key up to which they are."""
         self._is_idle = False
@@ -155,7 +157,7 @@ class Backfill:
             self._family.children.forget_all()
             self._learnt.clear()
         if self._rereading is not None:
-            self._rereading.forget()
+            self._rereading.begin_epoch(point)
         self._annotate()
         self._is_idle = False
 
@@ -199,6 +201,8 @@ class Backfill:
         if self._rereading is not None:
             self._rereading.notice(changes)
             self._rereading.add({table: keys for table, keys in voided.items() if table not in void})
+            if voided:  # not later: a state with the void rows must have these words
+                self._publisher.annotate(self._rereading.new_words())
 
     def step(self, position: str, timestamp: int, binlog: Binlog) -> bool:
         """Publish what may be published at ``position``, up to which everything is given to the publisher.
@@ -210,6 +214,9 @@ class Backfill:
         if self._rereading is not None:
             for transaction in self._rereading.step(position, timestamp, binlog.has_reached):
                 self._publisher.publish(transaction)
+            words = self._rereading.new_words()  # not before: a state without a key must have its row
+            if words:
+                self._publisher.annotate(words)
         if self._family is not None and self._family.children.is_changed:
             self._family.children.is_changed = self._is_idle = False
             self._look_at = 0.0
