@@ -301,3 +301,43 @@ def test_rows_that_were_being_read_when_the_connection_broke_are_read_again() ->
     made.again()
     assert not list(made.step("MariaDB/0-1-9", 1, lambda _: True))
     assert chunks.wanted[-1].keys == (row_key(C, [10]), row_key(C, [11]))
+
+
+def test_a_full_disk_takes_all_that_is_known_and_the_next_backfill_brings_it_back() -> None:
+    """The table is void where its rows would have been; the source goes on."""
+    family = known()
+    family.children._opened().execute("PRAGMA max_page_count = 40")  # SQLite says of it what it says of a full disk
+    family.children.begin(C)
+    for number in range(100):
+        family.fill(
+            C,
+            [
+                RowChange(row_key(C, [each]), VALUE, row(C, each, 7)[1])
+                for each in range(number * 100, number * 100 + 100)
+            ],
+        )
+    family.children.complete(C)
+    assert family.children.knowledge(C) is Knowledge.NOTHING
+    assert not list(family.children.unknown([C]))  # it is not read for this alone: the disk would be full again
+    assert delete_parent(family, 7) == {}
+    family.children.begin(C)
+    family.fill(C, [RowChange(key, VALUE, image) for key, image in (row(C, 10, 1), row(C, 11, 1))])
+    family.children.complete(C)
+    assert delete_parent(family) == {C: {row_key(C, [10]), row_key(C, [11])}}
+
+
+def test_a_file_that_cannot_be_read_narrows_nothing() -> None:
+    """A damaged file must not say that no row refers to a parent."""
+    family = known()
+    family.children._opened().execute("DROP TABLE t1")
+    assert delete_parent(family) == {}
+    assert family.children.knowledge(C) is Knowledge.NOTHING
+
+
+def test_a_row_that_was_read_again_refers_to_what_it_has() -> None:
+    """A session without foreign keys may have left a row that the source thinks gone: a later cascade finds it."""
+    family = known()
+    assert delete_parent(family) == {C: {row_key(C, [10]), row_key(C, [11])}}
+    family.commit()
+    family.read_again([RowChange(*row(C, 10, 1)[:1], VALUE, row(C, 10, 1)[1]), RowChange(row_key(C, [11]), ABSENT)])
+    assert delete_parent(family) == {C: {row_key(C, [10])}}

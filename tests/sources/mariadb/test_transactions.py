@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import tempfile
+
 import pytest
 
 from stream.sources.mariadb import live_schema
 from stream.wire.events import ABSENT, VALUE, DescribeTable, RowChange, SourceTransaction
+from stream.wire.keys import row_key
 from tests.sources.mariadb.conftest import Source, rows, voids
 
 
@@ -416,3 +419,18 @@ def test_compressed_binlog_events_read_the_same(source: Source) -> None:
     found = source.folded(source.transactions())
     assert {key: row.image for key, row in found.items() if row.operation == VALUE} == source.selected("t")
     assert sum(isinstance(row, RowChange) and row.operation == ABSENT for row in found.values()) == 1
+
+
+def test_a_large_transaction_on_a_full_disk_voids_its_tables(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What can't be kept until the transaction ends is not published; the source says so and goes on."""
+    source.run("CREATE TABLE t (id INT PRIMARY KEY, v TEXT)", "CREATE TABLE u (id INT PRIMARY KEY)")
+    source.begin()
+    source.run(
+        "BEGIN", "INSERT INTO u VALUES (1)", "INSERT INTO t SELECT seq, REPEAT('x', 500) FROM seq_1_to_1000", "COMMIT"
+    )
+    source.run("INSERT INTO u VALUES (2)")
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda **_: open("/dev/full", "w+b"))  # noqa: SIM115
+    first, second = source.transactions(spill_bytes=50_000)
+    assert voids(first) == {f"{source.database}.t", f"{source.database}.u"}
+    assert rows(first) == []
+    assert [key for key, *_ in rows(second)] == [row_key(f"{source.database}.u", [2])]

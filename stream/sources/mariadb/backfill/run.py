@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
-from typing import Final, Protocol
+from typing import Final, Protocol, cast
 
 import structlog
 
@@ -213,6 +213,8 @@ class Backfill:
             self._take_requests(self._requests, position, timestamp)
         if self._rereading is not None:
             for transaction in self._rereading.step(position, timestamp, binlog.has_reached):
+                if self._family is not None:
+                    self._family.read_again(cast("Sequence[RowChange]", transaction.changes))
                 self._publisher.publish(transaction)
             words = self._rereading.new_words()  # not before: a state without a key must have its row
             if words:

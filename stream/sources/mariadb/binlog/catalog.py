@@ -139,6 +139,11 @@ class Catalog:
         return self._described[name]
 
     @property
+    def waited_for(self) -> int:
+        """The number of tables whose schema is waited for."""
+        return len(self._expected)
+
+    @property
     def is_settled(self) -> bool:
         """Whether no schema is waited for."""
         return not self._expected

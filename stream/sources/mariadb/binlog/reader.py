@@ -285,6 +285,7 @@ class BinlogReader:
             transaction.voids[EVERY_TABLE] = "a rows event is shorter than its header"
             return
         flags = event[HEADER_SIZE + 6]
+        self._statement.checked(flags)
         mapped = self._by_id.get(table_id)
         if mapped is None:
             transaction.voids[EVERY_TABLE] = "rows without a table map before them"
@@ -309,7 +310,8 @@ class BinlogReader:
     def _void_rows(self, family: Family, transaction: _Transaction, voids: dict[str, str], flags: int) -> None:
         """Void the rows that foreign keys changed in the tables of ``voids``, or the table if they are not known."""
         found: dict[str, set[bytes]] = {}
-        if flags & events.STATEMENT_END and self._schema.has_cascades_of(self._position):
+        is_whole = flags & events.STATEMENT_END and not self._statement.are_checks_mixed
+        if is_whole and self._schema.has_cascades_of(self._position):
             is_enforced = not flags & events.NO_FOREIGN_KEYS
             changed = self._statement.changed
             found = family.narrow(voids, changed, transaction.voids, is_enforced=is_enforced)
@@ -349,10 +351,22 @@ class BinlogReader:
                 log.warning("rows cannot be decoded", table=name, reason=str(error))
                 transaction.voids.setdefault(name, str(error))
             is_decoded = False
+        except OSError as error:
+            self._lose_rows(transaction, error)
+            is_decoded = False
         if self._family is not None and not is_decoded:
             self._family.miss(name)
         if isinstance(mapped, _Undecodable):
             transaction.voids.setdefault(name, mapped.reason)
+
+    def _lose_rows(self, transaction: _Transaction, error: OSError) -> None:
+        """Void what the transaction changes: its rows need more memory than they may have, and no file takes them."""
+        reason = f"the rows of a large transaction could not be kept: {error}"
+        log.warning(
+            "a transaction is void", reason=reason, hint="give TMPDIR, or /tmp, room", gtid=transaction.gtid.bare
+        )
+        self._rolled_back(transaction, reason)
+        transaction.rows = TransactionRows(self._spill_bytes)
 
     def _decode(self, decoder: TableDecoder, data: bytes, at: int, kind: int, rows: TransactionRows) -> None:
         end = len(data)
@@ -426,12 +440,13 @@ class BinlogReader:
 
     def _settle(self, transaction: _Transaction) -> None:
         """Void and describe, after the transaction, the tables whose schema is known now."""
+        waited_for = self._schema.catalog.waited_for
         for name in self._schema.settle(self._position):
             transaction.voids.setdefault(name, _NOW_KNOWN)
             transaction.described.add(name)
             self._by_body.clear()
             self._reread.clear()
-        if self._family is not None:
+        if self._family is not None and self._schema.catalog.waited_for < waited_for:
             self._look_at_family(self._family)
 
     def _discard(self) -> None:
@@ -451,12 +466,19 @@ class BinlogReader:
         return SourceTransaction(at, at, self._timestamp, list(self._changes(nothing))) if nothing.described else None
 
     def _changes(self, transaction: _Transaction) -> Sequence[Change]:
-        if not transaction.voids and not transaction.described:  # as nearly always
-            return transaction.rows.changes(_NO_TABLES)
+        try:
+            if not transaction.voids and not transaction.described:  # as nearly always
+                return transaction.rows.changes(_NO_TABLES)
+            return transaction.rows.changes(*self._tail(transaction))
+        except OSError as error:
+            self._lose_rows(transaction, error)
+            return transaction.rows.changes(*self._tail(transaction))
+
+    def _tail(self, transaction: _Transaction) -> tuple[frozenset[bytes], Sequence[Change]]:
+        """The key prefixes of the tables that a transaction voids, and what follows its rows."""
         tail: list[Change] = [VoidTable(name, transaction.voids[name]) for name in sorted(transaction.voids)]
         tail += [self._schema.catalog.description(name) for name in sorted(transaction.described)]
-        voided = frozenset(name.encode() + b"\0" for name in transaction.voids)
-        return transaction.rows.changes(voided, tail)
+        return frozenset(name.encode() + b"\0" for name in transaction.voids), tail
 
     def _other(self, event: bytes, kind: int) -> SourceTransaction | None:
         if kind in (events.QUERY, events.QUERY_COMPRESSED):
@@ -541,7 +563,7 @@ class BinlogReader:
             return Statement("all", reason="a statement whose text cannot be decoded")
 
     def _rolled_back(self, transaction: _Transaction, reason: str) -> None:
-        """Void the touched tables: the binlog has rows that were then rolled back."""
+        """Void the touched tables: the binlog has rows that were then rolled back, or that are lost."""
         for name in transaction.touched:
             transaction.voids.setdefault(name, reason)
 
@@ -572,7 +594,7 @@ class BinlogReader:
         One between two of these may have another name now, and what is below it is known by its name.
         """
         if isinstance(transaction.gtid, MysqlGtid) or self._schema.cascades.tables & others:
-            self._schema.reread_cascades()
+            self._schema.reread_cascades(others)
 
     def _xa_prepare(self, event: bytes) -> SourceTransaction:
         form, gtrid, bqual, one_phase = events.parse_xa_prepare(event)

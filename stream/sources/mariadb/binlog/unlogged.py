@@ -26,9 +26,10 @@ _REASON: Final = "the transaction may have changed rows by a foreign key (named 
 class StatementTables:
     """The tables named by the current statement, and the kinds of row events that it logged for each."""
 
-    __slots__ = ("_seen", "_unpublished")
+    __slots__ = ("_checks", "_seen", "_unpublished")
 
     def __init__(self) -> None:
+        self._checks = 0
         self._seen: dict[str, int] = {}
         self._unpublished: set[str] = set()
 
@@ -53,8 +54,21 @@ class StatementTables:
         """Record a rows event of type ``kind``; 0: of a table that can't be decoded."""
         self._seen[table] = self._seen.get(table, 0) | _KINDS.get(kind, _SEEN)
 
+    def checked(self, flags: int) -> None:
+        """Record the flags of a rows event: whether the session had foreign keys on when it began."""
+        self._checks |= 2 if flags & events.NO_FOREIGN_KEYS else 1
+
+    @property
+    def are_checks_mixed(self) -> bool:
+        """Whether a trigger or a function switched foreign keys off for a part of the statement.
+
+        InnoDB may then cascade nothing for the rest of it either, though the session has them on again.
+        """
+        return self._checks == 3
+
     def clear(self) -> None:
         """Begin a statement."""
+        self._checks = 0
         self._seen.clear()
         if self._unpublished:
             self._unpublished.clear()

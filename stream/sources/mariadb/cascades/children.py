@@ -1,7 +1,9 @@
 """Which rows of a child table refer to a value of its parent, as of the position that is being read.
 
 It is learnt from a table's backfill, and from every change in the binlog since that began. A source that was restarted
-reads the tables again. It is in a temporary file of SQLite, of which a bounded part is in memory.
+reads the tables again. It is in a temporary file of SQLite, of which a bounded part is in memory. If that can't be
+written or read, as on a full disk, nothing is known: tables are void where their rows would have been, and each is
+learnt again with its next backfill.
 """
 
 from __future__ import annotations
@@ -9,9 +11,14 @@ from __future__ import annotations
 import sqlite3
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, TypeAlias
+
+import structlog
+
+log = structlog.get_logger(__name__)
 
 Values: TypeAlias = tuple[bytes | None, ...]
 """What a row refers to by each foreign key of its table; None: nothing."""
@@ -99,11 +106,11 @@ class Children:
         if known is None:
             return
         columns = "".join(f", v{each} BLOB" for each in range(len(known.keys)))
-        file = self._opened()
-        file.execute(f"CREATE TABLE t{known.number} (key BLOB PRIMARY KEY{columns}) WITHOUT ROWID")
-        for each in range(len(known.keys)):
-            file.execute(f"CREATE INDEX i{known.number}_{each} ON t{known.number} (v{each})")
-        known.knowledge, known.rows = Knowledge.PART, 0
+        with self._losing() as file:
+            file.execute(f"CREATE TABLE t{known.number} (key BLOB PRIMARY KEY{columns}) WITHOUT ROWID")
+            for each in range(len(known.keys)):
+                file.execute(f"CREATE INDEX i{known.number}_{each} ON t{known.number} (v{each})")
+            known.knowledge, known.rows = Knowledge.PART, 0
 
     def fill(self, table: str, rows: Sequence[tuple[bytes, Values]]) -> None:
         """Rows of a table as they are at the present position."""
@@ -122,9 +129,10 @@ class Children:
         self._pending.pop(table, None)
         known = self._tables.get(table)
         if known is not None and known.knowledge is not Knowledge.NOTHING:
-            self._opened().execute(f"DROP TABLE t{known.number}")
             known.knowledge, known.rows = Knowledge.NOTHING, 0
             self.is_changed = True
+            with self._losing() as file:
+                file.execute(f"DROP TABLE t{known.number}")
 
     def refuse(self, table: str) -> None:
         """A row of a table can't be decoded: nothing of it can be known until its next backfill."""
@@ -156,15 +164,20 @@ class Children:
             if value is not None:
                 self._referring[table, number, value].add(key)
 
-    def referring(self, table: str, number: int, value: bytes) -> dict[bytes, Values]:
-        """Key → values of the rows that refer to ``value`` by a foreign key of a table of which all is known."""
+    def referring(self, table: str, number: int, value: bytes) -> dict[bytes, Values] | None:
+        """Key → values of the rows that refer to ``value`` by a foreign key of a table of which all is known.
+
+        None: the file can't be read, and nothing is known any more.
+        """
         pending = self._pending.get(table, {})
         known = self._tables[table]
-        found: dict[bytes, Values] = {
-            row[0]: tuple(row[1:])
-            for row in self._opened().execute(f"SELECT * FROM t{known.number} WHERE v{number} = ?", (value,))
-            if row[0] not in pending
-        }
+        found: dict[bytes, Values] = {}
+        with self._losing() as file:
+            for row in file.execute(f"SELECT * FROM t{known.number} WHERE v{number} = ?", (value,)):
+                if row[0] not in pending:
+                    found[row[0]] = tuple(row[1:])
+        if known.knowledge is not Knowledge.ALL:
+            return None
         for key in self._referring.get((table, number, value), ()):
             values = pending.get(key, _GONE)
             if values and values[number] == value:
@@ -178,8 +191,7 @@ class Children:
             if known is not None and known.knowledge is not Knowledge.NOTHING:
                 gone = [(key,) for key, values in rows.items() if not values]
                 if gone:
-                    self._opened().executemany(f"DELETE FROM t{known.number} WHERE key = ?", gone)
-                    known.rows -= min(len(gone), known.rows)
+                    self._delete(known, gone)
                 self._store(table, known, [(key, values) for key, values in rows.items() if values])
         self.discard()
 
@@ -200,22 +212,48 @@ class Children:
             self._file.close()
             self._file = None
 
+    def _delete(self, known: _Table, gone: Sequence[tuple[bytes]]) -> None:
+        with self._losing() as file:
+            file.executemany(f"DELETE FROM t{known.number} WHERE key = ?", gone)
+            known.rows -= min(len(gone), known.rows)
+
     def _store(self, table: str, known: _Table, rows: Sequence[tuple[bytes, Values]]) -> None:
-        if not rows:
+        if not rows or known.knowledge is Knowledge.NOTHING:
             return
         marks = ", ?" * len(known.keys)
-        self._opened().executemany(
-            f"INSERT OR REPLACE INTO t{known.number} VALUES (?{marks})", [(key, *values) for key, values in rows]
-        )
-        known.rows += len(rows)
-        if known.rows > self._rows_max:
-            self._count(table, known)
+        with self._losing() as file:
+            file.executemany(
+                f"INSERT OR REPLACE INTO t{known.number} VALUES (?{marks})", [(key, *values) for key, values in rows]
+            )
+            known.rows += len(rows)
+            if known.rows > self._rows_max:
+                self._count(table, known, file)
 
-    def _count(self, table: str, known: _Table) -> None:
+    def _count(self, table: str, known: _Table, file: sqlite3.Connection) -> None:
         """Count anew: a row that is put again was counted again. Near the bound this would be done all the time."""
-        [[known.rows]] = self._opened().execute(f"SELECT COUNT(*) FROM t{known.number}")
+        [[known.rows]] = file.execute(f"SELECT COUNT(*) FROM t{known.number}")
         if known.rows > self._rows_max - self._rows_max // 10:
             self.refuse(table)
+
+    @contextmanager
+    def _losing(self) -> Iterator[sqlite3.Connection]:
+        """The file. If it fails, it is given up with all that is known: without a journal it may be damaged."""
+        try:
+            yield self._opened()
+        except sqlite3.ProgrammingError:
+            raise
+        except sqlite3.DatabaseError as error:
+            log.warning(
+                "the temporary file about foreign keys is lost",
+                reason=str(error),
+                hint="give SQLITE_TMPDIR, or /tmp, room. Foreign keys void tables until these are read again",
+            )
+            with suppress(sqlite3.DatabaseError):
+                self.close()
+            self._file = None
+            self.discard()
+            for known in self._tables.values():
+                known.knowledge, known.rows = Knowledge.NOTHING, self._rows_max + 1
 
     def _opened(self) -> sqlite3.Connection:
         if self._file is None:

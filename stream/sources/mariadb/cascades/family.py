@@ -16,7 +16,7 @@ import msgspec
 from stream.sources.mariadb.cascades.children import Children, Knowledge, Values
 from stream.sources.mariadb.cascades.foreign_keys import NOTHING, Cascades, ForeignKey
 from stream.sources.mariadb.schema import TableInfo
-from stream.wire.events import VALUE, RowChange
+from stream.wire.events import ABSENT, VALUE, RowChange
 from stream.wire.values import NULL
 
 CHANGES_MAX: Final = 10_000
@@ -218,6 +218,20 @@ class Family:
             self.children.forget(table)
         self._voided = {}
 
+    def read_again(self, rows: Iterable[RowChange]) -> None:
+        """Rows that foreign keys changed, as they are at the present position: perhaps nothing had changed them.
+
+        To be called between two transactions.
+        """
+        for row in rows:
+            table = row.key.partition(b"\0")[0].decode()
+            of = self._relatives.get(table)
+            if of is not None and row.operation == VALUE:
+                self.children.put(table, row.key, of.refers_to(columns_of(of.info, row.key, row.image)))
+            elif of is not None and row.operation == ABSENT:
+                self.children.put(table, row.key, None)
+        self.children.commit()
+
     def fill(self, table: str, rows: Iterable[RowChange]) -> None:
         """Rows of a table as they are at the present position."""
         of = self._relatives.get(table)
@@ -293,8 +307,12 @@ class _Search:
             self.lose_below(key.child)
         if key.child in self._lost:
             return []
+        referring = self._family.children.referring(key.child, number, old)
+        if referring is None:
+            self.lose(key.child)
+            return []
         found: list[Change] = []
-        for row, values in self._family.children.referring(key.child, number, old).items():
+        for row, values in referring.items():
             before = self.put.get((key.child, row), values)
             is_moved = row not in self._deleted and before[number] != old
             if is_moved or self._family.is_logged(row) or self._count >= ROWS_MAX:
