@@ -82,6 +82,8 @@ class Get(Message, tag="get"):
     topic_id: str = ""
     not_before_ms: int = 0
     """As in `tokens.Demand`. An owner of before does not see it, so the front looks at ``as_of_ms`` of what it gets."""
+    last_known: bool = False
+    """Whether a request without a demand may have an image of before a void. An owner of before gives none."""
 
 
 class GetRange(Message, tag="get_range"):

@@ -34,6 +34,7 @@ class Stamp(msgspec.Struct, array_like=True, frozen=True):
 
 
 _UNKNOWN: Final = Freshness.UNKNOWN.value
+NO_DEMAND: Final = Demand()
 encode_stamp = msgspec.msgpack.Encoder().encode
 read_stamp = msgspec.msgpack.Decoder(Stamp).decode
 """The stamp in an answer of this process. Raises ``msgspec.DecodeError``."""
@@ -199,7 +200,10 @@ def answer_rows(partition: Partition, request: Get, demand: Demand) -> list[Owne
         table = table_of(key)
         if table not in prefixes:
             prefixes[table] = prefix_of(partition, head, table)
-        rows.append(answer_row(partition, key, demand, prefixes[table]))
+        row = answer_row(partition, key, demand, prefixes[table])
+        if request.last_known and row.kind == VOID and demand == NO_DEMAND:
+            row = last_known_row(head, key, partition.store.get(key), prefixes[table]) or row
+        rows.append(row)
     judged, why, prefix = ("", ""), "", 0
     for key, row in zip(request.keys, rows, strict=True):
         table = table_of(key)
@@ -232,6 +236,28 @@ def answer_row(partition: Partition, key: bytes, demand: Demand, prefix: int | N
         row.image, row.lo, row.hi, row.timestamp = fill.image, fill.lo, fill.hi, fill.timestamp
         row.why, row.filled = f"filled from the source at {fill.lo}", True
     decide_row(row, demand, kin_at(head, row.shard, row.epoch).heard(partition.ready))
+    return row
+
+
+def last_known_row(head: Head, key: bytes, value: bytes | None, prefix: int | None = None) -> OwnerRow | None:
+    """The image of before a void, for a read that demands nothing; None if there is none (docs/decisions/0103).
+
+    It is an old state of the row, so it is `EVENTUAL` and proves nothing. Of another epoch it may never have been one.
+    """
+    entry = decode_entry(value) if value is not None else None
+    if entry is None or entry.kind != VALUE or not is_readable(entry.position):
+        return None
+    shard, lineage = lineage_of_key(head, key, prefix)
+    if lineage is None or (shard, lineage.epoch) != (entry.shard, entry.epoch):
+        return None
+    voids = voids_of(head, table_of(key), entry.shard)
+    above = [void for void in voids if (entry.epoch, entry.ordinal) <= (void.epoch, void.ordinal)]
+    if not above or any(void.epoch != entry.epoch for void in above):
+        return None
+    voided = f"before a void at ordinal {max(above).ordinal}, by the columns of then"
+    why = f"the image of {voided}; folded from {entry.position}"
+    row = _row(VALUE, entry.image, why, shard, entry.epoch, entry.position, entry.timestamp, "", "", b"", 0)
+    row.freshness, row.served, row.needs_source = Freshness.EVENTUAL.value, True, False
     return row
 
 

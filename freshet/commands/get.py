@@ -35,6 +35,9 @@ def command(
     max_wait_ms: Annotated[
         int | None, typer.Option(help="How long the cache may take to get there before the source is asked.", min=0)
     ] = None,
+    last_known: Annotated[
+        bool, typer.Option(help="Where a DDL has voided the row, its image of before will do, if nothing is demanded.")
+    ] = False,
     url: Annotated[
         str, typer.Option(help="The front (default: that of the settings, serve.host and serve.port).")
     ] = "",
@@ -52,7 +55,10 @@ def command(
         if position:
             session.observe(settings.shard_of(keyspace, shard), position)
         columns = [unquote_to_bytes(each) for each in key.split(",")]
-        row = session.get_row(keyspace, table, *columns, max_wait_ms=max_wait_ms)
+        if last_known and not token and not position:
+            row = client.get_row(keyspace, table, *columns, last_known=True)
+        else:
+            row = session.get_row(keyspace, table, *columns, max_wait_ms=max_wait_ms)
     if as_json:
         typer.echo(json.dumps(_plain(row), ensure_ascii=False))
     else:

@@ -86,9 +86,13 @@ class FreshetClient:
         """A new session. ``token``: continue from this token of an earlier session. Raises `TokenError`."""
         return Session(self.send, *Vector.parse_known(token or ""))
 
-    def get_row(self, keyspace: str, table: str, *pk: object) -> Row:
-        """One row without a demand, so its ``freshness`` is ``eventual``. Raises `ClientError`."""
-        return wire.read_row(*self.send(wire.row_request(keyspace, table, pk, {})))
+    def get_row(self, keyspace: str, table: str, *pk: object, last_known: bool = False) -> Row:
+        """One row without a demand, so its ``freshness`` is ``eventual``. Raises `ClientError`.
+
+        ``last_known``: where a DDL has voided the row, its image of before will do, by the columns of then.
+        """
+        params = {"last_known": "true"} if last_known else {}
+        return wire.read_row(*self.send(wire.row_request(keyspace, table, pk, params)))
 
     def describe(self, keyspace: str, table: str) -> DescriptionAnswer:
         """A table's columns and primary key, as the front knows them. Raises `ClientError`."""
@@ -271,9 +275,13 @@ class AsyncClient:
         """A new session. ``token``: continue from this token of an earlier session. Raises `TokenError`."""
         return AsyncSession(self.send, *Vector.parse_known(token or ""))
 
-    async def get_row(self, keyspace: str, table: str, *pk: object) -> Row:
-        """One row without a demand, so its ``freshness`` is ``eventual``. Raises `ClientError`."""
-        return wire.read_row(*await self.send(wire.row_request(keyspace, table, pk, {})))
+    async def get_row(self, keyspace: str, table: str, *pk: object, last_known: bool = False) -> Row:
+        """One row without a demand, so its ``freshness`` is ``eventual``. Raises `ClientError`.
+
+        ``last_known``: where a DDL has voided the row, its image of before will do, by the columns of then.
+        """
+        params = {"last_known": "true"} if last_known else {}
+        return wire.read_row(*await self.send(wire.row_request(keyspace, table, pk, params)))
 
     async def describe(self, keyspace: str, table: str) -> DescriptionAnswer:
         """As `FreshetClient.describe`."""

@@ -56,6 +56,13 @@ ConsistencyParameter = Annotated[
         "slow (`bounded`), or owner and followers in turn (`any`). Each proves its answer."
     ),
 ]
+LastKnownParameter = Annotated[
+    bool,
+    Meta(
+        description="Where a DDL has voided the row, its image of before will do, by the columns of then: `eventual`. "
+        "It means nothing beside a token or `max_staleness_ms`."
+    ),
+]
 
 
 class RowParameters(msgspec.Struct, forbid_unknown_fields=True):
@@ -68,6 +75,7 @@ class RowParameters(msgspec.Struct, forbid_unknown_fields=True):
     max_wait_ms: WaitParameter | UnsetType = UNSET
     max_staleness_ms: StalenessParameter | UnsetType = UNSET
     consistency: ConsistencyParameter = "bounded"
+    last_known: LastKnownParameter = False
     include_event_token: Annotated[
         bool, Meta(description="Adds `event_token`: the place in history that the row stands for.")
     ] = False
@@ -248,6 +256,7 @@ class RowBatchBody(msgspec.Struct, forbid_unknown_fields=True):
     max_wait_ms: Milliseconds | None = None
     max_staleness_ms: Milliseconds | None = None
     consistency: ConsistencyParameter = "bounded"
+    last_known: LastKnownParameter = False
 
 
 class GivenRowBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -371,7 +380,7 @@ def row_batch(body: RowBatchBody, limits: RequestLimits, now_ms: int) -> tuple[l
     _check_size(body.keys, limits)
     wanted = [RequestedRow(key.table, _segment(key.pk)) for key in body.keys]
     demand = demand_of(body.token, body.max_wait_ms, limits, body.max_staleness_ms, now_ms)
-    return wanted, demand._replace(consistency=body.consistency)
+    return wanted, demand._replace(consistency=body.consistency, last_known=body.last_known)
 
 
 def table_batch(body: TableBatchBody, limits: RequestLimits) -> tuple[list[RequestedTable], ReadDemand]:

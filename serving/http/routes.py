@@ -77,7 +77,7 @@ async def get_row(front: Front, parameters: RowParameters, _: None) -> Response:
     """One `RowAnswer`."""
     options, waiting, staleness = row_options(parameters), parameters.max_wait_ms, parameters.max_staleness_ms
     demand = demand_of(parameters.token, waiting, front.limits, staleness, front.now_ms())
-    demand = demand._replace(consistency=parameters.consistency)
+    demand = demand._replace(consistency=parameters.consistency, last_known=parameters.last_known)
     wanted = [RequestedRow(parameters.table, parameters.pk.encode("latin-1"))]
     [answer] = await front.rows.read_many(front.row_space(parameters.keyspace), wanted, demand, options)
     return read_response(answer)

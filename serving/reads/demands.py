@@ -17,7 +17,8 @@ class ReadDemand(NamedTuple):
     """How fresh the answer must be. ``given``: the request has a token, if only an empty one.
 
     ``max_wait_ms``: how long to wait for the vector's position. ``not_before_ms``: the answer must hold all that the
-    source had committed by then (`tokens.Demand`).
+    source had committed by then (`tokens.Demand`). ``last_known``: nothing is demanded, and an image of before a void
+    will do.
     """
 
     vector: Vector = NO_VECTOR
@@ -25,6 +26,7 @@ class ReadDemand(NamedTuple):
     max_wait_ms: int = 0
     not_before_ms: int = 0
     consistency: Consistency = "bounded"
+    last_known: bool = False
 
     @property
     def token(self) -> str:

@@ -167,7 +167,14 @@ class RowReads:
                     space.name,
                     partition,
                     lambda client: client.get(
-                        space.name, partition, keys, token, demand.max_wait_ms, meanings, demand.not_before_ms
+                        space.name,
+                        partition,
+                        keys,
+                        token,
+                        demand.max_wait_ms,
+                        meanings,
+                        demand.not_before_ms,
+                        demand.last_known,
                     ),
                     lambda found: all(each.served for each in found),
                     consistency=demand.consistency,
