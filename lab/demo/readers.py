@@ -28,10 +28,10 @@ SHARD = f"{ROWS}/0"
 WAITS_MS = (None, None, None, None, None, None, None, 0, 20, 500)
 """What reads say of their wait: mostly nothing, like most clients."""
 _REASONS = {
-    "the session has seen": "no marker within the wait",
+    "the session has seen": "no marker within {wait}",
     "voided at": "void",
     "no event of this key": "table is not whole",
-    "has not arrived": "no marker within the wait",
+    "has not arrived": "no marker within {wait}",
 }
 """Part of the ``why`` of an answer of the source → why the cache did not answer."""
 
@@ -43,6 +43,8 @@ class Readers:
         """``reconnect``: readers that also write reconnect after an outage of the database."""
         self.answers: list[ReadAnswer] = []
         self.counts: Counter[str] = Counter()
+        self.by_default: Counter[str] = Counter()
+        """As ``counts``, of the reads that leave the wait to the front."""
         self.misses: Counter[str] = Counter()
         """Why the cache did not answer, and of which table → answers of the source."""
         self.refused: Counter[str] = Counter()
@@ -85,7 +87,7 @@ class Readers:
         number = rng.randrange(self._keys)
         return self._traffic.table(table), number * 10 + rng.randrange(4) if table == LINES else number
 
-    def _note(self, key: RowKey, demanded: int, row: Row, began: float, session: str = "") -> None:
+    def _note(self, key: RowKey, demanded: int, row: Row, began: float, wait_ms: int | None, session: str = "") -> None:
         """``session``: its name, if what the read demanded is what the session has seen."""
         version = row.value["version"] if row.found and row.value is not None else None
         answer = ReadAnswer(key, demanded, version, row.freshness, row.served_from, row.why)
@@ -103,8 +105,10 @@ class Readers:
         with self._lock:
             self.answers.append(answer)
             self.counts[f"{row.served_from}/{row.freshness}"] += 1
+            if wait_ms is None:
+                self.by_default[f"{row.served_from}/{row.freshness}"] += 1
             if row.served_from == "source":
-                self.misses[f"{key[0]}: {_reason(row.why)}"] += 1
+                self.misses[f"{key[0]}: {_reason(row.why, wait_ms)}"] += 1
             self.unexplained += not row.why
 
     def _refuse(self, error: ClientError) -> None:
@@ -141,14 +145,15 @@ class Readers:
         newest = max(newest, wrote)
         for key in [(self._traffic.table(ACCOUNTS), number), self._key(rng)]:
             began = time.monotonic()
+            wait_ms = rng.choice(WAITS_MS)
             try:
-                row = session.get_row(ROWS, key[0], key[1], max_wait_ms=rng.choice(WAITS_MS))
+                row = session.get_row(ROWS, key[0], key[1], max_wait_ms=wait_ms)
             except ClientError as error:
                 self._refuse(error)
                 continue
             demanded = newest
             newest = max(newest, _sequence(session.vector))
-            self._note(key, demanded, row, began, name)
+            self._note(key, demanded, row, began, wait_ms, name)
         return newest
 
     def _demand(self, rng: random.Random, pause_s: float) -> None:
@@ -166,15 +171,15 @@ class Readers:
                     session.adopt(str(Vector({SHARD: (epoch, Position.parse(position))})))
                 else:
                     session.observe(SHARD, position)
-                key, began = self._key(rng), time.monotonic()
+                key, began, wait_ms = self._key(rng), time.monotonic(), rng.choice(WAITS_MS)
                 try:
-                    row = session.get_row(ROWS, key[0], key[1], max_wait_ms=rng.choice(WAITS_MS))
+                    row = session.get_row(ROWS, key[0], key[1], max_wait_ms=wait_ms)
                 except ClientError as error:
                     self._refuse(error)
                     continue
                 known = session.vector.get(SHARD)
                 epoch = known.epoch if known is not None else 0
-                self._note(key, demanded, row, began)
+                self._note(key, demanded, row, began, wait_ms)
 
     def _ask(self, rng: random.Random, pause_s: float) -> None:
         """Demands nothing: any state that the row ever had is right, but the answer may not be called fresh."""
@@ -186,14 +191,15 @@ class Readers:
                 except ClientError as error:
                     self._refuse(error)
                     continue
-                self._note(key, 0, row, began)
+                self._note(key, 0, row, began, None)
                 if row.freshness == "fresh":
                     self.errors.append(f"{key}: an answer without a demand was called fresh")
 
 
-def _reason(why: str) -> str:
+def _reason(why: str, wait_ms: int | None) -> str:
     _, _, of_cache = why.rpartition("the cache: ")
-    return next((reason for part, reason in _REASONS.items() if part in of_cache), "other")
+    reason = next((reason for part, reason in _REASONS.items() if part in of_cache), "other")
+    return reason.format(wait="the default wait" if wait_ms is None else f"{wait_ms} ms")
 
 
 def _sequence(vector: Vector) -> int:

@@ -147,6 +147,7 @@ def _judge(
     stack: Stack, traffic: RowTraffic, readers: Readers, catalog: CatalogDriver, findings: Findings, seed: int
 ) -> None:
     findings.answers, findings.refused = readers.counts.copy(), readers.refused.copy()
+    findings.by_default = readers.by_default.copy()
     findings.catalog_answers, findings.misses = catalog.counts.copy(), readers.misses.copy()
     findings.errors += traffic.errors + readers.errors + catalog.errors
     if readers.unexplained:

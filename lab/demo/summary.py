@@ -24,6 +24,8 @@ class Findings:
     lag_s: float = 0.0
     lag_max_s: float = 0.0
     answers: Counter[str] = field(default_factory=Counter)
+    by_default: Counter[str] = field(default_factory=Counter)
+    """As ``answers``, of the reads that leave the wait to the front."""
     misses: Counter[str] = field(default_factory=Counter)
     """Table and reason → rows that the source had to answer."""
     catalog_answers: Counter[str] = field(default_factory=Counter)
@@ -60,6 +62,7 @@ class Findings:
             "events_per_s": round(self.events_per_s),
             "lag_max_s": round(self.lag_max_s, 2),
             "answers": dict(sorted(self.answers.items())),
+            "by_default": dict(sorted(self.by_default.items())),
             "misses": dict(sorted(self.misses.items())),
             "catalog_answers": dict(sorted(self.catalog_answers.items())),
             "refused": dict(sorted(self.refused.items())),
@@ -108,6 +111,7 @@ class Findings:
             "source time",
             f"row answers         {_shown(self.answers)}",
             f"  from the cache    {_hits(self.answers)}",
+            f"  with default wait {_hits(self.by_default)}",
             *(f"  from the source   {count:>5} {miss}" for miss, count in self.misses.most_common()),
             f"catalog answers     {_shown(self.catalog_answers)}",
             f"  from the cache    {_hits(self.catalog_answers)}",

@@ -94,8 +94,8 @@ class Watched:
         before, count = self.now, len(self.said)
         while len(self.said) == count:
             self.run.step(at(9), 1, BEFORE)
-            self.now += 0.25
-        return self.now - 0.25 - before
+            self.now += 0.0625
+        return self.now - 0.0625 - before
 
 
 def test_a_table_that_is_voided_again_and_again_waits_longer_each_time() -> None:
@@ -106,13 +106,15 @@ def test_a_table_that_is_voided_again_and_again_waits_longer_each_time() -> None
     for _ in range(5):
         watched.run.notice(transaction(VoidTable(TABLE, "cascade")))
         waited.append(watched.begins_after())
-    assert waited == [0.5, 1.0, 2.0, 4.0, 8.0]
+    assert waited == [0.125, 0.25, 0.5, 1.0, 2.0]
     watched.now += 1_000
     watched.run.notice(transaction(VoidTable(TABLE, "DDL")))
-    assert watched.begins_after() == 0.5
+    assert watched.begins_after() == 0.125
 
 
-@pytest.mark.parametrize(("rows", "pauses"), [(1, [0.5] * 4), (150, [0.5, 1.0, 1.5, 1.5]), (400, [0.5, 1.0, 2.0, 4.0])])
+@pytest.mark.parametrize(
+    ("rows", "pauses"), [(1, [0.125] * 4), (50, [0.125, 0.25, 0.5, 0.5]), (400, [0.125, 0.25, 0.5, 1.0])]
+)
 def test_a_small_table_waits_no_longer_than_its_rows_cost(rows: int, pauses: list[float]) -> None:
     """A table that cascades void again and again is whole most of the time if publishing it again costs little."""
     watched = Watched(TABLE)
@@ -141,7 +143,7 @@ def test_a_table_that_was_small_waits_for_what_it_has_grown_to() -> None:
         waited.append(watched.begins_after())
         watched.first = chunk(*map(row, range(1, 401)), last=[400])
         watched.run.step(at(9), 1, REACHED)
-    assert waited == [0.5, 1.0, 2.0]
+    assert waited == [0.125, 0.25, 0.5]
 
 
 def test_a_step_is_bounded_while_chunks_keep_coming() -> None:

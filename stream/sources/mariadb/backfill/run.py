@@ -31,7 +31,7 @@ ASK_EVERY_S: Final = 0.5
 NO_BACKFILL: Final[Mapping[str, str]] = dict.fromkeys((CURSORS, CHOICE, PROGRESS, REREADS), "")
 """The annotations of a source without a backfill."""
 REPORT_EVERY_S: Final = 10.0
-VOIDED_S: Final = 0.5
+VOIDED_S: Final = 0.125
 UNREADABLE_S: Final = 5.0
 """How long a table first waits that was voided, or could not be read. Meanwhile others are read."""
 PAUSE_MAX_S: Final = 600.0
@@ -45,7 +45,8 @@ IDLE_S: Final = 0.25
 CHUNK_S: Final = 0.01
 """How long to wait for a chunk meanwhile: a change of the server waits as long."""
 CALM: Final = 10
-"""A table that was left alone for this many of its pauses begins with the first one again."""
+"""A table that was left alone for this many of its pauses, and `CALM_S`, begins with the first one again."""
+CALM_S: Final = 5.0
 
 
 class BackfillPublisher(Protocol):
@@ -336,7 +337,7 @@ class Backfill:
         for table in tables:
             pause_s, until = self._pauses.get(table, (0.0, now))
             most_s = min(max(first_s, self._sizes.get(table, inf) / REREAD_ROWS_PER_S), PAUSE_MAX_S)
-            pause_s = min(max(pause_s * 2, first_s), most_s) if now < until + CALM * pause_s else first_s
+            pause_s = min(max(pause_s * 2, first_s), most_s) if now < until + max(CALM * pause_s, CALM_S) else first_s
             self._pauses[table] = pause_s, now + pause_s
 
     def _begin_next(self, position: str, timestamp: int) -> None:
