@@ -74,6 +74,11 @@ def page_response(status: FrontStatus, history: StatusHistory, *, refresh: bool)
         refresh_s=REFRESH_S,
         shown_max=SHOWN_MAX,
     )
+    return html_response(html)
+
+
+def html_response(html: str) -> Response:
+    """A page that may load what is in ``files/``, and nothing else."""
     return Response(200, html.encode(), b"text/html; charset=utf-8", _HEADERS)
 
 
@@ -164,8 +169,13 @@ def shown_age(age_s: float | None) -> str:
     return f"{age_s / 60:.0f} min ago" if age_s < 7_200 else f"{age_s / 3_600:.0f} h ago"
 
 
+def environment() -> Environment:
+    """Of the templates in ``files/``: what is not there is an error, and every text is escaped."""
+    return Environment(loader=FileSystemLoader(_DIRECTORY), autoescape=True, undefined=StrictUndefined)
+
+
 @cache
 def _template() -> Template:
-    made = Environment(loader=FileSystemLoader(_DIRECTORY), autoescape=True, undefined=StrictUndefined)
+    made = environment()
     made.filters |= {"proved": proved_until, "well": is_well}
     return made.get_template("page.html")
