@@ -35,7 +35,7 @@ def lines(method: str, path: str, token: str) -> list[dict[str, Any]]:
     headers = {"authorization": f"Bearer {token}"} if token else {}
     with capture_logs() as found:
         ask_app(app, method, path, headers=headers)
-    return [each for each in found if each["event"] == "audit"]
+    return [dict(each) for each in found if each["event"] == "audit"]
 
 
 @pytest.mark.parametrize(
