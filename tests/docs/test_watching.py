@@ -18,7 +18,7 @@ RULES = yaml.safe_load((ROOT / "docker" / "prometheus" / "alerts.yml").read_text
 DASHBOARD = json.loads((ROOT / "docker" / "grafana" / "freshet.json").read_text(encoding="utf-8"))
 ALERTS = [rule for group in RULES["groups"] for rule in group["rules"]]
 PANELS = DASHBOARD["panels"]
-OUR_LABELS = {"keyspace", "partition", "shard", "table", "code", "served_from", "freshness", "kind", "worker"}
+OUR_LABELS = {"keyspace", "partition", "shard", "table", "code", "served_from", "freshness", "kind", "reason", "worker"}
 OF_PROMETHEUS = {"instance", "job", "le"}
 
 

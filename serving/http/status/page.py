@@ -16,6 +16,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from serving.http.responses import Response
 from serving.http.status.answers import FrontStatus, KeyspaceStatus, PartitionState, StatusHistory
 from serving.http.status.watch import AWAY
+from serving.misses import REASONS
 
 FILES: Final = {
     "htmx.min.js": b"text/javascript; charset=utf-8",
@@ -69,6 +70,7 @@ def page_response(status: FrontStatus, history: StatusHistory, *, refresh: bool)
         paths={each.name: path_of(each) for each in status.keyspaces},
         tables={each.name: tables_of(each) for each in status.keyspaces},
         charts=charts_of(history),
+        misses=misses_of(history),
         answers=(sum(history.cache), sum(history.source), sum(history.refused)) if has_answers(history) else None,
         refresh=refresh,
         refresh_s=REFRESH_S,
@@ -141,6 +143,12 @@ def charts_of(history: StatusHistory) -> list[Chart]:
     text = f"at most {top:,} in ten seconds" if history.at else "nothing known yet"
     answers = (*_lines("cache", history.cache, top), *_lines("source", history.source, top))
     return [*charts, Chart("answers: from the cache, and from the source", text, answers)]
+
+
+def misses_of(history: StatusHistory) -> list[tuple[str, int, str]]:
+    """Why the cache did not answer in the last hour: reason, how often, what it means; the most frequent first."""
+    counted = [(name, sum(history.misses[name]), REASONS[name]) for name in history.misses]
+    return sorted((each for each in counted if each[1]), key=lambda each: -each[1])
 
 
 def has_answers(history: StatusHistory) -> bool:
