@@ -21,7 +21,21 @@ def front_with(**parts: Any) -> Front:
     """A front that has only these ``parts``; its handlers need no others."""
     nothing = cast("Any", None)
     front = Front(
-        {}, {}, nothing, nothing, nothing, nothing, nothing, nothing, nothing, METRICS, nothing, LIMITS, Access(), ()
+        {},
+        {},
+        nothing,
+        nothing,
+        nothing,
+        nothing,
+        nothing,
+        nothing,
+        nothing,
+        METRICS,
+        nothing,
+        nothing,
+        LIMITS,
+        Access(),
+        (),
     )
     for name, part in parts.items():
         setattr(front, name, part)

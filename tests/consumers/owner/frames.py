@@ -72,7 +72,7 @@ PARTITION = PartitionStatus(
 
 REQUESTS: tuple[Request, ...] = (
     Hello(1, VERSION, "secret", OLDEST),
-    Get(2, "shop", 3, [b"shop.items\0[7]"], VECTOR, 50, {"shop.items": b"meaning1"}, "t1"),
+    Get(2, "shop", 3, [b"shop.items\0[7]"], VECTOR, 50, {"shop.items": b"meaning1"}, "t1", 7, True),
     GetTable(3, "hive", "shop.items", LIST, 7, VECTOR, 50, "t1"),
     GetObjects(10, "hive", "partition", "shop.items", 7, LIST, VECTOR, ['["1"]'], ["1"], "a = 1", '["0"]', "1.5", 9),
     Wait(4, "shop", 3, VECTOR, 50, "t1"),
