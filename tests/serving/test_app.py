@@ -176,6 +176,7 @@ def test_the_description_covers_every_route_and_resolves() -> None:
         "compare_event_token",
         "max_staleness_ms",
         "consistency",
+        "last_known",
         "Freshet-Token",
     }
     assert {"200", "400", "401", "404", "409", "429", "500", "503"} <= set(row["responses"])
