@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from consumers.owner.client import Identity
 from serving.errors import ReadError
 from serving.http.bytes.files import Files
-from serving.http.limits import RequestLimits
+from serving.http.limits import CallerLimits, RequestLimits
 from serving.http.status.watch import Watch
 from serving.locations.metrics import LocationMetrics
 from serving.locations.refreshing import Locations
@@ -53,6 +53,7 @@ class Front:
     """Awaited in order when the front stops."""
     kafka: KafkaCluster | None = None
     """None: there are no streams and no dead letters."""
+    callers: CallerLimits = field(default_factory=CallerLimits)
     streams: Streams | None = None
     """None: there is no Kafka to read them from."""
     files: Files | None = None
@@ -111,6 +112,7 @@ def make_front(
     identity: Identity | None = None,
     access: Access | None = None,
     limits: RequestLimits | None = None,
+    callers: CallerLimits | None = None,
     stale_if_down: bool = False,
     kafka: KafkaCluster | None = None,
     files: Files | None = None,
@@ -148,6 +150,7 @@ def make_front(
         limits=limits or RequestLimits(),
         access=access or Access(),
         kafka=kafka,
+        callers=callers or CallerLimits(),
         streams=streams,
         files=files,
         closers=(
