@@ -33,7 +33,7 @@ from tokens.errors import FreshetError
 
 SPILL_ROWS: Final = 1_000_000
 """Entries that a task keeps in memory before it writes a file: about 0.5 GB at 200 bytes per entry."""
-SPILL_BYTES: Final = 512 << 20
+SPILL_BYTES: Final = 256 << 20
 """Bytes of messages after which it does so too: the memtable keeps them and arrays for
 their rows, also where their keys were changed again."""
 LOCKED_S_MAX: Final = 60.0

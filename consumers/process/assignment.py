@@ -210,6 +210,7 @@ class Assignment:
             self._restoring[topic_name, number] = waiting.why or why
             self._note_restoring()
             return None
+        self._restores.forget((keyspace, number))
         self._note_restoring()
         partition.generation = group_generation(consumer)
         if partition.state == REBUILDING:

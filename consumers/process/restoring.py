@@ -77,6 +77,11 @@ class BackgroundRestores:
             except BaseException as error:  # noqa: BLE001 - it is raised where the partition is taken over
                 result.set_exception(error)
 
+    def forget(self, place: Place) -> None:
+        """The partition has been opened: what was made for it before says nothing of a store that is missing later."""
+        if not self.is_running(place):
+            self._started.pop(place, None)
+
     def close(self) -> None:
         """Ends what runs, after the files that are being copied; waits for it at most `END_S`."""
         self._snapshots.stopping.set()

@@ -117,6 +117,25 @@ def test_a_store_that_can_not_go_on_is_replaced_from_the_snapshot(
     assert offset_of(partition) == AT
 
 
+def test_a_store_that_is_lost_after_its_restore_is_made_from_a_snapshot_again(tmp_path: Path, place: Path) -> None:
+    """The partition was taken away while its store was made, so nobody asked for the outcome: it is old by now."""
+    restores = BackgroundRestores(Snapshots({KEYSPACE: str(place)}))
+    data, wanted = tmp_path / "data", (KEYSPACE, 0)
+    for opened_since in (True, False):
+        with pytest.raises(StillRestoring):
+            restores.restore(data, KEYSPACE, 0, TOPIC, (0, END))
+        deadline = time.monotonic() + PATIENCE_S
+        while restores.is_running(wanted):
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+        if opened_since:
+            restores.forget(wanted)
+            shutil.rmtree(data)
+    assert restores.restore(data, KEYSPACE, 0, TOPIC, (0, END))
+    assert (data / KEYSPACE / "0" / "manifest.json").exists()
+    restores.close()
+
+
 @pytest.mark.parametrize("end", [END, AT + 5])
 def test_a_log_that_has_lost_its_end_is_folded_anew(tmp_path: Path, place: Path, end: int) -> None:
     """Whether it was filled again or not: the snapshot may hold events that are gone."""
