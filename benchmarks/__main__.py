@@ -47,7 +47,10 @@ def main() -> int:
             sizes = replace(sizes, **{name: max(1, getattr(given, name))})
     quiet()
     began = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="freshet-bench-") as directory, KafkaServer(Path(directory)) as kafka:
+    with (
+        tempfile.TemporaryDirectory(prefix="freshet-bench-") as directory,
+        KafkaServer(Path(directory), quick_start=False) as kafka,
+    ):
         bench = Bench(kafka.cluster, sizes)
         for section in wanted:
             bench.results[section] = SECTIONS[section](bench)

@@ -216,7 +216,7 @@ def main() -> int:
         options = {"innodb-buffer-pool-size": "1G", "max-binlog-size": "1G"}
         with (
             MariaDBServer(home / "mariadb", durable=False, options=options) as server,
-            KafkaServer(home / "kafka") as kafka,
+            KafkaServer(home / "kafka", quick_start=False) as kafka,
         ):
             print("filling", file=sys.stderr, flush=True)
             fill(server, given.rows)

@@ -216,7 +216,7 @@ def main() -> int:
         home = Path(directory)
         with MariaDBServer(home / "mariadb", durable=False) as server:
             database = MetastoreDatabase(server.address, "hms")
-            with HiveServer(home / "hive", database=database, heap="768m") as hive:
+            with HiveServer(home / "hive", database=database, heap="768m", quick_start=False) as hive:
                 print("filling", file=sys.stderr, flush=True)
                 fill(hive.host, hive.port, database, given.tables, given.partitions)
                 _measure(hive, server.pid, given.tables, given.partitions, given.rounds)

@@ -34,7 +34,7 @@ def measured(
         home = Path(directory)
         with MariaDBServer(home / "mariadb", durable=False) as server:
             database = MetastoreDatabase(server.address, "hms")
-            with HiveServer(home / "hive", database=database, heap="1g") as hive:
+            with HiveServer(home / "hive", database=database, heap="1g", quick_start=False) as hive:
                 at = {"host": hive.host, "port": hive.port}
                 say(f"(h) {reads} reads/s and {writes} writes/s for {seconds:.0f} s")
                 rates = {"reads": reads, "writes": writes, "partitions": fact_partitions}

@@ -25,9 +25,8 @@ from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from consumers.owner.protocol import OwnerError
-from consumers.owner.server import is_loopback
 from consumers.process.loop import ConsumptionSettings
-from consumers.process.run import OwnerSettings, announced_host, run_consumer
+from consumers.process.run import OwnerSettings, announced_host, monitoring_options, run_consumer
 from stream.monitoring import serve_monitoring
 from tokens.errors import FreshetError
 
@@ -96,6 +95,8 @@ def run_workers(
     wake.setblocking(False)
     before = {each: signal.signal(each, lambda *_: None) for each in (signal.SIGTERM, signal.SIGINT)}
     woken_before = signal.set_wakeup_fd(wake.fileno())
+    if owner.follow is not None:
+        owner.follow(owner.access)
     metrics = _serve_metrics(workers, owner) if owner.metrics_port is not None else None
     try:
         while True:
@@ -263,8 +264,7 @@ def _serve_metrics(workers: list[Worker], owner: OwnerSettings) -> Any:
             (owner.host, owner.metrics_port or 0),
             registry,
             collector.not_ready,
-            version=owner.version,
-            token="" if is_loopback(owner.host) else owner.token,
+            **monitoring_options(owner, owner.host),
         )
     except OSError as error:
         raise OwnerError(

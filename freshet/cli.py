@@ -63,6 +63,7 @@ ENTRIES = (
     CommandEntry("bytes", "Show, check and drop what the byte cache holds; replay traces of it."),
     CommandEntry("dlq", "List, show, retry and dismiss dead letters."),
     CommandEntry("backfill", "Publish tables from their beginning, and show how far they are."),
+    CommandEntry("token", "Make, hash and check the secrets that callers show."),
     CommandEntry("lag", "Show how far stores are behind their topics."),
     CommandEntry("replay", "Fold a captured log, offline."),
     CommandEntry("simulate", "Run seeded histories against an oracle."),

@@ -40,8 +40,7 @@ def owner_addresses(settings: Settings, keyspace: str, given: Sequence[str] = ()
 @contextmanager
 def owner_connection(settings: Settings, address: str) -> Iterator[OwnerConnection]:
     """A connection to an owner, with the owner token of the settings. Raises `OwnerError`."""
-    token = settings.consumer.owner_token
-    with OwnerConnection(address, token=token.get_secret_value() if token is not None else "") as connection:
+    with OwnerConnection(address, identity=settings.consumer.identity) as connection:
         yield connection
 
 
@@ -60,6 +59,4 @@ def live_checkpoint(kafka: KafkaCluster, keyspace: str, owners: list[str]) -> Ma
             left = (max(deadline - time.monotonic(), 0) for _ in partitions)
             found = [locations.wait_for(keyspace, each, wait_s) for each, wait_s in zip(partitions, left, strict=True)]
         owners = [each.address for each in found]
-    token = load_settings().consumer.owner_token
-    secret = "" if token is None else token.get_secret_value()
-    return checkpoint_owners(owners, keyspace, partitions, token=secret)
+    return checkpoint_owners(owners, keyspace, partitions, identity=load_settings().consumer.identity)

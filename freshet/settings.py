@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import (
     AfterValidator,
+    BaseModel,
     BeforeValidator,
     Field,
     SecretStr,
@@ -23,6 +24,8 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
+from freshet.sections.access import ClientSettings, OwnCertificate, TlsSettings, Tokens, TokenSettings, credentials
+from freshet.sections.secrets import secret_in
 from freshet.sections.shards import Shards, ShardSettings, map_of, names_of
 from freshet.sections.values import Host, Json, Name, Names, Port, Section, Shard
 from freshet.settings_errors import (
@@ -34,8 +37,10 @@ from freshet.settings_errors import (
 )
 
 if TYPE_CHECKING:
+    from consumers.owner.client import Identity
     from consumers.store.index import Index
     from serving.bytecache.options import CacheOptions
+    from stream.access.grants import Credential
     from stream.kafka.connection import KafkaCluster
     from stream.shards.map import ShardMap
 
@@ -54,6 +59,7 @@ _config_file: ContextVar[Path | None] = ContextVar("freshet_config_file", defaul
 class KafkaSettings(Section):
     """Where Kafka is. ``extra`` goes to every librdkafka client (security, timeouts).
 
+    ``extra_files``: name of such a setting → a file that holds its value, a password say.
     ``prefix`` begins the names of topics, groups and transactional ids: one for each installation on a Kafka.
     """
 
@@ -61,14 +67,19 @@ class KafkaSettings(Section):
     prefix: Name = "freshet"
     replication_factor: int = Field(default=1, ge=1, le=16)
     extra: Annotated[dict[str, str], Json] = Field(default_factory=dict, repr=False)
+    extra_files: Annotated[dict[str, str], Json] = Field(default_factory=dict)
 
     @property
     def cluster(self) -> KafkaCluster:
-        """The address and settings for every Kafka client. Raises `KafkaSettingsError`."""
+        """The address and settings for every Kafka client. Raises `KafkaSettingsError`, `SettingsError`."""
         # Not above: commands that need no Kafka must not import its client.
         from stream.kafka.connection import KafkaCluster
 
-        return KafkaCluster(self.bootstrap, self.extra, self.prefix).check()
+        try:
+            read = {name: secret_in(path, name) for name, path in self.extra_files.items()}
+        except ValueError as error:
+            raise SettingsError(f"kafka.extra_files: {error}", hint="is it there, and readable?") from None
+        return KafkaCluster(self.bootstrap, self.extra | read, self.prefix).check()
 
 
 def _password() -> SecretStr:
@@ -230,7 +241,9 @@ class PublisherSettings(Section):
 class ConsumerSettings(Section):
     """How a consumer folds, commits and answers. ``owner_port`` 0: any free port; it is announced.
 
-    ``owner_token``: the secret that owners require and fronts send; needed to listen beyond loopback.
+    ``owner_token``: the secret that fronts send. Owners take it, and those of ``tokens``; one is needed to listen
+    beyond loopback. ``tls``: of both sides of the owner protocol; with ``ca`` each side must show a certificate of it.
+    ``plain``: owners and metrics may listen beyond loopback without TLS.
     ``owner_announced``: the ``host:port`` to announce instead of the own one (port mapping, a proxy).
     ``workers``: processes that share the partitions; ``auto``: one for each core.
     ``standby``: answers, but is announced only once ``freshet swap`` has moved readers here. ``follower``: is announced
@@ -244,11 +257,27 @@ class ConsumerSettings(Section):
     owner_host: Host = "127.0.0.1"
     owner_port: Port = 0
     owner_token: SecretStr | None = None
+    tokens: Annotated[Tokens, Json] = Field(default_factory=dict, max_length=1_000)
+    tls: TlsSettings = TlsSettings()
+    plain: bool = False
     owner_announced: Annotated[str, Field(pattern=r"^(.+:\d{1,5})?$", max_length=300)] = ""
     metrics_port: Port | None = None
     workers: Annotated[int, Field(ge=1, le=256)] | Literal["auto"] = 1
     standby: bool = False
     follower: bool = False
+
+    @property
+    def credentials(self) -> list[Credential]:
+        """Those that owners accept. Without any, a certificate of ``tls.ca`` is enough."""
+        return credentials(self.tokens, self.owner_token, "owner_token")
+
+    @property
+    def identity(self) -> Identity:
+        """What fronts and commands show to owners."""
+        from consumers.owner.client import Identity
+
+        token = self.owner_token.get_secret_value() if self.owner_token is not None else ""
+        return Identity(lambda: token, self.tls.files)
 
     @model_validator(mode="after")
     def _standby_has_a_group(self) -> ConsumerSettings:
@@ -261,25 +290,38 @@ class ConsumerSettings(Section):
 
 
 class SourceProcessSettings(Section):
-    """A source's process: where it shows metrics and health."""
+    """A source's process: where it shows metrics and health. Beyond loopback metrics need ``metrics_token``."""
 
     metrics_host: Host = "127.0.0.1"
     metrics_port: Port | None = None
+    metrics_token: SecretStr | None = None
+    tls: OwnCertificate = OwnCertificate()
+    plain: bool = False
 
 
 class ServeSettings(Section):
     """The HTTP front. ``locations``: ``keyspace/partition`` → ``host:port`` of owners that are not announced.
 
     ``serve_stale_if_down``: a catalog table whose source does not answer is given as it is cached, marked as stale.
+    ``tokens``: who may ask; ``bearer_token``: one secret that may do everything, as before there were tokens. ``tls``:
+    with ``ca`` a client may show a certificate. ``plain``: it may listen beyond loopback without TLS.
     """
 
     host: Host = "127.0.0.1"
     port: Port = 8480
     bearer_token: SecretStr | None = None
+    tokens: Annotated[Tokens, Json] = Field(default_factory=dict, max_length=1_000)
+    tls: TlsSettings = TlsSettings()
+    plain: bool = False
     max_wait_ms_limit: int = Field(default=10_000, ge=0, le=20_000)
     default_wait_ms: int = Field(default=100, ge=0, le=20_000)
     serve_stale_if_down: bool = False
     locations: Annotated[dict[str, Annotated[str, Field(pattern=r"^.+:\d{1,5}$")]], Json] = Field(default_factory=dict)
+
+    @property
+    def credentials(self) -> list[Credential]:
+        """Those that the front accepts."""
+        return credentials(self.tokens, self.bearer_token, "bearer_token")
 
 
 _ROOT: Final = r"^[a-z][a-z0-9+.-]*://[^\s]+$"
@@ -349,6 +391,7 @@ class Settings(BaseSettings):
     consumer: ConsumerSettings = ConsumerSettings()
     serve: ServeSettings = ServeSettings()
     bytes: BytesSettings = BytesSettings()
+    client: ClientSettings = ClientSettings()
     log: LogSettings = LogSettings()
 
     @classmethod
@@ -421,6 +464,12 @@ class Settings(BaseSettings):
             return chosen.source
         return chosen.source.model_copy(update=chosen.ranges[text].own())
 
+    @property
+    def front_secret(self) -> str | None:
+        """What commands show to the front."""
+        secret = self.client.token or self.serve.bearer_token
+        return secret.get_secret_value() if secret is not None else None
+
     def public(self) -> dict[str, Any]:
         """All values, ready for JSON, with secrets masked so that they may be shown or logged."""
         shown = self.model_dump(mode="json")
@@ -484,6 +533,8 @@ def _known_keys(path: Sequence[str]) -> Iterable[str]:
         return {key for kind in kinds for key in kind.model_fields}
     if not path:
         return Settings.model_fields
-    field = Settings.model_fields.get(path[0]) if len(path) == 1 else None
-    section = field.annotation if field is not None else None
+    section: Any = Settings
+    for name in path:
+        field = section.model_fields.get(name) if isinstance(section, type) and issubclass(section, BaseModel) else None
+        section = field.annotation if field is not None else TokenSettings if section == Tokens else None
     return section.model_fields if isinstance(section, type) and issubclass(section, Section) else ()

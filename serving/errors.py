@@ -43,6 +43,7 @@ HINTS: dict[str, str] = {
     "precondition_failed": "the file was replaced: read it anew, without If-Match",
     "file_changed": "the file was replaced while it was read: read it again",
     "unauthorized": "send Authorization: Bearer <token>",
+    "forbidden": "ask for a token with this role: [serve.tokens.NAME] roles",
     "unknown_path": "the paths are described at /openapi.json",
     "history_lost": "the source lost history that this token includes: continue with the token in this answer",
     "table_id_changed": "the table was dropped and created again: ask the metastore for its id and write ids",

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from consumers.owner.client import OwnerConnection
+from consumers.owner.client import Identity, OwnerConnection
 from consumers.store.store import StoreView
 from spark_jobs.auditing.compare import DIFFERENCES_MAX, StateComparison, compare_items
 from tokens.errors import FreshetError
@@ -150,7 +150,7 @@ def _check_comparable(partition: int, one: StoreView, other: StoreView, names: t
 
 
 def checkpoint_owners(
-    addresses: Iterable[str], keyspace: str, partitions: Iterable[int], *, token: str = ""
+    addresses: Iterable[str], keyspace: str, partitions: Iterable[int], *, identity: Identity | None = None
 ) -> dict[int, Path]:
     """Makes the owners at ``addresses`` (host:port) checkpoint a keyspace; partition → directory.
 
@@ -160,7 +160,7 @@ def checkpoint_owners(
     found: dict[int, Path] = {}
     asked = sorted(set(addresses))
     for address in asked:
-        with OwnerConnection(address, token=token) as owner:
+        with OwnerConnection(address, identity=identity) as owner:
             found |= {place.partition: Path(place.directory) for place in owner.checkpoint(keyspace)}
     for partition in partitions:
         directory = found.get(partition)

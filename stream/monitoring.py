@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import hmac
+import ssl
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import Any, Final
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Gauge, disable_created_metrics, generate_latest
+
+from stream.access.certificates import Certificates, subjects_of
+from stream.access.grants import METRICS, Access, AccessRefused, bearer_of
 
 # A second series for each counter that says only when the counting began. The library has one switch for all of them.
 disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -23,31 +26,42 @@ def serve_monitoring(
     not_ready: Callable[[], str],
     *,
     version: str,
-    token: str = "",
+    access: Access | None = None,
+    files: Certificates | None = None,
 ) -> ThreadingHTTPServer:
     """Serves on ``place`` (host, port) in threads of its own, until ``shutdown``. Raises ``OSError``.
 
     ``not_ready``: why the process is not ready, empty if it is; its text is the answer of ``/readyz``, with status 503.
-    ``version``: of the program, for ``freshet_build_info``. ``token``: the bearer token that ``/metrics`` needs; "":
-    none.
+    ``version``: of the program, for ``freshet_build_info``. ``access``: who may see ``/metrics``; None: everybody.
+    ``files``: of TLS, else it is plain. Raises `CertificateError`.
     """
     info = Gauge("freshet_build_info", "1; the version is in the label.", ("version",), registry=registry)
     info.labels(version).set(1)
-    server = _Server(place, _handler(registry, not_ready, f"Bearer {token}".encode() if token else b""))
+    secured = files.server() if files is not None else None
+    server = _Server(place, _handler(registry, not_ready, access or Access()))
+    server.secured = secured
     Thread(target=server.serve_forever, name="monitoring", daemon=True).start()
     return server
 
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
+    secured: ssl.SSLContext | None = None
+
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        """In the connection's thread: a slow handshake delays nobody else."""
+        if self.secured is None:
+            super().finish_request(request, client_address)
+            return
+        request.settimeout(REQUEST_TIMEOUT_S)
+        with self.secured.wrap_socket(request, server_side=True) as connection:
+            super().finish_request(connection, client_address)
 
     def handle_error(self, *_: Any) -> None:
         """Nothing: a client that goes away is no event."""
 
 
-def _handler(
-    registry: CollectorRegistry, not_ready: Callable[[], str], expected: bytes
-) -> type[BaseHTTPRequestHandler]:
+def _handler(registry: CollectorRegistry, not_ready: Callable[[], str], access: Access) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         timeout = REQUEST_TIMEOUT_S
 
@@ -60,10 +74,19 @@ def _handler(
                 self._answer(503 if why else 200, (why or "ready").encode() + b"\n")
             elif path != "/metrics":
                 self._answer(404, b"/metrics, /healthz, /readyz\n")
-            elif expected and not hmac.compare_digest(self.headers.get("Authorization", "").encode(), expected):
-                self._answer(401, b"a bearer token is needed\n")
+            elif refusal := self._refusal():
+                self._answer(*refusal)
             else:
                 self._answer(200, generate_latest(registry), CONTENT_TYPE_LATEST)
+
+        def _refusal(self) -> tuple[int, bytes] | None:
+            secured = self.connection.getpeercert() if isinstance(self.connection, ssl.SSLSocket) else None
+            secret = bearer_of(self.headers.get("Authorization", "").encode("latin-1", "replace"))
+            try:
+                caller = access.of(secret, subjects_of(secured))
+            except AccessRefused as refused:
+                return 401, f"{refused}\n".encode()
+            return None if caller.may(METRICS) else (403, f"{caller.name} has no role {METRICS}\n".encode())
 
         do_HEAD = do_GET
 

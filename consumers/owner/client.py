@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import ssl
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from time import monotonic
 from typing import Any, Final, TypeVar, cast
 
@@ -50,6 +52,7 @@ from consumers.owner.protocol import (
     Waited,
     Welcome,
 )
+from stream.access.certificates import Certificates
 
 CONNECT_TIMEOUT_S: Final = 2.0
 REQUEST_TIMEOUT_S: Final = 10.0
@@ -71,6 +74,22 @@ def parse_address(address: str) -> tuple[str, int]:
 def hello(token: str) -> Hello:
     """The greeting of this program's version."""
     return Hello(0, VERSION, token, OLDEST)
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """How a client shows who it is. ``secret``: its token as of now; "": none. ``files``: of TLS; None: plain TCP."""
+
+    secret: Callable[[], str] = str
+    files: Certificates | None = None
+
+    def hello(self) -> Hello:
+        """The greeting."""
+        return hello(self.secret())
+
+    def secured(self) -> ssl.SSLContext | None:
+        """Of TLS. Raises `CertificateError`."""
+        return self.files.client() if self.files is not None else None
 
 
 def _unreachable(address: str, error: BaseException | str) -> OwnerError:
@@ -147,7 +166,12 @@ class OwnerClient:
     """Client of one owner, for any number of tasks at once. All methods raise `OwnerError`."""
 
     def __init__(
-        self, address: str, *, topic_id: str = "", token: str = "", request_timeout_s: float = REQUEST_TIMEOUT_S
+        self,
+        address: str,
+        *,
+        topic_id: str = "",
+        identity: Identity | None = None,
+        request_timeout_s: float = REQUEST_TIMEOUT_S,
     ) -> None:
         """``address``: host:port. Connects at the first request.
 
@@ -156,7 +180,8 @@ class OwnerClient:
         self.address = address
         self._topic_id = topic_id
         self._host, self._port = parse_address(address)
-        self._token = token
+        self._identity = identity or Identity()
+        self._secured: ssl.SSLContext | None = None
         self._timeout_s = request_timeout_s
         self._connection: _Connection | None = None
         self._connecting = asyncio.Lock()
@@ -172,13 +197,17 @@ class OwnerClient:
             if connection is not None:
                 return connection
             loop = asyncio.get_running_loop()
+            self._secured = self._secured or self._identity.secured()
+            name = self._host if self._secured is not None else None
             try:
                 async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                    _, connection = await loop.create_connection(_Connection, self._host, self._port)
+                    _, connection = await loop.create_connection(
+                        _Connection, self._host, self._port, ssl=self._secured, server_hostname=name
+                    )
             except (OSError, TimeoutError) as error:
                 raise _unreachable(self.address, error or "no answer in time") from error
             try:
-                [greeting] = await self._ask(connection, [hello(self._token)], 0)
+                [greeting] = await self._ask(connection, [self._identity.hello()], 0)
                 connection.version = _expect(greeting, Welcome).version
             except BaseException:  # a cancelled caller must not leak the connection
                 if connection.transport is not None:
@@ -225,7 +254,7 @@ class OwnerClient:
 
     async def greet(self) -> None:
         """Says hello and waits for the answer: shows that the owner answers at all."""
-        _expect(await self.request(hello(self._token)), Welcome)
+        _expect(await self.request(self._identity.hello()), Welcome)
 
     async def request(self, request: Request, wait_ms: int = 0) -> Answer:
         """Sends ``request`` (its id is set here) and returns the answer, which may be a `Failure`."""
@@ -312,8 +341,9 @@ class OwnerClient:
 class OwnerConnection:
     """A blocking client, for one thread. Methods raise `OwnerError`."""
 
-    def __init__(self, address: str, *, token: str = "", timeout_s: float = REQUEST_TIMEOUT_S) -> None:
+    def __init__(self, address: str, *, identity: Identity | None = None, timeout_s: float = REQUEST_TIMEOUT_S) -> None:
         """Connects at once."""
+        identity = identity or Identity()
         self.address = address
         self._timeout_s = timeout_s
         self._last_id = 0
@@ -321,11 +351,14 @@ class OwnerConnection:
         self._bodies: deque[bytes] = deque()
         try:
             self._socket = socket.create_connection(parse_address(address), timeout=CONNECT_TIMEOUT_S)
+            secured = identity.secured()
+            if secured is not None:
+                self._socket = secured.wrap_socket(self._socket, server_hostname=parse_address(address)[0])
         except OSError as error:
             raise _unreachable(address, error) from error
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
-            _expect(self.request(hello(token)), Welcome)
+            _expect(self.request(identity.hello()), Welcome)
         except BaseException:
             self.close()
             raise

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
 from collections.abc import Coroutine
 from typing import Any, Final, Protocol
 
@@ -22,12 +21,18 @@ from consumers.owner.protocol import (
     OLDEST,
     VERSION,
     Answer,
+    Checkpoint,
     Failure,
+    Fill,
+    FillTable,
     Hello,
     OwnerError,
     Request,
+    Status,
     Welcome,
 )
+from stream.access.certificates import subjects_of
+from stream.access.grants import ADMIN, FILL, READ, Access, AccessRefused, Grant
 from tokens.errors import FreshetError
 
 log = structlog.get_logger(__name__)
@@ -36,13 +41,16 @@ CONNECTION_WAITING_MAX: Final = 1_024
 WAITING_MAX: Final = 20_000
 HELLO_TIMEOUT_S: Final = 10.0
 WRITE_BUFFER_BYTES: Final = 8 << 20
+_OWNER_TOKEN_HINT: Final = "set consumer.owner_token to the same value on both sides, or see [consumer.tokens.NAME]"
+_ROLES: Final[dict[type, str]] = {Fill: FILL, FillTable: FILL, Checkpoint: ADMIN}
+"""Requests that need another role than to read."""
 
 
 class Answerer(Protocol):
     """What a connection needs of its server, `consumers.owner.server.OwnerServer`."""
 
     instance: str
-    token: str
+    access: Access
     waiting: int
     connections: set[FrontConnection]
 
@@ -61,12 +69,17 @@ class FrontConnection(asyncio.Protocol):
         self._frames = FrameBuffer(HELLO_BYTES_MAX)
         self._transport: Any = None
         self._greeted = False
+        self._secret = b""
+        self._subjects: tuple[str, ...] = ()
         self._waiting = 0
         self._write_paused = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+        secured = self._transport.get_extra_info("ssl_object")
+        if secured is not None:
+            self._subjects = subjects_of(secured.getpeercert())
         self._server.connections.add(self)
         asyncio.get_running_loop().call_later(HELLO_TIMEOUT_S, self._close_if_silent)
 
@@ -126,6 +139,7 @@ class FrontConnection(asyncio.Protocol):
         if not self._greeted:
             return self._greet(request)
         try:
+            self._admit(request)
             answer = self._server.answer(request)
         except Exception as error:  # noqa: BLE001 - a request must never end the connection or the process
             return failure(request.id, error)
@@ -148,16 +162,29 @@ class FrontConnection(asyncio.Protocol):
         if version < max(request.oldest or request.newest, OLDEST):
             why = f"no common protocol version: asked for {request.newest}, this owner speaks {OLDEST} to {VERSION}"
             return Failure(request.id, "version_mismatch", why, "upgrade the older side")
-        if not hmac.compare_digest(request.token.encode(), self._server.token.encode()):
-            return Failure(
-                request.id,
-                "unauthorized",
-                "wrong owner token",
-                "set consumer.owner_token to the same value on both sides",
-            )
+        self._secret = request.token.encode()
+        try:
+            self._caller()
+        except AccessRefused as refused:
+            return Failure(request.id, refused.code, str(refused), refused.hint or _OWNER_TOKEN_HINT)
         self._greeted = True
         self._frames.frame_bytes_max = FRAME_BYTES_MAX
         return Welcome(request.id, version, self._server.instance)
+
+    def _caller(self) -> Grant:
+        """Who asks, by the credentials that count now. Raises `AccessRefused`."""
+        return self._server.access.of(self._secret, self._subjects)
+
+    def _admit(self, request: Request) -> None:
+        """Raises `AccessRefused`, and closes the connection, if its credential was taken away; else as `refuse`."""
+        if self._server.access.is_open:
+            return
+        try:
+            caller = self._caller()
+        except AccessRefused:
+            asyncio.get_running_loop().call_soon(self.close)
+            raise
+        refuse(caller, request)
 
     async def _answer_later(self, request_id: int, work: Coroutine[Any, Any, Answer]) -> None:
         try:
@@ -173,6 +200,20 @@ class FrontConnection(asyncio.Protocol):
     def _send(self, answer: Answer) -> None:
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(_frame(answer))
+
+
+def refuse(caller: Grant, request: Request) -> None:
+    """Raises `OwnerError`: ``forbidden`` without the role, ``not_owner`` for a keyspace that the caller may not see."""
+    role = _ROLES.get(type(request), READ)
+    if not caller.may(role):
+        raise OwnerError(
+            f"{caller.name} has no role {role}", hint="give it one: [consumer.tokens.NAME] roles", code="forbidden"
+        )
+    keyspace = "" if isinstance(request, Hello) else request.keyspace
+    if keyspace and not caller.sees(keyspace):
+        raise OwnerError(f"this process owns no partition of {keyspace}", code="not_owner")
+    if not keyspace and isinstance(request, Status) and caller.keyspaces is not None:
+        raise OwnerError(f"{caller.name} may not see all keyspaces", hint="name one", code="forbidden")
 
 
 def _frame(answer: Answer) -> bytes:

@@ -7,15 +7,15 @@ request, waiting requests per connection (reading from it pauses) and per proces
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from consumers.fold.shards import kin_of
 from consumers.fold.state import Lineage
 from consumers.owner.connection import FrontConnection
 from consumers.owner.evidence import demand_of, has_reached, watermarks
-from consumers.owner.objects.answering import answer_objects, no_objects
+from consumers.owner.objects.answering import answer_few, answer_objects, no_objects
 from consumers.owner.partitions import Ownership, Partition
 from consumers.owner.protocol import (
     KEYS_MAX,
@@ -51,6 +51,9 @@ from consumers.owner.ranges.answering import answer_range
 from consumers.owner.reporting import describe_table, status_of
 from consumers.owner.rows import answer_rows, fill_row
 from consumers.owner.tables import answer_table, fill_table, find_home, find_table, no_table
+from stream.access.certificates import Certificates
+from stream.access.grants import Access
+from stream.access.listening import check_listener
 from tokens import Demand, Vector
 
 Found = TypeVar("Found", OwnerRow, OwnerTable)
@@ -61,11 +64,25 @@ MakeCheckpoints = Callable[[list[Partition]], Awaitable[list[CheckpointPlace]]]
 class OwnerServer:
     """Answers for the partitions in ``ownership``."""
 
-    def __init__(self, ownership: Ownership, make_checkpoints: MakeCheckpoints, *, token: str = "") -> None:
-        """``make_checkpoints`` runs in the fold thread. ``token`` must be in each `Hello`; "" disables the check."""
+    def __init__(
+        self,
+        ownership: Ownership,
+        make_checkpoints: MakeCheckpoints,
+        *,
+        access: Access | None = None,
+        files: Certificates | None = None,
+        plain: bool = False,
+    ) -> None:
+        """``make_checkpoints`` runs in the fold thread. ``access``: who may ask; None: everybody.
+
+        ``files``: of TLS; with an authority every client must show a certificate of it. ``plain``: it may listen
+        beyond loopback without TLS.
+        """
         self.ownership = ownership
         self.instance = ownership.instance
-        self.token = token
+        self.access = access or Access()
+        self._files = files or Certificates()
+        self._plain = plain
         self.waiting = 0
         self.answered: dict[str, int] = {}
         """Rows and tables answered, by freshness."""
@@ -78,17 +95,13 @@ class OwnerServer:
     async def start(self, host: str = "127.0.0.1", port: int = 0) -> tuple[str, int]:
         """Listens; returns host and port.
 
-        Raises `OwnerError` ``cannot_listen``, or ``unauthorized`` for an address beyond this machine without a token.
+        Raises `OwnerError` ``cannot_listen``, `CertificateError`; as `check_owner` for an address beyond this machine.
         """
-        if not self.token and not is_loopback(host):
-            raise OwnerError(
-                f"the owner protocol would listen on {host} without a token",
-                hint="set consumer.owner_token, or listen on 127.0.0.1",
-                code="unauthorized",
-            )
+        check_owner(host, self.access, self._files, plain=self._plain, what="the owner protocol")
+        secured = self._files.server(demand=True)
         loop = asyncio.get_running_loop()
         try:
-            self._server = await loop.create_server(lambda: FrontConnection(self), host, port)
+            self._server = await loop.create_server(lambda: FrontConnection(self), host, port, ssl=secured)
         except OSError as error:
             raise OwnerError(
                 f"cannot listen on {host}:{port}: {error.strerror or error}",
@@ -238,7 +251,8 @@ class OwnerServer:
             return reply([no_table(number, table_id, f"table {table_id} is in partition {number}", elsewhere=True)])
         return self._answer_or_wait(home, request.max_wait_ms, read, reply)
 
-    async def _get_objects(self, request: GetObjects) -> Answer:
+    def _get_objects(self, request: GetObjects) -> Answer | Coroutine[Any, Any, Answer]:
+        """Few objects are looked at here, others in a thread. Waits for what can make them servable."""
         demand = demand_of(request.vector, request.write_ids, request.table_id)
         owned = self._partitions(request)
         if not owned:
@@ -253,22 +267,26 @@ class OwnerServer:
         home = self.ownership.get(request.keyspace, number)
         if home is None:
             return no_objects(table_id, number, f"it is in partition {number}", elsewhere=True, id=request.id)
+        found = answer_few(home, request, table_id, demand)
+        if found is not None and (request.max_wait_ms <= 0 or found.code or not _may_wait(found)):
+            return self._objects(found, request.id)
+        return self._get_objects_later(request, demand, table_id, number)
+
+    async def _get_objects_later(self, request: GetObjects, demand: Demand, table_id: int, number: int) -> Answer:
         deadline = asyncio.get_running_loop().time() + min(request.max_wait_ms, WAIT_MS_MAX) / 1000
         while True:
             home = self._partition(request.keyspace, number, request.topic_id)
+            folded = home.store.visible.offset  # before it is read, so that no change is missed
             found = await asyncio.to_thread(answer_objects, home, request, table_id, demand)
             left_ms = round(1000 * (deadline - asyncio.get_running_loop().time()))
             if not _may_wait(found) or found.code or left_ms <= 0:
-                break
-            await self._wait_for_change(home, left_ms)
-        self._count([found])
-        found.id = request.id
-        return found
+                return self._objects(found, request.id)
+            await self._wait_until(home, left_ms, partial(_has_folded, folded))
 
-    async def _wait_for_change(self, partition: Partition, max_wait_ms: int) -> None:
-        """Returns when the partition has folded something, or the time is up."""
-        folded = partition.store.visible.offset
-        await self._wait_until(partition, max_wait_ms, lambda now: now.store.visible.offset != folded)
+    def _objects(self, found: OwnerObjects, request_id: int) -> OwnerObjects:
+        self._count([found])
+        found.id = request_id
+        return found
 
     def _count(self, answers: Sequence[OwnerRow | OwnerTable | OwnerObjects | RangeRows]) -> None:
         for answer in answers:
@@ -366,16 +384,23 @@ def _next_step(steps: Generator[None, None, RangeRows]) -> RangeRows | None:
     return None
 
 
+def _has_folded(offset: int, partition: Partition) -> bool:
+    """Whether the partition has folded something since that offset."""
+    return partition.store.visible.offset != offset
+
+
 def _may_wait(answer: OwnerRow | OwnerTable | OwnerObjects | RangeRows) -> bool:
     """Whether the answer can become servable by waiting."""
     return not answer.served and not answer.needs_source
 
 
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach ``host``."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+def check_owner(host: str, access: Access, files: Certificates, *, plain: bool, what: str) -> None:
+    """Raises `OpenListenRefused`, `PlainListenRefused`. ``what`` listens: the owner protocol, or metrics."""
+    check_listener(
+        host,
+        what=what,
+        section="consumer",
+        setting="consumer.owner_token or [consumer.tokens.NAME]",
+        has_access=not access.is_open,
+        is_encrypted=plain or bool(files.certificate),
+    )

@@ -117,9 +117,9 @@ def _tables(partitions: list[Partition]) -> Metric:
 
 
 def serve_metrics(
-    consumption: Consumption, server: OwnerServer, place: tuple[str, int], *, token: str = "", version: str = ""
+    consumption: Consumption, server: OwnerServer, place: tuple[str, int], **options: Any
 ) -> ThreadingHTTPServer:
-    """Serves ``/metrics``, ``/healthz`` and ``/readyz`` on ``place``, as `serve_monitoring`. Raises ``OSError``."""
+    """Serves metrics and health on ``place``, with the ``options`` of `serve_monitoring`, and raises as it does."""
     registry = CollectorRegistry()
     registry.register(ConsumerCollector(consumption, server))
     commits = Histogram(
@@ -133,4 +133,4 @@ def serve_metrics(
     def not_ready() -> str:
         return "" if consumption.ownership.is_ready else "not ready"
 
-    return serve_monitoring(place, registry, not_ready, version=version, token=token)
+    return serve_monitoring(place, registry, not_ready, **options)

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,7 +20,7 @@ import structlog
 
 from consumers.owner.partitions import Ownership, Partition
 from consumers.owner.protocol import CheckpointPlace, OwnerError
-from consumers.owner.server import OwnerServer, is_loopback
+from consumers.owner.server import OwnerServer, check_owner
 from consumers.process.announcing import Announcer
 from consumers.process.kafka_output import KafkaOutput
 from consumers.process.loop import Consumption, ConsumptionSettings
@@ -28,6 +28,9 @@ from consumers.process.metrics import serve_metrics
 from consumers.store.directory import lock_directory
 from consumers.store.errors import RetryableStoreError, StoreError, store_error
 from consumers.store.leader_epochs import keep_leader_epoch
+from stream.access.certificates import Certificates
+from stream.access.grants import Access
+from stream.access.listening import is_loopback
 from stream.memory import collect_seldom
 
 log = structlog.get_logger(__name__)
@@ -44,15 +47,17 @@ CHECKPOINTS_KEPT: Final = 2
 class OwnerSettings:
     """Where the owner protocol and ``/metrics`` listen. Port 0: any free one; ``metrics_port`` None: no metrics.
 
-    ``announced``: the ``host:port`` to announce, if others reach this process at another address. Beyond loopback both
-    need ``token``. ``version``: what ``freshet_build_info`` shows. ``metrics_host``: "": ``host``. ``standby``:
+    ``announced``: the ``host:port`` to announce, if others reach this process at another address. ``access``: who may
+    ask, beyond loopback for metrics too. ``follow``: called in the process with the access, to keep it up to date.
+    ``files``: of TLS; ``plain``: neither needs it.
+    ``version``: what ``freshet_build_info`` shows. ``metrics_host``: "": ``host``. ``standby``:
     answer, but announce nothing before `freshet swap` has moved readers here. ``follower``: announce followers until
     then. ``zone``: as in the settings.
     """
 
     host: str = "127.0.0.1"
     port: int = 0
-    token: str = ""
+    access: Access = field(default_factory=Access)
     metrics_port: int | None = None
     announced: str = ""
     version: str = ""
@@ -60,6 +65,9 @@ class OwnerSettings:
     standby: bool = False
     follower: bool = False
     zone: str = ""
+    files: Certificates = field(default_factory=Certificates)
+    plain: bool = False
+    follow: Callable[[Access], None] | None = None
 
 
 def run_consumer(
@@ -85,6 +93,8 @@ async def serve(
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    if owner.follow is not None:
+        owner.follow(owner.access)
     process = ConsumerProcess(consume, owner)
     address = await process.start()
     on_start(process.metrics_address)
@@ -140,7 +150,13 @@ class ConsumerProcess:
 
         self._lock = _lock_data_dir(self.settings.data_dir)
         ownership = Ownership(self.settings.data_dir)
-        self.server = OwnerServer(ownership, self._make_checkpoints, token=self.owner.token)
+        self.server = OwnerServer(
+            ownership,
+            self._make_checkpoints,
+            access=self.owner.access,
+            files=self.owner.files,
+            plain=self.owner.plain,
+        )
         host, port = await listen_again(self.server, self.owner.host, self.owner.port, self.settings.data_dir)
         address = self.owner.announced or f"{announced_host(host)}:{port}"
         announcer = Announcer(
@@ -163,9 +179,8 @@ class ConsumerProcess:
     def _listen_for_metrics(self, port: int) -> None:
         try:
             host = self.owner.metrics_host or self.owner.host
-            token = "" if is_loopback(host) else self.owner.token
-            place = host, port
-            self._metrics = serve_metrics(self.consumption, self.server, place, token=token, version=self.owner.version)
+            options = monitoring_options(self.owner, host)
+            self._metrics = serve_metrics(self.consumption, self.server, (host, port), **options)
         except OSError as error:
             raise OwnerError(
                 f"cannot listen on {self.owner.host}:{port} for metrics: {error.strerror or error}",
@@ -204,6 +219,14 @@ class ConsumerProcess:
             if self._lock is not None:
                 os.close(self._lock)
                 self._lock = None
+
+
+def monitoring_options(owner: OwnerSettings, host: str) -> dict[str, Any]:
+    """How metrics are guarded on ``host``: on loopback everybody may see them. Raises as `check_owner`."""
+    check_owner(host, owner.access, owner.files, plain=owner.plain, what="the metrics")
+    if is_loopback(host):
+        return {"version": owner.version}
+    return {"version": owner.version, "access": owner.access, "files": owner.files}
 
 
 async def listen_again(server: OwnerServer, host: str, port: int, data_dir: Path) -> tuple[str, int]:

@@ -17,8 +17,9 @@ from consumers.process.run import OwnerSettings, run_consumer
 from consumers.snapshots.restoring import Snapshots
 from consumers.workers import run_workers
 from freshet import DISTRIBUTION, logs
+from freshet.access.reloading import follow_owner_access, owner_access
 from freshet.indexes import indexes_to_keep
-from freshet.settings import Settings, load_settings
+from freshet.settings import Settings, config_in_use, load_settings
 from freshet.settings_errors import SettingsError, unknown_keyspace
 
 log = structlog.get_logger(__name__)
@@ -116,15 +117,17 @@ def places_of_snapshots(settings: Settings, names: Sequence[str], given: str | N
 def owner_settings(settings: Settings) -> OwnerSettings:
     """Where and how to answer."""
     consumer = settings.consumer
-    token = consumer.owner_token.get_secret_value() if consumer.owner_token is not None else ""
     return OwnerSettings(
         consumer.owner_host,
         consumer.owner_port,
-        token,
+        owner_access(settings),
         consumer.metrics_port,
         consumer.owner_announced,
         importlib.metadata.version(DISTRIBUTION),
         standby=consumer.standby,
         follower=consumer.follower,
         zone=settings.zone,
+        files=consumer.tls.files,
+        plain=consumer.plain,
+        follow=partial(follow_owner_access, config_in_use()),
     )

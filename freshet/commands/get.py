@@ -44,12 +44,13 @@ def command(
     With neither --after nor --token nothing is demanded, so nothing is proved: the answer is `eventual`.
     Exit code 1 if there is no such row.
     """
-    from serving.client import FreshetClient
+    from serving.client import FreshetClient, Tls
 
     settings = load_settings()
     position = _position(settings, keyspace, after) if after else ""
-    secret = settings.serve.bearer_token
-    with FreshetClient(url or front_url(settings), token=secret.get_secret_value() if secret else None) as client:
+    own = settings.client.tls
+    tls = Tls(own.ca, own.certificate, own.key)
+    with FreshetClient(url or front_url(settings), token=settings.front_secret, tls=tls) as client:
         session = client.session(token or None)
         if position:
             session.observe(settings.shard_of(keyspace, shard), position)
@@ -66,7 +67,8 @@ def command(
 def front_url(settings: Settings, port: int | None = None) -> str:
     """Where the front of the settings is, from this machine. ``port``: that is to stand for ``serve.port``."""
     host = "127.0.0.1" if settings.serve.host in ANY else settings.serve.host
-    return f"http://{f'[{host}]' if ':' in host else host}:{settings.serve.port if port is None else port}"
+    scheme = "https" if settings.serve.tls.certificate else "http"
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{settings.serve.port if port is None else port}"
 
 
 def _position(settings: Settings, keyspace: str, gtid: str) -> str:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import structlog
 import typer
 
+from consumers.owner.client import Identity
 from freshet.commands.bytes import Dirs, FreeShare
 from freshet.commands.source import server_of, table_filter
 from freshet.settings import (
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from serving.http.front import Front
     from serving.reads.spaces import RowSpace, TableSpace
     from serving.sources.source import TableSource
+    from stream.access.grants import Access
     from stream.kafka.locations import LocationsReader
 
 log = structlog.get_logger(__name__)
@@ -41,11 +44,11 @@ def command(
 ) -> None:
     """Serve reads over HTTP: from the owners' caches where that is provably fresh, else from the source.
 
-    Serves all keyspaces of the settings. The bearer token, which any address but loopback needs, is taken from
-    FRESHET_SERVE__BEARER_TOKEN or serve.bearer_token of the settings file.
+    Serves all keyspaces of the settings. Any address but loopback needs tokens ([serve.tokens.NAME], `freshet token
+    new`) and TLS ([serve.tls], or serve.plain = true). Tokens are read again when the settings file changes.
     """
-    from serving.http.guard import refuse_open_listen
-    from serving.http.server import make_server
+    from freshet.access.reloading import Reloader, front_access
+    from serving.http.server import check_front, make_server
     from stream.kafka.locations import LocationsReader
 
     serve_flags: dict[str, Any] = {"host": host, "port": port}
@@ -53,12 +56,25 @@ def command(
     settings = load_settings(flags={"kafka": {"bootstrap": bootstrap}, "serve": serve_flags, "bytes": bytes_flags})
     if not settings.keyspaces:
         raise SettingsError("no keyspace is configured", hint="add [keyspaces.<name>] to the settings file")
-    secret = settings.serve.bearer_token
-    refuse_open_listen(settings.serve.host, secret.get_secret_value() if secret else None)
-    with LocationsReader(settings.kafka.cluster).start(patient=True) as reader:
-        server = make_server(_front(settings, reader), settings.serve.host, settings.serve.port)
-        _run(server)
+    chosen, access = settings.serve, front_access(settings)
+    check_front(chosen.host, access, chosen.tls.files, plain=chosen.plain)
+    owners = Owned(settings.consumer.identity)
+
+    def renew(now: Settings) -> None:
+        access.renew(now.serve.credentials)
+        owners.identity = now.consumer.identity
+
+    with LocationsReader(settings.kafka.cluster).start(patient=True) as reader, Reloader(renew):
+        front = _front(settings, reader, access, owners)
+        _run(make_server(front, chosen.host, chosen.port, chosen.tls.files, plain=chosen.plain))
     log.info("stopped", role="serve")
+
+
+@dataclass(slots=True)
+class Owned:
+    """What the front shows to owners as of now."""
+
+    identity: Identity
 
 
 def _run(server: Any) -> None:
@@ -78,7 +94,7 @@ def _run(server: Any) -> None:
             ) from failed
 
 
-def _front(settings: Settings, reader: LocationsReader) -> Front:
+def _front(settings: Settings, reader: LocationsReader, access: Access, owners: Owned) -> Front:
     from serving.http.front import make_front
     from serving.http.limits import RequestLimits
     from serving.reads.owners import Located
@@ -91,15 +107,17 @@ def _front(settings: Settings, reader: LocationsReader) -> Front:
         found = reader.followers(keyspace, partition)
         return [Located(each.address, each.topic_id, each.zone) for each in found]
 
-    secret, owner_token = settings.serve.bearer_token, settings.consumer.owner_token
+    def secret() -> str:
+        return owners.identity.secret()  # the one of now
+
     return make_front(
         [space_of(settings, name, each) for name, each in settings.keyspaces.items()],
         locate,
         fixed=fixed_locations(settings),
         followers=followers,
         zone=settings.zone,
-        owner_token=owner_token.get_secret_value() if owner_token else "",
-        bearer_token=secret.get_secret_value() if secret else None,
+        identity=Identity(secret, settings.consumer.tls.files),
+        access=access,
         limits=RequestLimits(
             wait_ms_max=settings.serve.max_wait_ms_limit, wait_ms_default=settings.serve.default_wait_ms
         ),

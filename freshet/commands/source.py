@@ -145,6 +145,8 @@ def monitored(settings: Settings, keyspace: str, status: SourceStatus, shard: st
     """Metrics and health of this process at ``source.metrics_port``, if one is set. Raises `SettingsError`."""
     from prometheus_client import CollectorRegistry
 
+    from stream.access.grants import Access
+    from stream.access.listening import check_listener
     from stream.monitoring import serve_monitoring
     from stream.sources.metrics import SourceCollector
 
@@ -154,9 +156,23 @@ def monitored(settings: Settings, keyspace: str, status: SourceStatus, shard: st
         return
     registry = CollectorRegistry()
     registry.register(SourceCollector(keyspace, shard, status))
+    access = Access.of_secret(at.metrics_token.get_secret_value() if at.metrics_token is not None else "")
+    check_listener(
+        at.metrics_host,
+        what="the metrics",
+        section="source",
+        setting="source.metrics_token",
+        has_access=not access.is_open,
+        is_encrypted=at.plain or bool(at.tls.certificate),
+    )
     try:
         server = serve_monitoring(
-            (at.metrics_host, at.metrics_port), registry, lambda: status.not_ready, version=version(DISTRIBUTION)
+            (at.metrics_host, at.metrics_port),
+            registry,
+            lambda: status.not_ready,
+            version=version(DISTRIBUTION),
+            access=access,
+            files=at.tls.files,
         )
     except OSError as error:
         raise SettingsError(

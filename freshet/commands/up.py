@@ -68,18 +68,19 @@ def command(
 def _run(
     settings: Settings, keyspaces: list[str], workers: str | None, port: int | None, config: Path | None = None
 ) -> None:
+    from freshet.access.reloading import front_access
     from freshet.local.process import free_ports
-    from serving.http.guard import refuse_open_listen
+    from serving.http.server import check_front
 
-    host, secret = settings.serve.host, settings.serve.bearer_token
-    token = secret.get_secret_value() if secret else ""
-    refuse_open_listen(host, token or None)
+    serve, token = settings.serve, settings.front_secret or ""
+    check_front(serve.host, front_access(settings), serve.tls.files, plain=serve.plain)
     chosen = settings.serve.port if port is None else port
     chosen = chosen or free_ports(1)[0]
     parts = parts_of(settings, keyspaces, workers, chosen)
     say = _printer(parts)
     url = front_url(settings, chosen)
-    watch = Watch(url, token, lambda line: say(OWN, line), keyspaces or list(settings.keyspaces))
+    wanted = keyspaces or list(settings.keyspaces)
+    watch = Watch(url, token, lambda line: say(OWN, line), wanted, settings.client.tls.files.client())
     together = Together(parts, _options(config), say)
     with stopping_on_signals(together.stop):
         watch.start()

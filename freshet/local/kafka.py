@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from freshet.local.artifacts import jars
-from freshet.local.java import find_java
+from freshet.local.java import QUICK_START, find_java
 from freshet.local.process import ServerProcess, run_tool
 from freshet.local.server import LocalServer
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from stream.kafka.connection import KafkaCluster
 
 START_TIMEOUT_S = 180.0
-TOOL_FLAGS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m")
 
 SETTINGS = {
     "process.roles": "broker,controller",
@@ -57,7 +56,8 @@ class KafkaServer(LocalServer):
 
     Ports and data are kept in the data directory, so a second start on it (also after a kill) continues where the
     first ended. ``settings``: broker properties on top of `SETTINGS`. ``listeners``: name of an additional listener →
-    the port that it binds and the port that it advertises (of a proxy in front of it). A context manager.
+    the port that it binds and the port that it advertises (of a proxy in front of it). ``quick_start``: with the flags
+    `QUICK_START`; what measures it is without them. A context manager.
     """
 
     NAME = "Kafka"
@@ -74,8 +74,10 @@ class KafkaServer(LocalServer):
         listeners: Mapping[str, tuple[int, int]] | None = None,
         heap: str = "512m",
         detached: bool = False,
+        quick_start: bool = True,
     ) -> None:
         super().__init__(data_dir, port, detached=detached)
+        self.quick_start = quick_start
         self.heap = heap
         self.settings = dict(settings or {})
         self.listeners = dict(listeners or {})
@@ -105,12 +107,13 @@ class KafkaServer(LocalServer):
         log4j = f"-Dlog4j2.configurationFile={self.data_dir / 'log4j2.properties'}"
         if not (self.data_dir / "logs" / "meta.properties").exists():
             cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-            tool = [java, *TOOL_FLAGS, log4j, "-cp", classpath, "kafka.tools.StorageTool"]
+            tool = [java, *QUICK_START, "-Xmx256m", log4j, "-cp", classpath, "kafka.tools.StorageTool"]
             run_tool("kafka.tools.StorageTool", [*tool, "format", f"--cluster-id={cluster}", "-c", str(config)])
         self._process = ServerProcess(
             "Kafka",
             [
                 java,
+                *(QUICK_START if self.quick_start else ()),
                 f"-Xmx{self.heap}",
                 "-XX:+ExitOnOutOfMemoryError",
                 log4j,

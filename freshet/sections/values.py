@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from freshet.sections.secrets import from_files
 from freshet.settings_errors import parse_object, split_list
 
 Port = Annotated[int, Field(ge=0, le=65_535)]
@@ -24,4 +25,4 @@ class Section(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _from_text(cls, value: Any) -> Any:
-        return parse_object(value)
+        return from_files(cls.model_fields, parse_object(value))

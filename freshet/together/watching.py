@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 import threading
 import urllib.request
 from collections.abc import Callable
@@ -17,11 +18,19 @@ STILL_AFTER: Final = 20
 class Watch:
     """Looks at ``/v1/status`` until all keyspaces were ready once; a thread of its own. ``say`` gets lines."""
 
-    def __init__(self, url: str, token: str, say: Callable[[str], None], keyspaces: list[str]) -> None:
+    def __init__(
+        self,
+        url: str,
+        token: str,
+        say: Callable[[str], None],
+        keyspaces: list[str],
+        secured: ssl.SSLContext | None = None,
+    ) -> None:
         """``keyspaces``: those to wait for, of all that the front has."""
         self._url = url
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._say = say
+        self._secured = secured
         self._waiting = set(keyspaces)
         self._has_answered = False
         self._ended = threading.Event()
@@ -63,7 +72,7 @@ class Watch:
         """The front's keyspaces; None if it does not answer."""
         request = urllib.request.Request(f"{self._url}/v1/status", headers=self._headers)
         try:
-            with urllib.request.urlopen(request, timeout=ANSWER_TIMEOUT_S) as answer:
+            with urllib.request.urlopen(request, timeout=ANSWER_TIMEOUT_S, context=self._secured) as answer:
                 found: list[dict[str, Any]] = json.load(answer)["keyspaces"]
                 return found
         except (OSError, ValueError, KeyError):

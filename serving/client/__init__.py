@@ -17,6 +17,7 @@ from .errors import (
     Unreachable,
     WriteNotTracked,
 )
+from .sending.credentials import Tls
 from .streaming import StreamChange, StreamColumn, StreamEnded, StreamEvent
 from .tracked import TrackedConnection
 from .transactions import AsyncCatalogTransaction, CatalogTransaction
@@ -46,6 +47,7 @@ __all__ = [
     "StreamEnded",
     "StreamEvent",
     "Table",
+    "Tls",
     "TokenError",
     "TooManyRequests",
     "TrackedConnection",

@@ -30,6 +30,7 @@ STATUS_OF_CODE: dict[str, int] = {
     "bad_checkpoint": 400,
     "unknown_column": 400,
     "unauthorized": 401,
+    "forbidden": 403,
     "not_found": 404,
     "unknown_path": 404,
     "not_served": 404,

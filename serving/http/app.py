@@ -18,6 +18,7 @@ from serving.http.openapi import describe
 from serving.http.responses import Response
 from serving.http.route import Resource, Route
 from serving.http.routes import ROUTES
+from stream.access.grants import ANY
 
 
 def make_app(front: Front) -> ASGIApp:
@@ -36,7 +37,7 @@ def make_app(front: Front) -> ASGIApp:
         by_path.setdefault(route.path, []).append(route)
     resources = [Resource(front, routes) for routes in by_path.values()]
     router = Router(resources, redirect_slashes=False, default=_unknown_path, lifespan=lifespan)
-    return Guard(router, bearer_token=front.bearer_token, limits=front.limits, metrics=front.metrics)
+    return Guard(router, access=front.access, limits=front.limits, metrics=front.metrics)
 
 
 async def _unknown_path(scope: Scope, _: Receive, __: Send) -> None:
@@ -56,6 +57,7 @@ _DESCRIPTION: Route[None, None] = Route(
     method="GET",
     path="/openapi.json",
     handler=_get_description,
+    role=ANY,
     name="getDescription",
     tag="operations",
     summary="The description of the API.",

@@ -12,8 +12,10 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from serving.answers import encode_problem
 from serving.errors import ReadError
+from serving.http.guard import SUBJECTS
 from serving.http.limits import HEAD_BYTES_MAX, HEAD_TIMEOUT_S
 from serving.http.responses import PROBLEM
+from stream.access.certificates import subjects_of
 
 
 class BoundedConnection(HttpToolsProtocol):
@@ -29,6 +31,9 @@ class BoundedConnection(HttpToolsProtocol):
     def connection_made(self, transport: Any) -> None:
         """Starts to watch for slow heads."""
         super().connection_made(transport)
+        secured = transport.get_extra_info("ssl_object")
+        if secured is not None and (subjects := subjects_of(secured.getpeercert())):
+            self.app_state = {**self.app_state, SUBJECTS: subjects}
         self.loop.call_later(HEAD_TIMEOUT_S, self._watch)
 
     def _watch(self) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
+from consumers.owner.client import Identity
 from serving.errors import ReadError
 from serving.http.bytes.files import Files
 from serving.http.limits import RequestLimits
@@ -21,6 +22,7 @@ from serving.reads.rows import RowReads
 from serving.reads.spaces import RowSpace, TableSpace
 from serving.reads.tables import TableReads
 from serving.streams.reading import Streams
+from stream.access.grants import Access, Grant
 from stream.kafka.connection import KafkaCluster
 
 Closer = Callable[[], Awaitable[None]]
@@ -41,7 +43,7 @@ class Front:
     metrics: FrontMetrics
     descriptions: Descriptions
     limits: RequestLimits
-    bearer_token: str | None
+    access: Access
     closers: Sequence[Closer]
     """Awaited in order when the front stops."""
     streams: Streams | None = None
@@ -50,6 +52,31 @@ class Front:
     """None: no file is served."""
     clock: Callable[[], float] = time.time
     """Seconds since 1970. ``max_staleness_ms`` compares it with the clocks of sources."""
+    _views: dict[frozenset[str], Front] = field(default_factory=dict)
+
+    def seen_by(self, caller: Grant) -> Front:
+        """The front as if it had the caller's keyspaces only. What is of no keyspace, a file, is for those who see all.
+
+        A handler can't reach, nor name, what the caller may not see.
+        """
+        if caller.keyspaces is None:
+            return self
+        seen = frozenset(name for name in (*self.row_spaces, *self.table_spaces) if caller.sees(name))
+        view = self._views.get(seen)
+        if view is None:
+            rows = {name: space for name, space in self.row_spaces.items() if name in seen}
+            tables = {name: space for name, space in self.table_spaces.items() if name in seen}
+            spaces: dict[str, RowSpace | TableSpace] = {**rows, **tables}
+            view = self._views[seen] = replace(
+                self,
+                row_spaces=rows,
+                table_spaces=tables,
+                locations=self.locations.of(spaces),
+                readiness=self.readiness.of(spaces),
+                files=None,
+                _views={},
+            )
+        return view
 
     def now_ms(self) -> int:
         """Milliseconds since 1970."""
@@ -77,8 +104,8 @@ def make_front(
     fixed: Mapping[tuple[str, int], str] | None = None,
     followers: LocateFollowers = lambda *_: (),
     zone: str = "",
-    owner_token: str = "",
-    bearer_token: str | None = None,
+    identity: Identity | None = None,
+    access: Access | None = None,
     limits: RequestLimits | None = None,
     stale_if_down: bool = False,
     kafka: KafkaCluster | None = None,
@@ -86,12 +113,12 @@ def make_front(
 ) -> Front:
     """A front over ``spaces``. ``locate``, ``fixed``, ``followers``, ``zone``: as in `Owners`.
 
-    ``bearer_token``: None lets every request in.
+    ``identity``: what the front shows to owners. ``access``: who may ask; None: everybody.
     ``stale_if_down``: as in `TableReads` and `ObjectReads`. ``kafka``: for change streams.
     ``files``: for ``/v1/bytes``.
     """
     metrics = FrontMetrics()
-    owners = Owners(locate, metrics, fixed=fixed, followers=followers, zone=zone, token=owner_token)
+    owners = Owners(locate, metrics, fixed=fixed, followers=followers, zone=zone, identity=identity)
     fills = Fills(owners, metrics)
     by_name = {space.name: space for space in spaces}
     descriptions = Descriptions(owners)
@@ -112,7 +139,7 @@ def make_front(
         metrics=metrics,
         descriptions=descriptions,
         limits=limits or RequestLimits(),
-        bearer_token=bearer_token,
+        access=access or Access(),
         streams=streams,
         files=files,
         closers=(

@@ -1,13 +1,15 @@
-"""The guard in front of every request: bearer token, size and concurrency limits, metrics, unexpected errors."""
+"""The guard in front of every request: who asks, size and concurrency limits, metrics, unexpected errors.
+
+What the caller may do is a `Grant` in the scope; routes ask it for their role, and `Front.seen_by` for its keyspaces.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import hmac
-import ipaddress
 import secrets
 from collections.abc import Awaitable
 from time import perf_counter
+from typing import Final
 
 import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -16,7 +18,7 @@ from serving.errors import ReadError
 from serving.http.limits import BODY_TIMEOUT_S, RequestLimits
 from serving.http.responses import problem_response, send_response
 from serving.metrics import FrontMetrics
-from tokens.errors import FreshetError
+from stream.access.grants import NOBODY, Access, AccessRefused, Grant, bearer_of
 
 _log = structlog.get_logger(__name__)
 
@@ -26,35 +28,20 @@ OPEN_PATHS = frozenset({"/healthz", "/readyz"})
 
 STREAM_PATH = "/v1/stream"
 """Streams have a limit of their own, and no time in which they are answered."""
-
-
-class OpenListenRefused(FreshetError):
-    """A listen address that is not loopback, without a bearer token; code ``refuse_open_listen``."""
-
-    code = "refuse_open_listen"
-
-
-def refuse_open_listen(host: str, bearer_token: str | None) -> None:
-    """Raises `OpenListenRefused` unless ``host`` is loopback or a bearer token is set."""
-    if bearer_token or host == "localhost":
-        return
-    try:
-        if ipaddress.ip_address(host.strip("[]")).is_loopback:
-            return
-    except ValueError:
-        pass
-    raise OpenListenRefused(
-        f"refusing to listen on {host}: without a bearer token anyone who can reach it could read the cache",
-        hint="listen on 127.0.0.1, or set FRESHET_SERVE__BEARER_TOKEN",
-    )
+CALLER: Final = "freshet.caller"
+"""Where the scope has the caller's `Grant`."""
+SUBJECTS: Final = "subjects"
+"""Where the connection's state has the names in the client's certificate."""
+ACCESS_LOOK_S: Final = 1.0
+"""How often it is looked whether the reader of a stream may still read it."""
 
 
 class Guard:
-    """ASGI wrapper: checks the bearer token and limits, counts requests, and turns exceptions into problems."""
+    """ASGI wrapper: finds the caller, checks limits, counts requests, and turns exceptions into problems."""
 
-    def __init__(self, app: ASGIApp, *, bearer_token: str | None, limits: RequestLimits, metrics: FrontMetrics) -> None:
+    def __init__(self, app: ASGIApp, *, access: Access, limits: RequestLimits, metrics: FrontMetrics) -> None:
         self._app = app
-        self._expected = f"Bearer {bearer_token}".encode() if bearer_token else None
+        self._access = access
         self._limits = limits
         self._metrics = metrics
         self._in_flight = 0
@@ -67,7 +54,8 @@ class Guard:
         if scope.get("method") == "HEAD":
             send = _without_body(send)
         guarded = scope["path"] not in OPEN_PATHS
-        refusal = self._refusal(scope) if guarded else None
+        scope[CALLER], refused = self._caller(scope)
+        refusal = (refused or self._refusal(scope)) if guarded else None
         if refusal is not None:
             self._metrics.refused(refusal.code)
             await send_problem(send, refusal)
@@ -77,20 +65,47 @@ class Guard:
         self._in_flight += in_flight
         started = perf_counter()
         try:
-            await self._run(scope, receive, send, is_counted=guarded)
+            if is_stream:
+                await self._run_while_allowed(scope, receive, send)
+            else:
+                await self._run(scope, receive, send, is_counted=guarded)
         finally:
             self._in_flight -= in_flight
             if not is_stream:
                 self._metrics.finished(perf_counter() - started)
 
+    def _caller(self, scope: Scope) -> tuple[Grant, ReadError | None]:
+        """Who asks; `NOBODY`, and why, if that is not known."""
+        try:
+            return self._access.of(_secret_in(scope), scope.get("state", {}).get(SUBJECTS, ())), None
+        except AccessRefused as refused:
+            return NOBODY, ReadError("unauthorized", str(refused), hint=refused.hint)
+
     def _refusal(self, scope: Scope) -> ReadError | None:
-        if self._expected is not None and not _carries(scope, self._expected):
-            return ReadError("unauthorized", "the request carries no valid bearer token")
         if len(scope.get("raw_path") or scope["path"]) + len(scope["query_string"]) > self._limits.url_bytes_max:
             return ReadError("request_too_long", f"the URL is longer than {self._limits.url_bytes_max} bytes")
         if self._in_flight >= self._limits.in_flight_max:
             return ReadError("too_many_requests", f"{self._limits.in_flight_max} requests are under way already")
         return None
+
+    async def _run_while_allowed(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """As `_run`, for a stream: it ends soon after its reader's credential was taken away or has expired."""
+        running = asyncio.ensure_future(self._run(scope, receive, send, is_counted=True))
+        try:
+            while not running.done():
+                await asyncio.wait([running], timeout=ACCESS_LOOK_S)
+                if not running.done() and self._is_lost(scope):
+                    running.cancel()
+                    await asyncio.wait([running])
+            running.result()
+        except asyncio.CancelledError:
+            if not running.done():  # the server stops
+                running.cancel()
+                await asyncio.wait([running])
+
+    def _is_lost(self, scope: Scope) -> bool:
+        before: Grant = scope[CALLER]
+        return self._caller(scope)[0] != before
 
     async def _run(self, scope: Scope, receive: Receive, send: Send, *, is_counted: bool) -> None:
         is_begun = False
@@ -108,9 +123,14 @@ class Guard:
             if not is_begun:
                 await send_problem(send, error)
         except asyncio.CancelledError:  # the server cancels requests that outlast its stop timeout
-            self._metrics.refused("stopping")
+            cause = ReadError("stopping", "the front stopped before this request was answered")
+            if self._is_lost(scope):
+                cause = ReadError("unauthorized", "the token is no longer valid")
+            self._metrics.refused(cause.code)
             if not is_begun:
-                await send_problem(send, ReadError("stopping", "the front stopped before this request was answered"))
+                await send_problem(send, cause)
+            elif cause.code == "unauthorized":  # a whole end: the reader comes again, and is told why not
+                await send({"type": "http.response.body", "body": b""})
         except Exception as error:  # noqa: BLE001 - the reader gets an incident id, the log the traceback
             incident = secrets.token_hex(6)
             self._metrics.refused("internal")
@@ -121,14 +141,11 @@ class Guard:
             await send_problem(send, ReadError("internal", f"an unexpected error, incident {incident}", hint=hint))
 
 
-def _carries(scope: Scope, expected: bytes) -> bool:
-    """Compares the token in constant time. The scheme's name may be in any case (RFC 9110)."""
+def _secret_in(scope: Scope) -> bytes:
     for name, value in scope["headers"]:
         if name == b"authorization":
-            scheme, _, token = value.partition(b" ")
-            given = b"Bearer " + token.strip() if scheme.lower() == b"bearer" else value
-            return hmac.compare_digest(given, expected)
-    return False
+            return bearer_of(value)
+    return b""
 
 
 async def send_problem(send: Send, error: ReadError) -> None:

@@ -19,7 +19,7 @@ JsonObject = dict[str, Any]
 
 _REF = "#/components/schemas/{name}"
 _EVERYWHERE = ("bad_request", "request_timeout", "head_too_large", "internal", "stopping")
-_GUARDED = ("unauthorized", "request_too_long", "too_many_requests")
+_GUARDED = ("unauthorized", "forbidden", "request_too_long", "too_many_requests")
 """Errors of `BoundedConnection` and `Guard`, which any route can answer with."""
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property
 from itertools import chain, zip_longest
 from typing import Any, Generic, TypeVar, get_args, get_type_hints
-from urllib.parse import unquote_plus, unquote_to_bytes
+from urllib.parse import unquote_to_bytes
 
 import msgspec
 from starlette.routing import BaseRoute, Match
@@ -19,10 +19,11 @@ from starlette.types import Receive, Scope, Send
 
 from serving.errors import ReadError
 from serving.http.front import Front
-from serving.http.guard import read_body
+from serving.http.guard import CALLER, read_body
 from serving.http.limits import QUERY_FIELDS_MAX
 from serving.http.responses import Response, send_response, unless_held
 from serving.http.streaming.sending import Streaming
+from stream.access.grants import ANYONE, FILL, READ, Grant
 
 P = TypeVar("P")
 B = TypeVar("B")
@@ -44,6 +45,7 @@ class Route(Generic[P, B]):
     ``answer``: a Struct, or None for plain text; ``content_types`` of it. ``headers``: parameter → the header that
     stands for it where it is not given. ``errors``: the handler's codes, in addition to those of every route
     and those that follow from ``parameters`` and ``body``. ``is_file``: the answer is a file's bytes, or ranges of it.
+    ``role``: what the caller needs (`stream.access.grants`); "": to read, for PUT to fill; None: nothing.
     """
 
     method: str
@@ -56,6 +58,7 @@ class Route(Generic[P, B]):
     content_types: tuple[str, ...] = ("application/json",)
     headers: Mapping[str, bytes] = field(default_factory=dict)
     errors: tuple[str, ...] = ()
+    role: str | None = ""
     name: str
     tag: str
     summary: str
@@ -93,6 +96,17 @@ class Route(Generic[P, B]):
         """Whether the header ``Freshet-Token`` of a request counts."""
         fields = self.parameters.__struct_fields__ if self.parameters is not None else ()  # type: ignore[attr-defined]
         return self.token_in_body or "token" in fields
+
+    @property
+    def needed_role(self) -> str | None:
+        """The role that a caller needs."""
+        return (FILL if self.method == "PUT" else READ) if self.role == "" else self.role
+
+    def admit(self, caller: Grant) -> None:
+        """Raises `ReadError` ``forbidden``."""
+        needed = self.needed_role
+        if needed is not None and not caller.may(needed):
+            raise ReadError("forbidden", f"{caller.name} has no role {needed}")
 
     async def run(self, front: Front, path: dict[str, str], scope: Scope, receive: Receive) -> Response | Streaming:
         """Answers one request. ``path``: the names in the path → their segments as sent. Raises `ReadError`."""
@@ -142,7 +156,10 @@ class Resource(BaseRoute):
             refusal = ReadError("method_not_allowed", f"{scope['path']} does not support {method}, only {allowed}")
             refusal.allow = allowed
             raise refusal
-        response = await route.run(self._front, scope["path_params"], scope, receive)
+        caller = scope.get(CALLER, ANYONE)
+        route.admit(caller)
+        front = self._front if route.role is None else self._front.seen_by(caller)
+        response = await route.run(front, scope["path_params"], scope, receive)
         if isinstance(response, Streaming):
             await response.send(receive, send, head_only=method == "HEAD")
             return
@@ -213,9 +230,16 @@ def _pairs(query: bytes) -> list[tuple[str, str]]:
         split = [field.partition("=")[::2] for field in fields if field]
         if b"%" not in query and b"+" not in query:
             return split
-        return [(unquote_plus(name, errors="strict"), unquote_plus(value, errors="strict")) for name, value in split]
+        return [(_decoded(name), _decoded(value)) for name, value in split]
     except ValueError as error:
         raise ReadError("bad_parameter", f"the query string cannot be read: {error}") from error
+
+
+def _decoded(text: str) -> str:
+    """As `urllib.parse.unquote_plus` of ASCII, without what that does for other text. Most have nothing to decode."""
+    if "+" in text:
+        text = text.replace("+", " ")
+    return unquote_to_bytes(text).decode() if "%" in text else text
 
 
 @cache

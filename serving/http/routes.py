@@ -54,6 +54,7 @@ from serving.http.route import Route
 from serving.http.streaming.routes import STREAMING
 from serving.reads.demands import RequestedRow, RequestedTable
 from serving.reads.objects import RequestedObjects
+from stream.access.grants import METRICS
 
 SCRAPE_WAIT_S: Final = 1.0
 """How long a scrape waits for owners that may have become ready."""
@@ -191,6 +192,8 @@ async def get_health(_: Front, __: None, ___: None) -> Response:
 async def get_readiness(front: Front, _: None, __: None) -> Response:
     """One `StatusAnswer`. Raises `ReadError` ``not_ready``."""
     missing = await _missing(front)
+    if missing and not front.access.is_open:  # a probe needs no token, and is told no names
+        raise ReadError("not_ready", f"not caught up: {len(missing)} lines in /v1/status")
     if missing:
         raise ReadError("not_ready", f"not caught up: {'; '.join(missing)}")
     return Response(200, b'{"status":"ready"}')
@@ -434,6 +437,7 @@ ROUTES: tuple[Route[Any, Any], ...] = (
         path="/healthz",
         handler=get_health,
         answer=StatusAnswer,
+        role=None,
         name="getHealth",
         tag="operations",
         summary="Is the process alive?",
@@ -446,6 +450,7 @@ ROUTES: tuple[Route[Any, Any], ...] = (
         handler=get_readiness,
         answer=StatusAnswer,
         errors=("not_ready",),
+        role=None,
         name="getReadiness",
         tag="operations",
         summary="Has every partition had an owner that was caught up?",
@@ -469,6 +474,7 @@ ROUTES: tuple[Route[Any, Any], ...] = (
         method="GET",
         path="/metrics",
         handler=get_metrics,
+        role=METRICS,
         name="getMetrics",
         tag="operations",
         summary="Prometheus metrics.",

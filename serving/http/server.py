@@ -14,7 +14,9 @@ import uvicorn
 from serving.http.app import make_app
 from serving.http.connection import BoundedConnection
 from serving.http.front import Front
-from serving.http.guard import refuse_open_listen
+from stream.access.certificates import Certificates
+from stream.access.grants import Access
+from stream.access.listening import check_listener
 
 STOP_TIMEOUT_S = 10
 
@@ -69,11 +71,31 @@ class FrontServer(uvicorn.Server):
                 loop.remove_signal_handler(number)
 
 
-def make_server(front: Front, host: str, port: int) -> FrontServer:
-    """A server that is not started yet. Raises `OpenListenRefused`."""
-    refuse_open_listen(host, front.bearer_token)
+def check_front(host: str, front: Access, files: Certificates, *, plain: bool) -> None:
+    """Raises `OpenListenRefused`, `PlainListenRefused`."""
+    check_listener(
+        host,
+        what="the read API",
+        section="serve",
+        setting="[serve.tokens.NAME]",
+        has_access=not front.is_open,
+        is_encrypted=plain or bool(files.certificate),
+    )
+
+
+def make_server(
+    front: Front, host: str, port: int, files: Certificates | None = None, *, plain: bool = False
+) -> FrontServer:
+    """A server that is not started yet. ``plain``: it may listen beyond loopback without TLS.
+
+    Raises `OpenListenRefused`, `PlainListenRefused`, `CertificateError`.
+    """
+    files = files or Certificates()
+    check_front(host, front.access, files, plain=plain)
+    secured = files.server()
     config = uvicorn.Config(
         make_app(front),
+        ssl_context_factory=(lambda *_: secured) if secured is not None else None,
         host=host,
         port=port,
         loop="uvloop",
@@ -84,6 +106,7 @@ def make_server(front: Front, host: str, port: int) -> FrontServer:
         log_level="warning",
         server_header=False,
         date_header=False,
+        proxy_headers=False,  # nothing asks who the client is
         lifespan="on",
         timeout_graceful_shutdown=STOP_TIMEOUT_S,
     )

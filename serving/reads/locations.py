@@ -17,6 +17,10 @@ class Locations:
         self._spaces = spaces
         self._last: dict[tuple[str, int], str] = {}
 
+    def of(self, spaces: dict[str, RowSpace | TableSpace]) -> Locations:
+        """The same for other keyspaces."""
+        return Locations(self._owners, spaces)
+
     async def read(self, keyspace: str, partition: int, seen: Vector) -> LocationAnswer:
         """The owner of a partition. Raises `ReadError` ``unknown_keyspace``, ``no_owner``.
 

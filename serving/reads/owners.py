@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import structlog
 
-from consumers.owner.client import OwnerClient
+from consumers.owner.client import Identity, OwnerClient
 from consumers.owner.protocol import OwnerError
 from serving.errors import ReadError
 from serving.metrics import FrontMetrics
@@ -76,7 +76,7 @@ class Owners:
         fixed: Mapping[tuple[str, int], str] | None = None,
         followers: LocateFollowers = lambda *_: (),
         zone: str = "",
-        token: str = "",
+        identity: Identity | None = None,
         request_timeout_s: float = 3.0,
         pause_s: float = 0.2,
         clock: Callable[[], float] = monotonic,
@@ -95,7 +95,7 @@ class Owners:
         """Requests whose answer is no longer awaited."""
         self._fixed = {place: Located(address) for place, address in (fixed or {}).items()}
         self._metrics = metrics
-        self._token = token
+        self._identity = identity or Identity()
         self._request_timeout_s = request_timeout_s
         self._pause_s = pause_s
         self._clients: dict[Located, OwnerClient] = {}
@@ -266,7 +266,10 @@ class Owners:
         if client is None:
             self._forget_unannounced()
             client = self._clients[owner] = OwnerClient(
-                owner.address, topic_id=owner.topic_id, token=self._token, request_timeout_s=self._request_timeout_s
+                owner.address,
+                topic_id=owner.topic_id,
+                identity=self._identity,
+                request_timeout_s=self._request_timeout_s,
             )
         return client
 

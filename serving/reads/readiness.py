@@ -26,6 +26,10 @@ class Readiness:
         self._ready: set[tuple[str, int]] = set()
         self._asking = asyncio.Lock()
 
+    def of(self, spaces: Mapping[str, RowSpace | TableSpace]) -> Readiness:
+        """The same for other keyspaces."""
+        return Readiness(self._owners, spaces)
+
     async def missing(self) -> list[str]:
         """The partitions that are not ready yet: at most `NAMED_MAX` and a count. Empty if the front is ready."""
         by_keyspace = await self.missing_by_keyspace()

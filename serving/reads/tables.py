@@ -67,17 +67,23 @@ class TableReads:
         self, wanted: Sequence[tuple[TableSpace, RequestedTable]], demand: ReadDemand
     ) -> list[RawTableAnswer | ReadError]:
         """Tables in the order of ``wanted``, each an answer or its error."""
-        gate = asyncio.Semaphore(READS_MAX)
         deadline = asyncio.get_running_loop().time() + demand.max_wait_ms / 1000
+        lookups = [TableLookup(space, table, demand, deadline) for space, table in wanted]
+        if len(lookups) == 1:  # without the task and the gate
+            return [await self._read_or_error(lookups[0])]
+        gate = asyncio.Semaphore(READS_MAX)
 
-        async def read(space: TableSpace, table: RequestedTable) -> RawTableAnswer | ReadError:
+        async def read(lookup: TableLookup) -> RawTableAnswer | ReadError:
             async with gate:
-                try:
-                    return await self._read(TableLookup(space, table, demand, deadline))
-                except ReadError as error:
-                    return error
+                return await self._read_or_error(lookup)
 
-        return await asyncio.gather(*(read(*each) for each in wanted))
+        return await asyncio.gather(*map(read, lookups))
+
+    async def _read_or_error(self, lookup: TableLookup) -> RawTableAnswer | ReadError:
+        try:
+            return await self._read(lookup)
+        except ReadError as error:
+            return error
 
     async def read_lists(
         self, space: TableSpace, names: Sequence[str], txn: int, txns: str, demand: ReadDemand

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from consumers.owner.client import OwnerClient
+from consumers.owner.client import Identity, OwnerClient
 from consumers.owner.overlay import Overlay
 from consumers.owner.partitions import Ownership, Partition
 from consumers.owner.protocol import CheckpointPlace
@@ -15,6 +15,7 @@ from consumers.owner.server import OwnerServer
 from consumers.process.run import make_checkpoint
 from consumers.store.index import Index
 from consumers.store.store import PartitionStore
+from stream.access.grants import Access
 from stream.kafka.topics import Topic
 from tests.consumers.histories import SHARD, event
 from tokens import Position, Vector
@@ -62,7 +63,7 @@ class Owner:
         topic = Topic(f"freshet.{KEYSPACE}.events", topic_id, 1)
         self.partition = Partition(KEYSPACE, number, topic, store, Overlay(overlay_bytes), ready=True)
         self.ownership.add(self.partition)
-        self.server = OwnerServer(self.ownership, self._checkpoints, token=token)
+        self.server = OwnerServer(self.ownership, self._checkpoints, access=Access.of_secret(token))
         self.token = token
 
     async def _checkpoints(self, partitions: list[Partition]) -> list[CheckpointPlace]:
@@ -79,7 +80,7 @@ class Owner:
 
         async def main() -> None:
             host, port = await self.server.start()
-            client = OwnerClient(f"{host}:{port}", **{"token": self.token} | options)
+            client = OwnerClient(f"{host}:{port}", **{"identity": Identity(lambda: self.token)} | options)
             try:
                 await asyncio.wait_for(use(client), 20)
             finally:

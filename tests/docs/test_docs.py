@@ -13,6 +13,7 @@ import pytest
 import typer
 
 from freshet import cli
+from freshet.sections.access import TokenSettings
 from freshet.sections.shards import ShardSettings
 from freshet.settings import (
     HiveSourceSettings,
@@ -21,6 +22,7 @@ from freshet.settings import (
     Settings,
     WorkloadSourceSettings,
 )
+from serving.client import FreshetClient
 from serving.client.answers import STATUS_OF_CODE
 from tests.docs.naming import ROOT, dotted_exists, file_exists, is_dotted, is_file, number_in, number_of
 from tokens.errors import FreshetError
@@ -157,9 +159,13 @@ def test_every_setting_that_is_named_exists(page: Path) -> None:
     """Every `section.key` and FRESHET_ variable in a page is a setting."""
     known = fields_of(Settings)
     sections = {name.split(".")[0] for name in known if "." in name}
+    known |= {f"{name}_file": "" for name in known} | {name.rpartition(".")[0]: "" for name in known}
     named = {span for span in _SPAN.findall(text_of(page)) if re.fullmatch(r"[a-z]+\.[a-z_]+", span)}
     wrong = {
-        span for span in named if span.split(".")[0] in sections and span not in known and not span.endswith(".py")
+        span
+        for span in named
+        if span.split(".")[0] in sections and span not in known and not span.endswith(".py")
+        if not (span.startswith("client.") and hasattr(FreshetClient, span.removeprefix("client.")))
     }
     variables = {f"FRESHET_{name.upper().replace('.', '__')}" for name in known} | NO_SETTINGS
     mentioned = set(re.findall(r"\bFRESHET_[A-Z_]*[A-Z]\b", text_of(page)))
@@ -183,6 +189,7 @@ def test_every_setting_is_documented_with_its_default() -> None:
     )
     for name in ("keyspaces", "source"):
         known.pop(name)
+    known |= fields_of(TokenSettings)
     told = {name: value.strip().strip("`") for name, value in rows.items()}
     plain = {name: str(value) for name, value in known.items() if isinstance(value, str | int | float) and value != ""}
     wanted = plain | {"kind": "must be set"}

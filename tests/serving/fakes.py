@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from consumers.fold.entry import VALUE
+from consumers.owner.client import Identity
 from consumers.owner.protocol import (
     UNKNOWN_KEY,
     Description,
@@ -134,8 +135,8 @@ class Network:
         """The front's owners."""
         return Owners(self._locate, FrontMetrics(), **options)
 
-    def _connect(self, address: str, *, token: str, **_: object) -> FakeOwner:
-        self.tokens.append(token)
+    def _connect(self, address: str, *, identity: Identity, **_: object) -> FakeOwner:
+        self.tokens.append(identity.secret())
         return self.at_address[address]
 
     def _locate(self, _: str, partition: int) -> Located | None:

@@ -15,6 +15,7 @@ from serving.http.front import make_front
 from serving.http.limits import RequestLimits
 from serving.http.routes import ROUTES
 from serving.reads.spaces import RowSpace, TableSpace
+from stream.access.grants import Access
 from stream.wire.keys import Layout
 from tokens import Vector
 
@@ -29,7 +30,7 @@ def ask(method: str, path: str, *, bearer_token: str | None = None, **options: A
         front = make_front(
             [RowSpace("shop", Layout(4), "shop"), TableSpace("hive", Layout(2))],
             lambda _keyspace, _partition: None,
-            bearer_token=bearer_token,
+            access=Access.of_secret(bearer_token or ""),
             limits=RequestLimits(body_bytes_max=2_000, batch_keys_max=3),
         )
         transport = httpx2.ASGITransport(make_app(front))

@@ -4,33 +4,15 @@ from __future__ import annotations
 
 import tempfile
 import threading
-import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from freshet.local.mariadb import MariaDBAddress
 from serving.client import FreshetClient
 from serving.client.cache import CachedRow, Invalidator, MemcachedStore, RowCache
-from stream.kafka.connection import KafkaCluster
-from tests.servers.databases import own_database
 from tests.serving.memcached import MemcachedServer, can_be_had
 from tests.serving.stack import ServingStack, eventually
-
-
-@pytest.fixture(scope="module")
-def stack(
-    kafka: KafkaCluster, mariadb: MariaDBAddress, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[ServingStack]:
-    """A keyspace that only this module writes."""
-    keyspace = f"ks{uuid.uuid4().hex[:10]}"
-    with (
-        own_database(mariadb, "CREATE TABLE accounts (id INT PRIMARY KEY, balance INT)") as database,
-        ServingStack(tmp_path_factory.mktemp("cache"), kafka, mariadb, keyspace, database) as running,
-    ):
-        yield running
 
 
 class Following:
@@ -63,7 +45,8 @@ def test_a_row_is_served_by_the_applications_memcached_until_it_changes(stack: S
     """A hit asks no front; a write is seen by its session at once, by all others soon, and after a pause too."""
     if not can_be_had():
         pytest.skip("NOT RUN: no memcached can be fetched here")
-    table = f"{stack.database}.accounts"
+    table = f"{stack.database}.remembered"
+    stack.run(f"CREATE TABLE {table} (id INT PRIMARY KEY, balance INT)")
     with (
         tempfile.TemporaryDirectory(prefix="freshet-memcached-") as directory,
         MemcachedServer(Path(directory)) as server,

@@ -13,12 +13,11 @@ from serving.client.answers import Problem
 from serving.errors import ReadError
 from serving.http.guard import (
     Guard,
-    OpenListenRefused,
     read_body,
-    refuse_open_listen,
 )
 from serving.http.limits import RequestLimits
 from serving.metrics import FrontMetrics
+from stream.access.grants import Access
 
 
 def scope_of(path: str = "/v1/rows/shop/t/1", headers: list[tuple[bytes, bytes]] | None = None) -> dict[str, Any]:
@@ -46,7 +45,7 @@ async def hello(_: Scope, __: Receive, send: Send) -> None:
 
 
 def guard(app: Any = hello, token: str | None = None, limits: RequestLimits | None = None) -> Guard:
-    return Guard(app, bearer_token=token, limits=limits or RequestLimits(), metrics=FrontMetrics())
+    return Guard(app, access=Access.of_secret(token or ""), limits=limits or RequestLimits(), metrics=FrontMetrics())
 
 
 def code_of(body: bytes) -> str:
@@ -166,18 +165,3 @@ def test_a_large_body_is_refused(headers: list[tuple[bytes, bytes]]) -> None:
 
     status, body = asyncio.run(ask(guard(reader), scope_of(headers=headers), [b"123456", b"123456"]))
     assert (status, code_of(body)) == (413, "body_too_large")
-
-
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.4", "example.org", ""])
-def test_an_open_address_without_a_token_is_refused(host: str) -> None:
-    """A front without a bearer token cannot be exposed by accident."""
-    with pytest.raises(OpenListenRefused) as caught:
-        refuse_open_listen(host, None)
-    assert caught.value.code == "refuse_open_listen"
-    refuse_open_listen(host, "geheim")
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1", "127.8.8.8", "[::1]"])
-def test_loopback_needs_no_token(host: str) -> None:
-    """On loopback the front starts without a bearer token."""
-    refuse_open_listen(host, None)

@@ -113,7 +113,7 @@ class Installation:
         transport = httpx2.ASGITransport(make_app(front))
         try:
             async with httpx2.AsyncClient(transport=transport, base_url="http://front") as http:
-                response = await asyncio.wait_for(http.request(**_arguments(request)), 20)
+                response = await asyncio.wait_for(http.request(**_arguments("http://front", request)), 20)
         finally:
             for close in front.closers:
                 await close()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from consumers.owner.client import OwnerClient
+from consumers.owner.client import Identity, OwnerClient
 from consumers.owner.protocol import Description, OwnerError
 from serving.reads.demands import Consistency
 from serving.reads.descriptions import Descriptions, table_of
@@ -72,7 +72,7 @@ def test_a_fixed_address_precedes_the_announced_one(monkeypatch: pytest.MonkeyPa
 def test_the_owner_token_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each connection to an owner carries the owner token, and one connection serves all requests."""
     network = Network(monkeypatch, {"a:1": FakeOwner()})
-    owners = network.owners(token="secret")
+    owners = network.owners(identity=Identity(lambda: "secret"))
     for _ in range(2):
         asyncio.run(owners.ask("shop", 0, describe))
     assert network.tokens == ["secret"]

@@ -20,6 +20,7 @@ from serving.http.query import RowParameters, TableParameters
 from serving.http.responses import Response
 from serving.http.route import Resource, Route, parameters_of
 from serving.http.routes import ROUTES
+from stream.access.grants import Access
 from tests.serving.test_app import ask, refused
 
 ROW_PATH = {"keyspace": "shop", "table": "t", "pk": "7"}
@@ -79,7 +80,7 @@ def library(method: str, path: str, **options: Any) -> httpx2.Response:
     async def story() -> httpx2.Response:
         front = make_front([], lambda _keyspace, _partition: None)
         router = Router([Resource(front, LIBRARY)])
-        app = Guard(router, bearer_token=None, limits=RequestLimits(), metrics=front.metrics)
+        app = Guard(router, access=Access(), limits=RequestLimits(), metrics=front.metrics)
         async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://library") as client:
             return await client.request(method, path, **options)
 

@@ -139,7 +139,7 @@ def test_a_locked_table_holds_no_read_of_another(
         for _ in range(20):
             began = time.monotonic()
             (row,) = await rows.read([other])
-            assert time.monotonic() - began < 1.0
+            assert time.monotonic() - began < 4.0  # those of the locked one end after five seconds
             assert isinstance(row, SourceRow)
         for age_s in (snapshot.SCHEMA_AGE_MAX_S, 0.0):
             monkeypatch.setattr(snapshot, "SCHEMA_AGE_MAX_S", age_s)

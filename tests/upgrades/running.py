@@ -113,7 +113,7 @@ class Installation:
         )
         app = make_app(front)
         transport = httpx2.ASGITransport(next_version.NextFront(app) if "front" in self.upgraded else app)
-        arguments = _arguments(request)
+        arguments = _arguments("http://front", request)
         if "client" in self.upgraded:
             arguments["headers"] = {**(arguments["headers"] or {}), "freshet-later": "x", "accept": "application/*"}
         try:

@@ -45,9 +45,11 @@ from stream.wire.keys import object_parts
 from tokens import Demand, Freshness, Position
 
 PAGE_MAX: Final = 10_000
+"""Objects in one answer, at most."""
 LOOKED_TOGETHER: Final = 256
 """Objects of a list that are read from the store at once."""
-"""Objects in one answer, at most."""
+LOOKED_AT_ONCE: Final = 64
+"""Objects that are looked at while other requests wait. More of them are looked at in a thread."""
 FUNCTION: Final = "function"
 _STATISTICS_OF: Final = {"statistics": "", "partition_statistics": PARTITION}
 """Kind of statistics → the kind of the object whose parameters and write id say whether they hold; "": the table."""
@@ -63,12 +65,28 @@ class _Place(NamedTuple):
     set_bytes: bytes | None
 
 
-def answer_objects(partition: Partition, request: GetObjects, table_id: int, demand: Demand) -> OwnerObjects:
+class _TooMany(Exception):
+    """More objects would be looked at than may be."""
+
+
+def answer_few(partition: Partition, request: GetObjects, table_id: int, demand: Demand) -> OwnerObjects | None:
+    """As `answer_objects`; None if more than `LOOKED_AT_ONCE` would be looked at. A thread costs more than so few."""
+    if len(request.names) > LOOKED_AT_ONCE:
+        return None
+    try:
+        return answer_objects(partition, request, table_id, demand, LOOKED_AT_ONCE)
+    except _TooMany:
+        return None
+
+
+def answer_objects(
+    partition: Partition, request: GetObjects, table_id: int, demand: Demand, looked_max: int = 0
+) -> OwnerObjects:
     """What is known of the objects in ``request``, and whether it may be served for ``demand``.
 
-    Reads a range of keys if the request has no names, so a list belongs into a thread of its own. Raises
+    Reads a range of keys if the request has no names, so a long list belongs into a thread of its own. Raises
     `consumers.owner.tables.MissingWriteIds`, `consumers.owner.objects.filter.FilterError`,
-    `consumers.fold.catalog_state.CatalogStateError`.
+    `consumers.fold.catalog_state.CatalogStateError`. ``looked_max``: of a list; 0: all.
     """
     place = _place(partition, request.kind, table_id)
     found = _undecided(partition, place, table_id)
@@ -77,7 +95,7 @@ def answer_objects(partition: Partition, request: GetObjects, table_id: int, dem
     if not why and request.names:
         why = _take_named(partition, place, request, table_id, members)
     elif not why:
-        why = _take_list(partition, place, request, table_id, members, found)
+        why = _take_list(partition, place, request, table_id, members, found, looked_max)
     if why or found.code:
         found.why = found.why or why
         return found
@@ -92,14 +110,18 @@ def answer_objects(partition: Partition, request: GetObjects, table_id: int, dem
 
 def _has_moved(partition: Partition, place: _Place, kind: str, table_id: int) -> bool:
     """Whether what was read after ``place`` may be of a later moment."""
-    now = _place(partition, kind, table_id)
-    return (now.set_bytes, now.table_bytes) != (place.set_bytes, place.table_bytes)
+    return _bytes_of(partition, kind, table_id) != (place.table_bytes, place.set_bytes)
+
+
+def _bytes_of(partition: Partition, kind: str, table_id: int) -> tuple[bytes | None, bytes | None]:
+    """The states of the table and of the set, as stored."""
+    table_bytes = partition.store.get(table_key(table_id)) if table_id else None
+    return table_bytes, partition.store.get(set_key(kind, table_id))
 
 
 def _place(partition: Partition, kind: str, table_id: int) -> _Place:
     head = partition.store.visible  # before the entries, as everywhere
-    table_bytes = partition.store.get(table_key(table_id)) if table_id else None
-    set_bytes = partition.store.get(set_key(kind, table_id))
+    table_bytes, set_bytes = _bytes_of(partition, kind, table_id)
     table = decode_table(table_bytes) if table_bytes is not None else None
     group = decode_set(set_bytes) if set_bytes is not None else None
     return _Place(head, table, group, table_bytes, set_bytes)
@@ -215,8 +237,9 @@ def _take_list(
     table_id: int,
     members: list[tuple[str, ObjectState]],
     found: OwnerObjects,
+    looked_max: int,
 ) -> str:
-    """Adds one page of the set; returns why it cannot be listed, "" if it can."""
+    """Adds one page of the set; returns why it cannot be listed, "" if it can. Raises `_TooMany`."""
     group, floor = place.group, _floor(place)
     assert group is not None
     if not _is_whole(place):
@@ -228,7 +251,7 @@ def _take_list(
     prefix = objects_prefix(request.kind, table_id)
     limit = min(request.limit, PAGE_MAX) if request.limit > 0 else PAGE_MAX
     start = prefix + request.after.encode() + b"\0" if request.after else prefix
-    for key, value in _between(partition, start, prefix + b"\xff"):
+    for key, value in _between(partition, start, prefix + b"\xff", looked_max):
         state = decode_object(value)
         if state.epoch != group.epoch or state.ordinal <= group.base:
             continue
@@ -246,13 +269,19 @@ def _take_list(
     return ""
 
 
-def _between(partition: Partition, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """The folded pairs from ``start`` up to ``end``, a part at a time: mostly the first ones are enough."""
+def _between(partition: Partition, start: bytes, end: bytes, looked_max: int) -> Iterator[tuple[bytes, bytes]]:
+    """The folded pairs from ``start`` up to ``end``, a part at a time: mostly the first ones are enough.
+
+    Raises `_TooMany` after ``looked_max`` of them, if there are more (0: there is no bound).
+    """
+    together = looked_max or LOOKED_TOGETHER
     while True:
-        pairs = partition.store.between(start, end, LOOKED_TOGETHER)
+        pairs = partition.store.between(start, end, together)
         yield from pairs
-        if len(pairs) < LOOKED_TOGETHER:
+        if len(pairs) < together:
             return
+        if looked_max:
+            raise _TooMany
         start = pairs[-1][0] + b"\0"
 
 

@@ -17,7 +17,7 @@ from typing import Final
 from freshet.local.artifacts import prepared
 from freshet.local.errors import ArtifactError
 from freshet.local.hive.site import DerbyDatabase, MetastoreDatabase, write_site
-from freshet.local.java import find_java
+from freshet.local.java import QUICK_START, find_java
 from freshet.local.process import run_tool
 
 TARBALL, LISTENER, COMPILER = "hive-standalone-metastore-server", "hive-hcatalog-server-extensions", "ecj"
@@ -82,6 +82,7 @@ def init_schema(home: Path, conf: Path, database: MetastoreDatabase | DerbyDatab
         "schematool",
         [
             find_java().path,
+            *QUICK_START,
             "-Xmx256m",
             errors,
             "-cp",

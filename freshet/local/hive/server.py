@@ -8,7 +8,7 @@ from pathlib import Path
 
 from freshet.local.hive.home import classpath, init_schema, metastore_home
 from freshet.local.hive.site import DerbyDatabase, MetastoreDatabase, write_site
-from freshet.local.java import find_java
+from freshet.local.java import QUICK_START, find_java
 from freshet.local.process import ServerProcess
 from freshet.local.server import LocalServer
 
@@ -19,7 +19,8 @@ class HiveServer(LocalServer):
     """A metastore on 127.0.0.1. ``start`` returns when it has answered a call.
 
     Its tables are in Derby in the data directory, or in ``database``, which metastores can share (then with the same
-    ``warehouse``). ``settings``: properties on top of those in `freshet.local.hive.site`. A context manager.
+    ``warehouse``). ``settings``: properties on top of those in `freshet.local.hive.site`. ``quick_start``: as in
+    `KafkaServer`. A context manager.
     """
 
     NAME = "Hive Metastore"
@@ -35,8 +36,10 @@ class HiveServer(LocalServer):
         settings: Mapping[str, str] | None = None,
         heap: str = "384m",
         detached: bool = False,
+        quick_start: bool = True,
     ) -> None:
         super().__init__(data_dir, port, detached=detached)
+        self.quick_start = quick_start
         self.database = database or DerbyDatabase(self.data_dir / "derby")
         self.warehouse = warehouse or self.data_dir / "warehouse"
         self.settings = dict(settings or {})
@@ -66,8 +69,8 @@ class HiveServer(LocalServer):
             self.NAME,
             [
                 find_java().path,
+                *(QUICK_START if self.quick_start else ()),
                 f"-Xmx{self.heap}",
-                "-XX:+UseSerialGC",
                 "-XX:+ExitOnOutOfMemoryError",
                 f"-Dderby.stream.error.file={self.data_dir / 'derby.log'}",
                 "-cp",

@@ -129,7 +129,7 @@ class VirtualLoop:
         return asyncio.wrap_future(executor.submit(func, *args), loop=self)  # type: ignore[arg-type]
 
     async def create_server(
-        self, protocol_factory: Callable[[], asyncio.BaseProtocol], host: str, port: int = 0
+        self, protocol_factory: Callable[[], asyncio.BaseProtocol], host: str, port: int = 0, **_: Any
     ) -> Listener:
         return self._network.listen(self._process, self, protocol_factory, host, port)
 
@@ -138,6 +138,7 @@ class VirtualLoop:
         protocol_factory: Callable[[], asyncio.BaseProtocol],
         host: str,  # noqa: ARG002 - the network is one host
         port: int,
+        **_: Any,  # of TLS, which no world has
     ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
         return await self._network.connect(self._process, self, protocol_factory, port)
 

@@ -11,6 +11,7 @@ from serving.errors import ReadError
 from serving.http.front import Front
 from serving.http.limits import RequestLimits
 from serving.http.responses import Response, problem_response
+from stream.access.grants import Access
 
 LIMITS: Final = RequestLimits(wait_ms_default=0)
 """Histories draw how long each read waits."""
@@ -19,7 +20,7 @@ LIMITS: Final = RequestLimits(wait_ms_default=0)
 def front_with(**parts: Any) -> Front:
     """A front that has only these ``parts``; its handlers need no others."""
     nothing = cast("Any", None)
-    front = Front({}, {}, nothing, nothing, nothing, nothing, nothing, nothing, METRICS, nothing, LIMITS, None, ())
+    front = Front({}, {}, nothing, nothing, nothing, nothing, nothing, nothing, METRICS, nothing, LIMITS, Access(), ())
     for name, part in parts.items():
         setattr(front, name, part)
     return front

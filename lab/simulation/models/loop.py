@@ -148,6 +148,7 @@ class _End(asyncio.Transport):
     """One end of a connection. ``receiver``: the protocol at the other end."""
 
     def __init__(self, receiver: Any) -> None:
+        super().__init__()
         self.receiver = receiver
         self.other: _End
         self.closed = False

@@ -20,6 +20,7 @@ from consumers.owner.protocol import (
     Welcome,
 )
 from consumers.owner.server import OwnerServer
+from stream.access.listening import OpenListenRefused
 from tests.consumers.histories import key, marker, start, value
 from tests.consumers.owning import KEYSPACE, Owner, vector
 
@@ -142,7 +143,7 @@ def test_the_client_connects_again_after_its_owner_came_back(tmp_path: Path) -> 
 def test_it_listens_beyond_this_machine_only_with_a_token(tmp_path: Path, host: str) -> None:
     """An open port without a token is refused; a name other than localhost counts as open."""
     owner = Owner(tmp_path)
-    with pytest.raises(OwnerError, match="without a token"):
+    with pytest.raises(OpenListenRefused, match="without a token"):
         asyncio.run(owner.server.start(host, 0))
     owner.partition.store.close(commit=False)
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from consumers.owner.evidence import demand_of
-from consumers.owner.objects.answering import answer_objects
+from consumers.owner.objects.answering import LOOKED_AT_ONCE, answer_few, answer_objects
 from consumers.owner.objects.filter import FilterError
 from consumers.owner.overlay import Overlay
 from consumers.owner.partitions import Partition
@@ -259,3 +259,17 @@ def test_a_partition_that_has_not_caught_up_says_so(held: Catalog) -> None:
     held.fold(event("Topology", 1, shard=SHARD, shards=[SHARD], ancestors=[], succeeded=[]))
     held.partition.ready = False
     assert not held.ask(vector=seen(2)).kin.caught_up
+
+
+@pytest.mark.parametrize("beyond", [-1, 0, 1])
+def test_few_objects_are_answered_at_once_and_many_left_to_a_thread(held: Catalog, beyond: int) -> None:
+    """What is answered while others wait has a bound, by names and in lists, and is the same answer."""
+    held.fill(LOOKED_AT_ONCE + beyond)
+    names = [object_name((f"d{n}", str(n))) for n in range(LOOKED_AT_ONCE + beyond)]
+    for wanted in ([], names):
+        request = GetObjects(0, KEYSPACE, "partition", NAME, 7, vector=seen(held.ordinal), names=wanted)
+        at_once = answer_few(held.partition, request, 7, demand_of(request.vector, "", 7))
+        whole = answer_objects(held.partition, request, 7, demand_of(request.vector, "", 7))
+        assert (whole.served, whole.count) == (True, LOOKED_AT_ONCE + beyond)
+        is_left = beyond >= (1 if wanted else 0)  # of a list one more would have to be read, to see that it ends
+        assert at_once == (None if is_left else whole)

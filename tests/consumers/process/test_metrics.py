@@ -101,6 +101,7 @@ def test_metrics_beyond_loopback_need_the_owners_token(kafka: KafkaCluster, keys
         FRESHET_CONSUMER__METRICS_PORT="0",
         FRESHET_CONSUMER__OWNER_HOST="0.0.0.0",
         FRESHET_CONSUMER__OWNER_TOKEN="s3cret",
+        FRESHET_CONSUMER__PLAIN="true",
     ) as process:
         process.ready()
         [ready] = process.lines("ready")

@@ -14,6 +14,7 @@ import psutil
 from consumers.process.loop import ConsumptionSettings
 from consumers.process.run import OwnerSettings
 from consumers.workers import worker_settings
+from stream.access.grants import Access
 from stream.kafka.connection import KafkaCluster
 from tests.consumers.consuming import ConsumeProcess, Feed, caught_up, digest_of, expected, until
 from tests.patience import PATIENCE_S
@@ -118,7 +119,7 @@ def test_workers_have_places_ports_and_memory_of_their_own(tmp_path: Path) -> No
         overlay_bytes=1_000,
         hot={"k": {"d.t": 400}},
     )
-    owner = OwnerSettings("0.0.0.0", 7_000, "secret", 9_100, "outside:8_000".replace("_", ""))
+    owner = OwnerSettings("0.0.0.0", 7_000, Access.of_secret("secret"), 9_100, "outside:8_000".replace("_", ""))
     made = [worker_settings(number, 4, consume, owner) for number in range(4)]
     assert [each.data_dir for each, _ in made] == [tmp_path, *(tmp_path / f".worker-{number}" for number in (1, 2, 3))]
     assert {each.overlay_bytes for each, _ in made} == {250}

@@ -125,6 +125,7 @@ class Images:
         ids = WriteIds()
         if table.transactional:
             if listed is None:
+                self._void(name, "the metastore has answered no write-id list of it")
                 return
             ids = listed.write_ids()
             if not self._recent.brought_forward(name, ids, fetched.listed_at, holders):

@@ -134,7 +134,7 @@ class Metastore(ObjectCalls):
         return sorted(f"{db}.{name}" for name in names)
 
     def table(self, name: str, timeout_s: float = 0.0) -> TableObject | None:
-        """The table ``db.table`` as it is stored, or None. Raises `HiveMessageError` too."""
+        """The table ``db.table`` as it is stored, or None. Raises `HiveMessageError` too, also for another table."""
         db, _, table = name.partition(".")
         request = {1: text(db), 2: text(table), 4: text(self.catalog), 8: texts([*CAPABILITIES])}
         try:
@@ -143,7 +143,10 @@ class Metastore(ObjectCalls):
             if refused.number == NO_SUCH_OBJECT:
                 return None
             raise
-        return _table_of(field(found, 1))
+        shown = _table_of(field(found, 1))
+        if shown.name != name.lower():
+            raise HiveMessageError(f"the metastore was asked for {name} and answered {shown.name}")
+        return shown
 
     def tables(self, names: Sequence[str]) -> dict[str, TableObject | HiveMessageError]:
         """The tables of ``names`` (``db.table``) that exist. One that cannot be read or understood is its error."""

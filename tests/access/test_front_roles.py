@@ -1,0 +1,155 @@
+"""The front: what a token may ask, of which keyspaces, and what it can learn of others. Real ASGI, no owner."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import httpx2
+import pytest
+from starlette.types import Message
+
+from serving.http.app import make_app
+from serving.http.front import Front, make_front
+from serving.http.guard import Guard
+from serving.http.limits import RequestLimits
+from serving.http.routes import ROUTES
+from serving.metrics import FrontMetrics
+from serving.reads.spaces import RowSpace, TableSpace
+from stream.access.grants import Access, Credential, Grant, digest_of
+from stream.wire.keys import Layout
+
+GRANTS = {
+    "all": Grant("all", frozenset({"read"})),
+    "shop": Grant("shop", frozenset({"read"}), frozenset({"shop"})),
+    "filler": Grant("filler", frozenset({"fill"})),
+    "scraper": Grant("scraper", frozenset({"metrics"})),
+    "root": Grant("root", frozenset({"admin"})),
+}
+ACCESS = Access([Credential(grant, digest_of(name.encode())) for name, grant in GRANTS.items()])
+
+
+def front() -> Front:
+    """Of two keyspaces of rows and a catalog."""
+    spaces: list[RowSpace | TableSpace] = [
+        RowSpace("shop", Layout(4), "shop"),
+        RowSpace("bank", Layout(4), "bank"),
+        TableSpace("hive", Layout(2)),
+    ]
+    return make_front(spaces, lambda *_: None, access=ACCESS)
+
+
+def ask(path: str, token: str = "", method: str = "GET", **options: Any) -> httpx2.Response:
+    """One request."""
+
+    async def story() -> httpx2.Response:
+        transport = httpx2.ASGITransport(make_app(front()))
+        headers = {"authorization": f"Bearer {token}"} if token else {}
+        async with httpx2.AsyncClient(transport=transport, base_url="http://front") as client:
+            return await client.request(method, path, headers=headers, **options)
+
+    return asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    ("path", "token", "status"),
+    [
+        ("/v1/rows/shop/orders/7", "", 401),
+        ("/v1/rows/shop/orders/7", "wrong", 401),
+        ("/v1/rows/shop/orders/7", "all", 503),
+        ("/v1/rows/shop/orders/7", "shop", 503),
+        ("/v1/rows/shop/orders/7", "filler", 403),
+        ("/v1/rows/shop/orders/7", "scraper", 403),
+        ("/v1/rows/shop/orders/7", "root", 503),
+        ("/v1/rows/bank/orders/7", "shop", 404),
+        ("/v1/rows/bank/orders", "shop", 404),
+        ("/v1/tables/db/t", "shop", 404),
+        ("/v1/databases", "shop", 404),
+        ("/v1/stream?keyspace=bank", "shop", 404),
+        ("/v1/locations/bank/0", "shop", 404),
+        ("/v1/bytes/file:///etc/passwd", "shop", 404),
+        ("/metrics", "", 401),
+        ("/metrics", "shop", 403),
+        ("/metrics", "all", 200),
+        ("/metrics", "scraper", 200),
+        ("/openapi.json", "", 401),
+        ("/openapi.json", "scraper", 200),
+        ("/healthz", "", 200),
+        ("/readyz", "", 503),
+        ("/readyz", "wrong", 503),
+    ],
+)
+def test_a_role_of_a_keyspace_opens_its_paths_and_no_others(path: str, token: str, status: int) -> None:
+    """503 is past the door: there is no owner here."""
+    assert ask(path, token).status_code == status
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/v1/rows/{}/t/1", "/v1/rows/{}/t", "/v1/tables/a/b?catalog={}", "/v1/stream?keyspace={}", "/v1/locations/{}/0"],
+)
+def test_a_hidden_keyspace_is_like_none(path: str) -> None:
+    """The answer to a keyspace that is there is, but for its name, the answer to one that is not."""
+    there, gone = (ask(path.format(name), "shop") for name in ("bank", "nope"))
+    assert there.status_code == gone.status_code == 404
+    assert there.text.replace("bank", "nope") == gone.text
+
+
+def test_the_status_lists_what_the_token_may_see() -> None:
+    """Names of other keyspaces don't show, and not to probes either."""
+    assert [each["name"] for each in ask("/v1/status", "shop").json()["keyspaces"]] == ["shop"]
+    assert len(ask("/v1/status", "all").json()["keyspaces"]) == 3
+    assert "bank" not in ask("/readyz").text
+
+
+def test_a_batch_of_another_keyspace_is_not_found() -> None:
+    """Bodies are as paths are."""
+    body = {"tables": [{"db": "d", "table": "t"}]}
+    assert ask("/v1/tables:batch", "shop", "POST", json=body).status_code == 404
+    assert ask("/v1/rows/bank:batch", "shop", "POST", json={"keys": [{"table": "t", "pk": "1"}]}).status_code == 404
+
+
+def test_every_route_says_what_it_needs() -> None:
+    """Only probes need nothing, and only to read is given by default."""
+    needed = {route.path: route.needed_role for route in ROUTES if route.method != "PUT"}
+    assert {path for path, role in needed.items() if role is None} == {"/healthz", "/readyz"}
+    assert set(needed.values()) == {None, "read", "metrics"}
+
+
+def test_a_stream_ends_soon_after_its_token_was_taken_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reader gets a whole end, and 401 when it comes again."""
+    monkeypatch.setattr("serving.http.guard.ACCESS_LOOK_S", 0.01)
+
+    async def story() -> list[Message]:
+        access = Access([Credential(GRANTS["all"], digest_of(b"all"))])
+        begun, sent = asyncio.Event(), list[Message]()
+
+        async def endless(_: Any, __: Any, send: Callable[[Message], Any]) -> None:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            begun.set()
+            await asyncio.Event().wait()
+
+        async def send(message: Message) -> None:
+            sent.append(message)
+
+        async def nothing() -> Message:
+            await asyncio.Event().wait()
+            raise AssertionError
+
+        guard = Guard(endless, access=access, limits=RequestLimits(), metrics=FrontMetrics())
+        headers = [(b"authorization", b"Bearer all")]
+        scope = {"type": "http", "path": "/v1/stream", "query_string": b"", "headers": headers}
+        running = asyncio.ensure_future(guard(scope, nothing, send))
+        await begun.wait()
+        access.replace([Credential(GRANTS["all"], digest_of(b"all"))])  # the same grant: it goes on
+        await asyncio.sleep(0.05)
+        assert not running.done()
+        access.replace([Credential(GRANTS["shop"], digest_of(b"other"))])
+        async with asyncio.timeout(5):
+            await running
+        await guard({**scope, "path": "/v1/stream"}, nothing, send)
+        return sent
+
+    first, end, refusal, _ = asyncio.run(story())
+    assert (first["status"], end, refusal["status"]) == (200, {"type": "http.response.body", "body": b""}, 401)

@@ -1,0 +1,226 @@
+"""A metastore that answers what was not asked, or what a write has overtaken: nothing of it becomes a fresh answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+
+from consumers.fold.catalog_state import decode_binding, decode_table, name_key, table_key
+from stream.sources.hive.live import fetching
+from stream.sources.hive.live.connection import MetastoreConnection
+from stream.sources.hive.live.following import Following, FollowOptions
+from stream.sources.hive.live.metastore import Metastore, MetastoreSettings, ServerList, Transactions
+from stream.sources.hive.live.thrift import integer, long, record, text
+from stream.sources.hive.messages import HiveMessageError, TableObject
+from stream.sources.hive.structs import LIST, STRUCT, ListValue
+from stream.sources.status import SourceStatus
+from stream.wire.events import ResumePoint, SourceTransaction, TableImage, VoidTable
+from tests.lab.workload.folded import Folded
+from tests.serving.stack import eventually
+
+BEGIN = 5
+"""The last event before the source begins."""
+SETTINGS = MetastoreSettings((("127.0.0.1", 1),))
+
+
+class Server:
+    """A metastore with one transactional table, ``d.t``; what it answers of it can be told wrong."""
+
+    catalog = "hive"
+
+    def __init__(self) -> None:
+        self.shown = TableObject("d.t", 7, True, True, b'{"v":"1"}', b"", ())
+        self.lists = {"d.t": ServerList(3, (), ())}
+        self.log: list[dict[str, Any]] = []
+        self.after_read: list[str] = []
+        """Events that only name the table, and come while its first answer is on its way, with another version."""
+
+    def last_event(self) -> int:
+        """The log's end."""
+        return BEGIN + len(self.log)
+
+    def events(self, after: int, _: int) -> list[dict[str, Any]]:
+        """What follows."""
+        return self.log[max(0, after - BEGIN) :]
+
+    def write(self, kind: str) -> None:
+        """An event that only names the table, and what it changes."""
+        event = {"eventId": self.last_event() + 1, "eventTime": 1, "eventType": kind, "dbName": "d", "tableName": "t"}
+        self.log.append(event | {"message": '{"server":"","dbName":"d","tableName":"t"}'})
+        self.shown = replace(self.shown, image=b'{"v":"2"}')
+
+    def tables(self, names: Sequence[str]) -> dict[str, TableObject]:
+        """The table, as it was before what comes meanwhile."""
+        shown = self.shown
+        while self.after_read and names:
+            self.write(self.after_read.pop())
+        return {name: shown for name in names if name == "d.t"}
+
+    def write_ids(self, *_: object) -> dict[str, ServerList]:
+        """Its list."""
+        return self.lists
+
+    def transactions(self) -> Transactions:
+        """None."""
+        return Transactions(0, frozenset(), frozenset())
+
+    def without_collapse(self, *_: object) -> dict[str, ServerList]:
+        """Nothing is collapsed."""
+        return {}
+
+    def databases(self) -> list[str]:
+        """The one."""
+        return ["d"]
+
+    def table_names(self, _: str) -> list[str]:
+        """The one."""
+        return ["d.t"]
+
+    def database(self, _: str) -> dict[int, Any]:
+        """As it is stored."""
+        return {}
+
+    def catalog_object(self) -> None:
+        """It is not read."""
+
+    def functions(self) -> list[Any]:
+        """None."""
+        return []
+
+    def constraints(self, _: str) -> dict[int, Any]:
+        """None."""
+        return {}
+
+    def statistics(self, *_: object) -> None:
+        """None."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class Source:
+    """What a source publishes of a `Server`, and what becomes of it."""
+
+    def __init__(self, server: Server, names: dict[str, int]) -> None:
+        self.server, self.folded = server, Folded(1)
+        self.published: list[SourceTransaction] = []
+        self.folded.start(f"HiveEvent/{BEGIN}")
+        at = f"HiveEvent/{BEGIN}"
+        resume = ResumePoint("hive/0", 1, 1, at, 0, at, names=names)
+        options = FollowOptions(SETTINGS, "hive/0", threads=1, reconcile_s=3600)
+        self.following = Following(options, self, cast("Metastore", server), resume, SourceStatus(), None)
+
+    def publish(self, txn: SourceTransaction) -> None:
+        """Keeps and folds it."""
+        self.published.append(txn)
+        self.folded.publish([txn])
+
+    def flush(self) -> None:
+        """Everything is there."""
+
+    def sweep(self) -> None:
+        """Until every table was published, or given up for now."""
+
+        def has_swept() -> bool:
+            worked = self.following.step()
+            return self.following.has_swept and not worked
+
+        eventually(has_swept, what="the sweep")
+
+    def images(self) -> list[tuple[int, bytes | None, str]]:
+        """(table id, image, last event before it was read) of what was published of tables."""
+        changes = [each for txn in self.published for each in txn.changes]
+        return [(each.table_id, each.image, each.lo) for each in changes if isinstance(each, TableImage) and each.image]
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Server:
+    """A metastore that every connection of a source is one to."""
+    made = Server()
+    monkeypatch.setattr(fetching, "Metastore", lambda _: made)
+    return made
+
+
+@pytest.fixture
+def source(server: Server) -> Iterator[Source]:
+    """A source whose topic has bound ``d.t`` to table 7."""
+    made = Source(server, {"d.t": 7})
+    yield made
+    made.following.close()
+
+
+@pytest.mark.parametrize("kind", ["DELETE_TBL_COL_STAT_EVENT", "UPDATE_TBL_COL_STAT_EVENT"])
+def test_a_write_of_a_table_that_is_not_known_yet_has_it_read_again(server: Server, kind: str) -> None:
+    """The planted bug ``write_of_an_unknown_table``: what was read before the event is not published after it."""
+    server.after_read = [kind]
+    source = Source(server, {})
+    try:
+        source.sweep()
+        assert [image for _, image, _ in source.images()] == [b'{"v":"2"}']
+        assert {lo for _, _, lo in source.images()} == {f"HiveEvent/{BEGIN + 1}"}
+    finally:
+        source.following.close()
+
+
+def test_an_answer_with_another_id_is_another_table(server: Server, source: Source) -> None:
+    """Nothing in the log said so: the name is bound to what was answered, and the old id keeps nothing of it."""
+    server.shown = replace(server.shown, table_id=8)
+    source.sweep()
+    assert {table_id for table_id, _, _ in source.images()} == {8}
+    [entries] = source.folded.entries
+    assert decode_binding(entries[name_key("d.t")]).table_id == 8
+    assert decode_table(entries[table_key(8)]).image == b'{"v":"1"}'
+    assert table_key(7) not in entries or decode_table(entries[table_key(7)]).image is None
+
+
+@pytest.mark.parametrize("answered", [{}, {"d.u": ServerList(9, (), ())}])
+def test_a_list_for_another_table_is_none(server: Server, source: Source, answered: dict[str, ServerList]) -> None:
+    """The table is void until the metastore answers with its own, which it is asked for again."""
+    server.lists = answered
+    source.sweep()
+    changes = [each for txn in source.published for each in txn.changes]
+    assert source.images() == []
+    assert any(isinstance(each, VoidTable) and each.table == "d.t" for each in changes)
+    assert list(source.following._images.unreadable) == ["d.t"], "it is tried again"
+    server.lists = {"d.t": ServerList(3, (), ())}
+    source.following._progress.touch(["d.t"])
+    source.sweep()
+    assert [image for _, image, _ in source.images()] == [b'{"v":"1"}']
+
+
+class Answering:
+    """A connection that gives one answer to whatever it is asked."""
+
+    def __init__(self, answer: Any) -> None:
+        self.answer = answer
+
+    def call(self, *_: object, **__: object) -> Any:
+        """The answer."""
+        return self.answer
+
+
+@pytest.mark.parametrize("answered", ["t", "T", "u", ""])
+def test_a_table_that_was_not_asked_for_is_refused(answered: str) -> None:
+    """``get_table_req`` of another table's name, as of a proxy that mixes answers up, is an error, not an answer."""
+    of = {1: text(answered), 2: text("d"), 17: text("hive"), 25: long(7), 12: text("EXTERNAL_TABLE")}
+    metastore = Metastore(SETTINGS)
+    metastore._connection = cast("MetastoreConnection", Answering({1: record(of)}))
+    if answered.lower() == "t":
+        found = metastore.table("d.t")
+        assert found is not None
+        assert (found.name, found.table_id) == ("d.t", 7)
+    else:
+        with pytest.raises(HiveMessageError):
+            metastore.table("d.t")
+
+
+def test_lists_are_kept_by_the_table_that_they_name() -> None:
+    """A list that names another table is that table's, whatever was asked."""
+    listed = {1: text("D.U"), 2: long(4), 3: (LIST, ListValue(STRUCT, [])), 4: integer(0), 5: text("")}
+    metastore = Metastore(SETTINGS)
+    answer = {1: (LIST, ListValue(STRUCT, [listed]))}
+    metastore._connection = cast("MetastoreConnection", Answering(answer))
+    assert metastore.write_ids(["d.t"]) == {"d.u": ServerList(4, (), ())}
