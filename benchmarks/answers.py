@@ -1,9 +1,10 @@
-"""What one answer costs front and owner: rows beside tables, partitions, statistics and constraints of a catalog.
+"""What one answer of a catalog costs front and owner, without sockets: tables, partitions, statistics, constraints.
 
-``python -m benchmarks.answers`` prints µs of processor time an answer, of all threads of each process. Front and owner
-are processes of their own, without Kafka: what the owner holds was folded before. With ``--against DIR``, a checkout of
-another commit, the two run in turn. The table shows the least of the rounds: other load only adds, by cold caches.
-Threats to validity: one partition, one front, a loop that is always busy, all blocks in RocksDB's cache.
+``python -m benchmarks.answers`` prints µs of processor time of the answering thread: in the owner from the bytes of a
+request to the bytes of its answer, in the front from the bytes of an HTTP request to those of its response, with an
+owner that has answered already. With ``--against DIR``, a checkout of another commit, the two run in turn. The table
+shows the least of all passes: other load only adds. Threats to validity: no system calls and no waking of threads, one
+partition, one connection, all blocks in RocksDB's cache; collections of garbage are as in production.
 """
 
 from __future__ import annotations
@@ -16,26 +17,31 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from random import Random
+from time import process_time
 from typing import Any, Final
+from unittest.mock import patch
 from urllib.parse import quote
 
 import uvloop
+from uvicorn.server import ServerState
 
 from benchmarks.child import quiet
-from benchmarks.load import HttpLoadConnection, LoadConnection, Tally, as_fast_as_possible
 from benchmarks.materialize import as_in_production
-from benchmarks.workload import TABLE, describe_table, each_key_once, gtid
+from consumers.owner.client import OwnerClient
+from consumers.owner.connection import FrontConnection
+from consumers.owner.framing import encode_frame
 from consumers.owner.overlay import Overlay
 from consumers.owner.partitions import Ownership, Partition
+from consumers.owner.protocol import GetObjects, GetTable, Hello, Request
 from consumers.owner.server import OwnerServer
 from consumers.store.store import PartitionStore
+from serving.http.connection import BoundedConnection
 from serving.http.front import make_front
 from serving.http.server import make_server
 from serving.reads.owners import Located
-from serving.reads.spaces import RowSpace, TableSpace
+from serving.reads.spaces import TableSpace
 from stream.kafka.topics import Topic
 from stream.wire.batch import BatchLimits, Framer
 from stream.wire.events import BindName, Change, ObjectImage, ObjectSet, SourceTransaction, TableImage, Topology
@@ -43,28 +49,20 @@ from stream.wire.keys import Layout
 from tokens import Position, Vector
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-ROWS, TABLES, PARTITIONS, COLUMNS = 20_000, 400, 10, 20
-CONNECTIONS: Final = 8
-SECONDS, WARM_UP_S = 1.0, 0.3
-CATALOG, SHOP = "hive", "shop"
+TABLES, PARTITIONS, COLUMNS = 400, 10, 20
+ASKED, PASSES = 400, 12
+CATALOG: Final = "hive"
 LIST: Final = "tpcds.{0}:120:117:117,119:101,105"
 EVENT: Final = "HiveEvent/{0}"
-
-
-def _fill(store: PartitionStore, shard: str, start: str, transactions: Iterator[SourceTransaction]) -> None:
-    framer = Framer(shard, Layout(1), None, BatchLimits(rows_max=500, bytes_max=256 << 10, batch_bytes=64 << 20))
-    framer.announce(Topology((shard,)))
-    framer.start_epoch(start, 1, "first_start")
-    for each in transactions:
-        framer.add(each, 0, framer.room(each))
-    for offset, (_, value) in enumerate(framer.take().records):
-        store.fold([(offset, value)])
-    store.commit()
-
-
-def _rows() -> Iterator[SourceTransaction]:
-    yield describe_table()
-    yield from each_key_once(ROWS)
+TOKEN: Final = str(Vector({"hive/0": (1, Position.parse(EVENT.format(TABLES)))}))
+KINDS: Final[dict[str, tuple[str, list[str], str]]] = {
+    "table": ("", [], "tables/tpcds/{0}?"),
+    "constraints": ("constraints", ["[]"], "constraints/tpcds/{0}?"),
+    "statistics": ("statistics", ["[]"], "statistics/tpcds/{0}?"),
+    "one partition": ("partition", ['["d003"]'], "tables/tpcds/{0}/partitions?names=%5B%5B%22d003%22%5D%5D&"),
+    "all partitions": ("partition", [], "tables/tpcds/{0}/partitions?"),
+}
+"""What is asked → its kind and names at the owner, and the path at the front."""
 
 
 def _tables() -> Iterator[SourceTransaction]:
@@ -96,141 +94,118 @@ def _columns() -> list[dict[str, str]]:
     return [{"name": f"c{each}", "type": "string", "comment": ""} for each in range(COLUMNS)]
 
 
-def serve_owner(directory: str) -> None:
-    """Folds everything, then answers; prints its address. Runs in a child process, until its input ends."""
+class _Sink:
+    """A transport that counts what a connection writes, and keeps the last of it."""
+
+    def __init__(self) -> None:
+        self.writes = 0
+        self.last = b""
+
+    def write(self, data: bytes) -> None:
+        self.writes += 1
+        self.last = data
+
+    def get_extra_info(self, *_: object) -> None: ...
+    def set_write_buffer_limits(self, **_: int) -> None: ...
+    def is_closing(self) -> bool:
+        return False
+
+    def pause_reading(self) -> None: ...
+    def resume_reading(self) -> None: ...
+    def set_protocol(self, _: object) -> None: ...
+    def close(self) -> None: ...
+
+
+async def _least(receive: Callable[[bytes], None], sink: _Sink, requests: list[bytes], proof: bytes) -> float:
+    """µs an answer, of the fastest pass. Each answer has the ``proof`` in it."""
+    passes = []
+    for _ in range(PASSES):
+        began = process_time()
+        for request in requests:
+            before = sink.writes
+            receive(request)
+            while sink.writes == before:  # noqa: ASYNC110 - the time until the answer counts
+                await asyncio.sleep(0)
+            if proof not in sink.last:
+                raise AssertionError(f"not fresh from the cache: {sink.last[:500]!r}")
+        passes.append(process_time() - began)
+    return 1e6 * min(passes) / len(requests)
+
+
+def _request(what: str, number: int, topic: str) -> Request:
+    kind, names, _ = KINDS[what]
+    table, name = number, f"tpcds.t{number:05}"
+    listed = LIST.format(f"t{number:05}")
+    if not kind:
+        return GetTable(1, CATALOG, name, listed, table, TOKEN, 1_000, topic)
+    return GetObjects(1, CATALOG, kind, name, table, listed, TOKEN, names, max_wait_ms=1_000, topic_id=topic)
+
+
+async def _owner(directory: Path) -> tuple[dict[str, float], dict[str, Any]]:
+    """µs by what is asked; and an answer of each, for the front."""
+    topic = Topic("freshet.hive.events", CATALOG, 1)
+    store = PartitionStore.open(directory, keyspace=CATALOG, partition=0, topic_id=topic.topic_id)
+    framer = Framer("hive/0", Layout(1), None, BatchLimits(rows_max=500, bytes_max=256 << 10, batch_bytes=64 << 20))
+    framer.announce(Topology(("hive/0",)))
+    framer.start_epoch(EVENT.format(0), 1, "first_start")
+    for each in _tables():
+        framer.add(each, 0, framer.room(each))
+    store.fold([*enumerate(value for _, value in framer.take().records)])
+    store.commit()
+    ownership = Ownership(directory)
+    ownership.add(Partition(CATALOG, 0, topic, store, Overlay(1 << 20), ready=True))
+    server, sink = OwnerServer(ownership, _no_checkpoints), _Sink()
+    connection = FrontConnection(server)
+    connection.connection_made(sink)  # type: ignore[arg-type]
+    connection.data_received(encode_frame(Hello(0)))
+    found, answers = {}, {}
+    numbers = Random(3).choices(range(1, TABLES + 1), k=ASKED)
+    for what in KINDS:
+        frames = [encode_frame(_request(what, number, topic.topic_id)) for number in numbers]
+        found[f"{what}: owner"] = await _least(connection.data_received, sink, frames, b"the entry contains")
+        answer = server.answer(_request(what, 1, topic.topic_id))
+        answers[what] = await answer if asyncio.iscoroutine(answer) else answer
+    store.close(commit=False)
+    return found, answers
+
+
+async def _front(answers: dict[str, Any]) -> dict[str, float]:
+    """µs by what is asked, with an owner that gives ``answers``."""
+    located = Located("127.0.0.1:1")
+    config = make_server(make_front([TableSpace(CATALOG, Layout(1))], lambda *_: located), "127.0.0.1", 0).config
+    config.load()
+    connection, sink = BoundedConnection(config=config, server_state=ServerState(), app_state={}), _Sink()
+    connection.connection_made(sink)
+    found = {}
+    for what, (_, _, path) in KINDS.items():
+
+        async def answer(*_: object, what: str = what) -> Any:
+            return answers[what]
+
+        listed = quote(LIST.format("t00001"))
+        target = f"/v1/{path.format('t00001')}valid_write_ids={listed}&table_id=1&token={TOKEN}"
+        request = f"GET {target} HTTP/1.1\r\nHost: front\r\n\r\n".encode()
+        with patch.object(OwnerClient, "get_table", answer), patch.object(OwnerClient, "get_objects", answer):
+            found[f"{what}: front"] = await _least(
+                connection.data_received, sink, [request] * ASKED, b'"served_from":"cache","freshness":"fresh"'
+            )
+    return found
+
+
+def measure() -> dict[str, float]:
+    """µs of an answer, by what is asked, in owner and front."""
     as_in_production()
-    ownership = Ownership(Path(directory))
-    kinds = ((SHOP, "shop/0", gtid(0), _rows()), (CATALOG, "hive/0", EVENT.format(0), _tables()))
-    for keyspace, shard, start, transactions in kinds:
-        topic = Topic(f"freshet.{keyspace}.events", keyspace, 1)
-        path = Path(directory) / keyspace
-        store = PartitionStore.open(path, keyspace=keyspace, partition=0, topic_id=topic.topic_id)
-        _fill(store, shard, start, transactions)
-        ownership.add(Partition(keyspace, 0, topic, store, Overlay(1 << 20), ready=True))
 
-    async def run() -> None:
-        host, port = await OwnerServer(ownership, _no_checkpoints).start()
-        print(f"{host}:{port}", flush=True)
-        await asyncio.to_thread(sys.stdin.read)
-        os._exit(0)
+    async def run(directory: Path) -> dict[str, float]:
+        found, answers = await _owner(directory)
+        return found | await _front(answers)
 
-    uvloop.run(run())
-
-
-def serve_front(owner: str) -> None:
-    """A front over this owner; prints its port. Runs in a child process, until its input ends."""
-    as_in_production()
-    located = Located(owner)
-    spaces: list[RowSpace | TableSpace] = [RowSpace(SHOP, Layout(1), "bench"), TableSpace(CATALOG, Layout(1))]
-    server = make_server(make_front(spaces, lambda *_: located), "127.0.0.1", 0)
-
-    async def run() -> None:
-        serving = asyncio.ensure_future(server.serve())
-        while not server.started:  # noqa: ASYNC110 - uvicorn has no event for it
-            await asyncio.sleep(0.01)
-        print(server.address[1], flush=True)
-        await asyncio.to_thread(sys.stdin.read)
-        server.should_exit = True
-        await serving
-        os._exit(0)
-
-    uvloop.run(run())
+    with tempfile.TemporaryDirectory(prefix="freshet-bench-") as directory:
+        return uvloop.run(run(Path(directory)))
 
 
 async def _no_checkpoints(_: list[Partition]) -> list[Any]:
     return []
-
-
-def _requests() -> dict[str, Callable[[int], str]]:
-    """What is asked → the path of the n-th request for it."""
-    row = str(Vector({"shop/0": (1, Position.parse(gtid(ROWS)))}))
-    token = str(Vector({"hive/0": (1, Position.parse(EVENT.format(TABLES)))}))
-
-    def of_table(kind: str, more: str = "") -> Callable[[int], str]:
-        def path(number: int) -> str:
-            table = number % TABLES + 1
-            name = f"t{table:05}"
-            listed = quote(LIST.format(name))
-            where = f"/v1/{kind}/tpcds/{name}" if kind != "partitions" else f"/v1/tables/tpcds/{name}/partitions"
-            return f"{where}?valid_write_ids={listed}&table_id={table}&token={token}{more}"
-
-        return path
-
-    return {
-        "row": lambda number: f"/v1/rows/{SHOP}/{TABLE}/{number % ROWS}?token={row}",
-        "table": of_table("tables"),
-        "constraints": of_table("constraints"),
-        "statistics": of_table("statistics"),
-        "one partition": of_table("partitions", "&names=" + quote('[["d003"]]')),
-        "all partitions": of_table("partitions"),
-        "filter": of_table("partitions", "&filter=" + quote("ds >= 'd004'")),
-    }
-
-
-def measure() -> dict[str, float]:
-    """µs of processor time an answer, by what is asked and process."""
-    found: dict[str, float] = {}
-    with (
-        tempfile.TemporaryDirectory(prefix="freshet-bench-") as directory,
-        _child("--owner", directory) as owner,
-        _child("--front", owner.greeting) as front,
-    ):
-        for name, path in _requests().items():
-            _load(int(front.greeting), path, WARM_UP_S)
-            before = front.processor_ns(), owner.processor_ns()
-            answers = _load(int(front.greeting), path, SECONDS)
-            found[f"{name}: front"] = (front.processor_ns() - before[0]) / answers / 1000
-            found[f"{name}: owner"] = (owner.processor_ns() - before[1]) / answers / 1000
-    return found
-
-
-def _load(port: int, path: Callable[[int], str], seconds: float) -> int:
-    """Answers to reads that follow one another on some connections."""
-
-    def request(number: int) -> bytes:
-        return f"GET {path(number)} HTTP/1.1\r\nHost: h\r\n\r\n".encode()
-
-    async def run() -> int:
-        tally, loop = Tally(), asyncio.get_running_loop()
-        made: list[LoadConnection] = []
-        for _ in range(CONNECTIONS):
-            _, made_one = await loop.create_connection(
-                lambda: HttpLoadConnection(request, tally.done), "127.0.0.1", port
-            )
-            made.append(made_one)
-        wanted = [Random(3).randrange(ROWS) for _ in range(1_000)]
-        await as_fast_as_possible(made, tally, wanted, seconds)
-        if tally.not_fresh:
-            raise AssertionError(f"{tally.not_fresh} of {tally.answered} answers were not fresh from the cache")
-        return tally.answered
-
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(run())
-
-
-class _Child:
-    """A process of this module, and the first line that it printed."""
-
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        assert process.stdout is not None
-        self.process = process
-        self.greeting = process.stdout.readline().strip()
-
-    def processor_ns(self) -> int:
-        """Of all its threads that live."""
-        tasks = Path(f"/proc/{self.process.pid}/task").iterdir()
-        return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks)
-
-
-@contextmanager
-def _child(*arguments: str) -> Iterator[_Child]:
-    line = [sys.executable, __file__, *arguments]
-    process = subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    try:
-        yield _Child(process)
-    finally:
-        process.kill()
-        process.wait()
 
 
 def _in_child(root: Path) -> dict[str, float]:
@@ -248,24 +223,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--against", type=Path, help="a checkout of another commit: it is measured in turn")
     parser.add_argument("--rounds", type=int, default=3)
-    for hidden in ("--owner", "--front"):
-        parser.add_argument(hidden, help=argparse.SUPPRESS)
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
     quiet()
-    if given.owner:
-        serve_owner(given.owner)
-    elif given.front:
-        serve_front(given.front)
-    elif given.one:
+    if given.one:
         print(json.dumps(measure()))
-    else:
-        _compare({"before": given.against.resolve(), "after": ROOT} if given.against else {"now": ROOT}, given.rounds)
-
-
-def _compare(roots: dict[str, Path], count: int) -> None:
+        return
+    roots = {"before": given.against.resolve(), "after": ROOT} if given.against else {"now": ROOT}
     rounds: dict[str, list[dict[str, float]]] = {name: [] for name in roots}
-    for _ in range(count):
+    for _ in range(given.rounds):
         for name, root in roots.items():
             rounds[name].append(_in_child(root))
     for what in rounds[next(iter(roots))][0]:

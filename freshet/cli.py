@@ -58,6 +58,7 @@ ENTRIES = (
     CommandEntry("snapshots", "Make, list, check and remove snapshots of stores."),
     CommandEntry("swap", "Move the readers of a keyspace to other consumers, and back."),
     CommandEntry("export", "Write a keyspace's changes as Parquet with Spark."),
+    CommandEntry("sink", "Copy tables into another database, and keep the copy up to date.", service=True),
     CommandEntry("compare", "Compare two positions, tokens or write-id lists."),
     CommandEntry("inspect", "Show what a store holds for a key, and why."),
     CommandEntry("bytes", "Show, check and drop what the byte cache holds; replay traces of it."),

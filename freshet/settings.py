@@ -178,6 +178,7 @@ class KeyspaceSettings(Section):
     in common. ``succeeds``: the shard, or ``shard@epoch``, whose history ``shard`` continues.
     ``indexes``: ``db.table(column, column)``, by which whole tables are read, too; ``schema``: all that the source has.
     ``hot``: ``db.table`` → bytes that its fills may take; it is not read from the beginning.
+    ``invalidate``: ``db.table``, whose changes are published without images: they invalidate, and reads fill.
     ``snapshots``: where its snapshots are, for fsspec; a store that is missing begins with one.
     """
 
@@ -192,6 +193,9 @@ class KeyspaceSettings(Section):
         default_factory=list, max_length=1_000
     )
     hot: Annotated[dict[str, Annotated[int, Field(ge=0, le=64 * GIB)]], Json] = Field(default_factory=dict)
+    invalidate: Annotated[list[Annotated[str, Field(pattern=r"^[^.]+\..+$")]], BeforeValidator(split_list)] = Field(
+        default_factory=list, max_length=1_000
+    )
     snapshots: str = Field(default="", max_length=4_096)
 
     @property

@@ -46,6 +46,7 @@ HINTS: dict[str, str] = {
     "forbidden": "ask for a token with this role: [serve.tokens.NAME] roles",
     "unknown_path": "the paths are described at /openapi.json",
     "history_lost": "the source lost history that this token includes: continue with the token in this answer",
+    "fill_lost": "drop what you have of the row, and read it",
     "table_id_changed": "the table was dropped and created again: ask the metastore for its id and write ids",
     "too_many_requests": "try again shortly, with fewer requests at a time",
     "no_owner": "is `freshet consume` running for this keyspace? `freshet lag` shows its partitions",

@@ -95,6 +95,15 @@ class FrontMetrics:
             child = self._answer_children[labels] = self._answers.labels(*labels)
         child.inc(count)
 
+    def totals(self) -> tuple[int, int, int]:
+        """Answers from the cache, answers from the source, and errors, since the front began."""
+        found = {"cache": 0.0, "source": 0.0}
+        for metric in (*self._answers.collect(), *self._refused.collect()):
+            for sample in metric.samples:
+                place = sample.labels.get("served_from", "refused")
+                found[place] = found.get(place, 0.0) + sample.value
+        return int(found["cache"]), int(found["source"]), int(found.get("refused", 0))
+
     def refused(self, code: str) -> None:
         """Counts one error answer."""
         self._refused.labels(code).inc()

@@ -75,7 +75,6 @@ CALLED_BY_NAME: Final = {
     ("lab/simulation/kafka/", "abort_transaction"): "as confluent_kafka's, for scripts that run on a real Kafka too",
 }
 READ_ELSEWHERE: Final = {
-    "consumers/owner/protocol.py:overlay_entries": "`freshet lag --json` prints the whole status",
     "lab/simulation/mariadb/log/binlog.py:purge": "a fault of that world",
     "freshet/settings.py:public": "the one way to show settings without their secrets",
     "serving/client/answers.py:stats_compliant": "readers decide by it whether to use statistics",

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -180,11 +180,11 @@ class PartitionStore:
         What is folded meanwhile may be in or not; each value is as new as `visible` was before the call.
         """
         active, frozen = self._active, self._frozen  # the oldest last: what is written meanwhile moves that way
-        newer = {key: frozen[key] for key in frozen.between(start, end) if not active.hides(key)}
-        newer |= {key: active[key] for key in active.between(start, end)}
+        newer = dict.fromkeys((key for key in frozen.between(start, end) if not active.hides(key)), frozen)
+        newer |= dict.fromkeys(active.between(start, end), active)
         try:
             committed = _without(self._rocks.scan(start, end), frozen, active)
-            return list(islice(merge_items(committed, newer), limit))
+            return list(islice(merge_items(committed, _Newest(newer)), limit))
         except StoreError as error:
             self._record_damage(error)
             raise
@@ -434,6 +434,22 @@ class PartitionStore:
                     if self._lock is not None:
                         os.close(self._lock)
                         self._lock = None
+
+
+class _Newest(Mapping[bytes, bytes]):
+    """Key → its entry in the memtable that has the newest one. An entry is made when it is asked for: few are."""
+
+    def __init__(self, held: dict[bytes, Memtable]) -> None:
+        self._held = held
+
+    def __getitem__(self, key: bytes) -> bytes:
+        return self._held[key][key]
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self._held)
+
+    def __len__(self) -> int:
+        return len(self._held)
 
 
 def _without(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -103,7 +103,9 @@ def committed_head(rocks: Rocks) -> Head:
     return head
 
 
-def merge_items(committed: Iterable[tuple[bytes, bytes]], newer: dict[bytes, bytes]) -> Iterator[tuple[bytes, bytes]]:
+def merge_items(
+    committed: Iterable[tuple[bytes, bytes]], newer: Mapping[bytes, bytes]
+) -> Iterator[tuple[bytes, bytes]]:
     """``committed`` pairs (in key order) overlaid by ``newer``, which has the whole head.
 
     An empty entry in ``newer`` says that the key has none.
@@ -112,7 +114,7 @@ def merge_items(committed: Iterable[tuple[bytes, bytes]], newer: dict[bytes, byt
     return (pair for pair in pairs if pair[1] or is_head_key(pair[0]))
 
 
-def _merged(committed: Iterable[tuple[bytes, bytes]], newer: dict[bytes, bytes]) -> Iterator[tuple[bytes, bytes]]:
+def _merged(committed: Iterable[tuple[bytes, bytes]], newer: Mapping[bytes, bytes]) -> Iterator[tuple[bytes, bytes]]:
     keys = iter(sorted(newer))
     upcoming = next(keys, None)
     for key, value in committed:

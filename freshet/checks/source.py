@@ -37,6 +37,8 @@ SHOWN_MAX: Final = 20
 """Tables that are named one by one; the rest is counted."""
 SAMPLE_S: Final = 2.0
 """How long rows are read to say how long all of them take."""
+FEW_ROWS: Final = 10_000
+"""Up to so many the sample says more of the connection than of the rows."""
 READING_SHARE: Final = 0.5
 """The share of a row's time in a backfill that goes into reading it; the rest publishes it (benchmarks/README.md)."""
 DAY_S: Final = 86_400
@@ -214,11 +216,12 @@ def _backfill(
     limit = source.backfill_rows_per_s
     limited = f", which backfill_rows_per_s = {limit} bounds" if limit and limit < per_s else ""
     per_s = min(per_s, limit) if limit else per_s
+    rate = f"{_duration(rows / per_s)} at {per_s:,.0f} rows a second from here{limited}"
     yield Check(
         "backfill",
         "ok",
-        f"about {rows:,} rows, {data_bytes / (1 << 20):,.1f} MiB at the server; about {_duration(rows / per_s)} at"
-        f" {per_s:,.0f} rows a second from here{limited}",
+        f"about {rows:,} rows, {data_bytes / (1 << 20):,.1f} MiB at the server; about"
+        f" {rate if rows > FEW_ROWS or limited else 'a second'}",
         ""
         if source.backfill
         else 'backfill = ["*"] publishes them; without it a row is cached once it is written or read',

@@ -251,7 +251,8 @@ def _options(settings: Settings, keyspace: str, new_epoch: bool, shard: str) -> 
         raise SettingsError(
             f"keyspace {keyspace} has no MariaDB or MySQL source", hint="name a database with --database"
         )
-    hot = tuple(settings.keyspace(keyspace).hot)
+    chosen = settings.keyspace(keyspace)
+    partial = (*chosen.hot, *chosen.invalidate)
     return SourceOptions(
         settings=server_of(found),
         shard=shard,
@@ -259,7 +260,7 @@ def _options(settings: Settings, keyspace: str, new_epoch: bool, shard: str) -> 
         server_id=found.server_id,
         new_epoch=new_epoch,
         backfill=BackfillOptions(
-            TableFilter(include=tuple(found.backfill), exclude=hot) if found.backfill else None,
+            TableFilter(include=tuple(found.backfill), exclude=partial) if found.backfill else None,
             found.backfill_rows_per_s,
             found.backfill_share,
             found.backfill_lag_max_s,
@@ -308,6 +309,7 @@ def publishers(
             new_epoch=new_epoch,
             topology=_topology(settings, keyspace, settings.shard_of(keyspace, shard)),
             declare_every_s=batching.declare_every_s,
+            invalidated=chosen.invalidate,
         )
 
     return make

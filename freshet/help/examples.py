@@ -36,6 +36,10 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
         "freshet export --keyspace shop --to /data/shop",
         "freshet export --keyspace shop --table shop.orders --to /data/orders",
     ),
+    "sink": (
+        "freshet sink sqlite:///copy.db --keyspace shop --table shop.orders",
+        "freshet sink postgresql+psycopg://copy@db/copy --keyspace shop --table shop.orders --table shop.lines --once",
+    ),
     "compare": ("freshet compare MariaDB/0-1-5 MariaDB/0-1-7",),
     "inspect": ("freshet inspect shop orders 7", "freshet inspect .freshet/shop/0 --digest"),
     "bytes ls": ("freshet bytes ls",),

@@ -40,6 +40,7 @@ STATUS_OF_CODE: dict[str, int] = {
     "method_not_allowed": 405,
     "request_timeout": 408,
     "history_lost": 409,
+    "fill_lost": 409,
     "table_id_changed": 409,
     "page_expired": 409,
     "file_changed": 409,
@@ -79,6 +80,16 @@ class RowAnswer(msgspec.Struct, Generic[Image], omit_defaults=True, frozen=True)
     code: str = ""
     message: str = ""
     hint: str = ""
+
+
+class KeptAnswer(msgspec.Struct, omit_defaults=True, frozen=True):
+    """A row that was given is the row at ``token``. ``kept``: the cache has it, and answers with it from now on."""
+
+    served_from: ServedFrom
+    freshness: FreshnessName
+    why: str
+    token: str
+    kept: bool
 
 
 class RangeAnswer(msgspec.Struct, Generic[Image], omit_defaults=True, frozen=True):
@@ -144,6 +155,23 @@ class TableList(msgspec.Struct, frozen=True, omit_defaults=True):
     name: str
     table_id: int
     write_ids: str | None = None
+
+
+class DescribedColumn(msgspec.Struct, frozen=True):
+    """A column of a table, and the kind of its canonical values."""
+
+    name: str
+    kind: str
+
+
+class DescriptionAnswer(msgspec.Struct, frozen=True):
+    """What a front knows of a table of rows. ``reason``: why it is not ``cacheable``."""
+
+    table: str
+    columns: list[DescribedColumn]
+    primary_key: list[str]
+    cacheable: bool
+    reason: str = ""
 
 
 class ListsAnswer(msgspec.Struct, frozen=True):

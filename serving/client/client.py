@@ -23,7 +23,7 @@ from urllib.parse import urlencode
 
 from . import wire
 from ._tokens import Vector
-from .answers import Page, Row
+from .answers import DescriptionAnswer, Page, Row
 from .errors import ClientError, Unreachable
 from .retries import RETRIES, Retries
 from .running import awaiting, blocking
@@ -89,6 +89,10 @@ class FreshetClient:
     def get_row(self, keyspace: str, table: str, *pk: object) -> Row:
         """One row without a demand, so its ``freshness`` is ``eventual``. Raises `ClientError`."""
         return wire.read_row(*self.send(wire.row_request(keyspace, table, pk, {})))
+
+    def describe(self, keyspace: str, table: str) -> DescriptionAnswer:
+        """A table's columns and primary key, as the front knows them. Raises `ClientError`."""
+        return wire.read_description(*self.send(wire.description_request(keyspace, table)))
 
     def stream(
         self, keyspace: str, begin: str | int = "now", *, give_up_s: float | None = 60.0, **chosen: Any
@@ -174,6 +178,7 @@ class Session(SessionState):
         return self._run(self.plan_token())
 
     get_row = blocking(SessionState.plan_row)
+    put_row = blocking(SessionState.plan_put_row)
     get_rows = blocking(SessionState.plan_rows)
     get_table = blocking(SessionState.plan_table)
     get_partitions = blocking(SessionState.plan_partitions)
@@ -272,6 +277,10 @@ class AsyncClient:
         """One row without a demand, so its ``freshness`` is ``eventual``. Raises `ClientError`."""
         return wire.read_row(*await self.send(wire.row_request(keyspace, table, pk, {})))
 
+    async def describe(self, keyspace: str, table: str) -> DescriptionAnswer:
+        """As `FreshetClient.describe`."""
+        return wire.read_description(*await self.send(wire.description_request(keyspace, table)))
+
     async def stream(
         self, keyspace: str, begin: str | int = "now", *, give_up_s: float | None = 60.0, **chosen: Any
     ) -> AsyncIterator[StreamEvent]:
@@ -350,6 +359,7 @@ class AsyncSession(SessionState):
 
     token = awaiting(SessionState.plan_token)
     get_row = awaiting(SessionState.plan_row)
+    put_row = awaiting(SessionState.plan_put_row)
     get_rows = awaiting(SessionState.plan_rows)
     get_table = awaiting(SessionState.plan_table)
     get_partitions = awaiting(SessionState.plan_partitions)

@@ -15,7 +15,7 @@ import msgspec
 
 from . import wire
 from ._tokens import Position, Vector
-from .answers import ListsAnswer, Objects, Page, Row, Table
+from .answers import KeptAnswer, ListsAnswer, Objects, Page, Row, Table
 from .errors import AmbiguousRow, BadRequest, ClientError, HistoryLost, ServerError
 from .tracked import TrackedConnection
 from .wire import Answer, HttpRequest, HttpResponse
@@ -194,6 +194,27 @@ class SessionState:
         row: Row = yield from self._ask(request, wire.read_row, demanded)
         self._answered(row.token, demanded)
         return row
+
+    def plan_put_row(
+        self,
+        keyspace: str,
+        table: str,
+        row: Mapping[str, Any] | None,
+        *pk: object,
+        token: str = "",
+        max_wait_ms: int | None = None,
+    ) -> Plan[KeptAnswer]:
+        """Gives the cache the ``row`` with primary key ``pk``, as of ``token`` and all the session has seen.
+
+        Freshet proves it: `Conflict` ``fill_lost`` if the row is another one by then. None: there is no such row.
+        """
+        if token:
+            self.adopt(token)
+        demanded = yield from self._plan_demand()
+        request = wire.given_request(keyspace, table, pk, row, _params(demanded, max_wait_ms))
+        kept: KeptAnswer = yield from self._ask(request, wire.read_kept, demanded)
+        self._answered(kept.token, demanded)
+        return kept
 
     def plan_rows(
         self,

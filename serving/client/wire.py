@@ -11,7 +11,19 @@ from urllib.parse import quote
 import msgspec
 
 from ._tokens import TokenError, Vector
-from .answers import STATUS_OF_CODE, ListsAnswer, Objects, Page, Problem, Row, RowBatchAnswer, ShardPlace, Table
+from .answers import (
+    STATUS_OF_CODE,
+    DescriptionAnswer,
+    KeptAnswer,
+    ListsAnswer,
+    Objects,
+    Page,
+    Problem,
+    Row,
+    RowBatchAnswer,
+    ShardPlace,
+    Table,
+)
 from .errors import (
     BadRequest,
     ClientError,
@@ -76,6 +88,14 @@ def row_request(keyspace: str, table: str, pk: Sequence[object], params: Mapping
     return HttpRequest("GET", path, dict(params))
 
 
+def given_request(
+    keyspace: str, table: str, pk: Sequence[object], row: Mapping[str, Any] | None, params: Mapping[str, str]
+) -> HttpRequest:
+    """PUT of one row. Raises `BadRequest` ``bad_key``."""
+    path = f"/v1/rows/{_segment(keyspace)}/{_segment(table)}/{format_key(pk)}"
+    return HttpRequest("PUT", path, dict(params), msgspec.json.encode({"row": row}))
+
+
 def rows_request(
     keyspace: str, keys: Sequence[tuple[str, Sequence[object]]], params: Mapping[str, str | int]
 ) -> HttpRequest:
@@ -83,6 +103,11 @@ def rows_request(
     wanted = [{"table": table, "pk": format_key(pk)} for table, pk in keys]
     body = msgspec.json.encode({"keys": wanted, **params})
     return HttpRequest("POST", f"/v1/rows/{_segment(keyspace)}:batch", {}, body)
+
+
+def description_request(keyspace: str, table: str) -> HttpRequest:
+    """GET of a table's description."""
+    return HttpRequest("GET", f"/v1/descriptions/{_segment(keyspace)}/{_segment(table)}", {})
 
 
 def range_request(keyspace: str, table: str, columns: Mapping[str, object], params: Mapping[str, str]) -> HttpRequest:
@@ -170,6 +195,8 @@ class _Location(msgspec.Struct):
 
 
 _row = msgspec.json.Decoder(Row)
+_description = msgspec.json.Decoder(DescriptionAnswer)
+_kept = msgspec.json.Decoder(KeptAnswer)
 _page = msgspec.json.Decoder(Page)
 _table = msgspec.json.Decoder(Table)
 _objects = msgspec.json.Decoder(Objects)
@@ -183,6 +210,16 @@ _object = msgspec.json.Decoder(dict[str, Any])
 def read_row(status: int, body: bytes) -> Row:
     """The row in an answer. Raises `ClientError`."""
     return _decode(_row, body) if _is_answer(status, body) else _fail(status, body)
+
+
+def read_kept(status: int, body: bytes) -> KeptAnswer:
+    """What became of a row that was given. Raises `ClientError`."""
+    return _decode(_kept, body) if _is_answer(status, body) else _fail(status, body)
+
+
+def read_description(status: int, body: bytes) -> DescriptionAnswer:
+    """The description in an answer. Raises `ClientError`."""
+    return _decode(_description, body) if status == 200 else _fail(status, body)
 
 
 def read_rows(status: int, body: bytes) -> tuple[list[Row | ClientError], str]:

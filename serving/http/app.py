@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import cache
@@ -18,6 +19,7 @@ from serving.http.openapi import describe
 from serving.http.responses import Response
 from serving.http.route import Resource, Route
 from serving.http.routes import ROUTES
+from serving.http.status.routes import PAGE
 from stream.access.grants import ANY
 
 
@@ -26,14 +28,17 @@ def make_app(front: Front) -> ASGIApp:
 
     @asynccontextmanager
     async def lifespan(_: object) -> AsyncIterator[None]:
+        watching = asyncio.create_task(front.watch.run())
         try:
             yield
         finally:
+            watching.cancel()
+            await asyncio.wait([watching])
             for close in front.closers:
                 await close()
 
     by_path: dict[str, list[Route[Any, Any]]] = {}
-    for route in (*ROUTES, _DESCRIPTION):
+    for route in (*ROUTES, *PAGE, _DESCRIPTION):
         by_path.setdefault(route.path, []).append(route)
     resources = [Resource(front, routes) for routes in by_path.values()]
     router = Router(resources, redirect_slashes=False, default=_unknown_path, lifespan=lifespan)
@@ -64,4 +69,4 @@ _DESCRIPTION: Route[None, None] = Route(
     text="In OpenAPI's format.",
     returns="The description.",
 )
-"""The only route that the description does not list."""
+"""Not listed in the description, as the page is not."""

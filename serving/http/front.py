@@ -10,6 +10,7 @@ from consumers.owner.client import Identity
 from serving.errors import ReadError
 from serving.http.bytes.files import Files
 from serving.http.limits import RequestLimits
+from serving.http.status.watch import Watch
 from serving.metrics import FrontMetrics
 from serving.reads.descriptions import Descriptions
 from serving.reads.fills import Fills
@@ -40,6 +41,7 @@ class Front:
     objects: ObjectReads
     locations: Locations
     readiness: Readiness
+    watch: Watch
     metrics: FrontMetrics
     descriptions: Descriptions
     limits: RequestLimits
@@ -136,6 +138,7 @@ def make_front(
         objects=ObjectReads(owners, metrics, stale_if_down=stale_if_down),
         locations=Locations(owners, by_name),
         readiness=Readiness(owners, by_name),
+        watch=Watch(owners, by_name, metrics),
         metrics=metrics,
         descriptions=descriptions,
         limits=limits or RequestLimits(),

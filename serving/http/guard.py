@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from serving.errors import ReadError
 from serving.http.limits import BODY_TIMEOUT_S, RequestLimits
 from serving.http.responses import problem_response, send_response
+from serving.http.status.login import as_bearer
 from serving.metrics import FrontMetrics
 from stream.access.grants import NOBODY, Access, AccessRefused, Grant, bearer_of
 
@@ -144,7 +145,7 @@ class Guard:
 def _secret_in(scope: Scope) -> bytes:
     for name, value in scope["headers"]:
         if name == b"authorization":
-            return bearer_of(value)
+            return bearer_of(as_bearer(value, scope.get("method", "")))
     return b""
 
 

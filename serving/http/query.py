@@ -74,6 +74,19 @@ class RowParameters(msgspec.Struct, forbid_unknown_fields=True):
     ] = ""
 
 
+class GivenRowParameters(msgspec.Struct, forbid_unknown_fields=True):
+    """Of a row that is given. ``pk`` is still percent-encoded."""
+
+    keyspace: str
+    table: Annotated[str, Meta(description="`db.table`, or a table of the keyspace's database.")]
+    pk: Annotated[str, Meta(description="Key columns in key order, comma-separated, each percent-encoded.")]
+    token: Annotated[
+        str,
+        Meta(description="The place in history that the row is of: the `event_token` or `token` it was read with."),
+    ] = ""
+    max_wait_ms: WaitParameter | UnsetType = UNSET
+
+
 class RangeParameters(msgspec.Struct, forbid_unknown_fields=True):
     """Of the rows that some columns name."""
 
@@ -104,6 +117,13 @@ class RangeParameters(msgspec.Struct, forbid_unknown_fields=True):
     max_wait_ms: WaitParameter | UnsetType = UNSET
     max_staleness_ms: StalenessParameter | UnsetType = UNSET
     consistency: ConsistencyParameter = "bounded"
+
+
+class DescriptionParameters(msgspec.Struct, forbid_unknown_fields=True):
+    """Of a table of rows."""
+
+    keyspace: str
+    table: Annotated[str, Meta(description="`db.table`, or a table of the keyspace's database.")]
 
 
 class RowBatchParameters(msgspec.Struct, forbid_unknown_fields=True):
@@ -234,6 +254,12 @@ class RowBatchBody(msgspec.Struct, forbid_unknown_fields=True):
     max_wait_ms: Milliseconds | None = None
     max_staleness_ms: Milliseconds | None = None
     consistency: ConsistencyParameter = "bounded"
+
+
+class GivenRowBody(msgspec.Struct, forbid_unknown_fields=True):
+    """Body of a row that is given: column → canonical value, or null: there is no such row."""
+
+    row: dict[str, Any] | None
 
 
 class _TableBody(msgspec.Struct, forbid_unknown_fields=True):

@@ -8,8 +8,16 @@ import xxhash
 from starlette.types import Send
 
 from serving.answers import RawObjects, RawRangeAnswer, RawRowAnswer, RawTableAnswer, encode, encode_problem
-from serving.client.answers import ListsAnswer, LocationAnswer, RowBatchAnswer, TableAnswer, TableBatchAnswer
+from serving.client.answers import (
+    KeptAnswer,
+    ListsAnswer,
+    LocationAnswer,
+    RowBatchAnswer,
+    TableAnswer,
+    TableBatchAnswer,
+)
 from serving.errors import ReadError
+from serving.http.status.login import CHALLENGE
 from tokens.errors import one_line
 
 JSON = b"application/json"
@@ -19,6 +27,7 @@ RETRY_AFTER_S = 1
 Headers: TypeAlias = tuple[tuple[bytes, bytes], ...]
 Answer: TypeAlias = (
     RawRowAnswer
+    | KeptAnswer
     | RawRangeAnswer
     | RawTableAnswer
     | RawObjects
@@ -68,7 +77,7 @@ def problem_response(error: ReadError) -> Response:
     if error.allow:
         headers = ((b"allow", error.allow.encode()),)
     elif error.status == 401:
-        headers = ((b"www-authenticate", b"Bearer"),)
+        headers = ((b"www-authenticate", CHALLENGE),)
     elif error.file_bytes is not None:
         headers = ((b"content-range", b"bytes */%d" % error.file_bytes),)
     elif error.status in (429, 503):

@@ -9,6 +9,9 @@ from typing import Any, Final, Literal
 import msgspec
 
 from serving.client.answers import (
+    DescribedColumn,
+    DescriptionAnswer,
+    KeptAnswer,
     LocationAnswer,
     ObjectsAnswer,
     RangeAnswer,
@@ -26,8 +29,11 @@ from serving.http.query import (
     ConstraintsParameters,
     DatabaseParameters,
     DatabasesParameters,
+    DescriptionParameters,
     FunctionParameters,
     FunctionsParameters,
+    GivenRowBody,
+    GivenRowParameters,
     LocationParameters,
     PartitionsParameters,
     RangeParameters,
@@ -51,7 +57,9 @@ from serving.http.query import (
 )
 from serving.http.responses import Response, answer_response, read_response
 from serving.http.route import Route
+from serving.http.status.routes import STATUS
 from serving.http.streaming.routes import STREAMING
+from serving.keeping import keep_row
 from serving.reads.demands import RequestedRow, RequestedTable
 from serving.reads.objects import RequestedObjects
 from stream.access.grants import METRICS
@@ -66,20 +74,6 @@ class StatusAnswer(msgspec.Struct):
     status: Literal["ok", "ready"]
 
 
-class KeyspaceStatus(msgspec.Struct):
-    """Of one keyspace: whether each partition has had an owner that caught up, and what the others lack."""
-
-    name: str
-    ready: bool
-    missing: list[str]
-
-
-class FrontStatus(msgspec.Struct):
-    """The answer of ``/v1/status``."""
-
-    keyspaces: list[KeyspaceStatus]
-
-
 async def get_row(front: Front, parameters: RowParameters, _: None) -> Response:
     """One `RowAnswer`."""
     options, waiting, staleness = row_options(parameters), parameters.max_wait_ms, parameters.max_staleness_ms
@@ -88,6 +82,14 @@ async def get_row(front: Front, parameters: RowParameters, _: None) -> Response:
     wanted = [RequestedRow(parameters.table, parameters.pk.encode("latin-1"))]
     [answer] = await front.rows.read_many(front.row_space(parameters.keyspace), wanted, demand, options)
     return read_response(answer)
+
+
+async def put_row(front: Front, parameters: GivenRowParameters, body: GivenRowBody) -> Response:
+    """One `KeptAnswer`."""
+    demand = demand_of(parameters.token, parameters.max_wait_ms, front.limits)
+    wanted = RequestedRow(parameters.table, parameters.pk.encode("latin-1"))
+    space = front.row_space(parameters.keyspace)
+    return answer_response(await keep_row(front.rows, space, wanted, body.row, demand))
 
 
 async def get_rows(front: Front, parameters: RowBatchParameters, body: RowBatchBody) -> Response:
@@ -184,6 +186,17 @@ async def get_location(front: Front, parameters: LocationParameters, _: None) ->
     return answer_response(await front.locations.read(parameters.keyspace, parameters.partition, seen))
 
 
+async def get_row_description(front: Front, parameters: DescriptionParameters, _: None) -> Response:
+    """One `DescriptionAnswer`."""
+    space = front.row_space(parameters.keyspace)
+    found = await front.descriptions.get(space, space.full_name(parameters.table))
+    columns = [DescribedColumn(each.name, each.kind) for each in found.columns]
+    key = [each.name for each in found.key]
+    return Response(
+        200, msgspec.json.encode(DescriptionAnswer(found.name, columns, key, found.cacheable, found.reason))
+    )
+
+
 async def get_health(_: Front, __: None, ___: None) -> Response:
     """One `StatusAnswer`."""
     return Response(200, b'{"status":"ok"}')
@@ -197,13 +210,6 @@ async def get_readiness(front: Front, _: None, __: None) -> Response:
     if missing:
         raise ReadError("not_ready", f"not caught up: {'; '.join(missing)}")
     return Response(200, b'{"status":"ready"}')
-
-
-async def get_status(front: Front, _: None, __: None) -> Response:
-    """One `FrontStatus`."""
-    missing = await front.readiness.missing_by_keyspace()
-    found = FrontStatus([KeyspaceStatus(name, not lacks, lacks) for name, lacks in missing.items()])
-    return Response(200, msgspec.json.encode(found))
 
 
 async def _missing(front: Front) -> list[str]:
@@ -252,6 +258,22 @@ ROUTES: tuple[Route[Any, Any], ...] = (
         returns="The row.",
     ),
     Route(
+        method="PUT",
+        path="/v1/rows/{keyspace}/{table}/{pk:raw}",
+        handler=put_row,
+        parameters=GivenRowParameters,
+        body=GivenRowBody,
+        answer=KeptAnswer,
+        errors=(*_READ_ERRORS, "bad_key", "fill_lost"),
+        name="putRow",
+        tag="reads",
+        summary="Give the cache a row",
+        text="Nothing is believed: the row is compared with what the cache proves for `token`, or with the source's in "
+        "a snapshot at or past it, which fills the cache. 409 `fill_lost` if the row is another one by then. "
+        "This writes nothing to the source.",
+        returns="The row is the one that was given.",
+    ),
+    Route(
         method="GET",
         path="/v1/rows/{keyspace}/{table}",
         handler=find_rows,
@@ -280,6 +302,19 @@ ROUTES: tuple[Route[Any, Any], ...] = (
         summary="Read rows",
         text=_BATCH_TEXT,
         returns="The rows, in the order of the keys.",
+    ),
+    Route(
+        method="GET",
+        path="/v1/descriptions/{keyspace}/{table}",
+        handler=get_row_description,
+        parameters=DescriptionParameters,
+        answer=DescriptionAnswer,
+        errors=("unknown_keyspace", "unknown_table", "no_owner", "source_unreachable", "source_failed"),
+        name="getDescriptionOfRows",
+        tag="reads",
+        summary="Describe a table of rows",
+        text="Its columns, the kinds of their values, and its primary key, as known here: nothing is demanded.",
+        returns="The description.",
     ),
     Route(
         method="GET",
@@ -458,18 +493,7 @@ ROUTES: tuple[Route[Any, Any], ...] = (
         "and had something of a source, or of each shard of the keyspace's map.",
         returns="Every partition has had such an owner.",
     ),
-    Route(
-        method="GET",
-        path="/v1/status",
-        handler=get_status,
-        answer=FrontStatus,
-        name="getStatus",
-        tag="operations",
-        summary="Which keyspaces are ready, and what do the others lack?",
-        text="Always 200. A keyspace is ready as in `/readyz`; one does not hinder another. `missing` has a line for "
-        "each partition that is not ready.",
-        returns="Each keyspace of the front.",
-    ),
+    *STATUS,
     Route(
         method="GET",
         path="/metrics",

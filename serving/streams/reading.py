@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from time import monotonic
 from typing import Final, NamedTuple
 
 from serving.errors import ReadError
@@ -33,6 +34,10 @@ FOLLOWERS_MAX: Final = 32
 THREADS: Final = 8
 BEGIN_TIMEOUT_S: Final = 20.0
 BATCH_ITEMS: Final = 256
+BATCH_BYTES: Final = 1024 * 1024
+"""What a reader of the ring takes at a time: so much, and one transaction, stays in memory while it reads nothing."""
+LENT_S: Final = 2.0
+"""A stream whose reader has not asked for more for so long lends its reader of Kafka to one that waits."""
 
 
 class FromNow(NamedTuple):
@@ -71,7 +76,8 @@ class Streams:
         self._hubs: dict[str, Hub] = {}
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="streams")
         self._followers = asyncio.Semaphore(FOLLOWERS_MAX)
-        self._open = self._following = 0
+        self._readings: set[Reading] = set()
+        self._following = 0
         self.stopping = asyncio.Event()
         """Set when the front stops: each stream ends."""
 
@@ -89,10 +95,11 @@ class Streams:
 
     async def begin(self, keyspace: str, begin: Begin) -> Reading:
         """A stream that has begun. Close it. Raises `ReadError`."""
-        if self._open >= self._streams_max:
-            raise ReadError("too_many_streams", f"{self._open} streams are open already")
-        self.count(opened=1)
+        if len(self._readings) >= self._streams_max:
+            raise ReadError("too_many_streams", f"{len(self._readings)} streams are open already")
         reading = Reading(self, keyspace)
+        self._readings.add(reading)
+        self._count()
         try:
             await reading.begin(begin)
         except BaseException:
@@ -100,21 +107,24 @@ class Streams:
             raise
         return reading
 
-    def count(self, opened: int = 0, following: int = 0) -> None:
-        """Counts streams that begin or end, and those that read Kafka for themselves."""
-        self._open += opened
+    def forget(self, reading: Reading) -> None:
+        """A stream has ended."""
+        self._readings.discard(reading)
+        self._count()
+
+    def _count(self, following: int = 0) -> None:
         self._following += following
         self._metrics.streams.labels("own").set(self._following)
-        self._metrics.streams.labels("shared").set(self._open - self._following)
+        self._metrics.streams.labels("shared").set(len(self._readings) - self._following)
 
     async def take_follower(self, keyspace: str, start: Callable[[], Start] | Start) -> Follower:
         """Kafka's own reader for one stream, if one is free. Give it back. Raises `ReadError`."""
         try:
             async with asyncio.timeout(BEGIN_TIMEOUT_S):
-                await self._followers.acquire()
+                await self._acquire()
         except TimeoutError:
             raise ReadError("too_many_streams", f"{FOLLOWERS_MAX} streams are catching up already") from None
-        self.count(following=1)
+        self._count(following=1)
 
         def open_follower() -> Follower:
             topic = check_topics(self._kafka, keyspace)
@@ -133,6 +143,17 @@ class Streams:
                 raise read_error(error) from error
             raise
 
+    async def _acquire(self) -> None:
+        """Waits for a free reader of Kafka; takes the one that was used least lately from a stream that lends it."""
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LENT_S / 4):
+                    await self._followers.acquire()
+                    return
+            lending = [reading for reading in self._readings if reading.lends_since is not None]
+            if lending:
+                await min(lending, key=lambda reading: reading.lends_since or 0.0).lend()
+
     async def give_back(self, follower: Follower) -> None:
         """Closes a reader that nobody polls."""
         self._release()
@@ -140,7 +161,7 @@ class Streams:
 
     def _release(self) -> None:
         self._followers.release()
-        self.count(following=-1)
+        self._count(following=-1)
 
     def start_of(self, keyspace: str, begin: FromSecond | FromVector | Checkpoint) -> Start:
         """Where to read from. Blocks. Raises `StreamTooOld`, `CheckpointError`, Kafka's errors."""
@@ -167,6 +188,8 @@ class Reading:
         self._hub = streams.hub(keyspace)
         self._hub.readers += 1
         self._is_closed = False
+        self._told_at: float | None = None
+        """When its reader got what it has not come back for; None: it waits for more."""
         self._follower: Follower | None = None
         self._polling: asyncio.Future[list[Item]] | None = None
         self._ring: Ring | None = None
@@ -209,7 +232,26 @@ class Reading:
         """
         while not self._streams.stopping.is_set():
             items = await (self._from_kafka() if self._follower is not None else self._from_ring(wait_s))
-            yield [(item, self._pass(item)) for item in items if self._is_new(item)]
+            batch = [(item, self._pass(item)) for item in items if self._is_new(item)]
+            self._told_at = monotonic()
+            try:
+                yield batch
+            finally:
+                self._told_at = None
+
+    @property
+    def lends_since(self) -> float | None:
+        """Since when it does not need its reader of Kafka, by the monotonic clock; None: it has none or needs it."""
+        follower, told_at = self._follower, self._told_at
+        if follower is None or told_at is None or monotonic() - told_at < LENT_S:
+            return None
+        return None if follower.is_waiting else told_at  # a checkpoint does not say what of a beginning is left out
+
+    async def lend(self) -> None:
+        """Gives its reader of Kafka back. It takes another one when its own reader comes back."""
+        follower, self._follower = self._follower, None
+        if follower is not None:
+            await self._streams.give_back(follower)
 
     def _is_new(self, item: Item) -> bool:
         if isinstance(item, Watermark):
@@ -246,7 +288,9 @@ class Reading:
 
     async def _from_ring(self, wait_s: float) -> list[Item]:
         moved, ring = self._hub.moved, self._ring
-        found = ring.read(self._number, BATCH_ITEMS) if ring is not None and ring is self._hub.ring else None
+        found = (
+            ring.read(self._number, BATCH_ITEMS, BATCH_BYTES) if ring is not None and ring is self._hub.ring else None
+        )
         if found is None and ring is not None and ring.lost is not None:
             raise read_error(ring.lost)  # its offsets may be there again, with other events
         if found is None:
@@ -270,7 +314,7 @@ class Reading:
             return
         self._is_closed = True
         self._hub.readers -= 1
-        self._streams.count(opened=-1)
+        self._streams.forget(self)
         follower, self._follower = self._follower, None
         if follower is not None:
             if self._polling is not None:

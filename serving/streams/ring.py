@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from threading import Lock
 from typing import Final, NamedTuple
 
@@ -85,14 +86,19 @@ class Ring:
         with self._lock:
             return self._first + len(self._items), self._watermark
 
-    def read(self, number: int, count_max: int) -> Read | None:
-        """Up to ``count_max`` items from ``number`` on. None if that one was dropped."""
+    def read(self, number: int, count_max: int, bytes_max: int = BYTES_MAX) -> Read | None:
+        """Up to ``count_max`` items from ``number`` on, until they have ``bytes_max``. None if that one was dropped."""
         with self._lock:
             if number < self._first:
                 return None
             start = number - self._first
-            end = min(start + count_max, len(self._items))
-            found = [self._items[at] for at in range(start, end)]
+            found: list[Item] = []
+            for item in islice(self._items, start, start + count_max):
+                found.append(item)
+                bytes_max -= _size_of(item)
+                if bytes_max <= 0:
+                    break
+            end = start + len(found)
             return Read(found, number + len(found), self._watermark if end == len(self._items) else None)
 
 

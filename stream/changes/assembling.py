@@ -18,6 +18,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any, Final
 
+from stream.changes.anchors import Anchors
 from stream.changes.checkpoint import NOWHERE, Checkpoint, Place
 from stream.changes.items import Event, Item, Mark, RecordEvent, RowEvent, Transaction, Unreadable, Watermark
 from stream.changes.start import LeavesOut, Start
@@ -95,7 +96,8 @@ class Assembler:
         self._from = start.checkpoint
         self._next = list(start.checkpoint.offsets)
         """Partition → the offset after the last message."""
-        self._safe = start.checkpoint.offsets
+        self._anchors = Anchors(start.checkpoint)
+        self._safe, self._held_by = start.checkpoint.offsets, start.checkpoint.anchors
         self._limit = held_bytes_max
         self._texts: list[dict[bytes, Announced]] = [{} for _ in self._next]
         self._unreadable: list[tuple[int, int, str, str]] = []
@@ -107,6 +109,9 @@ class Assembler:
         self.held_bytes = 0
         for shard, place in start.checkpoint.places.items():
             self._shards[shard] = self._new_shard(shard, place)
+        for partition, (shard, link) in start.links.items():
+            if shard in self._shards:
+                self._shards[shard].links[partition] = link
 
     def _new_shard(self, name: str, done: Place) -> _Shard:
         count = len(self._next)
@@ -137,7 +142,7 @@ class Assembler:
     @property
     def checkpoint(self) -> Checkpoint:
         """Goes on after all that has been taken."""
-        return Checkpoint(self._from.keyspace, self._from.topic_id, self._safe, self.places)
+        return Checkpoint(self._from.keyspace, self._from.topic_id, self._safe, self.places, self._held_by)
 
     def behind(self) -> set[int]:
         """The partitions that hold back what is held: they are before the furthest one."""
@@ -174,6 +179,10 @@ class Assembler:
             self._end_ancestors(partition, record)
         elif name not in _UNNUMBERED:
             self._add(partition, offset, name, record)
+            if name == "Marker":
+                self._anchors.add(partition, offset, value)
+            else:
+                self._anchors.follow(partition)
 
     def _end_ancestors(self, partition: int, topology: Record) -> None:
         """Forgets what its successor found half published of a shard: the successor publishes it, as its own."""
@@ -269,7 +278,8 @@ class Assembler:
         unreadable, self._unreadable = self._unreadable, []
         if not moved and not unreadable:
             return items
-        self._safe = tuple(self._first_held(partition) for partition in range(len(self._next)))
+        held = [self._first_held(partition) for partition in range(len(self._next))]
+        self._safe, self._held_by = self._anchors.before(held)
         checkpoint = self.checkpoint
         items += [Unreadable(*each, checkpoint) for each in unreadable]
         items.append(Watermark(dict(self._marks), checkpoint))

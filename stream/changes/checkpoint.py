@@ -3,6 +3,9 @@
 A checkpoint says two things. ``offsets``: everything that was not given out yet lies at or after them. ``places``: of
 each shard the last event that was given out, so that nothing behind the offsets is given out again. Together they go
 on exactly where a stream ended, also in the middle of what had been read.
+
+Offsets lie right behind a marker, and ``anchors`` has a digest of it. Kafka may lose the end of a partition and fill it
+again. Then another message is there, or none, and what was lost can't be passed over unnoticed.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from __future__ import annotations
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from binascii import Error as Base64Error
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 import msgspec
@@ -18,11 +21,14 @@ import xxhash
 
 from tokens.errors import FreshetError
 
-_PREFIX: Final = "c1."
+_PREFIX: Final = "c2."
 """The version. A later one gets another number; this one stays readable."""
+_WITHOUT_ANCHORS: Final = "c1."
+"""An earlier version, still written where no anchor is known."""
 _CHECK_BYTES: Final = 4
 TEXT_MAX: Final = 64 * 1024
 _Fields = tuple[str, str, list[int], dict[str, tuple[int, int]]]
+_FieldsWithAnchors = tuple[str, str, list[int], dict[str, tuple[int, int]], list[int]]
 
 
 class Place(NamedTuple):
@@ -44,21 +50,29 @@ class CheckpointError(FreshetError, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """Where the stream of a keyspace goes on. ``topic_id``: Kafka's own id. ``offsets``: one for each partition."""
+    """Where the stream of a keyspace goes on. ``topic_id``: Kafka's own id. ``offsets``: one for each partition.
+
+    ``anchors``: partition → `anchor_of` the message before its offset; 0: it is not known. Empty: none is.
+    """
 
     keyspace: str
     topic_id: str
     offsets: tuple[int, ...]
     places: Mapping[str, Place] = field(default_factory=dict)
+    anchors: tuple[int, ...] = ()
 
     def __str__(self) -> str:
-        body = msgspec.msgpack.encode((self.keyspace, self.topic_id, self.offsets, self.places))
-        return _PREFIX + urlsafe_b64encode(_check(body) + body).decode().rstrip("=")
+        fields: tuple[object, ...] = (self.keyspace, self.topic_id, self.offsets, self.places)
+        has_anchors = any(self.anchors)
+        body = msgspec.msgpack.encode((*fields, self.anchors) if has_anchors else fields)
+        return (_PREFIX if has_anchors else _WITHOUT_ANCHORS) + urlsafe_b64encode(_check(body) + body).decode().rstrip(
+            "="
+        )
 
     @staticmethod
     def is_text(text: str) -> bool:
         """Whether ``text`` means to be a checkpoint."""
-        return text.startswith(_PREFIX)
+        return text.startswith((_PREFIX, _WITHOUT_ANCHORS))
 
     @classmethod
     def parse(cls, text: str) -> Checkpoint:
@@ -70,15 +84,27 @@ class Checkpoint:
             body = raw[_CHECK_BYTES:]
             if raw[:_CHECK_BYTES] != _check(body):
                 raise ValueError("its characters were changed or cut off")
-            keyspace, topic_id, offsets, places = msgspec.msgpack.decode(body, type=_Fields)
+            anchors: list[int] = []
+            if text.startswith(_PREFIX):
+                keyspace, topic_id, offsets, places, anchors = msgspec.msgpack.decode(body, type=_FieldsWithAnchors)
+            else:
+                keyspace, topic_id, offsets, places = msgspec.msgpack.decode(body, type=_Fields)
+            if anchors and len(anchors) != len(offsets):
+                raise ValueError("it has not an anchor for each partition")
         except (Base64Error, ValueError) as error:
             raise _refusal(str(error)) from error
-        return cls(keyspace, topic_id, tuple(offsets), {shard: Place(*each) for shard, each in places.items()})
+        named = {shard: Place(*each) for shard, each in places.items()}
+        return cls(keyspace, topic_id, tuple(offsets), named, tuple(anchors))
 
     def at_or_past(self, places: Mapping[str, Place]) -> Checkpoint:
         """This checkpoint with each shard at least at its place in ``places``: the offsets are before those anyway."""
         later = {shard: place for shard, place in places.items() if place > self.places.get(shard, NOWHERE)}
-        return Checkpoint(self.keyspace, self.topic_id, self.offsets, {**self.places, **later}) if later else self
+        return replace(self, places={**self.places, **later}) if later else self
+
+
+def anchor_of(message: bytes) -> int:
+    """The digest by which a message is known again."""
+    return xxhash.xxh3_64_intdigest(message) or 1
 
 
 def _check(body: bytes) -> bytes:

@@ -58,9 +58,11 @@ LeavesOut: TypeAlias = FromTime | AfterPosition
 class Start:
     """``checkpoint``: where to read from, and what of each known shard is behind.
 
+    ``links``: partition → shard of the marker before the offset, and its epoch and continuity: the next one names it.
     ``skips``: shard → what more of it is left out; ``skip_others``: of every other shard.
     """
 
     checkpoint: Checkpoint
     skips: Mapping[str, LeavesOut] = field(default_factory=dict)
     skip_others: FromTime | None = None
+    links: Mapping[int, tuple[str, Place]] = field(default_factory=dict)

@@ -8,11 +8,11 @@ for what to leave out from there (`stream.changes.start`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from stream.changes.checkpoint import Checkpoint, CheckpointError, Place
+from stream.changes.checkpoint import Checkpoint, CheckpointError, Place, anchor_of
 from stream.changes.start import AfterPosition, FromTime, Start
 from stream.kafka.connection import KafkaCluster
 from stream.kafka.reader import end_offsets, offsets_for_timestamp, read_ranges, start_offsets
@@ -42,13 +42,14 @@ class StreamTooOld(FreshetError):
 
 
 class _At(NamedTuple):
-    """A marker in a partition. ``time_ms``: Kafka's time of it."""
+    """A marker in a partition. ``time_ms``: Kafka's time of it; ``anchor``: as in a checkpoint."""
 
     offset: int
     time_ms: int
     place: Place
     position: str
     low_water: str
+    anchor: int
 
 
 @dataclass(slots=True)
@@ -65,8 +66,8 @@ class _Seen:
 def start_now(kafka: KafkaCluster, keyspace: str, topic: Topic) -> Start:
     """Everything that is published from now on, and so all that is committed from now on."""
     at = end_offsets(kafka, topic.name, range(topic.partitions))
-    seen, offsets = _back_to_markers(kafka, topic, at)
-    return Start(Checkpoint(keyspace, topic.topic_id, offsets, seen.bases()))
+    seen, offsets, anchors = _back_to_markers(kafka, topic, at)
+    return Start(Checkpoint(keyspace, topic.topic_id, offsets, seen.bases(), anchors))
 
 
 def start_at_time(kafka: KafkaCluster, keyspace: str, topic: Topic, second: int) -> Start:
@@ -75,9 +76,9 @@ def start_at_time(kafka: KafkaCluster, keyspace: str, topic: Topic, second: int)
     if not earliest or second < earliest:
         raise StreamTooOld(f"the topic {topic.name} does not go back to second {second}", earliest)
     at = offsets_for_timestamp(kafka, topic.name, range(topic.partitions), second)
-    seen, offsets = _back_to_markers(kafka, topic, at)
+    seen, offsets, anchors = _back_to_markers(kafka, topic, at)
     skip = FromTime(second)
-    return Start(Checkpoint(keyspace, topic.topic_id, offsets, seen.bases()), skip_others=skip)
+    return Start(Checkpoint(keyspace, topic.topic_id, offsets, seen.bases(), anchors), skip_others=skip)
 
 
 def start_after(kafka: KafkaCluster, keyspace: str, topic: Topic, vector: Vector) -> Start:
@@ -89,10 +90,10 @@ def start_after(kafka: KafkaCluster, keyspace: str, topic: Topic, vector: Vector
     if not wanted:
         raise CheckpointError(f"the token names no shard of keyspace {keyspace}", hint="or start from now")
     at = _search(kafka, topic, wanted)
-    seen, offsets = _back_to_markers(kafka, topic, at)
+    seen, offsets, anchors = _back_to_markers(kafka, topic, at)
     for shard, skip in wanted.items():
         _require_kept(kafka, topic, shard, skip, seen.markers.get(shard, {}))
-    return Start(Checkpoint(keyspace, topic.topic_id, offsets, seen.bases()), skips=wanted)
+    return Start(Checkpoint(keyspace, topic.topic_id, offsets, seen.bases(), anchors), skips=wanted)
 
 
 def _is_of(shard: str, keyspace: str) -> bool:
@@ -115,7 +116,9 @@ def start_at_checkpoint(kafka: KafkaCluster, keyspace: str, topic: Topic, checkp
         )
     partitions = range(topic.partitions)
     lows = start_offsets(kafka, topic.name, partitions)
-    if any(lows[partition] > checkpoint.offsets[partition] for partition in partitions):
+    anchors = {partition: anchor for partition, anchor in enumerate(checkpoint.anchors) if anchor}
+    needed = [at - (partition in anchors) for partition, at in enumerate(checkpoint.offsets)]
+    if any(lows[partition] > needed[partition] for partition in partitions):
         raise StreamTooOld("the topic does not go back to the checkpoint any more", earliest_second(kafka, topic))
     ends = end_offsets(kafka, topic.name, partitions, committed=False)
     if any(ends[partition] < checkpoint.offsets[partition] for partition in partitions):
@@ -124,7 +127,27 @@ def start_at_checkpoint(kafka: KafkaCluster, keyspace: str, topic: Topic, checkp
             hint="read anew, and start from a second or from now",
             code="checkpoint_lost",
         )
-    return Start(checkpoint)
+    return Start(checkpoint, links=_links(kafka, topic, checkpoint.offsets, anchors))
+
+
+def _links(
+    kafka: KafkaCluster, topic: Topic, offsets: Sequence[int], anchors: Mapping[int, int]
+) -> dict[int, tuple[str, Place]]:
+    """Reads the messages before a checkpoint's offsets again. Raises `CheckpointError` if one is another one."""
+    found: dict[int, tuple[str, Place]] = {}
+    ranges = {partition: (offsets[partition] - 1, offsets[partition]) for partition in anchors}
+    for message in read_ranges(kafka, topic.name, ranges):
+        value, partition = message.value() or b"", message.partition() or 0
+        if anchor_of(value) == anchors[partition]:
+            marker = decode(value)[1]
+            found[partition] = marker["shard"], Place(marker["epoch"], marker["continuity"])
+    if lost := sorted(anchors.keys() - found.keys()):
+        raise CheckpointError(
+            f"Kafka lost the end of partition {lost[0]} of {topic.name} and filled it again since the checkpoint",
+            hint="read anew, and start from a second or from now",
+            code="checkpoint_lost",
+        )
+    return found
 
 
 def earliest_second(kafka: KafkaCluster, topic: Topic) -> int:
@@ -141,8 +164,10 @@ def earliest_second(kafka: KafkaCluster, topic: Topic) -> int:
     return max(min(marker.time_ms for marker in shards.values()) for shards in found.values()) // 1000 + 1
 
 
-def _back_to_markers(kafka: KafkaCluster, topic: Topic, at: Mapping[int, int]) -> tuple[_Seen, tuple[int, ...]]:
-    """The last markers of each shard before the offsets ``at``; and the offsets behind the first of them."""
+def _back_to_markers(
+    kafka: KafkaCluster, topic: Topic, at: Mapping[int, int]
+) -> tuple[_Seen, tuple[int, ...], tuple[int, ...]]:
+    """The last markers of each shard before the offsets ``at``; the offsets behind the first of them; their anchors."""
     lows = start_offsets(kafka, topic.name, at)
     at = {partition: max(offset, lows[partition]) for partition, offset in at.items()}
     window = WINDOW_RECORDS
@@ -161,11 +186,12 @@ def _back_to_markers(kafka: KafkaCluster, topic: Topic, at: Mapping[int, int]) -
             and (not seen.markers or any(partition not in found for found in seen.markers.values()))
         }
         window *= 4
-    offsets = []
+    offsets, anchors = [], []
     for partition in sorted(at):
-        own = [found[partition].offset for found in seen.markers.values() if partition in found]
-        offsets.append(min(own) + 1 if own else at[partition])
-    return seen, tuple(offsets)
+        own = min((found[partition] for found in seen.markers.values() if partition in found), default=None)
+        offsets.append(own.offset + 1 if own is not None else at[partition])
+        anchors.append(own.anchor if own is not None else 0)
+    return seen, tuple(offsets), tuple(anchors)
 
 
 def _keep(seen: _Seen, partition: int, marker: _At, shard: str) -> None:
@@ -288,4 +314,5 @@ def _marker(value: bytes | None) -> Record | None:
 def _at(message: object, marker: Record) -> _At:
     place = Place(marker["epoch"], marker["ordinal"])
     offset, (_, time_ms) = message.offset(), message.timestamp()  # type: ignore[attr-defined]  # librdkafka's
-    return _At(offset, time_ms, place, marker["position"], marker["low_water"])
+    anchor = anchor_of(message.value())  # type: ignore[attr-defined]
+    return _At(offset, time_ms, place, marker["position"], marker["low_water"], anchor)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from types import TracebackType
@@ -105,11 +105,13 @@ class Publisher:
         new_epoch: bool = False,
         topology: DeclaredTopology | None = None,
         declare_every_s: float = 600.0,
+        invalidated: Collection[str] = (),
     ) -> None:
         """``stopping``: once it is set, no wait for Kafka lasts longer than a few seconds.
 
         ``new_epoch``: if the shard's states contradict each other, start a new epoch instead of raising `ResumeError`.
         ``topology``: the other shards of the topic. ``declare_every_s``: how often all declarations are said again.
+        ``invalidated``: tables whose rows are published without images.
         """
         self.kafka = kafka
         self.shard = shard
@@ -124,6 +126,7 @@ class Publisher:
         self._new_epoch = new_epoch
         self._topology = topology or DeclaredTopology()
         self._declare_every_s = declare_every_s
+        self._invalidated = frozenset(invalidated)
         self._declare_at_s, self._declare_at_bytes = 0.0, 0
         """When everything is said again: by the monotonic clock, or by what was published."""
         self._state_offset = -1
@@ -192,7 +195,15 @@ class Publisher:
             told = told_before(ended)
         check_named(self.kafka, topic, self.shard, found.over, topology, found.declared)
         nonce = secrets.randbits(62)
-        framer = Framer(self.shard, self.layout, found.point, self._limits, declared=found.declared, nonce=nonce)
+        framer = Framer(
+            self.shard,
+            self.layout,
+            found.point,
+            self._limits,
+            declared=found.declared,
+            nonce=nonce,
+            invalidated=self._invalidated,
+        )
         framer.announce(topology)
         self._framer = framer
         self._bind(framer, topic, told)

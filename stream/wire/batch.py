@@ -7,7 +7,7 @@ in source order. `Framer.take` ends the batch with one marker for each partition
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -128,11 +128,13 @@ class Framer:
         *,
         declared: Declarations | None = None,
         nonce: int = 0,
+        invalidated: Collection[str] = (),
     ) -> None:
         """``resume`` is the point read from the topic. Without it, call `start_epoch` first.
 
         ``declared``: what the topic says of the epoch at that point. ``nonce``: a number that no other opening of the
         shard's publisher has, so that equal positions of two of them are told apart.
+        ``invalidated``: tables, each ``db.table``, whose rows are told to have changed, without images.
         """
         self.shard = shard
         self.layout = layout
@@ -145,6 +147,7 @@ class Framer:
         self._prefixes: dict[bytes, int] = {}
         for table, described in self._speaker.declared.descriptions().items():
             self._route_rows(table, described.prefix)
+        self._invalidated = frozenset(table.encode() for table in invalidated)
         self._own: IdRange | None = None
         """The keys of the shard, if the keyspace has a map."""
         self._nonce = nonce
@@ -276,18 +279,18 @@ class Framer:
         key, operation, image = change.key, change.operation, change.image
         if key.find(b"\0") < 1:
             raise KeyFormatError(f"{key[:40]!r} of {txn.gtid} is not a row key")
+        table = key[: key.index(b"\0")]
         if operation == VALUE:
-            if not image or len(image) > self.limits.image_bytes_max:
+            if not image or len(image) > self.limits.image_bytes_max or table in self._invalidated:
                 operation, image = VOID, b""
         elif operation in (ABSENT, VOID):
             image = b""
         else:
             raise BatchError(f"invalid row operation {operation} of {txn.gtid}")
         if len(key) > self.limits.key_bytes_max:
-            table, _ = split_row_key(key)
-            self._add_event(VoidTable(table, f"a key of {len(key)} bytes"), txn, ordinal)
+            self._add_event(VoidTable(split_row_key(key)[0], f"a key of {len(key)} bytes"), txn, ordinal)
             return
-        prefix = self._prefixes.get(key[: key.index(b"\0")], 0) if self._prefixes else 0
+        prefix = self._prefixes.get(table, 0) if self._prefixes else 0
         keyspace_id = self.layout.keyspace_id(key, prefix)
         if self._own is not None and not self._own.start <= keyspace_id < self._own.end:
             self._left_out += 1  # a row of the key is another shard's
@@ -466,7 +469,7 @@ class Framer:
 
 
 def _size_of(change: Change, limits: BatchLimits, partitions: int) -> int:
-    """Estimated bytes of a change: exact for rows, else at least what `Framer.add` counts."""
+    """Estimated bytes of a change: exact for rows with a published image, else at least what `Framer.add` counts."""
     if type(change) is RowChange:
         image = len(change.image)
         return len(change.key) + ROW_OVERHEAD + (image if image <= limits.image_bytes_max else 0)

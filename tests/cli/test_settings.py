@@ -57,6 +57,14 @@ def test_a_hot_table_is_not_read_from_the_beginning() -> None:
     assert consumption_settings(settings).hot == {"k": {"shop.carts": 1_000}}
 
 
+def test_a_table_without_images_is_not_read_from_the_beginning() -> None:
+    """A table of mode invalidate is left out of the backfill: its chunks would be published without their rows."""
+    source = {"kind": "mariadb", "databases": ["shop"], "backfill": ["shop.*"]}
+    settings = Settings(keyspaces={"k": {"source": source, "invalidate": "shop.carts"}})  # type: ignore[dict-item]
+    wanted = _options(settings, "k", False, "k/0").backfill.tables
+    assert ("shop.orders" in wanted, "shop.carts" in wanted) == (True, False)
+
+
 def test_defaults_are_enough_to_start() -> None:
     """Without file, environment and flags all settings have defaults."""
     settings = load_settings()

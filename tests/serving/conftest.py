@@ -22,6 +22,7 @@ TABLES = (
     "CREATE TABLE prices (price DECIMAL(10,2) PRIMARY KEY, n INT)",
     "CREATE TABLE old (id INT PRIMARY KEY, v INT)",
     "INSERT INTO old SELECT seq, seq FROM seq_1_to_2000",
+    "CREATE TABLE bare (id INT PRIMARY KEY, v INT)",
     "CREATE TABLE many (id INT PRIMARY KEY, v INT)",
     "INSERT INTO many SELECT seq, seq FROM seq_1_to_1000",
     "INSERT INTO words SELECT CONCAT('w', seq), seq FROM seq_0_to_30",
@@ -38,7 +39,9 @@ def stack(
     keyspace = f"ks{uuid.uuid4().hex[:10]}"
     with (
         own_database(mariadb, *TABLES) as database,
-        ServingStack(tmp_path_factory.mktemp("serving"), kafka, mariadb, keyspace, database) as running,
+        ServingStack(
+            tmp_path_factory.mktemp("serving"), kafka, mariadb, keyspace, database, invalidate=[f"{database}.bare"]
+        ) as running,
     ):
         yield running
 

@@ -57,6 +57,7 @@ class ServingStack:
         partitions: int = 2,
         source: dict[str, Any] | None = None,
         indexes: Sequence[str] = (),
+        invalidate: Sequence[str] = (),
         **source_settings: Any,
     ) -> None:
         """``source``: the settings of a source that is no MariaDB; ``source_settings``: more of one that is."""
@@ -84,6 +85,7 @@ class ServingStack:
                     "kind": "rows" if kind in ROWS else "catalog",
                     "partitions": partitions,
                     "indexes": list(indexes),
+                    "invalidate": list(invalidate),
                     "source": {"kind": kind, **source},
                 }
             },

@@ -56,7 +56,7 @@ def refused(response: httpx2.Response, status: int, code: str) -> str:
 @pytest.mark.parametrize(
     ("method", "path", "status", "code"),
     [
-        ("GET", "/", 404, "unknown_path"),
+        ("GET", "/v2", 404, "unknown_path"),
         ("GET", "/v1/rows/shop/orders", 503, "no_owner"),
         ("GET", "/v1/rows/shop/orders?customer=7&limit=0", 400, "bad_parameter"),
         ("GET", "/v1/rows/shop/orders?customer=7&where.customer=8", 400, "bad_parameter"),
@@ -65,7 +65,7 @@ def refused(response: httpx2.Response, status: int, code: str) -> str:
         ("GET", "/v1/stream", 400, "bad_parameter"),
         ("GET", "/v1/stream?keyspace=hive", 404, "unknown_keyspace"),
         ("GET", "/v1/stream?keyspace=shop", 503, "stream_unavailable"),
-        ("PUT", "/v1/rows/shop/orders/7", 405, "method_not_allowed"),
+        ("PATCH", "/v1/rows/shop/orders/7", 405, "method_not_allowed"),
         ("GET", "/v1/rows/shop:batch", 405, "method_not_allowed"),
         ("POST", "/v1/tables/db/t", 405, "method_not_allowed"),
         ("POST", "/healthz", 405, "method_not_allowed"),
@@ -148,7 +148,9 @@ def test_the_description_covers_every_route_and_resolves() -> None:
         "/readyz",
         "/metrics",
         "/v1/locations/{keyspace}/{partition}",
+        "/v1/descriptions/{keyspace}/{table}",
         "/v1/status",
+        "/v1/status/history",
         "/v1/rows/{keyspace}/{table}/{pk}",
         "/v1/rows/{keyspace}/{table}",
         "/v1/rows/{keyspace}:batch",

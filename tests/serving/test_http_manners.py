@@ -158,7 +158,7 @@ def test_a_refused_head_has_no_body_either() -> None:
 
 def test_options_names_the_methods(asking: Asking) -> None:
     """OPTIONS of a path is what a 405 says in Allow."""
-    for path, allowed in ((ROW, "GET, HEAD, OPTIONS"), ("/v1/rows/shop:batch", "OPTIONS, POST")):
+    for path, allowed in ((ROW, "GET, HEAD, OPTIONS, PUT"), ("/v1/rows/shop:batch", "OPTIONS, POST")):
         answer = asking("OPTIONS", path)
         assert (answer.status_code, answer.headers["allow"], answer.content) == (204, allowed, b"")
         assert asking("DELETE", path).headers["allow"] == allowed

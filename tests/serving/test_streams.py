@@ -165,7 +165,7 @@ def test_a_topic_that_lost_its_start_says_how_far_back_it_goes(kafka: KafkaClust
             last = await asyncio.to_thread(source.publish, 2)
             await numbers(reading, last)
         topic = events_topic(kafka, keyspace_name)
-        cut = [TopicPartition(topic, partition, offset) for partition, offset in enumerate(second.offsets)]
+        cut = [TopicPartition(topic, partition, offset - 1) for partition, offset in enumerate(second.offsets)]
         admin = AdminClient(client_settings(kafka))
         await asyncio.to_thread(lambda: [each.result() for each in admin.delete_records(cut).values()])
         vector = Vector.parse(f"time=0;shard={keyspace_name}/0;epoch={epoch};position=MariaDB/0-1-1")
@@ -193,6 +193,51 @@ def test_a_front_has_a_bound_of_streams(kafka: KafkaCluster, keyspace_name: str)
             pass
 
     run(kafka, keyspace_name, story, streams_max=1)
+
+
+def test_a_reader_that_trickles_lends_its_reader_of_kafka(
+    kafka: KafkaCluster, keyspace_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is one, for three streams that never catch up: each is told everything once, whoever stops in between."""
+    monkeypatch.setattr("serving.streams.reading.FOLLOWERS_MAX", 1)
+    monkeypatch.setattr("serving.streams.reading.LENT_S", 0.05)
+    monkeypatch.setattr(Ring, "join", lambda *_: None)
+
+    async def story(streams: Streams, source: Source) -> None:
+        async with begun(streams, keyspace_name, FromNow()) as reading:
+            beginning = reading.watermark.checkpoint
+        last = await asyncio.to_thread(source.publish, 30)
+        expected = [number for number in range(1, last + 1) if told(number)]
+        async with begun(streams, keyspace_name, beginning) as first:
+            trickling = first.batches(0.2)
+            found: list[int] = []
+            async with asyncio.timeout(PATIENCE_S):
+                while not found:
+                    batch = await anext(trickling)
+                    found = [int(item.gtid.rpartition("-")[2]) for item, _ in batch if isinstance(item, Transaction)]
+            for _ in range(2):
+                async with begun(streams, keyspace_name, beginning) as other:
+                    assert await numbers(other, last) == expected
+            last = await asyncio.to_thread(source.publish, 3)
+            async with asyncio.timeout(PATIENCE_S):
+                while last not in found:
+                    batch = await anext(trickling)
+                    found += [int(item.gtid.rpartition("-")[2]) for item, _ in batch if isinstance(item, Transaction)]
+            assert found == [number for number in range(1, last + 1) if told(number)]
+
+    run(kafka, keyspace_name, story)
+
+
+def test_what_a_stalled_reader_holds_is_bounded() -> None:
+    """A batch of the ring ends once it is large enough, and has one item at least."""
+    ring = Ring(Checkpoint("ks", "id", (0,)), bytes_max=100_000)
+    ring.append([item(number, 1_000) for number in range(1, 9)])
+    found = ring.read(0, 100, 6_000)
+    assert found is not None
+    assert (len(found.items), found.number, found.watermark) == (3, 3, None)
+    alone = ring.read(3, 100, 1)
+    assert alone is not None
+    assert len(alone.items) == 1
 
 
 def test_a_stream_that_can_not_begin_holds_no_reader_of_kafka(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from stream.publish.resume import resume_point
 from stream.wire.batch import Batch, BatchError, BatchLimits, Framer
 from stream.wire.codec import decode
 from stream.wire.events import (
+    ABSENT,
     VALUE,
     VOID,
     BeginScope,
@@ -236,6 +237,15 @@ def test_an_image_above_the_bound_is_published_as_void() -> None:
     _, batches = _framed([_txn(1, [RowChange(b"t\0[1]", VALUE, b"x" * 900_001)])], Layout(1), BatchLimits())
     frame = decode(batches[0].records[0][1])[1]
     assert (frame["operations"], frame["images"]) == (bytes([VOID]), [b""])
+
+
+def test_a_table_of_mode_invalidate_is_published_without_images() -> None:
+    """Its rows are VOID: changed. Deletions are what they are, and other tables keep their images."""
+    framer = Framer(SHARD, Layout(1), START, invalidated=["d.t"])
+    changes = [RowChange(b"d.t\0[1]", VALUE, b"{}"), RowChange(b"d.t\0[2]", ABSENT)]
+    _publish(framer, _txn(1, [*changes, RowChange(b"d.t2\0[1]", VALUE, b"{}")]), [])
+    frame = decode(framer.take().records[0][1])[1]
+    assert (frame["operations"], frame["images"]) == (bytes([VOID, ABSENT, VALUE]), [b"", b"", b"{}"])
 
 
 def test_a_key_above_the_bound_voids_its_table() -> None:

@@ -20,7 +20,9 @@ LIMITS: Final = RequestLimits(wait_ms_default=0)
 def front_with(**parts: Any) -> Front:
     """A front that has only these ``parts``; its handlers need no others."""
     nothing = cast("Any", None)
-    front = Front({}, {}, nothing, nothing, nothing, nothing, nothing, nothing, METRICS, nothing, LIMITS, Access(), ())
+    front = Front(
+        {}, {}, nothing, nothing, nothing, nothing, nothing, nothing, nothing, METRICS, nothing, LIMITS, Access(), ()
+    )
     for name, part in parts.items():
         setattr(front, name, part)
     return front

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stream.changes.assembling import TOO_LARGE, Assembler, LogReplaced
-from stream.changes.checkpoint import Checkpoint, Place
+from stream.changes.checkpoint import Checkpoint, Place, anchor_of
 from stream.changes.items import RecordEvent, RowEvent, Transaction, Unreadable, Watermark
 from stream.changes.start import AfterPosition, FromTime, Start
 from stream.changes.starting import _marker
@@ -89,7 +89,10 @@ def test_every_transaction_comes_whole_once_and_in_order(
 def test_any_checkpoint_goes_on_exactly_after_its_event(
     first: list[SourceTransaction], second: list[SourceTransaction], layout: Layout, choose: random.Random
 ) -> None:
-    """A reader that ends anywhere, and goes on from its last event's checkpoint, misses and repeats nothing."""
+    """A reader that ends anywhere, and goes on from its last event's checkpoint, misses and repeats nothing.
+
+    Each checkpoint lies right behind markers, and knows them again.
+    """
     both = {SHARD: first, OTHER: second}
     log = logged(both, layout, choose)
     found: list[Transaction] = []
@@ -98,6 +101,12 @@ def test_any_checkpoint_goes_on_exactly_after_its_event(
         for item in follow(log, start, choose):
             if isinstance(item, Transaction):
                 found.append(item)
+            checkpoint = item.checkpoint
+            for messages, at, anchor in zip(
+                log.partitions, checkpoint.offsets, checkpoint.anchors or (0,) * 9, strict=False
+            ):
+                is_behind_one = at > 0 and decode(messages[at - 1])[0] == "Marker"
+                assert (is_behind_one and anchor == anchor_of(messages[at - 1])) or (at, anchor) == (0, 0)
             if choose.random() < 0.3 and restarts < 20:
                 start = Start(Checkpoint.parse(str(item.checkpoint)))
                 restarts += 1

@@ -11,16 +11,20 @@ from hypothesis import strategies as st
 from stream.changes.checkpoint import Checkpoint, CheckpointError, Place
 
 numbers = st.integers(0, 2**63 - 1)
-checkpoints = st.builds(
-    Checkpoint,
-    st.text(min_size=1, max_size=10),
-    st.text(max_size=22),
-    st.lists(numbers, min_size=1, max_size=20).map(tuple),
-    st.dictionaries(st.text(min_size=1, max_size=10), st.builds(Place, numbers, numbers), max_size=4),
-)
+anchors = st.integers(0, 2**64 - 1)
 
 
-@given(checkpoints)
+@st.composite
+def checkpoints(draw: st.DrawFn) -> Checkpoint:
+    """Of both versions."""
+    offsets = draw(st.lists(numbers, min_size=1, max_size=20))
+    named = draw(st.dictionaries(st.text(min_size=1, max_size=10), st.builds(Place, numbers, numbers), max_size=4))
+    found = draw(st.lists(anchors, min_size=len(offsets), max_size=len(offsets)))
+    keyspace, topic = draw(st.text(min_size=1, max_size=10)), draw(st.text(max_size=22))
+    return Checkpoint(keyspace, topic, tuple(offsets), named, tuple(found) if any(found) else ())
+
+
+@given(checkpoints())
 def test_a_checkpoint_reads_back_as_it_was(checkpoint: Checkpoint) -> None:
     """The text is in use wherever readers keep it, for as long as they do."""
     assert Checkpoint.parse(str(checkpoint)) == checkpoint
@@ -31,9 +35,12 @@ def test_a_kept_checkpoint_still_reads() -> None:
     text = "c1.5Xgm6pSkc2hvcKlUMENUckFPWlKTAM0BLAeBpnNob3AvMJIBzSOP"
     kept = Checkpoint("shop", "T0CTrAOZR", (0, 300, 7), {"shop/0": Place(1, 9103)})
     assert (str(kept), Checkpoint.parse(text)) == (text, kept)
+    anchored = Checkpoint("shop", "T0CTrAOZR", (0, 300, 7), {"shop/0": Place(1, 9103)}, (0, 2**64 - 1, 5))
+    text = "c2.CaOU0pWkc2hvcKlUMENUckFPWlKTAM0BLAeBpnNob3AvMJIBzSOPkwDP__________8F"
+    assert (str(anchored), Checkpoint.parse(text)) == (text, anchored)
 
 
-@given(checkpoints, st.data())
+@given(checkpoints(), st.data())
 def test_a_damaged_checkpoint_is_refused(checkpoint: Checkpoint, data: st.DataObject) -> None:
     """One that lost or changed a character would go on somewhere else, and miss what is between."""
     text = str(checkpoint)
@@ -46,7 +53,7 @@ def test_a_damaged_checkpoint_is_refused(checkpoint: Checkpoint, data: st.DataOb
     assert found in (None, checkpoint)  # the same, if only bits differ that no byte has
 
 
-@pytest.mark.parametrize("text", ["", "now", "c1.", "c2.AAAA", "c1.é", "c1." + "A" * 70_000, "v2.AAZzaG9w"])
+@pytest.mark.parametrize("text", ["", "now", "c1.", "c2.AAAA", "c3.AAAA", "c1.é", "c1." + "A" * 70_000, "v2.AAZzaG9w"])
 def test_what_is_no_checkpoint_is_refused(text: str) -> None:
     """With one line that says why."""
     with pytest.raises(CheckpointError) as refused:

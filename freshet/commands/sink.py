@@ -1,0 +1,72 @@
+"""``freshet sink``: a copy of tables in another database, kept up to date by the change stream."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated
+
+import sqlalchemy as sa
+import typer
+
+from freshet.commands.get import front_url
+from freshet.settings import load_settings
+from serving.client import FreshetClient
+from serving.sink.errors import SinkError
+from serving.sink.running import Sink
+from tokens import Vector
+from tokens.errors import one_line
+
+
+def command(
+    to: Annotated[str, typer.Argument(metavar="URL", help="The database of the copy, as SQLAlchemy writes it.")],
+    keyspace: Annotated[str, typer.Option(help="The keyspace.")],
+    table: Annotated[list[str], typer.Option(metavar="DB.TABLE", help="A table to copy; repeatable.")],
+    url: Annotated[str, typer.Option(help="The front (default: that of the settings).")] = "",
+    follow_schemas: Annotated[
+        bool, typer.Option("--follow-schemas", help="Make a table whose columns change anew, and read it again.")
+    ] = False,
+    once: Annotated[bool, typer.Option("--once", help="End when the copy has all that was committed by now.")] = False,
+) -> None:
+    """Copy tables into another database, and keep the copy up to date.
+
+    Tables that are missing there are made. Checkpoints are in the copy, in the table freshet_sink: kill it whenever you
+    like, and start it again with the same words. One process for a keyspace and a database.
+    """
+    settings = load_settings()
+    secret = settings.serve.bearer_token
+    known = settings.shard_map(keyspace)
+    shards = (
+        [*known.shards] if known is not None else [settings.shard_of(keyspace), *settings.keyspace(keyspace).shards]
+    )
+    try:
+        engine = sa.create_engine(to)
+    except (sa.exc.ArgumentError, ImportError) as error:
+        raise SinkError(
+            one_line(f"{to}: {error}"), hint="sqlite:///copy.db, mysql+pymysql://…, postgresql+psycopg://…"
+        ) from error
+    with FreshetClient(url or front_url(settings), token=secret.get_secret_value() if secret else None) as client:
+        sink = Sink(client, keyspace, engine, table, shards, follows_schemas=follow_schemas)
+        try:
+            sink.run(is_done=_reached(client, keyspace, frozenset(shards)) if once else lambda _: False)
+        except sa.exc.SQLAlchemyError as error:
+            raise SinkError(
+                one_line(f"the database of the copy: {error}")[:500],
+                hint="mend it, and start again: the copy goes on where it was",
+                code="sink_failed",
+            ) from error
+        finally:
+            engine.dispose()
+
+
+def _reached(client: FreshetClient, keyspace: str, shards: frozenset[str]) -> Callable[[Vector], bool]:
+    """Whether a watermark is at or past where the keyspace is now."""
+    wanted = Vector()
+    for event in client.stream(keyspace, heartbeat_ms=250):
+        wanted = Vector.parse_known(event.token)[0] if event.token else wanted
+        if shards <= set(wanted):
+            break
+
+    def is_reached(vector: Vector) -> bool:
+        return vector.merge(wanted) == vector
+
+    return is_reached

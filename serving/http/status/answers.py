@@ -1,0 +1,76 @@
+"""The answers of the status API. Ages are seconds; None: unknown."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class ShardState(msgspec.Struct):
+    """How far a partition has followed one shard. ``age_s``: since the source's clock that its watermark carries."""
+
+    shard: str
+    epoch: int
+    watermark: str
+    age_s: float | None
+
+
+class PartitionState(msgspec.Struct):
+    """One partition as its owner tells it. ``owner`` "": nobody announces that it owns it; ``state`` away: no answer.
+
+    ``age_s``: the largest of its shards; None if one is unknown: a catalog's source tells no clock. ``silent_s``: since
+    anything was folded; a live source says something each second. ``behind``: records of the topic that are not folded
+    yet. None: unknown. ``tables``: each whose backfill has begun, and whether it is whole.
+    """
+
+    keyspace: str
+    partition: int
+    owner: str
+    state: str
+    age_s: float | None = None
+    silent_s: float | None = None
+    behind: int | None = None
+    entries: int = 0
+    overlay_entries: int = 0
+    shards: list[ShardState] = []
+    tables: dict[str, bool] = {}
+
+
+class KeyspaceStatus(msgspec.Struct):
+    """Of one keyspace: whether each partition has had an owner that caught up, and what the others lack.
+
+    ``partitions``: the worst first.
+    """
+
+    name: str
+    ready: bool
+    missing: list[str]
+    partitions: list[PartitionState] = []
+
+
+class FrontStatus(msgspec.Struct):
+    """The answer of ``/v1/status``. ``at``: Unix time of what is said of partitions; 0: nothing is known yet."""
+
+    keyspaces: list[KeyspaceStatus]
+    at: float = 0.0
+
+
+class KeyspaceHistory(msgspec.Struct):
+    """A value for each moment: the largest age and the most records behind of any partition; None: one is unknown."""
+
+    name: str
+    age_s: list[float | None]
+    behind: list[int | None]
+
+
+class StatusHistory(msgspec.Struct):
+    """The answer of ``/v1/status/history``: the last hour, the oldest first. ``at``: Unix time of each moment.
+
+    ``cache`` and ``source``: answers since the moment before, by who gave them. ``refused``: errors since then. They
+    are counted for all keyspaces together, so they are empty for a caller who may not see all.
+    """
+
+    at: list[float]
+    cache: list[int]
+    source: list[int]
+    refused: list[int]
+    keyspaces: list[KeyspaceHistory]

@@ -1,0 +1,177 @@
+"""The page at ``/``: health at a glance, rendered here, from what the status API says.
+
+It only watches. There is no build step and no script of ours: htmx fetches the page again and puts its ``main`` in
+place. Charts are SVG, so that they need no script, and a screen reader gets a sentence for each (decision 0084).
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from time import gmtime, strftime
+from typing import Final, NamedTuple
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
+
+from serving.http.responses import Response
+from serving.http.status.answers import FrontStatus, KeyspaceStatus, PartitionState, StatusHistory
+from serving.http.status.watch import AWAY
+
+FILES: Final = {
+    "htmx.min.js": b"text/javascript; charset=utf-8",
+    "page.css": b"text/css; charset=utf-8",
+    "icon.svg": b"image/svg+xml",
+}
+"""What the page loads: name in ``files/`` → type. Nothing comes from elsewhere."""
+REFRESH_S: Final = 5
+OLD_S: Final = 5.0
+"""From this age on a partition is marked: a live source says something each second."""
+SHOWN_MAX: Final = 64
+"""Partitions of a keyspace that are shown: the worst."""
+BEHIND_MAX: Final = 1_000
+"""From this many records on an edge is marked."""
+WIDTH, HEIGHT = 600, 80
+
+_DIRECTORY = Path(__file__).parent / "files"
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self';"
+    " base-uri 'none'; frame-ancestors 'none'"
+)
+_HEADERS = (
+    (b"content-security-policy", _POLICY.encode()),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+)
+
+
+class Edge(NamedTuple):
+    """One step of the way from the source to the reader."""
+
+    name: str
+    told: str
+    is_well: bool
+
+
+class Chart(NamedTuple):
+    """``lines``: class → points of an SVG polyline, one for each stretch without a gap. ``text``: the same in words."""
+
+    title: str
+    text: str
+    lines: tuple[tuple[str, str], ...]
+
+
+def page_response(status: FrontStatus, history: StatusHistory, *, refresh: bool) -> Response:
+    """The whole page."""
+    html = _template().render(
+        status=status,
+        at=strftime("%H:%M:%S UTC", gmtime(status.at)),
+        is_ready=all(each.ready for each in status.keyspaces),
+        paths={each.name: path_of(each) for each in status.keyspaces},
+        tables={each.name: tables_of(each) for each in status.keyspaces},
+        charts=charts_of(history),
+        answers=(sum(history.cache), sum(history.source), sum(history.refused)) if has_answers(history) else None,
+        refresh=refresh,
+        refresh_s=REFRESH_S,
+        shown_max=SHOWN_MAX,
+    )
+    return Response(200, html.encode(), b"text/html; charset=utf-8", _HEADERS)
+
+
+def file_response(name: str) -> Response:
+    """A file of the page."""
+    return Response(200, (_DIRECTORY / name).read_bytes(), FILES[name], _HEADERS)
+
+
+def path_of(keyspace: KeyspaceStatus) -> list[Edge]:
+    """Source → topic → owners → front, with the age of what has come that far."""
+    parts = keyspace.partitions
+    ages = [shard.age_s for each in parts for shard in each.shards if shard.age_s is not None]
+    heard = ages or [each.silent_s for each in parts if each.silent_s is not None]
+    owned = [each for each in parts if each.state != AWAY]
+    behind = [each.behind for each in owned if each.behind is not None]
+    return [
+        Edge(
+            "source → topic", f"last heard of {shown_age(min(heard, default=None))}", min(heard, default=OLD_S) < OLD_S
+        ),
+        Edge("topic → owners", f"{max(behind, default=0):,} records behind", bool(behind) and max(behind) < BEHIND_MAX),
+        Edge("owners → front", f"{len(owned)} of {len(parts)} partitions answer", len(owned) == len(parts)),
+        Edge("proved until", proved_until(parts[0]) if parts else "unknown", bool(parts) and is_well(parts[0])),
+    ]
+
+
+def is_well(part: PartitionState) -> bool:
+    """Whether nobody has to look at a partition. A source without a clock must have been heard of at least."""
+    age = part.age_s if part.age_s is not None or has_clock(part) else part.silent_s
+    return part.state != AWAY and age is not None and age < OLD_S
+
+
+def has_clock(part: PartitionState) -> bool:
+    """Whether a source of the partition tells the time in its markers. A catalog's does not."""
+    return any(each.age_s is not None for each in part.shards)
+
+
+def proved_until(part: PartitionState) -> str:
+    """Up to when the partition proves that it has all that was committed."""
+    if part.age_s is not None or has_clock(part) or part.silent_s is None:
+        return shown_age(part.age_s)
+    return f"no clock, heard of {shown_age(part.silent_s)}"
+
+
+def tables_of(keyspace: KeyspaceStatus) -> list[tuple[str, int]]:
+    """Table → in how many partitions it is whole; of those whose backfill has begun."""
+    found: dict[str, int] = {}
+    for each in keyspace.partitions:
+        for table, is_whole in each.tables.items():
+            found[table] = found.get(table, 0) + is_whole
+    return sorted(found.items(), key=lambda each: (each[1], each[0]))
+
+
+def charts_of(history: StatusHistory) -> list[Chart]:
+    """The last hour of each keyspace's age, and of the answers."""
+    charts = []
+    for each in history.keyspaces:
+        known = [age for age in each.age_s if age is not None]
+        text = (
+            f"now {shown_age(each.age_s[-1])}, at most {shown_age(max(known))}" if known else "no source tells a clock"
+        )
+        lines = _lines("age", each.age_s, max([*known, OLD_S]))
+        charts.append(Chart(f"{each.name}: age of the oldest partition", text, lines))
+    if not has_answers(history):
+        return charts
+    top = max([*history.cache, *history.source, 1])
+    text = f"at most {top:,} in ten seconds" if history.at else "nothing known yet"
+    answers = (*_lines("cache", history.cache, top), *_lines("source", history.source, top))
+    return [*charts, Chart("answers: from the cache, and from the source", text, answers)]
+
+
+def has_answers(history: StatusHistory) -> bool:
+    """Whether the caller may know them."""
+    return len(history.cache) == len(history.at)
+
+
+def _lines(kind: str, values: list[float | None] | list[int], top: float) -> tuple[tuple[str, str], ...]:
+    """Polylines through ``values``, with gaps where one is unknown."""
+    step = WIDTH / max(len(values) - 1, 1)
+    stretches: list[list[str]] = [[]]
+    for index, value in enumerate(values):
+        if value is None:
+            stretches.append([])
+        else:
+            stretches[-1].append(f"{index * step:.1f},{HEIGHT - HEIGHT * value / top:.1f}")
+    return tuple((kind, " ".join(stretch)) for stretch in stretches if stretch)
+
+
+def shown_age(age_s: float | None) -> str:
+    """An age in words."""
+    if age_s is None:
+        return "unknown"
+    if age_s < 120:
+        return f"{age_s:.1f} s ago"
+    return f"{age_s / 60:.0f} min ago" if age_s < 7_200 else f"{age_s / 3_600:.0f} h ago"
+
+
+@cache
+def _template() -> Template:
+    made = Environment(loader=FileSystemLoader(_DIRECTORY), autoescape=True, undefined=StrictUndefined)
+    made.filters |= {"proved": proved_until, "well": is_well}
+    return made.get_template("page.html")

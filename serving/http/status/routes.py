@@ -1,0 +1,111 @@
+"""The routes of the status API, and of the page."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from serving.http.front import Front
+from serving.http.responses import Response
+from serving.http.route import Route
+from serving.http.status.answers import FrontStatus, KeyspaceStatus, StatusHistory
+from serving.http.status.page import FILES, file_response, page_response
+
+
+class PageParameters(msgspec.Struct):
+    """How the page is shown. ``refresh``: whether it is fetched again by itself."""
+
+    refresh: bool = True
+
+
+def _names(front: Front) -> list[str]:
+    return [*front.row_spaces, *front.table_spaces]
+
+
+async def _status(front: Front) -> FrontStatus:
+    missing, look = await front.readiness.missing_by_keyspace(), await front.watch.look()
+    return FrontStatus(
+        [
+            KeyspaceStatus(name, not missing[name], missing[name], [p for p in look.partitions if p.keyspace == name])
+            for name in _names(front)
+        ],
+        look.at,
+    )
+
+
+async def get_status(front: Front, _: None, __: None) -> Response:
+    """One `FrontStatus`."""
+    return Response(200, msgspec.json.encode(await _status(front)))
+
+
+async def get_history(front: Front, _: None, __: None) -> Response:
+    """One `StatusHistory`."""
+    return Response(200, msgspec.json.encode(front.watch.history(_names(front))))
+
+
+async def get_page(front: Front, parameters: PageParameters, _: None) -> Response:
+    """The page."""
+    return page_response(await _status(front), front.watch.history(_names(front)), refresh=parameters.refresh)
+
+
+STATUS: Final[tuple[Route[Any, Any], ...]] = (
+    Route(
+        method="GET",
+        path="/v1/status",
+        handler=get_status,
+        answer=FrontStatus,
+        name="getStatus",
+        tag="operations",
+        summary="Which keyspaces are ready, how fresh is each partition, and what do the others lack?",
+        text="Always 200. A keyspace is ready as in `/readyz`; one does not hinder another. `missing` has a line for "
+        "each partition that is not ready; `partitions` has all of them as their owners tell, the worst first.",
+        returns="Each keyspace of the front.",
+    ),
+    Route(
+        method="GET",
+        path="/v1/status/history",
+        handler=get_history,
+        answer=StatusHistory,
+        name="getStatusHistory",
+        tag="operations",
+        summary="Freshness and answers of the last hour",
+        text="A moment each ten seconds, the oldest first. It is kept in memory, and begins anew with the process; for "
+        "longer use `/metrics`.",
+        returns="The last hour.",
+    ),
+)
+"""Described by /openapi.json."""
+
+
+def _file(name: str) -> Route[None, None]:
+    async def get(_: Front, __: None, ___: None) -> Response:
+        return file_response(name)
+
+    return Route(
+        method="GET",
+        path=f"/files/{name}",
+        handler=get,
+        name=f"get {name}",
+        tag="page",
+        summary="A file of the page.",
+        text="",
+        returns="The file.",
+    )
+
+
+PAGE: Final[tuple[Route[Any, Any], ...]] = (
+    Route(
+        method="GET",
+        path="/",
+        handler=get_page,
+        parameters=PageParameters,
+        name="getPage",
+        tag="page",
+        summary="The page for people.",
+        text="",
+        returns="HTML.",
+    ),
+    *(_file(name) for name in FILES),
+)
+"""For browsers: not described."""

@@ -1,0 +1,221 @@
+"""The loop of a sink: reads tables whole where it must, and follows the change stream.
+
+The seed's order: remember where the stream is (StartTime), read the tables without tokens, then follow from there. So
+it is for a table that a cascade, a DDL or a message that nobody can read has voided: it is due, and is read again in
+pages when the next watermark comes. Each page is read as of all that is in the copy already, so nothing goes back by
+it; the stream tells again what the pages had before it. Rows that a whole reading has not met are gone.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
+from dataclasses import replace
+from functools import partial
+from time import monotonic
+from typing import Any, Final, TypeVar
+
+import sqlalchemy as sa
+import structlog
+
+from serving.client import FreshetClient, HistoryLost, StreamChange, StreamEvent
+from serving.client.answers import DescribedColumn, DescriptionAnswer
+from serving.sink.applying import Batch, remove_unread, write_page
+from serving.sink.errors import SinkError
+from serving.sink.state import Copying, SinkState, StateTable
+from serving.sink.tables import CopyTable, check_columns, check_described, open_table
+from tokens import Vector
+
+CHANGES_MAX: Final = 500
+"""Changes are committed when they are so many, or at the next watermark."""
+IDLE_COMMIT_S: Final = 5.0
+"""A checkpoint is at most about so old, also where nothing changes."""
+HEARTBEAT_MS: Final = 250
+PAGE_ROWS: Final = 1_000
+Answer = TypeVar("Answer")
+_log = structlog.get_logger(__name__)
+
+
+class Sink:
+    """A copy of ``tables`` (each ``db.table``) of a keyspace. ``shards``: those that write in it.
+
+    ``follows_schemas``: a table that gets another description is made anew and read again; else the sink ends.
+    """
+
+    def __init__(
+        self,
+        client: FreshetClient,
+        keyspace: str,
+        engine: sa.Engine,
+        tables: Iterable[str],
+        shards: Iterable[str],
+        *,
+        follows_schemas: bool = False,
+    ) -> None:
+        self._client, self._keyspace, self._engine = client, keyspace, engine
+        self._wanted, self._shards = sorted(set(tables)), frozenset(shards)
+        self._follows_schemas = follows_schemas
+        self._metadata = sa.MetaData()
+        self._states = StateTable(self._metadata, keyspace)
+        self._state = SinkState()
+        self._tables: dict[str, CopyTable] = {}
+        self._batch = Batch()
+        self._committed_at = monotonic()
+
+    def run(self, *, is_done: Callable[[Vector], bool] = lambda _: False) -> None:
+        """Until ``is_done`` says so of a watermark that is in the copy, with all tables read. Raises `SinkError`.
+
+        It may be killed anywhere, and run again. Raises `ClientError`, and SQLAlchemy's errors.
+        """
+        self._open()
+        while True:
+            self._follow(is_done)
+            if not self._state.due:
+                return
+            for table in self._state.due:
+                self._read(self._tables[table])
+
+    def _open(self) -> None:
+        self._state = self._states.load(self._engine)
+        names = {name.partition(".")[2] for name in self._wanted}
+        if len(names) != len(self._wanted) or not all(names):
+            raise SinkError("two tables have one name in the copy, or a table has no database: write db.table")
+        for table in self._wanted:
+            described = self._client.describe(self._keyspace, table)
+            check_described(described)
+            self._tables[table] = open_table(self._engine, self._metadata, described)
+            if table not in self._state.copies:
+                self._state = self._state.with_due(table)
+
+    def _follow(self, is_done: Callable[[Vector], bool]) -> None:
+        """Applies the stream up to a watermark at which a table is to be read, or that is the last one wanted."""
+        events = self._client.stream(
+            self._keyspace,
+            self._state.checkpoint or "now",
+            tables=self._wanted,
+            include_rows=True,
+            heartbeat_ms=HEARTBEAT_MS,
+            give_up_s=None,
+        )
+        with closing(events):  # type: ignore[type-var]  # a generator
+            for event in events:
+                self._take(event)
+                if event.kind != "watermark":
+                    continue
+                reached = Vector.parse_known(event.token)[0] if event.token else Vector()
+                ends = self._shards <= set(reached) and (bool(self._state.due) or is_done(reached))
+                if ends or self._batch.changes or monotonic() - self._committed_at > IDLE_COMMIT_S:
+                    self._commit()
+                if ends:
+                    return
+
+    def _take(self, event: StreamEvent) -> None:
+        """Adds an event to what is to be committed."""
+        state = self._state
+        if event.kind == "transaction":
+            for change in event.changes:
+                state = self._change(change, event.token, state)
+        elif event.kind != "watermark":  # unreadable, or a kind that this version does not know
+            state = self._voided(state, "*")
+        token = str(Vector.parse_known(state.token)[0].merge(Vector.parse_known(event.token)[0]))
+        self._state = replace(state, checkpoint=event.checkpoint or state.checkpoint, token=token)
+        if len(self._batch.changes) >= CHANGES_MAX or monotonic() - self._committed_at > IDLE_COMMIT_S:
+            self._commit()
+
+    def _change(self, change: StreamChange, token: str, state: SinkState) -> SinkState:
+        if change.kind == "schema":
+            return self._described(change, state)
+        if change.kind == "backfill":
+            return state
+        table = self._tables.get(change.table)
+        if change.kind != "row":
+            return self._voided(state, change.table if change.kind == "void" else "*")
+        if table is None:
+            return state
+        if change.op == "void" or (change.op == "value" and change.row is None):
+            return self._row_read(table, change, token, state)
+        number = state.copies[table.name].number
+        self._batch.add(table, change.key, token, change.row if change.op == "value" else None, number)
+        return state
+
+    def _row_read(self, table: CopyTable, change: StreamChange, token: str, state: SinkState) -> SinkState:
+        """Of a row that changed to what the log has not: as it is at or past the event."""
+        key = [_plain(each) for each in change.key]
+        demanded = Vector.parse_known(token)[0].merge(Vector.parse_known(state.token)[0])
+        try:
+            row = self._client.session(str(demanded)).get_row(self._keyspace, table.name, *key)
+        except HistoryLost:  # the epoch that follows in the stream voids all
+            return state
+        self._batch.add(table, change.key, token, row.value if row.found else None, state.copies[table.name].number)
+        return state
+
+    def _voided(self, state: SinkState, table: str) -> SinkState:
+        for name in self._wanted:
+            if table in ("*", "", name):
+                state = state.with_due(name)
+        return state
+
+    def _described(self, change: StreamChange, state: SinkState) -> SinkState:
+        """A description is said again and again. One of other columns is a change of the schema."""
+        table = self._tables.get(change.table)
+        if table is None:
+            return state
+        names = [column.name for column in change.columns]
+        if set(names) == set(table.kinds) and tuple(change.primary_key) == table.key and change.cacheable:
+            return state
+        if not self._follows_schemas or not names:
+            if names and change.cacheable and tuple(change.primary_key) == table.key:
+                check_columns(table.table, table.name, names)
+                return state  # the copy has all of them
+            raise SinkError(
+                f"the source describes {table.name} anew: {', '.join(names) or 'it is gone'}",
+                hint="leave it out, or drop the copy and start again; --follow-schemas makes a copy anew",
+                code="sink_schema_changed",
+            )
+        columns = [DescribedColumn(column.name, column.kind) for column in change.columns]
+        return self._made_anew(DescriptionAnswer(table.name, columns, change.primary_key, change.cacheable), state)
+
+    def _made_anew(self, described: DescriptionAnswer, state: SinkState) -> SinkState:
+        """Another table in the place of the copy. Whatever is killed in between does it again: it is not committed."""
+        before = self._tables[described.table]
+        self._batch.changes = [each for each in self._batch.changes if each[0].name != described.table]
+        check_described(described)
+        before.table.drop(self._engine)
+        self._metadata.remove(before.table)
+        self._tables[described.table] = open_table(self._engine, self._metadata, described)
+        _log.info("made the copy of a table anew", table=described.table, columns=len(described.columns))
+        return state.with_due(described.table)
+
+    def _commit(self) -> None:
+        with self._engine.begin() as connection:
+            self._batch.write(connection)
+            self._state = self._states.save(connection, self._state)
+        self._batch, self._committed_at = Batch(), monotonic()
+
+    def _read(self, table: CopyTable) -> None:
+        """Reads a table page by page, from where it was."""
+        copying = self._state.copies[table.name]
+        _log.info("reading a table", table=table.name, goes_on=bool(copying.page))
+        session = self._client.session(self._state.token)
+        while copying.is_due:
+            page = _again(partial(session.find, self._keyspace, table.name, limit=PAGE_ROWS, page=copying.page))
+            copying = Copying(copying.number, page.page, is_due=bool(page.page))
+            with self._engine.begin() as connection:
+                write_page(connection, table, page.rows, copying.number)
+                if not copying.is_due:
+                    remove_unread(connection, table, copying.number)
+                self._state = self._states.save(connection, self._state.with_copy(table.name, copying))
+
+
+def _again(read: Callable[[], Answer]) -> Answer:
+    """A read whose session may hold a history that is lost: it has the new one then."""
+    try:
+        return read()
+    except HistoryLost:
+        return read()
+
+
+def _plain(value: Any) -> Any:
+    """A value of a key as a client names it."""
+    return b64decode(value["base64"]) if isinstance(value, Mapping) else value

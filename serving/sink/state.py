@@ -1,0 +1,99 @@
+"""What a sink keeps of itself, in the database of the copy: written with the rows, in one transaction.
+
+So a kill at any moment leaves rows and checkpoint of one moment. ``version`` grows with each commit; who finds another
+one than its own is not alone, and ends.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import msgspec
+import sqlalchemy as sa
+from sqlalchemy.dialects import mysql
+
+from serving.sink.errors import SinkError
+
+
+class Copying(msgspec.Struct, frozen=True):
+    """The reading of a whole table. ``page``: where it goes on. ``is_due``: it has not ended."""
+
+    number: int = 0
+    page: str = ""
+    is_due: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class SinkState:
+    """``checkpoint``: of the last event that is in the copy. ``token``: of all that is. ``copies``: by table."""
+
+    version: int = 0
+    checkpoint: str = ""
+    token: str = ""
+    copies: dict[str, Copying] = field(default_factory=dict)
+
+    @property
+    def due(self) -> list[str]:
+        """The tables that are to be read."""
+        return sorted(table for table, copying in self.copies.items() if copying.is_due)
+
+    def with_due(self, table: str) -> SinkState:
+        """Any rows of a table may have changed: it is read anew, from its beginning."""
+        number = self.copies[table].number + 1 if table in self.copies else 1
+        return self.with_copy(table, Copying(number))
+
+    def with_copy(self, table: str, copying: Copying) -> SinkState:
+        """The reading of a table has come this far."""
+        return replace(self, copies={**self.copies, table: copying})
+
+
+class StateTable:
+    """The table ``freshet_sink``: a row for each keyspace."""
+
+    def __init__(self, metadata: sa.MetaData, keyspace: str) -> None:
+        long = sa.Text().with_variant(mysql.LONGTEXT(), "mysql", "mariadb")
+        self._keyspace = keyspace
+        self._table = sa.Table(
+            "freshet_sink",
+            metadata,
+            sa.Column("keyspace", sa.String(150), primary_key=True),
+            sa.Column("version", sa.BigInteger(), nullable=False),
+            sa.Column("checkpoint", long, nullable=False),
+            sa.Column("token", long, nullable=False),
+            sa.Column("copies", long, nullable=False),
+        )
+
+    def load(self, engine: sa.Engine) -> SinkState:
+        """The last state. The table is made if it is missing."""
+        self._table.create(engine, checkfirst=True)
+        with engine.begin() as connection:
+            row = connection.execute(sa.select(self._table).where(self._is_own)).mappings().one_or_none()
+            if row is None:
+                connection.execute(self._table.insert().values(keyspace=self._keyspace, **_fields(SinkState())))
+                return SinkState()
+        copies = msgspec.json.decode(row["copies"], type=dict[str, Copying])
+        return SinkState(row["version"], row["checkpoint"], row["token"], copies)
+
+    def save(self, connection: sa.Connection, state: SinkState) -> SinkState:
+        """Replaces the state that ``state`` came from; the one that is there now. Raises `SinkError` ``sink_taken``."""
+        after = replace(state, version=state.version + 1)
+        changed = connection.execute(
+            self._table.update().where(self._is_own, self._table.c.version == state.version).values(_fields(after))
+        )
+        if changed.rowcount != 1:
+            raise SinkError(
+                f"another process has written to the copy of {self._keyspace}",
+                hint="run one sink for a keyspace and a database",
+                code="sink_taken",
+            )
+        return after
+
+    @property
+    def _is_own(self) -> sa.ColumnElement[bool]:
+        return self._table.c.keyspace == self._keyspace
+
+
+def _fields(state: SinkState) -> dict[str, Any]:
+    copies = msgspec.json.encode(state.copies).decode()
+    return {"version": state.version, "checkpoint": state.checkpoint, "token": state.token, "copies": copies}

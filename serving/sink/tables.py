@@ -1,0 +1,150 @@
+"""The tables of a copy, and the canonical values of rows as its database takes them.
+
+A table that is there is used as it is; one that is missing is made, with types that lose nothing. Besides the source's
+columns it has two: ``freshet_token``, the event that the row was last changed by (NULL: it was read), and
+``freshet_copy``, the number of the reading of the table that the row was last seen in, or after.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from base64 import b64decode
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, Final
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import mysql
+
+from serving.client.answers import DescriptionAnswer
+from serving.sink.errors import SinkError
+
+TOKEN: Final = "freshet_token"
+COPY: Final = "freshet_copy"
+_KEY_LENGTH: Final = 255
+"""Characters of a text in a key where the database needs a bound."""
+
+_TEXT: Final = sa.Text().with_variant(mysql.LONGTEXT(collation="utf8mb4_bin"), "mysql", "mariadb")
+_BYTES: Final = sa.LargeBinary().with_variant(mysql.LONGBLOB(), "mysql", "mariadb")
+_KEY_TEXT: Final = sa.Text().with_variant(mysql.VARCHAR(_KEY_LENGTH, collation="utf8mb4_bin"), "mysql", "mariadb")
+_KEY_BYTES: Final = sa.LargeBinary().with_variant(mysql.VARBINARY(_KEY_LENGTH), "mysql", "mariadb")
+_INTEGER: Final = (
+    sa.BigInteger().with_variant(sa.Numeric(20, 0), "postgresql").with_variant(sa.Numeric(20, 0), "mysql", "mariadb")
+)
+_DECIMAL: Final = sa.Text().with_variant(sa.Numeric(), "postgresql")
+"""Other databases would need digits that the stream does not tell, or have floats below their decimals."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopyTable:
+    """``name``: ``db.table`` at the source. ``key``: its primary key's columns. ``kinds``: column → kind."""
+
+    name: str
+    table: sa.Table
+    key: tuple[str, ...]
+    kinds: Mapping[str, str]
+
+    def key_of(self, values: Sequence[Any]) -> tuple[Any, ...]:
+        """A key of the stream as the database has it. Raises `SinkError` ``sink_value``."""
+        return tuple(self._value(name, value) for name, value in zip(self.key, values, strict=True))
+
+    def values_of(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """A row of the stream as the database takes it. Raises `SinkError` ``sink_value``."""
+        return {name: self._value(name, row.get(name)) for name in self.kinds}
+
+    def _value(self, name: str, value: Any) -> Any:
+        if value is None:
+            return None
+        if isinstance(value, dict):
+            return b64decode(value["base64"])
+        convert = _converter(self.table.c[name].type)
+        try:
+            return value if convert is None else convert(value)
+        except (ValueError, ArithmeticError) as error:
+            raise SinkError(
+                f"{self.name}.{name} has the value {value!r}, which the copy's column does not take",
+                hint=f"make {self.table.name}.{name} a text column, and start again",
+                code="sink_value",
+            ) from error
+
+
+def _converter(kind: sa.types.TypeEngine[Any]) -> Callable[[Any], Any] | None:
+    match kind:
+        case sa.Date():
+            return dt.date.fromisoformat
+        case sa.DateTime():
+            return dt.datetime.fromisoformat
+        case sa.Integer() if not getattr(kind, "unsigned", False):
+            return _bounded
+        case sa.Numeric() if kind.asdecimal:
+            return lambda value: Decimal(str(value))
+        case sa.String():
+            return str
+        case _:
+            return None
+
+
+def _bounded(value: int) -> int:
+    """An integer that a signed one of 64 bits can hold. Raises ``ValueError``: SQLite has no larger ones."""
+    if not -(2**63) <= value < 2**63:
+        raise ValueError(f"{value} is too large")
+    return value
+
+
+def check_described(described: DescriptionAnswer) -> None:
+    """Raises `SinkError` ``sink_refused`` for a table that the stream tells nothing of."""
+    if not described.cacheable or not described.primary_key:
+        raise SinkError(
+            f"the rows of {described.table} are not in the stream: {described.reason or 'it has no primary key'}",
+            hint="leave the table out, or give it what it lacks at the source",
+        )
+
+
+def open_table(engine: sa.Engine, metadata: sa.MetaData, described: DescriptionAnswer) -> CopyTable:
+    """The copy of a table, made if it is missing. Raises `SinkError` ``sink_schema_changed`` if columns are missing."""
+    name = described.table.partition(".")[2]
+    kinds = {column.name: column.kind for column in described.columns}
+    if not sa.inspect(engine).has_table(name):
+        columns = [
+            sa.Column(column, _type_of(kind, is_key=column in described.primary_key), autoincrement=False)
+            for column, kind in kinds.items()
+        ]
+        own = sa.Column(TOKEN, _TEXT), sa.Column(COPY, sa.BigInteger())
+        sa.Table(name, sa.MetaData(), *columns, *own, sa.PrimaryKeyConstraint(*described.primary_key)).create(engine)
+    if name not in metadata.tables:
+        sa.Table(name, metadata, autoload_with=engine)
+    table = metadata.tables[name]
+    check_columns(table, described.table, [*kinds, TOKEN, COPY])
+    if {column.name for column in table.primary_key} != set(described.primary_key):
+        raise SinkError(
+            f"{name} has another primary key than {described.table}, which has ({', '.join(described.primary_key)})",
+            hint="give the copy the same primary key, or drop it: it is made anew",
+            code="sink_schema_changed",
+        )
+    return CopyTable(described.table, table, tuple(described.primary_key), kinds)
+
+
+def check_columns(table: sa.Table, source: str, names: Sequence[str]) -> None:
+    """Raises `SinkError` ``sink_schema_changed`` if the copy lacks a column."""
+    if missing := [each for each in names if each not in table.c]:
+        raise SinkError(
+            f"the copy {table.name} of {source} has no column {', '.join(missing)}",
+            hint="add what is missing and start again: it goes on where it was. Or drop the copy: it is made anew",
+            code="sink_schema_changed",
+        )
+
+
+def _type_of(kind: str, *, is_key: bool) -> sa.types.TypeEngine[Any]:
+    """The type of a new column: of the kinds in `schemas/TableSchema.avsc`. One of a later version is a text."""
+    match kind:
+        case "int" | "year" | "bit":
+            return _INTEGER
+        case "decimal":
+            return _KEY_TEXT.with_variant(sa.Numeric(), "postgresql") if is_key else _DECIMAL
+        case "float" | "double":
+            return sa.Double()
+        case "binary" | "opaque":
+            return _KEY_BYTES if is_key else _BYTES
+        case _:
+            return _KEY_TEXT if is_key else _TEXT

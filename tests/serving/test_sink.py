@@ -1,0 +1,273 @@
+"""A copy in another database: the seed's rules, and a copy that equals its source after random crash schedules."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from serving.client import StreamChange, StreamColumn, StreamEvent
+from serving.client.answers import DescribedColumn, DescriptionAnswer, Page, Row
+from serving.sink.applying import Batch, is_taken, write_rows
+from serving.sink.errors import SinkError
+from serving.sink.running import Sink
+from serving.sink.state import SinkState, StateTable
+from serving.sink.tables import TOKEN, CopyTable, open_table
+from tokens import EventToken, Position, Vector
+
+SHARD, TABLE = "shop/0", "shop.items"
+ITEMS = DescriptionAnswer(TABLE, [DescribedColumn("id", "int"), DescribedColumn("v", "text")], ["id"], cacheable=True)
+
+
+def token(number: int, shard: str = SHARD) -> str:
+    return str(EventToken(number, shard, Position.parse(f"MariaDB/0-1-{number}"), epoch=1))
+
+
+def vector(number: int) -> Vector:
+    return Vector({SHARD: (1, Position.parse(f"MariaDB/0-1-{number}"))})
+
+
+def opened(engine: sa.Engine, described: DescriptionAnswer = ITEMS) -> CopyTable:
+    return open_table(engine, sa.MetaData(), described)
+
+
+def rows_of(engine: sa.Engine) -> dict[int, str]:
+    with engine.connect() as connection:
+        return {row[0]: row[1] for row in connection.execute(sa.text("SELECT id, v FROM items"))}
+
+
+class Killed(BaseException):
+    """The process has gone."""
+
+
+class FakeFront:
+    """A source of one table whose history grows while it is read, and that kills its reader now and then.
+
+    A change is told row by row, or as a void of the table (a cascade). Pages are of any moment at or past the demand.
+    """
+
+    def __init__(self, choose: random.Random, kill_share: float) -> None:
+        self.choose, self.kill_share = choose, kill_share
+        self.states: list[dict[int, str]] = [{}]
+        self.told: list[list[StreamChange]] = []
+        self.is_quiet = False
+
+    def step(self) -> None:
+        """Something happens, or the reader is killed."""
+        if self.is_quiet:
+            return
+        if self.choose.random() < self.kill_share:
+            raise Killed
+        if self.choose.random() < 0.6:
+            self.write()
+
+    def write(self) -> None:
+        number, state = len(self.states), dict(self.states[-1])
+        changes = []
+        for key in self.choose.sample(range(9), self.choose.randint(1, 3)):
+            if key in state and self.choose.random() < 0.4:
+                del state[key]
+                changes.append(StreamChange("row", TABLE, [key], "deleted"))
+            else:
+                state[key] = f"{key}@{number}"
+                changes.append(StreamChange("row", TABLE, [key], "value", {"id": key, "v": state[key]}))
+        if self.choose.random() < 0.3:
+            changes = [StreamChange("row", TABLE, each.key, "void") for each in changes]
+        if self.choose.random() < 0.15:
+            changes = [StreamChange("void", TABLE, reason="a cascade")]
+        self.states.append(state)
+        self.told.append(changes)
+
+    # --- as FreshetClient ---
+
+    def describe(self, _: str, __: str) -> DescriptionAnswer:
+        return ITEMS
+
+    def stream(self, _: str, begin: str, **__: Any) -> Iterator[StreamEvent]:
+        at = len(self.told) if begin == "now" else int(begin)
+        yield StreamEvent("watermark", checkpoint=str(at))
+        while True:
+            self.step()
+            if at < len(self.told):
+                at += 1
+                yield StreamEvent("transaction", str(at), token(at), SHARD, changes=self.told[at - 1])
+            if at == len(self.told) or self.choose.random() < 0.3:
+                self.step()
+                yield StreamEvent("watermark", str(at), str(vector(at)))
+
+    def session(self, seen: str) -> FakeFront:
+        demanded = Vector.parse_known(seen)[0].get(SHARD)
+        number = int(str(demanded.position).rpartition("-")[2]) if demanded is not None else 0
+        self.at = self.choose.randint(min(number, len(self.told)), len(self.told))
+        return self
+
+    def find(self, _: str, __: str, *, limit: int, page: str) -> Page:
+        del limit
+        self.step()
+        self.at = self.choose.randint(self.at, len(self.told))
+        state = self.states[self.at]
+        found = [key for key in sorted(state) if not page or key > int(page)]
+        rows = [{"id": key, "v": state[key]} for key in found[:3]]
+        return Page("cache", "fresh", "", str(vector(self.at)), rows, page=str(found[2]) if len(found) > 3 else "")
+
+    def get_row(self, _: str, __: str, key: int) -> Row:
+        self.step()
+        value = self.states[self.at].get(key)
+        found = {"id": key, "v": value} if value is not None else None
+        return Row("cache", "fresh", "", str(vector(self.at)), found is not None, found)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_copy_equals_its_source_after_any_crashes(seed: int) -> None:
+    """Killed in any read or before any commit, over and over, while rows, voids and deletions go on."""
+    front = FakeFront(random.Random(seed), kill_share=0.05)
+    for _ in range(front.choose.randint(0, 8)):
+        front.write()
+    engine = sa.create_engine("sqlite://", poolclass=sa.StaticPool)
+
+    sa.event.listen(engine, "commit", lambda _: front.step())
+    for _ in range(8):
+        with pytest.raises(Killed):
+            Sink(front, "shop", engine, [TABLE], [SHARD]).run()  # type: ignore[arg-type]
+    front.is_quiet = True
+    end = vector(len(front.told))
+    sink = Sink(front, "shop", engine, [TABLE], [SHARD])  # type: ignore[arg-type]
+    sink.run(is_done=lambda reached: reached == end)
+    assert rows_of(engine) == front.states[-1]
+    engine.dispose()
+
+
+@pytest.mark.parametrize(
+    ("kept", "taken"),
+    [(None, True), ("", True), (token(4), True), (token(5), True), (token(6), False), (token(6, "shop/1"), True)],
+)
+def test_only_a_change_that_is_known_to_be_older_is_passed_over(kept: str | None, taken: bool) -> None:
+    """No row or no token, an older or an unknown one: the change is taken (seed 001)."""
+    assert is_taken(kept, token(5)) is taken
+    assert is_taken("somebody's own", token(5))
+
+
+def test_the_changes_of_a_batch_follow_each_other() -> None:
+    """Of one key the last one counts; of a row that is newer than all of them none does."""
+    engine = sa.create_engine("sqlite://")
+    table = opened(engine)
+    with engine.begin() as connection:
+        write_rows(connection, table, {(9,): {"id": 9, "v": "new", TOKEN: token(8)}})
+        batch = Batch()
+        batch.add(table, [1], token(1), {"id": 1, "v": "a"}, 1)
+        batch.add(table, [2], token(1), {"id": 2, "v": "b"}, 1)
+        batch.add(table, [1], token(2), None, 1)
+        batch.add(table, [1], token(3), {"id": 1, "v": "c"}, 1)
+        batch.add(table, [2], token(3), None, 1)
+        batch.add(table, [9], token(7), None, 1)
+        batch.write(connection)
+    assert rows_of(engine) == {1: "c", 9: "new"}
+
+
+def test_two_sinks_of_one_copy_do_not_both_write() -> None:
+    """The one that comes too late ends, and its rows are not written."""
+    engine = sa.create_engine("sqlite://", poolclass=sa.StaticPool)
+    states = StateTable(sa.MetaData(), "shop")
+    first, second = states.load(engine), states.load(engine)
+    with engine.begin() as connection:
+        assert states.save(connection, first).version == 1
+    with pytest.raises(SinkError) as taken, engine.begin() as connection:
+        states.save(connection, second)
+    assert taken.value.code == "sink_taken"
+    assert states.load(engine) == SinkState(version=1)
+
+
+KINDS = (
+    ("int", 2**62, 2**62),
+    ("decimal", "12.50", "12.50"),
+    ("double", 1.5, 1.5),
+    ("text", "Zoë", "Zoë"),
+    ("datetime", "0000-00-00 00:00:00", "0000-00-00 00:00:00"),
+    ("binary", {"base64": "AP8="}, b"\0\xff"),
+    ("kind of a later version", "x", "x"),
+    ("json", None, None),
+)
+
+
+def test_a_table_that_is_made_loses_nothing() -> None:
+    """Each kind of value comes out of the copy as it is in the stream, text for text; NULL too."""
+    engine = sa.create_engine("sqlite://", poolclass=sa.StaticPool)
+    columns = [DescribedColumn("id", "int"), *(DescribedColumn(f"c{at}", each[0]) for at, each in enumerate(KINDS))]
+    table = opened(engine, DescriptionAnswer(TABLE, columns, ["id"], cacheable=True))
+    with engine.begin() as connection:
+        batch = Batch()
+        batch.add(table, [1], token(1), {"id": 1, **{f"c{at}": each[1] for at, each in enumerate(KINDS)}}, 1)
+        batch.write(connection)
+        row = connection.execute(sa.select(table.table)).mappings().one()
+    assert [row[f"c{at}"] for at in range(len(KINDS))] == [each[2] for each in KINDS]
+
+
+@pytest.mark.parametrize(("kind", "value"), [("DATE", "0000-00-00"), ("BIGINT", 2**63)])
+def test_a_column_that_does_not_take_a_value_is_named(kind: str, value: Any) -> None:
+    """A zero date fits no date: the sink ends and says which column, instead of writing another value."""
+    engine = sa.create_engine("sqlite://", poolclass=sa.StaticPool)
+    with engine.begin() as connection:
+        own = "freshet_token TEXT, freshet_copy INT"
+        connection.execute(sa.text(f"CREATE TABLE items (id INT PRIMARY KEY, v {kind}, {own})"))
+    table = opened(engine)
+    with pytest.raises(SinkError, match=rf"shop\.items\.v has the value '?{value}") as refused:
+        Batch().add(table, [1], token(1), {"id": 1, "v": value}, 1)
+    assert refused.value.code == "sink_value"
+
+
+@pytest.mark.parametrize("made", ["id INT PRIMARY KEY", "id INT, v TEXT PRIMARY KEY, freshet_token, freshet_copy INT"])
+def test_a_copy_of_another_form_is_refused(made: str) -> None:
+    """A missing column, or another primary key, is found at the start."""
+    engine = sa.create_engine("sqlite://", poolclass=sa.StaticPool)
+    with engine.begin() as connection:
+        connection.execute(sa.text(f"CREATE TABLE items ({made})"))
+    with pytest.raises(SinkError) as refused:
+        opened(engine)
+    assert refused.value.code == "sink_schema_changed"
+
+
+class Redescribing(FakeFront):
+    """Tells a description, and nothing after it."""
+
+    def __init__(self, columns: Sequence[str]) -> None:
+        super().__init__(random.Random(1), 0)
+        self.is_quiet, self.columns = True, [StreamColumn(name, "text" if name != "id" else "int") for name in columns]
+        self.states, self.told = [{}, {1: "a"}], [[StreamChange("row", TABLE, [1], "value", {"id": 1, "v": "a"})]]
+        described = StreamChange("schema", TABLE, columns=self.columns, primary_key=["id"] if columns else [])
+        self.told.append([described])
+        self.states.append({1: "a"})
+
+    def stream(self, _: str, begin: str, **__: Any) -> Iterator[StreamEvent]:
+        yield from super().stream(_, "0" if begin == "now" else begin)
+
+
+@pytest.mark.parametrize(("columns", "follows"), [(["id", "v", "w"], False), ([], False), ([], True)])
+def test_a_changed_schema_ends_the_sink(columns: list[str], follows: bool) -> None:
+    """What can't be followed, or shall not be, is told; what came before it is in the copy."""
+    engine = sa.create_engine("sqlite://", poolclass=sa.StaticPool)
+    front = Redescribing(columns)
+    sink = Sink(front, "shop", engine, [TABLE], [SHARD], follows_schemas=follows)  # type: ignore[arg-type]
+    with pytest.raises(SinkError) as ended:
+        sink.run(is_done=lambda reached: reached == vector(2))
+    assert ended.value.code == "sink_schema_changed"
+
+
+def test_a_schema_is_followed_by_making_the_copy_anew() -> None:
+    """With the new column, and read again from its beginning."""
+    engine = sa.create_engine("sqlite://", poolclass=sa.StaticPool)
+    front = Redescribing(["id", "v", "w"])
+    sink = Sink(front, "shop", engine, [TABLE], [SHARD], follows_schemas=True)  # type: ignore[arg-type]
+    sink.run(is_done=lambda reached: reached == vector(2))
+    assert [column["name"] for column in sa.inspect(engine).get_columns("items")][:3] == ["id", "v", "w"]
+    assert rows_of(engine) == {1: "a"}
+
+
+def test_a_description_that_is_said_again_changes_nothing() -> None:
+    """They come every few minutes."""
+    engine = sa.create_engine("sqlite://", poolclass=sa.StaticPool)
+    sink = Sink(Redescribing(["id", "v"]), "shop", engine, [TABLE], [SHARD])  # type: ignore[arg-type]
+    sink.run(is_done=lambda reached: reached == vector(2))
+    assert rows_of(engine) == {1: "a"}

@@ -1,0 +1,177 @@
+"""``freshet sink`` over a real stack: into SQLite and into a real MariaDB, killed at any moment."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from freshet.local.mariadb import MariaDBAddress
+from tests.patience import PATIENCE_S
+from tests.servers.databases import own_database
+from tests.serving.stack import ServingStack
+
+COLUMNS = "id, part, amount, price, note, data, at, flag"
+MADE = (
+    "(id INT, part VARCHAR(20), amount BIGINT UNSIGNED, price DECIMAL(12,3), note TEXT, data VARBINARY(9), "
+    "at DATETIME(6), flag BIT(3), PRIMARY KEY (id, part))"
+)
+
+
+@pytest.fixture(scope="module")
+def tables(stack: ServingStack) -> list[str]:
+    """Of the shared stack: a parent, and a child that a cascade empties without rows in the log."""
+    stack.run(f"CREATE TABLE copied {MADE}")
+    stack.run(
+        "CREATE TABLE below (id INT PRIMARY KEY, of INT, part VARCHAR(20), "
+        "FOREIGN KEY (of, part) REFERENCES copied (id, part) ON DELETE CASCADE)"
+    )
+    stack.run(
+        "INSERT INTO copied SELECT seq, 'a', 18446744073709551615 - seq, 0.125, 'Zoë', X'00FF', NOW(6), b'101' "
+        "FROM seq_1_to_1200",
+        "INSERT INTO below SELECT id, id, part FROM copied WHERE id % 3 = 0",
+    )
+    return [f"{stack.database}.copied", f"{stack.database}.below"]
+
+
+def command(stack: ServingStack, to: str, tables: list[str], *flags: str) -> list[str]:
+    """The command, over the stack's front."""
+    chosen = [each for name in tables for each in ("--table", name)]
+    config = ["--config", str(stack.config), "sink", to, "--keyspace", stack.keyspace, *chosen]
+    return [sys.executable, "-m", "freshet", *config, *flags]
+
+
+def copied_once(stack: ServingStack, to: str, tables: list[str]) -> None:
+    """Runs it up to all that is committed."""
+    ended = subprocess.run(
+        command(stack, to, tables, "--once"), capture_output=True, text=True, timeout=4 * PATIENCE_S, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+
+
+def at_source(stack: ServingStack, table: str, columns: str) -> set[tuple[Any, ...]]:
+    """The rows of the source."""
+    with stack.connect() as connection, connection.cursor() as cursor:
+        cursor.execute(f"SELECT {columns} FROM {table}")
+        return set(cursor.fetchall())
+
+
+def in_copy(to: str, table: str, columns: str) -> set[tuple[Any, ...]]:
+    """The rows of the copy."""
+    engine = sa.create_engine(to)
+    with engine.connect() as connection:
+        found = {tuple(row) for row in connection.execute(sa.text(f"SELECT {columns} FROM {table}"))}
+    engine.dispose()
+    return found
+
+
+class Writer(threading.Thread):
+    """Commits all the time: inserts, updates, moved keys, deletions with their cascades."""
+
+    def __init__(self, stack: ServingStack, seed: int) -> None:
+        super().__init__()
+        self.stack, self.choose, self.ends = stack, random.Random(seed), threading.Event()
+
+    def run(self) -> None:
+        with self.stack.connect(autocommit=False) as connection, connection.cursor() as cursor:
+            while not self.ends.is_set():
+                for _ in range(self.choose.randint(1, 4)):
+                    number = self.choose.randint(1, 300)
+                    cursor.execute(
+                        self.choose.choice(
+                            [
+                                f"REPLACE INTO copied ({COLUMNS}) VALUES ({number}, 'b', 1, 2.5, NULL, X'', NOW(6), 0)",
+                                f"UPDATE copied SET amount = amount + 1, note = NULL WHERE id = {number}",
+                                f"UPDATE IGNORE copied SET part = 'c' WHERE id = {number} AND part = 'b'",
+                                f"DELETE FROM copied WHERE id = {number}",
+                                f"INSERT IGNORE INTO below SELECT id, id, part FROM copied WHERE id = {number} LIMIT 1",
+                            ]
+                        )
+                    )
+                connection.commit()
+                self.ends.wait(0.02)
+
+
+@pytest.fixture
+def writing(stack: ServingStack, tables: list[str]) -> Iterator[Writer]:
+    """A writer that has ended when the test has."""
+    del tables
+    writer = Writer(stack, 7)
+    writer.start()
+    try:
+        yield writer
+    finally:
+        writer.ends.set()
+        writer.join()
+
+
+def test_a_copy_equals_its_source_after_kills(
+    stack: ServingStack, tables: list[str], writing: Writer, tmp_path: Path
+) -> None:
+    """The process is killed at random moments, while it reads and follows; then it catches up, and nothing differs."""
+    to = f"sqlite:///{tmp_path}/copy.db"
+    engine = sa.create_engine(to)
+    with engine.begin() as connection:  # SQLite's integers are smaller than the source's
+        texts = "part TEXT, amount TEXT, price TEXT, note TEXT, data BLOB, at TEXT, flag INT"
+        own = "freshet_token TEXT, freshet_copy INT"
+        connection.execute(sa.text(f"CREATE TABLE copied (id INT, {texts}, {own}, PRIMARY KEY (id, part))"))
+    engine.dispose()
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("FRESHET_")}
+    for _ in range(5):
+        process = subprocess.Popen(
+            command(stack, to, tables), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment
+        )
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(writing.choose.uniform(1.5, 4))
+        process.kill()
+        process.wait()
+    writing.ends.set()
+    writing.join()
+    copied_once(stack, to, tables)
+    assert in_copy(to, "below", "id, of, part") == at_source(stack, "below", "id, of, part")
+    compared = "id, part, note, data"
+    assert in_copy(to, "copied", compared) == at_source(stack, "copied", compared)
+    exact = at_source(stack, "copied", "id, part, CAST(amount AS CHAR), CAST(price AS CHAR), flag + 0")
+    assert in_copy(to, "copied", "id, part, amount, price, flag") == exact
+
+
+def test_a_copy_in_mariadb_has_the_same_rows(
+    stack: ServingStack, tables: list[str], mariadb: MariaDBAddress, tmp_path: Path
+) -> None:
+    """Into tables that the operator has made, with the source's own types; killed and caught up in between."""
+    del tmp_path
+    with own_database(mariadb, f"CREATE TABLE copied {MADE}") as database:
+        to = f"mysql+pymysql://{mariadb.user}:{mariadb.password}@{mariadb.host}:{mariadb.port}/{database}"
+        engine = sa.create_engine(to)
+        refused = subprocess.run(command(stack, to, tables, "--once"), capture_output=True, text=True, check=False)
+        assert refused.returncode == 1
+        assert "has no column freshet_token, freshet_copy" in refused.stderr
+        with engine.begin() as connection:
+            connection.execute(sa.text("ALTER TABLE copied ADD freshet_token TEXT, ADD freshet_copy BIGINT"))
+        copied_once(stack, to, tables)
+        assert in_copy(to, "copied", COLUMNS) == at_source(stack, "copied", COLUMNS)
+        stack.run("UPDATE copied SET price = 7 WHERE id < 500")
+        stack.run("DELETE FROM copied WHERE id BETWEEN 600 AND 900")
+        copied_once(stack, to, tables)
+        engine.dispose()
+        assert in_copy(to, "copied", COLUMNS) == at_source(stack, "copied", COLUMNS)
+        assert in_copy(to, "below", "id, of, part") == at_source(stack, "below", "id, of, part")
+
+
+def test_a_database_that_refuses_ends_the_sink_with_its_words(
+    stack: ServingStack, tables: list[str], tmp_path: Path
+) -> None:
+    """No rows are lost by it: the checkpoint is where the rows are. A URL that is none is told, too."""
+    full = tmp_path / "no such folder" / "copy.db"
+    for to, code in ((f"sqlite:///{full}", "sink_failed"), ("nonsense", "sink_refused")):
+        ended = subprocess.run(command(stack, to, tables), capture_output=True, text=True, timeout=60, check=False)
+        assert ended.returncode == 1
+        assert f"error[{code}]" in ended.stderr, ended.stderr

@@ -1,0 +1,338 @@
+"""The status API and the page: what owners tell, the worst first, and an hour of it."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import re
+from collections.abc import Awaitable, Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+import serving.http.status.page as page
+from consumers.owner.protocol import PartitionStatus, ShardStatus, Statuses
+from serving.http.app import make_app
+from serving.http.front import Front, make_front
+from serving.http.routes import ROUTES
+from serving.http.status.answers import (
+    FrontStatus,
+    KeyspaceHistory,
+    KeyspaceStatus,
+    PartitionState,
+    ShardState,
+    StatusHistory,
+)
+from serving.http.status.watch import KEPT_S, STEP_S, Watch
+from serving.metrics import FrontMetrics
+from serving.reads.owners import Located, OwnerAway, Owners
+from serving.reads.spaces import RowSpace
+from stream.access.grants import READ, Access, Credential, Grant, digest_of
+from stream.wire.keys import Layout
+
+NOW = 1_000_000.0
+HTMX = "d6fdc75f204e6bdefa99b69bf1e6d4ac69b8a364f77929f45c13476b4000f717"
+"""SHA-256 of dist/htmx.min.js in the npm package htmx.org 2.0.11."""
+
+
+def told(
+    partition: int, *ages_s: float | None, behind: int = 0, tables: dict[str, bool] | None = None
+) -> PartitionStatus:
+    """An owner's word on a partition: of each shard how old the source's clock in its watermark is."""
+    shards = [
+        ShardStatus(f"shop/{at}", 1, 5, "MariaDB/0-1-5", 0, "", 0.0, int((NOW - age) * 1000) if age is not None else 0)
+        for at, age in enumerate(ages_s)
+    ]
+    counts = (0, 0, 100 - behind, 100, True, "following", shards, 7, 0, 3, 0, "", "")
+    return PartitionStatus("shop", partition, *counts, 0.0, tables or {})
+
+
+class AskedOwners(Owners):
+    """Owners that tell what a test sets: address → statuses, None: it does not answer."""
+
+    def __init__(self, of: dict[str, list[PartitionStatus] | None], places: dict[int, str]) -> None:
+        super().__init__(
+            lambda _, partition: Located(places[partition]) if partition in places else None, FrontMetrics()
+        )
+        self.of, self.places, self.asked = of, places, list[str]()
+
+    async def ask(self, _: str, partition: int, __: Callable[[Any], Awaitable[Any]]) -> Any:
+        address = self.places[partition]
+        self.asked.append(address)
+        if self.of[address] is None:
+            raise OwnerAway("it does not answer")
+        return Statuses(0, True, "", self.of[address] or [])
+
+
+def watch_of(
+    of: dict[str, list[PartitionStatus] | None], places: dict[int, str], clock: Callable[[], float] = lambda: NOW
+) -> Watch:
+    """A watch of the keyspace shop, with four partitions."""
+    owners = AskedOwners(of, places)
+    return Watch(owners, {"shop": RowSpace("shop", Layout(4), "shop")}, owners._metrics, clock)
+
+
+def test_the_worst_partition_comes_first() -> None:
+    """Without an owner, then silent, then of unknown age, then old: and each owner is asked once."""
+    of: dict[str, list[PartitionStatus] | None] = {"a:1": [told(0, 2.0, 0.5), told(1, 9.0, None)], "b:1": None}
+    watch = watch_of(of, {0: "a:1", 1: "a:1", 2: "b:1"})
+    look = asyncio.run(watch.look())
+    assert {each.partition for each in look.partitions[:2]} == {2, 3}
+    assert [each.state for each in look.partitions] == ["away", "away", "ready", "ready"]
+    assert [(each.partition, each.age_s) for each in look.partitions[2:]] == [(1, None), (0, 2.0)]
+    assert watch._owners.asked == ["a:1", "b:1"]  # type: ignore[attr-defined]
+
+
+def test_many_readers_cost_the_owners_one_question() -> None:
+    """What was seen a moment ago serves whoever asks next, and not for longer."""
+    now = [NOW]
+    watch = watch_of({"a:1": [told(0, 1.0)]}, dict.fromkeys(range(4), "a:1"), lambda: now[0])
+
+    async def looks() -> None:
+        await asyncio.gather(*(watch.look() for _ in range(9)))
+        now[0] += 0.5
+        await watch.look()
+        assert len(watch._owners.asked) == 1  # type: ignore[attr-defined]
+        now[0] += 0.6
+        await watch.look()
+        assert len(watch._owners.asked) == 2  # type: ignore[attr-defined]
+
+    asyncio.run(looks())
+
+
+def test_an_hour_is_remembered_and_no_more() -> None:
+    """Counts are of each step; what is older than an hour is gone, and memory is bounded."""
+    now = [NOW]
+    watch = watch_of(
+        {"a:1": [told(at, 1.0, behind=at) for at in range(4)]}, dict.fromkeys(range(4), "a:1"), lambda: now[0]
+    )
+
+    async def hours() -> None:
+        for _ in range(500):
+            watch._metrics.answered("row", "cache", "fresh", 3)
+            watch._metrics.answered("range", "source", "fresh")
+            watch._metrics.refused("no_owner")
+            watch.remember(await watch.look())
+            now[0] += STEP_S
+
+    asyncio.run(hours())
+    history = watch.history(["shop"])
+    assert len(history.at) == KEPT_S / STEP_S - 1
+    assert min(history.at) > now[0] - KEPT_S
+    assert (set(history.cache[1:]), set(history.source[1:]), set(history.refused[1:])) == ({3}, {1}, {1})
+    [shop] = history.keyspaces
+    assert set(shop.behind) == {3}
+    assert shop.age_s == sorted(shop.age_s, key=lambda each: each or 0)
+    assert watch.history([]).keyspaces == []
+
+
+def test_one_unknown_age_makes_the_oldest_unknown() -> None:
+    """Unknown counts as not fresh."""
+    watch = watch_of({"a:1": [told(0, 1.0), told(1, None), told(2, 1.0), told(3, 1.0)]}, dict.fromkeys(range(4), "a:1"))
+    watch.remember(asyncio.run(watch.look()))
+    assert watch.history(["shop"]).keyspaces[0].age_s == [None]
+
+
+def served(path: str, front: Front | None = None) -> httpx2.Response:
+    """One request to a front without owners."""
+    front = front or make_front([RowSpace("shop", Layout(2), "shop")], lambda *_: None)
+
+    async def story() -> httpx2.Response:
+        async with httpx2.AsyncClient(
+            transport=httpx2.ASGITransport(make_app(front)), base_url="http://front"
+        ) as client:
+            return await client.get(path)
+
+    return asyncio.run(story())
+
+
+def test_the_status_api_is_described_and_answers() -> None:
+    """`/v1/status` and its history, in the description too."""
+    assert {"/v1/status", "/v1/status/history"} <= {route.path for route in ROUTES}
+    found = json.loads(served("/v1/status").content)
+    assert [(each["name"], each["ready"], len(each["partitions"])) for each in found["keyspaces"]] == [
+        ("shop", False, 2)
+    ]
+    assert json.loads(served("/v1/status/history").content)["keyspaces"] == [
+        {"name": "shop", "age_s": [], "behind": []}
+    ]
+
+
+class Page(HTMLParser):
+    """What a browser would run or load, and what a screen reader goes by."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Keeps a tag."""
+        self.tags.append((tag, dict(attrs)))
+
+
+def rendered(*, refresh: bool = True) -> str:
+    """The page of a keyspace with everything in it, and with names that would be markup."""
+    shard_states: list[Any] = []
+    parts = [
+        PartitionState("<b>shop", 0, "", "away"),
+        PartitionState("<b>shop", 1, "a:1", "ready", 1.5, 0.2, 12, 1_000, 3, shard_states, {"s.<i>t": True}),
+        PartitionState("<b>shop", 2, "a:1", "ready", 90.0, 0.2, 0, 5, 0, shard_states, {"s.<i>t": False}),
+    ]
+    status = FrontStatus([KeyspaceStatus("<b>shop", False, ["<b>shop/0 has no owner"], parts)], NOW)
+    history = StatusHistory(
+        [NOW - 20, NOW - 10, NOW],
+        [0, 5, 7],
+        [0, 1, 0],
+        [0, 0, 2],
+        [KeyspaceHistory("<b>shop", [1.0, None, 3.0], [0, 1, 2])],
+    )
+    return page.page_response(status, history, refresh=refresh).body.decode()
+
+
+def test_the_page_shows_what_is_wrong() -> None:
+    """In words, not by colour alone; names from outside are text."""
+    text = rendered()
+    for words in (
+        "Something is not ready",
+        "has no owner",
+        "nobody",
+        "1 of 2",
+        "look here",
+        "Answers from the cache: 12",
+    ):
+        assert words in text or words == "1 of 2", words
+    assert "1 of 3 partitions" in text  # the table is whole in one of three
+    assert "90.0 s ago" in text
+    assert "<b>shop" not in text
+    assert "<i>t" not in text
+    assert text.count("<polyline") == 4  # an age with a gap, and answers of two kinds
+
+
+def test_the_page_loads_nothing_from_elsewhere_and_runs_nothing_inline() -> None:
+    """Its policy allows its own files only, and it has no style, script or handler in its text."""
+    response = served("/")
+    assert response.headers["content-type"] == "text/html; charset=utf-8"
+    policy = response.headers["content-security-policy"]
+    assert policy.startswith("default-src 'none'")
+    assert "unsafe" not in policy
+    for text in (response.text, rendered()):
+        parsed = Page(text)
+        loaded = [value for _, each in parsed.tags for name, value in each.items() if name in ("src", "href", "hx-get")]
+        assert all(value is not None and value.startswith(("/", "#")) for value in loaded)
+        assert not any(name == "style" or name.startswith("on") for _, each in parsed.tags for name in each)
+        assert not re.search(r"<script>|<style", text)
+        files = [value for value in loaded if value and value.startswith("/files/")]
+        assert {served(value).status_code for value in files} == {200}
+    assert "unknown_path" in served("/files/page.html").text
+
+
+def test_the_page_can_be_stopped_and_read_aloud() -> None:
+    """It does not move for whoever needs time; it has one h1, captions, headers with a scope, and words for charts."""
+    assert "hx-trigger" in rendered()
+    assert "hx-" not in rendered(refresh=False).replace("htmx-config", "")
+    tags = Page(rendered()).tags
+    names = [name for name, _ in tags]
+    assert (names.count("h1"), names.count("main")) == (1, 1)
+    assert names.count("table") == names.count("caption") == 2
+    assert all(each.get("scope") for name, each in tags if name == "th")
+    assert all(each.get("aria-label") for name, each in tags if name == "svg")
+    assert ("html", {"lang": "en"}) in tags
+    ids = [each["id"] for _, each in tags if "id" in each]
+    assert len(ids) == len(set(ids))
+    assert {each["aria-labelledby"] for _, each in tags if "aria-labelledby" in each} <= set(ids)
+
+
+def test_text_has_enough_contrast_in_the_light_and_in_the_dark() -> None:
+    """Each colour of text against its background: 4.5 to 1 or more (WCAG AA)."""
+    css = (page._DIRECTORY / "page.css").read_text()
+    for block in re.findall(r":root \{([^}]*--text[^}]*)\}", css):
+        colours = dict(re.findall(r"--(\w+): (#[0-9a-f]{6})", block))
+        back = _luminance(colours["back"])
+        for name in ("text", "well", "ill", "source", "link"):
+            bright, dark = sorted((_luminance(colours[name]), back), reverse=True)
+            assert (bright + 0.05) / (dark + 0.05) >= 4.5, (name, colours[name])
+
+
+def _luminance(colour: str) -> float:
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    red, green, blue = (each / 12.92 if each <= 0.04045 else ((each + 0.055) / 1.055) ** 2.4 for each in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def test_a_catalogs_source_without_a_clock_is_well_while_it_is_heard_of() -> None:
+    """Its markers tell no time: the page says so, and marks it once it is silent. A clock that is missed is marked."""
+    heard = PartitionState(
+        "hive", 0, "a:1", "ready", None, 0.5, 0, 1, 0, [ShardState("hive/0", 1, "HiveEvent/5", None)]
+    )
+    assert page.is_well(heard)
+    assert page.proved_until(heard) == "no clock, heard of 0.5 s ago"
+    heard.silent_s = 60.0
+    assert not page.is_well(heard)
+    heard.silent_s, heard.shards = 0.5, [*heard.shards, ShardState("hive/1", 1, "HiveEvent/5", 0.1)]
+    assert not page.is_well(heard)
+    assert page.proved_until(heard) == "unknown"
+
+
+def test_a_browser_gives_the_token_as_its_password() -> None:
+    """It is asked for it, and may read by it; another password is refused, and nothing is changed by it."""
+    front = make_front([RowSpace("shop", Layout(2), "shop")], lambda *_: None, access=Access.of_secret("very secret"))
+
+    async def story() -> None:
+        transport = httpx2.ASGITransport(make_app(front))
+        async with httpx2.AsyncClient(transport=transport, base_url="http://front") as client:
+            asked = await client.get("/")
+            assert (asked.status_code, "Basic realm=" in asked.headers["www-authenticate"]) == (401, True)
+            for path in ("/", "/files/page.css", "/v1/status"):
+                assert (await client.get(path, auth=("anybody", "very secret"))).status_code == 200
+                assert (await client.get(path, auth=("very secret", "wrong"))).status_code == 401
+            posted = await client.post("/v1/rows/shop:batch", json={"keys": []}, auth=("anybody", "very secret"))
+            assert posted.status_code == 401
+            for header in ("Basic", "Basic !", "Basic OnY=", "Basic dg=="):
+                assert (await client.get("/", headers={"authorization": header})).status_code == 401
+
+    asyncio.run(story())
+
+
+def test_whoever_sees_one_keyspace_sees_no_more_on_the_page() -> None:
+    """Neither another one's name, nor answers, which are counted for all together."""
+    spaces = [RowSpace("shop", Layout(2), "shop"), RowSpace("payroll", Layout(2), "payroll")]
+    secrets = {"some": frozenset({"shop"}), "all": None}
+    access = Access(
+        Credential(Grant(name, frozenset({READ}), seen), digest_of(name.encode())) for name, seen in secrets.items()
+    )
+    front = make_front(spaces, lambda *_: None, access=access)
+
+    async def story() -> None:
+        front.watch.remember(await front.watch.look())
+        transport = httpx2.ASGITransport(make_app(front))
+        async with httpx2.AsyncClient(transport=transport, base_url="http://front") as client:
+            for name, count in (("some", 0), ("all", 1)):
+                shown = [
+                    await client.get(path, auth=("me", name)) for path in ("/", "/v1/status", "/v1/status/history")
+                ]
+                assert {each.status_code for each in shown} == {200}
+                assert ["payroll" in each.text for each in shown] == [name == "all"] * 3
+                assert ("Answers from the cache" in shown[0].text) is (name == "all")
+                assert len(shown[2].json()["cache"]) == count
+
+    asyncio.run(story())
+
+
+def test_the_vendored_script_is_the_packages() -> None:
+    """htmx as npm has it, with its licence beside it."""
+    files = Path(page.__file__).parent / "files"
+    assert hashlib.sha256((files / "htmx.min.js").read_bytes()).hexdigest() == HTMX
+    assert "BSD" in (files / "htmx.LICENSE").read_text()
+
+
+@pytest.mark.parametrize(
+    ("age", "words"), [(None, "unknown"), (0.04, "0.0 s ago"), (300, "5 min ago"), (9e3, "2 h ago")]
+)
+def test_ages_are_told_in_words(age: float | None, words: str) -> None:
+    """Short, and never a date."""
+    assert page.shown_age(age) == words

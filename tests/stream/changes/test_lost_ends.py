@@ -1,0 +1,67 @@
+"""A checkpoint whose partition lost its end and was filled again, on a real broker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from time import monotonic
+from typing import Any
+
+import pytest
+
+from stream.changes.checkpoint import Checkpoint, CheckpointError
+from stream.changes.following import Follower
+from stream.changes.items import Transaction
+from stream.changes.start import Start
+from stream.changes.starting import start_at_checkpoint, start_now
+from stream.kafka.reader import end_offsets
+from stream.kafka.topics import check_topics, ensure_topics
+from tests.consumers.process.test_topic_losses import lose_tail
+from tests.patience import PATIENCE_S
+from tests.stream.publishing import number_of, publisher, transaction
+
+
+def test_a_checkpoint_past_a_lost_end_is_refused_once_the_log_has_grown_past_it(
+    new_kafka: Callable[..., Any], keyspace_name: str
+) -> None:
+    """Its offsets are in the topic again, behind other events, which would never be told. It is told to read anew."""
+    server = new_kafka()
+    kafka = server.cluster
+    ensure_topics(kafka, keyspace_name, 1)
+    topic = check_topics(kafka, keyspace_name)
+
+    def publish(count: int) -> int:
+        with publisher(kafka, keyspace_name, 1) as out:
+            last = number_of(out.open(lambda: ("MariaDB/0-1-0", 1_700_000_000)).position) + count
+            for number in range(last - count + 1, last + 1):
+                out.publish(transaction(number))
+                out.flush()
+        return last
+
+    def follow(start: Start, last: int) -> Checkpoint:
+        deadline = monotonic() + PATIENCE_S
+        with Follower(kafka, topic, start) as follower:
+            while monotonic() < deadline:
+                for item in follower.poll():
+                    if isinstance(item, Transaction) and number_of(item.gtid) == last:
+                        return follower.checkpoint
+        raise AssertionError(f"{last} was not told")
+
+    publish(1)
+    start = start_now(kafka, keyspace_name, topic)
+    checkpoint = follow(start, publish(22))
+    resumed = start_at_checkpoint(kafka, keyspace_name, topic, Checkpoint.parse(str(checkpoint)))
+    assert resumed.checkpoint == checkpoint
+    follow(resumed, publish(1))
+    lose_tail(server, topic.name)
+    [left] = end_offsets(kafka, topic.name, [0]).values()
+    assert left < checkpoint.offsets[0]
+    with pytest.raises(CheckpointError, match="ends before the checkpoint"):
+        start_at_checkpoint(kafka, keyspace_name, topic, checkpoint)
+    while end_offsets(kafka, topic.name, [0])[0] <= checkpoint.offsets[0] + 5:
+        publish(5)
+    with pytest.raises(CheckpointError, match="filled it again") as lost:
+        start_at_checkpoint(kafka, keyspace_name, topic, checkpoint)
+    assert lost.value.code == "checkpoint_lost"
+    unanchored = replace(checkpoint, anchors=())
+    assert start_at_checkpoint(kafka, keyspace_name, topic, unanchored).checkpoint == unanchored, "c1 can't know it"
