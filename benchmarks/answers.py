@@ -40,7 +40,7 @@ from consumers.store.store import PartitionStore
 from serving.http.connection import BoundedConnection
 from serving.http.front import make_front
 from serving.http.server import make_server
-from serving.reads.owners import Located
+from serving.locations.refreshing import Locations
 from serving.reads.spaces import TableSpace
 from stream.kafka.topics import Topic
 from stream.wire.batch import BatchLimits, Framer
@@ -171,8 +171,8 @@ async def _owner(directory: Path) -> tuple[dict[str, float], dict[str, Any]]:
 
 async def _front(answers: dict[str, Any]) -> dict[str, float]:
     """µs by what is asked, with an owner that gives ``answers``."""
-    located = Located("127.0.0.1:1")
-    config = make_server(make_front([TableSpace(CATALOG, Layout(1))], lambda *_: located), "127.0.0.1", 0).config
+    locations = Locations(fixed={(CATALOG, 0): "127.0.0.1:1"})
+    config = make_server(make_front([TableSpace(CATALOG, Layout(1))], locations), "127.0.0.1", 0).config
     config.load()
     connection, sink = BoundedConnection(config=config, server_state=ServerState(), app_state={}), _Sink()
     connection.connection_made(sink)

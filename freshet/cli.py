@@ -57,6 +57,7 @@ ENTRIES = (
     CommandEntry("verify", "Compare stores with a rebuild, byte for byte."),
     CommandEntry("snapshots", "Make, list, check and remove snapshots of stores."),
     CommandEntry("swap", "Move the readers of a keyspace to other consumers, and back."),
+    CommandEntry("cluster", "Show which instances answer for which partitions."),
     CommandEntry("export", "Write a keyspace's changes as Parquet with Spark."),
     CommandEntry("sink", "Copy tables into another database, and keep the copy up to date.", service=True),
     CommandEntry("compare", "Compare two positions, tokens or write-id lists."),

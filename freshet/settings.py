@@ -91,7 +91,7 @@ class MariaDBSourceSettings(Section):
     """A MariaDB or MySQL server whose binlog is one shard. ``server_id`` must differ from every other replica's.
 
     ``ssl_ca``: a file of certificates; one of them must have signed the server's, which is for its host if
-    ``ssl_verify_host``.
+    ``ssl_verify_host``. ``ssl_cert``, ``ssl_key``: files of the own certificate, which needs ``ssl_ca``.
 
     ``include``/``exclude`` are ``db.table`` patterns (``shop.*``); ``key_prefix_columns``: table → how many
     leading primary-key columns choose the partition (default: all of them).
@@ -108,6 +108,8 @@ class MariaDBSourceSettings(Section):
     password: SecretStr = Field(default_factory=_password)
     ssl_ca: str = Field(default="", max_length=1_000)
     ssl_verify_host: bool = True
+    ssl_cert: str = Field(default="", max_length=1_000)
+    ssl_key: str = Field(default="", max_length=1_000)
     databases: Names = Field(min_length=1)
     include: Names = Field(default_factory=list)
     exclude: Names = Field(default_factory=list)
@@ -117,6 +119,12 @@ class MariaDBSourceSettings(Section):
     backfill_share: float = Field(default=1.0, gt=0, le=1)
     backfill_lag_max_s: float = Field(default=5.0, ge=0, le=86_400)
     key_prefix_columns: Annotated[dict[str, Annotated[int, Field(ge=1, le=64)]], Json] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _own_certificate_needs_an_authority(self) -> MariaDBSourceSettings:
+        if (self.ssl_cert or self.ssl_key) and not self.ssl_ca:
+            raise ValueError("ssl_cert needs ssl_ca: without it the connection is plain")
+        return self
 
 
 class WorkloadSourceSettings(Section):
@@ -306,6 +314,7 @@ class SourceProcessSettings(Section):
 class ServeSettings(Section):
     """The HTTP front. ``locations``: ``keyspace/partition`` → ``host:port`` of owners that are not announced.
 
+    ``locations_file``: keeps what is announced, for starts while Kafka is away.
     ``serve_stale_if_down``: a catalog table whose source does not answer is given as it is cached, marked as stale.
     ``tokens``: who may ask; ``bearer_token``: one secret that may do everything, as before there were tokens. ``tls``:
     with ``ca`` a client may show a certificate. ``plain``: it may listen beyond loopback without TLS.
@@ -321,6 +330,7 @@ class ServeSettings(Section):
     default_wait_ms: int = Field(default=100, ge=0, le=20_000)
     serve_stale_if_down: bool = False
     locations: Annotated[dict[str, Annotated[str, Field(pattern=r"^.+:\d{1,5}$")]], Json] = Field(default_factory=dict)
+    locations_file: Path | None = None
 
     @property
     def credentials(self) -> list[Credential]:

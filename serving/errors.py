@@ -50,6 +50,13 @@ HINTS: dict[str, str] = {
     "table_id_changed": "the table was dropped and created again: ask the metastore for its id and write ids",
     "too_many_requests": "try again shortly, with fewer requests at a time",
     "no_owner": "is `freshet consume` running for this keyspace? `freshet lag` shows its partitions",
+    "bad_location": "name an entity of a keyspace that is served, with a partition from 0 on",
+    "location_unknown": "is the keyspace's consumer running? `freshet cluster status` shows what is announced",
+    "leader_unknown": "is `freshet consume` running for this keyspace? `freshet cluster status` shows who is announced",
+    "location_timeout": "try again shortly: Kafka, or the instances that know it, do not answer",
+    "location_queue_full": "try again shortly: too many locations are being refreshed",
+    "location_limited": "try again shortly: those who know the locations have failed too often",
+    "locations_closed": "ask again: another front can answer, or this one after its restart",
     "source_unreachable": "the cache cannot prove this answer and the source does not answer: try again shortly",
     "source_behind": "the source has not reached the token's position: try again, or with a larger max_wait_ms",
 }

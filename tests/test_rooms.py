@@ -113,6 +113,19 @@ PURE = [
     "consumers/fold/objects.py",
     "stream/sources/hive/objects.py",
     "stream/sources/hive/structs.py",
+    *(
+        f"serving/locations/{name}.py"
+        for name in (
+            "absent",
+            "cache",
+            "errors",
+            "limits",
+            "peers",
+            "places",
+            "queues",
+            "snapshot",
+        )
+    ),
     "serving/bytecache/policy",
     "serving/bytecache/disk/layout.py",
     "serving/bytecache/reading/plan.py",

@@ -102,7 +102,9 @@ def _unreachable(address: str, error: BaseException | str) -> OwnerError:
 
 def _expect(answer: Answer, kind: type[A]) -> A:
     if isinstance(answer, Failure):
-        raise OwnerError(answer.message, hint=answer.hint, code=answer.code)
+        refused = OwnerError(answer.message, hint=answer.hint, code=answer.code)
+        refused.moved = answer.moved
+        raise refused
     if not isinstance(answer, kind):
         raise OwnerError(f"expected {kind.__name__}, got {type(answer).__name__}", code="bad_answer")
     return answer

@@ -226,7 +226,8 @@ def _frame(answer: Answer) -> bytes:
 def failure(request_id: int, error: Exception) -> Failure:
     """``error`` as an answer. An unexpected error is logged and gets the code ``internal``."""
     if isinstance(error, FreshetError):
-        return Failure(request_id, error.code, str(error), error.hint)
+        moved = error.moved if isinstance(error, OwnerError) else None
+        return Failure(request_id, error.code, str(error), error.hint, moved)
     if isinstance(error, UnicodeDecodeError):
         return Failure(request_id, "bad_request", f"the table name in the key is not UTF-8: {error}", "")
     log.error("request failed", error=f"{type(error).__name__}: {error}", exc_info=error)

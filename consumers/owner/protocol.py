@@ -48,6 +48,8 @@ class OwnerError(FreshetError):
     """
 
     code = "owner_error"
+    moved: Standing | None = None
+    """With ``not_owner``: who holds the partition, as far as the instance knows."""
 
 
 class Message(msgspec.Struct, array_like=True, tag=True):
@@ -402,6 +404,22 @@ class ShardStatus(msgspec.Struct, array_like=True):
     """The source's own clock: all that was committed before is at or before the watermark. 0: unknown."""
 
 
+class Standing(msgspec.Struct, array_like=True):
+    """Who owns a partition, as an instance has read it in the topic of announcements.
+
+    ``epoch``: the generation of the announcement; ``term``: its ``swap``. ``members``: the instances that hold the
+    partition, the owner first, then followers; without a follower that has not announced itself.
+    """
+
+    address: str
+    instance: str
+    topic_id: str
+    zone: str
+    epoch: int
+    term: int
+    members: list[str] = []
+
+
 class PartitionStatus(msgspec.Struct, array_like=True):
     """The status of one partition. ``position`` is the next offset to read, ``end`` the topic's end (-1: unknown).
 
@@ -426,6 +444,8 @@ class PartitionStatus(msgspec.Struct, array_like=True):
     topic_id: str
     silent_seconds: float = -1.0
     tables: dict[str, bool] = {}
+    standing: Standing | None = None
+    """Who owns it; None: nobody that this process has heard of."""
 
 
 class Statuses(Message, tag="statuses"):
@@ -473,6 +493,8 @@ class Failure(Message, tag="failure"):
     code: str
     message: str
     hint: str
+    moved: Standing | None = None
+    """As in `OwnerError`."""
 
 
 WITHOUT_TOPIC: Final = (Hello, Checkpoint)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from consumers.fold.backfills import backfilled_tables
@@ -15,14 +15,22 @@ from consumers.owner.protocol import (
     PartitionStatus,
     SchemaColumn,
     ShardStatus,
+    Standing,
     Statuses,
 )
 
 
-def status_of(ownership: Ownership, partitions: Sequence[Partition], request_id: int) -> Statuses:
-    """The answer to `consumers.owner.protocol.Status`: how each of ``partitions`` is."""
+def status_of(
+    ownership: Ownership,
+    partitions: Sequence[Partition],
+    request_id: int,
+    stands: Callable[[str, int], Standing | None],
+) -> Statuses:
+    """The answer to `consumers.owner.protocol.Status`: how each of ``partitions`` is, and who owns it."""
     now = time.time()
     statuses = [partition_status(each, now) for each in partitions]
+    for each in statuses:
+        each.standing = stands(each.keyspace, each.partition)
     return Statuses(request_id, ownership.is_ready, ownership.instance, statuses)
 
 

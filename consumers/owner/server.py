@@ -42,6 +42,7 @@ from consumers.owner.protocol import (
     Request,
     Rows,
     ShardKin,
+    Standing,
     Status,
     Wait,
     Waited,
@@ -58,6 +59,8 @@ from tokens import Demand, Vector
 
 Found = TypeVar("Found", OwnerRow, OwnerTable)
 _MOVED: Final = "look up the owner in freshet.locations again"
+Stands = Callable[[str, int], Standing | None]
+"""(keyspace, partition) → who owns it, as this process knows. Must not block."""
 MakeCheckpoints = Callable[[list[Partition]], Awaitable[list[CheckpointPlace]]]
 
 
@@ -80,6 +83,8 @@ class OwnerServer:
         """
         self.ownership = ownership
         self.instance = ownership.instance
+        self.stands: Stands = lambda *_: None
+        """Set by whoever reads the announcements."""
         self.access = access or Access()
         self._files = files or Certificates()
         self._plain = plain
@@ -126,10 +131,13 @@ class OwnerServer:
         """The owned partition. Raises `OwnerError` ``not_owner``, also if it is of another topic than ``topic_id``."""
         found = self.ownership.get(keyspace, number)
         if found is None:
-            raise OwnerError(f"this process does not own {keyspace}/{number}", hint=_MOVED, code="not_owner")
-        if topic_id and found.topic.topic_id != topic_id:
-            raise _other_topic(keyspace, topic_id)
-        return found
+            refused = OwnerError(f"this process does not own {keyspace}/{number}", hint=_MOVED, code="not_owner")
+        elif topic_id and found.topic.topic_id != topic_id:
+            refused = _other_topic(keyspace, topic_id)
+        else:
+            return found
+        refused.moved = self.stands(keyspace, number)
+        raise refused
 
     def _partitions(self, request: GetTable | GetObjects | Status | Describe) -> list[Partition]:
         """The owned partitions of the request's keyspace. Raises `OwnerError` ``not_owner`` for another topic."""
@@ -160,7 +168,7 @@ class OwnerServer:
             case Wait():
                 return self._wait(request)
             case Status():
-                return status_of(self.ownership, self._partitions(request), request.id)
+                return status_of(self.ownership, self._partitions(request), request.id, self.stands)
             case Describe():
                 return describe_table(self._partitions(request), request)
             case Checkpoint():

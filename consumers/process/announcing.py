@@ -24,6 +24,7 @@ import msgspec
 import structlog
 
 from consumers.owner.partitions import Partition
+from consumers.owner.protocol import Standing
 from stream.kafka import locations
 from stream.kafka.connection import KafkaCluster
 from stream.kafka.locations import Announcement, LocationsReader, Role, supersedes
@@ -103,6 +104,7 @@ class Announcer:
         self._started_at = int(time.time())
         self._orders: SimpleQueue[_Order | None] = SimpleQueue()
         """None ends the thread."""
+        self._reader: LocationsReader | None = None
         self._owned: dict[str, Partition] = {}
         self._sent: dict[str, Announcement] = {}
         """The last announcement of each owned partition."""
@@ -123,6 +125,15 @@ class Announcer:
         """Has the partition's announcement withdrawn, if there was one."""
         self._orders.put(_Order(partition, withdraw=True))
 
+    def standing(self, keyspace: str, partition: int) -> Standing | None:
+        """The owner of a partition and its followers, as announced. None: nobody is. From any thread."""
+        owner = self._reader.owner_of(keyspace, partition) if self._reader is not None else None
+        if owner is None or self._reader is None:
+            return None
+        members = [owner.instance, *(each.instance for each in self._reader.followers(keyspace, partition))]
+        place = owner.address, owner.instance, owner.topic_id, owner.zone
+        return Standing(*place, owner.generation, owner.swap, members)
+
     def close(self) -> None:
         """Sends what is pending; gives up after `CLOSE_TIMEOUT_S` if Kafka does not answer."""
         self._orders.put(None)
@@ -130,6 +141,7 @@ class Announcer:
 
     def _run(self) -> None:
         with LocationsReader(self._kafka).start(patient=True) as reader:
+            self._reader = reader
             while not self._closing:
                 self._take_orders(RETRY_S if self._unsent else CHECK_S)
                 self._prepare(reader, time.monotonic())

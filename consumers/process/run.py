@@ -168,6 +168,7 @@ class ConsumerProcess:
             follower=self.owner.follower,
             zone=self.owner.zone,
         )
+        self.server.stands = announcer.standing
         kafka_output = KafkaOutput(self.settings.kafka, announcer)
         self.consumption = Consumption(self.settings, ownership, kafka_output, on_progress)
         if self.owner.metrics_port is not None:

@@ -54,7 +54,11 @@ def _plain(
     keyspace: str, found: dict[int, PartitionStatus], missing: list[int], silent: dict[str, str]
 ) -> dict[str, Any]:
     partitions = [
-        msgspec.structs.asdict(each) | {"shards": [msgspec.structs.asdict(shard) for shard in each.shards]}
+        msgspec.structs.asdict(each)
+        | {
+            "shards": [msgspec.structs.asdict(shard) for shard in each.shards],
+            "standing": msgspec.structs.asdict(each.standing) if each.standing is not None else None,
+        }
         for _, each in sorted(found.items())
     ]
     return {"keyspace": keyspace, "partitions": partitions, "without_owner": missing, "silent": silent}

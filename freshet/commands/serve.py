@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -27,10 +28,10 @@ from freshet.settings_errors import SettingsError
 if TYPE_CHECKING:
     from serving.http.bytes.files import Files
     from serving.http.front import Front
+    from serving.locations.refreshing import Locations
     from serving.reads.spaces import RowSpace, TableSpace
     from serving.sources.source import TableSource
     from stream.access.grants import Access
-    from stream.kafka.locations import LocationsReader
 
 log = structlog.get_logger(__name__)
 
@@ -49,6 +50,9 @@ def command(
     """
     from freshet.access.reloading import Reloader, front_access
     from serving.http.server import check_front, make_server
+    from serving.locations.directory import TopicDirectory
+    from serving.locations.file import LocationFile
+    from serving.locations.refreshing import Locations
     from stream.kafka.locations import LocationsReader
 
     serve_flags: dict[str, Any] = {"host": host, "port": port}
@@ -64,8 +68,13 @@ def command(
         access.renew(now.serve.credentials)
         owners.identity = now.consumer.identity
 
-    with LocationsReader(settings.kafka.cluster).start(patient=True) as reader, Reloader(renew):
-        front = _front(settings, reader, access, owners)
+    kafka = settings.kafka.cluster
+    with LocationsReader(kafka).start(patient=True) as reader, Reloader(renew), ExitStack() as kept:
+        directory = TopicDirectory(reader)
+        locations = Locations(directory, fixed=fixed_locations(settings), zone=settings.zone)
+        if chosen.locations_file is not None:
+            kept.enter_context(LocationFile(chosen.locations_file, kafka, directory, locations))
+        front = _front(settings, locations, access, owners)
         _run(make_server(front, chosen.host, chosen.port, chosen.tls.files, plain=chosen.plain))
     log.info("stopped", role="serve")
 
@@ -94,28 +103,16 @@ def _run(server: Any) -> None:
             ) from failed
 
 
-def _front(settings: Settings, reader: LocationsReader, access: Access, owners: Owned) -> Front:
+def _front(settings: Settings, locations: Locations, access: Access, owners: Owned) -> Front:
     from serving.http.front import make_front
     from serving.http.limits import RequestLimits
-    from serving.reads.owners import Located
-
-    def locate(keyspace: str, partition: int) -> Located | None:
-        found = reader.owner_of(keyspace, partition)
-        return Located(found.address, found.topic_id, found.zone) if found is not None else None
-
-    def followers(keyspace: str, partition: int) -> list[Located]:
-        found = reader.followers(keyspace, partition)
-        return [Located(each.address, each.topic_id, each.zone) for each in found]
 
     def secret() -> str:
         return owners.identity.secret()  # the one of now
 
     return make_front(
         [space_of(settings, name, each) for name, each in settings.keyspaces.items()],
-        locate,
-        fixed=fixed_locations(settings),
-        followers=followers,
-        zone=settings.zone,
+        locations,
         identity=Identity(secret, settings.consumer.tls.files),
         access=access,
         limits=RequestLimits(

@@ -237,6 +237,8 @@ def server_of(source: MariaDBSourceSettings) -> ConnectionSettings:
         source.password.get_secret_value(),
         ssl_ca=source.ssl_ca or None,
         ssl_verify_host=source.ssl_verify_host,
+        ssl_cert=source.ssl_cert or None,
+        ssl_key=source.ssl_key or None,
         product="MySQL" if source.kind == "mysql" else "MariaDB",
     )
 

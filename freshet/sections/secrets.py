@@ -25,7 +25,7 @@ def from_files(fields: Mapping[str, FieldInfo], given: Any) -> Any:
         path = found.pop(name + SUFFIX, None) if _is_secret(field) and name + SUFFIX not in fields else None
         if path is None:
             continue
-        if name in found:
+        if found.get(name) is not None:
             raise ValueError(f"{name} and {name}{SUFFIX} are both set")
         found[name] = secret_in(path, name)
     return found

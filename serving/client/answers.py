@@ -17,6 +17,7 @@ _OBJECT_OR_NULL = msgspec.Meta(extra_json_schema={"type": ["object", "null"]})
 
 STATUS_OF_CODE: dict[str, int] = {
     "bad_request": 400,
+    "bad_location": 400,
     "bad_token": 400,
     "bad_key": 400,
     "no_index": 400,
@@ -33,6 +34,7 @@ STATUS_OF_CODE: dict[str, int] = {
     "forbidden": 403,
     "not_found": 404,
     "unknown_path": 404,
+    "location_unknown": 404,
     "not_served": 404,
     "file_not_found": 404,
     "unknown_keyspace": 404,
@@ -52,12 +54,17 @@ STATUS_OF_CODE: dict[str, int] = {
     "request_too_long": 414,
     "bad_range": 416,
     "too_many_requests": 429,
+    "location_queue_full": 429,
+    "location_limited": 429,
     "too_many_streams": 429,
     "head_too_large": 431,
     "internal": 500,
     "not_ready": 503,
     "stopping": 503,
     "no_owner": 503,
+    "leader_unknown": 503,
+    "location_timeout": 503,
+    "locations_closed": 503,
     "stream_unavailable": 503,
     "source_unreachable": 503,
     "source_behind": 503,
@@ -255,3 +262,34 @@ class LocationAnswer(msgspec.Struct):
     partition: int
     address: str
     shards: dict[str, ShardPlace] = {}
+
+
+class PlaceAnswer(msgspec.Struct):
+    """Who answers for an entity: a partition, a topic's partition, a keyspace, or an instance by itself.
+
+    ``address``: of the owner, or of the broker; "" if nobody is known. ``epoch`` and ``term`` order what is said of one
+    entity. ``why``: who said it, how long ago, and what is doubtful about it.
+    """
+
+    keyspace: str
+    partition: int
+    entity: str
+    address: str
+    epoch: int = 0
+    term: int = 0
+    instance: str = ""
+    zone: str = ""
+    followers: list[str] = []
+    why: str = ""
+
+
+class LocationsAnswer(msgspec.Struct):
+    """Locations as this front knows them."""
+
+    locations: list[PlaceAnswer]
+
+
+class RefreshAnswer(msgspec.Struct):
+    """How many locations are refreshed, or were forgotten."""
+
+    locations: int

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from consumers.owner.client import Identity
@@ -11,12 +11,14 @@ from serving.errors import ReadError
 from serving.http.bytes.files import Files
 from serving.http.limits import RequestLimits
 from serving.http.status.watch import Watch
+from serving.locations.metrics import LocationMetrics
+from serving.locations.refreshing import Locations
 from serving.metrics import FrontMetrics
 from serving.reads.descriptions import Descriptions
 from serving.reads.fills import Fills
-from serving.reads.locations import Locations
+from serving.reads.locations import LocationReads
 from serving.reads.objects import ObjectReads
-from serving.reads.owners import Locate, LocateFollowers, Owners
+from serving.reads.owners import Owners
 from serving.reads.ranges.reading import RangeReads
 from serving.reads.readiness import Readiness
 from serving.reads.rows import RowReads
@@ -39,7 +41,7 @@ class Front:
     ranges: RangeReads
     tables: TableReads
     objects: ObjectReads
-    locations: Locations
+    locations: LocationReads
     readiness: Readiness
     watch: Watch
     metrics: FrontMetrics
@@ -101,11 +103,8 @@ class Front:
 
 def make_front(
     spaces: Sequence[RowSpace | TableSpace],
-    locate: Locate,
+    locations: Locations,
     *,
-    fixed: Mapping[tuple[str, int], str] | None = None,
-    followers: LocateFollowers = lambda *_: (),
-    zone: str = "",
     identity: Identity | None = None,
     access: Access | None = None,
     limits: RequestLimits | None = None,
@@ -113,14 +112,15 @@ def make_front(
     kafka: KafkaCluster | None = None,
     files: Files | None = None,
 ) -> Front:
-    """A front over ``spaces``. ``locate``, ``fixed``, ``followers``, ``zone``: as in `Owners`.
+    """A front over ``spaces``. ``locations``: who owns which partition.
 
     ``identity``: what the front shows to owners. ``access``: who may ask; None: everybody.
     ``stale_if_down``: as in `TableReads` and `ObjectReads`. ``kafka``: for change streams.
     ``files``: for ``/v1/bytes``.
     """
     metrics = FrontMetrics()
-    owners = Owners(locate, metrics, fixed=fixed, followers=followers, zone=zone, identity=identity)
+    owners = Owners(locations, metrics, identity=identity)
+    metrics.registry.register(LocationMetrics(locations))
     fills = Fills(owners, metrics)
     by_name = {space.name: space for space in spaces}
     descriptions = Descriptions(owners)
@@ -136,7 +136,7 @@ def make_front(
         ranges=RangeReads(owners, descriptions, metrics),
         tables=TableReads(owners, fills, metrics, stale_if_down=stale_if_down),
         objects=ObjectReads(owners, metrics, stale_if_down=stale_if_down),
-        locations=Locations(owners, by_name),
+        locations=LocationReads(owners, locations, by_name),
         readiness=Readiness(owners, by_name),
         watch=Watch(owners, by_name, metrics),
         metrics=metrics,

@@ -233,14 +233,6 @@ class TableBatchParameters(msgspec.Struct, forbid_unknown_fields=True):
     """Of a table batch, which has no parameters."""
 
 
-class LocationParameters(msgspec.Struct, forbid_unknown_fields=True):
-    """Of a partition's location."""
-
-    keyspace: str
-    partition: int
-    token: TokenParameter = ""
-
-
 class _RowKeyBody(msgspec.Struct, forbid_unknown_fields=True):
     table: str
     pk: str | int | list[str | int]

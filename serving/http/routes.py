@@ -12,7 +12,6 @@ from serving.client.answers import (
     DescribedColumn,
     DescriptionAnswer,
     KeptAnswer,
-    LocationAnswer,
     ObjectsAnswer,
     RangeAnswer,
     RowAnswer,
@@ -25,6 +24,7 @@ from serving.http.batches import row_batch_answer, table_batch_answer
 from serving.http.bytes.routes import BYTES
 from serving.http.front import Front
 from serving.http.lists import LISTS
+from serving.http.locating.routes import LOCATIONS
 from serving.http.query import (
     ConstraintsParameters,
     DatabaseParameters,
@@ -34,7 +34,6 @@ from serving.http.query import (
     FunctionsParameters,
     GivenRowBody,
     GivenRowParameters,
-    LocationParameters,
     PartitionsParameters,
     RangeParameters,
     RowBatchBody,
@@ -178,12 +177,6 @@ async def _objects(front: Front, parameters: Any, wanted: RequestedObjects) -> R
     demand = demand_of(parameters.token, parameters.max_wait_ms, front.limits)
     answer = await front.objects.read(front.table_space(parameters.catalog), wanted, demand)
     return answer_response(answer, 404 if len(wanted.names) == 1 and not answer.count else 200)
-
-
-async def get_location(front: Front, parameters: LocationParameters, _: None) -> Response:
-    """One `LocationAnswer`."""
-    seen = demand_of(parameters.token, 0, front.limits).vector
-    return answer_response(await front.locations.read(parameters.keyspace, parameters.partition, seen))
 
 
 async def get_row_description(front: Front, parameters: DescriptionParameters, _: None) -> Response:
@@ -454,19 +447,7 @@ ROUTES: tuple[Route[Any, Any], ...] = (
     ),
     *STREAMING,
     *BYTES,
-    Route(
-        method="GET",
-        path="/v1/locations/{keyspace}/{partition}",
-        handler=get_location,
-        parameters=LocationParameters,
-        answer=LocationAnswer,
-        errors=("bad_token", "unknown_keyspace", "unknown_path", "no_owner"),
-        name="getLocation",
-        tag="locations",
-        summary="Find the owner of a partition",
-        text="The owner's address, and the partition's watermarks as `token` and as `shards`: epoch and position.",
-        returns="The owner of the partition.",
-    ),
+    *LOCATIONS,
     Route(
         method="GET",
         path="/healthz",

@@ -26,10 +26,16 @@ _log = structlog.get_logger(__name__)
 class FrontServer(uvicorn.Server):
     """uvicorn that logs when it is ready and where, and that stops in order on a signal."""
 
-    def __init__(self, config: uvicorn.Config, before_shutdown: Callable[[], None] = lambda: None) -> None:
-        """``before_shutdown`` is called when it begins to stop."""
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        before_shutdown: Callable[[], None] = lambda: None,
+        listens: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """``before_shutdown`` is called when it begins to stop, ``listens`` with its host:port once it listens."""
         super().__init__(config)
         self.before_shutdown = before_shutdown
+        self.listens = listens
 
     @property
     def address(self) -> tuple[str, int]:
@@ -42,6 +48,7 @@ class FrontServer(uvicorn.Server):
         await super().startup(sockets=sockets)  # type: ignore[arg-type]
         if self.started:
             host, port = self.address
+            self.listens(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
             _log.info("ready", role="serve", host=host, port=port)
 
     async def shutdown(self, sockets: list[object] | None = None) -> None:  # type: ignore[override]
@@ -111,4 +118,5 @@ def make_server(
         timeout_graceful_shutdown=STOP_TIMEOUT_S,
     )
     streams = front.streams
-    return FrontServer(config, streams.stopping.set if streams is not None else lambda: None)
+    before_shutdown = streams.stopping.set if streams is not None else lambda: None
+    return FrontServer(config, before_shutdown, front.locations.listens_at)

@@ -1,36 +1,62 @@
-"""Which owner answers for a partition, and the partition's watermark."""
+"""Answers ``/v1/locations``: who answers for a partition or for what the system needs, why, and how far it is."""
 
 from __future__ import annotations
 
-from serving.client.answers import LocationAnswer, ShardPlace
+from collections.abc import Mapping
+from typing import Final, Literal
+
+from serving.client.answers import LocationAnswer, LocationsAnswer, PlaceAnswer, RefreshAnswer, ShardPlace
 from serving.errors import ReadError
+from serving.locations.errors import LocationError
+from serving.locations.places import FOREVER, Key, Kind, Location, Replica
+from serving.locations.refreshing import ROOT, ROOT_S, Locations
 from serving.reads.owners import OwnerAway, Owners
 from serving.reads.spaces import RowSpace, TableSpace, learn_watermarks
 from tokens import Vector
 
+Entity = Literal["partition", "keyspace", "events", "dead_letters", "local", "distributed", "root"]
+"""What is located. The last three are virtual: this process, all instances, the leader of the announcements' topic."""
+_KINDS: Final[Mapping[str, Kind]] = {
+    "keyspace": Kind.KEYSPACE,
+    "events": Kind.EVENTS,
+    "dead_letters": Kind.DEAD_LETTERS,
+}
 
-class Locations:
-    """Answers ``/v1/locations/…``. The answer's token is the partition's watermarks; sessions learn epochs from it."""
 
-    def __init__(self, owners: Owners, spaces: dict[str, RowSpace | TableSpace]) -> None:
+class LocationReads:
+    """The answer's token is the partition's watermarks; sessions learn epochs from it."""
+
+    def __init__(self, owners: Owners, locations: Locations, spaces: Mapping[str, RowSpace | TableSpace]) -> None:
         self._owners = owners
+        self._locations = locations
         self._spaces = spaces
         self._last: dict[tuple[str, int], str] = {}
+        self._address = ""
 
-    def of(self, spaces: dict[str, RowSpace | TableSpace]) -> Locations:
+    def listens_at(self, address: str) -> None:
+        """The front listens at ``address``, host:port."""
+        self._address = address
+
+    def of(self, spaces: Mapping[str, RowSpace | TableSpace]) -> LocationReads:
         """The same for other keyspaces."""
-        return Locations(self._owners, spaces)
+        found = LocationReads(self._owners, self._locations, spaces)
+        found.listens_at(self._address)
+        return found
 
-    async def read(self, keyspace: str, partition: int, seen: Vector) -> LocationAnswer:
+    async def read(self, keyspace: str, partition: int, seen: Vector, wait_ms: int = 0) -> LocationAnswer:
         """The owner of a partition. Raises `ReadError` ``unknown_keyspace``, ``no_owner``.
 
-        ``seen``: what the session has seen. It may know of a newer epoch than the owner.
+        ``seen``: what the session has seen. It may know of a newer epoch than the owner. ``wait_ms``: how long to wait
+        until there is an owner.
         """
-        space = self._spaces.get(keyspace)
-        if space is None:
-            raise ReadError("unknown_keyspace", f"no keyspace {keyspace!r} is served here")
-        if not 0 <= partition < space.layout.partitions:
-            raise ReadError("unknown_path", f"{keyspace} has the partitions 0 to {space.layout.partitions - 1}")
+        space = self._space_of(keyspace, partition)
+        key = Key(keyspace, partition)
+        if wait_ms:
+            deadline = self._locations.clock() + wait_ms / 1000
+            try:
+                await self._locations.get_leader_until(key, deadline)
+            except LocationError as unknown:
+                raise OwnerAway(f"{unknown}; waited {wait_ms} ms") from unknown
         why = "the owner, as it announced itself; the token is the partition's watermark"
         try:
             token = await self._owners.ask(
@@ -49,3 +75,82 @@ class Locations:
             epoch, position = sent if sent is not None and sent.epoch > folded.epoch else folded
             shards[shard] = ShardPlace(epoch, str(position))
         return LocationAnswer("cache", "eventual", why, token, keyspace, partition, address, shards)
+
+    async def locate(self, entity: Entity, keyspace: str, partition: int, *, force: bool = False) -> LocationsAnswer:
+        """Who answers for an entity. ``force``: as of now. Raises `LocationError`, `ReadError` ``unknown_keyspace``."""
+        if entity == "local":
+            return LocationsAnswer([PlaceAnswer("", 0, "local", self._address, why="this front")])
+        if entity == "distributed":
+            return LocationsAnswer(self._instances())
+        if entity == "root":
+            key, newer_than = ROOT, self._locations.clock() - ROOT_S
+        else:
+            self._space_of(keyspace, partition)
+            key, newer_than = Key(keyspace, partition, _KINDS.get(entity, Kind.PARTITION)), 0.0
+        found, _ = await self._locations.get(key, expire_renew_time=FOREVER if force else newer_than)
+        return LocationsAnswer([self._place(found.location)])
+
+    def dump(self) -> LocationsAnswer:
+        """All that is known, without asking anybody."""
+        self._locations.follow()
+        shown = (each.location for each in self._locations.cache.entries() if self._is_shown(each.location.key))
+        return LocationsAnswer([self._place(each) for each in shown])
+
+    def _is_shown(self, key: Key) -> bool:
+        """Whether it is of a keyspace that exists for the caller, or of none."""
+        return not key.keyspace or key.keyspace in self._spaces
+
+    def refresh(self, keyspace: str, partition: int, server: str, *, flush: bool) -> RefreshAnswer:
+        """Has entries refreshed now: one, those of a keyspace, those that name the address ``server``, or all.
+
+        ``flush``: forgets them instead; they are asked for anew when they are used.
+        """
+        self._locations.follow()
+        cache = self._locations.cache
+
+        def is_meant(key: Key) -> bool:
+            entry = cache.entry(key)
+            named = not server or (
+                entry is not None and any(each.address == server for each in entry.location.replicas)
+            )
+            return named and self._is_shown(key) and keyspace in ("", key.keyspace) and partition in (-1, key.partition)
+
+        meant = [each.location.key for each in cache.entries() if is_meant(each.location.key)]
+        if flush:
+            return RefreshAnswer(self._locations.flush(is_meant))
+        for key in meant:
+            self._locations.renew(key)
+        return RefreshAnswer(len(meant))
+
+    def _space_of(self, keyspace: str, partition: int) -> RowSpace | TableSpace:
+        space = self._spaces.get(keyspace)
+        if space is None:
+            raise ReadError("unknown_keyspace", f"no keyspace {keyspace!r} is served here")
+        if not 0 <= partition < space.layout.partitions:
+            raise ReadError("unknown_path", f"{keyspace} has the partitions 0 to {space.layout.partitions - 1}")
+        return space
+
+    def _instances(self) -> list[PlaceAnswer]:
+        """Each instance that any location names."""
+        self._locations.follow()
+        down = self._locations.cache.down
+        shown = {
+            each
+            for entry in self._locations.cache.entries()
+            if not entry.location.key.is_system and self._is_shown(entry.location.key)
+            for each in entry.location.replicas
+        }
+        named = sorted({(each.address, each.zone, each in down) for each in shown})
+        return [
+            PlaceAnswer("", 0, "instance", address, zone=zone, why="does not answer" if away else "announced")
+            for address, zone, away in named
+        ]
+
+    def _place(self, location: Location) -> PlaceAnswer:
+        key = location.key
+        why = self._locations.cache.explain(key, self._locations.clock())
+        leader = location.leader or Replica("")
+        followers = [each.address for each in location.followers]
+        version = location.version
+        of = version.epoch, version.term, leader.instance, leader.zone
+        return PlaceAnswer(key.keyspace, key.partition, str(key.kind), leader.address, *of, followers, why)

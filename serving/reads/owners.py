@@ -1,9 +1,10 @@
 """Requests to the owners of partitions: a connection per owner and topic, and a second attempt if a partition moved.
 
-An address that failed is tried again in the background, so that only the first reader pays for an owner that is away.
-A partition whose owner has withdrawn, or was never followed by another, is still asked for at its last address: most
-often the same process comes back there, and answers before it has announced itself. Each request names the topic that
-was announced: a process that follows another one, of another installation, refuses it.
+Where they are is the location cache's to know (`serving.locations`); what they answer, or that they don't, is reported
+to it. An address that failed is tried again in the background, so that only the first reader pays for an owner that is
+away. A partition whose owner has withdrawn, or was never followed by another, is still asked for at its last address:
+most often the same process comes back there, and answers before it has announced itself. Each request names the topic
+that was announced: a process that follows another one, of another installation, refuses it.
 
 Followers (`stream.kafka.locations`) fold the same topic and answer by the same rules, so each answer proves itself
 whoever gives it. `Owners.read` asks one when the owner is away or slow, or when the request lets any instance answer.
@@ -15,39 +16,25 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
-from time import monotonic
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import structlog
 
 from consumers.owner.client import Identity, OwnerClient
-from consumers.owner.protocol import OwnerError
+from consumers.owner.protocol import OwnerError, Standing
 from serving.errors import ReadError
+from serving.locations.cache import Report
+from serving.locations.errors import LocationError
+from serving.locations.peers import PeerAnswer
+from serving.locations.places import Key, Location, Replica, Version
+from serving.locations.refreshing import Locations
 from serving.metrics import FrontMetrics
 from serving.reads.demands import Consistency
 
 Found = TypeVar("Found")
 
-
-class Located(NamedTuple):
-    """An owner's address as host:port, and the id of the topic that it follows; "" if that is unknown."""
-
-    address: str
-    topic_id: str = ""
-    zone: str = ""
-
-
-Locate = Callable[[str, int], Located | None]
-"""(keyspace, partition) → where the owner is, or None. Must not block."""
-
-LocateFollowers = Callable[[str, int], Sequence[Located]]
-"""(keyspace, partition) → where its followers are. Must not block."""
-
 HEDGE_S = 0.2
 """How long an owner may be silent, beyond the wait that the request allows, before a follower is asked beside it."""
-REMEMBERED_S = 600.0
-"""How long the last address of a partition is tried that nobody announces any more."""
-
 _NOT_NOW = frozenset({"not_owner", "too_busy", "frame_too_large", "bad_request"})
 """Codes of a refusal that says nothing about the owner's next answer."""
 
@@ -70,56 +57,40 @@ class Owners:
 
     def __init__(
         self,
-        locate: Locate,
+        locations: Locations,
         metrics: FrontMetrics,
         *,
-        fixed: Mapping[tuple[str, int], str] | None = None,
-        followers: LocateFollowers = lambda *_: (),
-        zone: str = "",
         identity: Identity | None = None,
         request_timeout_s: float = 3.0,
         pause_s: float = 0.2,
-        clock: Callable[[], float] = monotonic,
     ) -> None:
-        """``fixed``: owners that are not announced. ``pause_s``: between two attempts to reach a failed address.
-
-        ``zone``: where the front is; of the instances that may answer those of its zone are preferred.
-        """
-        self._locate = locate
-        self._followers = followers
-        self._followed: set[tuple[str, int]] = set()
-        """Places whose followers may be connected."""
-        self._zone = zone
+        """``pause_s``: between two attempts to reach a failed address."""
+        self._locations = locations
+        locations.ask_peer = self._ask_peer
         self._turn = 0
         self._slow: set[asyncio.Future[Any]] = set()
         """Requests whose answer is no longer awaited."""
-        self._fixed = {place: Located(address) for place, address in (fixed or {}).items()}
         self._metrics = metrics
         self._identity = identity or Identity()
         self._request_timeout_s = request_timeout_s
         self._pause_s = pause_s
-        self._clients: dict[Located, OwnerClient] = {}
-        self._clock = clock
-        self._away: dict[Located, float] = {}
-        """Failed addresses, and when to try them again."""
-        self._last: dict[tuple[str, int], tuple[Located, float]] = {}
-        """(keyspace, partition) → its last announced owner, and when it was last announced."""
-        self._probes: dict[Located, asyncio.Task[None]] = {}
+        self._clients: dict[Replica, OwnerClient] = {}
+        self._clock = locations.clock
+        self._retry_at: dict[Replica, float] = {}
+        """When to try a failed address again."""
+        self._probes: dict[Replica, asyncio.Task[None]] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
     def address_of(self, keyspace: str, partition: int) -> str | None:
         """host:port of the owner, as last announced; for `REMEMBERED_S` also one that was withdrawn."""
-        found = self._find(keyspace, partition)
-        return found.address if found is not None else None
+        location = self._find(keyspace, partition)
+        return location.leader.address if location is not None and location.leader is not None else None
 
-    def _find(self, keyspace: str, partition: int) -> Located | None:
-        place = (keyspace, partition)
-        found = self._fixed.get(place) or self._locate(keyspace, partition)
-        if found is not None:
-            self._last[place] = found, self._clock()
-            return found
-        known = self._last.get(place)
-        return known[0] if known is not None and self._clock() - known[1] < REMEMBERED_S else None
+    def _find(self, keyspace: str, partition: int) -> Location | None:
+        try:
+            return self._locations.find(Key(keyspace, partition)).location
+        except LocationError:
+            return None
 
     async def ask(self, keyspace: str, partition: int, request: Callable[[OwnerClient], Awaitable[Found]]) -> Found:
         """The result of ``request`` to the partition's owner.
@@ -127,16 +98,28 @@ class Owners:
         Raises `OwnerAway` if there is no owner or it does not answer; `ReadError` ``bad_token``, ``missing_write_ids``
         ``bad_write_ids`` or ``bad_filter`` if the owner refuses the demand.
         """
-        owner = self._find(keyspace, partition)
-        if owner is None:
-            raise OwnerAway(f"no process has announced that it owns {keyspace}/{partition}")
+        key = Key(keyspace, partition)
+        owner = self._leader(key)
         try:
-            return await self._ask_at(owner, request)
-        except OwnerAway:
-            moved = self._find(keyspace, partition)
-            if moved is None or moved == owner:
+            return await self._ask_at(owner, request, key)
+        except OwnerAway as away:
+            try:
+                moved = self._leader(key)
+            except OwnerAway:
+                raise away from None
+            if moved == owner:
                 raise
-            return await self._ask_at(moved, request)
+            return await self._ask_at(moved, request, key)
+
+    def _leader(self, key: Key) -> Replica:
+        """Raises `OwnerAway`; one that does not answer is tried again in the background."""
+        try:
+            return self._locations.leader(key)
+        except LocationError as unknown:
+            location = self._find(key.keyspace, key.partition)
+            if location is not None and location.leader in self._locations.cache.down:
+                self._probe(location.leader)
+            raise OwnerAway(str(unknown)) from unknown
 
     async def read(
         self,
@@ -153,12 +136,12 @@ class Owners:
         A follower's answer that is not ``is_enough`` counts only if the owner does not answer. ``patience_s``: the
         owner's silence after which a follower is asked beside it; None: only once the owner has failed.
         """
-        followers = self._followers(keyspace, partition) if consistency != "leader" else ()
-        if not followers:
+        location = self._find(keyspace, partition) if consistency != "leader" else None
+        if location is None or not location.followers:
             return await self.ask(keyspace, partition, request)
-        self._followed.add((keyspace, partition))
+        followers = location.followers
         left: Found | None = None
-        if consistency == "any" and (chosen := self._choose(self._find(keyspace, partition), followers)) is not None:
+        if consistency == "any" and (chosen := self._choose(location)) is not None:
             left = await self._of_followers([chosen], request)
             if left is not None and is_enough(left):
                 return left
@@ -195,19 +178,19 @@ class Owners:
         asking.add_done_callback(self._slow.discard)
         asking.add_done_callback(lambda done: done.cancelled() or done.exception())
 
-    def _choose(self, owner: Located | None, followers: Sequence[Located]) -> Located | None:
-        """The follower whose turn it is among the owner and followers, those of this zone first; None: the owner's."""
-        known = [*([owner] if owner is not None else []), *followers]
-        near = [each for each in known if each.zone == self._zone] or known
+    def _choose(self, location: Location) -> Replica | None:
+        """The follower whose turn it is among all instances, those of this zone first; None: the owner's."""
+        known = location.replicas
+        near = [each for each in known if each.zone == self._locations.zone] or known
         self._turn += 1
         chosen = near[self._turn % len(near)]
-        return chosen if chosen != owner else None
+        return chosen if chosen != location.leader else None
 
     async def _of_followers(
-        self, followers: Sequence[Located], request: Callable[[OwnerClient], Awaitable[Found]]
+        self, followers: Sequence[Replica], request: Callable[[OwnerClient], Awaitable[Found]]
     ) -> Found | None:
         """What the first follower says that answers, those of this zone before others; None if none does."""
-        for each in sorted(followers, key=lambda follower: follower.zone != self._zone):
+        for each in sorted(followers, key=lambda follower: follower.zone != self._locations.zone):
             try:
                 found = await self._ask_at(each, request)
             except ReadError:  # also a refusal: it may be of another version, so only the owner's counts
@@ -252,19 +235,22 @@ class Owners:
             return answers[-1]
         raise away or OwnerAway(f"no process has announced that it owns a partition of {keyspace}")
 
-    async def _ask_at(self, owner: Located, request: Callable[[OwnerClient], Awaitable[Found]]) -> Found:
-        if self._away and owner in self._away:
+    async def _ask_at(
+        self, owner: Replica, request: Callable[[OwnerClient], Awaitable[Found]], key: Key | None = None
+    ) -> Found:
+        """``key``: of which ``owner`` is the leader; None: it is a follower."""
+        if owner in self._locations.cache.down:
             self._probe(owner)
             raise OwnerAway(f"the owner at {owner.address} does not answer")
         try:
             return await request(self._client_of(owner))
         except OwnerError as error:
-            raise self._read_error(owner, error) from error
+            raise self._read_error(owner, error, key) from error
 
-    def _client_of(self, owner: Located) -> OwnerClient:
+    def _client_of(self, owner: Replica) -> OwnerClient:
         client = self._clients.get(owner)
         if client is None:
-            self._forget_unannounced()
+            self._forget_unknown()
             client = self._clients[owner] = OwnerClient(
                 owner.address,
                 topic_id=owner.topic_id,
@@ -273,54 +259,94 @@ class Owners:
             )
         return client
 
-    def _probe(self, owner: Located) -> None:
+    def _probe(self, owner: Replica) -> None:
         """Tries a failed address in the background, if it is time and nobody does."""
-        if owner in self._probes or self._clock() < self._away[owner]:
+        if owner in self._probes or self._clock() < self._retry_at.get(owner, 0.0):
             return
 
         async def run() -> None:
             try:
                 await self._client_of(owner).greet()
-                self._away.pop(owner, None)
+                self._locations.cache.back(owner)
             except OwnerError:
-                self._away[owner] = self._clock() + self._pause_s
+                self._retry_at[owner] = self._clock() + self._pause_s
             finally:
                 self._probes.pop(owner, None)
 
         self._probes[owner] = asyncio.get_running_loop().create_task(run())
 
-    def _forget_unannounced(self) -> None:
-        """Closes the connections to addresses that nobody announces any more, when a new one is opened."""
-        now = self._clock()
-        self._last = {place: known for place, known in self._last.items() if now - known[1] < REMEMBERED_S}
-        used = {owner for owner, _ in self._last.values()} | set(self._fixed.values())
-        used |= {each for place in self._followed for each in self._followers(*place)}
-        for owner in self._clients.keys() - used:
+    def _forget_unknown(self) -> None:
+        """Closes the connections to instances that no location names any more, when a new one is opened."""
+        self._locations.cache.sweep(self._clock())
+        for owner in self._clients.keys() - self._locations.cache.named.keys():
             client = self._clients.pop(owner)
-            self._away.pop(owner, None)
+            self._retry_at.pop(owner, None)
             closing = asyncio.get_running_loop().create_task(client.close())
             self._closing.add(closing)
             closing.add_done_callback(self._closing.discard)
 
-    def _read_error(self, owner: Located, error: OwnerError) -> ReadError:
+    def _read_error(self, owner: Replica, error: OwnerError, key: Key | None) -> ReadError:
         if error.code in ("bad_token", "missing_write_ids", "bad_write_ids", "bad_filter"):
             return ReadError(error.code, str(error), hint=error.hint)
         if error.code == "wrong_partition":
             return OtherPartition(str(error))
         self._metrics.owner_failures.inc()
         if error.code not in _NOT_NOW:
-            self._away[owner] = self._clock() + self._pause_s
+            self._retry_at[owner] = self._clock() + self._pause_s
             _log.warning("owner away", address=owner.address, code=error.code, error=str(error))
+        if key is not None:
+            self._report(key, owner, error)
+        elif error.code not in _NOT_NOW:
+            self._locations.cache.down.setdefault(owner, self._clock())
         return OwnerAway(str(error))
+
+    def _report(self, key: Key, owner: Replica, error: OwnerError) -> None:
+        """Tells the location cache what was met at the leader of a partition."""
+        location = self._find(key.keyspace, key.partition)
+        version = location.version if location is not None else Version()
+        if error.code not in _NOT_NOW:
+            what, told = Report.UNREACHABLE, []
+        elif error.code == "not_owner":
+            moved = error.moved
+            told = [hinted(key, moved)] if moved is not None else []
+            what = Report.MOVED if told else Report.NOT_LEADER
+            if moved is not None and moved.instance == owner.instance:
+                what = Report.EPOCH_STALE
+        else:
+            what, told = Report.SLOW, []
+        self._locations.report(key, owner, version, what, told)
+
+    async def _ask_peer(self, server: Replica, keyspace: str) -> Mapping[int, PeerAnswer]:
+        """See `serving.locations.refreshing.AskPeer`."""
+        status = await self._client_of(server).status(keyspace)
+        return {
+            each.partition: PeerAnswer(
+                status.instance,
+                each.standing.instance == status.instance,
+                each.standing.instance,
+                each.standing.epoch,
+                each.standing.term,
+                frozenset(each.standing.members),
+            )
+            for each in status.partitions
+            if each.keyspace == keyspace and each.standing is not None
+        }
 
     async def close(self) -> None:
         """Closes all connections."""
+        await self._locations.close()
         for probe in list(self._probes.values()):
             probe.cancel()
         for asking in list(self._slow):
             asking.cancel()
         clients, self._clients = list(self._clients.values()), {}
         await asyncio.gather(*(client.close() for client in clients), return_exceptions=True)
+
+
+def hinted(key: Key, moved: Standing) -> Location:
+    """The location that an instance names which does not hold it."""
+    leader = Replica(moved.address, moved.topic_id, moved.zone, moved.instance)
+    return Location(key, Version(moved.epoch, moved.term, moved.instance), leader)
 
 
 def _of_partition(

@@ -136,6 +136,21 @@ class KafkaRequestError(FreshetError):
     code = "kafka_error"
 
 
+class KafkaDenied(KafkaRequestError):
+    """The broker knows this client, and does not let it do this; code ``kafka_denied``."""
+
+    code = "kafka_denied"
+
+
+_DENIED_CODES: Final = {
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: "a right on a topic",
+    KafkaError.GROUP_AUTHORIZATION_FAILED: "the right Read on a consumer group",
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "the rights Write and Describe on a transactional id",
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED: "the right Create on the topic",
+}
+"""Code → what is lacking."""
+
+
 def client_settings(kafka: KafkaCluster, **more: Any) -> Settings:
     """librdkafka settings for any client of ``kafka``.
 
@@ -170,6 +185,12 @@ def kafka_error(error: KafkaException | KafkaError, kafka: KafkaCluster, doing: 
             + ("; also check the security settings in kafka.extra" if kafka.extra else ""),
         )
     text = cause.str() if isinstance(cause, KafkaError) else str(cause)
+    if isinstance(cause, KafkaError) and (lacking := _DENIED_CODES.get(cause.code())):
+        return KafkaDenied(
+            f"Kafka at {kafka.bootstrap} denied ({doing}): {text}",
+            hint=f"{kafka.extra.get('sasl.username', 'this client')} lacks {lacking}:"
+            " docs/operating/security.md has those of each process, as commands",
+        )
     missing = isinstance(cause, KafkaError) and cause.code() == KafkaError.UNKNOWN_TOPIC_OR_PART
     hint = "check the keyspace's name; its source creates the topics" if missing else ""
     return KafkaRequestError(f"Kafka at {kafka.bootstrap} refused ({doing}): {text}", hint=hint)

@@ -149,6 +149,12 @@ class LocationsReader:
         """The announcement that stands, by place; kept when it is withdrawn, so that no older one takes its place."""
         self._followers: dict[str, dict[str, Announcement]] = {}
         """Of followers, by place and group. Also kept when withdrawn."""
+        self.change = 0
+        """How many announcements were taken in. May be read at any time."""
+        self._changes: dict[tuple[str, int], int] = {}
+        """(keyspace, partition) → the ``change`` that was its last, in the order of these."""
+        self._reached = 0
+        """The offset up to which the topic was read."""
         self._changed = threading.Condition()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
@@ -203,6 +209,31 @@ class LocationsReader:
     def following(self, keyspace: str, partition: int, group: str) -> Announcement | None:
         """The announcement of the group's follower that stands; it may be ``gone``."""
         return self._followers.get(f"{keyspace}/{partition}", {}).get(group)
+
+    def changed_after(self, change: int) -> tuple[int, list[tuple[str, int, int]]]:
+        """The present `change`, and what was announced after another one: (keyspace, partition, its last change)."""
+        with self._changed:
+            found = []
+            for (keyspace, partition), at in reversed(self._changes.items()):
+                if at <= change:
+                    break
+                found.append((keyspace, partition, at))
+            return self.change, found[::-1]
+
+    def change_of(self, keyspace: str, partition: int) -> int:
+        """The last change of a partition; 0: nobody has announced it."""
+        return self._changes.get((keyspace, partition), 0)
+
+    def catch_up(self, timeout_s: float) -> None:
+        """Waits until all is read that is in the topic now. Blocks. Raises `KafkaUnreachable`."""
+        deadline = monotonic() + timeout_s
+        topic = locations_topic(self.kafka)
+        [start] = start_offsets(self.kafka, topic, [0]).values()
+        [end] = end_offsets(self.kafka, topic, [0]).values()
+        with self._changed:
+            while start < end and self._reached < end:
+                if self._stopping.is_set() or not self._changed.wait(max(deadline - monotonic(), 0)):
+                    raise KafkaUnreachable(f"{topic} was not read to its end at {self.kafka.bootstrap} in time")
 
     def owners(self, keyspace: str) -> Mapping[int, Announcement]:
         """Partition → announced owner."""
@@ -280,6 +311,7 @@ class LocationsReader:
         with self._changed:
             for message in messages:
                 self._apply(message)
+                self._reached = max(self._reached, (message.offset() or 0) + 1)
             self._changed.notify_all()
 
     def _apply(self, message: Message) -> None:
@@ -291,6 +323,10 @@ class LocationsReader:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             log.warning("invalid announcement", key=key, offset=message.offset(), error=str(error))
             return
+        place = announced.keyspace, announced.partition
+        self.change += 1
+        self._changes.pop(place, None)
+        self._changes[place] = self.change
         of_place = self._followers.setdefault(announced.key, {})
         if announced.role == "follower":
             if supersedes(announced, of_place.get(announced.group)):

@@ -6,7 +6,7 @@ snapshots. Record times are the publisher's, with limits wide enough for old sou
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from time import monotonic, sleep
@@ -173,6 +173,25 @@ def describe_topic(kafka: KafkaCluster, name: str, *, timeout_s: float = REQUEST
     admin = AdminClient(client_settings(kafka))
     _require_broker(admin, kafka, timeout_s)
     return _describe(admin, kafka, name, timeout_s)
+
+
+def topic_leaders(
+    kafka: KafkaCluster, names: Collection[str], *, timeout_s: float = REQUEST_TIMEOUT_S
+) -> dict[tuple[str, int], str]:
+    """(topic, partition) → the host:port of the broker that leads it, of those that exist and have a leader.
+
+    Raises `KafkaUnreachable`, `KafkaRequestError`.
+    """
+    admin = AdminClient(client_settings(kafka))
+    known = call_kafka(kafka, "find the leaders of topics", lambda: admin.list_topics(timeout=timeout_s))
+    brokers = {number: f"{each.host}:{each.port}" for number, each in known.brokers.items()}
+    return {
+        (name, number): brokers[each.leader]
+        for name in names
+        if name in known.topics
+        for number, each in known.topics[name].partitions.items()
+        if each.leader in brokers
+    }
 
 
 def _new_topic(name: str, partitions: int, replication: int, config: Mapping[str, str]) -> NewTopic:

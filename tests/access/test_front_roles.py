@@ -15,6 +15,7 @@ from serving.http.front import Front, make_front
 from serving.http.guard import Guard
 from serving.http.limits import RequestLimits
 from serving.http.routes import ROUTES
+from serving.locations.refreshing import Locations
 from serving.metrics import FrontMetrics
 from serving.reads.spaces import RowSpace, TableSpace
 from stream.access.grants import Access, Credential, Grant, digest_of
@@ -37,7 +38,7 @@ def front() -> Front:
         RowSpace("bank", Layout(4), "bank"),
         TableSpace("hive", Layout(2)),
     ]
-    return make_front(spaces, lambda *_: None, access=ACCESS)
+    return make_front(spaces, Locations(), access=ACCESS)
 
 
 def ask(path: str, token: str = "", method: str = "GET", **options: Any) -> httpx2.Response:
@@ -68,6 +69,8 @@ def ask(path: str, token: str = "", method: str = "GET", **options: Any) -> http
         ("/v1/databases", "shop", 404),
         ("/v1/stream?keyspace=bank", "shop", 404),
         ("/v1/locations/bank/0", "shop", 404),
+        ("/v1/locations?entity=partition&keyspace=bank", "shop", 404),
+        ("/v1/locations", "shop", 200),
         ("/v1/bytes/file:///etc/passwd", "shop", 404),
         ("/metrics", "", 401),
         ("/metrics", "shop", 403),
@@ -114,7 +117,7 @@ def test_every_route_says_what_it_needs() -> None:
     """Only probes need nothing, and only to read is given by default."""
     needed = {route.path: route.needed_role for route in ROUTES if route.method != "PUT"}
     assert {path for path, role in needed.items() if role is None} == {"/healthz", "/readyz"}
-    assert set(needed.values()) == {None, "read", "metrics"}
+    assert set(needed.values()) == {None, "read", "metrics", "admin"}
 
 
 def test_a_stream_ends_soon_after_its_token_was_taken_away(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,6 +59,40 @@ def secured_kafka(password: str) -> Iterator[SecuredKafka]:
                 KafkaCluster(f"127.0.0.1:{ports[0]}", {"security.protocol": "SASL_SSL", **trust, **sasl}),
                 KafkaCluster(f"127.0.0.1:{ports[1]}", {"security.protocol": "SSL", **trust, **own}),
                 (password, key.splitlines()[1]),
+            )
+
+
+@contextmanager
+def guarded_kafka(users: Mapping[str, str]) -> Iterator[tuple[KafkaServer, dict[str, KafkaCluster]]]:
+    """A broker with its authorizer on, where ``users`` (name → password) may do nothing yet.
+
+    Yields the server, whose plain listener may do everything, and each user's way in, by TLS and SCRAM.
+    """
+    with tempfile.TemporaryDirectory(prefix="freshet-guarded-") as directory:
+        place = Path(directory)
+        authority = trustme.CA()
+        authority.cert_pem.write_to_path(place / "ca.pem")
+        write_certificate(authority.issue_cert("127.0.0.1"), place / "server.pem")
+        ports = free_ports(2)
+        rights = {
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "super.users": "User:ANONYMOUS",
+        }
+        listeners = {"PASSWORD": (ports[0],) * 2, "CERTIFICATE": (ports[1],) * 2}
+        settings = broker_settings(place) | rights
+        with KafkaServer(place / "kafka", listeners=listeners, settings=settings) as server:
+            for name, password in users.items():
+                create_user(server.cluster, name, password)
+            shared = {"security.protocol": "SASL_SSL", "ssl.ca.location": str(place / "ca.pem")}
+            yield (
+                server,
+                {
+                    name: KafkaCluster(
+                        f"127.0.0.1:{ports[0]}",
+                        shared | {"sasl.mechanism": MECHANISM, "sasl.username": name, "sasl.password": password},
+                    )
+                    for name, password in users.items()
+                },
             )
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -22,9 +23,12 @@ from consumers.owner.protocol import (
     SchemaColumn,
     Waited,
 )
+from serving.locations.places import Key, Location, Replica, Version
+from serving.locations.queues import Batch
+from serving.locations.refreshing import Locations
 from serving.metrics import FrontMetrics
 from serving.reads.demands import ReadDemand
-from serving.reads.owners import Located, Owners
+from serving.reads.owners import Owners
 from serving.sources.source import RowTable, SourceKey, SourceRange, SourceRow, SourceTable
 from stream.sources.key_range import KeyRange
 from stream.wire.keys import row_key
@@ -129,21 +133,61 @@ class Network:
         self.announced: dict[int, list[str]] = {0: list(at_address)[:1]}
         """Partition → the addresses that are announced, one after the other; the last one stays."""
         self.tokens: list[str] = []
+        self._followers: tuple[Replica, ...] = ()
+        self._shown: dict[int, list[str]] = {}
+        self._withdrawn = set[int]()
+        self._change = 0
         monkeypatch.setattr("serving.reads.owners.OwnerClient", self._connect)
 
-    def owners(self, **options: Any) -> Owners:
-        """The front's owners."""
-        return Owners(self._locate, FrontMetrics(), **options)
+    def owners(
+        self,
+        *,
+        fixed: Mapping[tuple[str, int], str] | None = None,
+        followers: Sequence[Replica] = (),
+        zone: str = "",
+        clock: Callable[[], float] = monotonic,
+        **options: Any,
+    ) -> Owners:
+        """The front's owners. ``followers``: of partition 0."""
+        self._followers = tuple(followers)
+        return Owners(Locations(self, fixed=fixed, zone=zone, clock=clock), FrontMetrics(), **options)
 
     def _connect(self, address: str, *, identity: Identity, **_: object) -> FakeOwner:
         self.tokens.append(identity.secret())
         return self.at_address[address]
 
-    def _locate(self, _: str, partition: int) -> Located | None:
-        addresses = self.announced.get(partition, [])
-        if not addresses:
-            return None
-        return Located(addresses.pop(0) if len(addresses) > 1 else addresses[0])
+    @property
+    def change(self) -> int:
+        """See `serving.locations.refreshing.Directory`."""
+        now = {number: list(each) for number, each in self.announced.items()}
+        if now != self._shown:
+            self._withdrawn |= self._shown.keys() - now.keys()
+            self._shown = now
+            self._change += 1
+        return self._change
+
+    def changed(self, after: int) -> tuple[int, list[Location]]:
+        """See there."""
+        change = self.change
+        found = [self._location(key) for key in self._keys()] if after != change else []
+        for addresses in self.announced.values():
+            if len(addresses) > 1:
+                addresses.pop(0)
+        return change, found
+
+    async def read(self, batch: Batch) -> dict[Key, Location]:
+        """See there."""
+        return {key: self._location(key) for key in batch.keys if key in self._keys()}
+
+    def _keys(self) -> set[Key]:
+        numbers = self.announced.keys() | self._withdrawn
+        return {Key(keyspace, number) for keyspace in ("shop", "hive", "bank") for number in numbers}
+
+    def _location(self, key: Key) -> Location:
+        addresses = self.announced.get(key.partition, [])
+        leader = Replica(addresses[0]) if addresses else None
+        followers = self._followers if key.partition == 0 else ()
+        return Location(key, Version(self._change), leader, followers, place=self._change)
 
 
 class FakeRowSource:

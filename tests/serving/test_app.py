@@ -14,6 +14,7 @@ from serving.http.app import make_app
 from serving.http.front import make_front
 from serving.http.limits import RequestLimits
 from serving.http.routes import ROUTES
+from serving.locations.refreshing import Locations
 from serving.reads.spaces import RowSpace, TableSpace
 from stream.access.grants import Access
 from stream.wire.keys import Layout
@@ -29,7 +30,7 @@ def ask(method: str, path: str, *, bearer_token: str | None = None, **options: A
     async def story() -> httpx2.Response:
         front = make_front(
             [RowSpace("shop", Layout(4), "shop"), TableSpace("hive", Layout(2))],
-            lambda _keyspace, _partition: None,
+            Locations(),
             access=Access.of_secret(bearer_token or ""),
             limits=RequestLimits(body_bytes_max=2_000, batch_keys_max=3),
         )
@@ -147,6 +148,8 @@ def test_the_description_covers_every_route_and_resolves() -> None:
         "/healthz",
         "/readyz",
         "/metrics",
+        "/v1/locations",
+        "/v1/locations:refresh",
         "/v1/locations/{keyspace}/{partition}",
         "/v1/descriptions/{keyspace}/{table}",
         "/v1/status",

@@ -11,7 +11,7 @@ import pytest
 
 from serving.http.app import make_app
 from serving.http.front import Front, make_front
-from serving.reads.owners import Located
+from serving.locations.refreshing import Locations
 from serving.reads.spaces import RowSpace, TableSpace
 from stream.wire.keys import Layout
 from tests.serving.fakes import FakeOwner, FakeRowSource, Network, owner_row, owner_table, seen
@@ -47,7 +47,7 @@ class Asking:
             RowSpace("shop", Layout(1), "shop", self._source),
             TableSpace("hive", Layout(1)),
         ]
-        return make_front(spaces, lambda _keyspace, _partition: Located("a:1"))
+        return make_front(spaces, Locations(fixed={("shop", 0): "a:1", ("hive", 0): "a:1"}))
 
     def __call__(self, method: str, path: str, **options: Any) -> httpx2.Response:
         async def story() -> httpx2.Response:

@@ -13,7 +13,7 @@ from serving.client.answers import KeptAnswer
 from serving.http.app import make_app
 from serving.http.front import make_front
 from serving.keeping import ATTEMPTS
-from serving.reads.owners import Located
+from serving.locations.refreshing import Locations
 from serving.reads.spaces import RowSpace
 from stream.wire.keys import Layout
 from tests.serving.fakes import FakeOwner, FakeRowSource, Network, owner_row, seen
@@ -33,7 +33,7 @@ def put(
     Network(monkeypatch, {"a:1": owner})
 
     async def story() -> httpx2.Response:
-        front = make_front([RowSpace("shop", Layout(1), source=source)], lambda *_: Located("a:1"))
+        front = make_front([RowSpace("shop", Layout(1), source=source)], Locations(fixed={("shop", 0): "a:1"}))
         transport = httpx2.ASGITransport(make_app(front))
         async with httpx2.AsyncClient(transport=transport, base_url="http://front") as client:
             return await client.put(ROW, json=body, headers={"Freshet-Token": token} if token else {})

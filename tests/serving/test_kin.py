@@ -14,11 +14,13 @@ from consumers.owner.protocol import ShardKin, Waited
 from consumers.owner.rows import answer_row
 from serving.answers import RawRowAnswer
 from serving.errors import ReadError
+from serving.locations.places import Key, Location, Origin, Replica, Version
+from serving.locations.refreshing import Locations
 from serving.metrics import FrontMetrics
 from serving.reads.demands import ReadDemand, RequestedRow
 from serving.reads.descriptions import Descriptions
 from serving.reads.fills import Fills
-from serving.reads.owners import Located, Owners
+from serving.reads.owners import Owners
 from serving.reads.proof import Proof
 from serving.reads.rows import RowReads
 from serving.reads.spaces import LEARN_EVERY_S, Epochs, RowSpace, learn_shards, unknown_shards
@@ -139,7 +141,7 @@ def test_a_session_of_two_shards_reads_rows_without_an_entry(tmp_path: Path) -> 
 
     async def run() -> None:
         host, port = await owner.server.start()
-        owners = Owners(lambda *_: Located(f"{host}:{port}"), FrontMetrics())
+        owners = Owners(Locations(fixed={("shop", 0): f"{host}:{port}"}), FrontMetrics())
         space = RowSpace("shop", Layout(1), source=FakeRowSource(b'{"id":7}', "0-1-9"))
         answer = await read(reads_of(owners), space, seen(SHARD, "0-1-2").merge(seen(OTHER, "0-1-1")))
         assert not isinstance(answer, ReadError), answer
@@ -160,26 +162,28 @@ def test_an_address_of_a_withdrawn_owner_is_asked_for_the_announced_topic_only(
     second = Owner(tmp_path / "second", topic_id=topic_id)
     for owner in (first, second):
         owner.fold(start(), schema(2), value(1, b'{"id":1}', 3), marker(3))
-    announced: list[Located] = []
 
     async def run() -> None:
         host, port = await first.server.start()
-        announced.append(Located(f"{host}:{port}", "ours"))
-        owners = Owners(lambda *_: announced[0] if announced else None, FrontMetrics(), pause_s=0)
+        replica = Replica(f"{host}:{port}", "ours")
+        locations = Locations()
+        announced = Location(Key("shop", 0), Version(1), replica)
+        locations.cache.install(announced, Origin.PUSH, 0.0, locations.clock())
+        owners = Owners(locations, FrontMetrics(), pause_s=0)
         reads = reads_of(owners)
         space = RowSpace("shop", Layout(1), source=FakeRowSource(b'{"id":1}', "0-1-9"))
         found = await read(reads, space, seen(SHARD, "0-1-2"), b"1")
         assert not isinstance(found, ReadError), found
         assert found.served_from == "cache"
         await first.server.stop()
-        announced.clear()
+        locations.cache.install(announced._replace(gone=True, place=1), Origin.PUSH, 0.0, locations.clock())
         await second.server.start(host, port)
         await asyncio.sleep(0)
         for _ in range(2):  # the first may find the old connection closed
             found = await read(reads, space, seen(SHARD, "0-1-2"), b"1")
             assert not isinstance(found, ReadError), found
-            await owners._client_of(Located(f"{host}:{port}", "ours")).greet()
-            owners._away.clear()
+            await owners._client_of(replica).greet()
+            locations.cache.down.clear()
         assert found.served_from == served_from
         await owners.close()
         await second.server.stop()

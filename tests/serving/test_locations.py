@@ -7,19 +7,25 @@ import asyncio
 import pytest
 
 from serving.errors import ReadError
-from serving.reads.locations import Locations
-from serving.reads.owners import REMEMBERED_S
+from serving.locations.cache import REMEMBERED_S
+from serving.reads.locations import LocationReads
+from serving.reads.owners import Owners
 from serving.reads.spaces import RowSpace
 from stream.wire.keys import Layout
 from tests.serving.fakes import AWAY, FakeOwner, Network, at, seen
 from tokens import Vector
 
 
+def reads_of(owners: Owners, partitions: int) -> LocationReads:
+    """What answers of locations, of the keyspace shop."""
+    return LocationReads(owners, owners._locations, {"shop": RowSpace("shop", Layout(partitions))})
+
+
 def test_an_owner_that_is_away_is_answered_for_by_its_last_watermark(monkeypatch: pytest.MonkeyPatch) -> None:
     """A session learns the epochs all the same; before the first answer nobody can tell it."""
     owner = FakeOwner(watermarks=seen("shop/0", "0-1-5", epoch=2))
     network = Network(monkeypatch, {"a:1": owner})
-    locations = Locations(network.owners(pause_s=0.0), {"shop": RowSpace("shop", Layout(2))})
+    locations = reads_of(network.owners(pause_s=0.0), 2)
 
     async def run() -> None:
         found = await locations.read("shop", 0, Vector())
@@ -55,11 +61,12 @@ def test_an_owner_that_nobody_remembers_has_no_address(monkeypatch: pytest.Monke
     """The last watermark is told all the same, with an empty address."""
     now = [100.0]
     network = Network(monkeypatch, {"a:1": FakeOwner(watermarks=seen("shop/0", "0-1-5"))})
-    locations = Locations(network.owners(clock=lambda: now[0]), {"shop": RowSpace("shop", Layout(1))})
+    locations = reads_of(network.owners(clock=lambda: now[0]), 1)
 
     async def run() -> None:
         found = await locations.read("shop", 0, Vector())
         network.announced[0] = []
+        assert (await locations.read("shop", 0, Vector())).address == "a:1"
         now[0] += REMEMBERED_S
         later = await locations.read("shop", 0, Vector())
         assert (later.token, later.address) == (found.token, "")

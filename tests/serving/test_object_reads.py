@@ -17,10 +17,10 @@ from serving.client.wire import HttpRequest
 from serving.errors import ReadError
 from serving.http.app import make_app
 from serving.http.front import make_front
+from serving.locations.refreshing import Locations
 from serving.metrics import FrontMetrics
 from serving.reads.demands import ReadDemand
 from serving.reads.objects import ObjectLookup, ObjectReads, RequestedObjects
-from serving.reads.owners import Located
 from serving.reads.proof import Proof
 from serving.reads.spaces import TableSpace
 from serving.sources.source import SourceObjects, SourceTable, WantedObjects
@@ -108,7 +108,7 @@ class Installation:
         host, port = await self.owner.server.start()
         space = TableSpace(KEYSPACE, Layout(1), self.source)
         front = make_front(
-            [space], lambda _keyspace, _partition: Located(f"{host}:{port}"), stale_if_down=self.stale_if_down
+            [space], Locations(fixed={(KEYSPACE, 0): f"{host}:{port}"}), stale_if_down=self.stale_if_down
         )
         transport = httpx2.ASGITransport(make_app(front))
         try:

@@ -9,9 +9,11 @@ import pytest
 
 from consumers.owner.client import Identity, OwnerClient
 from consumers.owner.protocol import Description, OwnerError
+from serving.locations.cache import REMEMBERED_S
+from serving.locations.places import Replica
 from serving.reads.demands import Consistency
 from serving.reads.descriptions import Descriptions, table_of
-from serving.reads.owners import REMEMBERED_S, Located, OwnerAway, Owners
+from serving.reads.owners import OwnerAway, Owners
 from serving.reads.spaces import RowSpace
 from stream.wire.keys import Layout
 from tests.serving.fakes import AWAY, FakeOwner, Network, items_of
@@ -145,6 +147,7 @@ def test_a_partition_without_an_announced_owner_is_asked_at_its_last_address(mon
     async def run() -> None:
         await owners.ask("shop", 0, describe)
         network.announced[0] = []
+        await owners.ask("shop", 0, describe)  # the front learns now that it was withdrawn
         now[0] += REMEMBERED_S - 1
         assert await owners.ask("shop", 0, describe) == owner.description
         now[0] += 1
@@ -180,6 +183,7 @@ def test_an_address_that_was_last_known_long_ago_is_forgotten(monkeypatch: pytes
     async def run() -> None:
         await owners.ask("shop", 0, describe)
         network.announced = {0: [], 1: ["b:1"]}
+        await owners.ask("shop", 0, describe)
         now[0] += REMEMBERED_S
         await owners.ask("shop", 1, describe)
         for _ in range(5):
@@ -215,7 +219,7 @@ def read(owners: Owners, consistency: Consistency = "bounded", patience_s: float
 
 def following(network: Network, *addresses: str, zone: str = "") -> Owners:
     """Owners whose partition 0 has followers at ``addresses``, each in the zone that its name says."""
-    return network.owners(followers=lambda *_: [Located(each, "", each[0]) for each in addresses], zone=zone)
+    return network.owners(followers=[Replica(each, "", each[0]) for each in addresses], zone=zone)
 
 
 def test_a_follower_answers_while_the_owner_is_away(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ from serving.http.query import RowParameters, TableParameters
 from serving.http.responses import Response
 from serving.http.route import Resource, Route, parameters_of
 from serving.http.routes import ROUTES
+from serving.locations.refreshing import Locations
 from stream.access.grants import Access
 from tests.serving.test_app import ask, refused
 
@@ -78,7 +79,7 @@ def library(method: str, path: str, **options: Any) -> httpx2.Response:
     """One request to an application of two routes that nothing else in the repository knows."""
 
     async def story() -> httpx2.Response:
-        front = make_front([], lambda _keyspace, _partition: None)
+        front = make_front([], Locations())
         router = Router([Resource(front, LIBRARY)])
         app = Guard(router, access=Access(), limits=RequestLimits(), metrics=front.metrics)
         async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://library") as client:

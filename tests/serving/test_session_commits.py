@@ -223,6 +223,17 @@ def test_a_commit_of_nothing_asks_nothing(session: Session) -> None:
     assert len([text for text in server.ran if "@@last" in text]) == 1  # what was before the first is unknown
 
 
+@pytest.mark.parametrize("status", [0, 1])
+def test_going_back_to_a_savepoint_does_not_hide_the_commit(status: int) -> None:
+    """What was written before the savepoint is committed after it, as in Django's nested blocks."""
+    server = Server((7, 1, "", "0-1-9"))
+    server.server_status = status
+    server.answers += [(7, 1, "", "0-1-9")] * 4 if not status else []
+    session = run(server, None, "INSERT INTO t", "SAVEPOINT a", "INSERT INTO t", "ROLLBACK TO SAVEPOINT a", "commit()")
+    assert observed(session) == "MariaDB/0-1-5"
+    assert server.ran.count("commit()") == 1
+
+
 def test_a_commit_belongs_to_the_session_that_is_current() -> None:
     """A pooled connection serves one request after another."""
     server = Server()

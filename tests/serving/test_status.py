@@ -28,8 +28,9 @@ from serving.http.status.answers import (
     StatusHistory,
 )
 from serving.http.status.watch import KEPT_S, STEP_S, Watch
+from serving.locations.refreshing import Locations
 from serving.metrics import FrontMetrics
-from serving.reads.owners import Located, OwnerAway, Owners
+from serving.reads.owners import OwnerAway, Owners
 from serving.reads.spaces import RowSpace
 from stream.access.grants import READ, Access, Credential, Grant, digest_of
 from stream.wire.keys import Layout
@@ -55,9 +56,7 @@ class AskedOwners(Owners):
     """Owners that tell what a test sets: address → statuses, None: it does not answer."""
 
     def __init__(self, of: dict[str, list[PartitionStatus] | None], places: dict[int, str]) -> None:
-        super().__init__(
-            lambda _, partition: Located(places[partition]) if partition in places else None, FrontMetrics()
-        )
+        super().__init__(Locations(fixed={("shop", number): each for number, each in places.items()}), FrontMetrics())
         self.of, self.places, self.asked = of, places, list[str]()
 
     async def ask(self, _: str, partition: int, __: Callable[[Any], Awaitable[Any]]) -> Any:
@@ -139,7 +138,7 @@ def test_one_unknown_age_makes_the_oldest_unknown() -> None:
 
 def served(path: str, front: Front | None = None) -> httpx2.Response:
     """One request to a front without owners."""
-    front = front or make_front([RowSpace("shop", Layout(2), "shop")], lambda *_: None)
+    front = front or make_front([RowSpace("shop", Layout(2), "shop")], Locations())
 
     async def story() -> httpx2.Response:
         async with httpx2.AsyncClient(
@@ -280,7 +279,7 @@ def test_a_catalogs_source_without_a_clock_is_well_while_it_is_heard_of() -> Non
 
 def test_a_browser_gives_the_token_as_its_password() -> None:
     """It is asked for it, and may read by it; another password is refused, and nothing is changed by it."""
-    front = make_front([RowSpace("shop", Layout(2), "shop")], lambda *_: None, access=Access.of_secret("very secret"))
+    front = make_front([RowSpace("shop", Layout(2), "shop")], Locations(), access=Access.of_secret("very secret"))
 
     async def story() -> None:
         transport = httpx2.ASGITransport(make_app(front))
@@ -305,7 +304,7 @@ def test_whoever_sees_one_keyspace_sees_no_more_on_the_page() -> None:
     access = Access(
         Credential(Grant(name, frozenset({READ}), seen), digest_of(name.encode())) for name, seen in secrets.items()
     )
-    front = make_front(spaces, lambda *_: None, access=access)
+    front = make_front(spaces, Locations(), access=access)
 
     async def story() -> None:
         front.watch.remember(await front.watch.look())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from stream.kafka.connection import KafkaCluster
 from stream.kafka.reader import end_offsets, read_range, start_offsets
@@ -10,6 +10,10 @@ from stream.kafka.topics import events_topic
 from stream.wire.checks import check
 from stream.wire.codec import decode
 from stream.wire.declarations import KINDS
+from tests.patience import PATIENCE_S
+
+LAST: Final = 100
+"""Records at a partition's end among which its last marker usually is: each batch has one."""
 
 
 def records(
@@ -17,9 +21,10 @@ def records(
 ) -> dict[int, list[tuple[str, dict[str, Any]]]]:
     """Partition → (name, fields) of every committed record in the topic, checked, in order.
 
-    Kafka acknowledges a commit before the partitions know of it. So this waits, up to the timeout of `read_range`,
-    until everything up to the log's end is decided: whatever was acknowledged before the call is in what it returns.
-    Declarations that are said again, as the identical bytes, are left out unless ``repeats``.
+    Kafka acknowledges a commit before the partitions know of it. So this waits until everything up to the log's end is
+    decided: whatever was acknowledged before the call is in what it returns. The transaction of a source that was
+    killed is decided once the next one has begun. Declarations that are said again, as the identical bytes, are left
+    out unless ``repeats``.
     """
     topic = events_topic(kafka, keyspace)
     found: dict[int, list[tuple[str, dict[str, Any]]]] = {}
@@ -27,7 +32,7 @@ def records(
     for partition, end in end_offsets(kafka, topic, range(partitions), committed=False).items():
         found[partition] = []
         said: set[bytes] = set()
-        for message in read_range(kafka, topic, partition, starts[partition], end):
+        for message in read_range(kafka, topic, partition, starts[partition], end, timeout_s=PATIENCE_S):
             name, fields = decode(message.value())
             check(name, fields)
             if name in KINDS:
@@ -36,6 +41,19 @@ def records(
                 said.add(message.value())
             found[partition].append((name, fields))
     return found
+
+
+def last_position(kafka: KafkaCluster, keyspace: str, partition: int = 0) -> str:
+    """The position of a partition's last committed marker; "" if it has none. As `records`, but reads only the end."""
+    topic = events_topic(kafka, keyspace)
+    [start] = start_offsets(kafka, topic, [partition]).values()
+    [end] = end_offsets(kafka, topic, [partition], committed=False).values()
+    for first in (max(start, end - LAST), start):
+        for message in reversed([*read_range(kafka, topic, partition, first, end, timeout_s=PATIENCE_S)]):
+            name, fields = decode(message.value())
+            if name == "Marker":
+                return str(fields["position"])
+    return ""
 
 
 def rows(found: dict[int, list[tuple[str, dict[str, Any]]]]) -> list[tuple[int, bytes, bytes, str]]:

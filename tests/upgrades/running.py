@@ -16,7 +16,7 @@ from serving.client.client import _arguments
 from serving.client.wire import HttpRequest
 from serving.http.app import make_app
 from serving.http.front import make_front
-from serving.reads.owners import Located
+from serving.locations.refreshing import Locations
 from serving.reads.spaces import RowSpace
 from stream.wire.batch import Framer
 from stream.wire.events import VALUE, Column, DescribeTable, RowChange, SourceTransaction
@@ -108,9 +108,7 @@ class Installation:
 
     async def _serve(self, request: HttpRequest) -> tuple[int, bytes]:
         host, port = await self.owner.server.start()
-        front = make_front(
-            [RowSpace(KEYSPACE, Layout(1), "shop")], lambda _keyspace, _partition: Located(f"{host}:{port}")
-        )
+        front = make_front([RowSpace(KEYSPACE, Layout(1), "shop")], Locations(fixed={(KEYSPACE, 0): f"{host}:{port}"}))
         app = make_app(front)
         transport = httpx2.ASGITransport(next_version.NextFront(app) if "front" in self.upgraded else app)
         arguments = _arguments("http://front", request)

@@ -14,7 +14,8 @@ from consumers.process.run import OwnerSettings, serve
 from lab.simulation.kernel.fronts import listen
 from lab.simulation.kernel.scheduler import Kernel
 from serving.http.front import make_front
-from serving.reads.owners import Located
+from serving.locations.directory import TopicDirectory
+from serving.locations.refreshing import Locations
 from serving.reads.spaces import RowSpace
 from serving.sources.mariadb import MariaDBRows
 from stream.kafka.connection import KafkaCluster
@@ -130,7 +131,7 @@ def start_front(kernel: Kernel, name: str, served: Sequence[Published], port: in
     def start() -> None:
         reader = LocationsReader(KAFKA).start(patient=True)
         spaces = [RowSpace(each.keyspace, Layout(each.partitions), each.keyspace, _rows(each)) for each in served]
-        front = make_front(spaces, _locate(reader), kafka=KAFKA)
+        front = make_front(spaces, Locations(TopicDirectory(reader)), kafka=KAFKA)
         kernel.run_task(name, lambda: listen(front, port))
 
     kernel.spawn(name, start, "serve")
@@ -138,11 +139,3 @@ def start_front(kernel: Kernel, name: str, served: Sequence[Published], port: in
 
 def _rows(what: Published) -> MariaDBRows:
     return MariaDBRows(what.server, what.shard, what.tables)
-
-
-def _locate(reader: LocationsReader) -> Callable[[str, int], Located | None]:
-    def locate(keyspace: str, partition: int) -> Located | None:
-        found = reader.owner_of(keyspace, partition)
-        return Located(found.address, found.topic_id) if found is not None else None
-
-    return locate

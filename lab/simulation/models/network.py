@@ -16,8 +16,11 @@ from consumers.owner.server import OwnerServer
 from lab.simulation.models.loop import VirtualLoop
 from lab.simulation.models.owning import OwnedPartition
 from lab.simulation.models.topic import TOPIC_ID
+from serving.locations.places import Key, Location, Replica, Version
+from serving.locations.queues import Batch
+from serving.locations.refreshing import Locations
 from serving.metrics import FrontMetrics
-from serving.reads.owners import Located, Owners
+from serving.reads.owners import Owners
 
 PATIENCE_S: Final = 3_600.0
 """How long a front waits for an owner's answer: a fill may be on its way for a whole history."""
@@ -189,12 +192,37 @@ class Route:
     """Which owner a front believes in: the one that answers for every partition. It may change at any time."""
 
     def __init__(self, network: Network) -> None:
-        self._located = [Located(f"{owner.instance}:1", TOPIC_ID) for owner in network.owners]
-        self.owner = 0
-        self.owners = Owners(self._locate, METRICS, request_timeout_s=PATIENCE_S, clock=network.loop.time)
+        self._replicas = [Replica(f"{owner.instance}:1", TOPIC_ID, "", owner.instance) for owner in network.owners]
+        self._keys = [Key(each.keyspace, each.number) for each in network.owners[0].ownership.of("")]
+        self._owner = 0
+        self.change = len(self._replicas)
+        self.locations = Locations(self, clock=network.loop.time)
+        self.owners = Owners(self.locations, METRICS, request_timeout_s=PATIENCE_S)
 
-        for number in range(len(self._located)):
-            self.owners.address_of("", number)  # each is announced for something, so that its connection stays
+    @property
+    def owner(self) -> int:
+        """The owner's number."""
+        return self._owner
 
-    def _locate(self, keyspace: str, partition: int) -> Located:
-        return self._located[self.owner if keyspace else partition]
+    @owner.setter
+    def owner(self, number: int) -> None:
+        if number != self._owner:
+            self._owner = number
+            self.change += 1
+
+    def changed(self, after: int) -> tuple[int, list[Location]]:
+        """See `serving.locations.refreshing.Directory`. Each instance owns something, so that connections stay."""
+        del after
+        others = [
+            Location(Key("others", number), Version(1, 0, each.instance), each)
+            for number, each in enumerate(self._replicas)
+        ]
+        return self.change, [*others, *(self._location(key) for key in self._keys)]
+
+    async def read(self, batch: Batch) -> dict[Key, Location]:
+        """See there."""
+        return {key: self._location(key) for key in batch.keys}
+
+    def _location(self, key: Key) -> Location:
+        owner = self._replicas[self._owner]
+        return Location(key, Version(self.change, 0, owner.instance), owner, place=self.change)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextvars import ContextVar
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias, cast
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
@@ -29,12 +29,13 @@ from serving.client import AsyncSession, HistoryLost, wire
 from serving.client.answers import Row, RowBatchAnswer
 from serving.client.wire import HttpRequest, HttpResponse
 from serving.errors import ReadError
-from serving.http.query import LocationParameters, RangeParameters, RowBatchBody, RowBatchParameters, RowParameters
+from serving.http.locating.routes import LocationParameters, get_location
+from serving.http.query import RangeParameters, RowBatchBody, RowBatchParameters, RowParameters
 from serving.http.route import body_of
-from serving.http.routes import find_rows, get_location, get_row, get_rows
+from serving.http.routes import find_rows, get_row, get_rows
 from serving.reads.descriptions import Descriptions
 from serving.reads.fills import Fills
-from serving.reads.locations import Locations
+from serving.reads.locations import LocationReads
 from serving.reads.proof import Proof
 from serving.reads.ranges.reading import RangeReads
 from serving.reads.rows import ReadContext, RowLookup, RowMiss, RowOutcome, RowReads
@@ -322,14 +323,17 @@ class SimulatedFront:
         self.reads.told, self.reads.world = {}, world
         ranges = RangeReads(owners, descriptions, METRICS)
         self._front = front_with(
-            row_spaces=spaces, rows=self.reads, ranges=ranges, locations=Locations(owners, cast("Any", spaces))
+            row_spaces=spaces,
+            rows=self.reads,
+            ranges=ranges,
+            locations=LocationReads(owners, self.route.locations, spaces),
         )
 
     async def find_owners_again(self) -> None:
         """Tries those that have failed, as the next reads would."""
         owners = self.route.owners
-        for located in owners._away:
-            owners._probe(located)
+        for replica in list(self.route.locations.cache.down):
+            owners._probe(replica)
 
     async def answer(self, request: HttpRequest) -> HttpResponse:
         """The response to a request, as the guard sends it."""
@@ -338,7 +342,7 @@ class SimulatedFront:
     async def _handle(self, request: HttpRequest) -> Any:
         _, _, kind, keyspace, *rest = request.path.split("/")
         if kind == "locations":
-            place = LocationParameters(keyspace, int(rest[0]), **request.params)
+            place = LocationParameters(keyspace, int(rest[0]), request.params.get("token", ""))
             return await get_location(self._front, place, None)
         _read.get().begin(request)
         if request.body:

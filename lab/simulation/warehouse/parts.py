@@ -17,7 +17,8 @@ from lab.simulation.warehouse.serving import PORT, MetastoreServer
 from lab.simulation.warehouse.serving import twins as metastore_twins
 from lab.simulation.whole_processes.run import Bound, WholeProcesses
 from serving.http.front import make_front
-from serving.reads.owners import Located
+from serving.locations.directory import TopicDirectory
+from serving.locations.refreshing import Locations
 from serving.reads.spaces import TableSpace
 from serving.sources.hive import HiveTables
 from stream.kafka.locations import LocationsReader
@@ -121,13 +122,8 @@ class WarehouseParts(WholeProcesses):
     def _serve(self) -> None:
         """``freshet serve``."""
         reader = LocationsReader(KAFKA).start(patient=True)
-
-        def locate(keyspace: str, partition: int) -> Located | None:
-            found = reader.owner_of(keyspace, partition)
-            return Located(found.address, found.topic_id) if found is not None else None
-
         space = TableSpace(CATALOG, Layout(self.partitions), HiveTables(METASTORE, SHARD))
-        front = make_front([space], locate, stale_if_down=self._stale_if_down)
+        front = make_front([space], Locations(TopicDirectory(reader)), stale_if_down=self._stale_if_down)
         self.kernel.run_task(FRONT, lambda: listen(front, FRONT_PORT))
 
 

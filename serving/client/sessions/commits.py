@@ -56,8 +56,9 @@ class Statement(NamedTuple):
 
 
 BEGIN: Final = Statement("begin", False)
-COMMIT: Final = Statement("commit", False)
-ROLLBACK: Final = Statement("rollback", False)
+COMMIT: Final = Statement("commit()", False)
+ROLLBACK: Final = Statement("rollback()", False)
+"""The driver's own. SQL's are not equal to them: ``ROLLBACK TO SAVEPOINT`` leaves the transaction open."""
 SET: Final = Statement("set", False)
 UNKNOWN: Final = Statement("", True)
 
@@ -96,7 +97,7 @@ class Commits:
         """After a call that ended well. ``has_rows``: its result may be unread, so nothing can be asked now."""
         stays = in_transaction and statement.word in _STAYS_IN_TRANSACTION and not statement.has_further
         was_idle, self._is_idle = self._is_idle, statement in (COMMIT, ROLLBACK)
-        if not (statement.only_reads or stays or (was_idle and self._is_idle)):
+        if not (statement.only_reads or stays or statement == ROLLBACK or (was_idle and self._is_idle)):
             self.owes = current() or self.owes
         yield from self.settle(can_ask=not (has_rows or statement.has_further))
 

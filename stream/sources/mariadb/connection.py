@@ -115,7 +115,7 @@ class ConnectionSettings:
     """Address and login of a server. ``password`` is never printed. ``product``: what the server must be.
 
     ``ssl_ca``: a file of certificates; the connection is encrypted, and the server's certificate must be signed by one
-    of them. ``ssl_verify_host``: it must be for ``host`` too.
+    of them. ``ssl_verify_host``: it must be for ``host`` too. ``ssl_cert``, ``ssl_key``: the client's own, in files.
     """
 
     host: str = "127.0.0.1"
@@ -125,6 +125,8 @@ class ConnectionSettings:
     unix_socket: str | None = None
     ssl_ca: str | None = None
     ssl_verify_host: bool = True
+    ssl_cert: str | None = None
+    ssl_key: str | None = None
     connect_timeout_s: float = 5.0
     read_timeout_s: float = 30.0
     product: Literal["MariaDB", "MySQL"] = "MariaDB"
@@ -152,6 +154,9 @@ class ConnectionSettings:
             found["ssl_ca"] = self.ssl_ca
             found["ssl_verify_cert"] = True
             found["ssl_verify_identity"] = self.ssl_verify_host
+            if self.ssl_cert:
+                found["ssl_cert"] = self.ssl_cert
+                found["ssl_key"] = self.ssl_key or self.ssl_cert
         return found
 
 

@@ -35,6 +35,7 @@ from consumers.owner.protocol import (
     SchemaColumn,
     ShardKin,
     ShardStatus,
+    Standing,
     Status,
     Statuses,
     Wait,
@@ -47,6 +48,7 @@ VECTOR = "v1.W1sic2hvcC8wIiwxLCJNYXJpYURCLzAtMS01Il1d"
 LIST = "shop.items:5:9223372036854775807::"
 KIN = Kin(frozenset({"shop/0"}), {"shop/old": 3})
 ROW = OwnerRow(1, b'{"id":7}', "fresh", "why", True, False, "shop/0", 1, AT, AT, 9, AT, AT, b"stamp", True, "code", KIN)
+STANDING = Standing("a:1", "one", "t", "west", 3, 1, ["one", "two"])
 PARTITION = PartitionStatus(
     "shop",
     0,
@@ -65,6 +67,7 @@ PARTITION = PartitionStatus(
     "t",
     1.5,
     {"shop.items": True},
+    STANDING,
 )
 
 REQUESTS: tuple[Request, ...] = (
@@ -155,7 +158,7 @@ ANSWERS: tuple[Answer, ...] = (
     Checkpoints(6, [CheckpointPlace(3, "/checkpoints/3", 9)]),
     Statuses(7, True, "me", [PARTITION]),
     Description(8, True, "layout", "shop.items", [SchemaColumn("id", "int", True)], ["id"], True, "", "shop/0", 1),
-    Failure(9, "not_owner", "message", "hint"),
+    Failure(9, "not_owner", "message", "hint", STANDING),
     RangeRows(10, [b"k"], [b"{}"], 1, True, "fresh", "why", True, False, "shop/0", 1, AT, AT, 9, "code", KIN),
 )
 

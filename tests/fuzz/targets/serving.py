@@ -30,6 +30,7 @@ from serving.http.query import (
     table_batch,
 )
 from serving.http.route import body_of, parameters_of
+from serving.locations.refreshing import Locations
 from serving.reads.rowkey import parse_row_key
 from serving.reads.spaces import RowSpace, TableSpace
 from serving.sources.source import RowTable
@@ -162,7 +163,7 @@ METHODS = ("GET", "GET", "GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PAT
 def _front() -> Case:
     front = make_front(
         [RowSpace("shop", Layout(4), "shop"), TableSpace("hive", Layout(2))],
-        lambda _keyspace, _partition: None,
+        Locations(),
         limits=RequestLimits(body_bytes_max=100_000),
     )
     app = make_app(front)

@@ -158,7 +158,7 @@ def test_kills_of_source_and_consumer_under_load_change_nothing(
     rig = Rig(kafka, keyspace_name, source, tmp_path / "data")
     assert rig.run_source(lambda: is_described(kafka, keyspace_name), "the table is described") == 0
     rig.kill_both()
-    assert rig.run_source(rig.is_published, "everything is published", timeout_s=120) == 0
+    assert rig.run_source(rig.is_published, "everything is published") == 0
     rig.fold_the_rest(tmp_path / "scratch")
     wanted = [
         (change.key, change.image, transaction.gtid)
@@ -189,7 +189,7 @@ def test_kills_in_a_backfill_leave_the_table_whole(
     def is_whole() -> bool:
         return rig.is_published() and any(each["complete"] for each in _backfills(rig))
 
-    assert rig.run_source(is_whole, "the table is complete", timeout_s=300) == 0
+    assert rig.run_source(is_whole, "the table is complete", timeout_s=2 * PATIENCE_S) == 0
     rig.fold_the_rest(tmp_path / "scratch")
     assert len(_begun(rig)) == 1
     folded: dict[bytes, bytes] = {}

@@ -18,6 +18,7 @@ from serving.bytecache.shared.opening import close_caches
 from serving.http.bytes.files import Files
 from serving.http.front import make_front
 from serving.http.server import FrontServer, make_server
+from serving.locations.refreshing import Locations
 from tests.patience import PATIENCE_S
 
 
@@ -83,7 +84,7 @@ class Running:
         asyncio.run(self._serve())
 
     async def _serve(self) -> None:
-        front = make_front([], lambda _keyspace, _partition: None, files=Files(self._roots, self._options))
+        front = make_front([], Locations(), files=Files(self._roots, self._options))
         self._server = make_server(front, "127.0.0.1", 0)
         self._server.capture_signals = nullcontext  # type: ignore[method-assign,assignment]  # a thread gets none
         await self._server.serve()

@@ -37,7 +37,7 @@ from stream.wire.events import VALUE, RowChange
 from stream.wire.keys import Layout
 from tests.patience import PATIENCE_S
 from tests.sources.mariadb.conftest import Source, settings_of
-from tests.stream.committed import markers, records, rows
+from tests.stream.committed import last_position, markers, records, rows
 from tokens.errors import FreshetError
 
 PARTITIONS = 3
@@ -81,11 +81,14 @@ class Running:
 
 
 def until(condition: Callable[[], bool], what: str, timeout_s: float = PATIENCE_S) -> None:
-    """Poll until ``condition`` is true, or fail after ``timeout_s``."""
+    """Poll until ``condition`` is true, or fail after ``timeout_s``. What takes long to ask is asked less often."""
     deadline = time.monotonic() + timeout_s
-    while not condition():
+    while True:
+        began = time.monotonic()
+        if condition():
+            return
         assert time.monotonic() < deadline, f"not in time: {what}"
-        time.sleep(0.02)
+        time.sleep(max(0.02, time.monotonic() - began))
 
 
 def command(kafka: KafkaCluster, keyspace: str, source: Source) -> list[str]:
@@ -98,8 +101,7 @@ def command(kafka: KafkaCluster, keyspace: str, source: Source) -> list[str]:
 
 def published(kafka: KafkaCluster, keyspace: str) -> str:
     """The last marker's position."""
-    found = markers(records(kafka, keyspace, PARTITIONS))
-    return str(found[-1]["position"]) if found else ""
+    return last_position(kafka, keyspace)
 
 
 def images(kafka: KafkaCluster, keyspace: str) -> dict[bytes, bytes]:

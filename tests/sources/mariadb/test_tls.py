@@ -38,7 +38,10 @@ def test_tls_is_used_and_the_server_is_verified(
     """Queries and the binlog are encrypted; another authority, or another host's certificate, is refused."""
     ours, other = authority(tmp_path, "ours"), authority(tmp_path, "other")
     certificate(tmp_path, "server", "ours", "127.0.0.9")
-    options = {"ssl": "ON", "ssl-cert": str(tmp_path / "server.pem"), "ssl-key": str(tmp_path / "server.key")}
+    certificate(tmp_path, "client", "ours", "127.0.0.1")
+    certificate(tmp_path, "stranger", "other", "127.0.0.1")
+    files = {"ssl-cert": str(tmp_path / "server.pem"), "ssl-key": str(tmp_path / "server.key"), "ssl-ca": ours}
+    options = {"ssl": "ON", **files}
     server = new_mariadb(durable=False, options=options)
     source = source_of(server.address, "d")
     source.run("CREATE USER tls@'%' IDENTIFIED BY 'x' REQUIRE SSL", "GRANT ALL ON *.* TO tls@'%'")
@@ -55,3 +58,13 @@ def test_tls_is_used_and_the_server_is_verified(
     for wrong in (replace(at, ssl_verify_host=True), replace(at, ssl_ca=other)):
         with pytest.raises(MariaDBError):
             connect(wrong)
+    source.run("CREATE USER x509@'%' IDENTIFIED BY 'x' REQUIRE X509", "GRANT ALL ON *.* TO x509@'%'")
+    with_own = {name: replace(at, user="x509", **_own(tmp_path, name)) for name in ("client", "stranger")}
+    connect(with_own["client"]).close()
+    for wrong in (replace(at, user="x509"), with_own["stranger"]):
+        with pytest.raises(MariaDBError):
+            connect(wrong)
+
+
+def _own(directory: Path, name: str) -> dict[str, Any]:
+    return {"ssl_cert": str(directory / f"{name}.pem"), "ssl_key": str(directory / f"{name}.key")}

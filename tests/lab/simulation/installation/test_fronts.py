@@ -13,6 +13,7 @@ from lab.simulation.kernel.scheduler import Kernel
 from lab.simulation.kernel.substitution import installed
 from serving.client import FreshetClient, NotFoundError, Unreachable
 from serving.http.front import make_front
+from serving.locations.refreshing import Locations
 from serving.reads.spaces import RowSpace
 from stream.wire.keys import Layout
 
@@ -27,7 +28,7 @@ def kernel() -> Iterator[Kernel]:
 
 def start_front(kernel: Kernel, name: str, port: int) -> None:
     """A front of keyspace shop, which no owner serves."""
-    kernel.run_task(name, lambda: listen(make_front([RowSpace("shop", Layout(1))], lambda *_: None), port))
+    kernel.run_task(name, lambda: listen(make_front([RowSpace("shop", Layout(1))], Locations()), port))
     assert kernel.run_until(lambda: False, 0.1) is False
 
 

@@ -1,0 +1,50 @@
+"""The location cache's metrics, for Prometheus: computed when they are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from serving.locations.refreshing import Locations
+
+
+class LocationMetrics(Collector):
+    """Events by name, entries, queues, and instances that do not answer."""
+
+    def __init__(self, locations: Locations) -> None:
+        self._locations = locations
+
+    def collect(self) -> Iterator[Metric]:
+        """What Prometheus scrapes."""
+        cache = self._locations.cache
+        events = CounterMetricFamily(
+            "freshet_serve_locations_events", "What the cache of locations did, counted by event.", labels=["event"]
+        )
+        for name, count in sorted(cache.counts.items()):
+            events.add_metric([name], count)
+        yield events
+        queued = GaugeMetricFamily(
+            "freshet_serve_locations_queued", "Locations that wait in the queues to be refreshed.", labels=["priority"]
+        )
+        for priority, count in cache.queues.depths().items():
+            queued.add_metric([priority], count)
+        yield queued
+        yield GaugeMetricFamily(
+            "freshet_serve_locations_known",
+            "Locations of partitions and others that the front knows.",
+            value=len(cache),
+        )
+        yield GaugeMetricFamily(
+            "freshet_serve_locations_absent",
+            "Entities that are known not to exist by those who were asked.",
+            value=len(cache.absences),
+        )
+        yield GaugeMetricFamily(
+            "freshet_serve_instances_down",
+            "Instances of announced locations that do not answer requests.",
+            value=len(cache.down),
+        )
+        waited = "The longest that a location has waited to be refreshed, in the last batch, in seconds."
+        yield GaugeMetricFamily("freshet_serve_locations_waited_seconds", waited, value=self._locations.waited_s)
