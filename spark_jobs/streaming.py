@@ -21,6 +21,7 @@ from spark_jobs.engine.kafka_options import kafka_options
 from spark_jobs.offsets import Range, check_topic, offsets_json
 from spark_jobs.output import PartitionSummary, RebuildError
 from spark_jobs.partition import RESULT_SCHEMA, FoldTask, run_task
+from spark_jobs.session import connector_missing
 from stream.kafka.connection import KafkaCluster
 from tokens.errors import FreshetError
 
@@ -43,16 +44,26 @@ READER_OPTIONS: Final = {
 
 
 def stream_messages(session: Any, kafka: KafkaCluster, chosen: Range, offsets_per_batch: int) -> Any:
-    """The topic's committed messages from ``chosen.start`` on, as a streaming data frame of the Kafka source."""
-    return (
+    """The topic's committed messages from ``chosen.start`` on, as a streaming data frame of the Kafka source.
+
+    Raises `SparkUnavailable` ``spark_unfit`` if this Spark has no such source.
+    """
+    from pyspark.errors import AnalysisException
+
+    reader = (
         session.readStream.format("kafka")
         .options(**READER_OPTIONS)
         .options(**kafka_options(kafka))
         .option("assign", json.dumps({chosen.topic: sorted(chosen.end)}))
         .option("startingOffsets", offsets_json(chosen.topic, chosen.start))
         .option("maxOffsetsPerTrigger", offsets_per_batch)
-        .load()
     )
+    try:
+        return reader.load()
+    except AnalysisException as error:
+        if "Failed to find data source" not in str(error):
+            raise
+        raise connector_missing() from error
 
 
 class Micro:
