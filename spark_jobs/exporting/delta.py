@@ -51,12 +51,13 @@ def append_files(
 ) -> None:
     """Appends staged files (name → place below ``root``) to the tables that the places name, once for each ``number``.
 
-    ``told``: what each table's history says of this version.
+    ``files`` is in the order of the log, so that a column has the type that it had first. ``told``: what each table's
+    history says of this version.
     """
     import pyarrow.parquet as pq
 
     alike: dict[str, dict[bytes, list[str]]] = defaultdict(lambda: defaultdict(list))
-    for name, place in sorted(files.items()):
+    for name, place in files.items():  # their names are random
         columns = pq.read_schema(staged / name).serialize().to_pybytes()
         alike[table_in(place)][columns].append(address(staged / name))
     for table, groups in sorted(alike.items()):
@@ -94,12 +95,16 @@ def _types(session: Any, table: Path) -> dict[str, str]:
 
 def _fitting(frame: Any, known: dict[str, str]) -> Any:
     """The frame with another name for each column that has another type than in the table: a Delta column has one."""
+    own = {name.lower() for name in frame.columns}
     for name, kind in frame.dtypes:
         found = name
-        while name not in _FIXED and known.get(found.lower(), kind) != kind:
+        while name not in _FIXED and (
+            known.get(found.lower(), kind) != kind or (found != name and found.lower() in own)
+        ):
             found = f"{found}_{kind}"
         known[found.lower()] = kind
         if found != name:
+            own.add(found.lower())
             frame = frame.withColumnRenamed(name, found)
     return frame
 
