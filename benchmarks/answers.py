@@ -12,9 +12,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,7 +24,7 @@ from urllib.parse import quote
 import uvloop
 from uvicorn.server import ServerState
 
-from benchmarks.child import quiet
+from benchmarks import child
 from benchmarks.materialize import as_in_production
 from consumers.owner.client import OwnerClient
 from consumers.owner.connection import FrontConnection
@@ -48,7 +45,6 @@ from stream.wire.events import BindName, Change, ObjectImage, ObjectSet, SourceT
 from stream.wire.keys import Layout
 from tokens import Position, Vector
 
-ROOT: Final = Path(__file__).resolve().parent.parent
 TABLES, PARTITIONS, COLUMNS = 400, 10, 20
 ASKED, PASSES = 400, 12
 CATALOG: Final = "hive"
@@ -208,16 +204,6 @@ async def _no_checkpoints(_: list[Partition]) -> list[Any]:
     return []
 
 
-def _in_child(root: Path) -> dict[str, float]:
-    """`measure` with the code in ``root``."""
-    environment = {**os.environ, "PYTHONPATH": str(root)}
-    done = subprocess.run(
-        [sys.executable, __file__, "--one"], cwd=root, env=environment, capture_output=True, text=True, check=True
-    )
-    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return found
-
-
 def main() -> None:
     """Measures and prints."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -225,16 +211,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
-    quiet()
+    child.quiet()
     if given.one:
         print(json.dumps(measure()))
         return
-    roots = {"before": given.against.resolve(), "after": ROOT} if given.against else {"now": ROOT}
-    rounds: dict[str, list[dict[str, float]]] = {name: [] for name in roots}
-    for _ in range(given.rounds):
-        for name, root in roots.items():
-            rounds[name].append(_in_child(root))
-    for what in rounds[next(iter(roots))][0]:
+    rounds = child.in_turn(__file__, given.against, given.rounds)
+    for what in next(iter(rounds.values()))[0]:
         least = {name: min(one[what] for one in found) for name, found in rounds.items()}
         print(f"{what:24}", "  ".join(f"{name} {spent:6.1f}" for name, spent in least.items()), flush=True)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import json
 import logging
+import os
 import subprocess
 import sys
 from dataclasses import asdict
@@ -48,6 +49,31 @@ def measure_within(seconds: float, function: str, /, **arguments: Any) -> dict[s
 def command(function: str, /, **arguments: Any) -> list[str]:
     """The command line that runs ``function``."""
     return [sys.executable, "-m", "benchmarks.child", function, json.dumps(arguments, default=asdict)]
+
+
+def in_turn(script: str, against: Path | None, rounds: int) -> dict[str, list[dict[str, float]]]:
+    """`in_checkout` of ``script --one``, with the code ``against``, another checkout's, and with this one's in turn.
+
+    Returns the results by whose code it was: ``before`` and ``after``, or ``now``.
+    """
+    roots = {"before": against.resolve(), "after": ROOT} if against else {"now": ROOT}
+    found: dict[str, list[dict[str, float]]] = {name: [] for name in roots}
+    for _ in range(rounds):
+        for name, root in roots.items():
+            found[name].append(in_checkout(root, script, "--one"))
+    return found
+
+
+def in_checkout(root: Path, script: str, *arguments: str) -> dict[str, float]:
+    """Runs a script of this checkout in a new process, with the code in ``root``. Returns what it printed last.
+
+    Such a script takes this function from the module when it calls it: the code in ``root`` may have none.
+    """
+    environment = {**os.environ, "PYTHONPATH": str(root)}
+    line = [sys.executable, script, *arguments]
+    done = subprocess.run(line, cwd=root, env=environment, capture_output=True, text=True, check=True)
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return found
 
 
 def quiet() -> None:

@@ -9,9 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,6 +17,7 @@ from statistics import median
 from time import thread_time
 from typing import Any, Final
 
+from benchmarks import child
 from benchmarks.materialize import as_in_production
 from benchmarks.workload import START_POSITION, START_SECONDS, TABLE, describe_table, each_key_once, transactions
 from consumers.store.index import Index
@@ -29,7 +27,6 @@ from stream.wire.batch import BatchLimits, Framer
 from stream.wire.events import RowChange, SourceTransaction, Topology
 from stream.wire.keys import Layout
 
-ROOT: Final = Path(__file__).resolve().parent.parent
 ROWS: Final = 200_000
 COMMIT_ROWS: Final = 50_000
 POLL_BYTES: Final = 4 << 20
@@ -168,15 +165,6 @@ def _polls(records: list[tuple[int, bytes]]) -> Iterator[list[tuple[int, bytes]]
         yield taken
 
 
-def _in_child(name: str, root: Path) -> dict[str, float]:
-    """`measure` with the code in ``root``, but this file's cases."""
-    environment = {**os.environ, "PYTHONPATH": str(root)}
-    line = [sys.executable, __file__, "--one", name]
-    done = subprocess.run(line, cwd=root, env=environment, capture_output=True, text=True, check=True)
-    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return found
-
-
 def main() -> None:
     """Measures the cases and prints them."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -188,13 +176,13 @@ def main() -> None:
     if given.one:
         print(json.dumps(measure(CASES[given.one])))
         return
-    roots = {"before": given.against.resolve(), "after": ROOT} if given.against else {"": ROOT}
+    roots = {"before": given.against.resolve(), "after": child.ROOT} if given.against else {"": child.ROOT}
     for name in CASES:
         if given.cases in name:
             found: dict[str, list[dict[str, float]]] = {root: [] for root in roots}
             for _ in range(given.rounds):
                 for root, path in roots.items():
-                    found[root].append(_in_child(name, path))
+                    found[root].append(child.in_checkout(path, __file__, "--one", name))
             print(f"{name:28}", _line(found), flush=True)
 
 

@@ -11,9 +11,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +19,7 @@ from statistics import median
 from time import thread_time
 from typing import Any, Final
 
+from benchmarks import child
 from benchmarks.materialize import as_in_production
 from benchmarks.workload import START_POSITION, START_SECONDS, TABLE, describe_table, each_key_once, gtid
 from consumers.owner.connection import FrontConnection
@@ -40,7 +38,6 @@ from stream.wire.events import BackfillTable, RowChange, SourceTransaction, Topo
 from stream.wire.keys import Layout, row_key
 from tokens import Position, Vector
 
-ROOT: Final = Path(__file__).resolve().parent.parent
 ROWS: Final = 60_000
 FILES: Final = 8
 ASKED: Final = 4_000
@@ -87,6 +84,7 @@ class _Sink:
     def write(self, data: bytes) -> None:
         self.size += len(data)
 
+    def get_extra_info(self, *_: object) -> None: ...
     def set_write_buffer_limits(self, **_: int) -> None: ...
     def is_closing(self) -> bool:
         return False
@@ -168,16 +166,6 @@ async def _no_checkpoints(_: list[Partition]) -> list[Any]:
     return []
 
 
-def _in_child(root: Path) -> dict[str, float]:
-    """`measure` with the code in ``root``."""
-    environment = {**os.environ, "PYTHONPATH": str(root)}
-    done = subprocess.run(
-        [sys.executable, __file__, "--one"], cwd=root, env=environment, capture_output=True, text=True, check=True
-    )
-    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return found
-
-
 def main() -> None:
     """Measures and prints."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -188,11 +176,7 @@ def main() -> None:
     if given.one:
         print(json.dumps(measure()))
         return
-    roots = {"before": given.against.resolve(), "after": ROOT} if given.against else {"now": ROOT}
-    rounds: dict[str, list[dict[str, float]]] = {name: [] for name in roots}
-    for _ in range(given.rounds):
-        for name, root in roots.items():
-            rounds[name].append(_in_child(root))
+    rounds = child.in_turn(__file__, given.against, given.rounds)
     for name, found in rounds.items():
         each = {what: median(one[what] for one in found) for what in found[0]}
         shares = f"index {each['index'] / each['key']:.2f}, no row {each['no row'] / each['key']:.2f} of a read by key"

@@ -95,15 +95,11 @@ def run_workers(
     wake.setblocking(False)
     before = {each: signal.signal(each, lambda *_: None) for each in (signal.SIGTERM, signal.SIGINT)}
     woken_before = signal.set_wakeup_fd(wake.fileno())
-    if owner.follow is not None:
-        owner.follow(owner.access)
     metrics = _serve_metrics(workers, owner) if owner.metrics_port is not None else None
     try:
-        while True:
-            _start_due(workers, configure)
-            if _next_news(workers, signalled):
-                log.info("stopping", workers=count)
-                break
+        with owner.follow(owner.access):
+            _keep_running(workers, signalled, configure)
+        log.info("stopping", workers=count)
     finally:
         _stop(workers)
         if metrics is not None:
@@ -115,6 +111,13 @@ def run_workers(
         signalled.close()
         wake.close()
     log.info("stopped", workers=count)
+
+
+def _keep_running(workers: list[Worker], signalled: socket.socket, configure: Callable[[], None]) -> None:
+    """Until SIGTERM or SIGINT. Raises the error that a worker ended with."""
+    _start_due(workers, configure)
+    while not _next_news(workers, signalled):
+        _start_due(workers, configure)
 
 
 def _start_due(workers: list[Worker], configure: Callable[[], None]) -> None:
@@ -132,7 +135,7 @@ def _start_due(workers: list[Worker], configure: Callable[[], None]) -> None:
 
 
 def _next_news(workers: list[Worker], signalled: socket.socket) -> bool:
-    """Waits until something happens. True after a signal. Raises the error that a worker ended with."""
+    """Waits until something happens. True after SIGTERM or SIGINT. Raises the error that a worker ended with."""
     running = [each for each in workers if each.process is not None]
     due = [each.start_at for each in workers if each.process is None]
     timeout_s = max(0.0, min(due) - time.monotonic()) if due else None
@@ -143,7 +146,7 @@ def _next_news(workers: list[Worker], signalled: socket.socket) -> bool:
             _listen(worker)
         if worker.process.sentinel in found:
             _note_end(worker)
-    return signalled in found
+    return signalled in found and not {signal.SIGTERM, signal.SIGINT}.isdisjoint(signalled.recv(4_096))
 
 
 def _listen(worker: Worker) -> None:

@@ -280,7 +280,7 @@ class ConsumerSettings(Section):
 
     @property
     def credentials(self) -> list[Credential]:
-        """Those that owners accept. Without any, a certificate of ``tls.ca`` is enough."""
+        """Those that owners accept. Without any, which is for loopback only, a certificate of ``tls.ca`` is enough."""
         return credentials(self.tokens, self.owner_token, "owner_token")
 
     @property

@@ -32,6 +32,7 @@ from freshet.local.hive.server import HiveServer
 from freshet.local.kafka import KafkaServer
 from freshet.local.mariadb import MariaDBAddress, MariaDBServer
 from freshet.local.mysql import MySQLServer
+from freshet.settings import use_config
 from stream.kafka.connection import KafkaCluster
 from tests.servers import choice
 from tests.servers.databases import own_database
@@ -74,6 +75,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say which servers the session used."""
     for name, origin in choice.used.items():
         terminalreporter.write_line(f"{name}: {origin}")
+
+
+@pytest.fixture(autouse=True)
+def no_config() -> None:
+    """No test reads the settings' file that another one has named."""
+    use_config(None)
 
 
 @pytest.fixture(scope="session")

@@ -17,6 +17,7 @@ from benchmarks.workload import FIRST, transactions
 from stream.kafka.connection import KafkaCluster
 from stream.wire.events import ABSENT, RowChange, SourceTransaction
 from stream.wire.keys import split_row_key
+from tests.patience import PATIENCE_S
 from tokens import ValidWriteIdList
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -40,6 +41,16 @@ def test_a_quick_run_measures_every_section_and_keeps_its_figures(tmp_path: Path
     assert table(kept) in done.stdout
     assert done.stdout.startswith("QUICK")
     assert {"shards4", "skewed"} < kept["results"]["a"].keys()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["lookups", "answers"])
+def test_a_benchmark_of_its_own_runs(name: str) -> None:
+    """They stand in for parts of an owner's server: a change of its interface must not break them unseen."""
+    command = [sys.executable, "-m", f"benchmarks.{name}", "--rounds", "1"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "now" in done.stdout
 
 
 def test_the_judge_of_catalog_reads_finds_what_is_missing() -> None:

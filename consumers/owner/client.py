@@ -351,11 +351,12 @@ class OwnerConnection:
         self._last_id = 0
         self._frames = FrameBuffer()
         self._bodies: deque[bytes] = deque()
+        host, port = parse_address(address)
+        secured = identity.secured()  # before there is a connection that would have to be closed
         try:
-            self._socket = socket.create_connection(parse_address(address), timeout=CONNECT_TIMEOUT_S)
-            secured = identity.secured()
+            self._socket = socket.create_connection((host, port), timeout=CONNECT_TIMEOUT_S)
             if secured is not None:
-                self._socket = secured.wrap_socket(self._socket, server_hostname=parse_address(address)[0])
+                self._socket = secured.wrap_socket(self._socket, server_hostname=host)
         except OSError as error:
             raise _unreachable(address, error) from error
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

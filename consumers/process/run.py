@@ -11,7 +11,7 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -48,11 +48,10 @@ class OwnerSettings:
     """Where the owner protocol and ``/metrics`` listen. Port 0: any free one; ``metrics_port`` None: no metrics.
 
     ``announced``: the ``host:port`` to announce, if others reach this process at another address. ``access``: who may
-    ask, beyond loopback for metrics too. ``follow``: called in the process with the access, to keep it up to date.
-    ``files``: of TLS; ``plain``: neither needs it.
-    ``version``: what ``freshet_build_info`` shows. ``metrics_host``: "": ``host``. ``standby``:
-    answer, but announce nothing before `freshet swap` has moved readers here. ``follower``: announce followers until
-    then. ``zone``: as in the settings.
+    ask, beyond loopback for metrics too. ``follow``: keeps the access up to date in the process, while it is entered.
+    ``files``: of TLS; ``plain``: neither needs it. ``version``: what ``freshet_build_info`` shows. ``metrics_host``:
+    "": ``host``. ``standby``: answer, but announce nothing before `freshet swap` has moved readers here.
+    ``follower``: announce followers until then. ``zone``: as in the settings.
     """
 
     host: str = "127.0.0.1"
@@ -67,7 +66,7 @@ class OwnerSettings:
     zone: str = ""
     files: Certificates = field(default_factory=Certificates)
     plain: bool = False
-    follow: Callable[[Access], None] | None = None
+    follow: Callable[[Access], AbstractContextManager[object]] = nullcontext
 
 
 def run_consumer(
@@ -93,15 +92,17 @@ async def serve(
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    if owner.follow is not None:
-        owner.follow(owner.access)
-    process = ConsumerProcess(consume, owner)
+    with owner.follow(owner.access):
+        await _run_until(stop, ConsumerProcess(consume, owner), on_start)
+
+
+async def _run_until(stop: asyncio.Event, process: ConsumerProcess, on_start: Callable[[str], None]) -> None:
     address = await process.start()
     on_start(process.metrics_address)
     folding = asyncio.wrap_future(process.folding)
     folding.add_done_callback(lambda done: done.cancelled() or done.exception())  # `stop` raises it
-    stopping = loop.create_task(stop.wait())
-    announcing = loop.create_task(_log_when_ready(process, address))
+    stopping = asyncio.create_task(stop.wait())
+    announcing = asyncio.create_task(_log_when_ready(process, address))
     try:
         ends: list[asyncio.Future[Any]] = [folding, stopping]
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)

@@ -9,12 +9,11 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from threading import Event
-from typing import Final
+from threading import Event, Thread
+from typing import Final, TypeVar, cast
 
 import structlog
 
@@ -32,6 +31,8 @@ from consumers.store.view import ROCKS_NAME, committed_head
 from stream.kafka.topics import Topic
 
 log = structlog.get_logger(__name__)
+T = TypeVar("T")
+R = TypeVar("R")
 
 DOWNLOADS: Final = 8
 """Files that are copied at once."""
@@ -51,6 +52,10 @@ class Snapshots:
 
     places: Mapping[str, str] = field(default_factory=dict)
     stopping: Event = field(default_factory=Event)
+
+    def __reduce__(self) -> tuple[type[Snapshots], tuple[Mapping[str, str]]]:
+        """For a worker's process, which stops by itself."""
+        return Snapshots, (self.places,)
 
     def restore(self, data_dir: Path, keyspace: str, partition: int, topic: Topic, bounds: tuple[int, int]) -> bool:
         """Makes a store that is missing from the snapshot that has the most of its partition. False if there is none.
@@ -194,8 +199,33 @@ def download(
             raise damaged(f"{place.uri}/{found.path_of(file.name)} differs from what was written")
         return path
 
-    with ThreadPoolExecutor(DOWNLOADS, thread_name_prefix="download") as pool:
-        return list(pool.map(copy, enumerate(held.files)))
+    return _side_by_side(copy, list(enumerate(held.files)))
+
+
+def _side_by_side(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
+    """What ``work`` returns for each item, in order. Raises its first error, once all threads have ended.
+
+    In daemons: a process that ends waits for the threads of an executor, also if a place never answers.
+    """
+    done: list[R | None] = [None] * len(items)
+    errors: list[BaseException] = []
+    left = iter(range(len(items)))  # `next` of it is one step of the interpreter
+
+    def run() -> None:
+        try:
+            while not errors and (number := next(left, None)) is not None:
+                done[number] = work(items[number])
+        except BaseException as error:  # noqa: BLE001 - it is raised below
+            errors.append(error)
+
+    threads = [Thread(target=run, name=f"download-{number}", daemon=True) for number in range(DOWNLOADS)]
+    for thread in threads[: len(items)]:
+        thread.start()
+    for thread in threads[: len(items)]:
+        thread.join()
+    if errors:
+        raise errors[0]
+    return cast("list[R]", done)
 
 
 def damaged(what: str) -> SnapshotError:

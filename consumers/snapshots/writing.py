@@ -10,7 +10,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-import msgspec
 import xxhash
 
 from consumers.fold.backfills import live_items
@@ -60,9 +59,7 @@ def write_snapshot(
                 histories.add((manifest.keyspace, manifest.topic_id, manifest.fold_version))
                 layouts |= {view.head.layout} - {""}
                 upload = _Upload(place, f"{manifest.keyspace}/{name}", Path(scratch), pool)
-                written = _write_partition(number, view, upload, file_bytes)
-                epoch = kept_leader_epoch(directory, written.offset)
-                partitions.append(msgspec.structs.replace(written, leader_epoch=epoch))
+                partitions.append(_write_partition(number, view, upload, file_bytes))
     if len(histories) != 1 or len(layouts) > 1:
         raise SnapshotError(
             f"the stores are of several histories: {sorted(histories)}, {sorted(layouts)}",
@@ -133,7 +130,8 @@ def _write_partition(number: int, view: StoreView, upload: _Upload, file_bytes: 
         for shard, lineage in view.head.lineages.items()
     }
     head = view.head
-    return SnapshotPartition(number, head.begin, head.offset, whole.count, whole.hex(), positions, tuple(files))
+    epoch = kept_leader_epoch(view.directory, head.offset)
+    return SnapshotPartition(number, head.begin, head.offset, whole.count, whole.hex(), positions, tuple(files), epoch)
 
 
 def _chunks(pairs: Iterator[Pair], size_max: int) -> Iterator[list[Pair]]:

@@ -7,7 +7,6 @@ can't be read change nothing, and the log says why: a rotation must not lock eve
 from __future__ import annotations
 
 import contextvars
-import os
 import signal
 import threading
 from collections.abc import Callable
@@ -19,14 +18,15 @@ import structlog
 
 from freshet.sections.secrets import read_files
 from freshet.settings import Settings, config_in_use, load_settings, use_config
-from stream.access.grants import Access, Credential
+from stream.access.files import Signature, signature_of
+from stream.access.grants import Access
 from tokens.errors import FreshetError
 
 log = structlog.get_logger(__name__)
 
 LOOK_S: Final = 1.0
 """How often the files are looked at."""
-_Signature = tuple[tuple[int, int, int], ...]
+_KEPT: Final = "credentials can't be read again; those of before go on"
 
 
 class Reloader:
@@ -54,36 +54,28 @@ class Reloader:
         self._thread.join()
 
     def _run(self) -> None:
+        is_first = True  # what has changed since the process read its settings
         while not self._stopping:
-            is_asked = self._wanted.wait(self._look_s)
+            is_asked = is_first or self._wanted.wait(self._look_s)
             self._wanted.clear()
             now = _signature()
             if self._stopping or (now == self._seen and not is_asked):
                 continue
             self._seen = now
             try:
+                # No new signature after this: what was changed meanwhile would pass as seen.
                 self._renew(load_settings())
-                self._seen = _signature()  # it may name other files now
-                log.info("credentials read again")
+                if not is_first:
+                    log.info("credentials read again")
             except FreshetError as error:
-                log.warning(
-                    "credentials can't be read again; those of before go on",
-                    code=error.code,
-                    reason=str(error),
-                    hint=error.hint,
-                )
+                log.warning(_KEPT, code=error.code, reason=str(error), hint=error.hint)
+            except OSError as error:  # a folder that may not be read now: the next change must still be seen
+                log.warning(_KEPT, reason=str(error))
+            is_first = False
 
 
-def _signature() -> _Signature:
-    found = []
-    for path in sorted({config_in_use(), *read_files}):
-        try:
-            state = os.stat(path)
-        except OSError:
-            found.append((0, 0, 0))
-        else:
-            found.append((state.st_mtime_ns, state.st_size, state.st_ino))
-    return tuple(found)
+def _signature() -> Signature:
+    return signature_of(sorted({config_in_use(), *read_files}))
 
 
 def front_access(settings: Settings) -> Access:
@@ -98,14 +90,10 @@ def front_access(settings: Settings) -> Access:
 
 def owner_access(settings: Settings) -> Access:
     """Who may ask the owners here."""
-    return Access(_of_owner(settings))
+    return Access(settings.consumer.credentials)
 
 
-def _of_owner(settings: Settings) -> list[Credential]:
-    return settings.consumer.credentials
-
-
-def follow_owner_access(config: Path, access: Access) -> None:
-    """Keeps ``access`` as the settings say, until the process ends."""
+def following_owner_access(config: Path, access: Access) -> Reloader:
+    """Keeps ``access`` as the settings say, in a process that may be a worker's: ``config`` is read from now on."""
     use_config(config if config.exists() else None)
-    Reloader(lambda now: access.renew(_of_owner(now))).__enter__()
+    return Reloader(lambda now: access.renew(now.consumer.credentials))

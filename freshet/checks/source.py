@@ -30,6 +30,7 @@ from stream.sources.mariadb.connection import (
 )
 from stream.sources.mariadb.requirements import problems_of
 from stream.sources.mariadb.schema import TableFilter, TableInfo, read_tables, unknown_databases
+from stream.sources.mariadb.selected_rows import quoted
 
 if TYPE_CHECKING:
     from freshet.settings import MariaDBSourceSettings
@@ -149,10 +150,9 @@ def _select_grant(connection: Connection, server: ConnectionSettings, tables: Se
 
 
 def _may_select(connection: Connection, server: ConnectionSettings, info: TableInfo) -> bool:
-    database, table = (name.replace("`", "``") for name in (info.database, info.table))
     try:
         with translated(server):
-            fetch_all(connection, f"SELECT 1 FROM `{database}`.`{table}` LIMIT 0")
+            fetch_all(connection, f"SELECT 1 FROM {quoted(info.database)}.{quoted(info.table)} LIMIT 0")
     except MariaDBError as error:
         if error.code == "mariadb_access_denied":
             return False

@@ -17,7 +17,7 @@ from consumers.process.run import OwnerSettings, run_consumer
 from consumers.snapshots.restoring import Snapshots
 from consumers.workers import run_workers
 from freshet import DISTRIBUTION, logs
-from freshet.access.reloading import follow_owner_access, owner_access
+from freshet.access.reloading import following_owner_access, owner_access
 from freshet.indexes import indexes_to_keep
 from freshet.settings import Settings, config_in_use, load_settings
 from freshet.settings_errors import SettingsError, unknown_keyspace
@@ -129,5 +129,5 @@ def owner_settings(settings: Settings) -> OwnerSettings:
         zone=settings.zone,
         files=consumer.tls.files,
         plain=consumer.plain,
-        follow=partial(follow_owner_access, config_in_use()),
+        follow=partial(following_owner_access, config_in_use()),
     )

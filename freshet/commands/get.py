@@ -15,6 +15,7 @@ from tokens.mariadb import MariadbPosition
 from tokens.mysql import MysqlPosition
 
 if TYPE_CHECKING:
+    from serving.client import FreshetClient
     from serving.client.answers import Row
 
 NAMES_OF_LOG = {"mariadb": MariadbPosition.flavor, "mysql": MysqlPosition.flavor}
@@ -44,13 +45,9 @@ def command(
     With neither --after nor --token nothing is demanded, so nothing is proved: the answer is `eventual`.
     Exit code 1 if there is no such row.
     """
-    from serving.client import FreshetClient, Tls
-
     settings = load_settings()
     position = _position(settings, keyspace, after) if after else ""
-    own = settings.client.tls
-    tls = Tls(own.ca, own.certificate, own.key)
-    with FreshetClient(url or front_url(settings), token=settings.front_secret, tls=tls) as client:
+    with front_client(settings, url) as client:
         session = client.session(token or None)
         if position:
             session.observe(settings.shard_of(keyspace, shard), position)
@@ -62,6 +59,15 @@ def command(
         _show(row)
     if not row.found:
         raise typer.Exit(1)
+
+
+def front_client(settings: Settings, url: str = "") -> FreshetClient:
+    """A client of the front that shows what the settings say. ``url``: of another front than theirs."""
+    from serving.client import FreshetClient, Tls
+
+    own = settings.client.tls
+    tls = Tls(own.ca, own.certificate, own.key)
+    return FreshetClient(url or front_url(settings), token=settings.front_secret, tls=tls)
 
 
 def front_url(settings: Settings, port: int | None = None) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import structlog
@@ -62,11 +61,15 @@ def command(
         raise SettingsError("no keyspace is configured", hint="add [keyspaces.<name>] to the settings file")
     chosen, access = settings.serve, front_access(settings)
     check_front(chosen.host, access, chosen.tls.files, plain=chosen.plain)
-    owners = Owned(settings.consumer.identity)
+    shown = settings.consumer.identity
 
     def renew(now: Settings) -> None:
+        nonlocal shown
         access.renew(now.serve.credentials)
-        owners.identity = now.consumer.identity
+        shown = now.consumer.identity
+
+    def secret() -> str:
+        return shown.secret()  # the one of now
 
     kafka = settings.kafka.cluster
     with LocationsReader(kafka).start(patient=True) as reader, Reloader(renew), ExitStack() as kept:
@@ -74,16 +77,9 @@ def command(
         locations = Locations(directory, fixed=fixed_locations(settings), zone=settings.zone)
         if chosen.locations_file is not None:
             kept.enter_context(LocationFile(chosen.locations_file, kafka, directory, locations))
-        front = _front(settings, locations, access, owners)
+        front = _front(settings, locations, access, Identity(secret, shown.files))
         _run(make_server(front, chosen.host, chosen.port, chosen.tls.files, plain=chosen.plain))
     log.info("stopped", role="serve")
-
-
-@dataclass(slots=True)
-class Owned:
-    """What the front shows to owners as of now."""
-
-    identity: Identity
 
 
 def _run(server: Any) -> None:
@@ -103,17 +99,14 @@ def _run(server: Any) -> None:
             ) from failed
 
 
-def _front(settings: Settings, locations: Locations, access: Access, owners: Owned) -> Front:
+def _front(settings: Settings, locations: Locations, access: Access, identity: Identity) -> Front:
     from serving.http.front import make_front
     from serving.http.limits import RequestLimits
-
-    def secret() -> str:
-        return owners.identity.secret()  # the one of now
 
     return make_front(
         [space_of(settings, name, each) for name, each in settings.keyspaces.items()],
         locations,
-        identity=Identity(secret, settings.consumer.tls.files),
+        identity=identity,
         access=access,
         limits=RequestLimits(
             wait_ms_max=settings.serve.max_wait_ms_limit, wait_ms_default=settings.serve.default_wait_ms

@@ -8,7 +8,7 @@ from typing import Annotated
 import sqlalchemy as sa
 import typer
 
-from freshet.commands.get import front_url
+from freshet.commands.get import front_client
 from freshet.settings import load_settings
 from serving.client import FreshetClient
 from serving.sink.errors import SinkError
@@ -33,7 +33,6 @@ def command(
     like, and start it again with the same words. One process for a keyspace and a database.
     """
     settings = load_settings()
-    secret = settings.serve.bearer_token
     known = settings.shard_map(keyspace)
     shards = (
         [*known.shards] if known is not None else [settings.shard_of(keyspace), *settings.keyspace(keyspace).shards]
@@ -44,7 +43,7 @@ def command(
         raise SinkError(
             one_line(f"{to}: {error}"), hint="sqlite:///copy.db, mysql+pymysql://…, postgresql+psycopg://…"
         ) from error
-    with FreshetClient(url or front_url(settings), token=secret.get_secret_value() if secret else None) as client:
+    with front_client(settings, url) as client:
         sink = Sink(client, keyspace, engine, table, shards, follows_schemas=follow_schemas)
         try:
             sink.run(is_done=_reached(client, keyspace, frozenset(shards)) if once else lambda _: False)

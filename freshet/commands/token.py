@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import sys
 import time
-from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any
+from math import isfinite
+from typing import Annotated, Any, Final
 
 import typer
 
 from freshet.settings import load_settings
 from freshet.settings_errors import SettingsError
 from stream.access.grants import Access, AccessRefused, digest_of, moment, new_secret
+
+DAY_S: Final = 86_400
 
 app = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="Make, hash and check the secrets that callers show."
@@ -36,8 +38,7 @@ def new(
         *([f"keyspaces = {json.dumps(keyspace)}"] if keyspace else []),
     ]
     if days:
-        until = datetime.fromtimestamp(time.time(), UTC) + timedelta(days=days)
-        lines.append(f"expires = {until.isoformat(timespec='seconds').replace('+00:00', 'Z')}")
+        lines.append(f"expires = {moment(time.time() + days * DAY_S)}")
     typer.echo("\n".join(lines), err=True)
     typer.echo(secret)
 
@@ -60,7 +61,7 @@ def check(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] =
         except AccessRefused as refused:
             typer.echo(f"{listener}: {refused}", err=True)
             continue
-        expires = moment(grant.expires_s) if grant.expires_s < 1e12 else None
+        expires = moment(grant.expires_s) if isfinite(grant.expires_s) else None
         keyspaces = sorted(grant.keyspaces) if grant.keyspaces is not None else None
         found.append(
             {

@@ -68,12 +68,12 @@ def command(
 def _run(
     settings: Settings, keyspaces: list[str], workers: str | None, port: int | None, config: Path | None = None
 ) -> None:
-    from freshet.access.reloading import front_access
     from freshet.local.process import free_ports
     from serving.http.server import check_front
+    from stream.access.grants import Access
 
     serve, token = settings.serve, settings.front_secret or ""
-    check_front(serve.host, front_access(settings), serve.tls.files, plain=serve.plain)
+    check_front(serve.host, Access(serve.credentials), serve.tls.files, plain=serve.plain)
     chosen = settings.serve.port if port is None else port
     chosen = chosen or free_ports(1)[0]
     parts = parts_of(settings, keyspaces, workers, chosen)

@@ -21,6 +21,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "source hive": ("freshet source hive --keyspace hive",),
     "source workload": ("freshet source workload --keyspace hive",),
     "consume": ("freshet consume", "freshet consume --keyspace shop --workers auto"),
+    "cluster status": ("freshet cluster status", "freshet cluster status --json"),
     "token new": ("freshet token new checkout --role read --keyspace shop --days 90",),
     "token hash": ("freshet token hash < secret",),
     "token check": ("freshet token check < secret",),

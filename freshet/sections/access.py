@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, model_va
 from freshet.sections.values import Name, Section
 from freshet.settings_errors import split_list
 from stream.access.certificates import Certificates
-from stream.access.grants import ADMIN, Credential, Grant, digest_of
+from stream.access.grants import Access, Credential, Grant
 
 Role = Literal["read", "fill", "admin", "metrics"]
 File = Annotated[str, Field(max_length=1_000)]
@@ -89,8 +89,5 @@ class ClientSettings(Section):
 
 def credentials(tokens: Mapping[str, TokenSettings], old: SecretStr | None, name: str) -> list[Credential]:
     """Those of a listener. ``old``: the one secret that may do everything, called ``name``."""
-    found = [each.credential(key) for key, each in tokens.items()]
-    secret = old.get_secret_value() if old is not None else ""
-    if secret:
-        found.append(Credential(Grant(name, frozenset({ADMIN})), digest_of(secret.encode())))
-    return found
+    sole = Access.of_secret(old.get_secret_value() if old is not None else "", name)
+    return [*(each.credential(key) for key, each in tokens.items()), *sole.credentials]

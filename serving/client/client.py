@@ -111,7 +111,7 @@ class FreshetClient:
                     following.heard(event)
                     yield event
             except ClientError as error:
-                ended = error
+                ended = None if following.may_renew(error) and self._bearer.renew() else error
             self._sleep(following.pause_after(ended))
 
     def _events(self, request: HttpRequest) -> Iterator[StreamEvent]:
@@ -120,8 +120,6 @@ class FreshetClient:
         timeout = httpx2.Timeout(self._timeout, read=READ_TIMEOUT_S)
         try:
             with self._http.stream(**_arguments(self._base_url, request, self._bearer), timeout=timeout) as response:
-                if response.status_code == httpx2.codes.UNAUTHORIZED and self._bearer.renew():
-                    return  # asked again at once, with the new token
                 if response.status_code != httpx2.codes.OK:
                     raise wire.error_of(response.status_code, response.read())
                 lines = Lines()
@@ -294,7 +292,7 @@ class AsyncClient:
                     following.heard(event)
                     yield event
             except ClientError as error:
-                ended = error
+                ended = None if following.may_renew(error) and self._bearer.renew() else error
             await self._sleep(following.pause_after(ended))
 
     async def _events(self, request: HttpRequest) -> AsyncIterator[StreamEvent]:
@@ -305,8 +303,6 @@ class AsyncClient:
             async with self._http.stream(
                 **_arguments(self._base_url, request, self._bearer), timeout=timeout
             ) as response:
-                if response.status_code == httpx2.codes.UNAUTHORIZED and self._bearer.renew():
-                    return  # asked again at once, with the new token
                 if response.status_code != httpx2.codes.OK:
                     raise wire.error_of(response.status_code, await response.aread())
                 lines = Lines()

@@ -14,7 +14,7 @@ _TRY_AGAIN = (429, 503)
 class Retries:
     """At most ``count`` more attempts, each after what ``Retry-After`` says, up to ``pause_s_max``, and a bit more.
 
-    ``jitter`` (0 to 1) spreads readers that were refused together. Every request is a read, so it may be repeated.
+    ``jitter`` (0 to 1) spreads readers that were refused together. No request changes the source: each may be repeated.
     """
 
     count: int = 2

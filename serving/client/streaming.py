@@ -10,6 +10,7 @@ import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Any, Final
 
 import msgspec
@@ -147,16 +148,24 @@ class Following:
     jitter: Callable[[], float] = random.random
     _heard_at: float = field(init=False)
     _attempts: int = 0
+    _is_renewed: bool = False
 
     def __post_init__(self) -> None:
         self._heard_at = self.clock()
 
     def heard(self, event: StreamEvent) -> None:
         """The next connection goes on after this event."""
-        self._attempts, self._heard_at = 0, self.clock()
+        self._attempts, self._heard_at, self._is_renewed = 0, self.clock(), False
         if event.checkpoint:
             params = {**self.request.params, "from": event.checkpoint}
             self.request = self.request._replace(params=params)
+
+    def may_renew(self, error: ClientError) -> bool:
+        """Whether the token is to be asked for anew after ``error``: once, until something is heard again."""
+        if error.status != HTTPStatus.UNAUTHORIZED or self._is_renewed:
+            return False
+        self._is_renewed = True
+        return True
 
     def pause_after(self, error: ClientError | None) -> float:
         """How long to wait before the next connection. Raises ``error`` if that would not help."""

@@ -6,23 +6,47 @@ import re
 from collections.abc import Callable
 from threading import get_ident
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 from .errors import WriteNotTracked
 
-READ_ONLY = frozenset({"select", "show", "explain", "describe", "desc", "use", "values", "help", "kill"})
+_READ_ONLY = frozenset({"select", "show", "explain", "describe", "desc", "use", "values", "help", "kill"})
 WITHIN_TRANSACTION = frozenset({"insert", "update", "delete", "replace", "load"})
 """Statements that never end the transaction they run in: their GTID comes with its COMMIT."""
 
-_IN_TRANSACTION = 1
-"""SERVER_STATUS_IN_TRANS in MariaDB's protocol."""
+IN_TRANSACTION = 1
+"""SERVER_STATUS_IN_TRANS in the protocol's ``server_status``."""
 
 Result = TypeVar("Result")
 
 _FIRST_WORD = re.compile(rb"(?:\s|/\*(?!M?!).*?\*/|--[^\n]*\n|#[^\n]*\n|\()*([A-Za-z]+)", re.DOTALL)
 """Skips comments, but for ``/*! … */`` and ``/*M! … */``, which the server executes."""
-FURTHER_STATEMENT = re.compile(rb";\s*\S")
+_FURTHER_STATEMENT = re.compile(rb";\s*\S")
 """Something follows that may be another statement."""
+
+
+class Statement(NamedTuple):
+    """What a statement's text says of it. A further one in the same text may do anything.
+
+    ``word``: its first keyword in lower case, comments skipped; "" if there is none, which counts as a write.
+    """
+
+    word: str
+    has_further: bool
+
+    @classmethod
+    def of(cls, sql: object) -> Statement:
+        """Of a statement's text; of anything else that a driver takes for one, nothing is known."""
+        raw = sql.encode("utf-8", "replace") if isinstance(sql, str) else sql
+        if not isinstance(raw, (bytes, bytearray)):
+            return cls("", False)
+        first = _FIRST_WORD.match(raw)
+        return cls(first[1].decode().lower() if first else "", bool(_FURTHER_STATEMENT.search(raw)))
+
+    @property
+    def only_reads(self) -> bool:
+        """Whether it commits nothing. Of functions that write nobody knows."""
+        return self.word in _READ_ONLY and not self.has_further
 
 
 class TrackedConnection:
@@ -72,16 +96,16 @@ class TrackedConnection:
 
     def query(self, sql: str | bytes, unbuffered: bool = False) -> int:
         """Runs a statement like PyMySQL's ``query``. Cursors call it."""
-        raw = sql.encode("utf-8", "replace") if isinstance(sql, str) else bytes(sql)
-        word, before = first_word(raw), self._in_transaction()
-        commits_nothing = word in READ_ONLY or (before and word in WITHIN_TRANSACTION)
+        statement, before = Statement.of(sql), self._in_transaction()
+        commits_nothing = statement.word in _READ_ONLY or (before and statement.word in WITHIN_TRANSACTION)
 
         def may_have_committed() -> bool:
             # A further result is of a further statement in the same text: the server may have executed it already.
             return not commits_nothing or before != self._in_transaction() or self._inner._result.has_next
 
-        is_read = word in READ_ONLY and not FURTHER_STATEMENT.search(raw)
-        return self._call(lambda: int(self._inner.query(sql, unbuffered)), may_have_committed, is_read=is_read)
+        return self._call(
+            lambda: int(self._inner.query(sql, unbuffered)), may_have_committed, is_read=statement.only_reads
+        )
 
     def next_result(self, unbuffered: bool = False) -> int:
         """Reads the next result of a statement like PyMySQL's ``next_result``. Cursors call it."""
@@ -182,10 +206,4 @@ class TrackedConnection:
             )
 
     def _in_transaction(self) -> bool:
-        return bool(self._inner.server_status & _IN_TRANSACTION)
-
-
-def first_word(sql: bytes) -> str:
-    """The statement's first keyword in lower case, comments skipped; "" if there is none, which counts as a write."""
-    found = _FIRST_WORD.match(sql)
-    return found[1].decode().lower() if found else ""
+        return bool(self._inner.server_status & IN_TRANSACTION)

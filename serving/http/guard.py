@@ -9,7 +9,7 @@ import asyncio
 import secrets
 from collections.abc import Awaitable
 from time import perf_counter
-from typing import Final
+from typing import Any, Final
 
 import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -91,18 +91,17 @@ class Guard:
 
     async def _run_while_allowed(self, scope: Scope, receive: Receive, send: Send) -> None:
         """As `_run`, for a stream: it ends soon after its reader's credential was taken away or has expired."""
-        running = asyncio.ensure_future(self._run(scope, receive, send, is_counted=True))
+        watch = asyncio.ensure_future(self._end_when_lost(scope, asyncio.current_task()))
         try:
-            while not running.done():
-                await asyncio.wait([running], timeout=ACCESS_LOOK_S)
-                if not running.done() and self._is_lost(scope):
-                    running.cancel()
-                    await asyncio.wait([running])
-            running.result()
-        except asyncio.CancelledError:
-            if not running.done():  # the server stops
-                running.cancel()
-                await asyncio.wait([running])
+            await self._run(scope, receive, send, is_counted=True)
+        finally:
+            watch.cancel()
+
+    async def _end_when_lost(self, scope: Scope, reading: asyncio.Task[Any] | None) -> None:
+        while not self._is_lost(scope):  # noqa: ASYNC110 - nothing tells when a credential expires
+            await asyncio.sleep(ACCESS_LOOK_S)
+        if reading is not None:
+            reading.cancel()
 
     def _is_lost(self, scope: Scope) -> bool:
         before: Grant = scope[CALLER]

@@ -34,6 +34,8 @@ Given: TypeAlias = int | UnsetType | None
 RowLimit = Annotated[int, Meta(ge=1, le=KEYS_MAX)]
 TableId = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
+RowTableParameter = Annotated[str, Meta(description="`db.table`, or a table of the keyspace's database.")]
+KeyParameter = Annotated[str, Meta(description="Key columns in key order, comma-separated, each percent-encoded.")]
 TokenParameter = Annotated[
     str,
     Meta(description="The session's vector: the `token` of its last answer; several, separated by commas, all count."),
@@ -60,8 +62,8 @@ class RowParameters(msgspec.Struct, forbid_unknown_fields=True):
     """Of one row. ``pk`` is still percent-encoded."""
 
     keyspace: str
-    table: Annotated[str, Meta(description="`db.table`, or a table of the keyspace's database.")]
-    pk: Annotated[str, Meta(description="Key columns in key order, comma-separated, each percent-encoded.")]
+    table: RowTableParameter
+    pk: KeyParameter
     token: TokenParameter = ""
     max_wait_ms: WaitParameter | UnsetType = UNSET
     max_staleness_ms: StalenessParameter | UnsetType = UNSET
@@ -78,8 +80,8 @@ class GivenRowParameters(msgspec.Struct, forbid_unknown_fields=True):
     """Of a row that is given. ``pk`` is still percent-encoded."""
 
     keyspace: str
-    table: Annotated[str, Meta(description="`db.table`, or a table of the keyspace's database.")]
-    pk: Annotated[str, Meta(description="Key columns in key order, comma-separated, each percent-encoded.")]
+    table: RowTableParameter
+    pk: KeyParameter
     token: Annotated[
         str,
         Meta(description="The place in history that the row is of: the `event_token` or `token` it was read with."),
@@ -91,7 +93,7 @@ class RangeParameters(msgspec.Struct, forbid_unknown_fields=True):
     """Of the rows that some columns name."""
 
     keyspace: str
-    table: Annotated[str, Meta(description="`db.table`, or a table of the keyspace's database.")]
+    table: RowTableParameter
     columns: Annotated[
         dict[str, str],
         Meta(
@@ -123,7 +125,7 @@ class DescriptionParameters(msgspec.Struct, forbid_unknown_fields=True):
     """Of a table of rows."""
 
     keyspace: str
-    table: Annotated[str, Meta(description="`db.table`, or a table of the keyspace's database.")]
+    table: RowTableParameter
 
 
 class RowBatchParameters(msgspec.Struct, forbid_unknown_fields=True):

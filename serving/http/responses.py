@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, TypeAlias
 
+import msgspec
 import xxhash
 from starlette.types import Send
 
@@ -62,6 +63,11 @@ def answer_response(answer: Answer, status: int = 200, etag: str = "") -> Respon
     if etag:
         headers = (*headers, (b"etag", etag.encode()))
     return Response(status, encode(answer), headers=headers, why=answer.why, etag=etag)
+
+
+def plain_response(answer: msgspec.Struct) -> Response:
+    """The response that carries ``answer``, which is no read and has no proof."""
+    return Response(200, encode(answer))
 
 
 def read_response(answer: RawRowAnswer | RawTableAnswer | ReadError) -> Response:

@@ -54,7 +54,7 @@ from serving.http.query import (
     row_options,
     table_batch,
 )
-from serving.http.responses import Response, answer_response, read_response
+from serving.http.responses import Response, answer_response, plain_response, read_response
 from serving.http.route import Route
 from serving.http.status.routes import STATUS
 from serving.http.streaming.routes import STREAMING
@@ -185,9 +185,7 @@ async def get_row_description(front: Front, parameters: DescriptionParameters, _
     found = await front.descriptions.get(space, space.full_name(parameters.table))
     columns = [DescribedColumn(each.name, each.kind) for each in found.columns]
     key = [each.name for each in found.key]
-    return Response(
-        200, msgspec.json.encode(DescriptionAnswer(found.name, columns, key, found.cacheable, found.reason))
-    )
+    return plain_response(DescriptionAnswer(found.name, columns, key, found.cacheable, found.reason))
 
 
 async def get_health(_: Front, __: None, ___: None) -> Response:

@@ -215,8 +215,8 @@ class LocationCache:
     def install(self, location: Location, origin: Origin, at: float, now: float) -> bool:
         """Keeps what ``origin`` said as of ``at``; False if it is older than what is known.
 
-        A hint or the peers' word that no announcement followed is given up once its own leader refuses it: then the
-        topic is believed again, although it says less.
+        A hint or the peers' word that no announcement followed is given up once its own leader refuses it or does not
+        answer: then the topic is believed again, although it says less.
         """
         key = location.key
         entry = self.entry(key)
@@ -224,7 +224,7 @@ class LocationCache:
         if entry is not None and entry.origin is Origin.FIXED:
             return False
         if entry is not None and not supersedes(location, origin, entry.location):
-            is_refused = entry.doubted_at <= now and entry.origin in (Origin.HINT, Origin.PEERS, Origin.SNAPSHOT)
+            is_refused = self._is_in_doubt(entry, now) and entry.origin in (Origin.HINT, Origin.PEERS, Origin.SNAPSHOT)
             if not (by_topic and is_refused):
                 self.counts["backward"] += 1
                 return False
@@ -349,7 +349,8 @@ class LocationCache:
         if what is Report.SLOW:  # one slow request says nothing of a server
             return False
         if what is Report.UNREACHABLE:
-            self.down.setdefault(met, now)
+            if met in self.named:  # else nobody would ever take it off again
+                self.down.setdefault(met, now)
             self.renew_limited(key, now)
             return True
         hinted = [self.install(each, Origin.HINT, now, now) for each in told]

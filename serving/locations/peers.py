@@ -9,7 +9,7 @@ the tests, are OceanBase's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import NamedTuple
 
 from serving.locations.places import Location, Replica, Version
@@ -42,7 +42,7 @@ class Judged(NamedTuple):
     why: str
 
 
-def whom_to_ask(known: Location, zone: str, is_down: Sequence[Replica] = ()) -> Sequence[Replica]:
+def whom_to_ask(known: Location, zone: str, is_down: Container[Replica] = ()) -> Sequence[Replica]:
     """The instances of the entry to ask: those of this zone, else all. None where peers can't prove anything.
 
     One that is known not to answer makes its zone's word incomplete, so the topic is read at once.

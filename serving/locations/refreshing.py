@@ -8,7 +8,7 @@ there is no event to lose. Nothing here runs while nothing is queued.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from time import monotonic
 from typing import Final, NamedTuple, Protocol
@@ -98,7 +98,7 @@ class Locations:
         """Takes in what the directory has told since."""
         if self._distrusted:
             self._distrusted = False
-            self.cache.erase(self._is_restored)
+            self.cache.erase(lambda key: self._is_of(key, Origin.SNAPSHOT))
         directory = self._directory
         if directory is not None and directory.change != self._seen:
             now = self.clock()
@@ -144,17 +144,18 @@ class Locations:
         Returns how many entries.
         """
         self.follow()
-        count = self.cache.erase(lambda key: is_meant(key) and not self._is_fixed(key))
+        count = self.cache.erase(lambda key: is_meant(key) and not self._is_of(key, Origin.FIXED))
         self._seen = 0
         return count
 
-    def _is_restored(self, key: Key) -> bool:
+    def _is_of(self, key: Key, origin: Origin) -> bool:
         entry = self.cache.entry(key)
-        return entry is not None and entry.origin is Origin.SNAPSHOT
+        return entry is not None and entry.origin is origin
 
-    def _is_fixed(self, key: Key) -> bool:
+    def _known(self, key: Key) -> Location | None:
+        """For an error: what it leaves."""
         entry = self.cache.entry(key)
-        return entry is not None and entry.origin is Origin.FIXED
+        return entry.location if entry is not None else None
 
     def report(self, key: Key, met: Replica, version: Version, what: Report, told: Sequence[Location] = ()) -> None:
         """What a caller met where it was sent (`LocationCache.report`)."""
@@ -178,12 +179,11 @@ class Locations:
                 self.cache.renew_limited(key, now)
                 self._work()
             return found, True
-        entry = self.cache.entry(key)
-        stale = entry.location if entry is not None else None
         if not auto_update or (self.cache.absences.holds(key, now) and expire_renew_time < FOREVER):
-            raise LocationError("location_unknown", f"{key.keyspace}/{key.partition} is not known", stale)
+            raise LocationError("location_unknown", f"{key.keyspace}/{key.partition} is not known", self._known(key))
         if self.cache.limits.breaker.is_open(now):
-            raise LocationError("location_limited", "those who know the locations have failed too often", stale)
+            message = "those who know the locations have failed too often"
+            raise LocationError("location_limited", message, self._known(key))
         await self._refreshed(key, min(expire_renew_time, now), now + DEADLINE_S if deadline is None else deadline)
         entry = self.cache.entry(key)
         if entry is None:
@@ -222,11 +222,8 @@ class Locations:
         try:
             await asyncio.wait_for(future, max(deadline - now, 0))
         except TimeoutError as error:
-            entry = self.cache.entry(key)
-            stale = entry.location if entry is not None else None
-            raise LocationError(
-                "location_timeout", f"{key.keyspace}/{key.partition} was not told in time", stale
-            ) from error
+            message = f"{key.keyspace}/{key.partition} was not told in time"
+            raise LocationError("location_timeout", message, self._known(key)) from error
 
     def _work(self) -> None:
         """Starts to carry out what is queued, unless that is under way or no loop runs."""
@@ -304,43 +301,17 @@ class Locations:
                 if error is None:
                     each.future.set_result(None)
                 else:
-                    entry = self.cache.entry(key)
-                    stale = entry.location if entry is not None else None
-                    each.future.set_exception(LocationError(error.code, str(error), stale))
+                    each.future.set_exception(LocationError(error.code, str(error), self._known(key)))
 
     async def _of_peers(self, batch: Batch) -> dict[Key, tuple[Location, Origin]]:
         """What the instances of the entries prove."""
-        ask = self.ask_peer
-        asked: dict[Key, tuple[Location, Sequence[Replica]]] = {}
-        for key in batch.keys:
-            entry = self.cache.entry(key)
-            if ask is None or key.is_system or key in batch.topic_only or entry is None:
-                continue
-            if entry.origin is Origin.FIXED:
-                continue
-            peers = whom_to_ask(entry.location, self.zone, tuple(self.cache.down))
-            if peers:
-                asked[key] = entry.location, peers
-            else:
-                self.cache.counts["peers_passed_over"] += 1
-        if not asked or ask is None:
+        if self.ask_peer is None:
             return {}
-        now = self.clock()
+        asked = self._peers_of(batch)
         nearest = min((each.deadline for key in asked for each in self._waiters.get(key, ())), default=FOREVER)
+        timeout_s = max(min(PEERS_S, (nearest - self.clock()) / 2), 0)
         servers = {each for _, peers in asked.values() for each in peers}
-        said: dict[Replica, Mapping[int, PeerAnswer]] = {}
-
-        async def one(server: Replica) -> None:
-            try:
-                said[server] = await ask(server, batch.keyspace)
-            except FreshetError:
-                self.cache.counts["peers_failed"] += 1
-
-        asking = [asyncio.create_task(one(each)) for each in servers]
-        self.cache.counts["peers_asked"] += len(asking)
-        _, late = await asyncio.wait(asking, timeout=max(min(PEERS_S, (nearest - now) / 2), 0))
-        for each in late:
-            each.cancel()
+        said = await self._asked(self.ask_peer, servers, batch.keyspace, timeout_s)
         found: dict[Key, tuple[Location, Origin]] = {}
         for key, (known, peers) in asked.items():
             answers = {
@@ -354,6 +325,39 @@ class Locations:
             else:
                 self.cache.counts["peers_proved_nothing"] += 1
         return found
+
+    def _peers_of(self, batch: Batch) -> dict[Key, tuple[Location, Sequence[Replica]]]:
+        """Key → its entry's location, and the instances to ask about it; of keys for which any can be asked."""
+        found: dict[Key, tuple[Location, Sequence[Replica]]] = {}
+        for key in batch.keys:
+            entry = self.cache.entry(key)
+            if key.is_system or key in batch.topic_only or entry is None or entry.origin is Origin.FIXED:
+                continue
+            if peers := whom_to_ask(entry.location, self.zone, self.cache.down):
+                found[key] = entry.location, peers
+            else:
+                self.cache.counts["peers_passed_over"] += 1
+        return found
+
+    async def _asked(
+        self, ask: AskPeer, servers: Iterable[Replica], keyspace: str, timeout_s: float
+    ) -> dict[Replica, Mapping[int, PeerAnswer]]:
+        """What those say that answer in time."""
+        said: dict[Replica, Mapping[int, PeerAnswer]] = {}
+
+        async def one(server: Replica) -> None:
+            try:
+                said[server] = await ask(server, keyspace)
+            except FreshetError:
+                self.cache.counts["peers_failed"] += 1
+
+        asking = [asyncio.create_task(one(each)) for each in servers]
+        if asking:
+            self.cache.counts["peers_asked"] += len(asking)
+            _, late = await asyncio.wait(asking, timeout=timeout_s)
+            for each in late:
+                each.cancel()
+        return said
 
     async def close(self) -> None:
         """Ends refreshes; whoever waits for one is told."""

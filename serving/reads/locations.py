@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, Literal
+from typing import Literal
 
 from serving.client.answers import LocationAnswer, LocationsAnswer, PlaceAnswer, RefreshAnswer, ShardPlace
 from serving.errors import ReadError
@@ -15,12 +15,7 @@ from serving.reads.spaces import RowSpace, TableSpace, learn_watermarks
 from tokens import Vector
 
 Entity = Literal["partition", "keyspace", "events", "dead_letters", "local", "distributed", "root"]
-"""What is located. The last three are virtual: this process, all instances, the leader of the announcements' topic."""
-_KINDS: Final[Mapping[str, Kind]] = {
-    "keyspace": Kind.KEYSPACE,
-    "events": Kind.EVENTS,
-    "dead_letters": Kind.DEAD_LETTERS,
-}
+"""What is located: a `Kind`, or virtual: this process, all instances, the leader of the announcements' topic."""
 
 
 class LocationReads:
@@ -86,7 +81,7 @@ class LocationReads:
             key, newer_than = ROOT, self._locations.clock() - ROOT_S
         else:
             self._space_of(keyspace, partition)
-            key, newer_than = Key(keyspace, partition, _KINDS.get(entity, Kind.PARTITION)), 0.0
+            key, newer_than = Key(keyspace, partition, Kind(entity)), 0.0
         found, _ = await self._locations.get(key, expire_renew_time=FOREVER if force else newer_than)
         return LocationsAnswer([self._place(found.location)])
 
@@ -115,9 +110,9 @@ class LocationReads:
             )
             return named and self._is_shown(key) and keyspace in ("", key.keyspace) and partition in (-1, key.partition)
 
-        meant = [each.location.key for each in cache.entries() if is_meant(each.location.key)]
         if flush:
             return RefreshAnswer(self._locations.flush(is_meant))
+        meant = [each.location.key for each in cache.entries() if is_meant(each.location.key)]
         for key in meant:
             self._locations.renew(key)
         return RefreshAnswer(len(meant))

@@ -35,7 +35,7 @@ Found = TypeVar("Found")
 
 HEDGE_S = 0.2
 """How long an owner may be silent, beyond the wait that the request allows, before a follower is asked beside it."""
-_NOT_NOW = frozenset({"not_owner", "too_busy", "frame_too_large", "bad_request"})
+_NOT_NOW = frozenset({"not_owner", "too_busy", "frame_too_large", "bad_request", "forbidden"})
 """Codes of a refusal that says nothing about the owner's next answer."""
 
 _log = structlog.get_logger(__name__)

@@ -24,7 +24,15 @@ from serving.client.answers import DescribedColumn, DescriptionAnswer
 from serving.sink.applying import Batch, remove_unread, write_page
 from serving.sink.errors import SinkError
 from serving.sink.state import Copying, SinkState, StateTable
-from serving.sink.tables import CopyTable, check_columns, check_described, open_table
+from serving.sink.tables import (
+    CopyTable,
+    check_columns,
+    check_described,
+    drop_table,
+    exists,
+    fits,
+    open_table,
+)
 from tokens import Vector
 
 CHANGES_MAX: Final = 500
@@ -84,9 +92,14 @@ class Sink:
         for table in self._wanted:
             described = self._client.describe(self._keyspace, table)
             check_described(described)
-            self._tables[table] = open_table(self._engine, self._metadata, described)
-            if table not in self._state.copies:
+            is_there = fits if self._follows_schemas else exists
+            if table not in self._state.copies:  # what is there under its name is not ours to drop
                 self._state = self._state.with_due(table)
+            elif not is_there(self._engine, described):
+                self._state = self._state.with_due(table)
+                self._commit()  # before it is there: a kill in between loses no rows
+                drop_table(self._engine, described)
+            self._tables[table] = open_table(self._engine, self._metadata, described)
 
     def _follow(self, is_done: Callable[[Vector], bool]) -> None:
         """Applies the stream up to a watermark at which a table is to be read, or that is the last one wanted."""
@@ -177,11 +190,17 @@ class Sink:
         return self._made_anew(DescriptionAnswer(table.name, columns, change.primary_key, change.cacheable), state)
 
     def _made_anew(self, described: DescriptionAnswer, state: SinkState) -> SinkState:
-        """Another table in the place of the copy. Whatever is killed in between does it again: it is not committed."""
+        """Another table in the place of the copy. That it is to be read is committed first: DDL can't be undone.
+
+        So changes that came before are written, too; those of this event come again if it is killed now.
+        """
         before = self._tables[described.table]
         self._batch.changes = [each for each in self._batch.changes if each[0].name != described.table]
         check_described(described)
-        before.table.drop(self._engine)
+        self._state = self._state.with_due(described.table)
+        self._commit()
+        state = replace(state, version=self._state.version)
+        drop_table(self._engine, described)
         self._metadata.remove(before.table)
         self._tables[described.table] = open_table(self._engine, self._metadata, described)
         _log.info("made the copy of a table anew", table=described.table, columns=len(described.columns))

@@ -101,11 +101,35 @@ def check_described(described: DescriptionAnswer) -> None:
         )
 
 
+def exists(engine: sa.Engine, described: DescriptionAnswer) -> bool:
+    """Whether a table has a copy."""
+    return bool(sa.inspect(engine).has_table(_name_of(described)))
+
+
+def fits(engine: sa.Engine, described: DescriptionAnswer) -> bool:
+    """Whether a table has a copy with all its columns and the same primary key."""
+    if not exists(engine, described):
+        return False
+    found, name = sa.inspect(engine), _name_of(described)
+    has = {column["name"] for column in found.get_columns(name)}
+    key = found.get_pk_constraint(name)["constrained_columns"]
+    return {column.name for column in described.columns} <= has and set(key) == set(described.primary_key)
+
+
+def drop_table(engine: sa.Engine, described: DescriptionAnswer) -> None:
+    """Drops the copy of a table, if there is one."""
+    sa.Table(_name_of(described), sa.MetaData()).drop(engine, checkfirst=True)
+
+
+def _name_of(described: DescriptionAnswer) -> str:
+    return described.table.partition(".")[2]
+
+
 def open_table(engine: sa.Engine, metadata: sa.MetaData, described: DescriptionAnswer) -> CopyTable:
     """The copy of a table, made if it is missing. Raises `SinkError` ``sink_schema_changed`` if columns are missing."""
-    name = described.table.partition(".")[2]
+    name = _name_of(described)
     kinds = {column.name: column.kind for column in described.columns}
-    if not sa.inspect(engine).has_table(name):
+    if not exists(engine, described):
         columns = [
             sa.Column(column, _type_of(kind, is_key=column in described.primary_key), autoincrement=False)
             for column, kind in kinds.items()

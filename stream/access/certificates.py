@@ -6,13 +6,13 @@ log says so once, and the certificate before goes on. TLS 1.2 and up (RFC 9325).
 
 from __future__ import annotations
 
-import os
 import ssl
 from dataclasses import dataclass
 from typing import Any, Final
 
 import structlog
 
+from stream.access.files import Signature, signature_of
 from tokens.errors import FreshetError, one_line
 
 log = structlog.get_logger(__name__)
@@ -51,10 +51,10 @@ class Certificates:
         """For a connection to one of our listeners, whose host is verified; None if nothing is set."""
         return Renewed.over(self, ssl.PROTOCOL_TLS_CLIENT, ssl.CERT_REQUIRED) if self.certificate or self.ca else None
 
-    def signature(self) -> tuple[tuple[int, int, int], ...]:
-        """Changes when a file does."""
-        found = [os.stat(path) for path in (self.certificate, self.key, self.ca) if path]
-        return tuple((each.st_mtime_ns, each.st_size, each.st_ino) for each in found)
+    @property
+    def paths(self) -> list[str]:
+        """Those that are set."""
+        return [path for path in (self.certificate, self.key, self.ca) if path]
 
     def load(self, protocol: int, mode: ssl.VerifyMode) -> ssl.SSLContext:
         """A context with what the files hold now. Raises `CertificateError`."""
@@ -69,9 +69,8 @@ class Certificates:
             elif protocol == ssl.PROTOCOL_TLS_CLIENT:
                 context.load_default_certs()
         except _FILES_ERRORS as error:
-            names = ", ".join(path for path in (self.certificate, self.key, self.ca) if path)
             raise CertificateError(
-                f"the certificate can't be used ({names}): {one_line(str(error))}",
+                f"the certificate can't be used ({', '.join(self.paths)}): {one_line(str(error))}",
                 hint="in PEM: the chain, its own certificate first; the key, without a password; the authorities",
             ) from error
         return context
@@ -90,15 +89,15 @@ class Renewed(ssl.SSLContext):
     _files: Certificates
     _mode: ssl.VerifyMode
     _used: ssl.SSLContext
-    _signature: tuple[tuple[int, int, int], ...]
+    _signature: Signature
 
     @classmethod
     def over(cls, files: Certificates, protocol: int, mode: ssl.VerifyMode) -> Renewed:
         """Raises `CertificateError`: what is wrong at the start is told at the start."""
         found = cls(protocol)
         found._files, found._mode = files, mode
+        found._signature = signature_of(files.paths)  # before they are read, so that no change after it is missed
         found._used = files.load(protocol, mode)
-        found._signature = files.signature()
         return found
 
     def wrap_bio(self, *arguments: Any, **options: Any) -> ssl.SSLObject:
@@ -110,13 +109,14 @@ class Renewed(ssl.SSLContext):
         return self._current().wrap_socket(*arguments, **options)
 
     def _current(self) -> ssl.SSLContext:
+        now = signature_of(self._files.paths)
+        if now == self._signature:
+            return self._used
+        self._signature = now  # a wrong or missing file is looked at once, not at every handshake
         try:
-            now = self._files.signature()
-            if now != self._signature:
-                self._signature = now  # a wrong file is looked at once, not at every handshake
-                self._used = self._files.load(self.protocol, self._mode)
-                log.info("certificate renewed", file=self._files.certificate or self._files.ca)
-        except (CertificateError, OSError) as error:
+            self._used = self._files.load(self.protocol, self._mode)
+            log.info("certificate renewed", file=self._files.certificate or self._files.ca)
+        except CertificateError as error:
             log.warning("a new certificate can't be used", reason=one_line(str(error)))
         return self._used
 

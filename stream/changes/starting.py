@@ -66,8 +66,8 @@ class _Seen:
 def start_now(kafka: KafkaCluster, keyspace: str, topic: Topic) -> Start:
     """Everything that is published from now on, and so all that is committed from now on."""
     at = end_offsets(kafka, topic.name, range(topic.partitions))
-    seen, offsets, anchors = _back_to_markers(kafka, topic, at)
-    return Start(Checkpoint(keyspace, topic.topic_id, offsets, seen.bases(), anchors))
+    _, checkpoint = _back_to_markers(kafka, keyspace, topic, at)
+    return Start(checkpoint)
 
 
 def start_at_time(kafka: KafkaCluster, keyspace: str, topic: Topic, second: int) -> Start:
@@ -76,9 +76,8 @@ def start_at_time(kafka: KafkaCluster, keyspace: str, topic: Topic, second: int)
     if not earliest or second < earliest:
         raise StreamTooOld(f"the topic {topic.name} does not go back to second {second}", earliest)
     at = offsets_for_timestamp(kafka, topic.name, range(topic.partitions), second)
-    seen, offsets, anchors = _back_to_markers(kafka, topic, at)
-    skip = FromTime(second)
-    return Start(Checkpoint(keyspace, topic.topic_id, offsets, seen.bases(), anchors), skip_others=skip)
+    _, checkpoint = _back_to_markers(kafka, keyspace, topic, at)
+    return Start(checkpoint, skip_others=FromTime(second))
 
 
 def start_after(kafka: KafkaCluster, keyspace: str, topic: Topic, vector: Vector) -> Start:
@@ -90,10 +89,10 @@ def start_after(kafka: KafkaCluster, keyspace: str, topic: Topic, vector: Vector
     if not wanted:
         raise CheckpointError(f"the token names no shard of keyspace {keyspace}", hint="or start from now")
     at = _search(kafka, topic, wanted)
-    seen, offsets, anchors = _back_to_markers(kafka, topic, at)
+    seen, checkpoint = _back_to_markers(kafka, keyspace, topic, at)
     for shard, skip in wanted.items():
         _require_kept(kafka, topic, shard, skip, seen.markers.get(shard, {}))
-    return Start(Checkpoint(keyspace, topic.topic_id, offsets, seen.bases(), anchors), skips=wanted)
+    return Start(checkpoint, skips=wanted)
 
 
 def _is_of(shard: str, keyspace: str) -> bool:
@@ -165,9 +164,9 @@ def earliest_second(kafka: KafkaCluster, topic: Topic) -> int:
 
 
 def _back_to_markers(
-    kafka: KafkaCluster, topic: Topic, at: Mapping[int, int]
-) -> tuple[_Seen, tuple[int, ...], tuple[int, ...]]:
-    """The last markers of each shard before the offsets ``at``; the offsets behind the first of them; their anchors."""
+    kafka: KafkaCluster, keyspace: str, topic: Topic, at: Mapping[int, int]
+) -> tuple[_Seen, Checkpoint]:
+    """The last markers of each shard before the offsets ``at``; a checkpoint behind the first of them."""
     lows = start_offsets(kafka, topic.name, at)
     at = {partition: max(offset, lows[partition]) for partition, offset in at.items()}
     window = WINDOW_RECORDS
@@ -191,7 +190,7 @@ def _back_to_markers(
         own = min((found[partition] for found in seen.markers.values() if partition in found), default=None)
         offsets.append(own.offset + 1 if own is not None else at[partition])
         anchors.append(own.anchor if own is not None else 0)
-    return seen, tuple(offsets), tuple(anchors)
+    return seen, Checkpoint(keyspace, topic.topic_id, tuple(offsets), seen.bases(), tuple(anchors))
 
 
 def _keep(seen: _Seen, partition: int, marker: _At, shard: str) -> None:

@@ -277,9 +277,10 @@ class Framer:
 
     def _add_row(self, change: RowChange, txn: SourceTransaction, ordinal: int) -> None:
         key, operation, image = change.key, change.operation, change.image
-        if key.find(b"\0") < 1:
+        ends = key.find(b"\0")
+        if ends < 1:
             raise KeyFormatError(f"{key[:40]!r} of {txn.gtid} is not a row key")
-        table = key[: key.index(b"\0")]
+        table = key[:ends]
         if operation == VALUE:
             if not image or len(image) > self.limits.image_bytes_max or table in self._invalidated:
                 operation, image = VOID, b""

@@ -14,7 +14,6 @@ def write(authority: trustme.CA, place: Path, name: str, *identities: str, expir
     """A certificate for the identities, signed by the authority, and the authority's own: files in ``place``."""
     until = datetime.now(UTC) - timedelta(days=1) if expired else None
     made = authority.issue_cert(*identities, not_after=until)
-    chain = b"".join(each.bytes() for each in made.cert_chain_pems)
-    (place / f"{name}.pem").write_bytes(made.private_key_pem.bytes() + chain)
+    made.private_key_and_cert_chain_pem.write_to_path(place / f"{name}.pem")
     authority.cert_pem.write_to_path(place / f"{name}-ca.pem")
     return Certificates(str(place / f"{name}.pem"), "", str(place / f"{name}-ca.pem"))

@@ -20,6 +20,7 @@ from serving.metrics import FrontMetrics
 from serving.reads.spaces import RowSpace, TableSpace
 from stream.access.grants import Access, Credential, Grant, digest_of
 from stream.wire.keys import Layout
+from tests.serving.asking import ask_app
 
 GRANTS = {
     "all": Grant("all", frozenset({"read"})),
@@ -43,14 +44,8 @@ def front() -> Front:
 
 def ask(path: str, token: str = "", method: str = "GET", **options: Any) -> httpx2.Response:
     """One request."""
-
-    async def story() -> httpx2.Response:
-        transport = httpx2.ASGITransport(make_app(front()))
-        headers = {"authorization": f"Bearer {token}"} if token else {}
-        async with httpx2.AsyncClient(transport=transport, base_url="http://front") as client:
-            return await client.request(method, path, headers=headers, **options)
-
-    return asyncio.run(story())
+    headers = {"authorization": f"Bearer {token}"} if token else {}
+    return ask_app(make_app(front()), method, path, headers=headers, **options)
 
 
 @pytest.mark.parametrize(
@@ -151,7 +146,7 @@ def test_a_stream_ends_soon_after_its_token_was_taken_away(monkeypatch: pytest.M
         access.replace([Credential(GRANTS["shop"], digest_of(b"other"))])
         async with asyncio.timeout(5):
             await running
-        await guard({**scope, "path": "/v1/stream"}, nothing, send)
+        await guard(scope, nothing, send)
         return sent
 
     first, end, refusal, _ = asyncio.run(story())

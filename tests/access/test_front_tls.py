@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import ssl
+import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -111,6 +112,24 @@ def test_a_token_or_a_certificate_opens_the_front(front: Secured) -> None:
     assert front.ask(token=front.secret) is Unavailable
     assert front.ask(Tls(front.files.ca, machine.certificate)) is Unavailable
     assert front.ask(Tls(front.files.ca, stranger.certificate)) is Unauthorized
+
+
+@pytest.mark.parametrize(
+    ("command", "then"),
+    [("get shop t 1", "unknown_table"), ("sink sqlite:// --keyspace shop --table shop.t", "no_owner")],
+)
+def test_commands_show_what_the_settings_say(front: Secured, command: str, then: str) -> None:
+    """A command that asks the front takes the token and the authority of [client], whichever command it is."""
+    kept = front.place / "commands.toml"
+
+    def told(token: str) -> str:
+        client = {"token": token, "tls": {"ca": front.files.ca}}
+        kept.write_text(tomli_w.dumps(front.settings | {"client": client}))
+        asked = [sys.executable, "-m", "freshet", "--config", str(kept), *command.split()]
+        return subprocess.run(asked, capture_output=True, text=True, timeout=60, check=False).stderr
+
+    assert "error[unauthorized]" in told("wrong")
+    assert f"error[{then}]" in told(front.secret)
 
 
 def test_certificates_that_do_not_fit_are_refused(front: Secured) -> None:

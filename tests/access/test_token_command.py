@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from freshet.commands.token import app
-from freshet.settings import Settings, load_settings, use_config
+from freshet.settings import Settings, load_settings
 from freshet.settings_errors import SettingsError
 from stream.access.grants import digest_of
 
@@ -24,7 +24,6 @@ def clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in [name for name in os.environ if name.startswith("FRESHET_")]:
         monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
-    use_config(None)
 
 
 def load(text: str) -> Settings:

@@ -19,7 +19,7 @@ import typer
 from consumers.process import run as process
 from freshet import cli
 from freshet.logs import configure_logs
-from freshet.settings import load_settings, use_config
+from freshet.settings import load_settings
 from tests.patience import PATIENCE_S
 from tokens.errors import FreshetError
 
@@ -28,9 +28,8 @@ REPOSITORY = Path(__file__).parents[2]
 
 @pytest.fixture(autouse=True)
 def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Run in an empty directory, and leave no settings file behind for others."""
+    """Run in an empty directory, which is left afterwards."""
     monkeypatch.chdir(tmp_path)
-    use_config(None)
 
 
 @pytest.fixture

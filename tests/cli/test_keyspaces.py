@@ -9,7 +9,7 @@ import pytest
 from freshet import cli
 from freshet.commands.consume import consumption_settings
 from freshet.logs import configure_logs
-from freshet.settings import load_settings, use_config
+from freshet.settings import load_settings
 from stream.kafka.connection import KafkaCluster
 
 SETTINGS = """\
@@ -26,7 +26,6 @@ kind = "catalog"
 def configured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Runs in a directory with a settings file of two keyspaces."""
     monkeypatch.chdir(tmp_path)
-    use_config(None)
     Path("freshet.toml").write_text(SETTINGS)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from freshet.commands.consume import consumption_settings
 from freshet.commands.source import _options
-from freshet.settings import MariaDBSourceSettings, Settings, load_settings, use_config
+from freshet.settings import MariaDBSourceSettings, Settings, load_settings
 from freshet.settings_errors import SettingsError
 
 SHOP = """
@@ -26,11 +26,10 @@ password = "in-the-file"
 
 @pytest.fixture(autouse=True)
 def clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Keeps the machine's settings and those of other tests out of a test."""
+    """Keeps the machine's settings out of a test."""
     for name in [name for name in os.environ if name.startswith("FRESHET_")]:
         monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
-    use_config(None)
 
 
 def load(text: str = SHOP, **flags: object) -> Settings:

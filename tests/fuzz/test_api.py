@@ -27,6 +27,10 @@ expected-statuses = ["2xx", 400, 404, 409]  # a text of the right type may still
 "path.keyspace" = ["{keyspace}"]
 "path.table" = ["t", "{database}.t", "missing"]
 "path.partition" = [0, 1, 2]
+
+[[operations]]
+include-path = "/v1/stream"  # one that is found has no end
+parameters = {{ "query.keyspace" = ["missing"] }}
 """
 
 

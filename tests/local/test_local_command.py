@@ -17,7 +17,7 @@ from freshet.commands.local import _port
 from freshet.commands.source import server_of
 from freshet.local.errors import LocalServerError
 from freshet.local.state import ServerRecord, read_state, record_of, write_state
-from freshet.settings import MariaDBSourceSettings, load_settings, use_config
+from freshet.settings import MariaDBSourceSettings, load_settings
 from stream.sources.mariadb.connection import connect
 from stream.sources.mariadb.requirements import check_server
 from tests.servers import choice
@@ -27,7 +27,6 @@ from tests.servers import choice
 def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Run in an empty directory."""
     monkeypatch.chdir(tmp_path)
-    use_config(None)
 
 
 def freshet(*arguments: str) -> tuple[int, dict[str, object]]:

@@ -38,28 +38,14 @@ class SecuredKafka:
 @contextmanager
 def secured_kafka(password: str) -> Iterator[SecuredKafka]:
     """Starts the broker with certificates of a new authority, and creates `USER`; stops it at the end of the block."""
-    with tempfile.TemporaryDirectory(prefix="freshet-secured-") as directory:
-        place = Path(directory)
-        authority = trustme.CA()
-        authority.cert_pem.write_to_path(place / "ca.pem")
-        write_certificate(authority.issue_cert("127.0.0.1"), place / "server.pem")
-        key = write_certificate(authority.issue_cert("client@freshet.test"), place / "client.pem")
-        ports = free_ports(2)
-        server = KafkaServer(
-            place / "kafka",
-            listeners={"PASSWORD": (ports[0],) * 2, "CERTIFICATE": (ports[1],) * 2},
-            settings=broker_settings(place),
+    with _broker() as (place, server, ports):
+        key = (place / "client.pem").read_text()
+        own = {f"ssl.{part}.location": str(place / "client.pem") for part in ("certificate", "key")}
+        yield SecuredKafka(
+            _way_in(place, server, ports[0], USER, password),
+            KafkaCluster(f"127.0.0.1:{ports[1]}", {"security.protocol": "SSL", **_trust(place), **own}),
+            (password, key.splitlines()[1]),
         )
-        with server:
-            create_user(server.cluster, USER, password)
-            trust = {"ssl.ca.location": str(place / "ca.pem")}
-            sasl = {"sasl.mechanism": MECHANISM, "sasl.username": USER, "sasl.password": password}
-            own = {f"ssl.{part}.location": str(place / "client.pem") for part in ("certificate", "key")}
-            yield SecuredKafka(
-                KafkaCluster(f"127.0.0.1:{ports[0]}", {"security.protocol": "SASL_SSL", **trust, **sasl}),
-                KafkaCluster(f"127.0.0.1:{ports[1]}", {"security.protocol": "SSL", **trust, **own}),
-                (password, key.splitlines()[1]),
-            )
 
 
 @contextmanager
@@ -68,32 +54,39 @@ def guarded_kafka(users: Mapping[str, str]) -> Iterator[tuple[KafkaServer, dict[
 
     Yields the server, whose plain listener may do everything, and each user's way in, by TLS and SCRAM.
     """
-    with tempfile.TemporaryDirectory(prefix="freshet-guarded-") as directory:
+    rights = {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:ANONYMOUS",
+    }
+    with _broker(rights) as (place, server, ports):
+        yield server, {name: _way_in(place, server, ports[0], name, password) for name, password in users.items()}
+
+
+@contextmanager
+def _broker(more: Mapping[str, str] | None = None) -> Iterator[tuple[Path, KafkaServer, list[int]]]:
+    """The broker, and where its certificates are and that of a client. Ports: for passwords, for certificates."""
+    with tempfile.TemporaryDirectory(prefix="freshet-secured-") as directory:
         place = Path(directory)
         authority = trustme.CA()
         authority.cert_pem.write_to_path(place / "ca.pem")
         write_certificate(authority.issue_cert("127.0.0.1"), place / "server.pem")
+        write_certificate(authority.issue_cert("client@freshet.test"), place / "client.pem")
         ports = free_ports(2)
-        rights = {
-            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-            "super.users": "User:ANONYMOUS",
-        }
         listeners = {"PASSWORD": (ports[0],) * 2, "CERTIFICATE": (ports[1],) * 2}
-        settings = broker_settings(place) | rights
+        settings = broker_settings(place) | dict(more or {})
         with KafkaServer(place / "kafka", listeners=listeners, settings=settings) as server:
-            for name, password in users.items():
-                create_user(server.cluster, name, password)
-            shared = {"security.protocol": "SASL_SSL", "ssl.ca.location": str(place / "ca.pem")}
-            yield (
-                server,
-                {
-                    name: KafkaCluster(
-                        f"127.0.0.1:{ports[0]}",
-                        shared | {"sasl.mechanism": MECHANISM, "sasl.username": name, "sasl.password": password},
-                    )
-                    for name, password in users.items()
-                },
-            )
+            yield place, server, ports
+
+
+def _way_in(place: Path, server: KafkaServer, port: int, user: str, password: str) -> KafkaCluster:
+    """That of a new user, by TLS and SCRAM."""
+    create_user(server.cluster, user, password)
+    sasl = {"sasl.mechanism": MECHANISM, "sasl.username": user, "sasl.password": password}
+    return KafkaCluster(f"127.0.0.1:{port}", {"security.protocol": "SASL_SSL", **_trust(place), **sasl})
+
+
+def _trust(place: Path) -> dict[str, str]:
+    return {"ssl.ca.location": str(place / "ca.pem")}
 
 
 def broker_settings(place: Path) -> dict[str, str]:
@@ -113,14 +106,13 @@ def broker_settings(place: Path) -> dict[str, str]:
     }
 
 
-def write_certificate(certificate: trustme.LeafCert, path: Path) -> str:
-    """Writes the private key, as Java wants it, and the certificates into one file. Returns the key."""
+def write_certificate(certificate: trustme.LeafCert, path: Path) -> None:
+    """Writes the private key, as Java wants it, and the certificates into one file."""
     key = serialization.load_pem_private_key(certificate.private_key_pem.bytes(), None)
     text = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
     path.write_bytes(text + b"".join(each.bytes() for each in certificate.cert_chain_pems))
-    return text.decode()
 
 
 def create_user(kafka: KafkaCluster, user: str, password: str) -> None:

@@ -42,6 +42,11 @@ def eventually(look: Callable[[], Found], *, timeout_s: float = PATIENCE_S, what
         time.sleep(0.02)
 
 
+def without_settings() -> dict[str, str]:
+    """This process's environment without settings of Freshet."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("FRESHET_")}
+
+
 class ServingStack:
     """One keyspace of rows (or a catalog) from its source to HTTP. A context manager; stops what it started."""
 
@@ -123,8 +128,7 @@ class ServingStack:
         used = str(config if config.exists() else self.config)
         program = self._programs.get(role, ["-m", "freshet"])
         command = [sys.executable, *program, "--config", used, *self._commands[role], *flags]
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("FRESHET_")}
-        environment["PYTHONPATH"] = str(Path(__file__).parents[2])
+        environment = without_settings() | {"PYTHONPATH": str(Path(__file__).parents[2])}
         self._said_before[role] = len(self.log_of(role))
         self._processes[role] = ServerProcess(
             role, command, log_file=self.directory / f"{role}.log", env=environment, cwd=self.directory
@@ -173,7 +177,8 @@ class ServingStack:
         settings["consumer"] |= {"group": f"{role}-{self.keyspace}", **options}
         (self.directory / f"{role}.toml").write_text(tomli_w.dumps(settings))
         self._commands[role] = ["consume"]
-        self._programs[role] = ["-c", code] if code else ["-m", "freshet"]
+        if code:
+            self._programs[role] = ["-c", code]
         self.start(role)
 
     def pid_of(self, role: str) -> int:

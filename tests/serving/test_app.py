@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import subprocess
 import sys
 from typing import Any
@@ -18,6 +17,7 @@ from serving.locations.refreshing import Locations
 from serving.reads.spaces import RowSpace, TableSpace
 from stream.access.grants import Access
 from stream.wire.keys import Layout
+from tests.serving.asking import ask_app
 from tokens import Vector
 
 
@@ -26,19 +26,13 @@ def ask(method: str, path: str, *, bearer_token: str | None = None, **options: A
 
     ``bearer_token``: the one that the front requires.
     """
-
-    async def story() -> httpx2.Response:
-        front = make_front(
-            [RowSpace("shop", Layout(4), "shop"), TableSpace("hive", Layout(2))],
-            Locations(),
-            access=Access.of_secret(bearer_token or ""),
-            limits=RequestLimits(body_bytes_max=2_000, batch_keys_max=3),
-        )
-        transport = httpx2.ASGITransport(make_app(front))
-        async with httpx2.AsyncClient(transport=transport, base_url="http://front") as client:
-            return await client.request(method, path, **options)
-
-    return asyncio.run(story())
+    front = make_front(
+        [RowSpace("shop", Layout(4), "shop"), TableSpace("hive", Layout(2))],
+        Locations(),
+        access=Access.of_secret(bearer_token or ""),
+        limits=RequestLimits(body_bytes_max=2_000, batch_keys_max=3),
+    )
+    return ask_app(make_app(front), method, path, **options)
 
 
 def refused(response: httpx2.Response, status: int, code: str) -> str:

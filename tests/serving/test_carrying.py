@@ -153,6 +153,14 @@ def test_a_cookie_is_kept_from_scripts_and_other_sites() -> None:
     assert "Domain=shop.test" in value
 
 
+def test_a_cookie_of_a_name_that_no_answer_gave_is_passed_over() -> None:
+    """Some names can't be taken away again: whoever sets such a cookie would make each answer an error."""
+    [(_, value)] = exchange("", 1)
+    text = value.split(";")[0].partition("=")[2]
+    [(_, answer)] = exchange(f"freshet-a[b={text}", 2)
+    assert "a[b" not in answer
+
+
 def test_a_session_that_no_cookie_holds_is_an_error() -> None:
     """A browser would drop it, and the user would miss what they wrote."""
     large = session()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import httpx2
@@ -14,6 +13,7 @@ from serving.http.front import Front, make_front
 from serving.locations.refreshing import Locations
 from serving.reads.spaces import RowSpace, TableSpace
 from stream.wire.keys import Layout
+from tests.serving.asking import ask_app
 from tests.serving.fakes import FakeOwner, FakeRowSource, Network, owner_row, owner_table, seen
 from tests.serving.test_app import ask, refused
 from tokens import Vector
@@ -50,12 +50,7 @@ class Asking:
         return make_front(spaces, Locations(fixed={("shop", 0): "a:1", ("hive", 0): "a:1"}))
 
     def __call__(self, method: str, path: str, **options: Any) -> httpx2.Response:
-        async def story() -> httpx2.Response:
-            transport = httpx2.ASGITransport(make_app(self.front()))
-            async with httpx2.AsyncClient(transport=transport, base_url="http://front") as client:
-                return await client.request(method, path, **options)
-
-        return asyncio.run(story())
+        return ask_app(make_app(self.front()), method, path, **options)
 
 
 @pytest.fixture

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import httpx2
 import msgspec
 import pytest
@@ -16,6 +14,7 @@ from serving.keeping import ATTEMPTS
 from serving.locations.refreshing import Locations
 from serving.reads.spaces import RowSpace
 from stream.wire.keys import Layout
+from tests.serving.asking import ask_app
 from tests.serving.fakes import FakeOwner, FakeRowSource, Network, owner_row, seen
 from tests.serving.scripted_front import Front, problem, vector
 from tokens import Vector
@@ -31,14 +30,8 @@ def put(
 ) -> httpx2.Response:
     """The answer of a front over one owner and one source."""
     Network(monkeypatch, {"a:1": owner})
-
-    async def story() -> httpx2.Response:
-        front = make_front([RowSpace("shop", Layout(1), source=source)], Locations(fixed={("shop", 0): "a:1"}))
-        transport = httpx2.ASGITransport(make_app(front))
-        async with httpx2.AsyncClient(transport=transport, base_url="http://front") as client:
-            return await client.put(ROW, json=body, headers={"Freshet-Token": token} if token else {})
-
-    return asyncio.run(story())
+    front = make_front([RowSpace("shop", Layout(1), source=source)], Locations(fixed={("shop", 0): "a:1"}))
+    return ask_app(make_app(front), "PUT", ROW, json=body, headers={"Freshet-Token": token} if token else {})
 
 
 class KeepingOwner(FakeOwner):

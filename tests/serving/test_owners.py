@@ -71,6 +71,20 @@ def test_a_fixed_address_precedes_the_announced_one(monkeypatch: pytest.MonkeyPa
     assert announced.asked == []
 
 
+def test_a_front_without_a_role_still_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request that its token may not send, say a fill, does not count as an owner that is away for all readers."""
+    owner = FakeOwner(failure=OwnerError("front has no role fill", code="forbidden"))
+    owners = Network(monkeypatch, {"a:1": owner}).owners()
+
+    async def story() -> None:
+        with pytest.raises(OwnerAway):
+            await owners.ask("shop", 0, describe)
+        owner.failure = None
+        assert await owners.ask("shop", 0, describe) == owner.description
+
+    asyncio.run(story())
+
+
 def test_the_owner_token_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each connection to an owner carries the owner token, and one connection serves all requests."""
     network = Network(monkeypatch, {"a:1": FakeOwner()})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Annotated, Any, Literal
 
 import httpx2
@@ -22,6 +21,7 @@ from serving.http.route import Resource, Route, parameters_of
 from serving.http.routes import ROUTES
 from serving.locations.refreshing import Locations
 from stream.access.grants import Access
+from tests.serving.asking import ask_app
 from tests.serving.test_app import ask, refused
 
 ROW_PATH = {"keyspace": "shop", "table": "t", "pk": "7"}
@@ -77,15 +77,10 @@ LIBRARY: tuple[Route[Any, Any], ...] = (
 
 def library(method: str, path: str, **options: Any) -> httpx2.Response:
     """One request to an application of two routes that nothing else in the repository knows."""
-
-    async def story() -> httpx2.Response:
-        front = make_front([], Locations())
-        router = Router([Resource(front, LIBRARY)])
-        app = Guard(router, access=Access(), limits=RequestLimits(), metrics=front.metrics)
-        async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://library") as client:
-            return await client.request(method, path, **options)
-
-    return asyncio.run(story())
+    front = make_front([], Locations())
+    router = Router([Resource(front, LIBRARY)])
+    app = Guard(router, access=Access(), limits=RequestLimits(), metrics=front.metrics)
+    return ask_app(app, method, path, **options)
 
 
 def test_a_route_is_one_entry() -> None:

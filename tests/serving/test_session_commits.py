@@ -9,7 +9,8 @@ import pytest
 from serving.client import FreshetClient, Session
 from serving.client.session import Doubt
 from serving.client.sessions import NoSession, current_async_session, current_session, track, using
-from serving.client.sessions.commits import Statement, in_transaction
+from serving.client.sessions.commits import in_transaction
+from serving.client.tracked import Statement
 
 SHARD = "shop/0"
 

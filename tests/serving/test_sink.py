@@ -30,6 +30,11 @@ def vector(number: int) -> Vector:
     return Vector({SHARD: (1, Position.parse(f"MariaDB/0-1-{number}"))})
 
 
+def in_memory() -> sa.Engine:
+    """An empty database, which is the same for every connection."""
+    return sa.create_engine("sqlite://", poolclass=sa.StaticPool)
+
+
 def opened(engine: sa.Engine, described: DescriptionAnswer = ITEMS) -> CopyTable:
     return open_table(engine, sa.MetaData(), described)
 
@@ -120,21 +125,26 @@ class FakeFront:
         return Row("cache", "fresh", "", str(vector(self.at)), found is not None, found)
 
 
+def sink_of(front: FakeFront, engine: sa.Engine, *, follows_schemas: bool = False) -> Sink:
+    """A process that copies the table."""
+    return Sink(front, "shop", engine, [TABLE], [SHARD], follows_schemas=follows_schemas)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_a_copy_equals_its_source_after_any_crashes(seed: int) -> None:
     """Killed in any read or before any commit, over and over, while rows, voids and deletions go on."""
     front = FakeFront(random.Random(seed), kill_share=0.05)
     for _ in range(front.choose.randint(0, 8)):
         front.write()
-    engine = sa.create_engine("sqlite://", poolclass=sa.StaticPool)
+    engine = in_memory()
 
     sa.event.listen(engine, "commit", lambda _: front.step())
     for _ in range(8):
         with pytest.raises(Killed):
-            Sink(front, "shop", engine, [TABLE], [SHARD]).run()  # type: ignore[arg-type]
+            sink_of(front, engine).run()
     front.is_quiet = True
     end = vector(len(front.told))
-    sink = Sink(front, "shop", engine, [TABLE], [SHARD])  # type: ignore[arg-type]
+    sink = sink_of(front, engine)
     sink.run(is_done=lambda reached: reached == end)
     assert rows_of(engine) == front.states[-1]
     engine.dispose()
@@ -152,7 +162,7 @@ def test_only_a_change_that_is_known_to_be_older_is_passed_over(kept: str | None
 
 def test_the_changes_of_a_batch_follow_each_other() -> None:
     """Of one key the last one counts; of a row that is newer than all of them none does."""
-    engine = sa.create_engine("sqlite://")
+    engine = in_memory()
     table = opened(engine)
     with engine.begin() as connection:
         write_rows(connection, table, {(9,): {"id": 9, "v": "new", TOKEN: token(8)}})
@@ -169,7 +179,7 @@ def test_the_changes_of_a_batch_follow_each_other() -> None:
 
 def test_two_sinks_of_one_copy_do_not_both_write() -> None:
     """The one that comes too late ends, and its rows are not written."""
-    engine = sa.create_engine("sqlite://", poolclass=sa.StaticPool)
+    engine = in_memory()
     states = StateTable(sa.MetaData(), "shop")
     first, second = states.load(engine), states.load(engine)
     with engine.begin() as connection:
@@ -194,7 +204,7 @@ KINDS = (
 
 def test_a_table_that_is_made_loses_nothing() -> None:
     """Each kind of value comes out of the copy as it is in the stream, text for text; NULL too."""
-    engine = sa.create_engine("sqlite://", poolclass=sa.StaticPool)
+    engine = in_memory()
     columns = [DescribedColumn("id", "int"), *(DescribedColumn(f"c{at}", each[0]) for at, each in enumerate(KINDS))]
     table = opened(engine, DescriptionAnswer(TABLE, columns, ["id"], cacheable=True))
     with engine.begin() as connection:
@@ -208,7 +218,7 @@ def test_a_table_that_is_made_loses_nothing() -> None:
 @pytest.mark.parametrize(("kind", "value"), [("DATE", "0000-00-00"), ("BIGINT", 2**63)])
 def test_a_column_that_does_not_take_a_value_is_named(kind: str, value: Any) -> None:
     """A zero date fits no date: the sink ends and says which column, instead of writing another value."""
-    engine = sa.create_engine("sqlite://", poolclass=sa.StaticPool)
+    engine = in_memory()
     with engine.begin() as connection:
         own = "freshet_token TEXT, freshet_copy INT"
         connection.execute(sa.text(f"CREATE TABLE items (id INT PRIMARY KEY, v {kind}, {own})"))
@@ -221,7 +231,7 @@ def test_a_column_that_does_not_take_a_value_is_named(kind: str, value: Any) -> 
 @pytest.mark.parametrize("made", ["id INT PRIMARY KEY", "id INT, v TEXT PRIMARY KEY, freshet_token, freshet_copy INT"])
 def test_a_copy_of_another_form_is_refused(made: str) -> None:
     """A missing column, or another primary key, is found at the start."""
-    engine = sa.create_engine("sqlite://", poolclass=sa.StaticPool)
+    engine = in_memory()
     with engine.begin() as connection:
         connection.execute(sa.text(f"CREATE TABLE items ({made})"))
     with pytest.raises(SinkError) as refused:
@@ -247,9 +257,9 @@ class Redescribing(FakeFront):
 @pytest.mark.parametrize(("columns", "follows"), [(["id", "v", "w"], False), ([], False), ([], True)])
 def test_a_changed_schema_ends_the_sink(columns: list[str], follows: bool) -> None:
     """What can't be followed, or shall not be, is told; what came before it is in the copy."""
-    engine = sa.create_engine("sqlite://", poolclass=sa.StaticPool)
+    engine = in_memory()
     front = Redescribing(columns)
-    sink = Sink(front, "shop", engine, [TABLE], [SHARD], follows_schemas=follows)  # type: ignore[arg-type]
+    sink = sink_of(front, engine, follows_schemas=follows)
     with pytest.raises(SinkError) as ended:
         sink.run(is_done=lambda reached: reached == vector(2))
     assert ended.value.code == "sink_schema_changed"
@@ -257,17 +267,70 @@ def test_a_changed_schema_ends_the_sink(columns: list[str], follows: bool) -> No
 
 def test_a_schema_is_followed_by_making_the_copy_anew() -> None:
     """With the new column, and read again from its beginning."""
-    engine = sa.create_engine("sqlite://", poolclass=sa.StaticPool)
+    engine = in_memory()
     front = Redescribing(["id", "v", "w"])
-    sink = Sink(front, "shop", engine, [TABLE], [SHARD], follows_schemas=True)  # type: ignore[arg-type]
+    sink = sink_of(front, engine, follows_schemas=True)
     sink.run(is_done=lambda reached: reached == vector(2))
     assert [column["name"] for column in sa.inspect(engine).get_columns("items")][:3] == ["id", "v", "w"]
     assert rows_of(engine) == {1: "a"}
 
 
+@pytest.mark.parametrize("columns", [["id", "v"], ["id", "v", "w"]])
+def test_a_copy_that_was_dropped_is_read_again(columns: list[str]) -> None:
+    """By a user, as the hint says: its rows are not lost. Nor if the source's columns changed while nobody followed."""
+    engine = in_memory()
+    front = Redescribing(["id", "v"])
+    sink_of(front, engine).run(is_done=lambda _: True)
+    if columns == ["id", "v"]:
+        with engine.begin() as connection:
+            connection.execute(sa.text("DROP TABLE items"))
+    described = [DescribedColumn(name, "text" if name != "id" else "int") for name in columns]
+    front.describe = lambda _, __: DescriptionAnswer(TABLE, described, ["id"], cacheable=True)  # type: ignore[method-assign]
+    for _ in range(2):
+        sink = sink_of(front, engine, follows_schemas=len(columns) > 2)
+        sink._open()  # and it is killed
+    sink.run(is_done=lambda reached: reached == vector(2))
+    assert rows_of(engine) == {1: "a"}
+
+
+def test_a_table_of_somebody_else_is_never_dropped() -> None:
+    """One of the same name that no sink has made is refused, also where schemas are followed."""
+    engine = in_memory()
+    with engine.begin() as connection:
+        connection.execute(sa.text("CREATE TABLE items (id INT PRIMARY KEY, mine TEXT)"))
+    front = Redescribing(["id", "v"])
+    with pytest.raises(SinkError, match="no column"):
+        sink_of(front, engine, follows_schemas=True).run()
+    assert [column["name"] for column in sa.inspect(engine).get_columns("items")] == ["id", "mine"]
+
+
+@pytest.mark.parametrize("at", ["before_drop", "after_drop", "after_create"])
+def test_a_kill_while_a_copy_is_made_anew_loses_no_rows(at: str) -> None:
+    """DDL is committed by itself: the new copy must not be taken for one that was read."""
+    engine = in_memory()
+    front = Redescribing(["id", "v", "w"])
+    killed = sink_of(front, engine, follows_schemas=True)
+
+    def kill(*_: Any, **__: Any) -> None:
+        if killed._state.token:
+            raise Killed
+
+    sa.event.listen(sa.Table, at, kill)
+    try:
+        with pytest.raises(Killed):
+            killed.run(is_done=lambda reached: reached == vector(2))
+    finally:
+        sa.event.remove(sa.Table, at, kill)
+    described = [DescribedColumn("id", "int"), DescribedColumn("v", "text"), DescribedColumn("w", "text")]
+    front.describe = lambda _, __: DescriptionAnswer(TABLE, described, ["id"], cacheable=True)  # type: ignore[method-assign]
+    sink = sink_of(front, engine, follows_schemas=True)
+    sink.run(is_done=lambda reached: reached == vector(2))
+    assert rows_of(engine) == {1: "a"}
+
+
 def test_a_description_that_is_said_again_changes_nothing() -> None:
     """They come every few minutes."""
-    engine = sa.create_engine("sqlite://", poolclass=sa.StaticPool)
-    sink = Sink(Redescribing(["id", "v"]), "shop", engine, [TABLE], [SHARD])  # type: ignore[arg-type]
+    engine = in_memory()
+    sink = sink_of(Redescribing(["id", "v"]), engine)
     sink.run(is_done=lambda reached: reached == vector(2))
     assert rows_of(engine) == {1: "a"}

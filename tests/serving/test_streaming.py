@@ -5,10 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 
+import httpx2
 import pytest
 from starlette.types import Message
 
-from serving.client import BadRequest, ServerError, StreamEnded, StreamEvent, Unreachable
+from serving.client import (
+    AsyncClient,
+    BadRequest,
+    FreshetClient,
+    ServerError,
+    StreamEnded,
+    StreamEvent,
+    Unauthorized,
+    Unreachable,
+)
 from serving.client.streaming import Following, Lines, stream_request
 from serving.http.streaming.sending import Streaming
 
@@ -121,6 +131,54 @@ def test_a_client_goes_on_from_its_last_checkpoint_until_it_gives_up() -> None:
         following.pause_after(away)
     following.heard(StreamEvent("watermark"))
     assert following.pause_after(away) > 0
+
+
+class RefusingFront:
+    """Answers one stream that has the token ``t1``, and refuses all others."""
+
+    def __init__(self) -> None:
+        self.sent: list[str] = []
+        self._given = (f"t{number}" for number in range(100))
+
+    def token(self) -> str:
+        """Another one each time."""
+        return next(self._given)
+
+    def answer(self, request: httpx2.Request) -> httpx2.Response:
+        """One response."""
+        self.sent.append(request.headers["authorization"])
+        if self.sent[1:] == ["Bearer t1"]:
+            return httpx2.Response(200, content=b'{"kind":"watermark","checkpoint":"c1.X"}\n')
+        return httpx2.Response(401, content=b'{"code":"unauthorized","message":"m","hint":"h"}')
+
+
+ASKED = ["Bearer t0", "Bearer t1", "Bearer t1", "Bearer t2"]
+"""Refused, heard, refused, refused again."""
+
+
+def test_a_refused_stream_asks_for_its_token_anew_once_until_it_hears_something() -> None:
+    """A function that always has another token can't keep a stream that is refused asking for ever."""
+    front = RefusingFront()
+    transport = httpx2.MockTransport(front.answer)
+    client = FreshetClient("http://front", front.token, transport=transport, sleep=lambda _: None)
+    with client, pytest.raises(Unauthorized):
+        list(client.stream("shop"))
+    assert front.sent == ASKED
+
+
+def test_a_refused_asynchronous_stream_asks_for_its_token_anew_once() -> None:
+    """As the blocking one."""
+    front = RefusingFront()
+
+    async def story() -> None:
+        transport = httpx2.MockTransport(front.answer)
+        async with AsyncClient("http://front", front.token, transport=transport, sleep=asyncio.sleep) as client:
+            async for event in client.stream("shop"):
+                assert event.checkpoint == "c1.X"
+
+    with pytest.raises(Unauthorized):
+        asyncio.run(asyncio.wait_for(story(), 30))
+    assert front.sent == ASKED
 
 
 def test_a_name_with_a_comma_is_refused_by_the_client() -> None:

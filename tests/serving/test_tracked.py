@@ -22,9 +22,9 @@ def test_pymysql_has_the_privates_that_tracking_reads(mariadb: MariaDBAddress) -
         assert connection.open is True
         socket = connection._sock
         assert socket is not None
-        assert connection.server_status & tracked._IN_TRANSACTION == 0
+        assert connection.server_status & tracked.IN_TRANSACTION == 0
         cursor.execute("START TRANSACTION")
-        assert connection.server_status & tracked._IN_TRANSACTION
+        assert connection.server_status & tracked.IN_TRANSACTION
         cursor.execute("SELECT 1")
         assert (connection._result.has_next, connection._result.unbuffered_active) == (False, False)
         assert connection._sock is socket
@@ -85,7 +85,7 @@ def test_a_commit_is_owed_after_its_connection_was_opened_again(mariadb: MariaDB
 
 def test_the_transaction_flag_is_that_of_the_protocol() -> None:
     """The client's own constant equals PyMySQL's."""
-    assert tracked._IN_TRANSACTION == SERVER_STATUS.SERVER_STATUS_IN_TRANS
+    assert tracked.IN_TRANSACTION == SERVER_STATUS.SERVER_STATUS_IN_TRANS
 
 
 def test_the_client_is_imported_without_pymysql() -> None:

@@ -168,6 +168,7 @@ def test_an_absent_broker_at_the_start_is_unreachable(made: Made) -> None:
         (KafkaError.INVALID_PRODUCER_EPOCH, "fenced"),
         (KafkaError.TRANSACTION_COORDINATOR_FENCED, "fenced"),
         (KafkaError.TOPIC_AUTHORIZATION_FAILED, "publisher_lost"),
+        (KafkaError.INVALID_RECORD, "publisher_lost"),
     ],
 )
 def test_any_other_error_ends_the_publisher_at_once(made: Made, code: int, shown: str) -> None:
@@ -178,7 +179,7 @@ def test_any_other_error_ends_the_publisher_at_once(made: Made, code: int, shown
         made.producer.commit(RECORDS, 1)
     assert lost.value.code == shown
     assert made.client.calls.count("commit") == 1
-    assert bool(lost.value.hint) is (shown == "fenced")
+    assert bool(lost.value.hint) is (code != KafkaError.INVALID_RECORD), "fencing and a missing right say what to do"
 
 
 def test_a_full_queue_ends_the_publisher(made: Made) -> None:

@@ -14,7 +14,7 @@ from lab.simulation.planted import (
     sources,
     stores,
 )
-from lab.simulation.planted.answering import fronts, reading, streams
+from lab.simulation.planted.answering import fronts, locating, reading, streams
 from lab.simulation.planted.planting import PlantedBug, PlantedBugError
 
 PLANTED_BUGS: Final = (
@@ -29,6 +29,7 @@ PLANTED_BUGS: Final = (
     *fronts.BUGS,
     *reading.BUGS,
     *streams.BUGS,
+    *locating.BUGS,
 )
 
 

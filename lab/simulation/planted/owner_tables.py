@@ -141,6 +141,15 @@ FOLLOWING: Final = (
         leave_out(Objects.step, "self._single.add((kind, name))"),
     ),
     warehouse(
+        "end_of_the_log_as_it_was_asked_for",
+        "what is fetched counts as read before events that are published already",
+        Replace(
+            Following._read_to_end,
+            "self._drain(self._metastore.last_event())",
+            "asked = self._metastore.last_event()\nself._drain(asked)\nreturn asked",
+        ),
+    ),
+    warehouse(
         "unlogged_abort_is_not_missed",
         "a transaction that ended without an event is open for ever",
         Replace(Following._reconcile, "sorted(any_ended)", "[]"),

@@ -163,7 +163,7 @@ BACKFILL: Final = (
         "chunk_outlives_a_void",
         "a chunk that was read before DDL is published after it",
         Replace(
-            Plan._notice_table,
+            Plan._notice_tables,
             "if self.table in any_lost:\n    self.put_aside()\n"
             "for any_table in any_lost & self.cursors.keys():\n    ...",
             "if EVERY_TABLE in names:\n    self.put_aside()\n"

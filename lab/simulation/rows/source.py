@@ -7,7 +7,7 @@ four bytes of version.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from types import SimpleNamespace
 from typing import Any, Final, NamedTuple
 
@@ -122,6 +122,9 @@ class SimulatedSchema:
         """Reads the tables again."""
         for name in map(".".join, names):
             self.catalog.doubt(name, SCHEMAS[name], GtidPosition({}))
+
+    def reread_cascades(self, _: Set[str] | None = None) -> None:
+        """They are always the same."""
 
     def has_cascades_of(self, _: GtidPosition) -> bool:
         """They never change."""

@@ -83,13 +83,20 @@ class CatalogJudge:
         self._may_lose = may_lose
         self._events: dict[str, list[tuple[str, int]]] = defaultdict(list)
         """Session → (rule, state) of what it has seen or written."""
+        self._amid_pages: set[str] = set()
+        """Sessions that have seen the first pages of an answer, which is judged once all are there."""
 
     def wrote(self, session: str) -> None:
         """The session has changed the catalog just now, and knows at which event."""
         self._events[session].append((OWN_WRITES, len(self._warehouse.states) - 1))
 
+    def page_came(self, session: str) -> None:
+        """The session has seen a part of an answer: it may demand more than this judge knows of."""
+        self._amid_pages.add(session)
+
     def handed_over(self, session: str, earlier: str, time: float) -> None:
         """The session begins with the token that an ``earlier`` one has now."""
+        self._amid_pages |= {session} if earlier in self._amid_pages else set()
         owed = self._owed(earlier, self.asked(earlier, time))
         self._events[session] += [(STALE, state) for _, state in owed]
 
@@ -149,7 +156,7 @@ class CatalogJudge:
         is_listed = listed is not None and (bool(answer.write_ids) or not listed.text)
         if (owed or is_listed) and NO_EPOCH not in answer.why:
             wanted = {"fresh"}
-        elif not self._events[session] and listed is None:
+        elif not self._events[session] and listed is None and session not in self._amid_pages:
             wanted = {"eventual"}
         if answer.what.startswith("function") and answer.served_from == "cache":
             wanted = {"eventual"}  # the log does not say that one was altered

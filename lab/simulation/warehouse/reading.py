@@ -182,6 +182,7 @@ class Reading(Changing):
                 return None
             first = first or found[0]
             pages.append(found[1])
+            self.judge.page_came(reader)
             if found[1].next_page and way[1] % 2:
                 self.kernel.wait(lambda: False, READS_A_PAGE_IN_S)
         if options.get("filter") in BAD_FILTERS:

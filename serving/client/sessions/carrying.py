@@ -16,6 +16,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import logging
+import re
 import secrets
 import time
 from base64 import urlsafe_b64decode, urlsafe_b64encode
@@ -123,8 +124,9 @@ class Exchange:
             self._by_header = True
             self._carrier.take(self.session, header)
             return
+        ours = re.compile(f"{re.escape(self._cookies.prefix)}-[0-9a-f]{{8}}")
         for name, value in _cookies(cookie_headers):
-            if name.startswith(f"{self._cookies.prefix}-") and self._carrier.take(self.session, value):
+            if ours.fullmatch(name) and self._carrier.take(self.session, value):
                 self._brought[name] = value
 
     def end(self) -> list[tuple[str, str]]:

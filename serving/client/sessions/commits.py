@@ -16,15 +16,13 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from ..session import Doubt, SessionState
-from ..tracked import FURTHER_STATEMENT, READ_ONLY, WITHIN_TRANSACTION, first_word
+from ..tracked import IN_TRANSACTION, WITHIN_TRANSACTION, Statement
 from .current import current
 
 Asking: TypeAlias = Generator[str, Sequence[Any] | None, None]
 
 _STAYS_IN_TRANSACTION: Final = WITHIN_TRANSACTION | {"with", "savepoint", "release", "rollback", "set"}
 """Statements after which a transaction that is still open shows that they committed nothing."""
-_IN_TRANSACTION: Final = 1
-"""SERVER_STATUS_IN_TRANS of the protocol."""
 
 
 class _Flavor(NamedTuple):
@@ -35,24 +33,6 @@ class _Flavor(NamedTuple):
 
 MARIADB: Final = _Flavor("MariaDB", "SELECT @@pseudo_thread_id, @@server_id, @@last_gtid, @@gtid_binlog_pos")
 MYSQL: Final = _Flavor("MySQL56", "SELECT @@pseudo_thread_id, @@server_id, '', @@GLOBAL.gtid_executed")
-
-
-class Statement(NamedTuple):
-    """What a statement's text says of it. A further one in the same text may do anything."""
-
-    word: str
-    has_further: bool
-
-    @classmethod
-    def of(cls, sql: object) -> Statement:
-        """Of a statement's text; of anything else that a driver takes for one, nothing is known."""
-        raw = sql.encode("utf-8", "replace") if isinstance(sql, str) else bytes(sql) if isinstance(sql, bytes) else b""
-        return cls(first_word(raw), bool(FURTHER_STATEMENT.search(raw)))
-
-    @property
-    def only_reads(self) -> bool:
-        """Whether it commits nothing. Of functions that write nobody knows."""
-        return self.word in READ_ONLY and not self.has_further
 
 
 BEGIN: Final = Statement("begin", False)
@@ -144,7 +124,7 @@ def in_transaction(connection: Any) -> bool:
         return known
     status = getattr(connection, "server_status", None)  # PyMySQL, aiomysql, asyncmy
     if isinstance(status, int):
-        return bool(status & _IN_TRANSACTION)
+        return bool(status & IN_TRANSACTION)
     get_autocommit = getattr(connection, "get_autocommit", None)  # mysqlclient
     return callable(get_autocommit) and get_autocommit() is False
 

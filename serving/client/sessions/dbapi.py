@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, Self, TypeVar
 
-from .commits import BEGIN, COMMIT, ROLLBACK, SET, UNKNOWN, Asking, Commits, Statement, in_transaction
+from ..tracked import Statement
+from .commits import BEGIN, COMMIT, ROLLBACK, SET, UNKNOWN, Asking, Commits, in_transaction
 
 Result = TypeVar("Result")
 

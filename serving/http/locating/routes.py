@@ -10,7 +10,7 @@ from msgspec import Meta
 from serving.client.answers import LocationAnswer, LocationsAnswer, RefreshAnswer
 from serving.http.front import Front
 from serving.http.query import TokenParameter, demand_of
-from serving.http.responses import Response, answer_response
+from serving.http.responses import Response, answer_response, plain_response
 from serving.http.route import Route
 from serving.reads.locations import Entity
 from stream.access.grants import ADMIN
@@ -57,19 +57,15 @@ async def get_locations(front: Front, parameters: EntityParameters, _: None) -> 
     """One `LocationsAnswer`."""
     entity = parameters.entity
     if entity == "all":
-        return _answer(front.locations.dump())
+        return plain_response(front.locations.dump())
     place = parameters.keyspace, parameters.partition
-    return _answer(await front.locations.locate(entity, *place, force=parameters.force))
+    return plain_response(await front.locations.locate(entity, *place, force=parameters.force))
 
 
 async def refresh_locations(front: Front, _: None, body: RefreshBody) -> Response:
     """One `RefreshAnswer`."""
     chosen = body.keyspace, body.partition, body.server
-    return _answer(front.locations.refresh(*chosen, flush=body.flush))
-
-
-def _answer(answer: msgspec.Struct) -> Response:
-    return Response(200, msgspec.json.encode(answer))
+    return plain_response(front.locations.refresh(*chosen, flush=body.flush))
 
 
 _ERRORS: Final = ("location_unknown", "location_timeout", "location_queue_full", "location_limited", "locations_closed")

@@ -34,6 +34,16 @@ class PartitionState(msgspec.Struct):
     shards: list[ShardState] = []
     tables: dict[str, bool] = {}
 
+    @property
+    def has_clock(self) -> bool:
+        """Whether a source of the partition tells the time in its markers. A catalog's does not."""
+        return self.age_s is not None or any(each.age_s is not None for each in self.shards)
+
+    @property
+    def judged_age_s(self) -> float | None:
+        """By what it is judged: ``age_s``, or without a clock ``silent_s``: it must have been heard of at least."""
+        return self.age_s if self.has_clock else self.silent_s
+
 
 class KeyspaceStatus(msgspec.Struct):
     """Of one keyspace: whether each partition has had an owner that caught up, and what the others lack.

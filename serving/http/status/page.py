@@ -77,6 +77,7 @@ def page_response(status: FrontStatus, history: StatusHistory, *, refresh: bool)
     return Response(200, html.encode(), b"text/html; charset=utf-8", _HEADERS)
 
 
+@cache
 def file_response(name: str) -> Response:
     """A file of the page."""
     return Response(200, (_DIRECTORY / name).read_bytes(), FILES[name], _HEADERS)
@@ -86,13 +87,11 @@ def path_of(keyspace: KeyspaceStatus) -> list[Edge]:
     """Source → topic → owners → front, with the age of what has come that far."""
     parts = keyspace.partitions
     ages = [shard.age_s for each in parts for shard in each.shards if shard.age_s is not None]
-    heard = ages or [each.silent_s for each in parts if each.silent_s is not None]
+    heard_s = min(ages or [each.silent_s for each in parts if each.silent_s is not None], default=None)
     owned = [each for each in parts if each.state != AWAY]
     behind = [each.behind for each in owned if each.behind is not None]
     return [
-        Edge(
-            "source → topic", f"last heard of {shown_age(min(heard, default=None))}", min(heard, default=OLD_S) < OLD_S
-        ),
+        Edge("source → topic", f"last heard of {shown_age(heard_s)}", heard_s is not None and heard_s < OLD_S),
         Edge("topic → owners", f"{max(behind, default=0):,} records behind", bool(behind) and max(behind) < BEHIND_MAX),
         Edge("owners → front", f"{len(owned)} of {len(parts)} partitions answer", len(owned) == len(parts)),
         Edge("proved until", proved_until(parts[0]) if parts else "unknown", bool(parts) and is_well(parts[0])),
@@ -100,19 +99,14 @@ def path_of(keyspace: KeyspaceStatus) -> list[Edge]:
 
 
 def is_well(part: PartitionState) -> bool:
-    """Whether nobody has to look at a partition. A source without a clock must have been heard of at least."""
-    age = part.age_s if part.age_s is not None or has_clock(part) else part.silent_s
+    """Whether nobody has to look at a partition."""
+    age = part.judged_age_s
     return part.state != AWAY and age is not None and age < OLD_S
-
-
-def has_clock(part: PartitionState) -> bool:
-    """Whether a source of the partition tells the time in its markers. A catalog's does not."""
-    return any(each.age_s is not None for each in part.shards)
 
 
 def proved_until(part: PartitionState) -> str:
     """Up to when the partition proves that it has all that was committed."""
-    if part.age_s is not None or has_clock(part) or part.silent_s is None:
+    if part.has_clock or part.silent_s is None:
         return shown_age(part.age_s)
     return f"no clock, heard of {shown_age(part.silent_s)}"
 

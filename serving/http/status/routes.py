@@ -7,7 +7,7 @@ from typing import Any, Final
 import msgspec
 
 from serving.http.front import Front
-from serving.http.responses import Response
+from serving.http.responses import Response, plain_response
 from serving.http.route import Route
 from serving.http.status.answers import FrontStatus, KeyspaceStatus, StatusHistory
 from serving.http.status.page import FILES, file_response, page_response
@@ -36,12 +36,12 @@ async def _status(front: Front) -> FrontStatus:
 
 async def get_status(front: Front, _: None, __: None) -> Response:
     """One `FrontStatus`."""
-    return Response(200, msgspec.json.encode(await _status(front)))
+    return plain_response(await _status(front))
 
 
 async def get_history(front: Front, _: None, __: None) -> Response:
     """One `StatusHistory`."""
-    return Response(200, msgspec.json.encode(front.watch.history(_names(front))))
+    return plain_response(front.watch.history(_names(front)))
 
 
 async def get_page(front: Front, parameters: PageParameters, _: None) -> Response:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
-from typing import Final, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NamedTuple, TypeVar
 
 import structlog
 
@@ -22,6 +22,7 @@ KEPT_S: Final = 3_600
 FRESH_S: Final = 1.0
 """A look that is younger serves further requests: many readers cost the owners no more than one."""
 AWAY: Final = "away"
+Number = TypeVar("Number", int, float)
 
 _log = structlog.get_logger(__name__)
 
@@ -141,14 +142,12 @@ def _state(told: PartitionStatus, address: str, now: float) -> PartitionState:
         )
         for each in told.shards
     ]
-    ages = [each.age_s for each in shards]
-    known = [age for age in ages if age is not None]
     return PartitionState(
         told.keyspace,
         told.partition,
         address,
         "ready" if told.ready else told.state,
-        max(known) if known and len(known) == len(ages) else None,
+        _largest([each.age_s for each in shards]),
         told.silent_seconds if told.silent_seconds >= 0 else None,
         max(0, told.end - told.position) if told.end >= 0 else None,
         told.entries,
@@ -159,14 +158,16 @@ def _state(told: PartitionStatus, address: str, now: float) -> PartitionState:
 
 
 def _badness(state: PartitionState) -> tuple[bool, float, int]:
-    """Larger is worse: away, then of unknown age, then old, then behind. Where there is no clock, silence counts."""
-    age = state.age_s if state.age_s is not None or any(each.age_s for each in state.shards) else state.silent_s
+    """Larger is worse: away, then of unknown age, then old, then behind."""
+    age = state.judged_age_s
     return state.state == AWAY, float("inf") if age is None else age, state.behind or 0
 
 
 def _worst(states: list[PartitionState]) -> _Worst:
-    ages, behind = [each.age_s for each in states], [each.behind for each in states]
-    return _Worst(
-        None if None in ages or not ages else max(age for age in ages if age is not None),
-        None if None in behind or not behind else max(each for each in behind if each is not None),
-    )
+    return _Worst(_largest([each.age_s for each in states]), _largest([each.behind for each in states]))
+
+
+def _largest(values: Sequence[Number | None]) -> Number | None:
+    """None if one is unknown, or there is none."""
+    known = [each for each in values if each is not None]
+    return max(known) if known and len(known) == len(values) else None

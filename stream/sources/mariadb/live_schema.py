@@ -100,10 +100,9 @@ class LiveSchema:
 
     def reread_cascades(self, names: Set[str] | None = None) -> None:
         """Read the foreign keys after DDL of these tables, or of any. Raises `MariaDBError`."""
-        before = self.cascades.keys
+        before = self.cascades
         self.cascades, at = self._retried(lambda connection: (read_cascades(connection), end_of_log(connection)))
-        concerned = {name for key in before for name in (key.parent, key.child)}
-        if names is None or names & concerned or self.cascades.keys != before:
+        if names is None or names & before.tables or self.cascades.keys != before.keys:
             self._cascades_at = at
 
     def has_cascades_of(self, position: GtidPosition) -> bool:

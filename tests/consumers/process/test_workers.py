@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import urllib.error
 import urllib.request
@@ -13,6 +14,7 @@ import psutil
 
 from consumers.process.loop import ConsumptionSettings
 from consumers.process.run import OwnerSettings
+from consumers.snapshots.restoring import Snapshots
 from consumers.workers import worker_settings
 from stream.access.grants import Access
 from stream.kafka.connection import KafkaCluster
@@ -128,3 +130,13 @@ def test_workers_have_places_ports_and_memory_of_their_own(tmp_path: Path) -> No
     assert {(each.metrics_host, each.metrics_port) for _, each in made} == {("127.0.0.1", 0)}
     free = [worker_settings(number, 2, consume, OwnerSettings())[1] for number in range(2)]
     assert [(each.port, each.announced, each.metrics_port) for each in free] == [(0, "", None)] * 2
+
+
+def test_settings_reach_a_workers_process(tmp_path: Path) -> None:
+    """They are pickled for it: a lock in them would keep every worker from starting."""
+    consume = ConsumptionSettings(
+        kafka=KafkaCluster("127.0.0.1:1"), keyspaces=("k",), data_dir=tmp_path, snapshots=Snapshots({"k": "file:///s"})
+    )
+    found = pickle.loads(pickle.dumps(worker_settings(1, 2, consume, OwnerSettings())))
+    assert found[0].snapshots.places == {"k": "file:///s"}
+    assert not found[0].snapshots.stopping.is_set()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -19,6 +18,7 @@ from consumers.snapshots.places import Place
 from consumers.snapshots.restoring import Snapshots
 from consumers.store.errors import RebuildNeededError, StoreError
 from consumers.store.store import StoreView
+from tests.consumers.consuming import until
 from tests.consumers.snapshots.made import TOPIC, fold, snapshot_of
 from tests.data_at_rest.history import KEYSPACE, messages
 from tests.data_at_rest.test_kept_stores import rewrite
@@ -70,17 +70,18 @@ def in_background(data_dir: Path, place: Path, start: int) -> tuple[Partition, S
     """As `opened`, by calls that don't wait for the snapshot; also why the partition's store was set aside before."""
     restores = BackgroundRestores(Snapshots({KEYSPACE: str(place)}))
     why: StoreError | None = None
-    deadline = time.monotonic() + PATIENCE_S
-    while time.monotonic() < deadline:
+
+    def made() -> Partition | None:
+        nonlocal why
         try:
-            found = open_partition(data_dir, KEYSPACE, 0, TOPIC, (start, END), 0, snapshots=restores, rebuilt=why)
+            return open_partition(data_dir, KEYSPACE, 0, TOPIC, (start, END), 0, snapshots=restores, rebuilt=why)
         except StillRestoring as waiting:
             why = waiting.why or why
-        else:
-            restores.close()
-            return found, why
-        time.sleep(0.005)
-    raise AssertionError("the store was never made")
+            return None
+
+    found: Partition = until(made, "the store is made")
+    restores.close()
+    return found, why
 
 
 @pytest.mark.parametrize("background", [False, True])
@@ -124,10 +125,7 @@ def test_a_store_that_is_lost_after_its_restore_is_made_from_a_snapshot_again(tm
     for opened_since in (True, False):
         with pytest.raises(StillRestoring):
             restores.restore(data, KEYSPACE, 0, TOPIC, (0, END))
-        deadline = time.monotonic() + PATIENCE_S
-        while restores.is_running(wanted):
-            assert time.monotonic() < deadline
-            time.sleep(0.005)
+        until(lambda: not restores.is_running(wanted), "the store is made")
         if opened_since:
             restores.forget(wanted)
             shutil.rmtree(data)
@@ -237,3 +235,31 @@ def test_a_process_that_is_killed_at_any_moment_leaves_a_whole_store_or_none(tmp
         with StoreView(directory) as view:
             assert view.head.offset == AT
     assert offset_of(opened(tmp_path / "data", place)) == AT
+
+
+SILENT = """
+import sys
+from pathlib import Path
+from threading import Event
+from consumers.process.restoring import BackgroundRestores, StillRestoring
+from consumers.snapshots.places import Place
+from consumers.snapshots.restoring import Snapshots
+from tests.consumers.snapshots.made import TOPIC
+from tests.data_at_rest.history import KEYSPACE
+
+asked = Event()
+Place.get = lambda *_: (asked.set(), Event().wait())
+restores = BackgroundRestores(Snapshots({KEYSPACE: sys.argv[1]}))
+try:
+    restores.restore(Path(sys.argv[2]), KEYSPACE, 0, TOPIC, (0, int(sys.argv[3])))
+except StillRestoring:
+    assert asked.wait()
+print("ends")
+"""
+
+
+def test_a_place_that_never_answers_does_not_keep_the_process_from_ending(tmp_path: Path, place: Path) -> None:
+    """No thread that copies files is waited for when the process ends, whichever the file system's timeouts are."""
+    command = [sys.executable, "-c", SILENT, str(place), str(tmp_path / "data"), str(END)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
+    assert done.stdout.splitlines()[-1] == "ends"

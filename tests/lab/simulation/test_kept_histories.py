@@ -246,6 +246,15 @@ WAREHOUSE: dict[str, History] = {
         ("table", 0, 0, 0, 0, 1),
         ("kill", 0, 0),
     ],
+    "a session reads a table between two pages of partitions, the first of which it has seen": [
+        ("create", 1, 1),
+        ("partition", 1, 0, 0, 0),
+        ("partition", 1, 0, 3, 0),
+        ("partition", 1, 0, 1, 0),
+        ("let", 3),
+        ("partitions", 0, 1, 0, 1, 1, 1),
+        ("table", 0, 0, 0, 0, 0),
+    ],
     "a transaction writes a table that it had not named, while no front is up that could list it": [
         ("create", 2, 0),
         ("open", 0),

@@ -229,6 +229,24 @@ def test_a_hint_that_its_leader_denies_gives_way_to_the_topic() -> None:
     assert cache.nonblock_get_leader(KEY, 104.0) == at("a")
 
 
+@pytest.mark.parametrize("origin", [Origin.HINT, Origin.PEERS, Origin.SNAPSHOT])
+def test_a_claim_whose_leader_is_away_gives_way_to_the_topic(origin: Origin) -> None:
+    """An old file, or who was told wrong, may name an address that is gone for good: it can't even deny it."""
+    cache = holding(led_by("z", 99), 100.0, origin)
+    assert not cache.install(led_by("a", 5, place=2), Origin.TOPIC, 101.0, 101.0)
+    cache.report(KEY, at("z"), Version(99, 0, "z"), Report.UNREACHABLE, 102.0)
+    assert cache.install(led_by("a", 5, place=2), Origin.TOPIC, 103.0, 103.0)
+    assert cache.nonblock_get_leader(KEY, 103.0) == at("a")
+    assert not cache.down
+
+
+def test_an_instance_that_nothing_names_is_not_kept_as_down() -> None:
+    """A late failure of an owner that another has followed: nobody tries it again, and it would stay for ever."""
+    cache = holding(led_by("b", 6))
+    cache.report(KEY, at("a"), Version(5, 0, "a"), Report.UNREACHABLE, 102.0)
+    assert not cache.down
+
+
 def test_a_slow_answer_invalidates_nothing() -> None:
     """L14 (tidb#15989): one slow request must not take a server's cache away from all."""
     cache = holding(led_by("a"))

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from freshet import cli
-from freshet.settings import use_config
 from stream.kafka.connection import KafkaCluster
 from tests.bad_input.running import freshet_fails
 from tests.patience import PATIENCE_S
@@ -29,7 +28,6 @@ Ask = Callable[..., dict[str, Any]]
 def no_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Runs in an empty directory: everything is in the flags."""
     monkeypatch.chdir(tmp_path)
-    use_config(None)
 
 
 @contextmanager

@@ -13,6 +13,8 @@ from stream.sources.mariadb.backfill.plan import Chunk, Cursor, Plan
 from stream.sources.mariadb.backfill.reading import AHEAD_MAX, Wanted
 from stream.sources.mariadb.backfill.run import BEHIND_EVERY_S, IDLE_S, Backfill, BackfillOptions
 from stream.sources.mariadb.binlog.catalog import Catalog
+from stream.sources.mariadb.cascades.children import Knowledge
+from stream.sources.mariadb.cascades.family import Family
 from stream.sources.mariadb.connection import MariaDBError
 from stream.sources.mariadb.gtid import GtidPosition
 from stream.sources.mariadb.schema import TableFilter
@@ -186,6 +188,24 @@ def test_a_void_ends_what_is_said_of_the_table_that_is_read() -> None:
     assert watched.status.backfill.table == ""
     said = {name for name, text in watched.annotated[-1].items() if text}
     assert {"backfills", "backfill_progress"}.isdisjoint(said)
+
+
+def test_a_table_that_is_voided_while_it_is_read_for_its_foreign_keys_is_published_when_it_is_read_next() -> None:
+    """Its backfill is no learning: else it had to be read twice, and one that never ends would begin anew each time."""
+    watched, family = Watched(TABLE), Family()
+    watched.run._family = family
+    watched.run._plan.complete.add(TABLE)
+    family.children.follow({TABLE: (("id",),)})
+    watched.first = chunk(row(1), last=[1])
+    watched.run.step(at(9), 1, REACHED)
+    assert watched.said == []
+    watched.run.notice(transaction(VoidTable(TABLE, "cascade")))
+    watched.now += 1
+    watched.first = chunk(row(1))
+    watched.run.step(at(9), 1, REACHED)
+    changes = [change for each in watched.said for change in each.changes]
+    assert changes == [BackfillTable(TABLE, complete=False), row(1), BackfillTable(TABLE, complete=True)]
+    assert family.children.knowledge(TABLE) is Knowledge.ALL
 
 
 class Asking:

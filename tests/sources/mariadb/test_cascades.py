@@ -36,11 +36,17 @@ CHILDREN = ("child", "grandchild", "orphan", "tree", "coded")
 TABLES = ("parent", *CHILDREN)
 
 
-def knows(backfilled: Backfilled, *tables: str) -> bool:
-    """Whether the source knows what the rows of tables refer to."""
+def knows(backfilled: Backfilled) -> bool:
+    """Whether the source knows what the rows of all children refer to."""
     family = backfilled.running._family if backfilled.running else None
     name = backfilled.source.database
-    return family is not None and all(family.children.knowledge(f"{name}.{each}") is Knowledge.ALL for each in tables)
+    return family is not None and all(family.children.knowledge(f"{name}.{each}") is Knowledge.ALL for each in CHILDREN)
+
+
+def await_known(backfilled: Backfilled) -> None:
+    """Until the tables are whole, and the source knows what their rows refer to."""
+    backfilled.await_whole(*TABLES)
+    backfilled.until(lambda: knows(backfilled))
 
 
 def begun(backfilled: Backfilled) -> int:
@@ -108,14 +114,13 @@ STATEMENTS = (
 def test_a_foreign_key_voids_the_rows_that_it_changes(family: Backfilled) -> None:
     """The tables stay whole, and hold what the server holds, deletions through several levels included."""
     with family:
-        family.await_whole(*TABLES)
-        family.until(lambda: knows(family, *CHILDREN))
+        await_known(family)
         before = begun(family)
         for statement in STATEMENTS:
             family.source.run(statement)
             assert_same(family)
             assert begun(family) == before, statement
-            assert knows(family, *CHILDREN), statement
+            assert knows(family), statement
             assert_refers(family)
 
 
@@ -123,8 +128,7 @@ def test_what_a_transaction_itself_wrote_is_cascaded_too(family: Backfilled) -> 
     """Rows that refer to a parent for a part of a transaction only are found, and those that refer no more are not."""
     source = family.source
     with family:
-        family.await_whole(*TABLES)
-        family.until(lambda: knows(family, *CHILDREN))
+        await_known(family)
         before = begun(family)
         source.run(
             "BEGIN", "INSERT INTO parent VALUES (50, 50, 0)", "INSERT INTO child VALUES (500, 50, 0), (501, 50, 0)"
@@ -139,12 +143,19 @@ def test_what_a_transaction_itself_wrote_is_cascaded_too(family: Backfilled) -> 
         assert begun(family) == before
 
 
+def test_a_row_that_a_statement_cascades_and_puts_again_takes_along_what_referred_to_it(family: Backfilled) -> None:
+    """The log has the row as new, and nothing of those below it, which are gone."""
+    with family:
+        await_known(family)
+        family.source.run("REPLACE INTO tree VALUES (1, 0), (4, 0)")
+        assert_same(family)
+
+
 def test_a_cascade_without_foreign_key_checks_changes_nothing(family: Backfilled) -> None:
     """A session that has switched foreign keys off leaves rows without their parent; later cascades find them still."""
     source = family.source
     with family:
-        family.await_whole(*TABLES)
-        family.until(lambda: knows(family, *CHILDREN))
+        await_known(family)
         source.run("SET foreign_key_checks = 0", "DELETE FROM parent WHERE id = 3", "SET foreign_key_checks = 1")
         assert_same(family)
         assert_refers(family)
@@ -157,14 +168,13 @@ def test_foreign_keys_that_ddl_changes_are_taken_up(family: Backfilled) -> None:
     """After DDL the rows are found by the foreign keys of then, and before the tables are known again they are void."""
     source = family.source
     with family:
-        family.await_whole(*TABLES)
-        family.until(lambda: knows(family, *CHILDREN))
+        await_known(family)
         source.run("ALTER TABLE child DROP FOREIGN KEY child_ibfk_1", "DELETE FROM parent WHERE id = 1")
         source.run("UPDATE child SET v = 2, p = 2")
         source.run(f"ALTER TABLE child ADD FOREIGN KEY (v) {CHILD[len('FOREIGN KEY (p) ') :]} ON DELETE CASCADE")
         source.run("UPDATE child SET v = 5 WHERE id < 10", "DELETE FROM parent WHERE id = 5")
         assert_same(family)
-        family.until(lambda: knows(family, *CHILDREN))
+        family.until(lambda: knows(family))
         source.run("DELETE FROM parent WHERE id = 2")
         assert_same(family)
         assert family.images("child") == {}
@@ -177,13 +187,13 @@ def test_a_restarted_source_learns_the_tables_again(family: Backfilled) -> None:
     family.source.run("DELETE FROM parent WHERE id = 2")  # nobody knows its rows
     with family:
         assert_same(family)
-        family.until(lambda: knows(family, *CHILDREN))
+        family.until(lambda: knows(family))
         before = begun(family)
         family.source.run("DELETE FROM parent WHERE id = 3")
         assert_same(family)
         assert begun(family) == before
     with family:
-        family.until(lambda: knows(family, *CHILDREN))
+        family.until(lambda: knows(family))
         assert begun(family) == before
 
 
@@ -224,7 +234,7 @@ def test_random_changes_and_kills_end_as_the_server_is(family: Backfilled) -> No
 
     for _ in range(4):
         family.start()
-        family.until(lambda: knows(family, *CHILDREN))
+        family.until(lambda: knows(family))
         family.on_commit = kill
         for _ in range(60):
             source.run(change(rng))
@@ -236,5 +246,5 @@ def test_random_changes_and_kills_end_as_the_server_is(family: Backfilled) -> No
             continue
     with family:
         assert_same(family, but_for_void=True)  # a killed source does not read again what it was about to
-        family.until(lambda: knows(family, *CHILDREN))
+        family.until(lambda: knows(family))
         assert_refers(family)

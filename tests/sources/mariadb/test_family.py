@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+
 from stream.sources.mariadb.backfill.plan import Chunk
 from stream.sources.mariadb.backfill.reading import Wanted
 from stream.sources.mariadb.backfill.rereading import Rereading
@@ -31,10 +33,17 @@ def known(*, exact: bool = True, parent: bool = True, on_delete: str = "CASCADE"
     catalog = Catalog()
     catalog.describe_as({name: info.describe() for name, info in infos.items()})
     catalog.resume(infos, AT)
+    return family_of([ForeignKey(P, C, ("id",), ("p",), on_delete, "RESTRICT")], catalog.get, {10: 1, 11: 1, 20: 2})
+
+
+def family_of(
+    keys: Sequence[ForeignKey], info_of: Callable[[str], TableInfo | None], parents: Mapping[int, int]
+) -> Family:
+    """That of foreign keys, which knows all rows of the child: number → parent."""
     family = Family()
-    family.look_at(cascades_of([ForeignKey(P, C, ("id",), ("p",), on_delete, "RESTRICT")]), catalog.get)
+    family.look_at(cascades_of(keys), info_of)
     family.children.begin(C)
-    family.fill(C, [RowChange(row_key(C, [at]), VALUE, b'{"id":%d,"p":%d}' % (at, at // 10)) for at in (10, 11, 20)])
+    family.fill(C, [RowChange(key, VALUE, image) for key, image in (row(C, *each) for each in parents.items())])
     family.children.complete(C)
     return family
 
@@ -135,6 +144,60 @@ def test_a_table_that_is_too_large_is_not_known() -> None:
     family.fill(C, [RowChange(row_key(C, [1]), VOID)])
     family.children.complete(C)
     assert family.children.knowledge(C) is Knowledge.NOTHING
+
+
+def test_a_table_gets_too_large_by_its_changes() -> None:
+    """The source goes on: that of a table, or of a transaction, is dropped, and that of others is kept."""
+    for children in (Children(rows_max=3), Children(pending_max=3)):
+        children.follow({C: (("p",),), P: (("p",),)})
+        for name in (C, P):
+            children.begin(name)
+            children.complete(name)
+        for at in range(5):
+            children.put(C, b"%d" % at, (b"1",))
+        children.put(P, b"0", (b"1",))
+        children.commit()
+        assert children.knowledge(C) is Knowledge.NOTHING
+        assert children.referring(P, 0, b"1") == {b"0": (b"1",)}
+
+
+def test_a_row_that_was_cascaded_and_put_again_takes_what_referred_to_it_along() -> None:
+    """``REPLACE INTO tree VALUES (1, NULL), (2, NULL)``: 2 is gone with 1, and 3 with 2, of which nothing is logged."""
+    infos = {C: table(C)}
+    family = family_of([ForeignKey(C, C, ("id",), ("p",), "CASCADE", "RESTRICT")], infos.get, {1: 0, 2: 1, 3: 2})
+    relative = family.relative(C)
+    assert relative is not None
+    family.changed(relative, row(C, 3, 2), None)  # a row that is replaced alone
+    family.changed(relative, None, row(C, 3, 2))
+    assert family.narrow({C}, {C: True}, (), is_enforced=True) == {C: set()}
+    family.clear()
+    family.changed(relative, row(C, 1, 0), None)
+    family.changed(relative, None, row(C, 1, 0))
+    family.changed(relative, None, row(C, 2, 0))
+    assert family.narrow({C}, {C: True}, (), is_enforced=True) == {}
+
+
+def test_a_value_that_passes_through_two_parents_is_not_known() -> None:
+    """One statement makes 1 to 2, and 2 to 3 or to nothing: the children of 1 are not those of 2 in the end."""
+    infos = {name: table(name) for name in (P, C)}
+    for last in (row(P, 3), None):
+        family = family_of([ForeignKey(P, C, ("id",), ("p",), "CASCADE", "CASCADE")], infos.get, {10: 1})
+        relative = family.relative(P)
+        assert relative is not None
+        family.changed(relative, row(P, 1), row(P, 2))
+        family.changed(relative, row(P, 2), last)
+        assert family.narrow({C}, {P: True, C: False}, (), is_enforced=True) == {}
+
+
+def test_a_table_between_two_that_is_not_published_voids_what_is_below_it() -> None:
+    """MySQL does not name it, and a row may go by it that does not refer to the deleted one itself."""
+    infos = {name: table(name) for name in (P, C)}
+    ways = ((P, C), (P, "d.hidden"), ("d.hidden", C))
+    family = family_of([ForeignKey(*way, ("id",), ("p",), "CASCADE", "RESTRICT") for way in ways], infos.get, {})
+    relative = family.relative(P)
+    assert relative is not None
+    family.changed(relative, row(P, 1), None)
+    assert family.narrow({C}, {P: True}, (), is_enforced=True) == {}
 
 
 class Chunks:

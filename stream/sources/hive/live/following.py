@@ -326,10 +326,12 @@ class Following:
         status.position, status.timestamp = f"{FLAVOR}/{self._at}", self._time
 
     def _read_to_end(self) -> int:
-        """Publish the events up to the server's last one, and return that."""
-        end = self._metastore.last_event()
-        self._drain(end)
-        return end
+        """Publish the events up to the server's last one, and return the last that was published.
+
+        It may be later than the one that was asked for, and what is noted of it must count as known before a fetch.
+        """
+        self._drain(self._metastore.last_event())
+        return self._at
 
     # --- images ---
 

@@ -119,25 +119,15 @@ class Plan:
 
     def notice(self, transaction: SourceTransaction) -> bool:
         """Note what is about to be published. Returns whether the progress of a table is lost by it."""
-        changes, begun = transaction.changes, len(self.cursors)
-        last = len(changes) - 1
-        while last >= 0 and type(changes[last]) is not RowChange:
-            self._notice_table(changes[last])
-            last -= 1
-        if self.since is not None and last >= 0:
-            self._note_keys(cast("Sequence[RowChange]", changes), last + 1)
+        begun = len(self.cursors)
+        count, names = rows_and_tables(transaction.changes)
+        if names:
+            self._notice_tables(names)
+        if self.since is not None and count:
+            self._note_keys(cast("Sequence[RowChange]", transaction.changes), count)
         return len(self.cursors) < begun
 
-    def _notice_table(self, change: Change) -> None:
-        match change:
-            case VoidTable(name, _):
-                names = {name}
-            case DescribeTable():
-                names = {change.table}
-            case BeginScope():
-                names = {EVERY_TABLE}
-            case _:
-                return
+    def _notice_tables(self, names: set[str]) -> None:
         known = {*self.cursors, *self.complete}
         lost = known if EVERY_TABLE in names else known & names
         self.lost |= lost
@@ -157,9 +147,9 @@ class Plan:
             if key.startswith(prefix):
                 changed.add(key)
 
-    def unchanged(self, chunk: Chunk) -> list[RowChange]:
+    def unchanged(self, chunk: Chunk) -> Iterator[RowChange]:
         """The rows of a chunk that did not change since it was read."""
-        return [row for row in chunk.rows if row.key not in self._changed]
+        return (row for row in chunk.rows if row.key not in self._changed)
 
     def publish(self, chunk: Chunk, position: str, timestamp: int) -> Iterator[SourceTransaction]:
         """The transactions that publish a chunk at ``position``, which is at or past its ``hi``."""
@@ -173,6 +163,19 @@ class Plan:
             self.put_aside()
         else:
             self.cursors[self.table] = Cursor(chunk.last, self.cursors[self.table].rows + len(chunk.rows))
+
+
+def rows_and_tables(changes: Sequence[Change]) -> tuple[int, set[str]]:
+    """How many rows a transaction has, which come first; and the tables that it voids or describes behind them."""
+    count, tables = len(changes), set()
+    while count and type(changes[count - 1]) is not RowChange:
+        count -= 1
+        match changes[count]:
+            case VoidTable(table, _) | DescribeTable(table=table):
+                tables.add(table)
+            case BeginScope():
+                tables.add(EVERY_TABLE)
+    return count, tables
 
 
 def in_pieces(rows: Iterable[RowChange]) -> list[Sequence[Change]]:

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Final, Protocol
+from typing import Final, Protocol, cast
 
 import structlog
 
-from stream.sources.mariadb.backfill.plan import Chunk, in_pieces
+from stream.sources.mariadb.backfill.plan import Chunk, in_pieces, rows_and_tables
 from stream.sources.mariadb.backfill.reading import Wanted
 from stream.sources.mariadb.binlog.catalog import Catalog
 from stream.sources.mariadb.connection import MariaDBError
 from stream.sources.mariadb.gtid import GtidPosition
-from stream.wire.events import EVERY_TABLE, BeginScope, Change, DescribeTable, RowChange, SourceTransaction, VoidTable
+from stream.wire.events import EVERY_TABLE, Change, RowChange, SourceTransaction
 
 log = structlog.get_logger(__name__)
 
@@ -26,7 +26,7 @@ KEYS_MAX: Final = 20_000
 KEYS_A_READ: Final = 256
 
 
-class Reading(Protocol):
+class KeysReading(Protocol):
     """What this needs of `stream.sources.mariadb.backfill.reading.ChunkReading`."""
 
     failed: MariaDBError | None
@@ -42,7 +42,7 @@ class Reading(Protocol):
 class Rereading:
     """The keys to read again. Call `notice` and `add` for each transaction that is published, `step` after it."""
 
-    def __init__(self, reading: Reading, catalog: Catalog) -> None:
+    def __init__(self, reading: KeysReading, catalog: Catalog) -> None:
         self._reading = reading
         self._catalog = catalog
         self._waiting: dict[bytes, str] = {}
@@ -54,15 +54,12 @@ class Rereading:
         """What changes is published by that; of a void table nothing is read."""
         if not self._waiting and not self._asked:
             return
-        for change in changes:
-            match change:
-                case RowChange():
-                    self._waiting.pop(change.key, None)
-                    self._asked.discard(change.key)
-                case VoidTable(table, _) | DescribeTable(table=table):
-                    self._drop(table)
-                case BeginScope():
-                    self._drop(EVERY_TABLE)
+        count, void = rows_and_tables(changes)
+        for row in islice(cast("Sequence[RowChange]", changes), count):
+            self._waiting.pop(row.key, None)
+            self._asked.discard(row.key)
+        for table in void:
+            self._drop(table)
 
     def add(self, voided: Mapping[str, Iterable[bytes]]) -> None:
         """Rows that the transaction voided: table → keys."""

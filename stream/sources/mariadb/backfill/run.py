@@ -11,10 +11,10 @@ from typing import Final, Protocol
 import structlog
 
 from stream.sources.mariadb.backfill.choice import CHOICE, BackfillRequest, Choice, read_request
-from stream.sources.mariadb.backfill.plan import CURSORS, Chunk, Plan, left_tables, unfit
+from stream.sources.mariadb.backfill.plan import CURSORS, Chunk, Plan, left_tables, rows_and_tables, unfit
 from stream.sources.mariadb.backfill.progress import PROGRESS, progress_annotations
 from stream.sources.mariadb.backfill.reading import AHEAD_MAX, Wanted
-from stream.sources.mariadb.backfill.rereading import Rereading
+from stream.sources.mariadb.backfill.rereading import KeysReading, Rereading
 from stream.sources.mariadb.binlog.catalog import Catalog
 from stream.sources.mariadb.cascades.children import Knowledge
 from stream.sources.mariadb.cascades.family import Family
@@ -22,16 +22,7 @@ from stream.sources.mariadb.connection import MariaDBError
 from stream.sources.mariadb.gtid import GtidPosition
 from stream.sources.mariadb.schema import TableFilter
 from stream.sources.status import SourceStatus, TableReading
-from stream.wire.events import (
-    EVERY_TABLE,
-    BeginScope,
-    Change,
-    DescribeTable,
-    ResumePoint,
-    RowChange,
-    SourceTransaction,
-    VoidTable,
-)
+from stream.wire.events import EVERY_TABLE, Change, ResumePoint, RowChange, SourceTransaction
 
 log = structlog.get_logger(__name__)
 
@@ -74,22 +65,14 @@ class Binlog(Protocol):
     def has_reached(self, position: GtidPosition) -> bool: ...
 
 
-class Reading(Protocol):
+class Reading(KeysReading, Protocol):
     """What a backfill needs of `stream.sources.mariadb.backfill.reading.ChunkReading`."""
 
-    failed: MariaDBError | None
     estimate: int
-
-    @property
-    def first(self) -> Chunk | None: ...
-
-    def want(self, wanted: Wanted | None) -> None: ...
 
     def wait(self, seconds: float) -> bool: ...
 
     def take(self) -> None: ...
-
-    def close(self) -> None: ...
 
 
 class Requests(Protocol):
@@ -170,6 +153,7 @@ class Backfill:
         self._plan = Plan.resume(point)
         if self._family is not None:
             self._family.children.forget_all()
+            self._learnt.clear()
         if self._rereading is not None:
             self._rereading.forget()
         self._annotate()
@@ -204,20 +188,14 @@ class Backfill:
 
     def _tell_family(self, family: Family, changes: Sequence[Change]) -> None:
         voided = family.commit()
-        at = len(changes)
-        void: set[str] = set()
-        while at and type(changes[at - 1]) is not RowChange:
-            at -= 1
-            match changes[at]:
-                case VoidTable(table, _) | DescribeTable(table=table):
-                    void.add(table)
-                case BeginScope():
-                    void.add(EVERY_TABLE)
+        _, void = rows_and_tables(changes)
         if EVERY_TABLE in void:
             family.children.forget_all()
+            self._learnt.clear()
             voided = {}
         for table in void:
             family.children.forget(table)
+            self._learnt.pop(table, None)  # else its backfill would be taken for learning
         if self._rereading is not None:
             self._rereading.notice(changes)
             self._rereading.add({table: keys for table, keys in voided.items() if table not in void})

@@ -69,9 +69,10 @@ IGNORABLE_EVENT = 0x80
 """Flag in the header of an event: whoever doesn't know its type may pass over it."""
 
 STATEMENT_END = 1
+"""Flag of a rows event: the last one of its statement."""
+
 NO_FOREIGN_KEYS = 2
 """Flag of a rows event: the session had foreign_key_checks off, so foreign keys changed nothing."""
-"""Flag of a rows event: the last one of its statement."""
 
 STANDALONE = 1
 """Flag of a GTID event."""

@@ -555,9 +555,9 @@ class BinlogReader:
         names = list(statement.tables)
         if self._schema.lower_case_names:
             names = [(database.lower(), table.lower()) for database, table in names]
-        names = [name for name in names if self._schema.include(*name)]
+        others, names = names, [name for name in names if self._schema.include(*name)]
         if not names:
-            self._reread_cascades(transaction)
+            self._reread_cascades(transaction, {".".join(name) for name in others})
             return
         self._by_body.clear()
         self._reread.clear()
@@ -566,9 +566,12 @@ class BinlogReader:
             transaction.voids.setdefault(f"{database}.{table}", statement.reason)
             transaction.described.add(f"{database}.{table}")
 
-    def _reread_cascades(self, transaction: _Transaction) -> None:
-        """After DDL of other tables: their foreign keys may lead to these. MariaDB's log names those, MySQL's not."""
-        if isinstance(transaction.gtid, MysqlGtid):
+    def _reread_cascades(self, transaction: _Transaction, others: set[str]) -> None:
+        """After DDL of other tables: their foreign keys may lead to these. MariaDB's log names those, MySQL's not.
+
+        One between two of these may have another name now, and what is below it is known by its name.
+        """
+        if isinstance(transaction.gtid, MysqlGtid) or self._schema.cascades.tables & others:
             self._schema.reread_cascades()
 
     def _xa_prepare(self, event: bytes) -> SourceTransaction:

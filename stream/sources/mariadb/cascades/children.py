@@ -21,6 +21,8 @@ Keys: TypeAlias = tuple[tuple[str, ...], ...]
 
 ROWS_MAX: Final = 10_000_000
 """Rows of one table. Of a larger one nothing is known."""
+PENDING_MAX: Final = 200_000
+"""Rows of one table in the open transaction, which are in memory. Of a table with more nothing is known."""
 MEMORY_KIB: Final = 32 * 1024
 """Of the file that is in memory."""
 _GONE: Final[Values] = ()
@@ -54,8 +56,8 @@ class _Table:
 class Children:
     """Rows of child tables by what they refer to. Changes of a transaction count at once, and stay with `commit`."""
 
-    def __init__(self, rows_max: int = ROWS_MAX) -> None:
-        self._rows_max = rows_max
+    def __init__(self, rows_max: int = ROWS_MAX, pending_max: int = PENDING_MAX) -> None:
+        self._rows_max, self._pending_max = rows_max, pending_max
         self._file: sqlite3.Connection | None = None
         self._tables: dict[str, _Table] = {}
         self._numbers = 0
@@ -143,7 +145,13 @@ class Children:
         known = self._tables.get(table)
         if known is None or known.knowledge is Knowledge.NOTHING:
             return
-        self._pending[table][key] = _GONE if values is None else values
+        pending = self._pending[table]
+        if len(pending) >= self._pending_max:
+            self.forget(table)
+            for each in [each for each in self._referring if each[0] == table]:
+                del self._referring[each]
+            return
+        pending[key] = _GONE if values is None else values
         for number, value in enumerate(values or ()):
             if value is not None:
                 self._referring[table, number, value].add(key)
@@ -165,7 +173,7 @@ class Children:
 
     def commit(self) -> None:
         """The open transaction counts."""
-        for table, rows in self._pending.items():
+        for table, rows in [*self._pending.items()]:  # a table that gets too large is taken out
             known = self._tables.get(table)
             if known is not None and known.knowledge is not Knowledge.NOTHING:
                 gone = [(key,) for key, values in rows.items() if not values]
@@ -204,9 +212,9 @@ class Children:
             self._count(table, known)
 
     def _count(self, table: str, known: _Table) -> None:
-        """Count anew: a row that is put again was counted again."""
+        """Count anew: a row that is put again was counted again. Near the bound this would be done all the time."""
         [[known.rows]] = self._opened().execute(f"SELECT COUNT(*) FROM t{known.number}")
-        if known.rows > self._rows_max:
+        if known.rows > self._rows_max - self._rows_max // 10:
             self.refuse(table)
 
     def _opened(self) -> sqlite3.Connection:

@@ -37,6 +37,10 @@ class Change(NamedTuple):
     old: Columns
     new: Columns | None
 
+    def rule(self, key: ForeignKey) -> str:
+        """What a foreign key does then."""
+        return key.on_delete if self.new is None else key.on_update
+
 
 @dataclass(frozen=True, slots=True)
 class Relative:
@@ -63,6 +67,10 @@ class Family:
         self._changes: list[Change] = []
         self._logged: set[bytes] = set()
         """Keys of rows that the statement put."""
+        self._gone: set[bytes] = set()
+        """Keys of rows that the statement logged as deleted, and did not put since."""
+        self._written: set[str] = set()
+        """Tables with rows that the statement put, and had not deleted: perhaps a foreign key had."""
         self._unclear: set[str] = set()
         """Tables of which the statement changed rows that were not told, or too many."""
         self._voided: dict[str, list[bytes]] = {}
@@ -70,8 +78,7 @@ class Family:
     def look_at(self, cascades: Cascades, table_of: Callable[[str], TableInfo | None]) -> None:
         """Take up the foreign keys. ``table_of``: the tables as they are at the present position."""
         self._cascades = cascades
-        names = {name for key in cascades.keys for name in (key.parent, key.child)}
-        infos = {name: info for name in names if (info := table_of(name)) is not None and info.cacheable}
+        infos = {name: info for name in cascades.tables if (info := table_of(name)) is not None and info.cacheable}
         self._relatives, self._exact = {}, {}
         for name, info in infos.items():
             upward = sorted(key for key in cascades.keys if key.child == name and _is_plain(info, key.columns))
@@ -99,15 +106,16 @@ class Family:
     def changed(self, of: Relative, old: tuple[bytes, bytes] | None, new: tuple[bytes, bytes] | None) -> None:
         """A logged row: key and image before, and after."""
         name = of.info.name
-        before = None if old is None else columns_of(of.info, *old)
-        after = None if new is None else columns_of(of.info, *new)
-        if of.upward:
+        is_followed = self.children.knowledge(name) is not Knowledge.NOTHING  # else it is void anyway
+        before = columns_of(of.info, *old) if old is not None and of.referenced else None
+        after = columns_of(of.info, *new) if new is not None and (is_followed or before is not None) else None
+        if is_followed:
             if old is not None and (new is None or old[0] != new[0]):
                 self.children.put(name, old[0], None)
             if new is not None and after is not None:
                 self.children.put(name, new[0], of.refers_to(after))
-                self._logged.add(new[0])
-        if not of.referenced or before is None:
+            self._note(name, None if old is None else old[0], None if new is None else new[0])
+        if before is None:
             return
         if after is not None and all(before.get(column) == after.get(column) for column in of.referenced):
             return
@@ -115,6 +123,16 @@ class Family:
             self._unclear.add(name)
         else:
             self._changes.append(Change(name, before, after))
+
+    def _note(self, table: str, old: bytes | None, new: bytes | None) -> None:
+        """The statement itself changed this row of a child. Keys."""
+        if old is not None and old != new:
+            self._gone.add(old)
+        if new is not None:
+            self._logged.add(new)
+            if old is not None or new not in self._gone:
+                self._written.add(table)
+            self._gone.discard(new)
 
     def miss(self, table: str) -> None:
         """The statement changed rows of a table that can't be told."""
@@ -126,6 +144,8 @@ class Family:
             self._changes.clear()
             self._logged.clear()
             self._unclear.clear()
+            self._written.clear()
+        self._gone.clear()
 
     def narrow(
         self, unlogged: Iterable[str], changed: Mapping[str, bool], void: Iterable[str], *, is_enforced: bool
@@ -174,6 +194,10 @@ class Family:
         """Whether the statement itself put the row."""
         return key in self._logged
 
+    def is_written(self, table: str) -> bool:
+        """Whether the statement put a row that a foreign key may have changed before, with those that refer to it."""
+        return table in self._written
+
     # -- transactions --------------------------------------------------------------------------------------------------
 
     def commit(self) -> dict[str, list[bytes]]:
@@ -221,6 +245,8 @@ class _Search:
         self._found: dict[str, set[bytes]] = {}
         self.put: dict[tuple[str, bytes], Values] = {}
         """Table and key → what a found row refers to now. One that is left out is deleted."""
+        self._given: set[tuple[str, int, bytes]] = set()
+        """Table, foreign key and value that a row refers to now by it, and did not before."""
         self._deleted: set[bytes] = set()
         self._count = 0
 
@@ -239,13 +265,16 @@ class _Search:
         while waiting:
             change = waiting.popleft()
             for key in self._family.keys:
-                if key.parent == change.table and key.child in self.tables and key.child not in self._lost:
+                if key.parent != change.table or key.child in self._lost:
+                    continue
+                if key.child in self.tables:
                     waiting.extend(self._children(change, key))
+                elif self._family.relative(key.child) is None and change.rule(key) not in NOTHING:
+                    self.lose_below(key.child)  # MySQL does not name what is not published
 
     def _children(self, change: Change, key: ForeignKey) -> list[Change]:
         """The rows that one foreign key changes for one changed row, as changes of their own table."""
-        is_delete = change.new is None
-        rule = key.on_delete if is_delete else key.on_update
+        is_delete, rule = change.new is None, change.rule(key)
         if rule in NOTHING:
             return []
         number, child = self._family.number(key), self._family.relative(key.child)
@@ -256,12 +285,19 @@ class _Search:
         new = None if change.new is None else value_of(change.new, key.referenced)
         if old is None or (not is_delete and new == old):
             return []
-        if not self._is_known(key.child) or not _is_simple(key, rule, is_delete, child):
+        is_known = self._is_known(key.child) and (key.child, number, old) not in self._given
+        if not is_known or not _is_simple(key, rule, is_delete, child):
             self.lose(key.child)
+            return []
+        if self._family.is_written(key.child):
+            self.lose_below(key.child)
+        if key.child in self._lost:
             return []
         found: list[Change] = []
         for row, values in self._family.children.referring(key.child, number, old).items():
-            if self._family.is_logged(row) or self._count >= ROWS_MAX:
+            before = self.put.get((key.child, row), values)
+            is_moved = row not in self._deleted and before[number] != old
+            if is_moved or self._family.is_logged(row) or self._count >= ROWS_MAX:
                 self.lose(key.child)
                 return []
             self._count += 1
@@ -273,8 +309,9 @@ class _Search:
                 self.put.pop((key.child, row), None)
                 found.append(Change(key.child, key_columns(child.info, row), None))
             else:
-                before = self.put.get((key.child, row), values)
                 self.put[key.child, row] = _refers_now(child, before, number, None if rule == "SET NULL" else new)
+                if rule != "SET NULL" and new is not None:
+                    self._given.add((key.child, number, new))
         return found
 
     def _is_known(self, table: str) -> bool:

@@ -40,6 +40,11 @@ class Cascades:
     on_update: Mapping[str, frozenset[str]]
     keys: tuple[ForeignKey, ...] = ()
 
+    @property
+    def tables(self) -> set[str]:
+        """Every table that has such a foreign key, or that one refers to."""
+        return {name for key in self.keys for name in (key.parent, key.child)}
+
     def below(self, table: str) -> frozenset[str]:
         """Every table that a change of ``table`` may change."""
         none: frozenset[str] = frozenset()

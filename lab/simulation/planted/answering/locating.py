@@ -1,0 +1,16 @@
+"""Planted bugs in `serving.locations`: whom a front believes to own a partition."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from lab.simulation.planted.planting import installation, leave_out
+from serving.locations.cache import LocationCache
+
+BUGS: Final = (
+    installation(
+        "owner_stays_down",
+        "an owner that did not answer once is never asked again",
+        leave_out(LocationCache.back, "self.down.pop(server, None)"),
+    ),
+)

@@ -1,0 +1,88 @@
+"""Changed credentials are taken over, whenever they change, and SIGHUP ends nothing."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+
+from consumers.workers import _next_news
+from freshet.access.reloading import Reloader
+from freshet.settings import Settings, load_settings, use_config
+
+WAIT_S = 20.0
+
+
+class Reader:
+    """Keeps the token that was read last, and waits amid it until it may `go_on`."""
+
+    def __init__(self) -> None:
+        self.token = ""
+        self.begun, self.go_on, self.renewed = threading.Event(), threading.Event(), threading.Condition()
+
+    def renew(self, now: Settings) -> None:
+        self.begun.set()
+        assert self.go_on.wait(WAIT_S)
+        with self.renewed:
+            self.token = now.serve.bearer_token.get_secret_value() if now.serve.bearer_token is not None else ""
+            self.renewed.notify_all()
+
+    def has(self, token: str) -> bool:
+        """Whether that one is read in time."""
+        with self.renewed:
+            return self.renewed.wait_for(lambda: self.token == token, WAIT_S)
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "freshet.toml"
+    write(path, "first")
+    use_config(path)
+    return path
+
+
+def write(path: Path, token: str) -> None:
+    path.write_text(f'[serve]\nbearer_token = "{token}"\n')
+
+
+def test_a_change_amid_a_reload_is_not_missed(config: Path) -> None:
+    """The file is written again after it was read: a token that was taken away would else be good until a restart."""
+    reader = Reader()
+    with Reloader(reader.renew, look_s=0.01):
+        assert reader.begun.wait(WAIT_S)
+        write(config, "second, longer")
+        reader.go_on.set()
+        assert reader.has("second, longer")
+
+
+def test_a_change_before_the_first_look_is_not_missed(config: Path) -> None:
+    """Between the settings' first reading and the first look a process may wait long, say for Kafka."""
+    load_settings()
+    write(config, "second")
+    reader = Reader()
+    reader.go_on.set()
+    with Reloader(reader.renew, look_s=0.01):
+        assert reader.has("second")
+
+
+def test_sighup_does_not_stop_workers() -> None:
+    """SIGHUP reads credentials again (docs/operating/security.md); the supervisor ends on SIGTERM and SIGINT only."""
+    signalled, wake = socket.socketpair()
+    wake.setblocking(False)
+    numbers = (signal.SIGHUP, signal.SIGTERM)
+    before = {each: signal.signal(each, lambda *_: None) for each in numbers}
+    woken_before = signal.set_wakeup_fd(wake.fileno())
+    try:
+        signal.raise_signal(signal.SIGHUP)
+        assert not _next_news([], signalled)
+        signal.raise_signal(signal.SIGTERM)
+        assert _next_news([], signalled)
+    finally:
+        signal.set_wakeup_fd(woken_before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        signalled.close()
+        wake.close()
