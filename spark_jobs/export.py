@@ -21,6 +21,8 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
+from pyarrow.lib import ArrowException
+
 from consumers.store.manifest import sync_directory, write_atomically
 from spark_jobs.engine.executors import check_executors
 from spark_jobs.exporting.changes import Changes, Exported
@@ -187,17 +189,21 @@ def _finish(session: Any, root: Path, commit: Commit) -> None:
         told = {"commit": commit.number, "offsets": {each: state.offset for each, state in commit.partitions.items()}}
         places = {shard: place for state in commit.partitions.values() for shard, place in state.places.items()}
         app = f"freshet-{commit.keyspace}-{commit.topic_id}"
-        append_files(session, root, staged, commit.files, app, commit.number, told | {"places": places})
+        try:
+            append_files(session, root, staged, commit.files, app, commit.number, told | {"places": places})
+        except ArrowException as error:
+            raise _damaged(f"a file of commit {commit.number} can't be read: {error}") from error
     for leftover in staged.iterdir():
         leftover.unlink()
 
 
 def _lost(file: Path) -> ExportError:
-    return ExportError(
-        f"{file} was committed and is not there",
-        hint="it was removed, or lost with the machine: export again into another directory",
-        code="export_damaged",
-    )
+    return _damaged(f"{file} was committed and is not there")
+
+
+def _damaged(what: str) -> ExportError:
+    hint = "what was committed was removed, or lost with the machine: export again into another directory"
+    return ExportError(what, hint=hint, code="export_damaged")
 
 
 def finish_commit(root: Path, commit: Commit) -> None:

@@ -16,6 +16,7 @@ from typing import Any, Final
 from consumers.store.manifest import write_atomically
 from spark_jobs.exporting.columns import FIXED
 from spark_jobs.session import SparkUnavailable
+from spark_jobs.streaming import spark_errors
 
 PACKAGE: Final = "io.delta:delta-spark_4.2_2.13:4.4.0"
 SETTINGS: Final = {
@@ -52,7 +53,8 @@ def append_files(
     """Appends staged files (name → place below ``root``) to the tables that the places name, once for each ``number``.
 
     ``files`` is in the order of the log, so that a column has the type that it had first. ``told``: what each table's
-    history says of this version.
+    history says of this version. Raises `RebuildError` if Spark failed, ``OSError`` or an ``ArrowException`` if a
+    file can't be read.
     """
     import pyarrow.parquet as pq
 
@@ -60,11 +62,12 @@ def append_files(
     for name, place in files.items():  # their names are random
         columns = pq.read_schema(staged / name).serialize().to_pybytes()
         alike[table_in(place)][columns].append(address(staged / name))
-    for table, groups in sorted(alike.items()):
-        known = _types(session, root / table)
-        frames = [_fitting(session.read.parquet(*group), known) for group in groups.values()]
-        rows = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), frames)
-        _append(rows, root / table, app, number, json.dumps(told))
+    with spark_errors():
+        for table, groups in sorted(alike.items()):
+            known = _types(session, root / table)
+            frames = [_fitting(session.read.parquet(*group), known) for group in groups.values()]
+            rows = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), frames)
+            _append(rows, root / table, app, number, json.dumps(told))
     write_atomically(staged.parent / APPENDED_NAME, json.dumps(number).encode())
 
 
@@ -72,8 +75,8 @@ def is_appended(notes: Path, number: int) -> bool:
     """Whether the commit of this number is in all of its tables."""
     try:
         return bool(json.loads((notes / APPENDED_NAME).read_bytes()) == number)
-    except FileNotFoundError:
-        return False
+    except (FileNotFoundError, ValueError):
+        return False  # it is appended once more, which changes nothing
 
 
 def table_in(place: str) -> str:
@@ -120,6 +123,7 @@ def _append(rows: Any, table: Path, app: str, number: int, told: str) -> None:
 
 
 def compact(session: Any, root: Path, tables: Iterable[str]) -> None:
-    """Makes few files of many small ones; readers of earlier versions find theirs."""
-    for table in sorted(tables):
-        session.sql(f"OPTIMIZE delta.`{address(root / table)}`")
+    """Makes few files of many small ones; readers of earlier versions find theirs. Raises `RebuildError`."""
+    with spark_errors():
+        for table in sorted(tables):
+            session.sql(f"OPTIMIZE delta.`{address(root / table)}`")

@@ -16,7 +16,8 @@ from spark_jobs.exporting.delta import LOG, address, check_delta, delta_columns
 from spark_jobs.output import exclusive, sync_tree
 from spark_jobs.source.datasource import register_source
 from spark_jobs.source.reading import Plan
-from spark_jobs.streaming import spark_failed
+from spark_jobs.streaming import spark_errors
+from tokens.errors import FreshetError
 
 ROWS_PER_FILE: Final = 5_000_000
 
@@ -44,7 +45,6 @@ def write_table(session: Any, planned: Plan, target: Path, *, form: str = PARQUE
     The directory gets its name last. ``moment``: what the history of a Delta table says of this version. Raises
     `ExportError`, `ExecutorError`, `RebuildError`, `SparkUnavailable`.
     """
-    from pyspark.errors import PySparkException
     from pyspark.sql import functions as f
 
     root = Path(os.path.abspath(target))
@@ -61,12 +61,13 @@ def write_table(session: Any, planned: Plan, target: Path, *, form: str = PARQUE
         shutil.rmtree(staging, ignore_errors=True)
         place = {"keyspace": planned.keyspace, "table": planned.table}
         try:
-            rows = session.read.format("freshet").options(**place).load()
-            rows.write.option("maxRecordsPerFile", ROWS_PER_FILE).parquet(staging.as_uri())
-            kinds = dict(session.read.parquet(staging.as_uri()).groupBy("_kind").agg(f.count("*")).collect())
-        except PySparkException as error:
+            with spark_errors():
+                rows = session.read.format("freshet").options(**place).load()
+                rows.write.option("maxRecordsPerFile", ROWS_PER_FILE).parquet(staging.as_uri())
+                kinds = dict(session.read.parquet(staging.as_uri()).groupBy("_kind").agg(f.count("*")).collect())
+        except FreshetError:
             shutil.rmtree(staging, ignore_errors=True)
-            raise spark_failed(error) from error
+            raise
         sync_tree(staging)
         staging.rename(root)
         sync_directory(root.parent)
@@ -75,20 +76,17 @@ def write_table(session: Any, planned: Plan, target: Path, *, form: str = PARQUE
 
 def _write_version(session: Any, planned: Plan, root: Path, moment: str) -> TableReport:
     """One more version of a Delta table. A run that is killed leaves files that no version names."""
-    from pyspark.errors import PySparkException
     from pyspark.sql import functions as f
 
     told = {"table": planned.table, "as_of": moment, "offsets": planned.end}
     place = {"keyspace": planned.keyspace, "table": planned.table}
-    try:
+    with spark_errors():
         rows = session.read.format("freshet").options(**place).load()
         writer = rows.write.format("delta").mode("overwrite").option("overwriteSchema", "true")
         writer.option("userMetadata", json.dumps(told)).save(address(root))
         written = session.read.format("delta").load(address(root))
         kinds = dict(written.groupBy("_kind").agg(f.count("*")).collect())
         return _report(planned, kinds, len(written.inputFiles()))
-    except PySparkException as error:
-        raise spark_failed(error) from error
 
 
 def _report(planned: Plan, kinds: dict[str, int], files: int) -> TableReport:
