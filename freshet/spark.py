@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 def spark_settings(master: str, driver_memory: str, log_file: Path | None, *, delta: bool = False) -> SparkSettings:
     """Settings for a Spark session: the connector's pinned jars, a supported Java, and the log file (emptied).
 
-    ``delta``: with Delta Lake.
-
-    Under ``spark-submit`` its command decides all of that.
+    ``delta``: with Delta Lake. Under ``spark-submit`` its command decides all of that. Raises `SparkUnavailable`
+    ``spark_missing`` before anything else is tried.
     """
     from spark_jobs.exporting.delta import SETTINGS
-    from spark_jobs.session import SparkSettings, is_submitted
+    from spark_jobs.session import SparkSettings, check_pyspark, is_submitted
 
+    check_pyspark()
     if is_submitted():
         return SparkSettings()
     if log_file is None:

@@ -92,7 +92,7 @@ def test_a_delta_export_that_is_killed_between_two_tables_has_each_change_once(t
     A second commit follows, with another type of a column; then its files are fewer, and each change is there once.
     """
     filled = topic(1)
-    second = {"timestamps": [1_700_000_020]}
+    second: dict[str, Any] = {"timestamps": [1_700_000_020]}
     filled.write(0, [start(), description(2, {"id": "int", "a b": "text"})])
     filled.write(
         0, [frame([(key(1), VALUE, b'{"id":1,"a b":"x"}', 3)]), description(4, {"id": "text", "seen": "datetime"})]

@@ -15,6 +15,7 @@ from typing import Any
 import pyspark
 import pytest
 
+from freshet import cli
 from freshet.local.artifacts import read_pins
 from spark_jobs.exporting.delta import PACKAGE, check_delta
 from spark_jobs.session import (
@@ -70,6 +71,21 @@ def test_a_spark_of_another_minor_version_is_refused() -> None:
             check_version(version)
         assert refused.value.code == "spark_unfit"
         assert "pyspark==4.2.*" in refused.value.hint
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["rebuild", "--keyspace", "shop", "--to", "out"], ["verify", "shop"], ["export", "--keyspace=shop", "--to=out"]],
+)
+def test_a_command_without_pyspark_names_the_extra(
+    command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """PySpark is half of an installation, so it may be absent; no traceback, and no Kafka is asked first."""
+    monkeypatch.setitem(sys.modules, "pyspark", None)  # as if it could not be found
+    assert cli.run([*command, "--bootstrap", "127.0.0.1:1"]) == 1
+    said = capsys.readouterr().err
+    assert "error[spark_missing]: this installation has no pyspark" in said
+    assert "freshet-cache[spark]" in said
 
 
 def test_a_session_without_delta_is_told_the_options_of_spark_submit() -> None:
