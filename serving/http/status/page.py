@@ -13,8 +13,10 @@ from typing import Final, NamedTuple
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
+from serving.errors import ReadError
 from serving.http.responses import Response
 from serving.http.status.answers import FrontStatus, KeyspaceStatus, PartitionState, StatusHistory
+from serving.http.status.inspector import AskedKey, HeldKey
 from serving.http.status.watch import AWAY
 from serving.misses import REASONS
 
@@ -79,9 +81,17 @@ def page_response(status: FrontStatus, history: StatusHistory, *, refresh: bool)
     return html_response(html)
 
 
-def html_response(html: str) -> Response:
+def html_response(html: str, status: int = 200) -> Response:
     """A page that may load what is in ``files/``, and nothing else."""
-    return Response(200, html.encode(), b"text/html; charset=utf-8", _HEADERS)
+    return Response(status, html.encode(), b"text/html; charset=utf-8", _HEADERS)
+
+
+def key_response(
+    keyspaces: list[str], asked: AskedKey, held: HeldKey | None, problem: ReadError | None = None
+) -> Response:
+    """The page of one key. ``problem``: why nothing is held."""
+    html = environment().get_template("key.html").render(keyspaces=keyspaces, asked=asked, held=held, problem=problem)
+    return html_response(html, 200 if problem is None else problem.status)
 
 
 @cache
