@@ -26,6 +26,8 @@ GIB = 1 << 30
 MEMORY_BYTES_MIN, MEMORY_BYTES_GOOD = 2 * GIB, 4 * GIB
 DISK_BYTES_MIN, DISK_BYTES_GOOD = 2 * GIB, 10 * GIB
 PORTS = {9092: "Kafka", 3306: "MariaDB", 9083: "Hive Metastore", 8480: "freshet serve"}
+MODULES = {"markdown-it-py": "markdown_it"}
+"""Packages whose module has another name."""
 SERVERS_SIZE_MB = {"kafka": 43, "mariadb": 149, "hive": 145, "spark": 10}
 
 
@@ -152,7 +154,7 @@ def _packages() -> list[Check]:
     names = _required()
     for name in names:
         try:
-            importlib.import_module(name.replace("-", "_"))
+            importlib.import_module(MODULES.get(name, name.replace("-", "_")))
         except Exception as error:  # noqa: BLE001 - a package can fail to import in any way
             broken.append(f"{name} ({type(error).__name__}: {error})")
     if broken:

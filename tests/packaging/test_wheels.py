@@ -100,7 +100,7 @@ def test_the_application_works_from_its_wheel(wheels: dict[str, Path], tmp_path:
     assert [check["status"] for check in found["checks"] if check["name"] == "packages"] == ["ok"]
     assert "histories" in run(freshet, "simulate", "--histories", "1", cwd=tmp_path)
     assert [check["status"] for check in found["checks"] if check["name"] == "spark"] == ["warning"]
-    rebuild = [freshet, "rebuild", "--keyspace", "shop", "--to", "rebuilt"]
+    rebuild = [str(freshet), "rebuild", "--keyspace", "shop", "--to", "rebuilt"]
     refused = subprocess.run(rebuild, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
     assert "error[spark_missing]: this installation has no pyspark and no pandas" in refused.stderr
 
