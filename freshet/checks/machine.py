@@ -26,8 +26,6 @@ GIB = 1 << 30
 MEMORY_BYTES_MIN, MEMORY_BYTES_GOOD = 2 * GIB, 4 * GIB
 DISK_BYTES_MIN, DISK_BYTES_GOOD = 2 * GIB, 10 * GIB
 PORTS = {9092: "Kafka", 3306: "MariaDB", 9083: "Hive Metastore", 8480: "freshet serve"}
-MODULES = {"markdown-it-py": "markdown_it"}
-"""Packages whose module has another name."""
 SERVERS_SIZE_MB = {"kafka": 43, "mariadb": 149, "hive": 145, "spark": 10}
 
 
@@ -152,9 +150,12 @@ def _cache() -> list[Check]:
 def _packages() -> list[Check]:
     broken: list[str] = []
     names = _required()
+    modules = importlib.metadata.packages_distributions()
     for name in names:
+        own = sorted(module for module, owners in modules.items() if name in owners and not module.startswith("_"))
+        plain = name.replace("-", "_")
         try:
-            importlib.import_module(MODULES.get(name, name.replace("-", "_")))
+            importlib.import_module(plain if plain in own or not own else own[0])  # markdown-it-py has markdown_it
         except Exception as error:  # noqa: BLE001 - a package can fail to import in any way
             broken.append(f"{name} ({type(error).__name__}: {error})")
     if broken:
