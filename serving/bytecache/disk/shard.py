@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from time import time
+from time import monotonic, time
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -258,12 +258,12 @@ class Shard:
                 if key >> UNIT_BITS == file.number and key in self.table:
                     self._release(key)
 
-    def resize(self, quota: int) -> None:
-        """Another bound, in bytes; what is too much leaves at once."""
+    def resize(self, quota: int, deadline: float | None = None) -> bool:
+        """Another bound, in bytes; what is too much leaves at once. False: not all of it did until ``deadline``."""
         with self._lock:
             self._drain()
             self.quota = quota
-            self._make_room(0)
+            return self._make_room(0, deadline=deadline)
 
     def settle(self) -> None:
         """Tells the policy the hits, also those of other processes; lets what has expired go."""
@@ -310,15 +310,15 @@ class Shard:
         self._high += 1
         return self._high - 1
 
-    def _make_room(self, cost: int, pool: tuple[Value, str] | None = None) -> bool:
-        """Whether ``cost`` more bytes, and a slot, fit; evicts until they do."""
+    def _make_room(self, cost: int, pool: tuple[Value, str] | None = None, *, deadline: float | None = None) -> bool:
+        """Whether ``cost`` more bytes, and a slot, fit; evicts until they do, or until ``deadline``."""
         slots = self._high if self._free else self._high + 1
         room = self.quota - self._overhead(slots)
         self._pools.capacity = max(0, room)
         while pool is not None and (surplus := self._pools.evict_surplus(*pool)) is not None:
             self._evicted(*surplus)
         while self._pools.cost + cost > room or (cost and not self._free and self._high >= self._slots):
-            victim = self._pools.evict()
+            victim = self._pools.evict() if deadline is None or monotonic() < deadline else None
             if victim is None:
                 return False
             self._evicted(*victim)
