@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import shutil
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -13,40 +12,25 @@ from pathlib import Path
 from time import monotonic
 from typing import Final
 
-import msgspec
-
 from serving.bytecache.disk.extents import DamagedBlockError
 from serving.bytecache.disk.health import SLOW_S, Health
 from serving.bytecache.disk.layout import BLOCK, BLOCKS, EXTENT, EXTENT_BITS, UNIT_BITS
-from serving.bytecache.disk.marker import (
-    NAME,
-    OWN_FILES,
-    SHARDS_MAX,
-    SLOTS_MAX,
-    Marker,
-    claim,
-    new_marker,
-    parse_marker,
-    write_marker,
-)
+from serving.bytecache.disk.marker import LOCK, claim, prepared
 from serving.bytecache.disk.names import CachedFile, Names
 from serving.bytecache.disk.seals import Key, read_keys
-from serving.bytecache.disk.shard import FILES, Shard
-from serving.bytecache.disk.space import Medium, free_bytes, is_rotational, punch_hole
+from serving.bytecache.disk.shard import Shard
+from serving.bytecache.disk.space import Medium, free_bytes, is_rotational
 from serving.bytecache.disk.writing import Write, Writers
 from serving.bytecache.errors import ByteCacheError
 from serving.bytecache.policy.pools import Pools, Value
 
 QUOTA_MIN: Final = 8 * EXTENT
-SHARD_QUOTA_MIN: Final = 8 * EXTENT
-"""A directory with less than this for each of its shards gets fewer of them."""
 NAMES_SHARE: Final = 1 / 64
 """Of the quota, for the log of names, beside `NAMES_BYTES`."""
 NAMES_BYTES: Final = 640 * 1024
 SSD_WRITERS: Final = 4
 RESERVE_S: Final = 1.0
 """How long the cache may take to give room back; else it refuses."""
-LOCK: Final = "lock"
 
 
 @dataclass(frozen=True)
@@ -101,7 +85,8 @@ class Directory:
             raise
 
     def _open(self, keys: Sequence[Key]) -> None:
-        self.marker = self._marker(keys)
+        names = [key.name for key in keys]
+        self.marker = prepared(self.place, names, self.options.shards, self.options.quota)
         quota = self.options.quota or int((free_bytes(self.place) + self._kept_bytes()) * self.options.free_share)
         self.quota = max(QUOTA_MIN, quota)
         shards, salt = self.marker.shards, self.marker.salt
@@ -376,41 +361,6 @@ class Directory:
                 shard.tend()
             except OSError:
                 self.health.failed(monotonic())
-
-    def _marker(self, keys: Sequence[Key]) -> Marker:
-        """The marker of what is there; everything is deleted if it is damaged or of another layout."""
-        path = self.place / NAME
-        marker = parse_marker(path.read_bytes(), self.place) if path.exists() else None
-        if marker is None:
-            self._clear()
-            total = shutil.disk_usage(self.place).total
-            quota = self.options.quota or total
-            shards = max(1, min(self.options.shards, SHARDS_MAX, quota // SHARD_QUOTA_MIN))
-            marker = new_marker(shards, max(1_024, min(SLOTS_MAX, total // BLOCK // shards)))
-            self._check_holes()
-        missing = [key.name for key in keys if key.name not in marker.keys]
-        if missing or not path.exists():
-            marker = msgspec.structs.replace(marker, keys=[*marker.keys, *missing])
-            write_marker(self.place, marker)
-        return marker
-
-    def _check_holes(self) -> None:
-        probe = os.open(self.place / "names.new", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            os.pwrite(probe, bytes(8192), 0)
-            punch_hole(probe, 0, 4096)
-        except OSError as error:
-            raise ByteCacheError("bytes_no_holes", f"{self.place}: {error.strerror}") from error
-        finally:
-            os.close(probe)
-            os.unlink(self.place / "names.new")
-
-    def _clear(self) -> None:
-        for name in OWN_FILES - {LOCK}:
-            (self.place / name).unlink(missing_ok=True)
-        for i in range(SHARDS_MAX):
-            for name in FILES:
-                (self.place / str(i) / name).unlink(missing_ok=True)
 
     def _kept_bytes(self) -> int:
         return sum((self.place / str(i) / "data").stat().st_blocks * 512 for i in range(self.marker.shards)

@@ -32,6 +32,7 @@ from serving.bytecache.disk.layout import (
     EMPTY_HEAD,
     EXTENT,
     EXTENT_BITS,
+    FILES,
     GRANULE_SUMS_AT,
     GRANULES,
     HEAD,
@@ -52,7 +53,6 @@ from serving.bytecache.disk.seals import Key, checksums, seal_block
 from serving.bytecache.disk.space import punch_hole, shared_memory, write_all
 from serving.bytecache.policy.pools import Pools, Value
 
-FILES: Final = ("heads", "sums", "heat", "data")
 HEAT_MAX: Final = 3
 FIXED_BYTES: Final = 4 * PAGE
 """What the files of an empty shard take, at most."""
