@@ -23,19 +23,13 @@ def front_with(**parts: Any) -> Front:
     front = Front(
         {},
         {},
-        nothing,
-        nothing,
-        nothing,
-        nothing,
-        nothing,
-        nothing,
-        nothing,
-        METRICS,
-        nothing,
-        nothing,
-        LIMITS,
-        Access(),
-        (),
+        *(nothing,) * 7,
+        metrics=METRICS,
+        descriptions=nothing,
+        owners=nothing,
+        limits=LIMITS,
+        access=Access(),
+        closers=(),
     )
     for name, part in parts.items():
         setattr(front, name, part)
