@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
+from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -38,11 +39,13 @@ _AWAIT_COMMIT: Final = frozenset({DISK_FULL, DISK_FAILS, NO_RESOURCES})
 _PAUSED: Final = _AWAIT_COMMIT | {DEAD_LETTERS, NEWER_WIRE, WRONG_LAYOUT}
 RETRY_S: Final = 1.0
 UNKNOWN_OFFSET: Final = -1
+RECENT_MAX: Final = 4_096
+"""Keys of reads that a partition remembers: half a MiB of them at most, if they are short."""
 
 
 @dataclass
 class Partition:
-    """One owned partition. Fields are written by the fold thread; ``overlay``, ``waiters``,
+    """One owned partition. Fields are written by the fold thread; ``overlay``, ``recent``, ``waiters``,
     ``meanings`` and ``grounds`` by the answering one."""
 
     keyspace: str
@@ -83,6 +86,8 @@ class Partition:
     generation: int = 0
     """The group's generation when it assigned the partition; 0: unknown."""
     taken_at: float = field(default_factory=time.monotonic)
+    recent: deque[bytes] = field(default_factory=lambda: deque(maxlen=RECENT_MAX))
+    """The row keys that were asked for last."""
     waiters: set[asyncio.Future[None]] = field(default_factory=set)
     meanings: dict[tuple[str, str], Any] = field(default_factory=dict)
     """(table, shard) → what its keys mean, for `consumers.owner.meaning`, while the head is ``meanings_of``."""

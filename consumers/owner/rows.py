@@ -193,6 +193,7 @@ def answer_rows(partition: Partition, request: Get, demand: Demand) -> list[Owne
     The head is read before the entries and the descriptions after them: a description that holds at both ends holds
     for every entry in between.
     """
+    partition.recent.extend(request.keys)
     head = partition.store.visible
     prefixes: dict[str, int | None] = {}
     rows: list[OwnerRow] = []

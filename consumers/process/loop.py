@@ -21,6 +21,7 @@ from typing import Any, Final, TypeVar
 import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
+from consumers.fold.state import Void
 from consumers.owner.partitions import READY, Ownership, Partition
 from consumers.process.assignment import Assignment, SessionEnd, check_place
 from consumers.process.committing import Committer
@@ -51,6 +52,8 @@ RETRY_S_MAX: Final = 8.0
 POSITIONS_EVERY_S: Final = 0.5
 SESSION_TIMEOUT_MS: Final = 10_000
 CLOSE_TIMEOUT_S: Final = 2.0
+HOT_EVERY_S: Final = 10.0
+"""How often a partition asks for a table's hot rows: one that is voided again and again costs the source no more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +105,8 @@ class Consumption:
         self._consumer: Any = None
         self._calls: SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = SimpleQueue()
         self._refresh_at = 0.0
+        self._ask_at: dict[tuple[str, str], float] = {}
+        """Partition and table → before when its hot rows are not asked for again."""
         self._poll_messages = BATCH_MESSAGES
         self._reported_code: str = ""
         self._retry_s = RETRY_S
@@ -262,7 +267,7 @@ class Consumption:
         store = partition.store
         if store.broken is not None or partition.is_paused or partition.unchecked:
             return
-        before = store.visible.lineages
+        before, voids = store.visible.lineages, store.visible.voids
         partition.dead_letters_pending = True
         try:
             rejections = store.fold(records)
@@ -273,6 +278,8 @@ class Consumption:
         partition.events += len(records)
         partition.position = max(partition.position, records[-1][0] + 1)
         partition.leader_epoch = _leader_epoch(last)
+        if store.visible.voids != voids:
+            self._ask_for_hot(partition, voids)
         if not rejections:
             partition.dead_letters_pending = False
         else:
@@ -283,6 +290,16 @@ class Consumption:
             self._make_ready(partition)  # it will not come further
         if partition.waiters and store.visible.lineages != before:
             self._on_progress(partition)
+
+    def _ask_for_hot(self, partition: Partition, before: Mapping[tuple[str, str], Void]) -> None:
+        """Ask for the hot rows of tables that were voided just now, and are read from their beginning."""
+        head = partition.store.visible
+        for (table, shard), void in head.voids.items():
+            scope = (partition.name, table)
+            is_new = void != before.get((table, shard)) and (table, shard) in head.backfills
+            if is_new and partition.ready and time.monotonic() >= self._ask_at.get(scope, 0.0):
+                self._ask_at[scope] = time.monotonic() + HOT_EVERY_S
+                self._kafka_output.ask_for_hot(partition, shard, table)
 
     def _commit(self, partition: Partition, now: float) -> None:
         if not self._pauses.is_buried(partition):

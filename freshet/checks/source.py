@@ -195,8 +195,8 @@ def _cascades(connection: Connection, known: Mapping[str, TableInfo]) -> Iterato
         yield Check(
             "cascades",
             "warning",
-            f"a DELETE or UPDATE of keys in {_listed(parents)} makes the cache forget {_listed(sorted(below))}",
-            "nothing to do if that is rare: the rows come back as they are read, or by the backfill",
+            f"a DELETE or UPDATE of keys in {_listed(parents)} voids what refers to them in {_listed(sorted(below))}",
+            "with backfill these rows alone, which are read again at once; without it all of the table",
         )
 
 

@@ -1,9 +1,10 @@
 """The loop of a sink: reads tables whole where it must, and follows the change stream.
 
 The seed's order: remember where the stream is (StartTime), read the tables without tokens, then follow from there. So
-it is for a table that a cascade, a DDL or a message that nobody can read has voided: it is due, and is read again in
-pages when the next watermark comes. Each page is read as of all that is in the copy already, so nothing goes back by
-it; the stream tells again what the pages had before it. Rows that a whole reading has not met are gone.
+it is for a table that a DDL, a cascade whose rows are not known, or a message that nobody can read has voided: it is
+due, and is read again in pages when the next watermark comes. Each page is read as of all that is in the copy already,
+so nothing goes back by it; the stream tells again what the pages had before it. Rows that a whole reading has not met
+are gone.
 """
 
 from __future__ import annotations

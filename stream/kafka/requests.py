@@ -1,27 +1,87 @@
 """What people ask of a running source: records in ``<prefix>.<keyspace>.requests``, read by the source of their shard.
 
 A source that is down finds them when it starts. It keeps in its own state how far it has read, so each counts once
-(docs/decisions/0024-requests-in-a-topic.md).
+(docs/decisions/0024-requests-in-a-topic.md). Owners ask there, too: for the rows of a void table that are read most.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from time import monotonic
 from typing import Final
 
+import msgspec
 import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from stream.kafka.connection import KafkaCluster, KafkaUnreachable, client_settings, kafka_error
 from stream.kafka.reader import TopicReadError, open_consumer, poll_batch
 from stream.kafka.topics import ensure_requests_topic, requests_topic
+from stream.wire.keys import SEPARATOR
 
 log = structlog.get_logger(__name__)
 
 FLUSH_TIMEOUT_S: Final = 10.0
 RETRY_S: Final = 5.0
+SEND_TIMEOUT_MS: Final = 10_000
+CLOSE_TIMEOUT_S: Final = 1.0
 _LIGHT: Final = {"auto.offset.reset": "earliest", "fetch.wait.max.ms": 500, "queued.max.messages.kbytes": 1_024}
 """A topic that was made anew is read from its beginning. Nobody waits for a request."""
+
+
+class HotKeys(msgspec.Struct, frozen=True):
+    """Publish these rows of a void table before its others. JSON; unknown fields are ignored.
+
+    ``hot``: ``db.table``. ``keys``: the JSON arrays of primary keys, the one that is read most first.
+    """
+
+    hot: str
+    keys: list[str]
+
+
+def read_hot_keys(value: bytes) -> HotKeys | None:
+    """A request of an owner; None if it is another one."""
+    try:
+        return msgspec.json.decode(value, type=HotKeys)
+    except msgspec.DecodeError:
+        return None
+
+
+class HotKeysSender:
+    """Asks sources for hot rows, without waiting and without raising: whoever reads such a row brings it, too."""
+
+    def __init__(self, kafka: KafkaCluster) -> None:
+        self._kafka = kafka
+        self._producer: Producer | None = None
+        self._reported = ""
+
+    def send(self, keyspace: str, shard: str, table: str, row_keys: Iterable[bytes]) -> None:
+        """Ask the source of ``shard`` for rows of a table."""
+        request = HotKeys(table, [key.partition(SEPARATOR)[2].decode() for key in row_keys])
+        if self._producer is None:
+            more = {"message.timeout.ms": SEND_TIMEOUT_MS, "linger.ms": 0}
+            self._producer = Producer(client_settings(self._kafka, **more))
+        try:
+            topic = requests_topic(self._kafka, keyspace)
+            value = msgspec.json.encode(request)
+            self._producer.produce(topic, value, shard, partition=0, on_delivery=self._delivered)
+            self._producer.poll(0)
+        except (KafkaException, BufferError) as error:
+            self._report(str(error))
+
+    def _delivered(self, error: KafkaError | None, _: Message) -> None:
+        if error is not None:
+            self._report(str(error))
+
+    def _report(self, reason: str) -> None:
+        if reason != self._reported:
+            self._reported = reason
+            log.info("hot rows can't be asked for", reason=reason)
+
+    def close(self) -> None:
+        """Send what can be sent at once."""
+        if self._producer is not None:
+            self._producer.flush(CLOSE_TIMEOUT_S)
 
 
 def send_request(kafka: KafkaCluster, keyspace: str, shard: str, value: bytes, replication: int = 1) -> int:

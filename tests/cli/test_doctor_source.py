@@ -67,7 +67,7 @@ def test_a_good_server_is_told_what_is_cached_and_what_is_not(
     assert "ENGINE = InnoDB" in found[f"{shop}.plain"]["fix"]
     assert "type point" in found[f"{shop}.shapes"]["found"]
     assert named(checks, "cached")[0]["found"] == "2 tables"
-    assert f"{shop}.orders makes the cache forget {shop}.lines" in named(checks, "cascades")[0]["found"]
+    assert f"{shop}.orders voids what refers to them in {shop}.lines" in named(checks, "cascades")[0]["found"]
     [backfill] = named(checks, "backfill")
     rows = int(backfill["found"].split()[1].replace(",", ""))
     assert 15_000 < rows < 25_000

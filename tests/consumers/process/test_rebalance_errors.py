@@ -36,6 +36,9 @@ class Silent:
     def withdraw(self, _: Partition) -> None:
         """Nothing."""
 
+    def ask_for_hot(self, _: Partition, __: str, ___: str) -> None:
+        """Nothing."""
+
     def close(self) -> None:
         """Nothing."""
 

@@ -6,11 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+import msgspec
 import pytest
 
-from stream.sources.mariadb.backfill.choice import Choice
+from stream.kafka.requests import HotKeys, read_hot_keys
+from stream.sources.mariadb.backfill.choice import BackfillRequest, Choice, read_request
 from stream.sources.mariadb.backfill.plan import Chunk, Cursor, Plan
 from stream.sources.mariadb.backfill.reading import AHEAD_MAX, Wanted
+from stream.sources.mariadb.backfill.rereading import Rereading
 from stream.sources.mariadb.backfill.run import BEHIND_EVERY_S, IDLE_S, Backfill, BackfillOptions
 from stream.sources.mariadb.binlog.catalog import Catalog
 from stream.sources.mariadb.cascades.children import Knowledge
@@ -20,6 +23,7 @@ from stream.sources.mariadb.gtid import GtidPosition
 from stream.sources.mariadb.schema import TableFilter
 from stream.sources.status import SourceStatus
 from stream.wire.events import BackfillTable, ResumePoint, SourceTransaction, VoidTable
+from stream.wire.keys import row_key
 from tests.sources.mariadb.test_backfill_plan import DESCRIBED, TABLE, at, chunk, row, transaction
 
 
@@ -36,6 +40,22 @@ class Binlog:
 
 
 REACHED, BEFORE = Binlog(True), Binlog(False)
+
+
+class Again:
+    """A reading of single rows, whose chunk the test gives."""
+
+    def __init__(self) -> None:
+        self.first: Chunk | None = None
+        self.failed: MariaDBError | None = None
+        self.keys: tuple[bytes, ...] = ()
+
+    def want(self, wanted: Wanted | None) -> None:
+        """The keys that are wanted."""
+        self.keys = wanted.keys if wanted else ()
+
+    def close(self) -> None:
+        """Nothing is open."""
 
 
 class Watched:
@@ -56,7 +76,17 @@ class Watched:
         point = ResumePoint("s", 1, 1, at(1), 1, at(1))
         self.status = SourceStatus(clock=lambda: self.now)
         chosen = BackfillOptions(TableFilter(), **options)  # type: ignore[arg-type]
-        self.run = Backfill(chosen, self, self, catalog, point, self.status, clock=lambda: self.now)
+        self.again = Again()
+        self.run = Backfill(
+            chosen,
+            self,
+            self,
+            catalog,
+            point,
+            self.status,
+            clock=lambda: self.now,
+            rereading=Rereading(self.again, catalog),
+        )
 
     def want(self, wanted: Wanted | None) -> None:
         """Whose chunks are wanted."""
@@ -326,3 +356,32 @@ def test_an_idle_step_ends_without_chunks_to_publish() -> None:
     watched.now += 3
     watched.run.step_while_idle(at(9), 1, REACHED)
     assert (watched.waits, len(watched.said)) == (0, 1)
+
+
+def hot(*keys: str, table: str = TABLE) -> bytes:
+    """What an owner asks for."""
+    return msgspec.json.encode(HotKeys(table, list(keys)))
+
+
+def test_hot_rows_are_published_before_the_others() -> None:
+    """Those that an owner asks for, of a table that is about to be read; what is no key of it is left out."""
+    watched = Watched(TABLE)
+    watched.run._requests = Asking(hot("[2]", "[1]", "[1,2]", "[null]", "nonsense", ""), hot("[1]", table="s.other"))
+    watched.run.step(at(9), 1, BEFORE)
+    assert watched.again.keys == (row_key(TABLE, [2]), row_key(TABLE, [1]))
+    watched.again.first = chunk(row(2), row(1), last=None)
+    watched.run.step(at(9), 1, REACHED)
+    assert list(watched.said[-1].changes) == [row(2), row(1)]
+
+
+def test_hot_rows_of_a_whole_table_are_not_read() -> None:
+    """They are known. So it is of a table that nobody wants whole, and an older source does not take them for another
+    request."""
+    watched = Watched(TABLE)
+    watched.first = chunk(row(1), last=None)
+    watched.run.step(at(9), 1, REACHED)
+    watched.run._requests = Asking(hot("[1]"))
+    watched.run.step(at(9), 1, REACHED)
+    assert not watched.again.keys
+    assert read_request(hot("[1]")) is None
+    assert read_hot_keys(msgspec.json.encode(BackfillRequest(start=True, table=TABLE))) is None

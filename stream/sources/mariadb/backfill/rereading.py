@@ -1,4 +1,5 @@
 """Rows that a foreign key changed are read again, and published: until then each read of them goes to the source.
+So are rows of a void table that owners ask for, since they are read most.
 
 As a chunk (docs/decisions/0017): what was read lies between two positions. Where the source has read past the later
 one, a key that the binlog has not changed meanwhile is as it was read. The source's state names the first keys that
@@ -20,7 +21,8 @@ from stream.sources.mariadb.backfill.reading import Wanted
 from stream.sources.mariadb.binlog.catalog import Catalog
 from stream.sources.mariadb.connection import MariaDBError
 from stream.sources.mariadb.gtid import GtidPosition
-from stream.wire.events import EVERY_TABLE, Change, ResumePoint, RowChange, SourceTransaction
+from stream.wire.events import EVERY_TABLE, Change, DescribeTable, ResumePoint, RowChange, SourceTransaction
+from stream.wire.keys import KeyFormatError, row_key, split_row_key
 
 log = structlog.get_logger(__name__)
 
@@ -154,3 +156,17 @@ class Rereading:
     def close(self) -> None:
         """End the reading."""
         self._reading.close()
+
+
+def row_keys(described: DescribeTable, texts: Iterable[str]) -> list[bytes]:
+    """The row keys of the JSON arrays of a table's primary keys. What is none is left out."""
+    found = []
+    for text in texts:
+        try:
+            _, values = split_row_key(f"{described.table}\0{text}".encode())
+            key = row_key(described.table, values)
+        except KeyFormatError:
+            continue
+        if len(values) == len(described.primary_key) > 0:
+            found.append(key)
+    return found

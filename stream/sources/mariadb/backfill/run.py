@@ -10,11 +10,12 @@ from typing import Final, Protocol, cast
 
 import structlog
 
+from stream.kafka.requests import HotKeys, read_hot_keys
 from stream.sources.mariadb.backfill.choice import CHOICE, BackfillRequest, Choice, read_request
 from stream.sources.mariadb.backfill.plan import CURSORS, Chunk, Plan, left_tables, rows_and_tables, unfit
 from stream.sources.mariadb.backfill.progress import PROGRESS, progress_annotations
 from stream.sources.mariadb.backfill.reading import AHEAD_MAX, Wanted
-from stream.sources.mariadb.backfill.rereading import REREADS, KeysReading, Rereading
+from stream.sources.mariadb.backfill.rereading import REREADS, KeysReading, Rereading, row_keys
 from stream.sources.mariadb.binlog.catalog import Catalog
 from stream.sources.mariadb.cascades.children import Knowledge
 from stream.sources.mariadb.cascades.family import Family
@@ -288,9 +289,11 @@ class Backfill:
         found = requests.new(self._choice.offset)
         for after, value in found:
             self._choice.offset = after
-            request = read_request(value)
+            request, hot = read_request(value), read_hot_keys(value)
             if request is not None:
                 self._take(request, position, timestamp)
+            elif hot is not None:
+                self._take_hot(hot)
         if found:
             self._annotate()
 
@@ -308,6 +311,15 @@ class Backfill:
         for each in self._pauses.keys() & {table} if table else [*self._pauses]:
             del self._pauses[each]
         self._is_idle, self._look_at = False, 0.0
+
+    def _take_hot(self, hot: HotKeys) -> None:
+        """Read these rows of a table that is being read, or about to be, before its others."""
+        table = hot.hot
+        if self._rereading is None or table in self._plan.complete or not self._choice.wants(table):
+            return
+        if table in self._catalog.names:
+            self._rereading.add({table: row_keys(self._catalog.description(table), hot.keys)})
+            self._publisher.annotate(self._rereading.new_words())
 
     def _waits(self) -> bool:
         """Whether chunks are left unpublished for now: they have their share, or the source is behind."""
