@@ -164,6 +164,16 @@ class Children:
             if value is not None:
                 self._referring[table, number, value].add(key)
 
+    def correct(self, table: str, key: bytes, values: Values | None) -> None:
+        """A row refers to this at the present position, whatever the open transaction makes of it; None: it is gone."""
+        known = self._tables.get(table)
+        if known is None or known.knowledge is Knowledge.NOTHING:
+            return
+        if values is None:
+            self._delete(known, [(key,)])
+        else:
+            self._store(table, known, [(key, values)])
+
     def referring(self, table: str, number: int, value: bytes) -> dict[bytes, Values] | None:
         """Key → values of the rows that refer to ``value`` by a foreign key of a table of which all is known.
 

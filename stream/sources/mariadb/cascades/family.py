@@ -219,18 +219,14 @@ class Family:
         self._voided = {}
 
     def read_again(self, rows: Iterable[RowChange]) -> None:
-        """Rows that foreign keys changed, as they are at the present position: perhaps nothing had changed them.
-
-        To be called between two transactions.
-        """
+        """Rows that foreign keys changed, as they are at the present position: perhaps nothing had changed them."""
         for row in rows:
             table = row.key.partition(b"\0")[0].decode()
             of = self._relatives.get(table)
             if of is not None and row.operation == VALUE:
-                self.children.put(table, row.key, of.refers_to(columns_of(of.info, row.key, row.image)))
+                self.children.correct(table, row.key, of.refers_to(columns_of(of.info, row.key, row.image)))
             elif of is not None and row.operation == ABSENT:
-                self.children.put(table, row.key, None)
-        self.children.commit()
+                self.children.correct(table, row.key, None)
 
     def fill(self, table: str, rows: Iterable[RowChange]) -> None:
         """Rows of a table as they are at the present position."""
