@@ -93,6 +93,7 @@ def open_front(settings: Settings, renewed: Callable[[Settings], None] = lambda 
     with LocationsReader(kafka).start(patient=True) as reader, Reloader(renew), ExitStack() as kept:
         directory = TopicDirectory(reader)
         locations = Locations(directory, fixed=fixed_locations(settings), zone=settings.zone)
+        locations.front_of = directory.front_of
         if chosen.locations_file is not None:
             kept.enter_context(LocationFile(chosen.locations_file, kafka, directory, locations))
         yield _front(settings, locations, access, Identity(secret, shown.files))

@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -137,14 +138,15 @@ def test_an_owner_that_wakes_up_proves_what_it_says_and_takes_nothing_back(
 ) -> None:
     """A zombie: stopped until its group has given its partitions away, asked in its sleep, and woken.
 
-    With a token it proves its answer, or gives none. Without one it may tell its old state, never as fresh. A fill that it
-    keeps is its own; its checkpoint is what the log was at an offset; it announces nothing above the new owner.
+    With a token it proves its answer, or gives none. Without one it may tell its old state, never as fresh. It takes no
+    fill that is older than its state; its checkpoint is of an offset of the log; it never announces itself above the
+    new owner.
     """
     heard: list[Announcement] = []
     apply = LocationsReader._learn
 
-    def listening(self: LocationsReader, messages: list[object]) -> None:
-        apply(self, messages)  # type: ignore[arg-type]
+    def listening(self: LocationsReader, messages: Any) -> None:
+        apply(self, messages)
         if self is reader:
             heard.extend(reader.owners(nodes.keyspace).values())
 
