@@ -12,11 +12,11 @@ from ._tokens import Vector
 from .answers import DescriptionAnswer, Page, Row
 from .client import DEFAULT_TIMEOUT_S
 from .errors import ClientError
+from .retries import RETRIES, Retries
 from .routing.router import QUESTION_S, Question, Router, attempts
-from .running import awaiting
 from .sending.credentials import Bearer, Tls, Token
 from .sending.requests import arguments, homes, options, unreachable
-from .sending.retries import RETRIES, Retries
+from .sending.running import awaiting
 from .session import Consistency, Plan, SessionState
 from .streaming import READ_TIMEOUT_S, Following, Lines, StreamEvent, stream_request
 from .transactions import AsyncCatalogTransaction

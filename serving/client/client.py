@@ -23,11 +23,11 @@ from . import wire
 from ._tokens import Vector
 from .answers import DescriptionAnswer, Page, Row
 from .errors import ClientError
+from .retries import RETRIES, Retries
 from .routing.router import QUESTION_S, Question, Router, attempts
-from .running import blocking
 from .sending.credentials import Bearer, Tls, Token
 from .sending.requests import arguments, homes, options, unreachable
-from .sending.retries import RETRIES, Retries
+from .sending.running import blocking
 from .session import Consistency, Plan, SessionState
 from .streaming import READ_TIMEOUT_S, Following, Lines, StreamEvent, stream_request
 from .tracked import TrackedConnection

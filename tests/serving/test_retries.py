@@ -9,7 +9,7 @@ import httpx2
 import pytest
 
 from serving.client import AsyncClient, FreshetClient
-from serving.client.sending.retries import Retries
+from serving.client.retries import Retries
 from serving.client.wire import HttpRequest
 
 REQUEST = HttpRequest("GET", "/v1/rows/shop/t/7", {})

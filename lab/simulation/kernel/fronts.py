@@ -16,7 +16,7 @@ from uvicorn.server import ServerState
 from lab.simulation.kernel.scheduler import Kernel
 from serving.client.aio import AsyncClient
 from serving.client.client import FreshetClient
-from serving.client.sending.retries import Retries
+from serving.client.retries import Retries
 from serving.http.connection import BoundedConnection
 from serving.http.front import Front
 from serving.http.server import make_server
