@@ -11,7 +11,7 @@ import structlog
 import typer
 
 from consumers.process.run import SWITCH_INTERVAL_S, ConsumerProcess
-from freshet.access.reloading import owner_access
+from freshet.access.reloading import owner_access, renewed
 from freshet.commands.consume import consumption_settings, owner_settings
 from freshet.commands.serve import open_front, run_server
 from freshet.settings import Settings, load_settings
@@ -42,7 +42,6 @@ def command(
     address of its read API is announced, so clients that name any node find the others (docs/operating/nodes.md).
     """
     from freshet.together.node import run_node
-    from serving.http.server import make_server
 
     settings = load_settings(
         flags={
@@ -65,17 +64,15 @@ def command(
         )
     asked = owner_access(settings)
 
-    def renewed(now: Settings) -> None:
-        asked.renew(now.consumer.credentials)
+    def tell(now: Settings) -> None:
+        renewed(asked, now.consumer.credentials, "owner")
 
     owner = dataclasses.replace(owner_settings(settings), access=asked)
-    with open_front(settings, renewed) as front:
-        chosen = settings.serve
-        server = make_server(front, chosen.host, chosen.port, chosen.tls.files, plain=chosen.plain)
+    with open_front(settings, tell) as server:
         sys.setswitchinterval(SWITCH_INTERVAL_S)
 
         def consumer_beside(url: str) -> ConsumerProcess:
-            announced = dataclasses.replace(owner, front=chosen.announced or url)
+            announced = dataclasses.replace(owner, front=settings.serve.announced or url)
             return ConsumerProcess(consumption_settings(settings), announced)
 
         run_server(server, lambda: run_node(server, consumer_beside))

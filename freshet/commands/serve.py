@@ -49,26 +49,23 @@ def command(
     Serves all keyspaces of the settings. Any address but loopback needs tokens ([serve.tokens.NAME], `freshet token
     new`) and TLS ([serve.tls], or serve.plain = true). Tokens are read again when the settings file changes.
     """
-    from serving.http.server import make_server
-
     serve_flags: dict[str, Any] = {"host": host, "port": port}
     bytes_flags = {"dirs": bytes_dirs, "free_share": bytes_free_share}
     settings = load_settings(flags={"kafka": {"bootstrap": bootstrap}, "serve": serve_flags, "bytes": bytes_flags})
-    with open_front(settings) as front:
-        chosen = settings.serve
-        server = make_server(front, chosen.host, chosen.port, chosen.tls.files, plain=chosen.plain)
+    with open_front(settings) as server:
         run_server(server, server.serve)
     log.info("stopped", role="serve")
 
 
 @contextmanager
-def open_front(settings: Settings, renewed: Callable[[Settings], None] = lambda _: None) -> Iterator[Front]:
-    """The front of the settings, while it is entered; ``renewed`` is told of settings that were read again.
+def open_front(settings: Settings, tell: Callable[[Settings], None] = lambda _: None) -> Iterator[FrontServer]:
+    """The front of the settings as a server to run; ``tell`` is told of settings that were read again.
 
     Raises `SettingsError`, `OpenListenRefused`, `PlainListenRefused`.
     """
-    from freshet.access.reloading import Reloader, front_access
-    from serving.http.server import check_front
+    from freshet.access.reloading import Reloader, front_access, renewed
+    from serving.http.admission.connections import fitting
+    from serving.http.server import check_front, make_server
     from serving.locations.directory import TopicDirectory
     from serving.locations.file import LocationFile
     from serving.locations.refreshing import Locations
@@ -82,9 +79,9 @@ def open_front(settings: Settings, renewed: Callable[[Settings], None] = lambda 
 
     def renew(now: Settings) -> None:
         nonlocal shown
-        access.renew(now.serve.credentials)
+        renewed(access, now.serve.credentials, "front")
         shown = now.consumer.identity
-        renewed(now)
+        tell(now)
 
     def secret() -> str:
         return shown.secret()  # the one of now
@@ -96,7 +93,9 @@ def open_front(settings: Settings, renewed: Callable[[Settings], None] = lambda 
         locations.front_of = directory.front_of
         if chosen.locations_file is not None:
             kept.enter_context(LocationFile(chosen.locations_file, kafka, directory, locations))
-        yield _front(settings, locations, access, Identity(secret, shown.files))
+        front = _front(settings, locations, access, Identity(secret, shown.files))
+        held = fitting(chosen.limits.of_connections)
+        yield make_server(front, chosen.host, chosen.port, chosen.tls.files, plain=chosen.plain, connections=held)
 
 
 def run_server(server: FrontServer, run: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -121,15 +120,20 @@ def _front(settings: Settings, locations: Locations, access: Access, identity: I
     from serving.http.front import make_front
     from serving.http.limits import RequestLimits
 
+    chosen = settings.serve
     return make_front(
         [space_of(settings, name, each) for name, each in settings.keyspaces.items()],
         locations,
         identity=identity,
         access=access,
         limits=RequestLimits(
-            wait_ms_max=settings.serve.max_wait_ms_limit, wait_ms_default=settings.serve.default_wait_ms
+            in_flight_max=chosen.limits.in_flight,
+            request_s_max=chosen.limits.request_timeout_s,
+            wait_ms_max=chosen.max_wait_ms_limit,
+            wait_ms_default=chosen.default_wait_ms,
         ),
-        stale_if_down=settings.serve.serve_stale_if_down,
+        callers=chosen.limits.of_caller,
+        stale_if_down=chosen.serve_stale_if_down,
         kafka=settings.kafka.cluster,
         files=_files(settings.bytes),
     )
