@@ -13,7 +13,7 @@ from .answers import DescriptionAnswer, Page, Row
 from .client import DEFAULT_TIMEOUT_S
 from .errors import ClientError
 from .retries import RETRIES, Retries
-from .routing.router import QUESTION_S, Question, Router, attempts
+from .routing.attempts import QUESTION_S, attempts
 from .sending.credentials import Bearer, Tls, Token
 from .sending.requests import arguments, homes, options, unreachable
 from .sending.running import awaiting
@@ -24,6 +24,8 @@ from .wire import Answer, FileBytes, HttpRequest, HttpResponse
 
 if TYPE_CHECKING:
     import httpx2
+
+    from .routing.router import Question
 
 
 class AsyncClient:
@@ -44,6 +46,8 @@ class AsyncClient:
         transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
         import httpx2
+
+        from .routing.router import Router
 
         self._http = httpx2.AsyncClient(**options(timeout, tls), transport=transport)
         self._bearer, self._consistency = Bearer(token), consistency

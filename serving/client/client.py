@@ -8,8 +8,8 @@ row = session.get_row("shop", "shop.orders", 7)      # sees the write, from the 
 
 `AsyncClient` and `AsyncSession` (`aio.py`) are the same for asyncio. What a session keeps and asks is in `session.py`.
 
-httpx2 is imported where a client is made, not above: `freshet serve` imports this folder for the types of the answers,
-and must not pay for an HTTP client at each start.
+httpx2 and the router are imported where a client is made, not above: `freshet serve` imports this folder for the types
+of the answers. It must not pay for an HTTP client at each start, and the router's cache raises errors of its own.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ._tokens import Vector
 from .answers import DescriptionAnswer, Page, Row
 from .errors import ClientError
 from .retries import RETRIES, Retries
-from .routing.router import QUESTION_S, Question, Router, attempts
+from .routing.attempts import QUESTION_S, attempts
 from .sending.credentials import Bearer, Tls, Token
 from .sending.requests import arguments, homes, options, unreachable
 from .sending.running import blocking
@@ -37,6 +37,8 @@ from .wire import Answer, FileBytes, HttpRequest, HttpResponse
 
 if TYPE_CHECKING:
     import httpx2
+
+    from .routing.router import Question
 
 DEFAULT_TIMEOUT_S = 35.0
 """Longer than a front can be set to wait for freshness (``max_wait_ms_limit``, 20 s) and then for the source."""
@@ -70,6 +72,8 @@ class FreshetClient:
         transport: httpx2.BaseTransport | None = None,
     ) -> None:
         import httpx2
+
+        from .routing.router import Router
 
         self._http = httpx2.Client(**options(timeout, tls), transport=transport)
         self._bearer, self._consistency = Bearer(token), consistency

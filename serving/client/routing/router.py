@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -28,37 +28,11 @@ TABLES_S: Final = 60.0
 TABLES_MAX: Final = 10_000
 AWAY_S: Final = 2.0
 """A node that did not answer is tried again after this time."""
-QUESTION_S: Final = 2.0
-"""How long the answer to a question of the router's own may take."""
-PATIENCE_S: Final = 3.0
-"""How long a node may take beyond the wait that the request allows, if there is another one to ask."""
-ATTEMPTS_MAX: Final = 4
 _OK: Final = 200
 _NOT_FOUND: Final = 404
 
 _routes = msgspec.json.Decoder(RoutesAnswer)
 _description = msgspec.json.Decoder(DescriptionAnswer)
-
-
-class Attempt(NamedTuple):
-    """A front to ask, and how long it may take."""
-
-    url: str
-    timeout_s: float
-    is_last: bool
-
-
-def attempts(urls: Sequence[str], request: HttpRequest, timeout_s: float) -> Iterator[Attempt]:
-    """The fronts to ask one after the other, for a request that may take ``timeout_s``.
-
-    All but the last have little time beyond the wait that the request allows: a node that is stopped answers nothing.
-    """
-    wait = request.params.get("max_wait_ms", "")
-    patience_s = min(timeout_s, PATIENCE_S + (int(wait) / 1000 if wait.isdigit() else 0))
-    chosen = urls[:ATTEMPTS_MAX]
-    for number, url in enumerate(chosen, 1):
-        is_last = number == len(chosen)
-        yield Attempt(url, timeout_s if is_last else patience_s, is_last)
 
 
 class Question(NamedTuple):
