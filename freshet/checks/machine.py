@@ -38,6 +38,7 @@ def examine(data_dir: Path) -> list[Check]:
         lambda: [_disk("disk for data", data_dir), _disk("disk for the cache", cache_dir())],
         _cache,
         _packages,
+        _pyspark,
         _ports,
     ]
     return [found for check in checks for found in check()]
@@ -149,9 +150,12 @@ def _cache() -> list[Check]:
 def _packages() -> list[Check]:
     broken: list[str] = []
     names = _required()
+    modules = importlib.metadata.packages_distributions()
     for name in names:
+        own = sorted(module for module, owners in modules.items() if name in owners and not module.startswith("_"))
+        plain = name.replace("-", "_")
         try:
-            importlib.import_module(name.replace("-", "_"))
+            importlib.import_module(plain if plain in own or not own else own[0])  # markdown-it-py has markdown_it
         except Exception as error:  # noqa: BLE001 - a package can fail to import in any way
             broken.append(f"{name} ({type(error).__name__}: {error})")
     if broken:
@@ -164,6 +168,16 @@ def _packages() -> list[Check]:
             )
         ]
     return [Check("packages", "ok", f"all {len(names)} can be imported")]
+
+
+def _pyspark() -> list[Check]:
+    from spark_jobs.session import SparkUnavailable, check_pyspark
+
+    try:
+        check_pyspark()
+    except SparkUnavailable as error:
+        return [Check("spark", "warning", f"{error}; only `rebuild`, `verify` and `export` need them", error.hint)]
+    return [Check("spark", "ok", "PySpark and pandas are installed")]
 
 
 def _required() -> list[str]:
