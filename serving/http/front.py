@@ -46,6 +46,7 @@ class Front:
     watch: Watch
     metrics: FrontMetrics
     descriptions: Descriptions
+    owners: Owners
     limits: RequestLimits
     access: Access
     closers: Sequence[Closer]
@@ -141,6 +142,7 @@ def make_front(
         watch=Watch(owners, by_name, metrics),
         metrics=metrics,
         descriptions=descriptions,
+        owners=owners,
         limits=limits or RequestLimits(),
         access=access or Access(),
         streams=streams,
