@@ -43,7 +43,7 @@ def make_app(front: Front) -> ASGIApp:
         by_path.setdefault(route.path, []).append(route)
     resources = [Resource(front, routes) for routes in by_path.values()]
     router = Router(resources, redirect_slashes=False, default=_unknown_path, lifespan=lifespan)
-    return Guard(router, access=front.access, limits=front.limits, metrics=front.metrics)
+    return Guard(router, access=front.access, limits=front.limits, metrics=front.metrics, callers=front.callers)
 
 
 async def _unknown_path(scope: Scope, _: Receive, __: Send) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from consumers.owner.client import Identity
 from serving.errors import ReadError
 from serving.http.bytes.files import Files
-from serving.http.limits import RequestLimits
+from serving.http.limits import CallerLimits, RequestLimits
 from serving.http.status.watch import Watch
 from serving.locations.metrics import LocationMetrics
 from serving.locations.refreshing import Locations
@@ -51,6 +51,7 @@ class Front:
     access: Access
     closers: Sequence[Closer]
     """Awaited in order when the front stops."""
+    callers: CallerLimits = field(default_factory=CallerLimits)
     streams: Streams | None = None
     """None: there is no Kafka to read them from."""
     files: Files | None = None
@@ -109,6 +110,7 @@ def make_front(
     identity: Identity | None = None,
     access: Access | None = None,
     limits: RequestLimits | None = None,
+    callers: CallerLimits | None = None,
     stale_if_down: bool = False,
     kafka: KafkaCluster | None = None,
     files: Files | None = None,
@@ -145,6 +147,7 @@ def make_front(
         owners=owners,
         limits=limits or RequestLimits(),
         access=access or Access(),
+        callers=callers or CallerLimits(),
         streams=streams,
         files=files,
         closers=(
