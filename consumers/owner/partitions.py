@@ -18,6 +18,7 @@ from typing import Any, Final
 import structlog
 
 from consumers.fold.state import Head
+from consumers.owner.leasing import Leases
 from consumers.owner.overlay import Overlay
 from consumers.store.errors import store_error
 from consumers.store.manifest import write_atomically
@@ -45,7 +46,7 @@ RECENT_MAX: Final = 4_096
 
 @dataclass
 class Partition:
-    """One owned partition. Fields are written by the fold thread; ``overlay``, ``recent``, ``waiters``,
+    """One owned partition. Fields are written by the fold thread; ``overlay``, ``recent``, ``leases``, ``waiters``,
     ``meanings`` and ``grounds`` by the answering one."""
 
     keyspace: str
@@ -88,6 +89,7 @@ class Partition:
     taken_at: float = field(default_factory=time.monotonic)
     recent: deque[bytes] = field(default_factory=lambda: deque(maxlen=RECENT_MAX))
     """The row keys that were asked for last."""
+    leases: Leases = field(default_factory=Leases)
     waiters: set[asyncio.Future[None]] = field(default_factory=set)
     meanings: dict[tuple[str, str], Any] = field(default_factory=dict)
     """(table, shard) → what its keys mean, for `consumers.owner.meaning`, while the head is ``meanings_of``."""
