@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import nullcontext
 from functools import lru_cache
@@ -18,7 +18,7 @@ from consumers.fold.state import META, OFFSET_KEY, Head, PartitionState, head_en
 from consumers.owner.leasing import Leases
 from consumers.owner.meaning import Meaning
 from consumers.owner.overlay import Overlay
-from consumers.owner.partitions import Partition
+from consumers.owner.partitions import RECENT_MAX, Partition
 from consumers.owner.ranges.ground import Ground
 from consumers.store import dropping
 from consumers.store.index import INDEX, Index
@@ -138,6 +138,7 @@ class OwnedPartition:
         self.waiters: set[asyncio.Future[None]] = set()
         self.letters: Counter[tuple[int, str]] = Counter()
         """(offset, code) of the dead letters from offset ``first`` on, where this process began."""
+        self.recent: deque[bytes] = deque(maxlen=RECENT_MAX)
         self.meanings_of: Head | None = None
         self.meanings: dict[tuple[str, str], Meaning | None] = {}
         self.grounds_of: Head | None = None
