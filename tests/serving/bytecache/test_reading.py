@@ -358,7 +358,7 @@ def test_any_history_of_reads_and_changes_gives_the_stores_bytes(
         path = f"f{chance.randrange(8)}"
         op = chance.random()
         if path not in content or op < 0.04:
-            size = chance.choice((1, 100, 4_096, BLOCK, 100_001, MIB, 3 * MIB + 7))
+            size = chance.choice((1, 100, 4_096, BLOCK, 100_001, MIB, 3 * MIB + 7) + (8 * MIB,) * (op < 0.001))
             content[path] = chance.randbytes(size)
             store.put(path, content[path])
         elif op < 0.05:
@@ -389,7 +389,10 @@ def _read_some(cache: ByteCache, store: DirectoryStore, path: str, data: bytes, 
         start = chance.randrange(len(data))
         ranges.append((start, start + chance.choice((1, 300, 4_096, BLOCK, 250_000, 2 * MIB))))
     expected = [data[start:end] for start, end in ranges]
-    if len(ranges) == 1:
+    if len(ranges) == 1 and chance.random() < 0.5:
+        memory = bytearray(ranges[0][1] - ranges[0][0])
+        assert memory[: cache.read_into(file, ranges[0][0], memoryview(memory))] == expected[0]
+    elif len(ranges) == 1:
         assert [cache.read(file, *ranges[0])] == expected
     else:
         assert cache.read_many(file, ranges) == expected
