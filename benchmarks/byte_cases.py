@@ -119,12 +119,12 @@ def _cold(folder: Path) -> Figures:
     found: Figures = {}
     far: Any = FarFileSystem
     ours = FreshetFileSystem(fs=far(), dirs=(f"{folder}/cache:256MiB",))
-    for name, opened in {
+    block = {"cache_storage": f"{folder}/blocks"}
+    cases: dict[str, Callable[[], Any]] = {
         "freshet": lambda: ours.open(str(path)),
-        "blockcache": lambda: fsspec.open(
-            f"blockcache::far://{path}", blockcache={"cache_storage": f"{folder}/b"}
-        ).open(),
-    }.items():
+        "blockcache": lambda: fsspec.open(f"blockcache::far://{path}", blockcache=block).open(),
+    }
+    for name, opened in cases.items():
         for turn in ("first", "second"):
             calls, began = FarFileSystem.calls, time.perf_counter()
             file = opened()
