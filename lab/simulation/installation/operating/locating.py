@@ -87,7 +87,10 @@ class Locating(Snapshotting):
         place = life, told["keyspace"], told["partition"]
         version = told.get("epoch", 0), told.get("term", 0), told.get("instance", "")
         before, said_by = self._versions.get(place, (version, ""))
-        if version[:2] < before[:2] and not any(each in said_by for each in UNCONFIRMED):
+        is_confirmed = not any(each in said_by for each in UNCONFIRMED)
+        if (
+            version[:2] < before[:2] and is_confirmed and "topic replaced" not in self.struck
+        ):  # whose numbers are others
             what = f"{name} tells {version} of {place[1]}/{place[2]} after {before}, which was {said_by}"
             self.complain(NEVER_BACK, what)
         self._versions[place] = version, told.get("why", "")
