@@ -43,12 +43,14 @@ class CommandEntry:
     hidden: bool = False
     service: bool = False
     """Runs until it is stopped: SIGTERM and Ctrl-C are its ordinary end, at any moment."""
+    shares: bool = False
+    """What it writes is for other users too. All others' files are for their own user only."""
 
 
 ENTRIES = (
     CommandEntry("doctor", "Check that this machine has what Freshet needs."),
-    CommandEntry("local", "Start, stop and show real servers on this machine."),
-    CommandEntry("up", "Run all of it in one terminal: sources, consumer, front.", service=True),
+    CommandEntry("local", "Start, stop and show real servers on this machine.", shares=True),
+    CommandEntry("up", "Run all of it in one terminal: sources, consumer, front.", service=True, shares=True),
     CommandEntry("get", "Ask the front for a row: the row, the decision, and why."),
     CommandEntry("source", "Publish the changes of a source of truth into Kafka.", service=True),
     CommandEntry("consume", "Fold a keyspace into its stores and answer for them.", service=True),
@@ -58,7 +60,7 @@ ENTRIES = (
     CommandEntry("snapshots", "Make, list, check and remove snapshots of stores."),
     CommandEntry("swap", "Move the readers of a keyspace to other consumers, and back."),
     CommandEntry("cluster", "Show which instances answer for which partitions."),
-    CommandEntry("export", "Write a keyspace's changes as Parquet with Spark."),
+    CommandEntry("export", "Write a keyspace's changes as Parquet with Spark.", shares=True),
     CommandEntry("sink", "Copy tables into another database, and keep the copy up to date.", service=True),
     CommandEntry("compare", "Compare two positions, tokens or write-id lists."),
     CommandEntry("inspect", "Show what a store holds for a key, and why."),
@@ -69,11 +71,13 @@ ENTRIES = (
     CommandEntry("lag", "Show how far stores are behind their topics."),
     CommandEntry("replay", "Fold a captured log, offline."),
     CommandEntry("simulate", "Run seeded histories against an oracle."),
-    CommandEntry("demo", "Everything on one machine, real servers, real traffic.", hidden=True),
+    CommandEntry("demo", "Everything on one machine, real servers, real traffic.", hidden=True, shares=True),
 )
 
 
 INTERRUPT_AGAIN_S: Final = 0.05
+PRIVATE: Final = 0o077
+"""What is taken from the modes of new files and directories."""
 
 
 @dataclass(slots=True)
@@ -187,6 +191,8 @@ def main() -> None:
     """Entry point of the console script."""
     chosen = set(sys.argv[1:])
     _run.service = any(entry.service for entry in ENTRIES if entry.name in chosen)
+    if not any(entry.shares for entry in ENTRIES if entry.name in chosen):
+        os.umask(os.umask(PRIVATE) | PRIVATE)  # stores, checkpoints, snapshots: 0700 and 0600
     signal.signal(signal.SIGTERM, partial(_interrupt_on_sigterm, os.getpid()))
     sys.unraisablehook = _interrupt_again
     code = run()

@@ -25,6 +25,7 @@ from pydantic import (
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
 from freshet.sections.access import ClientSettings, OwnCertificate, TlsSettings, Tokens, TokenSettings, credentials
+from freshet.sections.limits import LimitsSettings
 from freshet.sections.secrets import secret_in
 from freshet.sections.shards import Shards, ShardSettings, map_of, names_of
 from freshet.sections.values import Host, Json, Name, Names, Port, Section, Shard
@@ -318,10 +319,12 @@ class ServeSettings(Section):
     ``serve_stale_if_down``: a catalog table whose source does not answer is given as it is cached, marked as stale.
     ``tokens``: who may ask; ``bearer_token``: one secret that may do everything, as before there were tokens. ``tls``:
     with ``ca`` a client may show a certificate. ``plain``: it may listen beyond loopback without TLS.
+    ``limits``: what one caller may take.
     """
 
     host: Host = "127.0.0.1"
     port: Port = 8480
+    limits: LimitsSettings = LimitsSettings()
     bearer_token: SecretStr | None = None
     tokens: Annotated[Tokens, Json] = Field(default_factory=dict, max_length=1_000)
     tls: TlsSettings = TlsSettings()

@@ -48,6 +48,8 @@ HINTS: dict[str, str] = {
     "history_lost": "the source lost history that this token includes: continue with the token in this answer",
     "fill_lost": "drop what you have of the row, and read it",
     "table_id_changed": "the table was dropped and created again: ask the metastore for its id and write ids",
+    "rate_limited": "try again after the seconds in Retry-After; a batch costs as much as its elements",
+    "timed_out": "ask for less at a time, or with a smaller max_wait_ms",
     "too_many_requests": "try again shortly, with fewer requests at a time",
     "no_owner": "is `freshet consume` running for this keyspace? `freshet lag` shows its partitions",
     "bad_location": "name an entity of a keyspace that is served, with a partition from 0 on",
@@ -78,6 +80,8 @@ class ReadError(FreshetError):
         """For ``method_not_allowed``: the methods that the path has, comma-separated."""
         self.file_bytes: int | None = None
         """For ``bad_range``: the file's length."""
+        self.retry_after_s = 0
+        """For ``rate_limited``: when there will be enough."""
 
     @property
     def status(self) -> int:

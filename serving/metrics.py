@@ -62,6 +62,12 @@ class FrontMetrics:
             "Reads that went to the source of truth because the cache could not prove its answer.",
             registry=self.registry,
         )
+        self._misses = Counter(
+            "freshet_serve_misses",
+            "Reads that the cache did not answer, by kind and by why.",
+            ["kind", "reason"],
+            registry=self.registry,
+        )
         self.source_snapshots = Counter(
             "freshet_serve_source_snapshots",
             "Snapshots of the source that those reads took. The misses of a batch share one.",
@@ -103,6 +109,19 @@ class FrontMetrics:
                 place = sample.labels.get("served_from", "refused")
                 found[place] = found.get(place, 0.0) + sample.value
         return int(found["cache"]), int(found["source"]), int(found.get("refused", 0))
+
+    def missed(self, kind: str, reason: str) -> None:
+        """Counts one read that the cache did not answer. ``reason``: one of `serving.misses`."""
+        self._misses.labels(kind, reason).inc()
+
+    def misses(self) -> dict[str, int]:
+        """Reason → reads that the cache did not answer, since the front began."""
+        found: dict[str, int] = {}
+        for metric in self._misses.collect():
+            for sample in metric.samples:
+                reason = sample.labels["reason"]
+                found[reason] = found.get(reason, 0) + int(sample.value)
+        return found
 
     def refused(self, code: str) -> None:
         """Counts one error answer."""

@@ -31,8 +31,10 @@ from consumers.owner.protocol import (
     Status,
     Welcome,
 )
+from stream.access.audit import BEGUN, Audit
 from stream.access.certificates import subjects_of
-from stream.access.grants import ADMIN, FILL, READ, Access, AccessRefused, Grant
+from stream.access.grants import ADMIN, ANYONE, FILL, NOBODY, READ, Access, AccessRefused, Grant, shown
+from stream.access.who import caller_name
 from tokens.errors import FreshetError
 
 log = structlog.get_logger(__name__)
@@ -51,6 +53,7 @@ class Answerer(Protocol):
 
     instance: str
     access: Access
+    audit: Audit
     waiting: int
     connections: set[FrontConnection]
 
@@ -69,7 +72,7 @@ class FrontConnection(asyncio.Protocol):
         self._frames = FrameBuffer(HELLO_BYTES_MAX)
         self._transport: Any = None
         self._greeted = False
-        self._secret = b""
+        self._shown = ""
         self._subjects: tuple[str, ...] = ()
         self._waiting = 0
         self._write_paused = False
@@ -162,10 +165,11 @@ class FrontConnection(asyncio.Protocol):
         if version < max(request.oldest or request.newest, OLDEST):
             why = f"no common protocol version: asked for {request.newest}, this owner speaks {OLDEST} to {VERSION}"
             return Failure(request.id, "version_mismatch", why, "upgrade the older side")
-        self._secret = request.token.encode()
+        self._shown = shown(request.token.encode())
         try:
             self._caller()
         except AccessRefused as refused:
+            self._server.audit.note(self._who(NOBODY), "connect", "", refused.code)
             return Failure(request.id, refused.code, str(refused), refused.hint or _OWNER_TOKEN_HINT)
         self._greeted = True
         self._frames.frame_bytes_max = FRAME_BYTES_MAX
@@ -173,18 +177,31 @@ class FrontConnection(asyncio.Protocol):
 
     def _caller(self) -> Grant:
         """Who asks, by the credentials that count now. Raises `AccessRefused`."""
-        return self._server.access.of(self._secret, self._subjects)
+        return self._server.access.of_shown(self._shown, self._subjects)
+
+    def _who(self, caller: Grant) -> str:
+        peer = self._transport.get_extra_info("peername") if self._transport is not None else None
+        return caller_name(caller, str(peer[0]) if peer else "")
+
+    def _note(self, caller: Grant, request: Request, outcome: str) -> None:
+        """A line of the audit."""
+        keyspace = "" if isinstance(request, Hello) else request.keyspace
+        self._server.audit.note(self._who(caller), type(request).__name__, keyspace, outcome)
 
     def _admit(self, request: Request) -> None:
         """Raises `AccessRefused`, and closes the connection, if its credential was taken away; else as `refuse`."""
-        if self._server.access.is_open:
-            return
-        try:
-            caller = self._caller()
-        except AccessRefused:
-            asyncio.get_running_loop().call_soon(self.close)
-            raise
-        refuse(caller, request)
+        caller = ANYONE
+        if not self._server.access.is_open:
+            try:
+                caller = self._caller()
+                refuse(caller, request)
+            except (AccessRefused, OwnerError) as refused:
+                self._note(caller if caller is not ANYONE else NOBODY, request, refused.code)
+                if isinstance(refused, AccessRefused):
+                    asyncio.get_running_loop().call_soon(self.close)
+                raise
+        if _ROLES.get(type(request)) == ADMIN:
+            self._note(caller, request, BEGUN)
 
     async def _answer_later(self, request_id: int, work: Coroutine[Any, Any, Answer]) -> None:
         try:

@@ -52,6 +52,7 @@ from consumers.owner.ranges.answering import answer_range
 from consumers.owner.reporting import describe_table, status_of
 from consumers.owner.rows import answer_rows, fill_row
 from consumers.owner.tables import answer_table, fill_table, find_home, find_table, no_table
+from stream.access.audit import Audit
 from stream.access.certificates import Certificates
 from stream.access.grants import Access
 from stream.access.listening import check_listener
@@ -86,6 +87,7 @@ class OwnerServer:
         self.stands: Stands = lambda *_: None
         """Set by whoever reads the announcements."""
         self.access = access or Access()
+        self.audit = Audit("owner")
         self._files = files or Certificates()
         self._plain = plain
         self.waiting = 0

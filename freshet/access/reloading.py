@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextvars
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -18,8 +18,9 @@ import structlog
 
 from freshet.sections.secrets import read_files
 from freshet.settings import Settings, config_in_use, load_settings, use_config
+from stream.access.audit import DONE, Audit
 from stream.access.files import Signature, signature_of
-from stream.access.grants import Access
+from stream.access.grants import Access, Credential
 from tokens.errors import FreshetError
 
 log = structlog.get_logger(__name__)
@@ -96,4 +97,14 @@ def owner_access(settings: Settings) -> Access:
 def following_owner_access(config: Path, access: Access) -> Reloader:
     """Keeps ``access`` as the settings say, in a process that may be a worker's: ``config`` is read from now on."""
     use_config(config if config.exists() else None)
-    return Reloader(lambda now: access.renew(now.consumer.credentials))
+    return Reloader(lambda now: renewed(access, now.consumer.credentials, "owner"))
+
+
+def renewed(access: Access, credentials: Iterable[Credential], door: str) -> None:
+    """As `Access.renew`, with a line of the audit where something has changed. Raises `AccessRefused`."""
+    before = set(access.credentials)
+    access.renew(credentials)
+    changed = before ^ set(access.credentials)
+    if changed:
+        names = ", ".join(sorted({each.grant.name for each in changed}))
+        Audit(door).note("settings", f"tokens changed: {names}", "", DONE)

@@ -149,9 +149,12 @@ def _cache() -> list[Check]:
 def _packages() -> list[Check]:
     broken: list[str] = []
     names = _required()
+    modules = importlib.metadata.packages_distributions()
     for name in names:
+        own = sorted(module for module, owners in modules.items() if name in owners and not module.startswith("_"))
+        plain = name.replace("-", "_")
         try:
-            importlib.import_module(name.replace("-", "_"))
+            importlib.import_module(plain if plain in own or not own else own[0])  # markdown-it-py has markdown_it
         except Exception as error:  # noqa: BLE001 - a package can fail to import in any way
             broken.append(f"{name} ({type(error).__name__}: {error})")
     if broken:

@@ -27,11 +27,12 @@ def command(
     With --source: the MariaDB or MySQL server of a keyspace in the settings. Binlog, order of GTIDs, grants, tables
     that can't be cached and why, size and time of a backfill. It changes nothing there.
     """
+    from freshet.checks.files import examine_files
     from freshet.checks.finding import healthy
     from freshet.checks.machine import examine
 
     settings = load_settings()
-    checks = list(_of_source(settings, source)) if source else examine(settings.data_dir)
+    checks = list(_of_source(settings, source)) if source else [*examine(settings.data_dir), examine_files(settings)]
     if as_json:
         typer.echo(json.dumps({"healthy": healthy(checks), "checks": [asdict(check) for check in checks]}))
     else:

@@ -47,7 +47,8 @@ def command(
     Serves all keyspaces of the settings. Any address but loopback needs tokens ([serve.tokens.NAME], `freshet token
     new`) and TLS ([serve.tls], or serve.plain = true). Tokens are read again when the settings file changes.
     """
-    from freshet.access.reloading import Reloader, front_access
+    from freshet.access.reloading import Reloader, front_access, renewed
+    from serving.http.admission.connections import fitting
     from serving.http.server import check_front, make_server
     from serving.locations.directory import TopicDirectory
     from serving.locations.file import LocationFile
@@ -65,7 +66,7 @@ def command(
 
     def renew(now: Settings) -> None:
         nonlocal shown
-        access.renew(now.serve.credentials)
+        renewed(access, now.serve.credentials, "front")
         shown = now.consumer.identity
 
     def secret() -> str:
@@ -78,7 +79,8 @@ def command(
         if chosen.locations_file is not None:
             kept.enter_context(LocationFile(chosen.locations_file, kafka, directory, locations))
         front = _front(settings, locations, access, Identity(secret, shown.files))
-        _run(make_server(front, chosen.host, chosen.port, chosen.tls.files, plain=chosen.plain))
+        held = fitting(chosen.limits.of_connections)
+        _run(make_server(front, chosen.host, chosen.port, chosen.tls.files, plain=chosen.plain, connections=held))
     log.info("stopped", role="serve")
 
 
@@ -103,15 +105,20 @@ def _front(settings: Settings, locations: Locations, access: Access, identity: I
     from serving.http.front import make_front
     from serving.http.limits import RequestLimits
 
+    chosen = settings.serve
     return make_front(
         [space_of(settings, name, each) for name, each in settings.keyspaces.items()],
         locations,
         identity=identity,
         access=access,
         limits=RequestLimits(
-            wait_ms_max=settings.serve.max_wait_ms_limit, wait_ms_default=settings.serve.default_wait_ms
+            in_flight_max=chosen.limits.in_flight,
+            request_s_max=chosen.limits.request_timeout_s,
+            wait_ms_max=chosen.max_wait_ms_limit,
+            wait_ms_default=chosen.default_wait_ms,
         ),
-        stale_if_down=settings.serve.serve_stale_if_down,
+        callers=chosen.limits.of_caller,
+        stale_if_down=chosen.serve_stale_if_down,
         kafka=settings.kafka.cluster,
         files=_files(settings.bytes),
     )

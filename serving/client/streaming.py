@@ -20,7 +20,7 @@ from .wire import HttpRequest
 
 READ_TIMEOUT_S: Final = 60.0
 """Between two pieces of a stream. Watermarks come more often, so that a dead connection is noticed."""
-_PASSING: Final = frozenset({"stopping", "stream_unavailable", "too_many_streams"})
+_PASSING: Final = frozenset({"stopping", "stream_unavailable", "too_many_streams", "rate_limited"})
 """Codes with which a stream ends that can go on after a while."""
 _PAUSE_S_MAX: Final = 5.0
 

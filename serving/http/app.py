@@ -19,6 +19,7 @@ from serving.http.openapi import describe
 from serving.http.responses import Response
 from serving.http.route import Resource, Route
 from serving.http.routes import ROUTES
+from serving.http.status.reference import reference_response
 from serving.http.status.routes import PAGE
 from stream.access.grants import ANY
 
@@ -38,11 +39,11 @@ def make_app(front: Front) -> ASGIApp:
                 await close()
 
     by_path: dict[str, list[Route[Any, Any]]] = {}
-    for route in (*ROUTES, *PAGE, _DESCRIPTION):
+    for route in (*ROUTES, *PAGE, _DESCRIPTION, _REFERENCE):
         by_path.setdefault(route.path, []).append(route)
     resources = [Resource(front, routes) for routes in by_path.values()]
     router = Router(resources, redirect_slashes=False, default=_unknown_path, lifespan=lifespan)
-    return Guard(router, access=front.access, limits=front.limits, metrics=front.metrics)
+    return Guard(router, access=front.access, limits=front.limits, metrics=front.metrics, callers=front.callers)
 
 
 async def _unknown_path(scope: Scope, _: Receive, __: Send) -> None:
@@ -50,12 +51,21 @@ async def _unknown_path(scope: Scope, _: Receive, __: Send) -> None:
 
 
 @cache
-def _description() -> bytes:
-    return msgspec.json.encode(describe(ROUTES))
+def _description() -> Response:
+    return Response(200, msgspec.json.encode(describe(ROUTES)))
+
+
+@cache
+def _reference() -> Response:
+    return reference_response(describe(ROUTES))
 
 
 async def _get_description(_: Front, __: None, ___: None) -> Response:
-    return Response(200, _description())
+    return _description()
+
+
+async def _get_reference(_: Front, __: None, ___: None) -> Response:
+    return _reference()
 
 
 _DESCRIPTION: Route[None, None] = Route(
@@ -70,3 +80,16 @@ _DESCRIPTION: Route[None, None] = Route(
     returns="The description.",
 )
 """Not listed in the description, as the page is not."""
+
+_REFERENCE: Route[None, None] = Route(
+    method="GET",
+    path="/docs",
+    handler=_get_reference,
+    role=ANY,
+    name="getReference",
+    tag="page",
+    summary="The description of the API, for people.",
+    text="",
+    returns="HTML.",
+)
+"""For browsers: not described."""

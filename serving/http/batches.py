@@ -30,6 +30,11 @@ def table_batch_answer(elements: Sequence[RawTableAnswer | ReadError], demand: R
     return TableBatchAnswer(*_summary(elements, demand), [_encoded(each) for each in elements])
 
 
+def from_source(elements: Sequence[RawRowAnswer | RawTableAnswer | ReadError]) -> int:
+    """How many elements the source was asked for."""
+    return sum(not isinstance(each, ReadError) and each.served_from == "source" for each in elements)
+
+
 def _encoded(element: RawRowAnswer | RawTableAnswer | ReadError) -> msgspec.Raw:
     return msgspec.Raw(encode_problem(element) if isinstance(element, ReadError) else encode(element))
 
@@ -41,7 +46,7 @@ def _summary(
 
     Raises the first ``history_lost``: it concerns the whole session, so it is the answer to the whole batch.
     """
-    vector, weakest, sources, failed = demand.vector, 0, 0, 0
+    vector, weakest, sources, failed = demand.vector, 0, from_source(elements), 0
     tokens: dict[str, None] = {}
     for element in elements:
         if isinstance(element, ReadError):
@@ -51,7 +56,6 @@ def _summary(
             continue
         tokens[element.token] = None
         weakest = max(weakest, _STRONGEST_FIRST.index(element.freshness))
-        sources += element.served_from == "source"
     for token in tokens:
         vector = vector.merge(Vector.parse(token)) if token else vector
     served = len(elements) - failed

@@ -8,22 +8,37 @@ from __future__ import annotations
 
 from typing import Any
 
+import uvicorn
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from serving.answers import encode_problem
 from serving.errors import ReadError
+from serving.http.admission.connections import Connections
 from serving.http.guard import SUBJECTS
 from serving.http.limits import HEAD_BYTES_MAX, HEAD_TIMEOUT_S
 from serving.http.responses import PROBLEM
 from stream.access.certificates import subjects_of
 
 
+class FrontConfig(uvicorn.Config):
+    """uvicorn's, and the connections of the server that has it. None: as many as come."""
+
+    connections: Connections | None = None
+
+
 class BoundedConnection(HttpToolsProtocol):
-    """One client's connection. Closed with ``head_too_large``, ``request_timeout`` or ``bad_request``."""
+    """One client's connection. Closed with ``head_too_large``, ``request_timeout`` or ``bad_request``.
+
+    One too many is closed at once, without an answer: writing one would be the work that is to be spared.
+    """
+
+    config: FrontConfig
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
+        self._address: str | None = None
         self._held = 0
+        self._is_lost = False
         self._progress = False
         self._heads = 0
         self._heads_seen = 0
@@ -31,17 +46,35 @@ class BoundedConnection(HttpToolsProtocol):
     def connection_made(self, transport: Any) -> None:
         """Starts to watch for slow heads."""
         super().connection_made(transport)
+        places, address = self.config.connections, self.client[0] if self.client else ""
+        if places is not None:
+            if not places.enter(address):
+                transport.abort()
+                return
+            self._address = address
         secured = transport.get_extra_info("ssl_object")
         if secured is not None and (subjects := subjects_of(secured.getpeercert())):
             self.app_state = {**self.app_state, SUBJECTS: subjects}
         self.loop.call_later(HEAD_TIMEOUT_S, self._watch)
 
+    def connection_lost(self, exc: Exception | None) -> None:
+        """As uvicorn's. Its place is free again."""
+        super().connection_lost(exc)
+        if self._address is not None and self.config.connections is not None:
+            self.config.connections.leave(self._address)
+            self._address = None
+        self._is_lost = True
+
     def _watch(self) -> None:
         """Closes a connection that has no request under way and has sent none since the last look."""
-        if self.transport.is_closing():
+        if self._is_lost:
+            return
+        if self.transport.is_closing():  # since the last look: its reader doesn't take what is left of an answer
+            self.transport.abort()
             return
         if self._heads == self._heads_seen and (self.cycle is None or self.cycle.response_complete):
             self._refuse("request_timeout", f"no complete request within {HEAD_TIMEOUT_S:g} s")
+            self.loop.call_later(HEAD_TIMEOUT_S, self._watch)
             return
         self._heads_seen = self._heads
         self.loop.call_later(HEAD_TIMEOUT_S, self._watch)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from consumers.owner.client import Identity
 from serving.errors import ReadError
 from serving.http.bytes.files import Files
-from serving.http.limits import RequestLimits
+from serving.http.limits import CallerLimits, RequestLimits
 from serving.http.status.watch import Watch
 from serving.locations.metrics import LocationMetrics
 from serving.locations.refreshing import Locations
@@ -46,10 +46,12 @@ class Front:
     watch: Watch
     metrics: FrontMetrics
     descriptions: Descriptions
+    owners: Owners
     limits: RequestLimits
     access: Access
     closers: Sequence[Closer]
     """Awaited in order when the front stops."""
+    callers: CallerLimits = field(default_factory=CallerLimits)
     streams: Streams | None = None
     """None: there is no Kafka to read them from."""
     files: Files | None = None
@@ -108,6 +110,7 @@ def make_front(
     identity: Identity | None = None,
     access: Access | None = None,
     limits: RequestLimits | None = None,
+    callers: CallerLimits | None = None,
     stale_if_down: bool = False,
     kafka: KafkaCluster | None = None,
     files: Files | None = None,
@@ -141,8 +144,10 @@ def make_front(
         watch=Watch(owners, by_name, metrics),
         metrics=metrics,
         descriptions=descriptions,
+        owners=owners,
         limits=limits or RequestLimits(),
         access=access or Access(),
+        callers=callers or CallerLimits(),
         streams=streams,
         files=files,
         closers=(

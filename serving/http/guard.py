@@ -1,6 +1,7 @@
-"""The guard in front of every request: who asks, size and concurrency limits, metrics, unexpected errors.
+"""The guard in front of every request: who asks, what it may take, size limits, metrics, unexpected errors, the audit.
 
 What the caller may do is a `Grant` in the scope; routes ask it for their role, and `Front.seen_by` for its keyspaces.
+What it spends is a `Meter` there, if there is a rate.
 """
 
 from __future__ import annotations
@@ -15,11 +16,15 @@ import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from serving.errors import ReadError
-from serving.http.limits import BODY_TIMEOUT_S, RequestLimits
+from serving.http.admission.asked import ADMINISTERED, asked_of
+from serving.http.admission.callers import Callers, Kind, Meter
+from serving.http.limits import BODY_TIMEOUT_S, CallerLimits, RequestLimits
 from serving.http.responses import problem_response, send_response
 from serving.http.status.login import as_bearer
 from serving.metrics import FrontMetrics
+from stream.access.audit import DONE, Audit
 from stream.access.grants import NOBODY, Access, AccessRefused, Grant, bearer_of
+from stream.access.who import caller_name
 
 _log = structlog.get_logger(__name__)
 
@@ -29,22 +34,36 @@ OPEN_PATHS = frozenset({"/healthz", "/readyz"})
 
 STREAM_PATH = "/v1/stream"
 """Streams have a limit of their own, and no time in which they are answered."""
+FILES_PATH: Final = "/v1/bytes/"
+"""So have files: a slow reader of a large one needs long. `serving.http.streaming.sending.STALL_S` bounds them."""
 CALLER: Final = "freshet.caller"
 """Where the scope has the caller's `Grant`."""
 SUBJECTS: Final = "subjects"
 """Where the connection's state has the names in the client's certificate."""
 ACCESS_LOOK_S: Final = 1.0
 """How often it is looked whether the reader of a stream may still read it."""
+METER: Final = "freshet.meter"
+"""Where the scope has the request's `Meter`, if callers have a rate."""
 
 
 class Guard:
     """ASGI wrapper: finds the caller, checks limits, counts requests, and turns exceptions into problems."""
 
-    def __init__(self, app: ASGIApp, *, access: Access, limits: RequestLimits, metrics: FrontMetrics) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        access: Access,
+        limits: RequestLimits,
+        metrics: FrontMetrics,
+        callers: CallerLimits | None = None,
+    ) -> None:
         self._app = app
         self._access = access
         self._limits = limits
         self._metrics = metrics
+        self._callers, self._has_rate = Callers(callers or CallerLimits()), bool(callers and callers.rate_per_s)
+        self._audit = Audit("front", _now)
         self._in_flight = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -54,26 +73,53 @@ class Guard:
             return
         if scope.get("method") == "HEAD":
             send = _without_body(send)
-        guarded = scope["path"] not in OPEN_PATHS
         scope[CALLER], refused = self._caller(scope)
-        refusal = (refused or self._refusal(scope)) if guarded else None
-        if refusal is not None:
+        if scope["path"] in OPEN_PATHS:
+            started = perf_counter()
+            await self._run(scope, receive, send, is_counted=False)
+            self._metrics.finished(perf_counter() - started)
+            return
+        who, kind = caller_name(scope[CALLER], _address_in(scope)), _kind_of(scope["path"])
+        try:
+            self._admit(scope, who, kind, refused)
+        except ReadError as refusal:
             self._metrics.refused(refusal.code)
+            self._note(scope, refusal.code)
             await send_problem(send, refusal)
             return
-        is_stream = scope["path"] == STREAM_PATH
-        in_flight = guarded and not is_stream
+        in_flight = kind != "streams"
         self._in_flight += in_flight
         started = perf_counter()
         try:
-            if is_stream:
-                await self._run_while_allowed(scope, receive, send)
+            if in_flight:
+                await self._run(scope, receive, send, is_counted=True)
             else:
-                await self._run(scope, receive, send, is_counted=guarded)
+                await self._run_while_allowed(scope, receive, send)
         finally:
+            self._callers.leave(who, kind)
             self._in_flight -= in_flight
-            if not is_stream:
+            if in_flight:
                 self._metrics.finished(perf_counter() - started)
+
+    def _admit(self, scope: Scope, who: str, kind: Kind, refused: ReadError | None) -> None:
+        """Begins the request of a caller, who pays for it. Raises `ReadError`."""
+        if refused is not None:
+            self._callers.pay(who, 1.0, _now())
+            raise refused
+        refusal = self._refusal(scope)
+        if refusal is not None:
+            raise refusal
+        self._callers.enter(who, kind, _now())
+        if self._has_rate:
+            scope[METER] = Meter(self._callers, who, _now)
+
+    def _note(self, scope: Scope, code: str = "") -> None:
+        """A line of the audit: for what only administrators may do, and for what was refused with ``code``."""
+        caller: Grant = scope[CALLER]
+        is_hidden = code == "unknown_keyspace" and caller.keyspaces is not None
+        if code in _REFUSED or is_hidden or scope.get(ADMINISTERED):
+            what, keyspace = asked_of(scope)
+            self._audit.note(caller_name(caller, _address_in(scope)), what, keyspace, code or DONE)
 
     def _caller(self, scope: Scope) -> tuple[Grant, ReadError | None]:
         """Who asks; `NOBODY`, and why, if that is not known."""
@@ -116,10 +162,12 @@ class Guard:
             return send(message)
 
         try:
-            await self._app(scope, receive, send_marked)
+            await self._run_in_time(scope, receive, send_marked)
+            self._note(scope)
         except ReadError as error:
             if is_counted:  # a probe that finds the front not ready is an answer to the probe
                 self._metrics.refused(error.code)
+                self._note(scope, error.code)
             if not is_begun:
                 await send_problem(send, error)
         except asyncio.CancelledError:  # the server cancels requests that outlast its stop timeout
@@ -134,11 +182,40 @@ class Guard:
         except Exception as error:  # noqa: BLE001 - the reader gets an incident id, the log the traceback
             incident = secrets.token_hex(6)
             self._metrics.refused("internal")
+            self._note(scope, "internal")
             _log.exception("request failed", incident=incident, path=scope["path"], error=type(error).__name__)
             if is_begun:
                 return
             hint = f"look for incident {incident} in the log of `freshet serve`"
             await send_problem(send, ReadError("internal", f"an unexpected error, incident {incident}", hint=hint))
+
+    async def _run_in_time(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Raises `ReadError` ``timed_out``. Streams and files have no such time."""
+        limit_s = self._limits.request_s_max if _kind_of(scope["path"]) == "in_flight" else None
+        try:
+            async with asyncio.timeout(limit_s) as time_left:
+                await self._app(scope, receive, send)
+        except TimeoutError:
+            if not time_left.expired():
+                raise
+            raise ReadError("timed_out", f"the request took more than {limit_s:g} s") from None
+
+
+_REFUSED: Final = frozenset({"unauthorized", "forbidden", "rate_limited"})
+"""Codes of requests that somebody was not allowed to make."""
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def _kind_of(path: str) -> Kind:
+    return "streams" if path == STREAM_PATH else "files" if path.startswith(FILES_PATH) else "in_flight"
+
+
+def _address_in(scope: Scope) -> str:
+    client = scope.get("client")
+    return str(client[0]) if client else ""
 
 
 def _secret_in(scope: Scope) -> bytes:

@@ -1,4 +1,4 @@
-"""The bounds of a request. A request beyond one of them is refused with a code."""
+"""The bounds of a request, and of what one caller may take. A request beyond one of them is refused with a code."""
 
 from __future__ import annotations
 
@@ -8,10 +8,14 @@ from typing import Final
 HEAD_BYTES_MAX: Final = 128 << 10
 """Of request line and headers, and of a chunked body's trailers. One more read of the socket may be held."""
 HEAD_TIMEOUT_S: Final = 30.0
-"""For a request's head, from the connection or the last answer on."""
+"""For a request's head, from the connection or the last answer on; and for a reader to take what an answer left."""
 BODY_TIMEOUT_S: Final = 30.0
 """Between two pieces of a request's body, since a request that waits counts as in flight."""
 QUERY_FIELDS_MAX: Final = 32
+SOURCE_COST: Final = 10.0
+"""What a row or table costs a caller that the source had to be asked for; of the cache it costs 1."""
+ANSWER_BYTES: Final = 256 << 10
+"""Of an answer, for which a caller pays 1 more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +24,7 @@ class RequestLimits:
 
     ``wait_ms_default``: of a request that says nothing of waiting. A source that is read moves the session past the
     watermark, so without a wait the next read of a cached row would go to the source as well.
+    ``request_s_max``: of a request but a stream or a file, from its head to its answer.
     """
 
     in_flight_max: int = 512
@@ -28,3 +33,27 @@ class RequestLimits:
     batch_keys_max: int = 1000
     wait_ms_max: int = 10_000
     wait_ms_default: int = 100
+    request_s_max: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class CallerLimits:
+    """What one caller may take: a token, or without one an address. Half of what there is for all, by default.
+
+    ``rate_per_s``: what it may spend a second (0: as it likes); ``burst``: and at once after a pause (0: that of two
+    seconds). ``in_flight``, ``streams``, ``files``: at a time.
+    """
+
+    rate_per_s: float = 0.0
+    burst: float = 0.0
+    in_flight: int = 256
+    streams: int = 256
+    files: int = 32
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """How many connections a front holds, and how many of one address. One more is closed at once."""
+
+    all: int = 8_192
+    of_address: int = 4_096

@@ -43,7 +43,10 @@ _EVERYWHERE: Headers = ((b"cache-control", b"no-store"), (b"vary", b"Freshet-Tok
 
 
 class Response(NamedTuple):
-    """A complete HTTP response. ``why``: of an answer. ``etag``: of what is read, if it can be compared."""
+    """A complete HTTP response. ``why``: of an answer. ``etag``: of what is read, if it can be compared.
+
+    ``from_source``: how many rows or tables of it the source was asked for.
+    """
 
     status: int
     body: bytes
@@ -51,10 +54,16 @@ class Response(NamedTuple):
     headers: Headers = ()
     why: str = ""
     etag: str = ""
+    from_source: int = 0
+
+    @property
+    def taken_bytes(self) -> int:
+        """What its caller pays for."""
+        return len(self.body)
 
 
-def answer_response(answer: Answer, status: int = 200, etag: str = "") -> Response:
-    """The response that carries ``answer``, with its proof in the headers as well."""
+def answer_response(answer: Answer, status: int = 200, etag: str = "", from_source: int | None = None) -> Response:
+    """The response that carries ``answer``, with its proof in the headers as well. ``from_source``: of a batch."""
     headers: Headers = (
         (b"freshet-token", answer.token.encode()),
         (b"freshet-freshness", answer.freshness.encode()),
@@ -62,7 +71,8 @@ def answer_response(answer: Answer, status: int = 200, etag: str = "") -> Respon
     )
     if etag:
         headers = (*headers, (b"etag", etag.encode()))
-    return Response(status, encode(answer), headers=headers, why=answer.why, etag=etag)
+    asked = int(answer.served_from == "source") if from_source is None else from_source
+    return Response(status, encode(answer), headers=headers, why=answer.why, etag=etag, from_source=asked)
 
 
 def plain_response(answer: msgspec.Struct) -> Response:
@@ -87,7 +97,7 @@ def problem_response(error: ReadError) -> Response:
     elif error.file_bytes is not None:
         headers = ((b"content-range", b"bytes */%d" % error.file_bytes),)
     elif error.status in (429, 503):
-        headers = ((b"retry-after", b"%d" % RETRY_AFTER_S),)
+        headers = ((b"retry-after", b"%d" % max(RETRY_AFTER_S, error.retry_after_s)),)
     if error.token is not None:
         headers = (*headers, (b"freshet-token", error.token.encode()))
     return Response(error.status, encode_problem(error), PROBLEM, headers)

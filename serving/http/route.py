@@ -18,12 +18,13 @@ from starlette.routing import BaseRoute, Match
 from starlette.types import Receive, Scope, Send
 
 from serving.errors import ReadError
+from serving.http.admission.asked import ADMINISTERED
 from serving.http.front import Front
-from serving.http.guard import CALLER, read_body
-from serving.http.limits import QUERY_FIELDS_MAX
+from serving.http.guard import CALLER, METER, read_body
+from serving.http.limits import ANSWER_BYTES, QUERY_FIELDS_MAX, SOURCE_COST
 from serving.http.responses import Response, send_response, unless_held
 from serving.http.streaming.sending import Streaming
-from stream.access.grants import ANYONE, FILL, READ, Grant
+from stream.access.grants import ADMIN, FILL, NOBODY, READ, Grant
 
 P = TypeVar("P")
 B = TypeVar("B")
@@ -45,6 +46,7 @@ class Route(Generic[P, B]):
     ``answer``: a Struct, or None for plain text; ``content_types`` of it. ``headers``: parameter → the header that
     stands for it where it is not given. ``errors``: the handler's codes, in addition to those of every route
     and those that follow from ``parameters`` and ``body``. ``is_file``: the answer is a file's bytes, or ranges of it.
+    ``elements``: of a body, each of which costs the caller as much as a request.
     ``role``: what the caller needs (`stream.access.grants`); "": to read, for PUT to fill; None: nothing.
     """
 
@@ -58,6 +60,7 @@ class Route(Generic[P, B]):
     content_types: tuple[str, ...] = ("application/json",)
     headers: Mapping[str, bytes] = field(default_factory=dict)
     errors: tuple[str, ...] = ()
+    elements: Callable[[B], int] | None = None
     role: str | None = ""
     name: str
     tag: str
@@ -121,6 +124,8 @@ class Route(Generic[P, B]):
         body: Any = None
         if self.body is not None:
             body = body_of(self.body, await read_body(scope, receive, front.limits.body_bytes_max))
+            if self.elements is not None and METER in scope:
+                scope[METER].pay(self.elements(body) - 1)
         if self.takes_token and (seen := header_of(scope, b"freshet-token")):
             carrier = body if self.token_in_body else parameters
             carrier.token = f"{carrier.token},{seen}" if carrier.token else seen
@@ -156,10 +161,14 @@ class Resource(BaseRoute):
             refusal = ReadError("method_not_allowed", f"{scope['path']} does not support {method}, only {allowed}")
             refusal.allow = allowed
             raise refusal
-        caller = scope.get(CALLER, ANYONE)
+        caller = scope.get(CALLER, NOBODY)
+        scope[ADMINISTERED] = route.needed_role == ADMIN
         route.admit(caller)
         front = self._front if route.role is None else self._front.seen_by(caller)
         response = await route.run(front, scope["path_params"], scope, receive)
+        if METER in scope:
+            asked = 0 if isinstance(response, Streaming) else response.from_source * (SOURCE_COST - 1)
+            scope[METER].owe(asked + response.taken_bytes // ANSWER_BYTES)
         if isinstance(response, Streaming):
             await response.send(receive, send, head_only=method == "HEAD")
             return

@@ -20,7 +20,7 @@ from serving.client.answers import (
     TableBatchAnswer,
 )
 from serving.errors import ReadError
-from serving.http.batches import row_batch_answer, table_batch_answer
+from serving.http.batches import from_source, row_batch_answer, table_batch_answer
 from serving.http.bytes.routes import BYTES
 from serving.http.front import Front
 from serving.http.lists import LISTS
@@ -95,7 +95,8 @@ async def get_rows(front: Front, parameters: RowBatchParameters, body: RowBatchB
     """One `RowBatchAnswer`."""
     space = front.row_space(parameters.keyspace)
     wanted, demand = row_batch(body, front.limits, front.now_ms())
-    return answer_response(row_batch_answer(await front.rows.read_many(space, wanted, demand), demand))
+    found = await front.rows.read_many(space, wanted, demand)
+    return answer_response(row_batch_answer(found, demand), from_source=from_source(found))
 
 
 async def find_rows(front: Front, parameters: RangeParameters, _: None) -> Response:
@@ -118,7 +119,8 @@ async def get_tables(front: Front, _: TableBatchParameters, body: TableBatchBody
     """One `TableBatchAnswer`."""
     wanted, demand = table_batch(body, front.limits)
     with_catalogs = [(front.table_space(each.catalog), each) for each in wanted]
-    return answer_response(table_batch_answer(await front.tables.read_many(with_catalogs, demand), demand))
+    found = await front.tables.read_many(with_catalogs, demand)
+    return answer_response(table_batch_answer(found, demand), from_source=from_source(found))
 
 
 async def get_table_by_id(front: Front, parameters: TableIdParameters, _: None) -> Response:
@@ -286,6 +288,7 @@ ROUTES: tuple[Route[Any, Any], ...] = (
         handler=get_rows,
         parameters=RowBatchParameters,
         body=RowBatchBody,
+        elements=lambda body: len(body.keys),
         answer=RowBatchAnswer,
         errors=_BATCH_ERRORS,
         name="getRows",
@@ -327,6 +330,7 @@ ROUTES: tuple[Route[Any, Any], ...] = (
         handler=get_tables,
         parameters=TableBatchParameters,
         body=TableBatchBody,
+        elements=lambda body: len(body.tables),
         answer=TableBatchAnswer,
         errors=(*_BATCH_ERRORS, "bad_write_ids"),
         name="getTables",

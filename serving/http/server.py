@@ -11,9 +11,11 @@ from types import FrameType
 import structlog
 import uvicorn
 
+from serving.http.admission.connections import Connections
 from serving.http.app import make_app
-from serving.http.connection import BoundedConnection
+from serving.http.connection import BoundedConnection, FrontConfig
 from serving.http.front import Front
+from serving.http.limits import ConnectionLimits
 from stream.access.certificates import Certificates
 from stream.access.grants import Access
 from stream.access.listening import check_listener
@@ -91,7 +93,13 @@ def check_front(host: str, front: Access, files: Certificates, *, plain: bool) -
 
 
 def make_server(
-    front: Front, host: str, port: int, files: Certificates | None = None, *, plain: bool = False
+    front: Front,
+    host: str,
+    port: int,
+    files: Certificates | None = None,
+    *,
+    plain: bool = False,
+    connections: ConnectionLimits | None = None,
 ) -> FrontServer:
     """A server that is not started yet. ``plain``: it may listen beyond loopback without TLS.
 
@@ -100,7 +108,7 @@ def make_server(
     files = files or Certificates()
     check_front(host, front.access, files, plain=plain)
     secured = files.server()
-    config = uvicorn.Config(
+    config = FrontConfig(
         make_app(front),
         ssl_context_factory=(lambda *_: secured) if secured is not None else None,
         host=host,
@@ -113,10 +121,11 @@ def make_server(
         log_level="warning",
         server_header=False,
         date_header=False,
-        proxy_headers=False,  # nothing asks who the client is
+        proxy_headers=False,  # a caller could say what it likes of its address
         lifespan="on",
         timeout_graceful_shutdown=STOP_TIMEOUT_S,
     )
+    config.connections = Connections(connections or ConnectionLimits())
     streams = front.streams
     before_shutdown = streams.stopping.set if streams is not None else lambda: None
     return FrontServer(config, before_shutdown, front.locations.listens_at)

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from stream.access.bucket import Bucket
+
 READS_PER_S: Final = 200.0
 READS_PER_S_OF_KEYSPACE: Final = 100.0
 FORCED_PER_S: Final = 20.0
@@ -18,34 +20,6 @@ FAILED_SHARE: Final = 0.5
 WINDOW_S: Final = 10.0
 OPEN_S: Final = 1.0
 OPEN_S_MAX: Final = 30.0
-
-
-class Bucket:
-    """Tokens that come back at ``rate`` a second, and lie there for one second."""
-
-    __slots__ = ("_at", "_left", "_rate")
-
-    def __init__(self, rate: float) -> None:
-        self._rate = self._left = rate
-        self._at = float("-inf")
-
-    def has(self, now: float) -> bool:
-        """Whether there is a token."""
-        if now > self._at:
-            self._left = min(self._rate, self._left + (now - max(self._at, now - 1)) * self._rate)
-            self._at = now
-        return self._left >= 1
-
-    def take(self, now: float) -> bool:
-        """Takes a token, if there is one."""
-        if not self.has(now):
-            return False
-        self._left -= 1
-        return True
-
-    def wait_s(self, now: float) -> float:
-        """How long until there is a token."""
-        return 0.0 if self.has(now) else (1 - self._left) / self._rate
 
 
 @dataclass(slots=True)

@@ -21,6 +21,7 @@ from serving.answers import RawObjects, raw_image
 from serving.client.answers import FreshnessName, ObjectsAnswer, ServedFrom
 from serving.errors import ReadError
 from serving.metrics import FrontMetrics
+from serving.misses import NO_OWNER, miss_reason
 from serving.reads.demands import NO_VECTOR, ReadDemand, RequestedTable
 from serving.reads.flight import Flights
 from serving.reads.owners import OwnerAway, Owners
@@ -82,6 +83,7 @@ class ObjectReads:
         try:
             found = await self._ask_owners(space, wanted, demand, after, version)
         except OwnerAway as away:
+            self._metrics.missed("object", NO_OWNER)
             return await self._from_source(lookup, str(away))
         space.epochs.learn_kin(found.shard, found.epoch, found.kin)
         if found.code == HISTORY_LOST:
@@ -89,6 +91,7 @@ class ObjectReads:
         if found.code:
             raise ReadError(found.code, found.why)
         if not found.served:
+            self._metrics.missed("object", miss_reason(found))
             try:
                 return await self._from_source(lookup, found.why)
             except ReadError as error:

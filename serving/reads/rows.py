@@ -12,6 +12,7 @@ from serving.answers import RawRowAnswer, absence_fields, raw_image
 from serving.client.answers import FreshnessName, RowAnswer, ServedFrom
 from serving.errors import ReadError
 from serving.metrics import FrontMetrics
+from serving.misses import NEVER_CACHED, miss_reason
 from serving.reads.demands import NO_OPTIONS, ReadDemand, RequestedRow, RowOptions
 from serving.reads.descriptions import RENEWED_EVERY_S, Descriptions
 from serving.reads.fills import Fills
@@ -139,6 +140,7 @@ class RowReads:
             outcome = self._from_owner(lookup, row, why)
             if isinstance(outcome, RowMiss):
                 misses[index] = outcome
+                self._metrics.missed("row", miss_reason(row) if lookups[index].table.cacheable else NEVER_CACHED)
             else:
                 outcomes[index] = outcome
 

@@ -13,6 +13,7 @@ from serving.answers import RawTableAnswer, absence_fields, raw_image
 from serving.client.answers import FreshnessName, ListsAnswer, ServedFrom, TableAnswer, TableList
 from serving.errors import ReadError
 from serving.metrics import FrontMetrics
+from serving.misses import NO_OWNER, miss_reason
 from serving.reads.demands import ReadDemand, RequestedTable
 from serving.reads.fills import Fills
 from serving.reads.flight import Flights
@@ -121,6 +122,7 @@ class TableReads:
         except OwnerAway as away:
             if space.source is None:
                 raise
+            self._metrics.missed("table", NO_OWNER)
             return await self._from_source(TableMiss(lookup, None, str(away)))
         if not wanted.name:
             lookup = lookup._replace(wanted=_with_name(wanted, found.name))
@@ -132,6 +134,7 @@ class TableReads:
             raise ReadError(found.code, found.why)
         if not found.served or found.image is None:
             miss = TableMiss(lookup, found, found.why)
+            self._metrics.missed("table", miss_reason(found))
             try:
                 return await self._from_source(miss)
             except ReadError as error:

@@ -123,6 +123,7 @@ def test_an_hour_is_remembered_and_no_more() -> None:
             watch._metrics.answered("row", "cache", "fresh", 3)
             watch._metrics.answered("range", "source", "fresh")
             watch._metrics.refused("no_owner")
+            watch._metrics.missed("row", "void")
             watch.remember(await watch.look())
             now[0] += STEP_S
 
@@ -131,6 +132,8 @@ def test_an_hour_is_remembered_and_no_more() -> None:
     assert len(history.at) == KEPT_S / STEP_S - 1
     assert min(history.at) > now[0] - KEPT_S
     assert (set(history.cache[1:]), set(history.source[1:]), set(history.refused[1:])) == ({3}, {1}, {1})
+    assert set(history.misses["void"][1:]) == {1}
+    assert watch.history([]).misses == {}  # counted for all keyspaces together
     [shop] = history.keyspaces
     assert set(shop.behind) == {3}
     assert shop.age_s == sorted(shop.age_s, key=lambda each: each or 0)
@@ -189,6 +192,7 @@ def rendered(*, refresh: bool = True) -> str:
         [0, 1, 0],
         [0, 0, 2],
         [KeyspaceHistory("<b>shop", [1.0, None, 3.0], [0, 1, 2])],
+        {"behind": [0, 0, 0], "no_owner": [0, 4, 1], "void": [0, 7, 0]},
     )
     return page.page_response(status, history, refresh=refresh).body.decode()
 
@@ -202,12 +206,15 @@ def test_the_page_shows_what_is_wrong() -> None:
         "nobody",
         "look here",
         "Answers from the cache: 12",
+        "no owner answered",
     ):
         assert words in text, words
     assert "1 of 3 partitions" in text  # the table is whole in one of three
     assert "90.0 s ago" in text
     assert "<b>shop" not in text
     assert "<i>t" not in text
+    assert text.index('scope="row">void') < text.index('scope="row">no_owner')  # the most frequent first
+    assert 'scope="row">behind' not in text
     assert text.count("<polyline") == 4  # an age with a gap, and answers of two kinds
 
 
@@ -236,7 +243,7 @@ def test_the_page_can_be_stopped_and_read_aloud() -> None:
     tags = Page(rendered()).tags
     names = [name for name, _ in tags]
     assert (names.count("h1"), names.count("main")) == (1, 1)
-    assert names.count("table") == names.count("caption") == 2
+    assert names.count("table") == names.count("caption") == 3
     assert all(each.get("scope") for name, each in tags if name == "th")
     assert all(each.get("aria-label") for name, each in tags if name == "svg")
     assert ("html", {"lang": "en"}) in tags

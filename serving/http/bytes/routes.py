@@ -103,7 +103,9 @@ def _answer(file: File, given: BytesParameters) -> Response | Streaming:
     taken = sum(part.end - part.start for part in parts)
     headers.append((b"content-length", b"%d" % (taken + sum(len(part.head) for part in parts) + len(tail))))
     chunks, short = _bytes(file, pieces_of(parts), tail), taken <= PIECE
-    return FileAnswer(kind, chunks, file.close, status=status, headers=tuple(headers), file=file, is_short=short)
+    return FileAnswer(
+        kind, chunks, file.close, status=status, headers=tuple(headers), taken_bytes=taken, file=file, is_short=short
+    )
 
 
 async def _again(first: list[bytes], rest: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:

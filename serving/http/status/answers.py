@@ -75,8 +75,9 @@ class KeyspaceHistory(msgspec.Struct):
 class StatusHistory(msgspec.Struct):
     """The answer of ``/v1/status/history``: the last hour, the oldest first. ``at``: Unix time of each moment.
 
-    ``cache`` and ``source``: answers since the moment before, by who gave them. ``refused``: errors since then. They
-    are counted for all keyspaces together, so they are empty for a caller who may not see all.
+    ``cache`` and ``source``: answers since the moment before, by who gave them. ``refused``: errors since then.
+    ``misses``: reads that the cache did not answer, by why. They are counted for all keyspaces together, so they are
+    empty for a caller who may not see all.
     """
 
     at: list[float]
@@ -84,3 +85,4 @@ class StatusHistory(msgspec.Struct):
     source: list[int]
     refused: list[int]
     keyspaces: list[KeyspaceHistory]
+    misses: dict[str, list[int]] = {}

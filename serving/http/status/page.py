@@ -13,9 +13,12 @@ from typing import Final, NamedTuple
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
+from serving.errors import ReadError
 from serving.http.responses import Response
 from serving.http.status.answers import FrontStatus, KeyspaceStatus, PartitionState, StatusHistory
+from serving.http.status.inspector import AskedKey, HeldKey
 from serving.http.status.watch import AWAY
+from serving.misses import REASONS
 
 FILES: Final = {
     "htmx.min.js": b"text/javascript; charset=utf-8",
@@ -69,12 +72,26 @@ def page_response(status: FrontStatus, history: StatusHistory, *, refresh: bool)
         paths={each.name: path_of(each) for each in status.keyspaces},
         tables={each.name: tables_of(each) for each in status.keyspaces},
         charts=charts_of(history),
+        misses=misses_of(history),
         answers=(sum(history.cache), sum(history.source), sum(history.refused)) if has_answers(history) else None,
         refresh=refresh,
         refresh_s=REFRESH_S,
         shown_max=SHOWN_MAX,
     )
-    return Response(200, html.encode(), b"text/html; charset=utf-8", _HEADERS)
+    return html_response(html)
+
+
+def html_response(html: str, status: int = 200) -> Response:
+    """A page that may load what is in ``files/``, and nothing else."""
+    return Response(status, html.encode(), b"text/html; charset=utf-8", _HEADERS)
+
+
+def key_response(
+    keyspaces: list[str], asked: AskedKey, held: HeldKey | None, problem: ReadError | None = None
+) -> Response:
+    """The page of one key. ``problem``: why nothing is held."""
+    html = environment().get_template("key.html").render(keyspaces=keyspaces, asked=asked, held=held, problem=problem)
+    return html_response(html, 200 if problem is None else problem.status)
 
 
 @cache
@@ -138,6 +155,12 @@ def charts_of(history: StatusHistory) -> list[Chart]:
     return [*charts, Chart("answers: from the cache, and from the source", text, answers)]
 
 
+def misses_of(history: StatusHistory) -> list[tuple[str, int, str]]:
+    """Why the cache did not answer in the last hour: reason, how often, what it means; the most frequent first."""
+    counted = [(name, sum(history.misses[name]), REASONS[name]) for name in history.misses]
+    return sorted((each for each in counted if each[1]), key=lambda each: -each[1])
+
+
 def has_answers(history: StatusHistory) -> bool:
     """Whether the caller may know them."""
     return len(history.cache) == len(history.at)
@@ -164,8 +187,13 @@ def shown_age(age_s: float | None) -> str:
     return f"{age_s / 60:.0f} min ago" if age_s < 7_200 else f"{age_s / 3_600:.0f} h ago"
 
 
+def environment() -> Environment:
+    """Of the templates in ``files/``: what is not there is an error, and every text is escaped."""
+    return Environment(loader=FileSystemLoader(_DIRECTORY), autoescape=True, undefined=StrictUndefined)
+
+
 @cache
 def _template() -> Template:
-    made = Environment(loader=FileSystemLoader(_DIRECTORY), autoescape=True, undefined=StrictUndefined)
+    made = environment()
     made.filters |= {"proved": proved_until, "well": is_well}
     return made.get_template("page.html")

@@ -6,11 +6,22 @@ from typing import Any, Final
 
 import msgspec
 
+from serving.errors import ReadError
 from serving.http.front import Front
 from serving.http.responses import Response, plain_response
 from serving.http.route import Route
 from serving.http.status.answers import FrontStatus, KeyspaceStatus, StatusHistory
-from serving.http.status.page import FILES, file_response, page_response
+from serving.http.status.inspector import AskedKey, look_up
+from serving.http.status.page import FILES, file_response, key_response, page_response
+
+
+class KeyParameters(msgspec.Struct):
+    """What the form of the key's page says."""
+
+    keyspace: str = ""
+    table: str = ""
+    key: str = ""
+    token: str = ""
 
 
 class PageParameters(msgspec.Struct):
@@ -47,6 +58,17 @@ async def get_history(front: Front, _: None, __: None) -> Response:
 async def get_page(front: Front, parameters: PageParameters, _: None) -> Response:
     """The page."""
     return page_response(await _status(front), front.watch.history(_names(front)), refresh=parameters.refresh)
+
+
+async def get_key(front: Front, parameters: KeyParameters, _: None) -> Response:
+    """The page of one key; without a key its form."""
+    asked = AskedKey(*msgspec.structs.astuple(parameters))
+    if not asked.table or not asked.key:
+        return key_response(list(front.row_spaces), asked, None)
+    try:
+        return key_response(list(front.row_spaces), asked, await look_up(front, asked))
+    except ReadError as problem:
+        return key_response(list(front.row_spaces), asked, None, problem)
 
 
 STATUS: Final[tuple[Route[Any, Any], ...]] = (
@@ -103,6 +125,17 @@ PAGE: Final[tuple[Route[Any, Any], ...]] = (
         name="getPage",
         tag="page",
         summary="The page for people.",
+        text="",
+        returns="HTML.",
+    ),
+    Route(
+        method="GET",
+        path="/key",
+        handler=get_key,
+        parameters=KeyParameters,
+        name="getKey",
+        tag="page",
+        summary="One key, as its owner holds it.",
         text="",
         returns="HTML.",
     ),

@@ -35,6 +35,7 @@ class Look(NamedTuple):
     cache: int
     source: int
     refused: int
+    misses: Mapping[str, int]
 
 
 class _Worst(NamedTuple):
@@ -50,6 +51,7 @@ class _Moment(NamedTuple):
     cache: int
     source: int
     refused: int
+    misses: Mapping[str, int]
 
 
 class Watch:
@@ -83,13 +85,13 @@ class Watch:
             if self._last is None or not 0 <= now - self._last.at < FRESH_S:
                 found = await asyncio.gather(*(self._partitions_of(space) for space in self._spaces.values()))
                 partitions = sorted((each for some in found for each in some), key=_badness, reverse=True)
-                self._last = Look(now, tuple(partitions), *self._metrics.totals())
+                self._last = Look(now, tuple(partitions), *self._metrics.totals(), self._metrics.misses())
             return self._last
 
     def remember(self, look: Look) -> None:
         """Keeps what the history tells of ``look``."""
         worst = {name: _worst([each for each in look.partitions if each.keyspace == name]) for name in self._spaces}
-        self._moments.append(_Moment(look.at, worst, look.cache, look.source, look.refused))
+        self._moments.append(_Moment(look.at, worst, look.cache, look.source, look.refused, look.misses))
 
     def history(self, keyspaces: list[str]) -> StatusHistory:
         """The last hour of these keyspaces. Answers are counted for the whole front: told where all keyspaces are."""
@@ -98,6 +100,7 @@ class Watch:
         steps = list(zip(before, moments, strict=True)) if self._spaces.keys() <= set(keyspaces) else []
         unknown = _Worst(None, None)
         of_keyspace = {name: [each.worst.get(name, unknown) for each in moments] for name in keyspaces}
+        reasons = sorted({name for each in moments for name in each.misses}) if steps else []
         return StatusHistory(
             [each.at for each in moments],
             [now.cache - then.cache for then, now in steps],
@@ -107,6 +110,7 @@ class Watch:
                 KeyspaceHistory(name, [each.age_s for each in worst], [each.behind for each in worst])
                 for name, worst in of_keyspace.items()
             ],
+            {name: [now.misses.get(name, 0) - then.misses.get(name, 0) for then, now in steps] for name in reasons},
         )
 
     async def _partitions_of(self, space: RowSpace | TableSpace) -> list[PartitionState]:

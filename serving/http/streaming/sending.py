@@ -28,6 +28,8 @@ class Streaming:
     stall_s: float = STALL_S
     status: int = 200
     headers: Headers = ()
+    taken_bytes: int = 0
+    """What its caller pays for; 0: it is not known before."""
 
     async def send(self, receive: Receive, send: Send, *, head_only: bool = False) -> None:
         """Sends it; for HEAD (``head_only``) only how it would begin.

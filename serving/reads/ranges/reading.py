@@ -15,6 +15,7 @@ from serving.answers import RawRangeAnswer
 from serving.client.answers import FreshnessName, RangeAnswer, ServedFrom
 from serving.errors import ReadError
 from serving.metrics import FrontMetrics
+from serving.misses import NEVER_CACHED, NO_OWNER, UNPROVED, miss_reason
 from serving.reads.demands import ReadDemand, RequestedRange
 from serving.reads.descriptions import RENEWED_EVERY_S, Descriptions
 from serving.reads.owners import OtherPartition, OwnerAway, Owners
@@ -133,6 +134,7 @@ class RangeReads:
             found = RangeMiss(f"{asked.table.name} is never cached: {asked.table.reason}")
         if isinstance(found, FoundRange):
             return self._answer(lookup, "cache", found, found.token_after(lookup.demand.token))
+        self._metrics.missed("range", _reason(found) if asked.table.cacheable else NEVER_CACHED)
         if not space.all_sources:
             why = f"the cache cannot prove its answer ({found.why}), and keyspace {space.name} has no source here"
             raise ReadError("no_owner" if found.is_owner_away else "source_unreachable", why)
@@ -334,6 +336,13 @@ def _shards(lookup: RangeLookup) -> list[str]:
     columns, of = len(asked.leading) if asked.exact else 0, len(asked.table.key)
     keyspace_id = lookup.space.layout.id_of_leading(asked.key, columns, of, asked.table.prefix) if columns else None
     return [*known.shards] if keyspace_id is None else [known.shard_of(keyspace_id)]
+
+
+def _reason(miss: RangeMiss) -> str:
+    refused = next((each for each in miss.answers if not each.served), None)
+    if refused is not None:
+        return miss_reason(refused)
+    return NO_OWNER if miss.is_owner_away else UNPROVED
 
 
 def _joined(answers: Sequence[RangeRows]) -> Stretch | None:

@@ -1,0 +1,75 @@
+"""Whether files that hold secrets or rows can be read by other users of this machine."""
+
+from __future__ import annotations
+
+import os
+import stat
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from freshet.checks.finding import Check
+from freshet.sections.secrets import read_files
+from freshet.settings import MariaDBSourceSettings, Settings, config_in_use
+
+_SECRETS: Final = frozenset({"password", "bearer_token", "owner_token", "metrics_token", "token", "extra"})
+"""Keys of the settings file whose values are secrets, or may hold some (`KafkaSettings.extra`)."""
+_TOLD_MAX: Final = 20
+
+
+def examine_files(settings: Settings) -> Check:
+    """A warning that names the files and directories that others can read. Never raises."""
+    found = sorted({str(path) for path in _private(settings) if others_may_read(path)})
+    if not found:
+        return Check("files", "ok", "no other user can read the secrets and stores of the settings here")
+    told = ", ".join(found[:_TOLD_MAX]) + (f" and {len(found) - _TOLD_MAX} more" if len(found) > _TOLD_MAX else "")
+    return Check("files", "warning", f"other users of this machine can read {told}", "chmod o= for each of them")
+
+
+def others_may_read(path: Path) -> bool:
+    """Whether a user who is neither its owner nor of its group may read a file, or look into a directory.
+
+    A directory above that lets nobody through protects it.
+    """
+    try:
+        real = path.resolve(strict=True)
+        mode = real.stat().st_mode
+        if not mode & (stat.S_IROTH | stat.S_IXOTH if stat.S_ISDIR(mode) else stat.S_IROTH):
+            return False
+        return all(above.stat().st_mode & stat.S_IXOTH for above in real.parents)
+    except (OSError, RuntimeError):  # it is not there, or we may not look ourselves
+        return False
+
+
+def _private(settings: Settings) -> Iterator[Path]:
+    yield settings.data_dir
+    yield from (Path(each.partition(":")[0]) for each in settings.bytes.dirs)
+    yield from read_files
+    if os.path.isfile(config_in_use()) and _holds_secrets(_parsed(config_in_use())):
+        yield config_in_use()
+    named = [*settings.kafka.extra_files.values(), settings.bytes.key_file]
+    every = (settings.serve.tls, settings.consumer.tls, settings.source.tls, settings.client.tls)
+    named += [
+        tls.key or tls.certificate for tls in every
+    ]  # without a file of its own the key is beside the certificate
+    for name in settings.keyspaces:
+        for shard in settings.shards_of(name):
+            source = settings.source_of(name, shard)
+            if isinstance(source, MariaDBSourceSettings):
+                named.append(source.ssl_key or source.ssl_cert)
+    yield from (Path(each) for each in named if each)
+
+
+def _parsed(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+
+
+def _holds_secrets(section: dict[str, Any]) -> bool:
+    return any(
+        (name in _SECRETS and bool(value)) or (isinstance(value, dict) and _holds_secrets(value))
+        for name, value in section.items()
+    )

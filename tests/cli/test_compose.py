@@ -1,0 +1,154 @@
+"""``docker/compose.yaml``: what its containers would run starts, becomes healthy, and answers who has the token.
+
+No container is run: the commands, the environment and the health checks of the file are, as processes of this machine.
+Names of hosts and directories are replaced by what is there.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from freshet.local.mariadb import MariaDBAddress
+from freshet.local.process import ServerProcess, free_ports
+from serving.client import FreshetClient
+from stream.kafka.connection import KafkaCluster
+from tests.patience import PATIENCE_S
+
+DOCKER = Path(__file__).parents[2] / "docker"
+COMPOSE = yaml.safe_load((DOCKER / "compose.yaml").read_text(encoding="utf-8"))
+SERVICES: dict[str, Any] = COMPOSE["services"]
+OURS = ("source", "consumer", "api")
+PORTS = ("8480", "8481", "9481", "9482")
+
+
+def variables_of(text: str) -> str:
+    """``text`` with the defaults of its variables, as Compose puts them in."""
+    return re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", text)
+
+
+class Containers:
+    """The services of the file as processes. ``places``: what stands in the file → what it is here."""
+
+    def __init__(self, directory: Path, places: dict[str, str], more: dict[str, str]) -> None:
+        self.directory, self.places = directory, places
+        self.environment = {name: value for name, value in os.environ.items() if not name.startswith("FRESHET_")} | more
+        self.environment["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+
+    def here(self, text: str) -> str:
+        """``text`` of the file as it is on this machine."""
+        wanted = sorted(self.places, key=len, reverse=True)
+        return re.sub("|".join(map(re.escape, wanted)), lambda found: self.places[found[0]], variables_of(text))
+
+    def environment_of(self, service: str) -> dict[str, str]:
+        """The environment of a container, and ours: a database, a prefix of topics."""
+        stated = SERVICES[service]["environment"]
+        return {name: self.here(value) for name, value in stated.items()} | self.environment
+
+    def run_once(self, service: str) -> None:
+        """Runs a container that ends by itself."""
+        command = [*SERVICES[service]["entrypoint"], self.here(SERVICES[service]["command"][0]).replace("$$", "$")]
+        subprocess.run(command, env=self.environment, check=True, timeout=PATIENCE_S)
+
+    @contextmanager
+    def started(self, service: str) -> Iterator[ServerProcess]:
+        """A container's command as a process."""
+        command = [sys.executable, "-m", "freshet", *SERVICES[service]["command"]]
+        log = self.directory / f"{service}.log"
+        process = ServerProcess(service, command, log_file=log, env=self.environment_of(service))
+        try:
+            yield process
+        finally:
+            process.stop()
+
+    def is_healthy(self, service: str) -> bool:
+        """What its health check says."""
+        _, *command = map(self.here, SERVICES[service]["healthcheck"]["test"])
+        return subprocess.run(command, env=self.environment, capture_output=True, check=False).returncode == 0
+
+
+def test_tokens_are_made_once_and_only_their_owner_reads_them(tmp_path: Path) -> None:
+    """A second start keeps the tokens of the first one; a file that was cut off is made anew."""
+    containers = Containers(tmp_path, {"/run/freshet": str(tmp_path)}, {})
+    containers.run_once("secrets")
+    made = {name: (tmp_path / name).read_text() for name in ("api", "owner", "metrics")}
+    assert len(set(made.values())) == 3
+    assert all(len(secret) > 40 for secret in made.values())
+    assert {stat.S_IMODE((tmp_path / name).stat().st_mode) for name in made} == {0o600}
+    (tmp_path / "api").write_text("")
+    containers.run_once("secrets")
+    again = {name: (tmp_path / name).read_text() for name in made}
+    assert again["api"]
+    assert again | {"api": made["api"]} == made
+
+
+def test_prometheus_scrapes_what_listens() -> None:
+    """Prometheus asks each service at the port where the file has its metrics, with a token that is made."""
+    settings = yaml.safe_load((DOCKER / "prometheus" / "prometheus.yml").read_text(encoding="utf-8"))
+    asked = {
+        target for job in settings["scrape_configs"] for each in job["static_configs"] for target in each["targets"]
+    }
+    listening = {
+        f"source:{SERVICES['source']['environment']['FRESHET_SOURCE__METRICS_PORT']}",
+        f"consumer:{SERVICES['consumer']['environment']['FRESHET_CONSUMER__METRICS_PORT']}",
+        f"api:{SERVICES['api']['environment']['FRESHET_SERVE__PORT']}",
+    }
+    assert asked == listening
+    tokens = {job["authorization"]["credentials_file"] for job in settings["scrape_configs"]}
+    assert tokens <= {f"/run/freshet/{name}" for name in ("api", "owner", "metrics")}
+    assert (DOCKER / "prometheus" / settings["rule_files"][0]).is_file()
+
+
+@pytest.mark.integration
+def test_the_services_start_and_answer(
+    tmp_path: Path, kafka: KafkaCluster, mariadb: MariaDBAddress, database: str
+) -> None:
+    """With the environment of the file each service gets healthy; a row is read with the token, and not without."""
+    secrets, ports = tmp_path / "secrets", free_ports(len(PORTS))
+    secrets.mkdir()
+    places = {"/run/freshet": str(secrets), "kafka:9092": kafka.bootstrap, "consumer:": "127.0.0.1:"}
+    places |= {port: str(own) for port, own in zip(PORTS, ports, strict=True)}
+    more = {
+        "FRESHET_KAFKA__PREFIX": f"compose{time.monotonic_ns()}",
+        "FRESHET_DATA_DIR": str(tmp_path / "data"),
+        "FRESHET_KEYSPACES__SHOP__SOURCE__HOST": mariadb.host,
+        "FRESHET_KEYSPACES__SHOP__SOURCE__PORT": str(mariadb.port),
+        "FRESHET_KEYSPACES__SHOP__SOURCE__USER": mariadb.user,
+        "FRESHET_KEYSPACES__SHOP__SOURCE__PASSWORD": mariadb.password,
+        "FRESHET_KEYSPACES__SHOP__SOURCE__DATABASES": database,
+    }
+    containers = Containers(tmp_path, places, more)
+    containers.run_once("secrets")
+    with mariadb.connect(database=database) as connection, connection.cursor() as cursor:
+        cursor.execute("CREATE TABLE t (id INT PRIMARY KEY, v INT)")
+    with ExitStack() as stack:
+        running = {name: stack.enter_context(containers.started(name)) for name in OURS}
+        for name, process in running.items():
+            process.wait_until(lambda name=name: containers.is_healthy(name), PATIENCE_S)  # type: ignore[misc]
+        with mariadb.connect(database=database, autocommit=True) as connection, connection.cursor() as cursor:
+            cursor.execute("INSERT INTO t VALUES (1, 7)")
+        url = f"http://127.0.0.1:{ports[0]}"
+        with FreshetClient(url, (secrets / "api").read_text().strip()) as client:
+            row = client.session().get_row("shop", f"{database}.t", 1, max_wait_ms=5_000)
+        assert row.value == {"id": 1, "v": 7}
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(f"{url}/v1/rows/shop/{database}.t/1")
+        assert refused.value.code == 401
+        for port, name in ((ports[2], "metrics"), (ports[3], "owner"), (ports[0], "api")):
+            asked = urllib.request.Request(f"http://127.0.0.1:{port}/metrics")
+            asked.add_header("Authorization", f"Bearer {(secrets / name).read_text().strip()}")
+            with urllib.request.urlopen(asked) as answer:
+                assert b"# HELP freshet_" in answer.read()

@@ -1,0 +1,102 @@
+"""Files that hold secrets or rows are for their own user, and the doctor says where they are not."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from freshet import cli
+from freshet.checks.files import examine_files, others_may_read
+from freshet.sections.secrets import read_files
+from freshet.settings import load_settings
+
+SETTINGS = """
+data_dir = "stores"
+[kafka.extra_files]
+"sasl.password" = "kafka.password"
+[keyspaces.shop.source]
+kind = "mariadb"
+databases = ["shop"]
+password_file = "db.password"
+ssl_ca = "ca.pem"
+ssl_cert = "db.pem"
+[serve.tls]
+certificate = "serve.pem"
+key = "serve.key"
+"""
+PRIVATE = ("stores", "kafka.password", "db.password", "db.pem", "serve.key")
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory that all may enter, with the files of `SETTINGS`, private ones."""
+    monkeypatch.chdir(tmp_path)
+    read_files.clear()
+    for above in tmp_path.parents[:2]:
+        above.chmod(0o755)
+    tmp_path.chmod(0o755)
+    for name in (*PRIVATE[1:], "ca.pem", "serve.pem"):
+        (tmp_path / name).write_text("secret")
+        (tmp_path / name).chmod(0o600)
+    (tmp_path / "stores").mkdir(mode=0o700)
+    (tmp_path / "freshet.toml").write_text(SETTINGS)
+    (tmp_path / "freshet.toml").chmod(0o644)
+    return tmp_path
+
+
+def test_private_files_are_no_warning(place: Path) -> None:
+    """Certificates, authorities and a settings file without secrets may be read by all."""
+    (place / "serve.pem").chmod(0o644)
+    (place / "ca.pem").chmod(0o644)
+    assert examine_files(load_settings()).status == "ok"
+
+
+@pytest.mark.parametrize("name", PRIVATE)
+def test_each_file_that_others_can_read_is_named(place: Path, name: str) -> None:
+    """Secrets, keys (also one in its certificate's file) and the stores."""
+    (place / name).chmod(0o755 if name == "stores" else 0o604)
+    found = examine_files(load_settings())
+    assert found.status == "warning"
+    assert name in found.found
+    (place / name).chmod(0o750)
+    assert examine_files(load_settings()).status == "ok"
+
+
+def test_a_settings_file_with_a_secret_is_named(place: Path) -> None:
+    """The same file with a password in it must not be read by all."""
+    (place / "freshet.toml").write_text(SETTINGS.replace('password_file = "db.password"', 'password = "geheim"'))
+    found = examine_files(load_settings())
+    assert "freshet.toml" in found.found
+    assert "geheim" not in str(found)
+
+
+def test_a_closed_directory_above_protects(place: Path) -> None:
+    """A file that all may read, in a directory that nobody else may enter, is private."""
+    (place / "serve.key").chmod(0o644)
+    assert others_may_read(place / "serve.key")
+    place.chmod(0o700)
+    assert not others_may_read(place / "serve.key")
+    assert not others_may_read(place / "nothing")
+
+
+@pytest.mark.parametrize(("words", "mask"), [("consume", "0o77"), ("snapshots make", "0o77"), ("export shop", "0o0")])
+def test_a_process_makes_private_files(words: str, mask: str) -> None:
+    """The real program takes the rights of others from what it will make, whoever started it; but for exports."""
+    code = "import os; os.umask(0); from freshet import cli; cli.run = lambda: print(oct(os.umask(0))) or 0; cli.main()"
+    command = [sys.executable, "-c", code, *words.split()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == mask
+
+
+def test_the_doctor_tells_it(place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """`freshet doctor` has the warning among its checks, and it is no failure."""
+    monkeypatch.setattr("freshet.checks.machine.examine", lambda _: [])
+    (place / "db.password").chmod(0o644)
+    assert cli.run(["doctor", "--json"]) == 0
+    [found] = json.loads(capsys.readouterr().out)["checks"]
+    assert (found["name"], found["status"]) == ("files", "warning")
+    assert "db.password" in found["found"]
