@@ -361,6 +361,7 @@ class BytesSettings(Section):
     request_bytes: int = Field(default=8 * MIB, ge=64 * KIB, le=GIB)
     admission: str = Field(default="all", max_length=100)
     scopes: Annotated[dict[str, Annotated[int, Field(ge=1)]], Json] = Field(default_factory=dict)
+    read_only: bool = False
     trace: str = Field(default="", max_length=1_000)
     trace_share: float = Field(default=1.0, gt=0, le=1)
     trace_anonymous: bool = False

@@ -75,6 +75,7 @@ CALLED_BY_NAME: Final = {
     ("lab/simulation/kafka/", "abort_transaction"): "as confluent_kafka's, for scripts that run on a real Kafka too",
 }
 READ_ELSEWHERE: Final = {
+    "serving/bytecache/filesystem/file.py:readinto": "as `io` has it, for programs that read into their memory",
     "lab/simulation/mariadb/log/binlog.py:purge": "a fault of that world",
     "freshet/settings.py:public": "the one way to show settings without their secrets",
     "serving/client/answers.py:stats_compliant": "readers decide by it whether to use statistics",

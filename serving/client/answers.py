@@ -68,6 +68,7 @@ STATUS_OF_CODE: dict[str, int] = {
     "location_timeout": 503,
     "locations_closed": 503,
     "stream_unavailable": 503,
+    "letters_unavailable": 503,
     "source_unreachable": 503,
     "source_behind": 503,
     "source_failed": 503,

@@ -23,6 +23,7 @@ from serving.errors import ReadError
 from serving.http.batches import from_source, row_batch_answer, table_batch_answer
 from serving.http.bytes.routes import BYTES
 from serving.http.front import Front
+from serving.http.letters.routes import LETTERS
 from serving.http.lists import LISTS
 from serving.http.locating.routes import LOCATIONS
 from serving.http.query import (
@@ -477,6 +478,7 @@ ROUTES: tuple[Route[Any, Any], ...] = (
         returns="Every partition has had such an owner.",
     ),
     *STATUS,
+    *LETTERS,
     Route(
         method="GET",
         path="/metrics",
