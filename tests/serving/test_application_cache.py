@@ -353,6 +353,32 @@ def test_a_session_that_does_not_know_its_own_commit_is_given_nothing_kept() -> 
     assert front.requests[-1].params["max_staleness_ms"] == "0"
 
 
+def test_a_checkpoint_is_told_when_its_event_has_been_dealt_with() -> None:
+    """An invalidator that dies in the middle of an event does that event again, and says nothing of it before."""
+    changed = str(EventToken(0, "shop/0", Position.parse("MariaDB/0-1-6"), epoch=1))
+    written = StreamEvent("transaction", "c6", changed, changes=[StreamChange("row", TABLE, [1], "value")])
+
+    class Streaming:
+        def stream(self, *_: object, **__: object) -> Iterator[StreamEvent]:
+            yield told(1, 5)
+            yield written
+
+    for dies_in in range(6):
+        store = Flaky(DictStore())
+        told_of = [""]
+        invalidator = Invalidator(store, "shop", [TABLE], sleep=lambda _: None)
+        following = invalidator.follow(cast("FreshetClient", Streaming()))
+        told_of.append(next(following))
+        store.dies_in = dies_in
+        try:
+            told_of.append(next(following))
+        except Killed:
+            assert not told_of[-1].startswith("c6")
+        else:
+            assert told_of[-1].startswith("c6")
+            assert store.store.get([row_name("shop", TABLE, [1])])
+
+
 def test_a_lost_history_of_the_floor_refuses_no_session() -> None:
     """A reader who has seen nothing of it gets its row; one who has is told once, and goes on."""
     lost = problem("history_lost", str(vector(shop="2 0-1-3")))

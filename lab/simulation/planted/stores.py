@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from consumers.snapshots import restoring, writing
-from consumers.snapshots.finding import Wanted
 from consumers.store.dropping import Dropping
 from consumers.store.store import PartitionStore
-from lab.simulation.planted.planting import Replace, Return, always, installation, leave_out, never, processes, rows
+from lab.simulation.planted.planting import Replace, Return, installation, leave_out, processes, rows
 
 LATER_HEAD: Final = Replace(
     PartitionStore._write_frozen,
@@ -26,16 +25,6 @@ SNAPSHOTS: Final = (
         "snapshot_without_its_end",
         "a snapshot leaves out what does not fill a file",
         leave_out(writing._chunks, "if chunk:\n    yield chunk"),
-    ),
-    installation(
-        "snapshot_of_another_history_is_used",
-        "a store begins with a snapshot of a topic that is gone",
-        never(Wanted._other_history, "any_snapshot.topic_id != self.topic_id"),
-    ),
-    installation(
-        "snapshot_past_the_end_is_used",
-        "a store begins with a snapshot of messages that the topic has not, or has no more",
-        always(Wanted.refusal, "self.start <= any_held.offset <= self.end"),
     ),
 )
 BUGS: Final = (

@@ -7,7 +7,6 @@ from typing import Final
 from lab.simulation.planted.planting import Replace, always, installation, leave_out, never
 from serving import keeping
 from serving.client.cache import entries
-from serving.client.cache.invalidating import Invalidator
 from serving.client.cache.reading import RowCache
 
 BUGS: Final = (
@@ -35,18 +34,6 @@ BUGS: Final = (
         "kept_value_survives_its_event",
         "a row changes, and the invalidator leaves what is kept of it",
         always(entries.invalidated, "any_entry.generation == any_generation and covers(any_proven, any_token)"),
-    ),
-    installation(
-        "invalidator_keeps_its_checkpoint_first",
-        "an invalidator that dies in the middle of an event goes on behind it",
-        leave_out(Invalidator.follow, "self.apply(event)"),
-        Replace(
-            Invalidator.follow,
-            "checkpoint = event.checkpoint or checkpoint",
-            "checkpoint = event.checkpoint or checkpoint\n"
-            "yield '' if self._begins_anew or not checkpoint else f'{checkpoint}{_MARK}{self.state}'\n"
-            "self.apply(event)",
-        ),
     ),
     installation(
         "given_row_is_believed",
