@@ -52,6 +52,9 @@ class CountingOutput:
     def withdraw(self, *_: Any, **__: Any) -> None:
         """Nothing to do."""
 
+    def ask_for_hot(self, *_: Any, **__: Any) -> None:
+        """Nothing to do."""
+
     def close(self) -> None:
         """Nothing to do."""
 

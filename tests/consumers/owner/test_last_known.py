@@ -37,7 +37,9 @@ def void(ordinal: int, table: str = "shop.items", **more: Any) -> bytes:
 
 def ask(owner: Owner, number: int = 1, token: str = "", *, last_known: bool = True, not_before_ms: int = 0) -> OwnerRow:
     """What the owner answers."""
-    request = Get(1, KEYSPACE, 0, [key(number)], token, 0, {"shop.items": BY_ID}, "", not_before_ms, last_known)
+    request = Get(
+        1, KEYSPACE, 0, [key(number)], token, 0, {"shop.items": BY_ID}, "", not_before_ms, last_known=last_known
+    )
     [row] = answer_rows(owner.partition, request, demand_of(token, not_before_ms=not_before_ms))
     return row
 
