@@ -78,7 +78,7 @@ def command(
         locations = Locations(directory, fixed=fixed_locations(settings), zone=settings.zone)
         if chosen.locations_file is not None:
             kept.enter_context(LocationFile(chosen.locations_file, kafka, directory, locations))
-        front = _front(settings, locations, access, Identity(secret, shown.files))
+        front = _front(settings, locations, access, Identity(secret, shown.files, shown.networks))
         held = fitting(chosen.limits.of_connections)
         _run(make_server(front, chosen.host, chosen.port, chosen.tls.files, plain=chosen.plain, connections=held))
     log.info("stopped", role="serve")
