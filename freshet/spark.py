@@ -14,13 +14,16 @@ if TYPE_CHECKING:
     from spark_jobs.session import SparkSettings
 
 
-def spark_settings(master: str, driver_memory: str, log_file: Path | None) -> SparkSettings:
+def spark_settings(master: str, driver_memory: str, log_file: Path | None, *, delta: bool = False) -> SparkSettings:
     """Settings for a Spark session: the connector's pinned jars, a supported Java, and the log file (emptied).
 
-    Under ``spark-submit`` its command decides all of that.
+    ``delta``: with Delta Lake. Under ``spark-submit`` its command decides all of that. Raises `SparkUnavailable`
+    ``spark_missing`` before anything else is tried.
     """
-    from spark_jobs.session import SparkSettings, is_submitted
+    from spark_jobs.exporting.delta import SETTINGS
+    from spark_jobs.session import SparkSettings, check_pyspark, is_submitted
 
+    check_pyspark()
     if is_submitted():
         return SparkSettings()
     if log_file is None:
@@ -32,7 +35,12 @@ def spark_settings(master: str, driver_memory: str, log_file: Path | None) -> Sp
     except JavaError:
         java_home = ""  # the session looks at JAVA_HOME and PATH itself, and reports the problem
     return SparkSettings(
-        master=master, jars=jars("spark"), java_home=java_home, log_file=log_file, driver_memory=driver_memory
+        master=master,
+        jars=[*jars("spark"), *(jars("delta") if delta else [])],
+        java_home=java_home,
+        log_file=log_file,
+        driver_memory=driver_memory,
+        extra=SETTINGS if delta else {},
     )
 
 

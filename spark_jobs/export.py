@@ -1,10 +1,11 @@
-"""Export: a keyspace's change log as Parquet files by table and day, each change exactly once.
+"""Export: a keyspace's change log as Parquet files by table and day, or as Delta tables, each change exactly once.
 
 Structured Streaming replays the topic as in a rebuild (`spark_jobs.streaming`). A task writes what a micro-batch has of
 a partition into ``DIR/_freshet/staged``; the driver then writes one *commit*, which names these files and how far each
 partition is, and moves them to their places. A run that was killed before the commit leaves files that nobody reads;
 what one that was killed after it has not moved, the next run moves. So each change is in ``DIR`` once in the end, and
-what is in ``DIR`` was committed.
+what is in ``DIR`` was committed. For Delta the files of a commit are appended to the tables instead of moved
+(`spark_jobs.exporting.delta`).
 """
 
 from __future__ import annotations
@@ -20,10 +21,13 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
+from pyarrow.lib import ArrowException
+
 from consumers.store.manifest import sync_directory, write_atomically
 from spark_jobs.engine.executors import check_executors
 from spark_jobs.exporting.changes import Changes, Exported
 from spark_jobs.exporting.columns import table_of
+from spark_jobs.exporting.delta import append_files, check_delta, compact, delta_columns, is_appended, table_in
 from spark_jobs.offsets import Range, check_topic, choose_range, topic_bounds
 from spark_jobs.output import RebuildError, exclusive
 from spark_jobs.partition import error_json
@@ -38,6 +42,8 @@ COMMIT_NAME: Final = "commit.json"
 STAGED: Final = "staged"
 OFFSETS_PER_COMMIT: Final = 1_000_000
 ROWS_PER_FILE: Final = 500_000
+PARQUET: Final = "parquet"
+DELTA: Final = "delta"
 
 
 class ExportError(FreshetError):
@@ -56,6 +62,7 @@ class ExportRequest:
     ends: Mapping[int, int] | None = None
     follow: bool = False
     offsets_per_commit: int = OFFSETS_PER_COMMIT
+    format: str = PARQUET
 
 
 @dataclass(slots=True)
@@ -68,6 +75,7 @@ class Commit:
     rows: int = 0
     partitions: dict[int, Exported] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
+    format: str = PARQUET
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,25 +94,31 @@ class ExportReport:
 def export(session: Any, request: ExportRequest) -> ExportReport:
     """Exports what is new into ``request.target``.
 
-    Raises `ExportError`, `OffsetsError`, `RebuildError`, `ExecutorError`.
+    Raises `ExportError`, `OffsetsError`, `RebuildError`, `ExecutorError`, `SparkUnavailable`.
     """
     root = Path(os.path.abspath(request.target))
     with exclusive(root):
         commit, chosen = prepare(request)
         check_executors(session)
+        if request.format == DELTA:
+            check_delta(session)
         (root / NOTES / STAGED).mkdir(parents=True, exist_ok=True)
-        finish_commit(root, commit)
+        _finish(session, root, commit)
         before, files, started = (commit.number, commit.rows), 0, time.monotonic()
+        tables = set[str]()
 
         def handle(messages: Any, _: int) -> None:
             nonlocal files
-            files += _export_batch(messages, root, commit, chosen, request)
+            files += _export_batch(session, messages, root, commit, chosen, request)
+            tables.update(map(table_in, commit.files.values()))
 
         if chosen.messages or request.follow:
             messages = stream_messages(session, request.kafka, chosen, request.offsets_per_commit)
             Micro(request.kafka, chosen, root / NOTES, handle, follow=request.follow).run(messages)
             commit.files = {}  # they are in their places, where others may move them
             _write_commit(root, commit)
+            if request.format == DELTA:
+                compact(session, root, tables)
         seconds = round(time.monotonic() - started, 3)
     ends = {each: state.offset for each, state in sorted(commit.partitions.items())}
     return ExportReport(
@@ -124,7 +138,12 @@ def prepare(request: ExportRequest) -> tuple[Commit, Range]:
                 hint="an export can't begin in the middle of a history without a gap",
                 code="export_cut",
             )
-        commit = Commit(request.keyspace, bounds.topic_id)
+        commit = Commit(request.keyspace, bounds.topic_id, format=request.format)
+    if commit.format != request.format:
+        raise ExportError(
+            f"{request.target} is an export as {commit.format}, not as {request.format}",
+            hint=f"go on with --format {commit.format}, or give another directory with --to",
+        )
     if (commit.keyspace, commit.topic_id) != (request.keyspace, bounds.topic_id):
         raise ExportError(
             f"{request.target} is of {commit.keyspace}, topic id {commit.topic_id}; the topic's is {bounds.topic_id}",
@@ -157,6 +176,36 @@ def state_from(fields: Mapping[str, Any]) -> Exported:
     return Exported(int(fields["offset"]), fields["columns"], fields["unpublished"], places)
 
 
+def _finish(session: Any, root: Path, commit: Commit) -> None:
+    """Has the last commit in its tables, or in its places."""
+    if commit.format == PARQUET:
+        finish_commit(root, commit)
+        return
+    staged = root / NOTES / STAGED
+    if commit.files and not is_appended(root / NOTES, commit.number):
+        lost = [name for name in commit.files if not (staged / name).exists()]
+        if lost:
+            raise _lost(staged / lost[0])
+        told = {"commit": commit.number, "offsets": {each: state.offset for each, state in commit.partitions.items()}}
+        places = {shard: place for state in commit.partitions.values() for shard, place in state.places.items()}
+        app = f"freshet-{commit.keyspace}-{commit.topic_id}"
+        try:
+            append_files(session, root, staged, commit.files, app, commit.number, told | {"places": places})
+        except ArrowException as error:
+            raise _damaged(f"a file of commit {commit.number} can't be read: {error}") from error
+    for leftover in staged.iterdir():
+        leftover.unlink()
+
+
+def _lost(file: Path) -> ExportError:
+    return _damaged(f"{file} was committed and is not there")
+
+
+def _damaged(what: str) -> ExportError:
+    hint = "what was committed was removed, or lost with the machine: export again into another directory"
+    return ExportError(what, hint=hint, code="export_damaged")
+
+
 def finish_commit(root: Path, commit: Commit) -> None:
     """Moves the files of the last commit to their places, if a killed run has not; removes what was never committed."""
     staged = root / NOTES / STAGED
@@ -168,21 +217,20 @@ def finish_commit(root: Path, commit: Commit) -> None:
             for directory in (day, day.parent, root):
                 sync_directory(directory)
         elif not (root / place).exists():
-            raise ExportError(
-                f"{root / place} was committed and is not there",
-                hint="it was removed, or lost with the machine: export again into another directory",
-                code="export_damaged",
-            )
+            raise _lost(root / place)
     for leftover in staged.iterdir():
         leftover.unlink()
 
 
-def _export_batch(messages: Any, root: Path, commit: Commit, chosen: Range, request: ExportRequest) -> int:
+def _export_batch(
+    session: Any, messages: Any, root: Path, commit: Commit, chosen: Range, request: ExportRequest
+) -> int:
     """Exports one micro-batch in one commit; returns its number of files."""
     task = ExportTask(
         str(root / NOTES / STAGED),
         {each: commit.partitions.get(each, Exported(0)) for each in chosen.end},
         {} if request.follow else chosen.end,
+        request.format,
     )
     found = answers(messages, partial(run_export, task))
     if not found:
@@ -197,7 +245,7 @@ def _export_batch(messages: Any, root: Path, commit: Commit, chosen: Range, requ
         commit.files |= done["files"]
     sync_directory(root / NOTES / STAGED)
     _write_commit(root, commit)
-    finish_commit(root, commit)
+    _finish(session, root, commit)
     return len(commit.files)
 
 
@@ -213,6 +261,7 @@ class ExportTask:
     staged: str
     states: dict[int, Exported]
     end: dict[int, int]
+    format: str = PARQUET
 
 
 def run_export(task: ExportTask, batches: Iterator[Any]) -> Iterator[Any]:
@@ -247,21 +296,22 @@ def _export_partition(task: ExportTask, batches: Iterator[Any]) -> tuple[int, st
         kept = len(offsets) if end is None else sum(offset < end for offset in offsets)
         changes.add(offsets[:kept], values[:kept])
         if changes.count >= ROWS_PER_FILE:
-            rows += _write(changes, Path(task.staged), files)
+            rows += _write(changes, task, files)
     if changes is None:
         return None
-    rows += _write(changes, Path(task.staged), files)
+    rows += _write(changes, task, files)
     return partition, json.dumps({"rows": rows, "files": files, "state": asdict(changes.state)})
 
 
-def _write(changes: Changes, staged: Path, files: dict[str, str]) -> int:
+def _write(changes: Changes, task: ExportTask, files: dict[str, str]) -> int:
     """Writes the changes so far, a file for each table, description and day. Returns the number of rows."""
     import pyarrow.parquet as pq
 
-    rows = 0
+    rows, staged = 0, Path(task.staged)
     for table, day, columns, group in changes.take():
+        typed = delta_columns(columns) if task.format == DELTA else columns
         name = f"{secrets.token_hex(8)}.parquet"
-        pq.write_table(table_of(group, columns), staged / name, compression="zstd")
+        pq.write_table(table_of(group, typed), staged / name, compression="zstd")
         with open(staged / name, "rb") as written:
             os.fsync(written.fileno())
         first = group[0]

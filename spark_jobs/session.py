@@ -6,6 +6,7 @@ Java 17 or 21 with the module ``jdk.incubator.vector``, which trimmed runtimes l
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import os
 import re
@@ -24,6 +25,8 @@ from tokens.errors import FreshetError
 
 CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"
 """Used as ``spark.jars.packages`` if no jars are given."""
+PYTHON_PACKAGES = ("pyspark", "pandas")
+"""The extra ``spark``. PySpark gives batches to tasks with pandas only."""
 JAVA_VERSIONS = (17, 21)
 JAVA_HINT = (
     "install a complete JRE 17 or 21 (Debian, Ubuntu: apt-get install openjdk-17-jre-headless) or set JAVA_HOME to one"
@@ -32,7 +35,9 @@ LOG_CONFIG = Path(__file__).with_name("log4j2.properties")
 
 
 class SparkUnavailable(FreshetError):
-    """Spark cannot run here. Codes: ``java_missing``, ``java_wrong``, ``spark_failed``."""
+    """Spark cannot run here. Codes: ``spark_missing``, ``java_missing``, ``java_wrong``, ``spark_unfit``,
+    ``delta_missing``, ``spark_failed``.
+    """
 
     code = "spark_failed"
 
@@ -60,6 +65,17 @@ class SparkSettings:
 def is_submitted() -> bool:
     """Whether ``spark-submit`` started this process; its JVM and master are used then."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def check_pyspark() -> None:
+    """Raises `SparkUnavailable` ``spark_missing`` if the extra ``spark`` is not installed."""
+    missing = [name for name in PYTHON_PACKAGES if importlib.util.find_spec(name) is None]
+    if missing:
+        raise SparkUnavailable(
+            f"this installation has no {' and no '.join(missing)}",
+            hint="install the extra `spark`: pip install 'freshet-cache[spark]'",
+            code="spark_missing",
+        )
 
 
 def check_java(java_home: str = "") -> str:
@@ -91,6 +107,8 @@ def configuration(settings: SparkSettings, *, submitted: bool) -> dict[str, str]
         "spark.sql.execution.arrow.maxBytesPerBatch": str(settings.batch_bytes),
         "spark.sql.adaptive.enabled": "false",
         "spark.speculation": "false",
+        "spark.sql.shuffle.partitions": "8",  # nothing of size is shuffled: kinds of rows are counted
+        "spark.databricks.delta.snapshotPartitions": "4",  # of a table's log, which has a line for each file
     }
     if not submitted:
         properties |= {
@@ -144,9 +162,29 @@ def spark_session(app: str, settings: SparkSettings | None = None) -> Iterator[A
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, interrupt)  # Spark's handler calls the JVM during another call, and fails
     try:
+        check_version(session.version)
         yield session
     finally:
         session.stop()
+
+
+def check_version(version: str) -> None:
+    """Raises `SparkUnavailable` ``spark_unfit`` if Spark's ``version`` is of another minor one than the connector's."""
+    wanted = CONNECTOR.rpartition(":")[2]
+    if version.split(".")[:2] != wanted.split(".")[:2]:
+        minor = wanted.rpartition(".")[0]
+        raise SparkUnavailable(
+            f"this is Spark {version}, Freshet needs {minor}",
+            hint=f"use the spark-submit of a Spark {minor}, for example the one of `pip install pyspark=={minor}.*`",
+            code="spark_unfit",
+        )
+
+
+def connector_missing() -> SparkUnavailable:
+    """The error of a Spark that does not know the format ``kafka``."""
+    return SparkUnavailable(
+        "this Spark has no Kafka connector", hint=f"submit with --packages {CONNECTOR}", code="spark_unfit"
+    )
 
 
 def _not_py4j(record: logging.LogRecord) -> bool:

@@ -12,6 +12,7 @@ import secrets
 import shutil
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -21,6 +22,7 @@ from spark_jobs.engine.kafka_options import kafka_options
 from spark_jobs.offsets import Range, check_topic, offsets_json
 from spark_jobs.output import PartitionSummary, RebuildError
 from spark_jobs.partition import RESULT_SCHEMA, FoldTask, run_task
+from spark_jobs.session import connector_missing
 from stream.kafka.connection import KafkaCluster
 from tokens.errors import FreshetError
 
@@ -43,16 +45,26 @@ READER_OPTIONS: Final = {
 
 
 def stream_messages(session: Any, kafka: KafkaCluster, chosen: Range, offsets_per_batch: int) -> Any:
-    """The topic's committed messages from ``chosen.start`` on, as a streaming data frame of the Kafka source."""
-    return (
+    """The topic's committed messages from ``chosen.start`` on, as a streaming data frame of the Kafka source.
+
+    Raises `SparkUnavailable` ``spark_unfit`` if this Spark has no such source.
+    """
+    from pyspark.errors import AnalysisException
+
+    reader = (
         session.readStream.format("kafka")
         .options(**READER_OPTIONS)
         .options(**kafka_options(kafka))
         .option("assign", json.dumps({chosen.topic: sorted(chosen.end)}))
         .option("startingOffsets", offsets_json(chosen.topic, chosen.start))
         .option("maxOffsetsPerTrigger", offsets_per_batch)
-        .load()
     )
+    try:
+        return reader.load()
+    except AnalysisException as error:
+        if "Failed to find data source" not in str(error):
+            raise
+        raise connector_missing() from error
 
 
 class Micro:
@@ -160,25 +172,17 @@ def answers(messages: Any, task: Callable[[Iterator[Any]], Iterator[Any]]) -> di
 
     Raises `RebuildError`, with a failed task's code or if Spark failed; `spark_jobs.engine.executors.ExecutorError`.
     """
-    from pyspark.errors import PySparkException
-
     columns = messages.select("partition", "offset", "value")
-    try:
+    with spark_errors():
         rows = columns.mapInArrow(task, RESULT_SCHEMA).collect()
-    except PySparkException as error:
-        raise spark_failed(error) from error
     return {row.partition: answer_of(row.summary, row.error) for row in rows}
 
 
 def complete_stores(session: Any, task: FoldTask) -> dict[int, PartitionSummary]:
     """Completes the stores, side by side; partition → summary with digest. Raises as `run_tasks`."""
     partitions = sorted(task.low)
-    try:
+    with spark_errors():
         found = session.sparkContext.parallelize(partitions, len(partitions)).map(task.completed).collect()
-    except Exception as error:
-        if type(error).__name__ != "Py4JJavaError":
-            raise
-        raise spark_failed(error) from error
     return {
         partition: PartitionSummary(**json.loads(answer_of(*answer)))
         for partition, answer in zip(partitions, found, strict=True)
@@ -191,6 +195,22 @@ def answer_of(answer: str | None, error: str | None) -> str:
         failure = json.loads(error)
         raise RebuildError(failure["message"], hint=failure["hint"], code=failure["code"])
     return answer or ""
+
+
+@contextmanager
+def spark_errors() -> Iterator[None]:
+    """Has what Spark raises within the block raised as `spark_failed` tells it; other errors pass."""
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except Exception as error:
+        # py4j's own, such as those of Java code that PySpark does not know, and of a JVM that has died
+        if isinstance(error, PySparkException) or any(
+            each.__module__ == "py4j.protocol" for each in type(error).__mro__
+        ):
+            raise spark_failed(error) from error
+        raise
 
 
 def spark_failed(error: Exception) -> FreshetError:

@@ -38,6 +38,7 @@ def examine(data_dir: Path) -> list[Check]:
         lambda: [_disk("disk for data", data_dir), _disk("disk for the cache", cache_dir())],
         _cache,
         _packages,
+        _pyspark,
         _ports,
     ]
     return [found for check in checks for found in check()]
@@ -167,6 +168,16 @@ def _packages() -> list[Check]:
             )
         ]
     return [Check("packages", "ok", f"all {len(names)} can be imported")]
+
+
+def _pyspark() -> list[Check]:
+    from spark_jobs.session import SparkUnavailable, check_pyspark
+
+    try:
+        check_pyspark()
+    except SparkUnavailable as error:
+        return [Check("spark", "warning", f"{error}; only `rebuild`, `verify` and `export` need them", error.hint)]
+    return [Check("spark", "ok", "PySpark and pandas are installed")]
 
 
 def _required() -> list[str]:

@@ -25,7 +25,9 @@ def command(
 ) -> None:
     """Start everything on this machine, run traffic through it, check every answer, and rebuild with Spark."""
     from lab.demo.run import is_unattended, run_demo
+    from spark_jobs.session import check_pyspark
 
+    check_pyspark()  # else the demo would fail at its end
     if seconds is None and (is_unattended() or as_json):
         seconds = UNATTENDED_S
     findings = run_demo(seconds, seed, say=lambda text: typer.echo(text, err=as_json))

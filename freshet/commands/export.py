@@ -1,9 +1,10 @@
-"""``freshet export``: a keyspace's change log as Parquet files, with Spark."""
+"""``freshet export``: a keyspace's change log as Parquet files or Delta tables, with Spark."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,6 +20,13 @@ if TYPE_CHECKING:
     from stream.kafka.connection import KafkaCluster
 
 
+class Format(StrEnum):
+    """What an export is written as."""
+
+    PARQUET = "parquet"
+    DELTA = "delta"
+
+
 def command(
     keyspace: Annotated[str, typer.Option(help="The keyspace to export.")],
     to: Annotated[Path, typer.Option(help="Directory for the files: a new one, or an export to go on with.")],
@@ -31,6 +39,9 @@ def command(
     as_of: Annotated[
         str | None, typer.Option(help="With --table: the moment, a token or a time (default: now).")
     ] = None,
+    form: Annotated[
+        Format, typer.Option("--format", help="Parquet files, or a Delta Lake table for each table.")
+    ] = Format.PARQUET,
     base: Annotated[
         Path | None,
         typer.Option(help="With --table: a checkpoint or rebuild before the moment, to begin with.", metavar="DIR"),
@@ -41,7 +52,7 @@ def command(
     spark_log: SparkLog = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write a keyspace's changes as Parquet by table and day, each exactly once (docs/operating/export.md).
+    """Write a keyspace's changes as Parquet or Delta tables, each change exactly once (docs/operating/export.md).
 
     With --table: a table's rows, as they were at one moment."""
     from spark_jobs.export import ExportRequest, export, prepare
@@ -55,13 +66,14 @@ def command(
     if table is not None and (follow or offsets):
         raise typer.BadParameter("--table has one moment: it takes no --follow or --offsets")
     settings = load_settings(flags={"kafka": {"bootstrap": bootstrap}})
-    spark = spark_settings(master, driver_memory, spark_log)
+    spark = spark_settings(master, driver_memory, spark_log, delta=form is Format.DELTA)
     if table is not None:
         with explain_unknown_keyspace(settings, keyspace):
-            _export_table(settings.kafka.cluster, (keyspace, table), as_of or "", base, to, spark, as_json=as_json)
+            place = keyspace, table, form.value
+            _export_table(settings.kafka.cluster, place, as_of or "", base, to, spark, as_json=as_json)
         return
     ends = None if offsets is None else parse_offsets(offsets)
-    request = ExportRequest(keyspace, settings.kafka.cluster, to, ends, follow)
+    request = ExportRequest(keyspace, settings.kafka.cluster, to, ends, follow, format=form.value)
     with explain_unknown_keyspace(settings, keyspace):
         prepare(request)
         with spark_session(f"freshet export {keyspace}", spark) as session:
@@ -77,7 +89,7 @@ def command(
 
 def _export_table(
     kafka: KafkaCluster,
-    place: tuple[str, str],
+    place: tuple[str, str, str],
     as_of: str,
     base: Path | None,
     to: Path,
@@ -85,16 +97,17 @@ def _export_table(
     *,
     as_json: bool,
 ) -> None:
-    """Writes the rows of a table (``place``: keyspace and name) at one moment, and says how many."""
+    """Writes the rows of a table (``place``: keyspace, name, format) at one moment, and says how many."""
     from spark_jobs.session import spark_session
     from spark_jobs.source.cut import parse_as_of
     from spark_jobs.source.reading import plan
     from spark_jobs.source.writing import check_target, write_table
 
-    check_target(to)
-    planned = plan(kafka, *place, parse_as_of(as_of), str(base or ""))
-    with spark_session(f"freshet export {place[1]}", spark) as session:
-        report = write_table(session, planned, to)
+    keyspace, table, form = place
+    check_target(to, form)
+    planned = plan(kafka, keyspace, table, parse_as_of(as_of), str(base or ""))
+    with spark_session(f"freshet export {table}", spark) as session:
+        report = write_table(session, planned, to, form=form, moment=as_of)
     if as_json:
         typer.echo(json.dumps({"directory": str(to), **asdict(report)}))
         return

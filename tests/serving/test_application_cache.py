@@ -14,6 +14,7 @@ from serving.client import FreshetClient, Session, StreamChange, StreamEvent
 from serving.client.answers import RowAnswer
 from serving.client.cache import CachedRow, DictStore, Found, Invalidator, MemcachedStore, RowCache, Store
 from serving.client.cache.entries import floor_name, row_name
+from serving.client.cache.reading import LEASE_S
 from tests.serving.memcached import MemcachedServer, can_be_had
 from tokens import EventToken, Position, Vector
 
@@ -299,6 +300,30 @@ def test_an_invalidator_that_is_behind_makes_no_floor_for_one_that_is_ahead(rest
         for each in (behind, ahead, behind):
             each.apply(world._watermark(world.at))
         assert ahead.state == behind.state, "each voids what the other began"
+
+
+def test_a_killed_readers_lease_ends() -> None:
+    """While one reader fills, others read and keep nothing; the lease of one that died is over in time."""
+    now = 0.0
+    store = DictStore(clock=lambda: now)
+    world = World(1, store, store.drop)
+    world.busy = True
+    for each in world.invalidators:
+        each.apply(write_of(world, 0))
+        each.apply(world._watermark(world.at))
+    store.drop(row_name("shop", TABLE, [0]))
+    flaky = Flaky(store)
+    dying = RowCache(cast("FreshetClient", Reader(world)), flaky, "shop", {TABLE: ["id"]})
+    flaky.dies_in = 3  # it has read, and set its lease
+    assert read(world, Reader(world), dying, 0) is None
+    cache = RowCache(cast("FreshetClient", Reader(world)), store, "shop", {TABLE: ["id"]})
+
+    def is_kept() -> bool:
+        return any((row := read(world, Reader(world), cache, 0)) is not None and row.from_store for _ in range(20))
+
+    assert not is_kept(), "two have filled at once"
+    now = LEASE_S + 0.1
+    assert is_kept(), "nobody fills after a reader that died"
 
 
 @pytest.fixture(scope="module")

@@ -23,6 +23,7 @@ from freshet.local.artifacts import jars
 from spark_jobs.offsets import OffsetsError
 from spark_jobs.output import RebuildError, find_stores, read_report
 from spark_jobs.rebuild import RebuildRequest, checkpoint_offsets, prepare, rebuild
+from spark_jobs.session import CONNECTOR
 from spark_jobs.verify import verify_stores
 from stream.kafka.connection import client_settings
 from stream.kafka.topics import TopicError
@@ -167,23 +168,31 @@ def test_a_rebuild_whose_driver_was_killed_is_gone_on_with(spark: Any, topic: To
 
 @pytest.mark.slow
 def test_spark_submit_runs_the_job_and_prints_its_outcome_as_json(topic: Topics, tmp_path: Path) -> None:
-    """A submitted job is the command: settings from a file, JSON on success, code and hint on an error."""
+    """A submitted job is the command: settings from a file, JSON on success, code and hint on an error.
+
+    The hint of a Spark without the Kafka connector is the option that brings it.
+    """
     filled = topic(1)
     filled.write(0, filled.history(frames=3))
     (tmp_path / "freshet.toml").write_text(f'[kafka]\nbootstrap = "{filled.kafka.bootstrap}"\n')
     submit = [str(Path(pyspark.__file__).parent / "bin" / "spark-submit"), "--master", "local[1]"]
     submit += ["--conf", "spark.driver.bindAddress=127.0.0.1", "--conf", "spark.driver.host=127.0.0.1"]
-    submit += ["--conf", "spark.ui.enabled=false", "--jars", ",".join(map(str, jars("spark")))]
+    submit += ["--conf", "spark.ui.enabled=false"]
+    connector = ["--jars", ",".join(map(str, jars("spark")))]
     job = [spark_jobs.rebuild.__file__, "--json", "--config", str(tmp_path / "freshet.toml"), "--keyspace"]
     environment = os.environ | {"PYSPARK_PYTHON": sys.executable, "JAVA_HOME": java_home()}
 
-    def run(keyspace: str) -> subprocess.CompletedProcess[str]:
-        command = [*submit, *job, keyspace, "--to", str(tmp_path / "out")]
+    def run(keyspace: str, *more: str) -> subprocess.CompletedProcess[str]:
+        command = [*submit, *more, *job, keyspace, "--to", str(tmp_path / f"out{len(more)}")]
         return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
 
-    done = run(filled.keyspace)
+    done = run(filled.keyspace, *connector)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["ends"] == {"0": filled.ends()[0]}
-    refused = run("nobody")
+    refused = run("nobody", *connector)
     assert refused.returncode == 1
     assert "error[topic_missing]" in refused.stdout, "spark-submit gives the job one stream for both"
+    without = run(filled.keyspace)
+    assert without.returncode == 1
+    assert "error[spark_unfit]: this Spark has no Kafka connector" in without.stdout
+    assert f"submit with --packages {CONNECTOR}" in without.stdout

@@ -9,12 +9,23 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pyspark
 import pytest
 
+from freshet import cli
 from freshet.local.artifacts import read_pins
-from spark_jobs.session import CONNECTOR, SparkSettings, SparkUnavailable, check_java, configuration
+from spark_jobs.exporting.delta import PACKAGE, check_delta
+from spark_jobs.session import (
+    CONNECTOR,
+    SparkSettings,
+    SparkUnavailable,
+    check_java,
+    check_version,
+    configuration,
+)
 from tests.patience import PATIENCE_S
 from tests.spark_jobs.conftest import java_home
 
@@ -50,6 +61,41 @@ def test_a_java_that_cannot_run_spark_is_refused(tmp_path: Path, script: str, wh
     with pytest.raises(SparkUnavailable, match=why) as refused:
         check_java(fake_java(tmp_path, script))
     assert refused.value.code == "java_wrong"
+
+
+def test_a_spark_of_another_minor_version_is_refused() -> None:
+    """The connector would fail in the middle of a run, with a Java class that is not there."""
+    check_version("4.2.7")
+    for version in ("4.1.2", "4.20.0", "3.5.1", "5.0.0"):
+        with pytest.raises(SparkUnavailable, match=f"Spark {version}, Freshet needs 4.2") as refused:
+            check_version(version)
+        assert refused.value.code == "spark_unfit"
+        assert "pyspark==4.2.*" in refused.value.hint
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["rebuild", "--keyspace", "shop", "--to", "out"], ["verify", "shop"], ["export", "--keyspace=shop", "--to=out"]],
+)
+def test_a_command_without_pyspark_names_the_extra(
+    command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """PySpark is half of an installation, so it may be absent; no traceback, and no Kafka is asked first."""
+    monkeypatch.setitem(sys.modules, "pyspark", None)  # as if it could not be found
+    assert cli.run([*command, "--bootstrap", "127.0.0.1:1"]) == 1
+    said = capsys.readouterr().err
+    assert "error[spark_missing]: this installation has no pyspark" in said
+    assert "freshet-cache[spark]" in said
+
+
+def test_a_session_without_delta_is_told_the_options_of_spark_submit() -> None:
+    """Else the export would fail at its first commit."""
+    other: Any = SimpleNamespace(conf={"spark.sql.extensions": "com.example.Other"})
+    with pytest.raises(SparkUnavailable) as refused:
+        check_delta(other)
+    assert refused.value.code == "delta_missing"
+    assert f"--packages …,{PACKAGE} --conf spark.sql.extensions=io.delta" in refused.value.hint
+    check_delta(SimpleNamespace(conf={"spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension,other"}))
 
 
 def test_java_17_is_accepted(tmp_path: Path) -> None:

@@ -21,7 +21,15 @@ def front_with(**parts: Any) -> Front:
     """A front that has only these ``parts``; its handlers need no others."""
     nothing = cast("Any", None)
     front = Front(
-        {}, {}, nothing, nothing, nothing, nothing, nothing, nothing, nothing, METRICS, nothing, LIMITS, Access(), ()
+        {},
+        {},
+        *(nothing,) * 7,
+        metrics=METRICS,
+        descriptions=nothing,
+        owners=nothing,
+        limits=LIMITS,
+        access=Access(),
+        closers=(),
     )
     for name, part in parts.items():
         setattr(front, name, part)
