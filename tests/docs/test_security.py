@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+import trustme
 
 from freshet.settings import load_settings
 from serving.http.server import check_front
@@ -32,7 +33,9 @@ def test_the_hardening_page_can_be_pasted(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.chdir(tmp_path)
     for name in ("kafka", "owner"):
         (tmp_path / name).write_text("secret\n")
-    Path("freshet.toml").write_text(shown.replace("/run/secrets/", f"{tmp_path}/"))
+    trustme.CA().cert_pem.write_to_path(str(tmp_path / "kafka-ca.pem"))
+    here = re.sub("/run/secrets/|/etc/freshet/", f"{tmp_path}/", shown)
+    Path("freshet.toml").write_text(here)
     found = load_settings()
     check_front(found.serve.host, Access(found.serve.credentials), found.serve.tls.files, plain=found.serve.plain)
     assert found.consumer.identity.secret() == "secret"
