@@ -33,7 +33,7 @@ def test_what_is_not_audited_is_said_and_fails_in_ci(
     assert lines[0].startswith(said)
     assert is_failure is fails
     assert verdict(outcome, {"CI": "1"})[1] is fails_in_ci
-    assert verdict(outcome, {"CI": "1", "FRESHET_NOT_AUDITED": "allow"})[1] is fails
+    assert verdict(outcome, {"CI": "1", "NOT_AUDITED": "allow"})[1] is fails
 
 
 @pytest.mark.parametrize("report", ["", "no json", "[]", "{}", '{"dependencies": null}'])
