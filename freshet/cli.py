@@ -194,9 +194,11 @@ def main() -> None:
     """Entry point of the console script."""
     chosen = set(sys.argv[1:])
     _run.service = any(entry.service for entry in ENTRIES if entry.name in chosen)
-    if chosen & RELOADING:
+    # The command itself: a keyspace may be called as another one.
+    named = next((each for word in sys.argv[1:] for each in ENTRIES if each.name == word), None)
+    if named is not None and named.name in RELOADING:
         signal.signal(signal.SIGHUP, _reload_later)
-    if not any(entry.shares for entry in ENTRIES if entry.name in chosen):
+    if named is None or not named.shares:
         os.umask(os.umask(PRIVATE) | PRIVATE)  # stores, checkpoints, snapshots: 0700 and 0600
     signal.signal(signal.SIGTERM, partial(_interrupt_on_sigterm, os.getpid()))
     sys.unraisablehook = _interrupt_again

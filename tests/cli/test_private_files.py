@@ -90,7 +90,9 @@ def test_a_closed_directory_above_protects(place: Path) -> None:
     assert not others_may_read(place / "nothing")
 
 
-@pytest.mark.parametrize(("words", "mask"), [("consume", "0o77"), ("snapshots make", "0o77"), ("export shop", "0o0")])
+@pytest.mark.parametrize(
+    ("words", "mask"), [("consume --keyspace export", "0o77"), ("snapshots make", "0o77"), ("export shop", "0o0")]
+)
 def test_a_process_makes_private_files(words: str, mask: str) -> None:
     """The real program takes the rights of others from what it will make, whoever started it; but for exports."""
     code = "import os; os.umask(0); from freshet import cli; cli.run = lambda: print(oct(os.umask(0))) or 0; cli.main()"
