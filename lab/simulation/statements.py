@@ -28,6 +28,8 @@ BYTE_DECODING: Final = (
 """Left out: they decode the bytes of the binlog's columns, which fuzzing and tests on real servers cover."""
 WITHOUT_WORLD: Final = {
     "serving/bytecache/": "which caches files",
+    "serving/client/cache/": "which fills stores of applications, and has a model of its own in "
+    "`tests/serving/test_application_cache.py`",
     "serving/client/sessions/": "which goes around drivers, frameworks and browsers",
     "serving/http/status/": "which shows people what owners tell",
     "serving/sink/": "which writes to other databases, and has a model of its own in `tests/serving/test_sink.py`",
