@@ -80,6 +80,7 @@ READ_ELSEWHERE: Final = {
     "freshet/settings.py:public": "the one way to show settings without their secrets",
     "serving/client/answers.py:stats_compliant": "readers decide by it whether to use statistics",
     "serving/client/cache/invalidating.py:Invalidator": "for applications",
+    "serving/client/cache/objects.py:ObjectCache": "for applications",
     "serving/client/cache/reading.py:RowCache": "for applications",
     "serving/client/cache/stores.py:DictStore": "for applications",
     "serving/client/cache/stores.py:MemcachedStore": "for applications",
