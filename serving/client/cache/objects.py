@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from .._tokens import Vector
-from ..errors import BadRequest
+from ..errors import BadRequest, HistoryLost
 from .entries import Floor, object_name, of_keyspace
 from .reading import Entries, Leased
 from .stores import Store
@@ -58,7 +58,7 @@ class ObjectCache:
                 f"{kind} is no object of this cache with {len(key)} columns", hint="see objects", code="bad_object"
             )
         vector, newer = Vector.parse_known(session.token)
-        if newer:  # it can't be compared here; a front can
+        if newer or session.is_in_doubt(self._keyspace):  # it can't be compared here; a front can
             return CachedObject(self._read(session, tables, key)[0], from_store=False)
         demanded = of_keyspace(vector, self._keyspace)
         name = object_name(self._keyspace, kind, key)
@@ -79,7 +79,10 @@ class ObjectCache:
         """Reads each table with a demand past all that was ever invalidated, and keeps them if nothing came between."""
         wanted, tables = lease.wanted(demanded), self._objects[kind]
         reader = self._client.session(wanted)
-        rows, is_proved = self._read(reader, tables, key)
+        try:
+            rows, is_proved = self._read(reader, tables, key)
+        except HistoryLost:  # as of a row: it may be the floor's alone
+            return CachedObject(self._read(session, tables, key)[0], from_store=False)
         session.adopt(reader.token)
         seen, newer = Vector.parse_known(reader.token)
         of_shards = set(of_keyspace(seen, self._keyspace)) <= set(lease.reached) and not newer
