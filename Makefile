@@ -35,6 +35,7 @@ $(STAMP): requirements.lock pyproject.toml serving/client/pyproject.toml $(wildc
 lock: ## Resolve versions again: requirements.lock, and the servers' pins
 	@test -x $(BIN)/uv || { $(PYTHON) -m venv $(VENV) && $(BIN)/python -m pip install --quiet uv==$(UV_VERSION); }
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --extra dev --extra spark --generate-hashes --no-emit-index-url --no-annotate --custom-compile-command "make lock" --output-file requirements.lock pyproject.toml
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --constraints requirements.lock --generate-hashes --no-emit-index-url --no-annotate --custom-compile-command "make lock" --output-file docker/requirements.lock pyproject.toml
 	$(MAKE) setup
 	$(BIN)/python -m freshet.local.pin
 
