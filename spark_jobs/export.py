@@ -274,8 +274,8 @@ def run_export(task: ExportTask, batches: Iterator[Any]) -> Iterator[Any]:
         if found is None:
             return
         partition, answer = found
-    except FreshetError as failure:
-        error = error_json(failure)
+    except (FreshetError, OSError) as failure:
+        error = error_json(failure, task.staged)
     columns = [pa.array([partition], pa.int32()), pa.array([answer], pa.string()), pa.array([error], pa.string())]
     yield pa.RecordBatch.from_arrays(columns, names=["partition", "summary", "error"])
 
