@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +80,7 @@ def test_a_kill_around_the_exchange_leaves_each_row_once(
     scratch = tmp_path / "scratch"
     with monkeypatch.context() as patched:
         patched.setattr(compaction, "exchange", die)
-        patched.setattr(compaction.shutil, "rmtree", lambda *_, **__: None)  # a killed process removes nothing
+        patched.setattr(shutil, "rmtree", lambda *_, **__: None)  # a killed process removes nothing
         with pytest.raises(KeyboardInterrupt):
             compact_days(root, [DAY], scratch)
     assert rows_in(root) == before
