@@ -36,6 +36,7 @@ HINTS: dict[str, str] = {
     "stream_too_old": "read anew what is older, and start at the second that the message names",
     "too_many_streams": "try again shortly, or at another front",
     "stream_unavailable": "Kafka does not answer, or the keyspace's topic is not there yet: try again shortly",
+    "letters_unavailable": "Kafka does not answer, or denies the topic of dead letters to this front",
     "page_expired": "the objects changed between two pages: begin with the first page again",
     "not_served": "the settings name what is served (bytes.roots); write the URI as there, without . and ..",
     "file_not_found": "is the URI spelled as in the store? Folders are not served",

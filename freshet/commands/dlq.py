@@ -14,7 +14,6 @@ from freshet.keyspaces import explain_unknown_keyspace
 from freshet.settings import load_settings
 from stream.kafka.connection import KafkaCluster
 from stream.kafka.dead_letters import DeadLetter, dismiss, find_letter, read_letters, retry
-from stream.wire.codec import CodecError, decode
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -56,7 +55,7 @@ def show(keyspace: Keyspace, letter: Letter, as_json: AsJson = False) -> None:
     with _cluster(keyspace) as cluster:
         found = find_letter(cluster, keyspace, letter)
     problem = found.problem()
-    record = None if problem else _readable(found.value)
+    record = None if problem else found.record()
     if as_json:
         plain = _plain(found) | {
             "value": base64.b64encode(found.value).decode(),
@@ -127,21 +126,3 @@ def _plain(letter: DeadLetter) -> dict[str, Any]:
         "reason": letter.reason,
         "size": letter.size,
     }
-
-
-def _readable(value: bytes) -> dict[str, Any] | None:
-    """Record name and fields. Bytes are shown as text if they are UTF-8, else as hex."""
-    try:
-        name, fields = decode(value)
-    except CodecError:
-        return None
-    return {"name": name, **{field: _text(content) for field, content in fields.items()}}
-
-
-def _text(content: Any) -> Any:
-    if isinstance(content, bytes):
-        try:
-            return content.decode()
-        except UnicodeDecodeError:
-            return content.hex()
-    return [_text(each) for each in content] if isinstance(content, list) else content

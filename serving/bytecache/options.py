@@ -26,8 +26,9 @@ class CacheOptions:
     """``dirs``: ``PATH``, with ``:ssd`` or ``:disk``, a size (``:20GiB``) or a share of what is free (``:0.2``) behind.
 
     ``free_share``: of the space that is free at the start, where a directory says nothing else. ``scopes``: of tenants
-    or tables, name → quota in bytes. ``trace``: a file for a trace of the reads, of a ``trace_share`` of the files;
-    ``trace_anonymous``: without their names. ``hosts``: on which the same files are read; ``host``: this one of them.
+    or tables, name → quota in bytes. ``read_only``: nothing is stored. ``trace``: a file for a trace of the reads, of a
+    ``trace_share`` of the files; ``trace_anonymous``: without their names. ``hosts``: on which the same files are read;
+    ``host``: this one of them.
     The others: as in `DirectoryOptions` and `FetchRules`.
     """
 
@@ -42,6 +43,7 @@ class CacheOptions:
     request_bytes: int = 8 << 20
     admission: str = "all"
     scopes: Mapping[str, int] = field(default_factory=dict, hash=False)
+    read_only: bool = False
     trace: str = ""
     trace_share: float = 1.0
     trace_anonymous: bool = False

@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from serving.errors import ReadError
 from serving.http.front import Front
 from serving.http.guard import Guard
+from serving.http.letters.routes import LETTERS_PAGE
 from serving.http.openapi import describe
 from serving.http.responses import Response
 from serving.http.route import Resource, Route
@@ -39,7 +40,7 @@ def make_app(front: Front) -> ASGIApp:
                 await close()
 
     by_path: dict[str, list[Route[Any, Any]]] = {}
-    for route in (*ROUTES, *PAGE, _DESCRIPTION, _REFERENCE):
+    for route in (*ROUTES, *PAGE, LETTERS_PAGE, _DESCRIPTION, _REFERENCE):
         by_path.setdefault(route.path, []).append(route)
     resources = [Resource(front, routes) for routes in by_path.values()]
     router = Router(resources, redirect_slashes=False, default=_unknown_path, lifespan=lifespan)

@@ -51,6 +51,8 @@ class Front:
     access: Access
     closers: Sequence[Closer]
     """Awaited in order when the front stops."""
+    kafka: KafkaCluster | None = None
+    """None: there are no streams and no dead letters."""
     callers: CallerLimits = field(default_factory=CallerLimits)
     streams: Streams | None = None
     """None: there is no Kafka to read them from."""
@@ -118,7 +120,7 @@ def make_front(
     """A front over ``spaces``. ``locations``: who owns which partition.
 
     ``identity``: what the front shows to owners. ``access``: who may ask; None: everybody.
-    ``stale_if_down``: as in `TableReads` and `ObjectReads`. ``kafka``: for change streams.
+    ``stale_if_down``: as in `TableReads` and `ObjectReads`. ``kafka``: for change streams and dead letters.
     ``files``: for ``/v1/bytes``.
     """
     metrics = FrontMetrics()
@@ -147,6 +149,7 @@ def make_front(
         owners=owners,
         limits=limits or RequestLimits(),
         access=access or Access(),
+        kafka=kafka,
         callers=callers or CallerLimits(),
         streams=streams,
         files=files,

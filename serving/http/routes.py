@@ -23,6 +23,7 @@ from serving.errors import ReadError
 from serving.http.batches import from_source, row_batch_answer, table_batch_answer
 from serving.http.bytes.routes import BYTES
 from serving.http.front import Front
+from serving.http.letters.routes import LETTERS
 from serving.http.lists import LISTS
 from serving.http.locating.routes import LOCATIONS
 from serving.http.query import (
@@ -187,7 +188,7 @@ async def get_row_description(front: Front, parameters: DescriptionParameters, _
     found = await front.descriptions.get(space, space.full_name(parameters.table))
     columns = [DescribedColumn(each.name, each.kind) for each in found.columns]
     key = [each.name for each in found.key]
-    return plain_response(DescriptionAnswer(found.name, columns, key, found.cacheable, found.reason))
+    return plain_response(DescriptionAnswer(found.name, columns, key, found.cacheable, found.reason, found.prefix))
 
 
 async def get_health(_: Front, __: None, ___: None) -> Response:
@@ -477,6 +478,7 @@ ROUTES: tuple[Route[Any, Any], ...] = (
         returns="Every partition has had such an owner.",
     ),
     *STATUS,
+    *LETTERS,
     Route(
         method="GET",
         path="/metrics",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
@@ -50,6 +50,17 @@ class DeadLetter:
         """``topic/partition/offset``"""
         return f"{self.topic}/{self.partition}/{self.offset}"
 
+    def record(self) -> dict[str, Any] | None:
+        """The message for people: its name and fields; None if this version can't decode it.
+
+        Bytes are text if they are UTF-8, else hex.
+        """
+        try:
+            name, fields = decode(self.value)
+        except CodecError:
+            return None
+        return {"name": name, **{field: _text(content) for field, content in fields.items()}}
+
     @property
     def is_complete(self) -> bool:
         """Whether ``value`` holds all bytes of the message."""
@@ -62,6 +73,15 @@ class DeadLetter:
         except CodecError as error:
             return error
         return None
+
+
+def _text(content: Any) -> Any:
+    if isinstance(content, bytes):
+        try:
+            return content.decode()
+        except UnicodeDecodeError:
+            return content.hex()
+    return [_text(each) for each in content] if isinstance(content, list) else content
 
 
 class DeadLetterPublisher:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import tomllib
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -98,6 +100,8 @@ def test_each_process_works_with_its_own_rights_and_no_others(
                 )
                 events = client.stream("shop")
                 assert next(events)
+            with urllib.request.urlopen(f"{stack.url}/v1/dead-letters/shop") as letters:
+                assert json.load(letters) == {"number": 0, "letters": []}
             logs = "".join(stack.log_of(role) for role in ROLES)
         assert "kafka_denied" not in logs
         assert not [user for user in users if f"{user}-secret" in logs]

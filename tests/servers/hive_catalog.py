@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import Self
 
 from stream.sources.hive.live.connection import MetastoreConnection
-from stream.sources.hive.live.metastore import CAPABILITIES, Metastore, MetastoreSettings
+from stream.sources.hive.live.metastore import CAPABILITIES, Metastore, MetastoreSettings, client_capabilities
 from stream.sources.hive.live.thrift import field, integer, long, record, text, texts
 from stream.sources.hive.structs import BOOL, I64, LIST, MAP, STRING, STRUCT, ListValue, MapValue, Struct
 from tokens import ValidWriteIdList
@@ -53,7 +53,8 @@ class HiveCatalog:
 
     def struct(self, table: str) -> Struct:
         """The Thrift ``Table``."""
-        request = {1: text(self.db), 2: text(table), 4: text("hive"), 8: texts([*CAPABILITIES])}
+        request: Struct = {1: text(self.db), 2: text(table), 3: client_capabilities(), 4: text("hive")}
+        request[8] = texts([*CAPABILITIES])
         answer = self.calls.call("get_table_req", {1: record(request)})
         found: Struct = field(answer, 1)
         return found

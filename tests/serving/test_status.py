@@ -25,6 +25,7 @@ from serving.http.status.answers import (
     KeyspaceStatus,
     PartitionState,
     ShardState,
+    StatusEvent,
     StatusHistory,
 )
 from serving.http.status.watch import KEPT_S, STEP_S, Watch
@@ -193,6 +194,7 @@ def rendered(*, refresh: bool = True) -> str:
         [0, 0, 2],
         [KeyspaceHistory("<b>shop", [1.0, None, 3.0], [0, 1, 2])],
         {"behind": [0, 0, 0], "no_owner": [0, 4, 1], "void": [0, 7, 0]},
+        [StatusEvent(NOW, "<b>shop", "moved", [0, 1])],
     )
     return page.page_response(status, history, refresh=refresh).body.decode()
 
@@ -207,6 +209,7 @@ def test_the_page_shows_what_is_wrong() -> None:
         "look here",
         "Answers from the cache: 12",
         "no owner answered",
+        "<td>0-1</td>",
     ):
         assert words in text, words
     assert "1 of 3 partitions" in text  # the table is whole in one of three
@@ -243,7 +246,7 @@ def test_the_page_can_be_stopped_and_read_aloud() -> None:
     tags = Page(rendered()).tags
     names = [name for name, _ in tags]
     assert (names.count("h1"), names.count("main")) == (1, 1)
-    assert names.count("table") == names.count("caption") == 3
+    assert names.count("table") == names.count("caption") == 4
     assert all(each.get("scope") for name, each in tags if name == "th")
     assert all(each.get("aria-label") for name, each in tags if name == "svg")
     assert ("html", {"lang": "en"}) in tags

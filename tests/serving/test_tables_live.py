@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 
+import fsspec
 import httpx2
 import pytest
 
 from freshet.local.mariadb import MariaDBAddress
 from lab.workload.catalog import WorkloadCatalog
+from serving.bytecache.shared.opening import close_caches
 from serving.client import BadRequest, Conflict, Session, Table, Unavailable
 from stream.kafka.connection import KafkaCluster
 from stream.sources.mariadb.connection import ConnectionSettings
@@ -168,3 +171,42 @@ def test_tables_are_read_in_batches(stack: ServingStack, catalog: WorkloadCatalo
     assert body["tables"][0]["table"]["version"] == 2
     assert body["tables"][1]["code"] == "missing_write_ids"
     assert Vector.parse(body["token"]).get(stack.shard) is not None
+
+
+def test_files_of_a_table_are_read_under_the_id_that_the_catalog_proves(
+    stack: ServingStack, catalog: WorkloadCatalog, session: Session, tmp_path: Path
+) -> None:
+    """The byte cache gives a file of the table that was asked for: renamed, dropped, or created again at its place.
+
+    The store is never asked which version a file has: what the catalog answers is all that tells them apart.
+    """
+    part, options = tmp_path / "warehouse" / "000000_0", {"dirs": f"{tmp_path}/cache:32MiB", "immutable": True}
+    part.parent.mkdir()
+
+    def files(name: str) -> bytes:
+        table = read(stack, session, catalog, name)
+        assert table.found
+        assert table.freshness == "fresh"
+        cached = fsspec.filesystem("freshet", target_protocol="file", tag=str(table.table_id), **options)
+        found: bytes = cached.cat_file(str(part))
+        return found
+
+    catalog.create_table("d.files")
+    write(catalog, "d.files")
+    part.write_bytes(b"of the first")
+    assert files("d.files") == b"of the first"
+    catalog.rename_table("d.files", "d.renamed")
+    part.write_bytes(b"not read yet")  # it is the same table: its files are known
+    assert files("d.renamed") == b"of the first"
+    catalog.create_table("d.files")
+    write(catalog, "d.files")
+    assert files("d.files") == b"not read yet"
+    old_list, old_id = catalog.valid_write_ids("d.files"), catalog.table_id("d.files")
+    catalog.drop_table("d.files")
+    catalog.create_table("d.files")
+    write(catalog, "d.files")
+    part.write_bytes(b"of the third")
+    with pytest.raises(Conflict):  # who knows the dropped one only gets no answer that could name its files
+        session.get_table("d", "files", old_list, old_id, catalog=stack.keyspace)
+    assert files("d.files") == b"of the third"
+    close_caches()

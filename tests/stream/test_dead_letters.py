@@ -65,7 +65,8 @@ def _letters(kafka: KafkaCluster, keyspace: str) -> list[DeadLetter]:
     ]
 
 
-def _send(kafka: KafkaCluster, keyspace: str, *letters: DeadLetter) -> None:
+def send_letters(kafka: KafkaCluster, keyspace: str, *letters: DeadLetter) -> None:
+    """Keeps letters."""
     publisher = DeadLetterPublisher(kafka, keyspace)
     for letter in letters:
         publisher.send(letter)
@@ -75,7 +76,7 @@ def _send(kafka: KafkaCluster, keyspace: str, *letters: DeadLetter) -> None:
 def test_a_letter_keeps_reason_offset_and_bytes(kafka: KafkaCluster, keyspace: str) -> None:
     """A message that could not be folded can be inspected later, byte for byte."""
     assert read_letters(kafka, keyspace) == []
-    _send(kafka, keyspace, *_letters(kafka, keyspace))
+    send_letters(kafka, keyspace, *_letters(kafka, keyspace))
     assert read_letters(kafka, keyspace) == _letters(kafka, keyspace)
     assert [(letter.value, letter.size) for letter in read_letters(kafka, keyspace, values=False)] == [
         (b"", 7),
@@ -89,14 +90,14 @@ def test_folding_the_same_message_again_adds_no_letter(kafka: KafkaCluster, keys
     publisher = DeadLetterPublisher(kafka, keyspace)
     assert [publisher.send(letter) for letter in (*letters, *letters)] == [True, True, False, False]
     publisher.flush()
-    _send(kafka, keyspace, *letters)
+    send_letters(kafka, keyspace, *letters)
     assert read_letters(kafka, keyspace) == letters
 
 
 def test_of_a_huge_message_the_beginning_is_kept(kafka: KafkaCluster, keyspace: str) -> None:
     """A huge message is cut to fit the topic, keeps its full size, and is never put back incomplete."""
     huge = DeadLetter(events_topic(kafka, keyspace), 0, 1, "bad_field", "huge", bytes(20 << 20))
-    _send(kafka, keyspace, huge)
+    send_letters(kafka, keyspace, huge)
     [kept] = read_letters(kafka, keyspace)
     assert (len(kept.value), kept.size, kept.is_complete) == (VALUE_BYTES_MAX, 20 << 20, False)
     [result] = retry(kafka, keyspace)
@@ -106,7 +107,7 @@ def test_of_a_huge_message_the_beginning_is_kept(kafka: KafkaCluster, keyspace: 
 def test_only_what_can_be_decoded_is_put_back(kafka: KafkaCluster, keyspace: str) -> None:
     """Retrying puts back the messages that this version can decode, and keeps the others."""
     bad, good = _letters(kafka, keyspace)
-    _send(kafka, keyspace, bad, good)
+    send_letters(kafka, keyspace, bad, good)
     assert [bool(result.problem) for result in retry(kafka, keyspace, dry_run=True)] == [True, False]
     assert read_letters(kafka, keyspace) == [bad, good]
     assert [bool(result.problem) for result in retry(kafka, keyspace)] == [True, False]
@@ -117,7 +118,7 @@ def test_only_what_can_be_decoded_is_put_back(kafka: KafkaCluster, keyspace: str
 
 def test_what_says_how_far_a_shard_is_is_never_put_back(kafka: KafkaCluster, keyspace: str) -> None:
     """A marker or a source's state of long ago must not stand behind newer ones."""
-    _send(
+    send_letters(
         kafka,
         keyspace,
         DeadLetter(events_topic(kafka, keyspace), 0, 3, "unknown_schema", "newer?", MARKER, len(MARKER)),
@@ -146,7 +147,7 @@ def test_the_command_lists_shows_and_retries(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FRESHET_KAFKA__BOOTSTRAP", kafka.bootstrap)
     bad, good = _letters(kafka, keyspace)
-    _send(kafka, keyspace, bad, good)
+    send_letters(kafka, keyspace, bad, good)
 
     assert run(["dlq", "list", keyspace, "--json"]) == 0
     listed = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -175,7 +176,7 @@ def test_letters_can_be_dismissed(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FRESHET_KAFKA__BOOTSTRAP", kafka.bootstrap)
     bad, good = _letters(kafka, keyspace)
-    _send(kafka, keyspace, bad, good)
+    send_letters(kafka, keyspace, bad, good)
     before = end_offsets(kafka, events_topic(kafka, keyspace), [0])
     assert run(["dlq", "dismiss", keyspace]) == 2
     assert run(["dlq", "dismiss", keyspace, "no/0/1"]) == 1

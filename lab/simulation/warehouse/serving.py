@@ -125,7 +125,8 @@ class MetastoreServer:
         name = _table(arguments)
         if name not in self.warehouse.tables:
             raise Missing(1)
-        return "lst", ("str", [_path(values) for values in sorted(self.warehouse.parts[name])])
+        found = [_path(values) for values in sorted(self.warehouse.parts[name])]
+        return "lst", ("str", found if arguments[3] < 0 else found[: arguments[3]])
 
     def call_get_partitions_req(self, arguments: Arguments) -> Typed:
         _, db, table, count = (arguments[1][each] for each in range(1, 5))

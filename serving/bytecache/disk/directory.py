@@ -4,47 +4,33 @@ from __future__ import annotations
 
 import fcntl
 import os
-import shutil
 import threading
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from time import monotonic
 from typing import Final
 
-import msgspec
-
 from serving.bytecache.disk.extents import DamagedBlockError
-from serving.bytecache.disk.health import Health
+from serving.bytecache.disk.health import SLOW_S, Health
 from serving.bytecache.disk.layout import BLOCK, BLOCKS, EXTENT, EXTENT_BITS, UNIT_BITS
-from serving.bytecache.disk.marker import (
-    NAME,
-    OWN_FILES,
-    SHARDS_MAX,
-    SLOTS_MAX,
-    Marker,
-    claim,
-    new_marker,
-    parse_marker,
-    write_marker,
-)
+from serving.bytecache.disk.marker import LOCK, claim, prepared
 from serving.bytecache.disk.names import CachedFile, Names
 from serving.bytecache.disk.seals import Key, read_keys
-from serving.bytecache.disk.shard import FILES, Shard
-from serving.bytecache.disk.space import Medium, free_bytes, is_rotational, punch_hole
+from serving.bytecache.disk.shard import Shard
+from serving.bytecache.disk.space import Medium, free_bytes, is_rotational
 from serving.bytecache.disk.writing import Write, Writers
 from serving.bytecache.errors import ByteCacheError
 from serving.bytecache.policy.pools import Pools, Value
 
 QUOTA_MIN: Final = 8 * EXTENT
-SHARD_QUOTA_MIN: Final = 8 * EXTENT
-"""A directory with less than this for each of its shards gets fewer of them."""
 NAMES_SHARE: Final = 1 / 64
 """Of the quota, for the log of names, beside `NAMES_BYTES`."""
 NAMES_BYTES: Final = 640 * 1024
 SSD_WRITERS: Final = 4
-LOCK: Final = "lock"
+RESERVE_S: Final = 1.0
+"""How long the cache may take to give room back; else it refuses."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +74,8 @@ class Directory:
         self.forked = False
         self._lock_file = lock
         self._lock = threading.Lock()
+        self._resizing = threading.Lock()
+        self.reserved = 0
         try:
             self._open(read_keys(options.key_file))
         except BaseException as error:
@@ -97,7 +85,8 @@ class Directory:
             raise
 
     def _open(self, keys: Sequence[Key]) -> None:
-        self.marker = self._marker(keys)
+        names = [key.name for key in keys]
+        self.marker = prepared(self.place, names, self.options.shards, self.options.quota)
         quota = self.options.quota or int((free_bytes(self.place) + self._kept_bytes()) * self.options.free_share)
         self.quota = max(QUOTA_MIN, quota)
         shards, salt = self.marker.shards, self.marker.salt
@@ -142,6 +131,7 @@ class Directory:
         """In the child: it may read, and must not write, nor keep the directory locked when the parent ends."""
         self.forked = self.health.read_only = True
         self._lock = threading.Lock()
+        self._resizing = threading.Lock()
         self.health.after_fork()
         for shard in self.shards:
             shard.after_fork()
@@ -152,7 +142,7 @@ class Directory:
 
     def enter(self, path: str, version: str, size: int, scope: str = "") -> CachedFile | None:
         """The file version, which is now the current one of its path: others are forgotten. None: can't be cached."""
-        if not version or size < 0 or self.forked or not self.health.usable(time.monotonic()):
+        if not version or size < 0 or self.forked or not self.health.usable(monotonic()):
             return None
         with self._lock:
             known = self.names.by_path.get(path)
@@ -168,7 +158,7 @@ class Directory:
                     return None
                 return self.names.add(path, version, size, scope)
             except OSError:
-                self.health.failed(time.monotonic())
+                self.health.failed(monotonic())
                 return None
 
     def forget(self, files: Iterable[CachedFile]) -> int:
@@ -202,26 +192,57 @@ class Directory:
 
     def read(self, file: CachedFile, start: int, end: int) -> bytes | None:
         """The bytes, which lie in one extent; None if not all of them are stored here."""
+        began = monotonic()
+        if self.health.isolated_until > began:
+            return None
         extent = start >> EXTENT_BITS
         shard = self.shards[(file.number + extent) % len(self.shards)]
         unit = extent << 1
         try:
             data = shard.extents.read(file, unit, start, end)
-            return data if data is not None else shard.extents.read(file, unit + 1, start, end)
+            if data is None:
+                data = shard.extents.read(file, unit + 1, start, end)
         except DamagedBlockError as damaged:
-            self.health.block_damaged()
-            if not self.forked:
-                shard.forget_block(file.number, damaged.unit, damaged.block)
+            self._block_damaged(shard, file, damaged)
         except OSError:
-            self.health.failed(time.monotonic())
+            self.health.failed(monotonic())
+        else:
+            ended = monotonic()
+            if data is not None and (ended - began > SLOW_S or self.health.in_a_row):
+                self.health.took(began, ended)
+            return data
         return None
+
+    def read_into(self, file: CachedFile, start: int, into: memoryview) -> bool:
+        """As `read`, into the caller's memory and without a copy, where start and end lie on verified parts."""
+        began = monotonic()
+        if not self.health.usable(began):
+            return False
+        extent = start >> EXTENT_BITS
+        shard = self.shards[(file.number + extent) % len(self.shards)]
+        try:
+            found = any(shard.extents.read_into(file, extent * 2 + i, start, into) for i in range(2))
+        except DamagedBlockError as damaged:
+            self._block_damaged(shard, file, damaged)
+        except OSError:
+            self.health.failed(monotonic())
+        else:
+            if found:
+                self.health.took(began, monotonic())
+            return found
+        return False
+
+    def _block_damaged(self, shard: Shard, file: CachedFile, damaged: DamagedBlockError) -> None:
+        self.health.block_damaged()
+        if not self.forked:
+            shard.forget_block(file.number, damaged.unit, damaged.block)
 
     def block(self, file: CachedFile, block: int) -> bytes | memoryview | None:
         """One whole block, stored or still waiting to be."""
         waiting = self.writers.waiting(file.number, block)
         if waiting is not None:
             return waiting
-        if not self.health.usable(time.monotonic()):
+        if not self.health.usable(monotonic()):
             return None
         return self.read(file, block * BLOCK, min((block + 1) * BLOCK, file.size))
 
@@ -245,20 +266,21 @@ class Directory:
             at += length
 
     def _store(self, write: Write) -> None:
-        if not self.health.writable or not self.health.usable(time.monotonic()):
+        if not self.health.writable or not self.health.usable(monotonic()):
             return
         file = self.names.by_number.get(write.file.number)
         if file is None:  # forgotten, also if the reader had it from an earlier owner
             return
         if self.options.min_free and free_bytes(self.place) < self.options.min_free + len(write.data):
-            self.resize(max(QUOTA_MIN, self.used - len(write.data) - EXTENT))
+            self.resize(self.used + self.reserved - len(write.data) - EXTENT)
             return
         shard = self.shard_of(write.file.number, write.first // BLOCKS)
+        began = monotonic()
         try:
             shard.put(file, write.first, write.data, write.value, write.expires)
-            self.health.succeeded()
+            self.health.took(began, monotonic())
         except OSError:
-            self.health.failed(time.monotonic())
+            self.health.failed(monotonic())
 
     # Space.
 
@@ -269,9 +291,32 @@ class Directory:
 
     def resize(self, quota: int) -> None:
         """Another bound for the directory, in bytes; what is too much leaves before it returns."""
-        self.quota = max(QUOTA_MIN, quota)
-        for shard in self.shards:
-            shard.resize(self._shard_quota())
+        with self._resizing:
+            self.quota = max(QUOTA_MIN + self.reserved, quota)
+            for shard in self.shards:
+                shard.resize(self._shard_quota())
+
+    def reserve(self, wanted: int) -> bool:
+        """Leaves ``wanted`` bytes of the quota to something else, until `unreserve`. What is in their place has left.
+
+        False: refused, as the cache would have too little, or can't give so much back within `RESERVE_S`.
+        """
+        deadline = monotonic() + RESERVE_S
+        with self._resizing:
+            if wanted < 0 or self.quota - self.reserved - wanted < QUOTA_MIN:
+                return False
+            self.reserved += wanted
+            given = all(shard.resize(self._shard_quota(), deadline) for shard in self.shards)
+        if not given:
+            self.unreserve(wanted)
+        return given
+
+    def unreserve(self, wanted: int) -> None:
+        """The cache may take that room again."""
+        with self._resizing:
+            self.reserved -= wanted
+            for shard in self.shards:
+                shard.resize(self._shard_quota())
 
     def entries(self) -> Iterator[tuple[CachedFile, int, int]]:
         """(file, extents, blocks) of each known file."""
@@ -315,42 +360,7 @@ class Directory:
             try:
                 shard.tend()
             except OSError:
-                self.health.failed(time.monotonic())
-
-    def _marker(self, keys: Sequence[Key]) -> Marker:
-        """The marker of what is there; everything is deleted if it is damaged or of another layout."""
-        path = self.place / NAME
-        marker = parse_marker(path.read_bytes(), self.place) if path.exists() else None
-        if marker is None:
-            self._clear()
-            total = shutil.disk_usage(self.place).total
-            quota = self.options.quota or total
-            shards = max(1, min(self.options.shards, SHARDS_MAX, quota // SHARD_QUOTA_MIN))
-            marker = new_marker(shards, max(1_024, min(SLOTS_MAX, total // BLOCK // shards)))
-            self._check_holes()
-        missing = [key.name for key in keys if key.name not in marker.keys]
-        if missing or not path.exists():
-            marker = msgspec.structs.replace(marker, keys=[*marker.keys, *missing])
-            write_marker(self.place, marker)
-        return marker
-
-    def _check_holes(self) -> None:
-        probe = os.open(self.place / "names.new", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            os.pwrite(probe, bytes(8192), 0)
-            punch_hole(probe, 0, 4096)
-        except OSError as error:
-            raise ByteCacheError("bytes_no_holes", f"{self.place}: {error.strerror}") from error
-        finally:
-            os.close(probe)
-            os.unlink(self.place / "names.new")
-
-    def _clear(self) -> None:
-        for name in OWN_FILES - {LOCK}:
-            (self.place / name).unlink(missing_ok=True)
-        for i in range(SHARDS_MAX):
-            for name in FILES:
-                (self.place / str(i) / name).unlink(missing_ok=True)
+                self.health.failed(monotonic())
 
     def _kept_bytes(self) -> int:
         return sum((self.place / str(i) / "data").stat().st_blocks * 512 for i in range(self.marker.shards)
@@ -360,7 +370,7 @@ class Directory:
         return int(self.quota * NAMES_SHARE) + NAMES_BYTES
 
     def _shard_quota(self) -> int:
-        return (self.quota - self._names_quota()) // self.marker.shards
+        return (self.quota - self.reserved - self._names_quota()) // self.marker.shards
 
     def _scope_shares(self, shards: int) -> dict[str, int]:
         return {name: quota // shards for name, quota in self.options.scopes.items()}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import mmap
 import os
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from struct import unpack
 from time import time
 from typing import Final
@@ -90,30 +90,61 @@ class Extents:
 
         Raises `DamagedBlockError`, and ``OSError`` of the disk.
         """
+        found = self._found(file, unit, start, end)
+        if found is None:
+            return None
+        slot, head = found
+        if secret := head[4]:
+            damaged, data = self._unsealed(slot, file, start, end, secret)
+        else:
+            damaged, data = self._checked(slot, file, start, end)
+        return data if self._holds(damaged, slot, head) else None
+
+    def read_into(self, file: CachedFile, unit: int, start: int, into: memoryview) -> bool:
+        """As `read`, into memory of the caller, whose content is undefined unless it is True.
+
+        Only where start and end lie on granules, or cells, or at the file's end: what is verified is what is read.
+        """
+        end = start + len(into)
+        found = self._found(file, unit, start, end)
+        if found is None:
+            return False
+        slot, head = found
+        step = CELL if head[4] else GRANULE
+        if start % step or (end % step and end != file.size):
+            return False
+        if head[4]:
+            damaged = self._unsealed_into(slot, file, start, into, head[4])
+        else:
+            got = os.preadv(self._data, [into], slot * SLOT_BYTES + (start & (EXTENT - 1)))
+            whole = got == len(into)
+            damaged = self._verify(slot, file.seed, file.size, start, end, into) if whole else start >> BLOCK_BITS
+        return self._holds(damaged, slot, head)
+
+    def _found(self, file: CachedFile, unit: int, start: int, end: int) -> tuple[int, tuple[int, ...]] | None:
+        """The slot of a unit and its head, if all the blocks of the range are there."""
         number = file.number
-        key = number << UNIT_BITS | unit
-        slot = self.table.get(key)
+        slot = self.table.get(number << UNIT_BITS | unit)
         if slot is None:
             return None
-        found, found_unit, bits, expires, secret = _head(self._heads, slot << HEAD_BITS)
+        head = _head(self._heads, slot << HEAD_BITS)
+        found, found_unit, bits, expires, _ = head
         if found != number or found_unit != unit or (expires and expires <= time()):
             return None
         first, last = start >> BLOCK_BITS, (end - 1) >> BLOCK_BITS
         wanted = ((2 << (last - first)) - 1) << (first & (BLOCKS - 1))
-        if bits & wanted != wanted:
-            return None
-        if secret:
-            damaged, data = self._unsealed(slot, file, start, end, secret)
-        else:
-            damaged, data = self._checked(slot, file, start, end)
+        return (slot, head) if bits & wanted == wanted else None
+
+    def _holds(self, damaged: int, slot: int, head: tuple[int, ...]) -> bool:
+        """Whether what was read is good: then it was a hit. Raises `DamagedBlockError` if it is still there."""
         if damaged < 0:
-            self.hits.append(key)
+            self.hits.append(head[0] << UNIT_BITS | head[1])
             if len(self.hits) > HITS_MAX:
                 self._settle()
-            return data
-        if _head(self._heads, slot << HEAD_BITS)[:3] != (found, found_unit, bits):
-            return None  # it left meanwhile
-        raise DamagedBlockError(unit, damaged)
+            return True
+        if _head(self._heads, slot << HEAD_BITS)[:3] != head[:3]:
+            return False  # it left meanwhile
+        raise DamagedBlockError(head[1], damaged)
 
     def _checked(self, slot: int, file: CachedFile, start: int, end: int) -> tuple[int, bytes]:
         """(-1, the bytes), or (the damaged block, nothing)."""
@@ -168,22 +199,39 @@ class Extents:
 
     def _unsealed(self, slot: int, file: CachedFile, start: int, end: int, key: int) -> tuple[int, bytes]:
         """As `_checked`. A tag proves a whole cell only, so whole cells are read."""
-        first, last = start >> CELL_BITS, (end - 1) >> CELL_BITS
         secret = self._keys.get(key)
         if secret is None:
             return start >> BLOCK_BITS, b""
+        parts = []
+        for cell, nonce, part in self._cells(slot, file, start, end):
+            plain = secret.open(nonce, part, context(self._salt, file.number, cell))
+            if plain is None:
+                return cell // CELLS, b""
+            parts.append(plain)
+        data = parts[0] if len(parts) == 1 else b"".join(parts)
+        low = start & -CELL
+        return -1, data if start == low and end - low == len(data) else data[start - low : end - low]
+
+    def _unsealed_into(self, slot: int, file: CachedFile, start: int, into: memoryview, key: int) -> int:
+        """The damaged block, or -1. ``start`` and the end of ``into`` lie on cells, or at the file's end."""
+        secret = self._keys.get(key)
+        if secret is None:
+            return start >> BLOCK_BITS
+        at = 0
+        for cell, nonce, part in self._cells(slot, file, start, start + len(into)):
+            plain = into[at : at + CELL]
+            if not secret.open_into(nonce, part, context(self._salt, file.number, cell), plain):
+                return cell // CELLS
+            at += CELL
+        return -1
+
+    def _cells(self, slot: int, file: CachedFile, start: int, end: int) -> Iterator[tuple[int, bytes, memoryview]]:
+        """(number, nonce, sealed bytes) of each cell that the range touches."""
+        first, last = start >> CELL_BITS, (end - 1) >> CELL_BITS
         inner, count = first & (CELLS * BLOCKS - 1), last - first + 1
         length = (count - 1) * SEALED_CELL + min(CELL, file.size - (last << CELL_BITS)) + TAG
         sealed = memoryview(_pread(self._data, length, slot * SLOT_BYTES + inner * SEALED_CELL))
         nonces = _pread(self._sums, NONCE_ROOM * count, slot * SUMS_BYTES + inner * NONCE_ROOM)
-        parts = []
         for i in range(count):
-            nonce = nonces[i * NONCE_ROOM : i * NONCE_ROOM + NONCE]
-            part = sealed[i * SEALED_CELL : (i + 1) * SEALED_CELL]
-            plain = secret.open(nonce, part, context(self._salt, file.number, first + i))
-            if plain is None:
-                return (first + i) // CELLS, b""
-            parts.append(plain)
-        data = parts[0] if count == 1 else b"".join(parts)
-        low = first << CELL_BITS
-        return -1, data if start == low and end - low == len(data) else data[start - low : end - low]
+            at = i * NONCE_ROOM
+            yield first + i, nonces[at : at + NONCE], sealed[i * SEALED_CELL : (i + 1) * SEALED_CELL]

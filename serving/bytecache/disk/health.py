@@ -1,4 +1,4 @@
-"""A directory whose disk fails is left alone for a while; the others go on, and their keys do not move."""
+"""A directory whose disk fails or is slow is left alone for a while; the others go on, and their keys do not move."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ ERRORS_MAX: Final = 3
 """Errors of the disk in a row that isolate a directory."""
 RETRY_S: Final = 30.0
 """How long it is left alone."""
+SLOW_S: Final = 5.0
+"""A call of the disk that takes longer counts as an error. One that never returns holds its thread."""
 DAMAGED_MAX: Final = 100
 """Blocks that did not verify, after which nothing more is written into the directory."""
 
@@ -20,8 +22,8 @@ class Health:
         self.errors = 0
         self.damaged = 0
         self.read_only = False
-        self._in_a_row = 0
-        self._isolated_until = 0.0
+        self.in_a_row = 0
+        self.isolated_until = 0.0
         self._lock = threading.Lock()
 
     def after_fork(self) -> None:
@@ -30,7 +32,7 @@ class Health:
 
     def usable(self, now: float) -> bool:
         """False while the directory is isolated."""
-        return not self._isolated_until or now >= self._isolated_until
+        return now >= self.isolated_until
 
     @property
     def writable(self) -> bool:
@@ -38,19 +40,26 @@ class Health:
         return not self.read_only and self.damaged < DAMAGED_MAX
 
     def failed(self, now: float) -> None:
-        """A call of the disk failed."""
+        """A call of the disk failed, or took too long."""
         with self._lock:
             self.errors += 1
-            self._in_a_row += 1
-            if self._in_a_row >= ERRORS_MAX:
-                self._isolated_until = now + RETRY_S
-                self._in_a_row = ERRORS_MAX - 1  # after the pause one more error is enough
+            self.in_a_row += 1
+            if self.in_a_row >= ERRORS_MAX:
+                self.isolated_until = now + RETRY_S
+                self.in_a_row = ERRORS_MAX - 1  # after the pause one more error is enough
 
     def succeeded(self) -> None:
-        """A write went well."""
+        """A call went well."""
         with self._lock:
-            self._in_a_row = 0
-            self._isolated_until = 0.0
+            self.in_a_row = 0
+            self.isolated_until = 0.0
+
+    def took(self, began: float, ended: float) -> None:
+        """A call went well, if it was no slow one."""
+        if ended - began > SLOW_S:
+            self.failed(ended)
+        elif self.in_a_row:
+            self.succeeded()
 
     def block_damaged(self) -> None:
         """A block did not verify."""

@@ -14,6 +14,8 @@ from struct import Struct
 from typing import Final
 
 FORMAT_VERSION: Final = 1
+FILES: Final = ("heads", "sums", "heat", "data")
+"""Of a shard."""
 BLOCK_BITS: Final = 16
 EXTENT_BITS: Final = 20
 BLOCK: Final = 1 << BLOCK_BITS

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 import msgspec
 import xxhash
 
-from serving.bytecache.disk.layout import BLOCK, EXTENT, FORMAT_VERSION, GRANULE
+from serving.bytecache.disk.layout import BLOCK, EXTENT, FILES, FORMAT_VERSION, GRANULE
+from serving.bytecache.disk.space import punch_hole
 from serving.bytecache.errors import ByteCacheError
 
 NAME: Final = "freshet-bytes.json"
-OWN_FILES: Final = frozenset({NAME, f"{NAME}.new", "lock", "owner.sock", "names.log", "names.new"})
+LOCK: Final = "lock"
+OWN_FILES: Final = frozenset({NAME, f"{NAME}.new", LOCK, "owner.sock", "names.log", "names.new"})
 ABOUT: Final = "A byte cache of Freshet. It may be deleted while no process uses it (`freshet bytes du` says who does)."
 SHARDS_MAX: Final = 64
 SLOTS_MAX: Final = 1 << 22
+SHARD_QUOTA_MIN: Final = 8 * EXTENT
+"""A directory with less than this for each of its shards gets fewer of them."""
 
 
 class Marker(msgspec.Struct, kw_only=True, frozen=True):
@@ -68,6 +74,46 @@ def write_marker(place: Path, marker: Marker) -> None:
     fresh = place / f"{NAME}.new"
     fresh.write_bytes(marker.sealed())
     os.replace(fresh, place / NAME)
+
+
+def prepared(place: Path, keys: Sequence[str], shards: int, quota: int) -> Marker:
+    """The marker of what is there, with the names of all ``keys``; a damaged one, or none: everything begins anew.
+
+    ``quota``: 0: what the file system has. Raises `ByteCacheError` and ``OSError``.
+    """
+    path = place / NAME
+    marker = parse_marker(path.read_bytes(), place) if path.exists() else None
+    if marker is None:
+        _clear(place)
+        total = shutil.disk_usage(place).total
+        fitting = max(1, min(shards, SHARDS_MAX, (quota or total) // SHARD_QUOTA_MIN))
+        marker = new_marker(fitting, max(1_024, min(SLOTS_MAX, total // BLOCK // fitting)))
+        _check_holes(place)
+    missing = [name for name in keys if name not in marker.keys]
+    if missing or not path.exists():
+        marker = msgspec.structs.replace(marker, keys=[*marker.keys, *missing])
+        write_marker(place, marker)
+    return marker
+
+
+def _check_holes(place: Path) -> None:
+    probe = os.open(place / "names.new", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        os.pwrite(probe, bytes(8192), 0)
+        punch_hole(probe, 0, 4096)
+    except OSError as error:
+        raise ByteCacheError("bytes_no_holes", f"{place}: {error.strerror}") from error
+    finally:
+        os.close(probe)
+        os.unlink(place / "names.new")
+
+
+def _clear(place: Path) -> None:
+    for name in OWN_FILES - {LOCK}:
+        (place / name).unlink(missing_ok=True)
+    for i in range(SHARDS_MAX):
+        for name in FILES:
+            (place / str(i) / name).unlink(missing_ok=True)
 
 
 def claim(place: Path) -> None:

@@ -13,12 +13,11 @@ import errno
 import heapq
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from operator import itemgetter
 from pathlib import Path
-from time import time
+from time import monotonic, time
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -33,6 +32,7 @@ from serving.bytecache.disk.layout import (
     EMPTY_HEAD,
     EXTENT,
     EXTENT_BITS,
+    FILES,
     GRANULE_SUMS_AT,
     GRANULES,
     HEAD,
@@ -47,22 +47,16 @@ from serving.bytecache.disk.layout import (
     cost_on_disk,
     pages,
 )
+from serving.bytecache.disk.loading import HEAD_FIELDS, KeptHeads, kept_heads, unused_runs
 from serving.bytecache.disk.names import CachedFile
 from serving.bytecache.disk.seals import Key, checksums, seal_block
 from serving.bytecache.disk.space import punch_hole, shared_memory, write_all
 from serving.bytecache.policy.pools import Pools, Value
 
-FILES: Final = ("heads", "sums", "heat", "data")
 HEAT_MAX: Final = 3
 FIXED_BYTES: Final = 4 * PAGE
 """What the files of an empty shard take, at most."""
 SLOT_OVERHEAD: Final = HEAD_BYTES + SUMS_BYTES + 1
-_SLICE: Final = 1 << 20
-_CHECKED: Final = HEAD_BYTES - 8
-_NO_FIELDS: Final = HEAD.unpack(EMPTY_HEAD)
-_VALUES: Final = tuple(Value)
-_Fields = tuple[int, ...]
-"""As `Head` has them: a million are read at a start."""
 
 
 class Head(NamedTuple):
@@ -155,41 +149,33 @@ class Shard:
     def load(self, names: Mapping[int, CachedFile]) -> None:
         """Reads the heads. Drops what can't be used, then what is too much."""
         with self._lock:
-            found, now = [], time()
-            for slot, head in self._stored_heads():
-                number, _, bits, expires, key = head[:5]
-                file = names.get(number)
-                usable = bits and (key in self._keys or not (key or self._key))
-                if usable and file is not None and not (expires and expires <= now):
-                    found.append((head[7], slot, head, file))
-                else:
-                    self._drop(slot)
-            used = {slot for _, slot, _, _ in found}
-            self._take_slots(used)
-            self._punch_unused(used)
-            found.sort(key=itemgetter(0))
+            size = min(os.fstat(self._files["heads"]).st_size, self._slots << HEAD_BITS) // HEAD_BYTES
+            with memoryview(self._heads) as memory, memory[: size << HEAD_BITS] as stored:
+                os.preadv(self._files["heads"], [stored], 0)
+            heads = np.frombuffer(self._heads, HEAD_FIELDS, size)
+            found = kept_heads(heads, names, self._keys, sealed=bool(self._key), now=time())
+            for slot in found.dropped:
+                self._drop(slot)
+            del heads  # nothing may refer to the shared memory when it is closed
+            self._high = found.high
+            self._free = found.free
+            self._punch_unused()
             self._restore(found)
-            self.counts.restored = len(self.table)
             self._make_room(0)
 
-    def _restore(self, found: list[tuple[int, int, _Fields, CachedFile]]) -> None:
-        """Takes entries in, the oldest first: (sequence, slot, fields of its head, file)."""
+    def _restore(self, found: KeptHeads) -> None:
+        """Takes entries in, the oldest first."""
         heat = os.pread(self._files["heat"], self._slots, 0).ljust(self._high, b"\0")
-        hit, table, insert = self._pools.hit, self.table, self._pools.insert
-        for sequence, slot, head, file in found:
-            number, unit, bits, _, sealed, value = head[:6]
-            key = number << UNIT_BITS | unit
-            if key in table:
-                self._drop(slot)
-                heapq.heappush(self._free, slot)
-                continue
-            table[key] = slot
-            insert(key, cost_on_disk(unit, bits, file.size, sealed=bool(sealed)), _VALUES[value], file.scope)
-            if reads := heat[slot]:
-                self._kept_heat[slot] = min(HEAT_MAX, reads)
-                for _ in range(self._kept_heat[slot]):
-                    hit(key)
-            self._sequence = sequence
+        self.table.update(zip(found.keys, found.slots, strict=True))
+        self._pools.fill(zip(found.keys, found.costs, found.values, found.scopes, strict=True))
+        read_before = np.flatnonzero(np.frombuffer(heat, np.uint8, self._high)).tolist()
+        for slot in set(read_before) - set(self._free):
+            head = self._head(slot)
+            self._kept_heat[slot] = min(HEAT_MAX, heat[slot])
+            for _ in range(self._kept_heat[slot]):
+                self._pools.hit(head.number << UNIT_BITS | head.unit)
+        self._sequence = found.sequence
+        self.counts.restored = len(self.table)
 
     def _drop(self, slot: int) -> None:
         self.counts.dropped_at_start += 1
@@ -272,12 +258,12 @@ class Shard:
                 if key >> UNIT_BITS == file.number and key in self.table:
                     self._release(key)
 
-    def resize(self, quota: int) -> None:
-        """Another bound, in bytes; what is too much leaves at once."""
+    def resize(self, quota: int, deadline: float | None = None) -> bool:
+        """Another bound, in bytes; what is too much leaves at once. False: not all of it did until ``deadline``."""
         with self._lock:
             self._drain()
             self.quota = quota
-            self._make_room(0)
+            return self._make_room(0, deadline=deadline)
 
     def settle(self) -> None:
         """Tells the policy the hits, also those of other processes; lets what has expired go."""
@@ -324,15 +310,15 @@ class Shard:
         self._high += 1
         return self._high - 1
 
-    def _make_room(self, cost: int, pool: tuple[Value, str] | None = None) -> bool:
-        """Whether ``cost`` more bytes, and a slot, fit; evicts until they do."""
+    def _make_room(self, cost: int, pool: tuple[Value, str] | None = None, *, deadline: float | None = None) -> bool:
+        """Whether ``cost`` more bytes, and a slot, fit; evicts until they do, or until ``deadline``."""
         slots = self._high if self._free else self._high + 1
         room = self.quota - self._overhead(slots)
         self._pools.capacity = max(0, room)
         while pool is not None and (surplus := self._pools.evict_surplus(*pool)) is not None:
             self._evicted(*surplus)
         while self._pools.cost + cost > room or (cost and not self._free and self._high >= self._slots):
-            victim = self._pools.evict()
+            victim = self._pools.evict() if deadline is None or monotonic() < deadline else None
             if victim is None:
                 return False
             self._evicted(*victim)
@@ -410,46 +396,21 @@ class Shard:
     def _keep_heat(self) -> None:
         write_all(self._files["heat"], memoryview(self._kept_heat)[: self._high], 0)
 
-    def _stored_heads(self) -> Iterator[tuple[int, _Fields]]:
-        """(slot, fields) of each head that is in use and whole; all are in memory afterwards. Passes over holes."""
-        file = self._files["heads"]
-        end = min(os.fstat(file).st_size, self._slots << HEAD_BITS)
-        for at in range(0, end, _SLICE):
-            heads = _whole(os.pread(file, min(_SLICE, end - at), at))
-            self._heads[at : at + len(heads)] = heads
-            first = at >> HEAD_BITS
-            for slot, fields in enumerate(HEAD.iter_unpack(heads), first):
-                if fields[0]:
-                    place = slot - first << HEAD_BITS
-                    if xxhash.xxh3_64_intdigest(heads[place : place + _CHECKED]) == fields[8]:
-                        yield slot, fields
-                    else:
-                        self._drop(slot)
-                elif fields != _NO_FIELDS:  # what is in memory is looked through for what has expired
-                    self._drop(slot)
-
-    def _take_slots(self, used: set[int]) -> None:
-        self._high = max(used, default=-1) + 1
-        self._free = sorted(set(range(self._high)) - used)
-
-    def _punch_unused(self, used: set[int]) -> None:
+    def _punch_unused(self) -> None:
         """Bytes of no head: a process was killed as it stored or removed them. They would count for nobody."""
-        file, at = self._files["data"], 0
-        while True:
-            try:
-                slot = os.lseek(file, at, os.SEEK_DATA) // SLOT_BYTES
-            except OSError as error:
-                if error.errno != errno.ENXIO:
-                    raise
-                return  # nothing but a hole from here on
-            if slot not in used:
-                punch_hole(file, slot * SLOT_BYTES, SLOT_BYTES)
-            at = (slot + 1) * SLOT_BYTES
-
-
-def _whole(raw: bytes) -> bytes:
-    """Without a torn head at the end."""
-    return raw[: len(raw) // HEAD_BYTES * HEAD_BYTES]
+        file = self._files["data"]
+        for first, end in unused_runs(self._free, self._high):
+            at = first * SLOT_BYTES
+            while end is None or at < end * SLOT_BYTES:
+                try:
+                    slot = os.lseek(file, at, os.SEEK_DATA) // SLOT_BYTES
+                except OSError as error:
+                    if error.errno != errno.ENXIO:
+                        raise
+                    return  # nothing but a hole from here on
+                if end is None or slot < end:
+                    punch_hole(file, slot * SLOT_BYTES, SLOT_BYTES)
+                at = (slot + 1) * SLOT_BYTES
 
 
 def _runs(parts: Mapping[int, memoryview]) -> list[list[int]]:

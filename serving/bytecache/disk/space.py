@@ -51,7 +51,9 @@ def write_all(file: int, data: bytes | bytearray | memoryview, at: int) -> None:
 
 
 def shared_memory(name: str, length: int) -> tuple[int, mmap.mmap]:
-    """Memory behind a file descriptor: (descriptor, mapping). Nothing of it is in core dumps of a mapped *file*."""
+    """Memory behind a file descriptor: (descriptor, mapping). It is left out of core dumps."""
     file = os.memfd_create(name, os.MFD_CLOEXEC)
     os.ftruncate(file, length)
-    return file, mmap.mmap(file, length)
+    memory = mmap.mmap(file, length)
+    memory.madvise(mmap.MADV_DONTDUMP)
+    return file, memory

@@ -62,6 +62,11 @@ class Writers:
         for thread in self._threads:
             thread.start()
 
+    @property
+    def threads(self) -> int:
+        """How many writes run at a time."""
+        return len(self._threads)
+
     def submit(self, write: Write) -> bool:
         """Whether it will be stored: False where too much waits already."""
         with self._changed:

@@ -32,6 +32,14 @@ class ReadFile(AbstractBufferedFile):  # type: ignore[misc]
         self.loc = end
         return data
 
+    def readinto(self, b: Any) -> int:
+        """As ``io``'s, without a copy between the disk's cache and ``b`` where the range is well placed."""
+        if self.closed:
+            raise ValueError("I/O operation on closed file.")
+        length = self._cache.read_into(self.opened, self.loc, memoryview(b).cast("B"))
+        self.loc += length
+        return length
+
     def read_ranges(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         """The bytes of each range. What is missing of all of them is fetched together."""
         return self._cache.read_many(self.opened, ranges)

@@ -83,6 +83,23 @@ class FreshetFileSystem(AsyncFileSystem, ChainedFileSystem):  # type: ignore[mis
         """Nothing of the file (or of all whose path begins so) is read from the cache any more; how many they were."""
         return self.cache.forget(name_of(self.fs, self._strip_protocol(path)), prefix=prefix)
 
+    def prefetch(self, path: str, start: int = 0, end: int | None = None) -> int:
+        """Fetches what is not here of a file, or of a range of it; returns how many bytes those were."""
+        file = self.open_cached(path)
+        return self.cache.prefetch(file, *_range(start, end, file.size))
+
+    @contextmanager
+    def reserved(self, wanted: int, directory: str = "") -> Iterator[None]:
+        """Meanwhile the cache leaves ``wanted`` bytes of a directory's quota to something else, as a query that spills.
+
+        Raises `ByteCacheError` ``bytes_not_given``, also where that would take longer than a second.
+        """
+        give_back = self.cache.reserve(wanted, directory)
+        try:
+            yield
+        finally:
+            give_back()
+
     @contextmanager
     def _changing(self, *paths: str, prefix: bool = False) -> Iterator[None]:
         """Files are changed meanwhile. Nothing is left of what was read before the change or during it."""

@@ -9,7 +9,7 @@ A scope (a tenant, a table) with a quota is a pool of its own. Its quota is its 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
@@ -76,6 +76,13 @@ class Pools:
     def insert(self, key: int, cost: int, value: Value = Value.NORMAL, scope: str = "") -> None:
         """Adds an entry that is not there."""
         self._pool(value, scope).policy.insert(key, cost)
+
+    def fill(self, entries: Iterable[tuple[int, int, int, str]]) -> None:
+        """As `insert` for each (key, cost, value, scope), the oldest first: there are many at a start."""
+        by_value = [self._values[value].policy.insert for value in Value]
+        by_scope = {name: pool.policy.insert for name, pool in self._scopes.items()}
+        for key, cost, value, scope in entries:
+            (by_scope.get(scope) or by_value[value])(key, cost)
 
     def hit(self, key: int) -> None:
         """An entry was read."""

@@ -14,23 +14,26 @@ from typing import Final
 SMALL_SHARE: Final = 0.1
 """Of the cost, in the small queue."""
 READS_MAX: Final = 3
-"""More reads than that are not counted."""
+"""More reads than that are not counted: two bits of an entry."""
 READS_TO_STAY: Final = 2
 """Reads in the small queue that bring an entry into the main one."""
 
 
-class _Queue(OrderedDict[int, list[int]]):
-    """Key → [cost, reads], and the cost of all."""
+_READS_BITS: Final = 2
+
+
+class _Queue(OrderedDict[int, int]):
+    """Key → entry, and the cost of all. An entry is its cost, shifted by `_READS_BITS`, and its reads below."""
 
     cost = 0
 
-    def add(self, key: int, entry: list[int]) -> None:
+    def add(self, key: int, entry: int) -> None:
         self[key] = entry
-        self.cost += entry[0]
+        self.cost += entry >> _READS_BITS
 
-    def take_first(self) -> tuple[int, list[int]]:
+    def take_first(self) -> tuple[int, int]:
         key, entry = self.popitem(last=False)
-        self.cost -= entry[0]
+        self.cost -= entry >> _READS_BITS
         return key, entry
 
 
@@ -56,45 +59,50 @@ class S3Fifo:
     def insert(self, key: int, cost: int) -> None:
         if key in self._ghosts:
             del self._ghosts[key]
-            self._main.add(key, [cost, 0])
+            self._main.add(key, cost << _READS_BITS)
         else:
-            self._small.add(key, [cost, 0])
+            self._small.add(key, cost << _READS_BITS)
 
     def hit(self, key: int) -> bool:
-        entry = self._main.get(key) or self._small.get(key)
+        queue = self._main
+        entry = queue.get(key)
+        if entry is None:
+            queue = self._small
+            entry = queue.get(key)
         if entry is None:
             return False
-        if entry[1] < READS_MAX:
-            entry[1] += 1
+        if entry & READS_MAX < READS_MAX:
+            queue[key] = entry + 1
         return True
 
     def resize(self, key: int, cost: int) -> None:
         queue = self._main if key in self._main else self._small
-        queue.cost += cost - queue[key][0]
-        queue[key][0] = cost
+        entry = queue[key]
+        queue.cost += cost - (entry >> _READS_BITS)
+        queue[key] = cost << _READS_BITS | entry & READS_MAX
 
     def remove(self, key: int) -> int:
         for queue in (self._main, self._small):
             entry = queue.pop(key, None)
             if entry is not None:
-                queue.cost -= entry[0]
-                return entry[0]
+                queue.cost -= entry >> _READS_BITS
+                return entry >> _READS_BITS
         return 0
 
     def evict(self) -> tuple[int, int] | None:
         while self._small or self._main:
             if self._small and (not self._main or self._small.cost >= SMALL_SHARE * self.cost):
                 key, entry = self._small.take_first()
-                if entry[1] >= READS_TO_STAY:
-                    self._main.add(key, [entry[0], 0])
+                if entry & READS_MAX >= READS_TO_STAY:
+                    self._main.add(key, entry & ~READS_MAX)
                     continue
                 self._remember(key)
             else:
                 key, entry = self._main.take_first()
-                if entry[1]:
-                    self._main.add(key, [entry[0], entry[1] - 1])
+                if entry & READS_MAX:
+                    self._main.add(key, entry - 1)
                     continue
-            return key, entry[0]
+            return key, entry >> _READS_BITS
         return None
 
     def _remember(self, key: int) -> None:

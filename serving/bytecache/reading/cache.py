@@ -7,7 +7,7 @@ was opened.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import xxhash
 
@@ -46,13 +46,14 @@ class ByteCache:
         options = options or ReadOptions()
         place = self.place_of(path) if not options.bypass else None
         if identity is None and options.immutable and place is not None and (known := place.known(path)) is not None:
-            identity = Identity(known.version, known.size)
+            version = options.bare(known.version)
+            identity = Identity(version, known.size) if version is not None else None
         if identity is None:
             self.tallies.mine().identity_calls += 1
             identity = source.identity(path)
         entry = None
         if place is not None and identity.version and identity.settled and 0 <= identity.size < SIZE_MAX:
-            entry = place.enter(path, identity.version, identity.size, options.scope)
+            entry = place.enter(path, options.tagged(identity.version), identity.size, options.scope)
         return OpenFile(path, identity, source, options, place, entry)
 
     def place_of(self, path: str) -> Place | None:
@@ -103,6 +104,42 @@ class ByteCache:
             blocks |= Fetch(file, self._rules, self.tallies.mine()).run(sorted(missing))
         self._count(file, wanted, missing)
         return [_joined(start, end, found, blocks) for start, end in wanted]
+
+    def read_into(self, file: OpenFile, start: int, into: memoryview) -> int:
+        """As `read`, into memory of the caller; returns how many bytes. No copy is made of well placed ranges."""
+        length = max(0, min(len(into), file.identity.size - start))
+        into, end = into[:length], start + length
+        if file.entry is not None and file.place is not None and length:
+            cut = list(pieces(start, end))
+            if all(file.place.read_into(file.entry, low, into[low - start : high - start]) for low, high in cut):
+                self._count(file, [(start, end)], set())
+                return length
+        into[:] = self.read(file, start, end)
+        return length
+
+    def prefetch(self, file: OpenFile, start: int, end: int) -> int:
+        """Fetches what is not here of a range, and gives nothing of it; returns how many bytes those were."""
+        entry, place = file.entry, file.place
+        if entry is None or place is None:
+            return 0
+        fetched, end = 0, min(end, file.identity.size)
+        for low in range(start, end, self._rules.request_bytes):
+            blocks = blocks_of(low, min(low + self._rules.request_bytes, end))
+            missing = [block for block in blocks if place.block(entry, block) is None]
+            if missing:
+                found = Fetch(file, self._rules, self.tallies.mine()).run(missing)
+                fetched += sum(map(len, found.values()))
+        return fetched
+
+    def reserve(self, wanted: int, name: str = "") -> Callable[[], object]:
+        """Takes ``wanted`` bytes of a directory's quota for something else; call what it returns to give them back.
+
+        ``name``: of the directory; "": any. Raises `ByteCacheError` ``bytes_not_given``.
+        """
+        for place in self.places:
+            if name in ("", place.name) and (given := place.reserve(wanted)) is not None:
+                return given
+        raise ByteCacheError("bytes_not_given", f"no directory of the byte cache can do without {wanted} bytes")
 
     def forget(self, path: str, *, prefix: bool = False) -> int:
         """Nothing of the file at ``path`` (or of all that begin so) is read from here any more; how many they were."""

@@ -35,7 +35,7 @@ Blocks = dict[int, bytes | memoryview]
 class FetchRules:
     """``gap``: bytes between two missing blocks that are fetched along. ``request_bytes``: of one remote read.
 
-    ``hosts``: those among which files are spread; ``host``: this one of them.
+    ``hosts``: those among which files are spread; ``host``: this one of them. ``read_only``: nothing is stored.
     """
 
     gap: int = 64 * 1024
@@ -43,6 +43,7 @@ class FetchRules:
     admission: Admission = field(default_factory=Everything)
     hosts: tuple[str, ...] = ()
     host: str = ""
+    read_only: bool = False
 
 
 class Fetch:
@@ -156,7 +157,8 @@ class Fetch:
                 if not view:
                     continue
                 key = file.entry.number << UNIT_BITS | part.start
-                if options.fill and self._rules.admission.admits(key, len(view), time.monotonic()):
+                fill = options.fill and not self._rules.read_only
+                if fill and self._rules.admission.admits(key, len(view), time.monotonic()):
                     place.keep(file.entry, part.start, view, value if options.value is None else options.value, expires)
                 else:
                     place.release(file.entry, part)

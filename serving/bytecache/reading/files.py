@@ -15,8 +15,9 @@ from serving.bytecache.reading.tally import Tally
 class ReadOptions:
     """Of one open file. ``value``: None: recognised. ``ttl_s``: 0: for ever. ``fill``: store what was missed.
 
-    ``scope``: a tenant or table with a quota. ``immutable``: the path never gets other bytes; the store is then not
-    asked which version it has, neither before nor after.
+    ``scope``: a tenant or table with a quota. ``tag``: what a catalog says of the table that the file belongs to, as a
+    part of the version: what was kept under another one is not read. ``immutable``: the path never gets other bytes
+    (under this ``tag``); the store is then not asked which version it has, neither before nor after.
     """
 
     value: Value | None = None
@@ -24,8 +25,18 @@ class ReadOptions:
     fill: bool = True
     bypass: bool = False
     scope: str = ""
+    tag: str = ""
     immutable: bool = False
     deadline_s: float = 300.0
+
+    def tagged(self, version: str) -> str:
+        """The version that the cache knows a file by."""
+        return f"{version}\n{self.tag}" if version and self.tag else version
+
+    def bare(self, tagged: str) -> str | None:
+        """The store's version of one that `tagged` made of the same tag; None of another."""
+        version, _, tag = tagged.partition("\n")
+        return version if tag == self.tag else None
 
 
 @dataclass(slots=True, eq=False)

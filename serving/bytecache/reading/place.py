@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol
 
 from serving.bytecache.disk.directory import Directory
@@ -30,6 +31,9 @@ class Place(Protocol):
     def read(self, file: CachedFile, start: int, end: int) -> bytes | None:
         """As `Directory.read`."""
 
+    def read_into(self, file: CachedFile, start: int, into: memoryview) -> bool:
+        """As `Directory.read_into`."""
+
     def block(self, file: CachedFile, block: int) -> bytes | memoryview | None:
         """As `Directory.block`."""
 
@@ -48,6 +52,9 @@ class Place(Protocol):
     def forget(self, path: str, *, prefix: bool) -> int:
         """Forgets the file at ``path``, or all below; returns how many."""
 
+    def reserve(self, wanted: int) -> Callable[[], object] | None:
+        """As `Directory.reserve`: what gives the room back to the cache; None: refused."""
+
 
 class Owned:
     """A directory that this process owns."""
@@ -56,6 +63,7 @@ class Owned:
         self.directory = directory
         self.flights = Flights()
         self.read = directory.read
+        self.read_into = directory.read_into
         self.block = directory.block
 
     def after_fork(self) -> None:
@@ -93,3 +101,7 @@ class Owned:
     def forget(self, path: str, *, prefix: bool) -> int:
         """As `Directory.forget`."""
         return self.directory.forget(self.directory.matching(path, prefix=prefix))
+
+    def reserve(self, wanted: int) -> Callable[[], object] | None:
+        """As `Place.reserve`."""
+        return partial(self.directory.unreserve, wanted) if self.directory.reserve(wanted) else None

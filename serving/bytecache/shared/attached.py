@@ -7,12 +7,14 @@ import os
 import socket
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from time import monotonic
 from typing import Final, TypeVar
 
 from serving.bytecache.disk.extents import DamagedBlockError, Extents
+from serving.bytecache.disk.health import SLOW_S, Health
 from serving.bytecache.disk.layout import BLOCK, EXTENT_BITS, HEAD_BITS, UNIT_BITS, file_seed
 from serving.bytecache.disk.names import CachedFile
 from serving.bytecache.disk.seals import Key
@@ -34,6 +36,7 @@ from serving.bytecache.shared.protocol import (
     OwnerGoneError,
     Release,
     Request,
+    Reserve,
     Resize,
     Store,
     Verify,
@@ -57,6 +60,7 @@ class Attached:
     def __init__(self, place: Path, keys: Sequence[Key]) -> None:
         """Raises `OwnerGoneError` where no owner answers, or one whose files ``keys`` don't open."""
         self.flights = Flights()
+        self.health = Health()
         self.name = str(place)
         self._place = place
         self._idle: list[socket.socket] = []
@@ -91,6 +95,7 @@ class Attached:
     def after_fork(self) -> None:
         """In the child: its parent's connections are not its own."""
         self.flights = Flights()
+        self.health.after_fork()
         self._lock = threading.Lock()
         for link in self._idle:
             link.close()
@@ -108,18 +113,40 @@ class Attached:
 
     def read(self, file: CachedFile, start: int, end: int) -> bytes | None:
         """As `Directory.read`."""
+        began = monotonic()
+        if self.health.isolated_until > began:
+            return None
         extent = start >> EXTENT_BITS
         shard = self._shards[(file.number + extent) % len(self._shards)]
         unit = extent << 1
         try:
             data = shard.read(file, unit, start, end)
-            return data if data is not None else shard.read(file, unit + 1, start, end)
+            if data is None:
+                data = shard.read(file, unit + 1, start, end)
         except DamagedBlockError as damaged:
-            with suppress(OwnerGoneError):
-                self._call(Check(file.number, damaged.block), Done)
+            self._tell_damaged(file, damaged)
         except OSError:
-            pass
+            self.health.failed(monotonic())
+        else:
+            ended = monotonic()
+            if data is not None and (ended - began > SLOW_S or self.health.in_a_row):
+                self.health.took(began, ended)
+            return data
         return None
+
+    def read_into(self, file: CachedFile, start: int, into: memoryview) -> bool:
+        """As `Directory.read_into`."""
+        if not self.health.usable(monotonic()):
+            return False
+        extent = start >> EXTENT_BITS
+        shard = self._shards[(file.number + extent) % len(self._shards)]
+        try:
+            return any(shard.read_into(file, extent * 2 + i, start, into) for i in range(2))
+        except DamagedBlockError as damaged:
+            self._tell_damaged(file, damaged)
+        except OSError:
+            self.health.failed(monotonic())
+        return False
 
     def block(self, file: CachedFile, block: int) -> bytes | None:
         """One whole block."""
@@ -165,7 +192,20 @@ class Attached:
         """As `Directory.resize`."""
         self._call(Resize(quota), Done)
 
+    def reserve(self, wanted: int) -> Callable[[], object] | None:
+        """As `Place.reserve`. The room is held by a connection of its own: it ends with this process."""
+        link, _, files = self._connect()
+        _close(files)
+        if self._ask(link, Reserve(wanted), Done).counts == [1]:
+            return link.close
+        link.close()
+        return None
+
     # Inside.
+
+    def _tell_damaged(self, file: CachedFile, damaged: DamagedBlockError) -> None:
+        with suppress(OwnerGoneError):
+            self._call(Check(file.number, damaged.block), Done)
 
     def _file(self, path: str, entered: Entered, scope: str) -> CachedFile | None:
         if not entered.number:
@@ -196,6 +236,21 @@ class Attached:
         if link is None:
             link, _, files = self._connect()
             _close(files)
+        answer = self._ask(link, request, kind, data, extra_s=extra_s)
+        with self._lock:
+            self._idle.append(link)
+        return answer
+
+    def _ask(
+        self,
+        link: socket.socket,
+        request: Request,
+        kind: type[R],
+        data: memoryview | None = None,
+        *,
+        extra_s: float = 0,
+    ) -> R:
+        """Closes ``link`` and raises `OwnerGoneError` if that was in vain."""
         try:
             link.settimeout(ANSWER_S + extra_s)
             send(link, request, data)
@@ -205,8 +260,6 @@ class Attached:
         except (OSError, OwnerGoneError) as error:
             link.close()
             raise OwnerGoneError(str(error)) from error
-        with self._lock:
-            self._idle.append(link)
         return answer
 
     def _connect(self) -> tuple[socket.socket, Welcome, list[int]]:

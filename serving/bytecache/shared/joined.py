@@ -43,6 +43,7 @@ class Joined:
         self._server: Server | None = None
         self._not_before = 0.0
         self._forked = False
+        self._reserved: dict[object, tuple[int, Callable[[], object] | None]] = {}
         self._join()
 
     @property
@@ -75,6 +76,7 @@ class Joined:
         self._lock = threading.Lock()
         if self._server is not None:
             self._server.after_fork()
+        self._reserved.clear()
         if self._inner is not None:
             self._inner.after_fork()
             self.flights = self._inner.flights
@@ -85,6 +87,11 @@ class Joined:
         """As `Place.read`."""
         inner = self._inner
         return inner.read(file, start, end) if inner is not None else None
+
+    def read_into(self, file: CachedFile, start: int, into: memoryview) -> bool:
+        """As `Place.read_into`."""
+        inner = self._inner
+        return inner is not None and inner.read_into(file, start, into)
 
     def block(self, file: CachedFile, block: int) -> bytes | memoryview | None:
         """As `Place.block`."""
@@ -135,6 +142,23 @@ class Joined:
         """As `Directory.resize`."""
         self._call(lambda inner: (inner.directory if isinstance(inner, Owned) else inner).resize(quota), None)
 
+    def reserve(self, wanted: int) -> Callable[[], object] | None:
+        """As `Place.reserve`. Whoever owns the directory later is asked for the same again."""
+        given = self._call(lambda inner: inner.reserve(wanted), None)
+        if given is None:
+            return None
+        mark = object()
+        with self._lock:
+            self._reserved[mark] = wanted, given
+
+        def give_back() -> None:
+            with self._lock:
+                _, held = self._reserved.pop(mark, (0, None))
+            if held is not None:
+                held()
+
+        return give_back
+
     # Inside.
 
     def _call(self, ask: Callable[[Owned | Attached], R], otherwise: R) -> R:
@@ -182,13 +206,23 @@ class Joined:
                     owned.directory.close()
                     raise
                 self._inner, self.flights = owned, owned.flights
+                self._reserve_again(owned)
                 return
             with suppress(OwnerGoneError):
                 keys = () if self._options.key_file == EPHEMERAL else read_keys(self._options.key_file)
                 attached = Attached(self._path, keys)
                 self._inner, self.flights = attached, attached.flights
+                self._reserve_again(attached)
                 return
             if time.monotonic() > deadline:
                 raise ByteCacheError("bytes_dir_in_use", f"{self._path} has an owner that does not answer")
             time.sleep(pause)
             pause = min(2 * pause, 0.1)
+
+    def _reserve_again(self, owner: Owned | Attached) -> None:
+        """What was reserved with an owner that is gone. An owner that refuses is asked no more."""
+        for mark, (wanted, _) in self._reserved.items():
+            held = None
+            with suppress(OwnerGoneError):
+                held = owner.reserve(wanted)
+            self._reserved[mark] = wanted, held

@@ -32,7 +32,9 @@ def cache_for(options: CacheOptions) -> ByteCache:
                 if path not in _places:
                     _places[path] = Joined(path, wanted)
             admission = parse_admission(options.admission)
-            rules = FetchRules(options.gap, options.request_bytes, admission, options.hosts, options.host)
+            rules = FetchRules(
+                options.gap, options.request_bytes, admission, options.hosts, options.host, options.read_only
+            )
             trace = _trace(options) if options.trace else None
             places = [_places[options.directory(text)[0]] for text in options.dirs]
             cache = _caches[options] = ByteCache(places, rules, trace)

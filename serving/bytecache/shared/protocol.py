@@ -89,7 +89,13 @@ class Resize(msgspec.Struct, tag=True):
     quota: int
 
 
-Request = Hello | Enter | Known | Claim | Release | Wait | Store | Check | Forget | Describe | Verify | Resize
+class Reserve(msgspec.Struct, tag=True):
+    """Room for something else, for as long as this connection lasts. An older owner ends it: refused."""
+
+    wanted: int
+
+
+Request = Hello | Enter | Known | Claim | Release | Wait | Store | Check | Forget | Describe | Verify | Resize | Reserve
 
 
 class Welcome(msgspec.Struct, tag=True):
@@ -118,7 +124,7 @@ class Located(msgspec.Struct, tag=True):
 
 
 class Done(msgspec.Struct, tag=True):
-    """``counts``: of files forgotten, or of blocks that verified and that were damaged."""
+    """``counts``: of files forgotten; of blocks that verified and that were damaged; or 1: reserved, 0: refused."""
 
     counts: list[int] = []
 

@@ -34,6 +34,7 @@ from serving.bytecache.shared.protocol import (
     Release,
     Reply,
     Request,
+    Reserve,
     Resize,
     Store,
     Verify,
@@ -58,6 +59,7 @@ class Server:
         self._directory, self._flights = directory, flights
         self._links: set[socket.socket] = set()
         self._claimed: dict[tuple[int, int], tuple[Flight, socket.socket]] = {}
+        self._reserved: dict[socket.socket, int] = {}
         (directory.place / SOCKET).unlink(missing_ok=True)  # of an owner that was killed: the lock is ours
         self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         at_socket(directory.place, "bind", self._listening)
@@ -97,6 +99,8 @@ class Server:
         finally:
             for claimed in [key for key, (_, by) in self._claimed.copy().items() if by is link]:
                 self._end(claimed[0], [claimed[1]])
+            if reserved := self._reserved.pop(link, 0):
+                self._directory.unreserve(reserved)
             self._links.discard(link)
             link.close()
 
@@ -143,6 +147,10 @@ class Server:
                 return Done(list(directory.verify()))
             case Resize(quota):
                 directory.resize(quota)
+            case Reserve(wanted):
+                given = directory.reserve(wanted)
+                self._reserved[link] = self._reserved.get(link, 0) + wanted * given
+                return Done([int(given)])
         return Done()
 
     def _entered(self, file: CachedFile | None) -> Entered:

@@ -72,12 +72,21 @@ class KeyspaceHistory(msgspec.Struct):
     behind: list[int | None]
 
 
+class StatusEvent(msgspec.Struct):
+    """What was seen to change at Unix time ``at``, and of which partitions of the keyspace."""
+
+    at: float
+    keyspace: str
+    what: str
+    partitions: list[int]
+
+
 class StatusHistory(msgspec.Struct):
     """The answer of ``/v1/status/history``: the last hour, the oldest first. ``at``: Unix time of each moment.
 
     ``cache`` and ``source``: answers since the moment before, by who gave them. ``refused``: errors since then.
     ``misses``: reads that the cache did not answer, by why. They are counted for all keyspaces together, so they are
-    empty for a caller who may not see all.
+    empty for a caller who may not see all. ``events``: what was seen to change, the oldest first.
     """
 
     at: list[float]
@@ -86,3 +95,4 @@ class StatusHistory(msgspec.Struct):
     refused: list[int]
     keyspaces: list[KeyspaceHistory]
     misses: dict[str, list[int]] = {}
+    events: list[StatusEvent] = []

@@ -17,7 +17,7 @@ from serving.errors import ReadError
 from serving.http.responses import Response
 from serving.http.status.answers import FrontStatus, KeyspaceStatus, PartitionState, StatusHistory
 from serving.http.status.inspector import AskedKey, HeldKey
-from serving.http.status.watch import AWAY
+from serving.http.status.timeline import AWAY
 from serving.misses import REASONS
 
 FILES: Final = {
@@ -31,6 +31,7 @@ OLD_S: Final = 5.0
 """From this age on a partition is marked: a live source says something each second."""
 SHOWN_MAX: Final = 64
 """Partitions of a keyspace that are shown: the worst."""
+EVENTS_SHOWN: Final = 30
 BEHIND_MAX: Final = 1_000
 """From this many records on an edge is marked."""
 WIDTH, HEIGHT = 600, 80
@@ -73,6 +74,7 @@ def page_response(status: FrontStatus, history: StatusHistory, *, refresh: bool)
         tables={each.name: tables_of(each) for each in status.keyspaces},
         charts=charts_of(history),
         misses=misses_of(history),
+        events=events_of(history),
         answers=(sum(history.cache), sum(history.source), sum(history.refused)) if has_answers(history) else None,
         refresh=refresh,
         refresh_s=REFRESH_S,
@@ -153,6 +155,25 @@ def charts_of(history: StatusHistory) -> list[Chart]:
     text = f"at most {top:,} in ten seconds" if history.at else "nothing known yet"
     answers = (*_lines("cache", history.cache, top), *_lines("source", history.source, top))
     return [*charts, Chart("answers: from the cache, and from the source", text, answers)]
+
+
+def events_of(history: StatusHistory) -> list[tuple[str, str, str, str]]:
+    """The last changes: time, keyspace, what, and of which partitions; the newest first."""
+    return [
+        (strftime("%d %b %H:%M:%S", gmtime(each.at)), each.keyspace, each.what, shown_numbers(each.partitions))
+        for each in history.events[: -EVENTS_SHOWN - 1 : -1]
+    ]
+
+
+def shown_numbers(numbers: list[int]) -> str:
+    """``0-3, 7``."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1][1:] = [number]
+        else:
+            runs.append([number])
+    return ", ".join("-".join(map(str, run)) for run in runs)
 
 
 def misses_of(history: StatusHistory) -> list[tuple[str, int, str]]:

@@ -11,7 +11,8 @@ from typing import Final, NamedTuple, TypeVar
 import structlog
 
 from consumers.owner.protocol import PartitionStatus, Statuses
-from serving.http.status.answers import KeyspaceHistory, PartitionState, ShardState, StatusHistory
+from serving.http.status.answers import KeyspaceHistory, PartitionState, ShardState, StatusEvent, StatusHistory
+from serving.http.status.timeline import AWAY, changes
 from serving.metrics import FrontMetrics
 from serving.reads.owners import OwnerAway, Owners
 from serving.reads.spaces import RowSpace, TableSpace
@@ -21,7 +22,8 @@ STEP_S: Final = 10.0
 KEPT_S: Final = 3_600
 FRESH_S: Final = 1.0
 """A look that is younger serves further requests: many readers cost the owners no more than one."""
-AWAY: Final = "away"
+EVENTS_MAX: Final = 500
+"""Changes that are remembered; they are kept longer than `KEPT_S` if there are few."""
 Number = TypeVar("Number", int, float)
 
 _log = structlog.get_logger(__name__)
@@ -66,6 +68,7 @@ class Watch:
     ) -> None:
         self._owners, self._spaces, self._metrics, self._clock = owners, spaces, metrics, clock
         self._moments: deque[_Moment] = deque(maxlen=int(KEPT_S / STEP_S) + 1)
+        self._events: deque[StatusEvent] = deque(maxlen=EVENTS_MAX)
         self._last: Look | None = None
         self._looking = asyncio.Lock()
 
@@ -85,6 +88,8 @@ class Watch:
             if self._last is None or not 0 <= now - self._last.at < FRESH_S:
                 found = await asyncio.gather(*(self._partitions_of(space) for space in self._spaces.values()))
                 partitions = sorted((each for some in found for each in some), key=_badness, reverse=True)
+                if self._last is not None:
+                    self._events += changes(self._last.partitions, partitions, now)
                 self._last = Look(now, tuple(partitions), *self._metrics.totals(), self._metrics.misses())
             return self._last
 
@@ -111,6 +116,7 @@ class Watch:
                 for name, worst in of_keyspace.items()
             ],
             {name: [now.misses.get(name, 0) - then.misses.get(name, 0) for then, now in steps] for name in reasons},
+            [each for each in self._events if each.keyspace in keyspaces],
         )
 
     async def _partitions_of(self, space: RowSpace | TableSpace) -> list[PartitionState]:

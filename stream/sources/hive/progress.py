@@ -25,9 +25,12 @@ class Progress:
             detailed = found.get("details", "")
             self.detailed: str | None = None if detailed is None else str(detailed)
             """The last table whose constraints and statistics a sweep has published; None: those of all."""
+            parted = found.get("partitions", "") if detailed is not None else None
+            self.parted: str | None = None if parted is None else str(parted)
+            """The same for partitions, which have a sweep of their own before that."""
         except (ValueError, TypeError, AttributeError, RecursionError):
             self.sweeping, self.swept, dirty = True, "", []
-            self.objects_due, self.detailed = True, ""
+            self.objects_due, self.detailed, self.parted = True, "", ""
         self._dirty = dict.fromkeys(dirty)
 
     @property
@@ -45,9 +48,17 @@ class Progress:
         """The table was published, or there is none of this name any more."""
         self._dirty.pop(name, None)
 
+    def note_belongings(self, name: str | None) -> None:
+        """The sweep of partitions, else that of constraints and statistics, has published the table; None: all."""
+        if self.parted is not None:
+            self.parted = name
+        else:
+            self.detailed = name
+
     def begin_sweep(self) -> None:
         """Everything is to be fetched again."""
-        self.sweeping, self.swept, self.objects_due, self.detailed = True, "", True, ""
+        self.sweeping, self.swept, self.objects_due = True, "", True
+        self.detailed = self.parted = ""
 
     def cursor(self, others: Iterable[str] = ()) -> str:
         """As text, for the state in the topic. ``others``: tables of which something else is to be fetched."""
@@ -55,7 +66,7 @@ class Progress:
         if len(left) > DIRTY_MAX:
             return json.dumps({"sweeping": True, "swept": ""})
         found = {"sweeping": self.sweeping, "swept": self.swept, "dirty": sorted(left), "objects": self.objects_due}
-        return json.dumps({**found, "details": self.detailed})
+        return json.dumps({**found, "details": self.detailed, "partitions": self.parted})
 
 
 def checksum_of(row: Mapping[str, Any]) -> int:

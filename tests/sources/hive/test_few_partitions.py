@@ -40,12 +40,13 @@ class Warehouse:
         self.late: list[Callable[[], None]] = []
         self.is_late = False
         """Whether fetches end only with `arrive`."""
-        self.ends = [READ_AT, READ_TO]
+        self.ends = [READ_AT, READ_TO, READ_AT, READ_TO]
         self.touched: dict[str, int] = {}
         self.published: list[list[Change]] = []
         self.drops = RecentDrops()
         self.meanwhile: Callable[[], None] = lambda: None
         """Happens when the log is read past what was fetched."""
+        self.progress = Progress('{"sweeping": false, "details": "", "partitions": ""}')
         fetcher, names = cast("Fetcher", self), {table_id: name for name, table_id in TABLES.items()}
         self.partitions = Partitions(
             fetcher,
@@ -58,7 +59,7 @@ class Warehouse:
         )
         self.details = Details(
             fetcher,
-            Progress('{"sweeping": false, "details": ""}'),
+            self.progress,
             self.published.append,
             lambda _: self.meanwhile(),
             lambda: TABLES,
@@ -112,6 +113,10 @@ class Warehouse:
             raise MetastoreRefused("get_partitions", 2, "more than it allows")
         return [(values, {}) for values in self.values[:count]]
 
+    def partition_names(self, _: str, count: int) -> list[str]:
+        """Those of the one table."""
+        return [f"p={value}" for (value, *_) in self.values[:count]]
+
     def partition_statistics(self, _: str, columns: Sequence[str], names: Sequence[str]) -> list[tuple[Values, Struct]]:
         """The first one has some."""
         assert columns == ("c",)
@@ -141,23 +146,27 @@ class Warehouse:
         return self.partitions.tables
 
 
-WHOLE = [
+PARTITIONS = [
     ("partition", "begun", ()),
-    ("partition_statistics", "begun", ()),
     ("partition", "image", ("a",)),
     ("partition", "image", ("b",)),
-    ("partition_statistics", "image", ("a",)),
     ("partition", "complete", ()),
+]
+STATISTICS = [
+    ("partition_statistics", "begun", ()),
+    ("partition_statistics", "image", ("a",)),
     ("partition_statistics", "complete", ()),
 ]
+WHOLE = [PARTITIONS, STATISTICS]
+NONE = [[(kind, each, ()) for each in ("begun", "complete") for kind in KINDS]]
 
 
 def test_few_partitions_are_read_with_one_call_and_published_as_one_step() -> None:
-    """Two calls for partitions and statistics, where a pass needs seven; the sets are whole with their members."""
+    """One call, where a pass needs three; then two for their statistics. The sets are whole with their members."""
     warehouse = Warehouse()
     warehouse.sweep()
     assert warehouse.calls == ["d.few", "p=a", "p=b"]
-    assert warehouse.of(FEW) == [WHOLE]
+    assert warehouse.of(FEW) == WHOLE
     images = [each for changes in warehouse.published for each in changes if isinstance(each, ObjectImage)]
     assert {(each.lo, each.hi) for each in images} == {("HiveEvent/10", "HiveEvent/12")}
     sets = [each for changes in warehouse.published for each in changes if isinstance(each, ObjectSet)]
@@ -165,12 +174,25 @@ def test_few_partitions_are_read_with_one_call_and_published_as_one_step() -> No
     assert warehouse.due == []
 
 
+def test_the_partitions_of_all_tables_come_before_what_costs_the_metastore_most() -> None:
+    """Whoever asks for partitions is answered from the cache in half the time. The cursor says which of both it was."""
+    warehouse = Warehouse()
+    warehouse.sweep()
+    kinds = [each.kind for changes in warehouse.published for each in changes if isinstance(each, ObjectImage)]
+    assert kinds == ["partition"] * 2 + ["statistics", "constraints"] * 2 + ["partition_statistics"]
+    assert (warehouse.progress.parted, warehouse.progress.detailed) == (None, None)
+    again = Warehouse()
+    again.progress.__init__('{"sweeping": false, "details": "", "partitions": null}')  # type: ignore[misc]
+    again.sweep()
+    assert again.of(FEW) == [STATISTICS], "a restart goes on with the second of both"
+
+
 def test_a_table_without_partition_columns_has_no_partitions() -> None:
     """It is not asked for any, and that it has none is published."""
     warehouse = Warehouse()
     warehouse.sweep()
     assert "d.plain" not in warehouse.calls
-    assert warehouse.of(PLAIN) == [[each for each in WHOLE if each[1] != "image"]]
+    assert warehouse.of(PLAIN) == NONE
 
 
 @pytest.mark.parametrize("touched", [READ_AT, READ_AT + 1])
@@ -179,7 +201,7 @@ def test_what_was_written_after_it_was_read_is_read_again(touched: int) -> None:
     warehouse = Warehouse()
     warehouse.meanwhile = lambda: warehouse.touched.update({"d.few": touched})
     warehouse.sweep()
-    assert (warehouse.of(FEW), warehouse.due) == (([], ["d.few"]) if touched > READ_AT else ([WHOLE], []))
+    assert (warehouse.of(FEW), warehouse.due) == (([], ["d.few"]) if touched > READ_AT else (WHOLE, []))
     assert warehouse.of(PLAIN) != []
 
 
@@ -192,7 +214,7 @@ def test_what_was_read_before_too_many_drops_is_read_again(dropped: int) -> None
     )
     warehouse.sweep()
     assert warehouse.due == (["d.few"] if dropped > DROPS_KEPT else [])
-    assert warehouse.of(FEW) == ([] if dropped > DROPS_KEPT else [WHOLE])
+    assert warehouse.of(FEW) == ([] if dropped > DROPS_KEPT else WHOLE)
 
 
 def test_a_table_that_is_to_have_a_pass_has_one() -> None:
@@ -204,11 +226,11 @@ def test_a_table_that_is_to_have_a_pass_has_one() -> None:
 
 
 def test_partitions_that_an_event_wrote_are_among_them() -> None:
-    """They need no fetch of their own: all were read after that event."""
+    """All were read after that event. They are fetched by name all the same, with their statistics."""
     warehouse = Warehouse()
     warehouse.meanwhile = lambda: warehouse.partitions.note(ObjectImage("partition", FEW, ("a",), "written"))
     warehouse.sweep()
-    assert (warehouse.of(FEW), warehouse.due) == ([WHOLE], [])
+    assert (warehouse.of(FEW), warehouse.due) == (WHOLE, ["d.few"])
 
 
 @pytest.mark.parametrize("why", ["many", "refused", "other values"])
@@ -230,7 +252,7 @@ def test_as_many_as_there_may_be_are_few(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(members, "FEW_MAX", 2)
     warehouse = Warehouse()
     warehouse.sweep()
-    assert warehouse.of(FEW) == [WHOLE]
+    assert warehouse.of(FEW) == WHOLE
 
 
 def test_a_table_that_the_first_sweep_has_read_is_not_read_again() -> None:
@@ -240,15 +262,32 @@ def test_a_table_that_the_first_sweep_has_read_is_not_read_again() -> None:
     warehouse.read.clear()
     warehouse.sweep()
     assert warehouse.read == []
-    assert warehouse.of(FEW) == [WHOLE]
+    assert warehouse.of(FEW) == WHOLE
+
+
+@pytest.mark.parametrize("touched", [READ_AT - 5, READ_AT - 4])
+def test_a_table_that_was_written_since_the_first_sweep_is_read_again(touched: int) -> None:
+    """An ALTER_TABLE may have changed the columns, or the name is another table's."""
+    warehouse = Warehouse()
+    warehouse.details.keep([warehouse.table_of(name) for name in TABLES], READ_AT - 5)
+    warehouse.read.clear()
+    warehouse.touched["d.few"] = touched
+    warehouse.sweep()
+    assert warehouse.read == (["d.few"] if touched > READ_AT - 5 else [])
+    assert (warehouse.of(FEW), warehouse.due, warehouse.details.tables) == (WHOLE, [], [])
 
 
 @pytest.mark.parametrize("touched", [READ_AT - 5, READ_AT - 4])
 def test_what_was_asked_with_columns_of_before_a_write_is_not_published(touched: int) -> None:
-    """An ALTER_TABLE may have changed the columns, or the name is another table's."""
+    """The write is heard of when what was asked for is there: the table has its details, and a pass, again."""
     warehouse = Warehouse()
     warehouse.details.keep([warehouse.table_of(name) for name in TABLES], READ_AT - 5)
-    warehouse.touched["d.few"] = touched
+
+    def write() -> None:
+        if warehouse.progress.parted is None:
+            warehouse.touched["d.few"] = touched
+
+    warehouse.meanwhile = write
     warehouse.sweep()
     details = {
         each.table_id
@@ -257,15 +296,32 @@ def test_what_was_asked_with_columns_of_before_a_write_is_not_published(touched:
         if isinstance(each, ObjectImage) and each.kind in ("constraints", "statistics")
     }
     if touched > READ_AT - 5:
-        assert (details, warehouse.of(FEW), warehouse.details.tables) == ({PLAIN}, [], ["d.few"])
+        due = ["d.few"]
+        assert (details, warehouse.of(FEW), warehouse.details.tables) == ({PLAIN}, [PARTITIONS], due)
+        assert warehouse.due == due
     else:
-        assert (details, warehouse.of(FEW), warehouse.details.tables) == ({PLAIN, FEW}, [WHOLE], [])
+        assert (details, warehouse.of(FEW), warehouse.details.tables) == ({PLAIN, FEW}, WHOLE, [])
 
 
+def test_a_table_that_has_a_pass_is_not_asked_for_statistics_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pass brings them: of a table with many partitions that is half of its cost. A restart does not know."""
+    monkeypatch.setattr(members, "FEW_MAX", 1)
+    warehouse = Warehouse()
+    warehouse.sweep()
+    assert (warehouse.calls, warehouse.due) == (["d.few"], ["d.few"])
+    again = Warehouse()
+    again.progress.note_belongings(None)
+    again.sweep()
+    assert (again.calls, again.due) == ([], ["d.few"])
+
+
+@pytest.mark.parametrize("sweep", ["partitions", "all else"])
 @pytest.mark.parametrize("when", ["before it is asked for", "before it has arrived", "while the log is read past it"])
-def test_what_was_read_before_a_void_is_not_published_after_it(when: str) -> None:
+def test_what_was_read_before_a_void_is_not_published_after_it(when: str, sweep: str) -> None:
     """The fold would take it for newer than the void, and than what was fetched after the void."""
     warehouse = Warehouse()
+    if sweep == "all else":
+        warehouse.progress.note_belongings(None)
     warehouse.is_late = True
     void = warehouse.details.void
     warehouse.details.keep([warehouse.table_of(name) for name in TABLES], READ_AT - 5)
@@ -283,5 +339,7 @@ def test_what_was_read_before_a_void_is_not_published_after_it(when: str) -> Non
     if when == "before it is asked for":
         assert warehouse.read == [*TABLES], "what was kept from before the void is not used"
         assert images != []
+    elif sweep == "partitions":
+        assert (images, warehouse.due) == ([], [*TABLES])
     else:
-        assert (images, warehouse.details.tables, warehouse.due) == ([], [*TABLES], [*TABLES])
+        assert (images, warehouse.details.tables, warehouse.due) == ([], [*TABLES], ["d.few"])

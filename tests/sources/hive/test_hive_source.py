@@ -390,6 +390,21 @@ def test_constraints_and_statistics_are_those_of_the_server(catalog: HiveCatalog
         assert not source.consumer.folded.dead
 
 
+def test_insert_only_tables_are_those_of_the_server(catalog: HiveCatalog) -> None:
+    """A metastore refuses them to a client that does not claim to know them, and the whole call for several tables."""
+    catalog.create("full")
+    catalog.create("inserted", transactional_properties="insert_only")
+    with following(catalog, Consumer()) as source:
+        source.follow("full", "inserted")
+        catalog.write("inserted", v="1")
+        catalog.create("later", transactional_properties="insert_only", v="1")
+        source.follow("full", "inserted", "later")
+        found = catalog.metastore.tables([f"{catalog.db}.{each}" for each in ("full", "inserted", "later")])
+        acid = {name: (table.transactional, table.full_acid) for name, table in found.items()}  # type: ignore[union-attr]
+        assert [*acid.values()] == [(True, True), (True, False), (True, False)]
+        assert not source.consumer.folded.dead
+
+
 def test_constraints_with_a_foreign_key_are_not_published(catalog: HiveCatalog) -> None:
     """A DROP of the table that it points to takes it away, and no event names the table that had it."""
     parent, child = catalog.create("parent", transactional=False), catalog.create("child", transactional=False)

@@ -1,7 +1,8 @@
 """Publishes constraints and column statistics of tables: those that an event wrote, and in a sweep all of them.
 
-Reads of them are answered by the metastore until they are here, so they come after the tables. So do partitions: the
-sweep asks for them table by table (`stream.sources.hive.live.partitions`).
+Reads of them are answered by the metastore until they are here, so they come after the tables. So do partitions, which
+have a sweep of their own before (`stream.sources.hive.live.partitions`): a metastore takes twice as long to give
+statistics and constraints as it takes to give the partitions themselves.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -18,13 +19,13 @@ import structlog
 
 from stream.sources.hive.live.connection import MetastoreRefused
 from stream.sources.hive.live.fetching import Fetcher
-from stream.sources.hive.live.members import Member, read_few
+from stream.sources.hive.live.members import Member, read_few, read_few_statistics
 from stream.sources.hive.live.metastore import Metastore
-from stream.sources.hive.live.partitions import Partitions
+from stream.sources.hive.live.partitions import KINDS, Partitions
 from stream.sources.hive.live.sweep import CHUNK_TABLES, Sweep
 from stream.sources.hive.live.thrift import field
 from stream.sources.hive.messages import FLAVOR, HiveMessageError, TableObject
-from stream.sources.hive.object_events import CONSTRAINTS, STATISTICS
+from stream.sources.hive.object_events import CONSTRAINTS, PARTITION, PARTITION_STATISTICS, STATISTICS
 from stream.sources.hive.objects import columns_of, image_of
 from stream.sources.hive.progress import Progress
 from stream.sources.hive.refusals import Refusals
@@ -34,35 +35,40 @@ from stream.wire.events import Change, ObjectImage
 log = structlog.get_logger(__name__)
 
 CHUNK_DETAILS: Final = 16
-"""Tables of a sweep whose constraints, statistics and few partitions are read together."""
+"""Tables of a sweep of which what belongs to them is read together."""
 SHAPES_MAX: Final = 100_000
-"""Tables that are remembered between the two sweeps. Those beyond are read twice."""
+"""Tables that are remembered from one sweep to the next. Those beyond are read again."""
 FOREIGN_KEYS: Final = 2
 """The field of ``SQLAllTableConstraints``."""
 _STRUCTS: Final = {CONSTRAINTS: "SQLAllTableConstraints", STATISTICS: "ColumnStatistics"}
 
 
 class Shape(NamedTuple):
-    """What is to be known of a table to ask for what belongs to it, as it was read after the event ``lo``."""
+    """What is to be known of a table to ask for what belongs to it, as it was read after the event ``lo``.
+
+    ``has_pass``: one over its partitions, which brings their statistics too, was asked for since.
+    """
 
     table_id: int
     keys: tuple[str, ...]
     columns: tuple[str, ...]
     lo: int
+    has_pass: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class TableDetails:
     """What belongs to one table. ``constraints`` None: they are not to be published; ``statistics``: there are none.
 
-    ``is_read``: whether these could be read at all. ``partitions``: all of them; None: they are many, or not read.
+    ``is_read``: whether these could be read at all. ``members``: all partitions, or the statistics of all; None: they
+    are many, or could not be read.
     """
 
     shape: Shape
-    constraints: Struct | None
-    statistics: Struct | None
+    constraints: Struct | None = None
+    statistics: Struct | None = None
     is_read: bool = True
-    partitions: Sequence[Member] | None = None
+    members: Sequence[Member] | None = ()
 
     @property
     def table_id(self) -> int:
@@ -90,7 +96,8 @@ class Details:
 
     ``drain``: reads the log up to an event. ``tables``: the ids of all that are known, by name. ``name_of``: table id →
     its name, or "". ``rebound_at``: name → the last event that bound it to a table, or to none; ``touched_at``: that
-    wrote it, made, dropped or renamed it. A sweep publishes the few partitions of a table too, or makes its many due.
+    wrote it, made, dropped or renamed it. A first sweep publishes the few partitions of each table, or makes its many
+    due; a second one all else.
     """
 
     def __init__(
@@ -195,61 +202,80 @@ class Details:
 
     def _submit(self, names: tuple[str, ...]) -> Future[FetchedDetails]:
         voids = self._voids
-        return self._fetcher.run(lambda metastore: _fetch(metastore, names, voids))
+        return self._fetcher.run(lambda metastore: _fetch_written(metastore, names, voids))
 
-    def _submit_whole(self, names: tuple[str, ...]) -> Future[FetchedDetails]:
-        voids, known = self._voids, {name: self._shapes.pop(name) for name in names if name in self._shapes}
-        return self._fetcher.run(lambda metastore: _fetch(metastore, names, voids, known))
+    def _submit_chunk(self, names: tuple[str, ...]) -> Future[FetchedDetails]:
+        """Of the sweep that is under way. What was known of a table before its last write is not used."""
+        voids, is_first, known = self._voids, self._progress.parted is not None, {}
+        for name in names:
+            shape = self._shapes.pop(name, None)
+            if shape is not None and self._touched_at(name) <= shape.lo:
+                known[name] = shape
+        read = _fetch_partitions if is_first else _fetch_rest
+        return self._fetcher.run(lambda metastore: read(metastore, names, voids, known))
 
     def go_on_with_sweep(self) -> bool:
         """Publish the next chunk, if it is there; False if there is nothing to do."""
-        done = self._progress.detailed
-        if done is None or self._progress.sweeping or self._partitions.is_busy:
+        progress = self._progress
+        is_first = progress.parted is not None
+        done = progress.parted if is_first else progress.detailed
+        if done is None or progress.sweeping or self._partitions.is_busy:
             return False
         if self._sweep is None:
             left = [name for name in sorted(self._tables()) if name > done]
-            self._sweep = Sweep(left, self._submit_whole, CHUNK_DETAILS)
+            self._sweep = Sweep(left, self._submit_chunk, CHUNK_DETAILS)
         sweep = self._sweep
         try:
             fetched = sweep.next()
             if fetched is not None:
-                self._take(fetched)
+                self._take(fetched, is_first=is_first)
         except BaseException:
             self.end_sweep()  # its chunks are fetched again, after those that were published
             raise
         if self._sweep is not sweep:  # an event voided everything meanwhile
             return True
-        if fetched is not None:
-            self._take_partitions(fetched)
-            self._progress.detailed = fetched.names[-1]
-            sweep.report("constraints and statistics", self._shard)
-        elif sweep.is_over:
-            self._sweep = self._progress.detailed = None
-            log.info("constraints and statistics complete", tables=sweep.total, seconds=round(sweep.seconds, 1))
-        else:
+        if fetched is None and not sweep.is_over:
             return False
+        what = "partitions" if is_first else "constraints and statistics"
+        if fetched is not None:
+            self._take_members(fetched, is_first=is_first)
+            sweep.report(what, self._shard)
+        else:
+            self._sweep = None
+            log.info(f"{what} complete", tables=sweep.total, seconds=round(sweep.seconds, 1))
+        progress.note_belongings(fetched.names[-1] if fetched is not None else None)
         self._publish([])
         return True
 
-    def _take_partitions(self, fetched: FetchedDetails) -> None:
+    def _take_members(self, fetched: FetchedDetails, *, is_first: bool) -> None:
         """Publish those of the tables that nothing touched since they were read. The others' have a pass."""
         for name, details in fetched.found.items():
-            is_as_read = self._voids == fetched.voids and self._touched_at(name) <= details.shape.lo
-            if details.partitions is not None and is_as_read and self._name_of(details.table_id) == name:
-                self._partitions.take_whole(details.table_id, details.partitions, fetched.lo, fetched.hi)
-            else:
+            shape, kinds = details.shape, _kinds_of(details.shape, is_first=is_first)
+            is_as_read = self._voids == fetched.voids and self._touched_at(name) <= shape.lo
+            if not kinds:
+                continue
+            if details.members is None or not is_as_read or self._name_of(details.table_id) != name:
                 self._partitions.want(details.table_id)
+                is_taken = False
+            else:
+                of_table = details.table_id, kinds, details.members
+                is_taken = self._partitions.take_whole(*of_table, fetched.lo, fetched.hi)
+            if is_first and self._voids == fetched.voids and len(self._shapes) < SHAPES_MAX:
+                self._shapes[name] = shape._replace(has_pass=not is_taken)
         known = self._tables() if fetched.unread else {}
         for name in fetched.unread:
             if name in known:
                 self._partitions.want(known[name])
 
-    def _take(self, fetched: FetchedDetails) -> None:
+    def _take(self, fetched: FetchedDetails, *, is_first: bool = False) -> None:
         """Read the log past the fetch, then publish those of each table whose name did not change hands meanwhile.
 
-        The fold refuses what was written after it was read, and the event that says so makes it due again.
+        The fold refuses what was written after it was read, and the event that says so makes it due again. The first
+        sweep has read none of them.
         """
         self._drain(fetched.hi)
+        if is_first:
+            return
         lo, hi = f"{FLAVOR}/{fetched.lo}", f"{FLAVOR}/{fetched.hi}"
         changes: list[Change] = []
         for name, details in fetched.found.items():
@@ -276,44 +302,72 @@ def shape_of(table: TableObject, lo: int) -> Shape:
     return Shape(table.table_id, table.partition_keys, columns, lo)
 
 
-def _fetch(
-    metastore: Metastore,
-    names: tuple[str, ...],
-    voids: int,
-    known: Mapping[str, Shape] | None = None,
-) -> FetchedDetails:
-    """``known``: shapes that need not be read again; None: neither are the partitions wanted."""
-    lo, found, with_partitions = metastore.last_event(), {}, known is not None
-    known = known or {}
+def _kinds_of(shape: Shape, *, is_first: bool) -> Sequence[str]:
+    """What of a table's partitions a sweep publishes.
+
+    No ALTER TABLE gives a table partition columns, so of one without them nothing is fetched.
+    """
+    if not shape.keys:
+        return KINDS if is_first else ()
+    if is_first:
+        return (PARTITION,)
+    return () if shape.has_pass else (PARTITION_STATISTICS,)
+
+
+def _shapes(
+    metastore: Metastore, names: tuple[str, ...], known: Mapping[str, Shape]
+) -> tuple[int, dict[str, Shape], tuple[str, ...]]:
+    """The log's end, the shapes of the tables that exist, and those that could not be read. ``known`` are not asked."""
+    lo = metastore.last_event()
     stored = metastore.tables([name for name in names if name not in known])
     read = {name: shape_of(table, lo) for name, table in stored.items() if isinstance(table, TableObject)}
-    for name, shape in (*known.items(), *read.items()):
-        try:
-            found[name] = _details_of(metastore, name, shape, with_partitions=with_partitions)
-        except MetastoreRefused as error:  # it is gone, or the metastore is an old one: the others go on
-            found[name] = TableDetails(shape, None, None, is_read=False, partitions=_none_of(shape))
-            log.warning("constraints or statistics cannot be read", table=name, reason=str(error))
-    unread = tuple(name for name in stored if name not in read)
+    return lo, {**known, **read}, tuple(name for name in stored if name not in read)
+
+
+def _fetch_written(metastore: Metastore, names: tuple[str, ...], voids: int) -> FetchedDetails:
+    """Constraints and statistics of the tables. Their partitions are noted elsewhere."""
+    lo, shapes, unread = _shapes(metastore, names, {})
+    found = {name: _rest_of(metastore, name, shape) for name, shape in shapes.items()}
     return FetchedDetails(names, lo, metastore.last_event(), found, voids, unread)
 
 
-def _details_of(metastore: Metastore, name: str, shape: Shape, *, with_partitions: bool) -> TableDetails:
+def _fetch_partitions(
+    metastore: Metastore, names: tuple[str, ...], voids: int, known: Mapping[str, Shape]
+) -> FetchedDetails:
+    """The few partitions of each table."""
+    lo, shapes, unread = _shapes(metastore, names, known)
+    found = {
+        name: TableDetails(shape, members=read_few(metastore, name, shape.keys) if shape.keys else ())
+        for name, shape in shapes.items()
+    }
+    return FetchedDetails(names, lo, metastore.last_event(), found, voids, unread)
+
+
+def _fetch_rest(metastore: Metastore, names: tuple[str, ...], voids: int, known: Mapping[str, Shape]) -> FetchedDetails:
+    """Constraints and statistics of the tables, and the statistics of their few partitions."""
+    lo, shapes, unread = _shapes(metastore, names, known)
+    found = {}
+    for name, shape in shapes.items():
+        rest = _rest_of(metastore, name, shape)
+        if PARTITION_STATISTICS in _kinds_of(shape, is_first=False):
+            rest = replace(rest, members=read_few_statistics(metastore, name, shape.columns))
+        found[name] = rest
+    return FetchedDetails(names, lo, metastore.last_event(), found, voids, unread)
+
+
+def _rest_of(metastore: Metastore, name: str, shape: Shape) -> TableDetails:
     """Constraints with a foreign key are left out.
 
     A DROP or a rename of the table that it points to changes them, and no event names the table that has it.
     """
-    constraints = metastore.constraints(name)
+    try:
+        constraints = metastore.constraints(name)
+        statistics = metastore.statistics(name, shape.columns)
+    except MetastoreRefused as error:  # it is gone, or the metastore is an old one: the others go on
+        log.warning("constraints or statistics cannot be read", table=name, reason=str(error))
+        return TableDetails(shape, is_read=False)
     has_foreign_key = bool(field(constraints, FOREIGN_KEYS))
-    statistics = metastore.statistics(name, shape.columns)
-    partitions = _none_of(shape)
-    if partitions is None and with_partitions:
-        partitions = read_few(metastore, name, shape.keys, shape.columns)
-    return TableDetails(shape, None if has_foreign_key else constraints, statistics, partitions=partitions)
-
-
-def _none_of(shape: Shape) -> Sequence[Member] | None:
-    """The partitions of a table without partition columns. No ALTER TABLE gives it some, so nothing is fetched."""
-    return None if shape.keys else ()
+    return TableDetails(shape, None if has_foreign_key else constraints, statistics)
 
 
 def _images(details: TableDetails, lo: str, hi: str) -> list[Change]:

@@ -180,6 +180,11 @@ class Following:
         return not self._progress.sweeping
 
     @property
+    def has_partitions(self) -> bool:
+        """Whether every partition of the tables was published."""
+        return self.has_swept and self._progress.parted is None and not self._partitions.tables
+
+    @property
     def is_complete(self) -> bool:
         """Whether what belongs to the tables was published too."""
         is_idle = not self._partitions.tables and not self._details.tables and not self._progress.dirty

@@ -72,18 +72,27 @@ def read_named(metastore: Metastore, name: str, asked: Sequence[Values]) -> Chun
     return Chunk(members, 0, metastore.last_event(), names)
 
 
-def read_few(metastore: Metastore, name: str, keys: Sequence[str], columns: Sequence[str]) -> tuple[Member, ...] | None:
-    """All partitions of a table with their statistics; None if they are many, or the metastore gives not so many."""
+def read_few(metastore: Metastore, name: str, keys: Sequence[str]) -> tuple[Member, ...] | None:
+    """All partitions of a table; None if they are many, or the metastore gives not so many."""
     try:
         stored = metastore.first_partitions(name, FEW_MAX + 1)
     except MetastoreRefused:  # it limits what a call may ask for, or cannot read one of them: a pass finds out
         return None
     if len(stored) > FEW_MAX or not all(len(values) == len(keys) for values, _ in stored):
         return None
-    names = [partition_name(keys, values) for values, _ in stored]
-    statistics = metastore.partition_statistics(name, columns, names)
-    members = [_member(PARTITION, *found) for found in stored]
-    return (*members, *(_member(PARTITION_STATISTICS, *found) for found in statistics))
+    return tuple(_member(PARTITION, *found) for found in stored)
+
+
+def read_few_statistics(metastore: Metastore, name: str, columns: Sequence[str]) -> tuple[Member, ...] | None:
+    """The statistics of all partitions of a table that have some; None as for `read_few`."""
+    try:
+        names = metastore.partition_names(name, FEW_MAX + 1)
+        if len(names) > FEW_MAX:
+            return None
+        found = metastore.partition_statistics(name, columns, names)
+    except MetastoreRefused:
+        return None
+    return tuple(_member(PARTITION_STATISTICS, *each) for each in found)
 
 
 def _member(kind: str, values: Values, found: Struct | None) -> Member:

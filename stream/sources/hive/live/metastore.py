@@ -15,7 +15,7 @@ from stream.sources.hive.live.connection import CALL_TIMEOUT_S, MetastoreConnect
 from stream.sources.hive.live.object_calls import ObjectCalls
 from stream.sources.hive.live.thrift import field, integer, long, record, text, texts
 from stream.sources.hive.messages import HiveMessageError, TableObject, has_dot, is_listable, table_of
-from stream.sources.hive.structs import ThriftError
+from stream.sources.hive.structs import I32, LIST, ListValue, Struct, ThriftError
 from tokens.writeid_state import GAP_MAX, WriteIds
 from tokens.writeids import NO_OPEN_ID
 
@@ -28,6 +28,9 @@ CAPABILITIES: Final = (
     "HIVEMQT",
     "HIVESQL",
 )
+INSERT_ONLY_TABLES: Final = 2
+"""A ``ClientCapability``. To who does not claim it, a metastore refuses insert-only tables, the read of a whole
+list of tables with one among them too."""
 NO_SUCH_OBJECT: Final = 2
 """The field of NoSuchObjectException in ``get_table_req``'s result."""
 _EVENT_FIELDS: Final = {
@@ -136,7 +139,8 @@ class Metastore(ObjectCalls):
     def table(self, name: str, timeout_s: float = 0.0) -> TableObject | None:
         """The table ``db.table`` as it is stored, or None. Raises `HiveMessageError` too, also for another table."""
         db, _, table = name.partition(".")
-        request = {1: text(db), 2: text(table), 4: text(self.catalog), 8: texts([*CAPABILITIES])}
+        request: Struct = {1: text(db), 2: text(table), 3: client_capabilities(), 4: text(self.catalog)}
+        request[8] = texts([*CAPABILITIES])
         try:
             found = self._connection.call("get_table_req", {1: record(request)}, timeout_s=timeout_s)
         except MetastoreRefused as refused:
@@ -164,7 +168,8 @@ class Metastore(ObjectCalls):
         return found
 
     def _tables_of(self, db: str, tables: list[str]) -> dict[str, TableObject | HiveMessageError]:
-        request = {1: text(db), 2: texts(tables), 4: text(self.catalog), 5: texts([*CAPABILITIES])}
+        request: Struct = {1: text(db), 2: texts(tables), 3: client_capabilities(), 4: text(self.catalog)}
+        request[5] = texts([*CAPABILITIES])
         answer = self._connection.call("get_table_objects_by_name_req", {1: record(request)})
         found: dict[str, TableObject | HiveMessageError] = {}
         for each in field(answer, 1, []):
@@ -239,6 +244,11 @@ class Metastore(ObjectCalls):
                     found[name][write_id] = txn
                     missing[name].discard(write_id)
         return found
+
+
+def client_capabilities() -> tuple[int, Struct]:
+    """A ``ClientCapabilities`` field: the older form of `CAPABILITIES`, which is looked at as well."""
+    return record({1: (LIST, ListValue(I32, [INSERT_ONLY_TABLES]))})
 
 
 def _table_of(struct: Any) -> TableObject:

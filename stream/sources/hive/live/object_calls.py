@@ -54,9 +54,9 @@ class ObjectCalls:
         """The partition with these values of a table, as it is stored, or None."""
         return self._found("get_partition", {**self._place(name), 3: texts(values)}, missing=2)
 
-    def partition_names(self, name: str) -> list[str]:
-        """The names of all partitions of a table, as ``p=a/q=b``."""
-        names: list[str] = self._connection.call("get_partition_names", {**self._place(name), 3: (I16, -1)})
+    def partition_names(self, name: str, count: int = -1) -> list[str]:
+        """The names of the partitions of a table, as ``p=a/q=b``: of all, or of up to ``count``."""
+        names: list[str] = self._connection.call("get_partition_names", {**self._place(name), 3: (I16, count)})
         return names
 
     def partitions_by_names(self, name: str, names: Sequence[str]) -> list[tuple[Values, Struct]]:

@@ -181,19 +181,19 @@ class Partitions:
         if is_partitioned:
             self.want(table_id)
             return []
-        return _whole(table_id, (), lo, lo)
+        return _whole(table_id, KINDS, (), lo, lo)
 
-    def take_whole(self, table_id: int, members: Sequence[Member], lo: int, hi: int) -> None:
-        """Publish all partitions of a table, read between two events after the first of which nothing wrote it.
+    def take_whole(self, table_id: int, kinds: Sequence[str], members: Sequence[Member], lo: int, hi: int) -> bool:
+        """Publish all of ``kinds`` of a table, read between two events after the first of which nothing wrote it.
 
         What a pass says one after the other can be said together then: none was made or dropped while they were read.
+        False if the table has a pass instead.
         """
         if table_id in self._whole or table_id in self._passes or not self._allows(table_id, lo):
             self.want(table_id)
-            return
-        self._written.pop(table_id, None)
-        self._refusals.forget(table_id)
-        self._publish(_whole(table_id, members, lo, hi))
+            return False
+        self._publish(_whole(table_id, kinds, members, lo, hi))
+        return True
 
     def forget(self, table_id: int) -> None:
         """The table is gone."""
@@ -357,8 +357,8 @@ class Partitions:
             log.warning("partitions cannot be read", table=name, reason=str(error))
 
 
-def _whole(table_id: int, members: Sequence[Member], lo: int, hi: int) -> list[Change]:
-    begun, complete = ([ObjectSet(kind, table_id, each, lo=f"{FLAVOR}/{lo}") for kind in KINDS] for each in WHOLE)
+def _whole(table_id: int, kinds: Sequence[str], members: Sequence[Member], lo: int, hi: int) -> list[Change]:
+    begun, complete = ([ObjectSet(kind, table_id, each, lo=f"{FLAVOR}/{lo}") for kind in kinds] for each in WHOLE)
     return [*begun, *changes_of(table_id, members, lo, hi), *complete]
 
 

@@ -1,0 +1,43 @@
+"""A catalog's tag in the version of a table's files."""
+
+from __future__ import annotations
+
+from serving.bytecache.disk.directory import Directory
+from serving.bytecache.reading.files import ReadOptions
+from tests.serving.bytecache.stores import DirectoryStore, cache_of
+
+
+def test_a_file_of_another_tag_is_not_read(store: DirectoryStore, directory: Directory) -> None:
+    """A table was dropped and created again: the same path, never asked for its version, gives the new bytes."""
+    cache = cache_of(directory)
+
+    def read(tag: str) -> bytes:
+        found = cache.read(cache.open(store, "t/part-0", ReadOptions(tag=tag, immutable=True)), 0, 100)
+        directory.writers.flush()
+        return found
+
+    (store.root / "t").mkdir()
+    store.put("t/part-0", b"old")
+    assert read("7") == b"old"
+    store.put("t/part-0", b"new")
+    assert read("7") == b"old"  # the caller's promise: under this tag the path keeps its bytes
+    asked = store.identities
+    assert read("8") == b"new"
+    assert store.identities == asked + 1
+    assert read("8") == b"new"
+    assert store.identities == asked + 1
+    assert read("7") == b"new"  # what was kept under the old tag is gone, and not only hidden
+
+
+def test_a_tag_does_not_hide_a_change_of_the_file(store: DirectoryStore, directory: Directory) -> None:
+    """Where the path may get other bytes, the store's version counts as well; tags with and without are apart."""
+    cache = cache_of(directory)
+    for tag in ("7", "", "7\n8"):
+        for data in (b"one", b"two"):
+            store.put("a", data)
+            file = cache.open(store, "a", ReadOptions(tag=tag))
+            assert cache.read(file, 0, 3) == data
+            directory.writers.flush()
+            store.asked.clear()
+            assert cache.read(cache.open(store, "a", ReadOptions(tag=tag)), 0, 3) == data
+            assert store.asked == []
