@@ -168,10 +168,14 @@ class SessionState:
             epoch = max(known, seen.epoch) if seen is not None else known
             self._vector = self._vector.merge(Vector({shard: (epoch, unplaced[1])}))
 
+    def is_in_doubt(self, keyspace: str) -> bool:
+        """Whether something was committed in a keyspace of which no token can tell (`doubt`)."""
+        with self._lock:
+            return any(_keyspace_of(shard) == keyspace for shard in self._doubts)
+
     def _bound(self, keyspace: str, max_staleness_ms: int | None) -> int | None:
         """What is demanded of the source's clock: in doubt, all that is committed by now."""
-        with self._lock:
-            return 0 if any(_keyspace_of(shard) == keyspace for shard in self._doubts) else max_staleness_ms
+        return 0 if self.is_in_doubt(keyspace) else max_staleness_ms
 
     def plan_row(
         self,
