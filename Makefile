@@ -51,7 +51,8 @@ lint: setup ## Check format, lint and types, without changing anything
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-check: lint ## Check format, lint, types, fast tests: under a minute
+check: lint ## Check format, lint, types, fast tests, the lock: under a minute
+	$(BIN)/python -m tests.packaging.audit_lock
 	$(BIN)/pytest -q -m "not integration and not slow" -n 2 --dist worksteal
 
 test: setup ## Run all tests, on real servers: the fast ones first; always two side by side

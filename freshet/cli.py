@@ -77,6 +77,8 @@ ENTRIES = (
 
 
 INTERRUPT_AGAIN_S: Final = 0.05
+RELOADING: Final = frozenset({"consume", "serve"})
+"""Commands that read credentials again at SIGHUP (`freshet.access.reloading`)."""
 PRIVATE: Final = 0o077
 """What is taken from the modes of new files and directories."""
 
@@ -192,6 +194,8 @@ def main() -> None:
     """Entry point of the console script."""
     chosen = set(sys.argv[1:])
     _run.service = any(entry.service for entry in ENTRIES if entry.name in chosen)
+    if chosen & RELOADING:
+        signal.signal(signal.SIGHUP, _reload_later)
     if not any(entry.shares for entry in ENTRIES if entry.name in chosen):
         os.umask(os.umask(PRIVATE) | PRIVATE)  # stores, checkpoints, snapshots: 0700 and 0600
     signal.signal(signal.SIGTERM, partial(_interrupt_on_sigterm, os.getpid()))
@@ -199,6 +203,10 @@ def main() -> None:
     code = run()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     sys.exit(code)
+
+
+def _reload_later(_number: int, _frame: object) -> None:
+    """SIGHUP before there is anything to read again: the settings are read after it in any case."""
 
 
 def _interrupt_on_sigterm(main_pid: int, number: int, _frame: object) -> None:
