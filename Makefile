@@ -23,7 +23,7 @@ help: ## Show the targets
 
 setup: $(STAMP) ## Create .venv with everything at the locked versions
 
-$(STAMP): requirements.lock pyproject.toml serving/client/pyproject.toml $(wildcard serving/client/*.py tokens/*.py)
+$(STAMP): requirements.lock pyproject.toml serving/client/pyproject.toml $(wildcard serving/client/*.py serving/client/*/*.py serving/locations/*.py tokens/*.py)
 	@test -n "$(PYTHON)" || { echo "error: no Python 3.11 or newer found; install one or run make PYTHON=/path/to/python" >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "error: $(PYTHON) cannot create virtual environments (on Debian and Ubuntu: apt-get install python3-venv)" >&2; exit 1; }
 	@test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet uv==$(UV_VERSION)

@@ -55,6 +55,7 @@ ENTRIES = (
     CommandEntry("source", "Publish the changes of a source of truth into Kafka.", service=True),
     CommandEntry("consume", "Fold a keyspace into its stores and answer for them.", service=True),
     CommandEntry("serve", "Answer reads over HTTP.", service=True),
+    CommandEntry("node", "Consume and serve in one process: an instance of many.", service=True),
     CommandEntry("rebuild", "Rebuild stores from Kafka with Spark."),
     CommandEntry("verify", "Compare stores with a rebuild, byte for byte."),
     CommandEntry("snapshots", "Make, list, check and remove snapshots of stores."),

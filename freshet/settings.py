@@ -315,6 +315,7 @@ class SourceProcessSettings(Section):
 class ServeSettings(Section):
     """The HTTP front. ``locations``: ``keyspace/partition`` → ``host:port`` of owners that are not announced.
 
+    ``announced``: the URL at which clients reach a node's front, if not the one that it listens at.
     ``locations_file``: keeps what is announced, for starts while Kafka is away.
     ``serve_stale_if_down``: a catalog table whose source does not answer is given as it is cached, marked as stale.
     ``tokens``: who may ask; ``bearer_token``: one secret that may do everything, as before there were tokens. ``tls``:
@@ -334,6 +335,7 @@ class ServeSettings(Section):
     serve_stale_if_down: bool = False
     locations: Annotated[dict[str, Annotated[str, Field(pattern=r"^.+:\d{1,5}$")]], Json] = Field(default_factory=dict)
     locations_file: Path | None = None
+    announced: Annotated[str, Field(pattern=r"^(https?://[^\s/]+)?$", max_length=300)] = ""
 
     @property
     def credentials(self) -> list[Credential]:

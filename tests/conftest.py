@@ -5,6 +5,7 @@
 - ``database``: name of a fresh empty database on it, dropped afterwards.
 - ``mysql``, ``mysql_database``: the same for MySQL. Where no MySQL can be had, its tests are skipped, and the summary
   says that they were not run.
+- ``postgres``: SQLAlchemy's URL of a PostgreSQL; skipped as MySQL is, where none can be had.
 - ``hive``: (host, port) of a Hive Metastore shared by the session.
 - ``s3``: `S3Address` of an S3-compatible server shared by the session; this process's environment leads there.
 - ``new_kafka(**options)``, ``new_mariadb(**options)``, ``new_mysql(**options)``, ``new_hive(**options)``: start a
@@ -36,9 +37,13 @@ from freshet.settings import use_config
 from stream.kafka.connection import KafkaCluster
 from tests.servers import choice
 from tests.servers.databases import own_database
+from tests.servers.postgres import postgres_url
 from tests.servers.s3 import S3Address, s3_address
 
-SERVER_FIXTURES = {"kafka", "mariadb", "mysql", "hive", "s3", "new_kafka", "new_mariadb", "new_mysql", "new_hive"}
+SERVER_FIXTURES = {
+    *("kafka", "mariadb", "mysql", "postgres", "hive", "s3"),
+    *("new_kafka", "new_mariadb", "new_mysql", "new_hive"),
+}
 
 settings.register_profile("busy_machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy_machine")
@@ -104,6 +109,15 @@ def mysql() -> Iterator[MariaDBAddress]:
         if address is None:
             pytest.skip(choice.used["mysql"])
         yield address
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[str]:
+    """SQLAlchemy's URL of a PostgreSQL's database."""
+    with postgres_url() as url:
+        if url is None:
+            pytest.skip(choice.used["postgres"])
+        yield url
 
 
 @pytest.fixture(scope="session")

@@ -272,9 +272,20 @@ class OwnerClient:
         max_wait_ms: int = 0,
         meanings: dict[str, bytes] | None = None,
         not_before_ms: int = 0,
+        holder: str = "",
     ) -> list[OwnerRow]:
-        """What is known of ``keys``, one `OwnerRow` each. ``meanings``, ``not_before_ms``: as in `Get`."""
-        request = Get(0, keyspace, partition, keys, vector, max_wait_ms, meanings or {}, not_before_ms=not_before_ms)
+        """What is known of ``keys``, one `OwnerRow` each. ``meanings``, ``not_before_ms``, ``holder``: as in `Get`."""
+        request = Get(
+            0,
+            keyspace,
+            partition,
+            keys,
+            vector,
+            max_wait_ms,
+            meanings or {},
+            not_before_ms=not_before_ms,
+            holder=holder,
+        )
         return _expect(await self.request(request, max_wait_ms), Rows).rows
 
     async def get_range(self, request: GetRange) -> RangeRows:

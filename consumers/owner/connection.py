@@ -25,6 +25,7 @@ from consumers.owner.protocol import (
     Failure,
     Fill,
     FillTable,
+    Get,
     Hello,
     OwnerError,
     Request,
@@ -222,6 +223,8 @@ class FrontConnection(asyncio.Protocol):
 def refuse(caller: Grant, request: Request) -> None:
     """Raises `OwnerError`: ``forbidden`` without the role, ``not_owner`` for a keyspace that the caller may not see."""
     role = _ROLES.get(type(request), READ)
+    if isinstance(request, Get) and not caller.may(FILL):
+        request.holder = ""  # it could not end a lease by a fill
     if not caller.may(role):
         raise OwnerError(
             f"{caller.name} has no role {role}", hint="give it one: [consumer.tokens.NAME] roles", code="forbidden"

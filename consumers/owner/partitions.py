@@ -17,6 +17,7 @@ from typing import Any, Final
 import structlog
 
 from consumers.fold.state import Head
+from consumers.owner.leasing import Leases
 from consumers.owner.overlay import Overlay
 from consumers.store.errors import store_error
 from consumers.store.manifest import write_atomically
@@ -42,7 +43,7 @@ UNKNOWN_OFFSET: Final = -1
 
 @dataclass
 class Partition:
-    """One owned partition. Fields are written by the fold thread; ``overlay``, ``waiters``,
+    """One owned partition. Fields are written by the fold thread; ``overlay``, ``leases``, ``waiters``,
     ``meanings`` and ``grounds`` by the answering one."""
 
     keyspace: str
@@ -83,6 +84,7 @@ class Partition:
     generation: int = 0
     """The group's generation when it assigned the partition; 0: unknown."""
     taken_at: float = field(default_factory=time.monotonic)
+    leases: Leases = field(default_factory=Leases)
     waiters: set[asyncio.Future[None]] = field(default_factory=set)
     meanings: dict[tuple[str, str], Any] = field(default_factory=dict)
     """(table, shard) → what its keys mean, for `consumers.owner.meaning`, while the head is ``meanings_of``."""

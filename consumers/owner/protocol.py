@@ -82,6 +82,8 @@ class Get(Message, tag="get"):
     topic_id: str = ""
     not_before_ms: int = 0
     """As in `tokens.Demand`. An owner of before does not see it, so the front looks at ``as_of_ms`` of what it gets."""
+    holder: str = ""
+    """Who would fill what is missed, so that others may wait for it; "": nobody (`consumers.owner.leasing`)."""
 
 
 class GetRange(Message, tag="get_range"):
@@ -170,7 +172,8 @@ class Wait(Message, tag="wait"):
 class Fill(Message, tag="fill"):
     """Offers the source's value of a key (``image`` None: no such row), read at ``lo``; ``stamp``: the answer's.
 
-    ``meaning``: as in `Get.meanings`, of the key that was read; empty: not compared.
+    ``meaning``: as in `Get.meanings`, of the key that was read; empty: not compared. An empty ``lo``: there is
+    nothing to keep, and the lease of the key ends.
     """
 
     keyspace: str
@@ -257,6 +260,8 @@ class OwnerRow(msgspec.Struct, array_like=True):
     """Only of an answer that may not be served: what the source's answer is judged by."""
     as_of_ms: int = 0
     """All that the source had committed by then, by its own clock, is in ``watermark``; 0: unknown."""
+    leased: bool = False
+    """The front that asked is the one that fills the key. It ends that by a `Fill`, kept or not."""
 
 
 class Rows(Message, tag="rows"):

@@ -14,7 +14,8 @@ from typing import Any, Final, TypeVar
 from consumers.fold.shards import kin_of
 from consumers.fold.state import Lineage
 from consumers.owner.connection import FrontConnection
-from consumers.owner.evidence import demand_of, has_reached, watermarks
+from consumers.owner.evidence import FillVerdict, demand_of, has_reached, refused, watermarks
+from consumers.owner.leasing import Lease
 from consumers.owner.objects.answering import answer_few, answer_objects, no_objects
 from consumers.owner.partitions import Ownership, Partition
 from consumers.owner.protocol import (
@@ -161,8 +162,7 @@ class OwnerServer:
                 return self._get_objects(request)
             case Fill():
                 partition = self._partition(request.keyspace, request.partition, request.topic_id)
-                accepted, why = fill_row(partition, request)
-                return Filled(request.id, accepted, why)
+                return Filled(request.id, *self._fill(partition, request))
             case FillTable():
                 partition = self._partition(request.keyspace, request.partition, request.topic_id)
                 accepted, why = fill_table(partition, request)
@@ -189,11 +189,58 @@ class OwnerServer:
             return answer_rows(partition, request, demand)
 
         def reply(rows: list[OwnerRow]) -> Rows:
-            self._count(rows)
             return Rows(request.id, rows)
 
         partition = self._partition(request.keyspace, request.partition, request.topic_id)
-        return self._answer_or_wait(partition, request.max_wait_ms, read, reply)
+        found = self._answer_or_wait(partition, request.max_wait_ms, read, reply)
+        if isinstance(found, Rows):
+            lease = self._lease(partition, request, found.rows)
+            if lease is None:
+                self._count(found.rows)
+                return found
+            return self._get_filled(request, read, found.rows, lease)
+        assert asyncio.iscoroutine(found)
+        return self._get_later(request, read, found)
+
+    async def _get_later(
+        self, request: Get, read: Callable[[Partition], list[OwnerRow]], found: Awaitable[Answer]
+    ) -> Answer:
+        answer = await found
+        assert isinstance(answer, Rows)
+        partition = self._partition(request.keyspace, request.partition, request.topic_id)
+        lease = self._lease(partition, request, answer.rows)
+        return await self._get_filled(request, read, answer.rows, lease)
+
+    async def _get_filled(
+        self, request: Get, read: Callable[[Partition], list[OwnerRow]], rows: list[OwnerRow], lease: Lease | None
+    ) -> Answer:
+        """Waits once for the fill of another front, and reads again."""
+        if lease is not None:
+            await asyncio.wait([lease.ended], timeout=lease.until - asyncio.get_running_loop().time())
+            partition = self._partition(request.keyspace, request.partition, request.topic_id)
+            rows = read(partition)
+            self._lease(partition, request, rows)
+        self._count(rows)
+        return Rows(request.id, rows)
+
+    def _lease(self, partition: Partition, request: Get, rows: Sequence[OwnerRow]) -> Lease | None:
+        """See `Leases.take`. A follower gets no fills, so it gives no leases."""
+        if not request.holder or all(row.served or not row.needs_source for row in rows):
+            return None
+        standing = self.stands(request.keyspace, request.partition)
+        if standing is not None and standing.instance != self.instance:
+            return None
+        return partition.leases.take(request.keys, rows, request.holder, asyncio.get_running_loop().time())
+
+    def _fill(self, partition: Partition, request: Fill) -> FillVerdict:
+        """Keeps a fill if it may be kept, and ends its lease in any case."""
+        verdict = refused("there is nothing to keep")
+        try:
+            if request.lo:
+                verdict = fill_row(partition, request)
+        finally:
+            partition.leases.end(request.key, request.stamp if request.stamp and not verdict.accepted else None)
+        return verdict
 
     def _get_range(self, request: GetRange) -> Answer | Coroutine[Any, Any, Answer]:
         """The first rows of a range. Waits for markers while those can make it servable."""

@@ -7,6 +7,9 @@ Two groups may own a partition side by side, an older and a newer version say. `
 to the other: it writes the announcement of the other one with a higher ``swap``. The owner that is named finds itself
 announced and goes on with it, and so does its group; the others leave the readers there, until that group withdraws.
 
+A process that was stopped for long, and goes on, may have lost its partitions and not know it (a *zombie*). Until it
+has run for `SETTLED_S` it announces itself with its own generation only, which is below that of who took its place.
+
 A follower's group leaves the readers where they are as one on standby does, and announces its owners as followers.
 Fronts may ask them; fills go to the owner only. Any other second group leaves the readers too, as long as the first
 one's owner goes on announcing itself.
@@ -41,6 +44,8 @@ SILENT_S: Final = 3 * AGAIN_S
 """An owner of another group that has not announced itself for so long is dead; its place is free."""
 SETTLED_S: Final = 20.0
 """After this time a process that has lost its membership knows it: two of the group's session timeouts."""
+LATE_S: Final = 2 * CHECK_S
+"""A thread that looks so late was stopped, or its machine was: it may have lost its membership meanwhile."""
 ERA_BITS: Final = 32
 """A generation is an era (upper bits) and the group's own number, which begins anew when the group is made anew."""
 
@@ -82,8 +87,11 @@ class Announcer:
         standby: bool = False,
         follower: bool = False,
         zone: str = "",
+        front: str = "",
     ) -> None:
         """``address``: host:port at which others reach the owner protocol. ``group``, ``zone``: as in the settings.
+
+        ``front``: URL of the read API in this process.
 
         ``standby``: announces nothing before `freshet swap` has moved readers to this group. ``follower``: announces
         followers until then.
@@ -94,6 +102,8 @@ class Announcer:
         self._waits = standby or follower
         self._follower = follower
         self._zone = zone
+        self._front = front
+        self._looked_at = self._running_since = time.monotonic()
         self._heard: dict[str, tuple[Announcement, float]] = {}
         """The last announcement that was read of a place's owner, and when it was first seen here."""
         self._swaps: dict[str, int] = {}
@@ -174,6 +184,9 @@ class Announcer:
 
     def _prepare(self, reader: LocationsReader, now: float) -> None:
         """Adds to the unsent ones what has to be announced now."""
+        if now - self._looked_at > LATE_S:
+            self._running_since = now
+        self._looked_at = now
         again = now >= self._again_at
         if again:
             self._again_at = now + AGAIN_S
@@ -192,12 +205,18 @@ class Announcer:
             now_due = again or place in self._due
             if not now_due and said is not None and (known is None or supersedes(said, known)):
                 continue
-            settled = not partition.lost and now - partition.taken_at >= SETTLED_S
+            settled = not partition.lost and now - self._unsettled_until(reader, partition, known) >= SETTLED_S
             generation = generation_above(known, partition, self._instance, settled=settled)
             if now_due or said is None or generation != said.generation:
                 swap = self._swaps.get(place, 0) if role == "owner" else 0
                 self._unsent[place] = self._announcement(partition, generation, swap, role)
         self._due.clear()
+
+    def _unsettled_until(self, reader: LocationsReader, partition: Partition, known: Announcement | None) -> float:
+        """When the last thing happened here that may have been the loss of the partition: it was taken, this process
+        was stopped, or another one was first read as its owner. Monotonic seconds."""
+        read_at = reader.known_since(known) if known is not None else 0.0
+        return max(partition.taken_at, self._running_since, read_at)
 
     def _leaves(self, place: str, known: Announcement | None, now: float) -> bool:
         """Whether the readers of a place belong to another group, so that nothing is announced here.
@@ -253,6 +272,7 @@ class Announcer:
             group=self._group,
             role=role,
             zone=self._zone,
+            front=self._front,
         )
 
     def _send(self) -> None:

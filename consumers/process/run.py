@@ -51,7 +51,8 @@ class OwnerSettings:
     ask, beyond loopback for metrics too. ``follow``: keeps the access up to date in the process, while it is entered.
     ``files``: of TLS; ``plain``: neither needs it. ``version``: what ``freshet_build_info`` shows. ``metrics_host``:
     "": ``host``. ``standby``: answer, but announce nothing before `freshet swap` has moved readers here.
-    ``follower``: announce followers until then. ``zone``: as in the settings.
+    ``follower``: announce followers until then. ``zone``: as in the settings. ``front``: URL of the read API in the
+    same process.
     """
 
     host: str = "127.0.0.1"
@@ -64,6 +65,7 @@ class OwnerSettings:
     standby: bool = False
     follower: bool = False
     zone: str = ""
+    front: str = ""
     files: Certificates = field(default_factory=Certificates)
     plain: bool = False
     follow: Callable[[Access], AbstractContextManager[object]] = nullcontext
@@ -168,6 +170,7 @@ class ConsumerProcess:
             standby=self.owner.standby,
             follower=self.owner.follower,
             zone=self.owner.zone,
+            front=self.owner.front,
         )
         self.server.stands = announcer.standing
         kafka_output = KafkaOutput(self.settings.kafka, announcer)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from contextlib import ExitStack
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import structlog
@@ -27,6 +28,7 @@ from freshet.settings_errors import SettingsError
 if TYPE_CHECKING:
     from serving.http.bytes.files import Files
     from serving.http.front import Front
+    from serving.http.server import FrontServer
     from serving.locations.refreshing import Locations
     from serving.reads.spaces import RowSpace, TableSpace
     from serving.sources.source import TableSource
@@ -47,6 +49,20 @@ def command(
     Serves all keyspaces of the settings. Any address but loopback needs tokens ([serve.tokens.NAME], `freshet token
     new`) and TLS ([serve.tls], or serve.plain = true). Tokens are read again when the settings file changes.
     """
+    serve_flags: dict[str, Any] = {"host": host, "port": port}
+    bytes_flags = {"dirs": bytes_dirs, "free_share": bytes_free_share}
+    settings = load_settings(flags={"kafka": {"bootstrap": bootstrap}, "serve": serve_flags, "bytes": bytes_flags})
+    with open_front(settings) as server:
+        run_server(server, server.serve)
+    log.info("stopped", role="serve")
+
+
+@contextmanager
+def open_front(settings: Settings, tell: Callable[[Settings], None] = lambda _: None) -> Iterator[FrontServer]:
+    """The front of the settings as a server to run; ``tell`` is told of settings that were read again.
+
+    Raises `SettingsError`, `OpenListenRefused`, `PlainListenRefused`.
+    """
     from freshet.access.reloading import Reloader, front_access, renewed
     from serving.http.admission.connections import fitting
     from serving.http.server import check_front, make_server
@@ -55,9 +71,6 @@ def command(
     from serving.locations.refreshing import Locations
     from stream.kafka.locations import LocationsReader
 
-    serve_flags: dict[str, Any] = {"host": host, "port": port}
-    bytes_flags = {"dirs": bytes_dirs, "free_share": bytes_free_share}
-    settings = load_settings(flags={"kafka": {"bootstrap": bootstrap}, "serve": serve_flags, "bytes": bytes_flags})
     if not settings.keyspaces:
         raise SettingsError("no keyspace is configured", hint="add [keyspaces.<name>] to the settings file")
     chosen, access = settings.serve, front_access(settings)
@@ -68,6 +81,7 @@ def command(
         nonlocal shown
         renewed(access, now.serve.credentials, "front")
         shown = now.consumer.identity
+        tell(now)
 
     def secret() -> str:
         return shown.secret()  # the one of now
@@ -76,15 +90,16 @@ def command(
     with LocationsReader(kafka).start(patient=True) as reader, Reloader(renew), ExitStack() as kept:
         directory = TopicDirectory(reader)
         locations = Locations(directory, fixed=fixed_locations(settings), zone=settings.zone)
+        locations.front_of = directory.front_of
         if chosen.locations_file is not None:
             kept.enter_context(LocationFile(chosen.locations_file, kafka, directory, locations))
         front = _front(settings, locations, access, Identity(secret, shown.files))
         held = fitting(chosen.limits.of_connections)
-        _run(make_server(front, chosen.host, chosen.port, chosen.tls.files, plain=chosen.plain, connections=held))
-    log.info("stopped", role="serve")
+        yield make_server(front, chosen.host, chosen.port, chosen.tls.files, plain=chosen.plain, connections=held)
 
 
-def _run(server: Any) -> None:
+def run_server(server: FrontServer, run: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Runs ``run``, which serves ``server``, to its end. Raises `SettingsError` ``cannot_listen``."""
     import uvloop
 
     from stream.memory import collect_seldom
@@ -92,7 +107,7 @@ def _run(server: Any) -> None:
     collect_seldom()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         try:
-            runner.run(server.serve())
+            runner.run(run())
         except SystemExit as failed:
             raise SettingsError(
                 f"cannot listen on {server.config.host}:{server.config.port}",

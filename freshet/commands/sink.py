@@ -11,8 +11,9 @@ import typer
 from freshet.commands.get import front_client
 from freshet.settings import load_settings
 from serving.client import FreshetClient
+from serving.sink.awaiting import AwaitedShards
 from serving.sink.errors import SinkError
-from serving.sink.running import Sink
+from serving.sink.running import READERS, SHARD_WAIT_S, Sink
 from tokens import Vector
 from tokens.errors import one_line
 
@@ -25,6 +26,7 @@ def command(
     follow_schemas: Annotated[
         bool, typer.Option("--follow-schemas", help="Make a table whose columns change anew, and read it again.")
     ] = False,
+    readers: Annotated[int, typer.Option(min=1, max=64, help="Tables that are read side by side.")] = READERS,
     once: Annotated[bool, typer.Option("--once", help="End when the copy has all that was committed by now.")] = False,
 ) -> None:
     """Copy tables into another database, and keep the copy up to date.
@@ -44,7 +46,7 @@ def command(
             one_line(f"{to}: {error}"), hint="sqlite:///copy.db, mysql+pymysql://…, postgresql+psycopg://…"
         ) from error
     with front_client(settings, url) as client:
-        sink = Sink(client, keyspace, engine, table, shards, follows_schemas=follow_schemas)
+        sink = Sink(client, keyspace, engine, table, shards, follows_schemas=follow_schemas, readers=readers)
         try:
             sink.run(is_done=_reached(client, keyspace, frozenset(shards)) if once else lambda _: False)
         except sa.exc.SQLAlchemyError as error:
@@ -60,9 +62,10 @@ def command(
 def _reached(client: FreshetClient, keyspace: str, shards: frozenset[str]) -> Callable[[Vector], bool]:
     """Whether a watermark is at or past where the keyspace is now."""
     wanted = Vector()
+    awaited = AwaitedShards(shards, SHARD_WAIT_S)
     for event in client.stream(keyspace, heartbeat_ms=250):
         wanted = Vector.parse_known(event.token)[0] if event.token else wanted
-        if shards <= set(wanted):
+        if awaited.are_in(wanted):
             break
 
     def is_reached(vector: Vector) -> bool:

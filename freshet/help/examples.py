@@ -25,6 +25,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "token new": ("freshet token new checkout --role read --keyspace shop --days 90",),
     "token hash": ("freshet token hash < secret",),
     "token check": ("freshet token check < secret",),
+    "node": ("freshet node", "freshet node --data-dir /var/lib/freshet --port 8481"),
     "serve": ("freshet serve", "freshet serve --port 8481"),
     "rebuild": ("freshet rebuild --keyspace shop --to rebuilt",),
     "verify": ("freshet verify shop", "freshet verify rebuilt .freshet/shop"),

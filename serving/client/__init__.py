@@ -1,8 +1,9 @@
 """The typed client of Freshet's read API; installed as the package ``freshet_client``."""
 
 from ._tokens import FreshetError, TokenError
+from .aio import AsyncClient, AsyncSession
 from .answers import Objects, Page, Row, Table
-from .client import AsyncClient, AsyncSession, FreshetClient, Session
+from .client import FreshetClient, Session
 from .errors import (
     AmbiguousRow,
     BadRequest,

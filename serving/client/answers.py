@@ -175,13 +175,17 @@ class DescribedColumn(msgspec.Struct, frozen=True):
 
 
 class DescriptionAnswer(msgspec.Struct, frozen=True):
-    """What a front knows of a table of rows. ``reason``: why it is not ``cacheable``."""
+    """What a front knows of a table of rows. ``reason``: why it is not ``cacheable``.
+
+    ``prefix``: how many leading columns of the key choose a row's partition; 0: all.
+    """
 
     table: str
     columns: list[DescribedColumn]
     primary_key: list[str]
     cacheable: bool
     reason: str = ""
+    prefix: int = 0
 
 
 class ListsAnswer(msgspec.Struct, frozen=True):
@@ -290,6 +294,34 @@ class LocationsAnswer(msgspec.Struct):
     """Locations as this front knows them."""
 
     locations: list[PlaceAnswer]
+
+
+class NodeAnswer(msgspec.Struct):
+    """An instance that holds a partition. ``front``: URL of the read API in the same process; "": it has none."""
+
+    front: str
+    zone: str = ""
+    instance: str = ""
+
+
+class RouteAnswer(msgspec.Struct):
+    """Who holds a partition. ``leader`` null: nobody is known. ``epoch`` and ``term`` order what is said of it."""
+
+    partition: int
+    epoch: int
+    term: int
+    leader: NodeAnswer | None
+    followers: list[NodeAnswer] = []
+
+
+class RoutesAnswer(msgspec.Struct):
+    """Where a keyspace's keys are: how they are shared among partitions, and who holds these, as this front knows it.
+
+    ``layout``: in the form ``xxh3_64;buckets=4096;partitions=4``.
+    """
+
+    layout: str
+    routes: list[RouteAnswer]
 
 
 class RefreshAnswer(msgspec.Struct):

@@ -6,45 +6,50 @@ db = session.wrap(pymysql.connect(...), shard="shop/0")
 ...                                   # write and commit through db
 row = session.get_row("shop", "shop.orders", 7)      # sees the write, from the cache or from the source
 
-`AsyncClient` and `AsyncSession` are the same for asyncio. What a session keeps and requests is in `session.py`.
+`AsyncClient` and `AsyncSession` (`aio.py`) are the same for asyncio. What a session keeps and asks is in `session.py`.
 
-httpx2 is imported where a client is made, not above: `freshet serve` imports this folder for the types of the answers,
-and must not pay for an HTTP client at each start.
+httpx2 and the router are imported where a client is made, not above: `freshet serve` imports this folder for the types
+of the answers. It must not pay for an HTTP client at each start, and the router's cache raises errors of its own.
 """
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
-from urllib.parse import urlencode
 
 from . import wire
 from ._tokens import Vector
 from .answers import DescriptionAnswer, Page, Row
-from .errors import ClientError, Unreachable
+from .errors import ClientError
 from .retries import RETRIES, Retries
-from .running import awaiting, blocking
+from .routing.attempts import QUESTION_S, attempts
 from .sending.credentials import Bearer, Tls, Token
-from .session import Plan, SessionState
+from .sending.requests import arguments, homes, options, unreachable
+from .sending.running import blocking
+from .session import Consistency, Plan, SessionState
 from .streaming import READ_TIMEOUT_S, Following, Lines, StreamEvent, stream_request
 from .tracked import TrackedConnection
 from .tracked_mysql import MysqlTrackedConnection, is_mysql
-from .transactions import AsyncCatalogTransaction, CatalogTransaction
+from .transactions import CatalogTransaction
 from .wire import Answer, FileBytes, HttpRequest, HttpResponse
 
 if TYPE_CHECKING:
     import httpx2
+
+    from .routing.router import Question
 
 DEFAULT_TIMEOUT_S = 35.0
 """Longer than a front can be set to wait for freshness (``max_wait_ms_limit``, 20 s) and then for the source."""
 
 
 class FreshetClient:
-    """A client of one `freshet serve`. Safe to share between threads: only sessions have state.
+    """A client of `freshet serve` or of nodes. Safe to share between threads: only sessions have state.
 
+    ``base_url``: a front, or several: where one does not answer, the next is asked. ``route``: finds the other nodes,
+    and asks for a row where it is held, those of ``zone`` first if any may answer. ``consistency``: who may answer
+    reads of rows, as in the HTTP API.
     ``token``: the bearer token, if the server requires one: itself, a file (a ``Path``), or a function. A file or
     function is asked again once when the server refuses the token. ``tls``: certificates. ``timeout``: seconds for one
     request. ``retries``: what is
@@ -54,10 +59,13 @@ class FreshetClient:
 
     def __init__(
         self,
-        base_url: str,
+        base_url: str | Sequence[str],
         token: Token = None,
         timeout: float = DEFAULT_TIMEOUT_S,
         *,
+        route: bool = False,
+        zone: str = "",
+        consistency: Consistency = "bounded",
         tls: Tls | None = None,
         retries: Retries = RETRIES,
         sleep: Callable[[float], None] = time.sleep,
@@ -65,9 +73,11 @@ class FreshetClient:
     ) -> None:
         import httpx2
 
-        self._http = httpx2.Client(**_options(base_url, timeout, tls), transport=transport)
-        self._bearer = Bearer(token)
-        self._base_url = base_url.rstrip("/")
+        from .routing.router import Router
+
+        self._http = httpx2.Client(**options(timeout, tls), transport=transport)
+        self._bearer, self._consistency = Bearer(token), consistency
+        self._router = Router(homes(base_url), finds=route, zone=zone, consistency=consistency)
         self._retries, self._timeout, self._sleep = retries, timeout, sleep
 
     def __enter__(self) -> Self:
@@ -84,7 +94,7 @@ class FreshetClient:
 
     def session(self, token: str | None = None) -> Session:
         """A new session. ``token``: continue from this token of an earlier session. Raises `TokenError`."""
-        return Session(self.send, *Vector.parse_known(token or ""))
+        return Session(self.send, *Vector.parse_known(token or ""), consistency=self._consistency)
 
     def get_row(self, keyspace: str, table: str, *pk: object) -> Row:
         """One row without a demand, so its ``freshness`` is ``eventual``. Raises `ClientError`."""
@@ -117,16 +127,18 @@ class FreshetClient:
     def _events(self, request: HttpRequest) -> Iterator[StreamEvent]:
         import httpx2
 
+        [home, *_] = self._router.order(None)
         timeout = httpx2.Timeout(self._timeout, read=READ_TIMEOUT_S)
         try:
-            with self._http.stream(**_arguments(self._base_url, request, self._bearer), timeout=timeout) as response:
+            with self._http.stream(**arguments(home, request, self._bearer), timeout=timeout) as response:
                 if response.status_code != httpx2.codes.OK:
                     raise wire.error_of(response.status_code, response.read())
                 lines = Lines()
                 for piece in response.iter_bytes():
                     yield from lines.events(piece)
         except httpx2.HTTPError as error:
-            raise _unreachable(self._http.base_url, error) from error
+            self._router.failed(home, None)
+            raise unreachable(home, error) from error
 
     def get_bytes(self, uri: str, start: int = 0, end: int | None = None, *, etag: str = "") -> FileBytes:
         """A file's bytes from ``start`` to ``end``, through the front's byte cache. None: to the file's end.
@@ -146,10 +158,7 @@ class FreshetClient:
 
         pauses, is_renewed = self._retries.pauses(self._timeout), False
         while True:
-            try:
-                response = self._http.request(**_arguments(self._base_url, request, self._bearer))
-            except httpx2.HTTPError as error:
-                raise _unreachable(self._http.base_url, error) from error
+            response = self._sent(request)
             if response.status_code == httpx2.codes.UNAUTHORIZED and not is_renewed and self._bearer.renew():
                 is_renewed = True
                 continue
@@ -157,6 +166,35 @@ class FreshetClient:
             if pause_s is None:
                 return response
             self._sleep(pause_s)
+
+    def _sent(self, request: HttpRequest) -> httpx2.Response:
+        """The response of the first front that answers: the best one for the request, else another."""
+        import httpx2
+
+        while (question := self._router.question(request.place)) is not None:
+            self._ask(question)
+        for attempt in attempts(self._router.order(request.place), request, self._timeout):
+            chosen = arguments(attempt.url, request, self._bearer)
+            try:
+                return self._http.request(**chosen, timeout=attempt.timeout_s)
+            except httpx2.HTTPError as error:
+                self._router.failed(attempt.url, request.place)
+                if attempt.is_last:
+                    raise unreachable(attempt.url, error) from error
+        raise AssertionError("the last attempt returns or raises")
+
+    def _ask(self, question: Question) -> None:
+        import httpx2
+
+        status, body, [home, *_] = 0, b"", self._router.order(None)
+        try:
+            chosen = arguments(home, question.request, self._bearer)
+            response = self._http.request(**chosen, timeout=QUESTION_S)
+            status, body = response.status_code, response.content
+        except httpx2.HTTPError:
+            self._router.failed(home, None)
+        finally:
+            self._router.learn(question, status, body)
 
 
 class Session(SessionState):
@@ -166,8 +204,14 @@ class Session(SessionState):
     next read works, but may not see what was lost.
     """
 
-    def __init__(self, send: Callable[[HttpRequest], HttpResponse], vector: Vector, newer: Sequence[str] = ()) -> None:
-        super().__init__(vector, newer)
+    def __init__(
+        self,
+        send: Callable[[HttpRequest], HttpResponse],
+        vector: Vector,
+        newer: Sequence[str] = (),
+        consistency: Consistency = "bounded",
+    ) -> None:
+        super().__init__(vector, newer, consistency)
         self._send = send
 
     @property
@@ -232,186 +276,3 @@ class Session(SessionState):
         except StopIteration as done:
             answer: Answer = done.value
             return answer
-
-
-class AsyncClient:
-    """`FreshetClient` for asyncio. Belongs to one event loop."""
-
-    def __init__(
-        self,
-        base_url: str,
-        token: Token = None,
-        timeout: float = DEFAULT_TIMEOUT_S,
-        *,
-        tls: Tls | None = None,
-        retries: Retries = RETRIES,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-        transport: httpx2.AsyncBaseTransport | None = None,
-    ) -> None:
-        import httpx2
-
-        self._http = httpx2.AsyncClient(**_options(base_url, timeout, tls), transport=transport)
-        self._bearer = Bearer(token)
-        self._base_url = base_url.rstrip("/")
-        self._retries, self._timeout, self._sleep = retries, timeout, sleep
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.aclose()
-
-    async def aclose(self) -> None:
-        """Closes the connections to the server."""
-        await self._http.aclose()
-
-    def session(self, token: str | None = None) -> AsyncSession:
-        """A new session. ``token``: continue from this token of an earlier session. Raises `TokenError`."""
-        return AsyncSession(self.send, *Vector.parse_known(token or ""))
-
-    async def get_row(self, keyspace: str, table: str, *pk: object) -> Row:
-        """One row without a demand, so its ``freshness`` is ``eventual``. Raises `ClientError`."""
-        return wire.read_row(*await self.send(wire.row_request(keyspace, table, pk, {})))
-
-    async def describe(self, keyspace: str, table: str) -> DescriptionAnswer:
-        """As `FreshetClient.describe`."""
-        return wire.read_description(*await self.send(wire.description_request(keyspace, table)))
-
-    async def stream(
-        self, keyspace: str, begin: str | int = "now", *, give_up_s: float | None = 60.0, **chosen: Any
-    ) -> AsyncIterator[StreamEvent]:
-        """As `FreshetClient.stream`."""
-        retries = self._retries
-        following = Following(stream_request(keyspace, begin, **chosen), give_up_s, retries.clock, retries.jitter)
-        while True:
-            ended: ClientError | None = None
-            try:
-                async for event in self._events(following.request):
-                    following.heard(event)
-                    yield event
-            except ClientError as error:
-                ended = None if following.may_renew(error) and self._bearer.renew() else error
-            await self._sleep(following.pause_after(ended))
-
-    async def _events(self, request: HttpRequest) -> AsyncIterator[StreamEvent]:
-        import httpx2
-
-        timeout = httpx2.Timeout(self._timeout, read=READ_TIMEOUT_S)
-        try:
-            async with self._http.stream(
-                **_arguments(self._base_url, request, self._bearer), timeout=timeout
-            ) as response:
-                if response.status_code != httpx2.codes.OK:
-                    raise wire.error_of(response.status_code, await response.aread())
-                lines = Lines()
-                async for piece in response.aiter_bytes():
-                    for event in lines.events(piece):
-                        yield event
-        except httpx2.HTTPError as error:
-            raise _unreachable(self._http.base_url, error) from error
-
-    async def get_bytes(self, uri: str, start: int = 0, end: int | None = None, *, etag: str = "") -> FileBytes:
-        """As `FreshetClient.get_bytes`."""
-        response = await self._exchange(wire.file_request(uri, start, end, etag))
-        return wire.read_file(response.status_code, response.headers, response.content)
-
-    async def send(self, request: HttpRequest) -> HttpResponse:
-        """The status and body of the response. Raises `Unreachable`."""
-        response = await self._exchange(request)
-        return response.status_code, response.content
-
-    async def _exchange(self, request: HttpRequest) -> httpx2.Response:
-        import httpx2
-
-        pauses, is_renewed = self._retries.pauses(self._timeout), False
-        while True:
-            try:
-                response = await self._http.request(**_arguments(self._base_url, request, self._bearer))
-            except httpx2.HTTPError as error:
-                raise _unreachable(self._http.base_url, error) from error
-            if response.status_code == httpx2.codes.UNAUTHORIZED and not is_renewed and self._bearer.renew():
-                is_renewed = True
-                continue
-            pause_s = pauses.after(response.status_code, response.headers.get("retry-after", ""))
-            if pause_s is None:
-                return response
-            await self._sleep(pause_s)
-
-
-class AsyncSession(SessionState):
-    """`Session` for asyncio. Safe to share between tasks.
-
-    It cannot wrap a connection: after a commit run ``SELECT @@last_gtid`` on yours (MySQL:
-    ``SELECT @@GLOBAL.gtid_executed``) and pass the result to `observe`.
-    """
-
-    def __init__(
-        self, send: Callable[[HttpRequest], Awaitable[HttpResponse]], vector: Vector, newer: Sequence[str] = ()
-    ) -> None:
-        super().__init__(vector, newer)
-        self._send = send
-
-    token = awaiting(SessionState.plan_token)
-    get_row = awaiting(SessionState.plan_row)
-    put_row = awaiting(SessionState.plan_put_row)
-    get_rows = awaiting(SessionState.plan_rows)
-    get_table = awaiting(SessionState.plan_table)
-    get_partitions = awaiting(SessionState.plan_partitions)
-    get_statistics = awaiting(SessionState.plan_statistics)
-    get_constraints = awaiting(SessionState.plan_constraints)
-    get_databases = awaiting(SessionState.plan_databases)
-    get_functions = awaiting(SessionState.plan_functions)
-    find = awaiting(SessionState.plan_find)
-    get_by = awaiting(SessionState.plan_get_by)
-    count = awaiting(SessionState.plan_count)
-    exists = awaiting(SessionState.plan_exists)
-
-    async def begin(
-        self, tables: Sequence[str] = (), txn: int = 0, *, catalog: str = "hive", adopt: bool = False
-    ) -> AsyncCatalogTransaction:
-        """As `Session.begin`."""
-        lists = await self._run(self.plan_lists(tables, txn, catalog=catalog, adopt=adopt))
-        return AsyncCatalogTransaction(self, self._run, txn, catalog, lists)
-
-    async def scan(
-        self, keyspace: str, table: str, columns: Mapping[str, object] | None = None, **options: Any
-    ) -> AsyncIterator[Page]:
-        """As `Session.scan`."""
-        page = await self.find(keyspace, table, columns, **options)
-        yield page
-        while page.page:
-            page = await self.find(keyspace, table, columns, **{**options, "page": page.page})
-            yield page
-
-    async def _run(self, plan: Plan[Answer]) -> Answer:
-        try:
-            request = next(plan)
-            while True:
-                request = plan.send(await self._send(request))
-        except StopIteration as done:
-            answer: Answer = done.value
-            return answer
-
-
-def _options(base_url: str, timeout: float, tls: Tls | None) -> dict[str, Any]:
-    secured = {"verify": tls.context()} if tls is not None and any(tls) else {}
-    return {"base_url": base_url.rstrip("/"), "timeout": timeout, **secured}
-
-
-def _arguments(base_url: str, request: HttpRequest, bearer: Bearer | None = None) -> dict[str, Any]:
-    """What httpx2 is given. The URL is whole: else httpx2 parses it three times, a fifth of what a read costs here."""
-    query = f"?{urlencode(request.params)}" if request.params else ""
-    return {
-        "method": request.method,
-        "url": f"{base_url}{request.path}{query}",
-        "content": request.body or None,
-        "headers": dict(request.headers)
-        | (bearer.headers() if bearer is not None else {})
-        | ({"content-type": "application/json"} if request.body else {}),
-    }
-
-
-def _unreachable(base_url: httpx2.URL, error: httpx2.HTTPError) -> Unreachable:
-    return Unreachable(f"{base_url} did not answer: {error or type(error).__name__}", hint="is `freshet serve` up?")

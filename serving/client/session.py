@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -20,6 +20,8 @@ from .errors import AmbiguousRow, BadRequest, ClientError, HistoryLost, ServerEr
 from .tracked import TrackedConnection
 from .wire import Answer, HttpRequest, HttpResponse
 
+Consistency: TypeAlias = Literal["bounded", "leader", "any"]
+"""Who may answer reads of rows, as in docs/start/http-api.md. Each answer proves itself, whoever gives it."""
 Plan: TypeAlias = Generator[HttpRequest, HttpResponse, Answer]
 
 
@@ -54,7 +56,8 @@ class SessionState:
     merges them, and its answer's token stands for all that was demanded.
     """
 
-    def __init__(self, vector: Vector, newer: Sequence[str] = ()) -> None:
+    def __init__(self, vector: Vector, newer: Sequence[str] = (), consistency: Consistency = "bounded") -> None:
+        self._consistency = {} if consistency == "bounded" else {"consistency": consistency}
         self._vector = vector
         self._newer = dict.fromkeys(newer)
         self._unplaced: dict[str, tuple[str, Position]] = {}
@@ -165,10 +168,14 @@ class SessionState:
             epoch = max(known, seen.epoch) if seen is not None else known
             self._vector = self._vector.merge(Vector({shard: (epoch, unplaced[1])}))
 
+    def is_in_doubt(self, keyspace: str) -> bool:
+        """Whether something was committed in a keyspace of which no token can tell (`doubt`)."""
+        with self._lock:
+            return any(_keyspace_of(shard) == keyspace for shard in self._doubts)
+
     def _bound(self, keyspace: str, max_staleness_ms: int | None) -> int | None:
         """What is demanded of the source's clock: in doubt, all that is committed by now."""
-        with self._lock:
-            return 0 if any(_keyspace_of(shard) == keyspace for shard in self._doubts) else max_staleness_ms
+        return 0 if self.is_in_doubt(keyspace) else max_staleness_ms
 
     def plan_row(
         self,
@@ -185,7 +192,7 @@ class SessionState:
         With ``max_staleness_ms`` also as new as all that was committed until that long before the request.
         """
         demanded = yield from self._plan_demand()
-        params = _params(demanded, max_wait_ms, self._bound(keyspace, max_staleness_ms))
+        params = _params(demanded, max_wait_ms, self._bound(keyspace, max_staleness_ms)) | self._consistency
         if include_event_token:
             params["include_event_token"] = "true"
         if compare_event_token is not None:
@@ -225,7 +232,7 @@ class SessionState:
     ) -> Plan[list[Row]]:
         """Rows in the order of ``keys``, which are (table, key values). Raises the first error among them."""
         demanded = yield from self._plan_demand()
-        params: dict[str, str | int] = {"token": demanded.token}
+        params: dict[str, str | int] = {"token": demanded.token, **self._consistency}
         if max_wait_ms is not None:
             params["max_wait_ms"] = max_wait_ms
         if (bound := self._bound(keyspace, max_staleness_ms)) is not None:
@@ -321,7 +328,8 @@ class SessionState:
         max_staleness_ms: int | None,
     ) -> Plan[Page]:
         demanded = yield from self._plan_demand()
-        params = {**params, **_params(demanded, max_wait_ms, self._bound(keyspace, max_staleness_ms))}
+        bound = self._bound(keyspace, max_staleness_ms)
+        params = {**params, **_params(demanded, max_wait_ms, bound), **self._consistency}
         request = wire.range_request(keyspace, table, columns or {}, params)
         found: Page = yield from self._ask(request, wire.read_page, demanded)
         self._answered(found.token, demanded)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from ._tokens import ValidWriteIdList
 from .answers import ListsAnswer, Objects, Table
 from .errors import BadRequest, NotFoundError
-from .running import awaiting, blocking
+from .sending.running import awaiting, blocking
 from .session import Plan, SessionState
 
 

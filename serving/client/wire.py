@@ -63,14 +63,26 @@ _ENVELOPE = b'{"served_from":'
 """How the JSON of an answer begins, so that it need not be decoded to know it from a problem."""
 
 
+class Place(NamedTuple):
+    """A row by its key, so that a client can tell which node holds it. ``table``: as it is called in the request."""
+
+    keyspace: str
+    table: str
+    values: tuple[object, ...]
+
+
 class HttpRequest(NamedTuple):
-    """``path`` is percent-encoded; ``body`` is JSON, empty for GET; ``headers``: besides its content type."""
+    """``path`` is percent-encoded; ``body`` is JSON, empty for GET; ``headers``: besides its content type.
+
+    ``place``: the row that it is about, if it is about one.
+    """
 
     method: str
     path: str
     params: dict[str, str]
     body: bytes = b""
     headers: tuple[tuple[str, str], ...] = ()
+    place: Place | None = None
 
 
 HttpResponse: TypeAlias = tuple[int, bytes]
@@ -85,7 +97,7 @@ def _segment(name: str) -> str:
 def row_request(keyspace: str, table: str, pk: Sequence[object], params: Mapping[str, str]) -> HttpRequest:
     """GET of one row. Raises `BadRequest` ``bad_key``."""
     path = f"/v1/rows/{_segment(keyspace)}/{_segment(table)}/{format_key(pk)}"
-    return HttpRequest("GET", path, dict(params))
+    return HttpRequest("GET", path, dict(params), place=Place(keyspace, table, tuple(pk)))
 
 
 def given_request(
@@ -93,7 +105,8 @@ def given_request(
 ) -> HttpRequest:
     """PUT of one row. Raises `BadRequest` ``bad_key``."""
     path = f"/v1/rows/{_segment(keyspace)}/{_segment(table)}/{format_key(pk)}"
-    return HttpRequest("PUT", path, dict(params), msgspec.json.encode({"row": row}))
+    body = msgspec.json.encode({"row": row})
+    return HttpRequest("PUT", path, dict(params), body, place=Place(keyspace, table, tuple(pk)))
 
 
 def rows_request(
@@ -152,6 +165,11 @@ def lists_request(
 def location_request(keyspace: str, partition: int, params: Mapping[str, str]) -> HttpRequest:
     """GET of a partition's location. The answer names the epochs of its shards."""
     return HttpRequest("GET", f"/v1/locations/{_segment(keyspace)}/{partition}", dict(params))
+
+
+def routes_request(keyspace: str) -> HttpRequest:
+    """GET of where a keyspace's nodes answer."""
+    return HttpRequest("GET", f"/v1/routes/{_segment(keyspace)}", {})
 
 
 class FileBytes(NamedTuple):

@@ -188,7 +188,7 @@ async def get_row_description(front: Front, parameters: DescriptionParameters, _
     found = await front.descriptions.get(space, space.full_name(parameters.table))
     columns = [DescribedColumn(each.name, each.kind) for each in found.columns]
     key = [each.name for each in found.key]
-    return plain_response(DescriptionAnswer(found.name, columns, key, found.cacheable, found.reason))
+    return plain_response(DescriptionAnswer(found.name, columns, key, found.cacheable, found.reason, found.prefix))
 
 
 async def get_health(_: Front, __: None, ___: None) -> Response:

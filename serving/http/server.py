@@ -38,6 +38,8 @@ class FrontServer(uvicorn.Server):
         super().__init__(config)
         self.before_shutdown = before_shutdown
         self.listens = listens
+        self.catches_signals = True
+        """False: whoever runs it sets `should_exit`."""
 
     @property
     def address(self) -> tuple[str, int]:
@@ -69,6 +71,9 @@ class FrontServer(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """SIGTERM and SIGINT stop it in order; uvicorn's own method would raise them again afterwards."""
+        if not self.catches_signals:
+            yield
+            return
         loop = asyncio.get_running_loop()
         signals = (signal.SIGTERM, signal.SIGINT)
         for number in signals:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from serving.locations.places import Key
+from .places import Key
 
 ABSENT_S: Final = 1.0
 ABSENT_S_MAX: Final = 30.0

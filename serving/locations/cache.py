@@ -17,10 +17,10 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 from zlib import crc32
 
-from serving.locations.absent import Absences
-from serving.locations.errors import LocationError, code_of
-from serving.locations.limits import Limits
-from serving.locations.places import (
+from .absent import Absences
+from .errors import LocationError, code_of
+from .limits import Limits
+from .places import (
     FOREVER,
     NEVER,
     Key,
@@ -31,7 +31,7 @@ from serving.locations.places import (
     Version,
     supersedes,
 )
-from serving.locations.queues import Batch, Queues
+from .queues import Batch, Queues
 
 EXPIRES_S: Final = 600.0
 """An entry that nobody has confirmed for so long is refreshed when it is used."""

@@ -47,6 +47,12 @@ class TopicDirectory:
             if (topic, key.partition) in leaders
         }
 
+    def front_of(self, key: Key, instance: str) -> str:
+        """URL of the read API in an instance that holds a partition; "" if it has none, or is not announced."""
+        owner = self._reader.standing(key.keyspace, key.partition)
+        announced = [*([owner] if owner is not None else []), *self._reader.followers(key.keyspace, key.partition)]
+        return next((each.front for each in announced if each.instance == instance), "")
+
     def _topic(self, batch: Batch) -> str:
         kafka = self._reader.kafka
         if batch.kind is Kind.LOCATIONS:

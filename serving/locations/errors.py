@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from serving.errors import ReadError
+from ..errors import ReadError
 
 if TYPE_CHECKING:
-    from serving.locations.places import Location
+    from .places import Location
 
 TIMED_OUT: Final = frozenset({
     "kafka_unreachable",

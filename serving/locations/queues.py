@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from serving.locations.errors import LocationError
-from serving.locations.places import Key, Kind, Priority
+from .errors import LocationError
+from .places import Key, Kind, Priority
 
 BATCH_MAX: Final = 128
 SYSTEM_MAX: Final = 10_000

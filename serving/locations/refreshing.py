@@ -79,6 +79,8 @@ class Locations:
         self.clock = clock
         self.ask_peer: AskPeer | None = None
         """Set by whoever has connections to instances."""
+        self.front_of: Callable[[Key, str], str] = lambda _, __: ""
+        """(partition, instance) → URL of the read API in the same process, "" if it has none or nobody told it."""
         self.waited_s = 0.0
         """The longest wait of a key of the last batch."""
         self._directory = directory

@@ -37,6 +37,15 @@ class Fills:
         size = sum(len(fill.image or b"") for fill in fills)
         self._offer(keyspace, partition, lambda client: client.fill_rows(fills), len(fills), size)
 
+    def give_up(self, nothing: Fill) -> None:
+        """Sends a fill that keeps nothing and ends a lease; may drop it: the lease ends by itself, too."""
+
+        async def send(client: OwnerClient) -> list[Filled]:
+            await client.fill(nothing)
+            return []
+
+        self._offer(nothing.keyspace, nothing.partition, send, 1, 0)
+
     def offer_table(self, keyspace: str, partition: int, fill: FillTable) -> None:
         """Starts to send a catalog table to its partition's owner; drops it if too many fills are under way."""
 

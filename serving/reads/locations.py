@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from serving.client.answers import LocationAnswer, LocationsAnswer, PlaceAnswer, RefreshAnswer, ShardPlace
+from serving.client.answers import (
+    LocationAnswer,
+    LocationsAnswer,
+    NodeAnswer,
+    PlaceAnswer,
+    RefreshAnswer,
+    RouteAnswer,
+    RoutesAnswer,
+    ShardPlace,
+)
 from serving.errors import ReadError
 from serving.locations.errors import LocationError
 from serving.locations.places import FOREVER, Key, Kind, Location, Replica
@@ -90,6 +99,27 @@ class LocationReads:
         self._locations.follow()
         shown = (each.location for each in self._locations.cache.entries() if self._is_shown(each.location.key))
         return LocationsAnswer([self._place(each) for each in shown])
+
+    def routes(self, keyspace: str) -> RoutesAnswer:
+        """Where clients reach a keyspace's partitions, without asking anybody. Raises `ReadError` ``unknown_keyspace``.
+
+        What is not known is refreshed, so that the next caller is told.
+        """
+        layout = self._space_of(keyspace, 0).layout
+        found = [self._route(Key(keyspace, partition)) for partition in range(layout.partitions)]
+        return RoutesAnswer(str(layout), [each for each in found if each is not None])
+
+    def _route(self, key: Key) -> RouteAnswer | None:
+        try:
+            location = self._locations.find(key).location
+        except LocationError:
+            return None
+        leader = self._node(key, location.leader) if location.leader is not None and not location.gone else None
+        followers = [self._node(key, each) for each in location.followers]
+        return RouteAnswer(key.partition, location.version.epoch, location.version.term, leader, followers)
+
+    def _node(self, key: Key, replica: Replica) -> NodeAnswer:
+        return NodeAnswer(self._locations.front_of(key, replica.instance), replica.zone, replica.instance)
 
     def _is_shown(self, key: Key) -> bool:
         """Whether it is of a keyspace that exists for the caller, or of none."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias, cast
 
@@ -77,6 +78,8 @@ class RowReads:
         self._owners = owners
         self._descriptions = descriptions
         self._fills = fills
+        self._holder = uuid.uuid4().hex
+        """By which owners know whom they gave a lease to."""
         self._metrics = metrics
         self._flights: Flights[RowFlightKey, RowMiss, SourceRow] = Flights(self._fetch, metrics.source_shared.inc)
 
@@ -164,12 +167,13 @@ class RowReads:
                 meanings[table.name] = table.meaning
             rows: Sequence[OwnerRow | None] = [None] * len(part)
             why, differs = "", False
+            holder = self._holder if space.all_sources else ""
             try:
                 answered: Sequence[OwnerRow] = await self._owners.read(
                     space.name,
                     partition,
                     lambda client: client.get(
-                        space.name, partition, keys, token, demand.max_wait_ms, meanings, demand.not_before_ms
+                        space.name, partition, keys, token, demand.max_wait_ms, meanings, demand.not_before_ms, holder
                     ),
                     lambda found: all(each.served for each in found),
                     consistency=demand.consistency,
@@ -379,8 +383,11 @@ class RowReads:
         wanted = [SourceKey(miss.lookup.table, miss.lookup.key.values) for miss in misses.values()]
         try:
             found = await source.read(wanted)
-        except ReadError:
-            self._metrics.source_failures.inc(len(misses))
+        except BaseException as error:
+            if isinstance(error, ReadError):
+                self._metrics.source_failures.inc(len(misses))
+            for miss in misses.values():
+                self._give_up(miss)
             raise
         self._metrics.source_failures.inc(sum(isinstance(each, ReadError) for each in found))
         fills: dict[int, list[Fill]] = {}
@@ -388,9 +395,19 @@ class RowReads:
             fill = _fill_of(miss, each, source.shard) if isinstance(each, SourceRow) else None
             if fill is not None:
                 fills.setdefault(fill.partition, []).append(fill)
+            else:
+                self._give_up(miss)
         for partition, of_partition in fills.items():
             self._fills.offer_rows(space.name, partition, of_partition)
         return dict(zip(misses, found, strict=True))
+
+    def _give_up(self, miss: RowMiss) -> None:
+        """Tells the owner that this front does not fill a key which it has a lease of."""
+        (context, table, key), row = miss.lookup, miss.row
+        if row is None or not row.leased:
+            return
+        partition = context.space.layout.partition_of(key.key, table.prefix)
+        self._fills.give_up(Fill(0, context.space.name, partition, key.key, None, "", "", 0, b""))
 
 
 def _fill_of(miss: RowMiss, found: SourceRow, shard: str) -> Fill | None:

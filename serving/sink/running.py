@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from base64 import b64decode
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -19,9 +20,10 @@ from typing import Any, Final, TypeVar
 import sqlalchemy as sa
 import structlog
 
-from serving.client import FreshetClient, HistoryLost, StreamChange, StreamEvent
-from serving.client.answers import DescribedColumn, DescriptionAnswer
+from serving.client import FreshetClient, HistoryLost, Session, StreamChange, StreamEvent
+from serving.client.answers import DescribedColumn, DescriptionAnswer, Page
 from serving.sink.applying import Batch, remove_unread, write_page
+from serving.sink.awaiting import AwaitedShards
 from serving.sink.errors import SinkError
 from serving.sink.state import Copying, SinkState, StateTable
 from serving.sink.tables import (
@@ -41,6 +43,8 @@ IDLE_COMMIT_S: Final = 5.0
 """A checkpoint is at most about so old, also where nothing changes."""
 HEARTBEAT_MS: Final = 250
 PAGE_ROWS: Final = 1_000
+READERS: Final = 4
+SHARD_WAIT_S: Final = 60.0
 Answer = TypeVar("Answer")
 _log = structlog.get_logger(__name__)
 
@@ -49,6 +53,7 @@ class Sink:
     """A copy of ``tables`` (each ``db.table``) of a keyspace. ``shards``: those that write in it.
 
     ``follows_schemas``: a table that gets another description is made anew and read again; else the sink ends.
+    ``readers``: so many tables are read side by side. ``shard_wait_s``: how long nothing may be heard of a shard.
     """
 
     def __init__(
@@ -60,10 +65,13 @@ class Sink:
         shards: Iterable[str],
         *,
         follows_schemas: bool = False,
+        readers: int = READERS,
+        shard_wait_s: float = SHARD_WAIT_S,
     ) -> None:
         self._client, self._keyspace, self._engine = client, keyspace, engine
         self._wanted, self._shards = sorted(set(tables)), frozenset(shards)
-        self._follows_schemas = follows_schemas
+        self._follows_schemas, self._readers = follows_schemas, readers
+        self._shard_wait_s = shard_wait_s
         self._metadata = sa.MetaData()
         self._states = StateTable(self._metadata, keyspace)
         self._state = SinkState()
@@ -81,8 +89,7 @@ class Sink:
             self._follow(is_done)
             if not self._state.due:
                 return
-            for table in self._state.due:
-                self._read(self._tables[table])
+            self._read_due()
 
     def _open(self) -> None:
         self._state = self._states.load(self._engine)
@@ -111,13 +118,14 @@ class Sink:
             heartbeat_ms=HEARTBEAT_MS,
             give_up_s=None,
         )
+        awaited = AwaitedShards(self._shards, self._shard_wait_s)
         with closing(events):  # type: ignore[type-var]  # a generator
             for event in events:
                 self._take(event)
                 if event.kind != "watermark":
                     continue
                 reached = Vector.parse_known(event.token)[0] if event.token else Vector()
-                ends = self._shards <= set(reached) and (bool(self._state.due) or is_done(reached))
+                ends = awaited.are_in(reached) and (bool(self._state.due) or is_done(reached))
                 if ends or self._batch.changes or monotonic() - self._committed_at > IDLE_COMMIT_S:
                     self._commit()
                 if ends:
@@ -212,19 +220,41 @@ class Sink:
             self._state = self._states.save(connection, self._state)
         self._batch, self._committed_at = Batch(), monotonic()
 
-    def _read(self, table: CopyTable) -> None:
-        """Reads a table page by page, from where it was."""
-        copying = self._state.copies[table.name]
-        _log.info("reading a table", table=table.name, goes_on=bool(copying.page))
-        session = self._client.session(self._state.token)
-        while copying.is_due:
-            page = _again(partial(session.find, self._keyspace, table.name, limit=PAGE_ROWS, page=copying.page))
-            copying = Copying(copying.number, page.page, is_due=bool(page.page))
-            with self._engine.begin() as connection:
-                write_page(connection, table, page.rows, copying.number)
-                if not copying.is_due:
-                    remove_unread(connection, table, copying.number)
-                self._state = self._states.save(connection, self._state.with_copy(table.name, copying))
+    def _read_due(self) -> None:
+        """Reads the tables that are due side by side, page by page, each from where it was.
+
+        Pages come in threads, and are written here: one transaction has a page, and where its table's reading is.
+        """
+        waiting = self._state.due
+        reading: dict[Future[Page], tuple[CopyTable, Session]] = {}
+        with ThreadPoolExecutor(max(1, self._readers), thread_name_prefix="freshet-sink") as threads:
+
+            def ask(table: CopyTable, session: Session) -> None:
+                page = self._state.copies[table.name].page
+                find = partial(session.find, self._keyspace, table.name, limit=PAGE_ROWS, page=page)
+                reading[threads.submit(_again, find)] = table, session
+
+            while waiting or reading:
+                while waiting and len(reading) < max(1, self._readers):
+                    table = self._tables[waiting.pop(0)]
+                    goes_on = bool(self._state.copies[table.name].page)
+                    _log.info("reading a table", table=table.name, goes_on=goes_on)
+                    ask(table, self._client.session(self._state.token))
+                for each in wait(reading, return_when=FIRST_COMPLETED).done:
+                    table, session = reading.pop(each)
+                    if self._write_page(table, each.result()):
+                        ask(table, session)
+
+    def _write_page(self, table: CopyTable, page: Page) -> bool:
+        """Writes a page of a table's reading; whether more of it follows."""
+        number = self._state.copies[table.name].number
+        copying = Copying(number, page.page, is_due=bool(page.page))
+        with self._engine.begin() as connection:
+            write_page(connection, table, page.rows, number)
+            if not copying.is_due:
+                remove_unread(connection, table, number)
+            self._state = self._states.save(connection, self._state.with_copy(table.name, copying))
+        return copying.is_due
 
 
 def _again(read: Callable[[], Answer]) -> Answer:

@@ -44,6 +44,8 @@ class CopyTable:
     table: sa.Table
     key: tuple[str, ...]
     kinds: Mapping[str, str]
+    takes_nul: bool = True
+    """Whether texts may have a NUL: PostgreSQL's may not."""
 
     def key_of(self, values: Sequence[Any]) -> tuple[Any, ...]:
         """A key of the stream as the database has it. Raises `SinkError` ``sink_value``."""
@@ -59,12 +61,17 @@ class CopyTable:
         if isinstance(value, dict):
             return b64decode(value["base64"])
         convert = _converter(self.table.c[name].type)
+        wanted = "a text column"
         try:
-            return value if convert is None else convert(value)
+            given = value if convert is None else convert(value)
+            if not self.takes_nul and isinstance(given, str) and "\0" in given:
+                wanted = "a column of bytes"
+                raise ValueError("a text has no NUL here")
+            return given
         except (ValueError, ArithmeticError) as error:
             raise SinkError(
                 f"{self.name}.{name} has the value {value!r}, which the copy's column does not take",
-                hint=f"make {self.table.name}.{name} a text column, and start again",
+                hint=f"make {self.table.name}.{name} {wanted}, and start again",
                 code="sink_value",
             ) from error
 
@@ -81,6 +88,8 @@ def _converter(kind: sa.types.TypeEngine[Any]) -> Callable[[Any], Any] | None:
             return lambda value: Decimal(str(value))
         case sa.String():
             return str
+        case sa.LargeBinary():
+            return lambda value: value.encode() if isinstance(value, str) else value
         case _:
             return None
 
@@ -146,7 +155,8 @@ def open_table(engine: sa.Engine, metadata: sa.MetaData, described: DescriptionA
             hint="give the copy the same primary key, or drop it: it is made anew",
             code="sink_schema_changed",
         )
-    return CopyTable(described.table, table, tuple(described.primary_key), kinds)
+    takes_nul = engine.dialect.name != "postgresql"
+    return CopyTable(described.table, table, tuple(described.primary_key), kinds, takes_nul)
 
 
 def check_columns(table: sa.Table, source: str, names: Sequence[str]) -> None:

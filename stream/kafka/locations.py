@@ -67,6 +67,8 @@ class Announcement(msgspec.Struct, frozen=True, kw_only=True):
     role: Role = "owner"
     zone: str = ""
     """Where the process runs, as its settings say; readers prefer a follower of their own. Empty: not told."""
+    front: str = ""
+    """URL of the read API in the same process (`freshet node`): clients may ask there. Empty: it has none."""
 
     @property
     def key(self) -> str:
@@ -151,6 +153,8 @@ class LocationsReader:
         """Of followers, by place and group. Also kept when withdrawn."""
         self.change = 0
         """How many announcements were taken in. May be read at any time."""
+        self._since: dict[tuple[str, str], float] = {}
+        """(place, group of a follower or "") → when who stands there was first read, by the monotonic clock."""
         self._changes: dict[tuple[str, int], int] = {}
         """(keyspace, partition) → the ``change`` that was its last, in the order of these."""
         self._reached = 0
@@ -209,6 +213,10 @@ class LocationsReader:
     def following(self, keyspace: str, partition: int, group: str) -> Announcement | None:
         """The announcement of the group's follower that stands; it may be ``gone``."""
         return self._followers.get(f"{keyspace}/{partition}", {}).get(group)
+
+    def known_since(self, announced: Announcement) -> float:
+        """When this process first read that ``announced``, which stands, took its place; seconds, monotonic."""
+        return self._since.get((announced.key, _slot(announced)), 0.0)
 
     def changed_after(self, change: int) -> tuple[int, list[tuple[str, int, int]]]:
         """The present `change`, and what was announced after another one: (keyspace, partition, its last change)."""
@@ -329,12 +337,22 @@ class LocationsReader:
         self._changes[place] = self.change
         of_place = self._followers.setdefault(announced.key, {})
         if announced.role == "follower":
-            if supersedes(announced, of_place.get(announced.group)):
+            if supersedes(announced, known := of_place.get(announced.group)):
+                self._note(announced, known)
                 of_place[announced.group] = announced
             return
         if announced.gone:  # a follower that became the owner: it withdraws what it said last only
             for group, each in of_place.items():
                 if each.instance == announced.instance:
                     of_place[group] = msgspec.structs.replace(each, gone=True)
-        if supersedes(announced, self._known.get(announced.key)):
+        if supersedes(announced, known := self._known.get(announced.key)):
+            self._note(announced, known)
             self._known[announced.key] = announced
+
+    def _note(self, announced: Announcement, known: Announcement | None) -> None:
+        if known is None or (known.instance, known.generation) != (announced.instance, announced.generation):
+            self._since[announced.key, _slot(announced)] = monotonic()
+
+
+def _slot(announced: Announcement) -> str:
+    return announced.group if announced.role == "follower" else ""

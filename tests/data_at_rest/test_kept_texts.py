@@ -79,6 +79,13 @@ FOLLOWER = (
     b'"started_at":1700000000,"positions":{},"gone":true,"generation":0,"swap":0,"group":"freshet.next",'
     b'"role":"follower","zone":"east","epoch":12,"left":false}'
 )
+NO_FRONT, WITHOUT_FRONT = b'"epoch":12', b'"front":"","epoch":12'
+"""Of before there were nodes, and since."""
+NODE = (
+    b'{"keyspace":"shop","partition":3,"address":"127.0.0.1:9100","instance":"a-7","layout":"","topic_id":"t",'
+    b'"started_at":1700000000,"positions":{},"gone":false,"generation":7,"swap":0,"group":"freshet.main","role":"owner",'
+    b'"zone":"east","front":"https://a:8480","epoch":0,"left":false}'
+)
 FOLLOWS = Announcement(
     keyspace="shop",
     partition=3,
@@ -151,7 +158,7 @@ def test_a_kept_announcement_reads_the_same(more: dict[str, str]) -> None:
     message: Any = Record(b"shop/3", value)
     reader._learn([message])
     assert reader.owner_of("shop", 3) == ANNOUNCED
-    since = b',"generation":0,"swap":0,"group":"","role":"owner","zone":"","epoch":0,"left":false}'
+    since = b',"generation":0,"swap":0,"group":"","role":"owner","zone":"","front":"","epoch":0,"left":false}'
     assert encode_announcement(ANNOUNCED) == ANNOUNCEMENT.removesuffix(b"}") + since
 
 
@@ -172,7 +179,7 @@ def test_a_follower_is_no_owner_to_a_reader_that_knows_no_roles(left: bool, befo
     """In a fleet of mixed versions the owner stands, whichever is read first; a kept follower reads the same."""
     text = FOLLOWER.replace(b'"left":false', b'"left":true') if left else FOLLOWER
     assert decode_announcement(text) == msgspec.structs.replace(FOLLOWS, gone=left)
-    assert encode_announcement(msgspec.structs.replace(FOLLOWS, gone=left)) == text
+    assert encode_announcement(msgspec.structs.replace(FOLLOWS, gone=left)) == text.replace(NO_FRONT, WITHOUT_FRONT)
     follower: Any = msgspec.json.decode(text, type=BeforeRoles)
     owner: Any = msgspec.json.decode(ANNOUNCEMENT, type=BeforeRoles)
     for generation in (0, 7):
@@ -182,6 +189,15 @@ def test_a_follower_is_no_owner_to_a_reader_that_knows_no_roles(left: bool, befo
         assert known is owner
     known = follower if supersedes(follower, None) else None
     assert known is None or known.gone
+
+
+def test_a_kept_announcement_of_a_node_reads_the_same_and_is_an_owners_to_readers_of_before() -> None:
+    """A process that knows no fronts finds the owner; one that does finds its front as well."""
+    found = decode_announcement(NODE)
+    assert (found.address, found.front, found.generation) == ("127.0.0.1:9100", "https://a:8480", 7)
+    assert encode_announcement(found) == NODE
+    before = msgspec.json.decode(NODE, type=BeforeRoles)
+    assert (before.address, before.gone, before.generation) == ("127.0.0.1:9100", False, 7)
 
 
 def test_an_announcement_of_an_unknown_role_is_not_read() -> None:

@@ -28,7 +28,7 @@ CLIENT_READS = """
 import importlib.util, json, sys
 from freshet_client import FreshetClient
 url, keyspace, shard, gtid = sys.argv[1:]
-with FreshetClient(url) as client:
+with FreshetClient(url, route=True) as client:
     session = client.session()
     session.observe(shard, f"MariaDB/{gtid}")
     row = session.get_row(keyspace, "accounts", 7)
@@ -86,7 +86,8 @@ def test_the_wheels_hold_every_file_of_their_rooms(wheels: dict[str, Path]) -> N
     assert {f"{room}/py.typed" for room in ROOMS} | {"spark_jobs/log4j2.properties"} <= application
     assert {name.split("/")[0] for name in client} == {"freshet_client"}
     assert {"freshet_client/py.typed", "freshet_client/_tokens/__init__.py", "freshet_client/LICENSE"} <= client
-    assert "freshet_client/_tokens.py" not in client
+    assert "freshet_client/routing/_locations/cache.py" in client
+    assert not {"freshet_client/_tokens.py", "freshet_client/routing/_locations.py"} & client
 
 
 def test_the_application_works_from_its_wheel(wheels: dict[str, Path], tmp_path: Path) -> None:

@@ -145,6 +145,7 @@ def test_the_description_covers_every_route_and_resolves() -> None:
         "/v1/locations",
         "/v1/locations:refresh",
         "/v1/locations/{keyspace}/{partition}",
+        "/v1/routes/{keyspace}",
         "/v1/descriptions/{keyspace}/{table}",
         "/v1/dead-letters/{keyspace}",
         "/v1/status",

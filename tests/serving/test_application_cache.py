@@ -8,13 +8,17 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 import pytest
 
-from serving.client import FreshetClient, Session, StreamChange, StreamEvent
+from serving.client import FreshetClient, HistoryLost, Session, StreamChange, StreamEvent
 from serving.client.answers import RowAnswer
 from serving.client.cache import CachedRow, DictStore, Found, Invalidator, MemcachedStore, RowCache, Store
 from serving.client.cache.entries import floor_name, row_name
+from serving.client.cache.reading import LEASE_S
+from serving.client.session import Doubt
 from tests.serving.memcached import MemcachedServer, can_be_had
+from tests.serving.scripted_front import Front, problem, vector
 from tokens import EventToken, Position, Vector
 
 SHARDS = ("shop/a", "shop/b")
@@ -177,6 +181,10 @@ class Reader:
         """As `Session.token`."""
         return str(self.vector)
 
+    def is_in_doubt(self, _: str) -> bool:
+        """As `Session.is_in_doubt`."""
+        return False
+
     def session(self, token: str) -> Reader:
         """As `FreshetClient.session`."""
         return Reader(self.world, token)
@@ -299,6 +307,115 @@ def test_an_invalidator_that_is_behind_makes_no_floor_for_one_that_is_ahead(rest
         for each in (behind, ahead, behind):
             each.apply(world._watermark(world.at))
         assert ahead.state == behind.state, "each voids what the other began"
+
+
+class Scripted:
+    """What `RowCache` uses of a client, over a front that answers by a script."""
+
+    def __init__(self, front: Front) -> None:
+        self.front = front
+
+    def session(self, token: str) -> Session:
+        """As `FreshetClient.session`."""
+        return Session(self.front, Vector.parse(token))
+
+
+def kept_by(front: Front) -> tuple[RowCache, Invalidator]:
+    """A cache over a scripted front, and its invalidator."""
+    store = DictStore()
+    cache = RowCache(cast("FreshetClient", Scripted(front)), store, "shop", {TABLE: ["id"]})
+    return cache, Invalidator(store, "shop", [TABLE], sleep=lambda _: None)
+
+
+def told(epoch: int, number: int) -> StreamEvent:
+    """A watermark."""
+    return StreamEvent("watermark", token=str(vector(shop=f"{epoch} 0-1-{number}")), checkpoint="c")
+
+
+def read_at(epoch: int, number: int, version: int) -> tuple[int, bytes]:
+    """A row of the cache, read at this place."""
+    place = vector(shop=f"{epoch} 0-1-{number}")
+    event = EventToken(0, "shop/0", Position.parse(f"MariaDB/0-1-{number}"), epoch=epoch)
+    answer = RowAnswer("cache", "fresh", "", str(place), True, {"id": 1, "v": version}, str(event))
+    return 200, msgspec.json.encode(answer)
+
+
+def test_a_session_that_does_not_know_its_own_commit_is_given_nothing_kept() -> None:
+    """Of such a commit no token tells, so no entry is compared with it: Freshet is asked for all that is committed."""
+    front = Front(read_at(1, 5, 1), read_at(1, 6, 2))
+    cache, invalidator = kept_by(front)
+    invalidator.apply(told(1, 5))
+    session = Session(front, vector(shop="1 0-1-5"))
+    assert not cache.get_row(session, TABLE, 1).from_store
+    assert cache.get_row(session, TABLE, 1).from_store
+    session.doubt("shop/0", Doubt(1, 1_800_000_000))
+    found = cache.get_row(session, TABLE, 1)
+    assert (found.from_store, found.value) == (False, {"id": 1, "v": 2})
+    assert front.requests[-1].params["max_staleness_ms"] == "0"
+
+
+def test_a_checkpoint_is_told_when_its_event_has_been_dealt_with() -> None:
+    """An invalidator that dies in the middle of an event does that event again, and says nothing of it before."""
+    changed = str(EventToken(0, "shop/0", Position.parse("MariaDB/0-1-6"), epoch=1))
+    written = StreamEvent("transaction", "c6", changed, changes=[StreamChange("row", TABLE, [1], "value")])
+
+    class Streaming:
+        def stream(self, *_: object, **__: object) -> Iterator[StreamEvent]:
+            yield told(1, 5)
+            yield written
+
+    for dies_in in range(6):
+        store = Flaky(DictStore())
+        told_of = [""]
+        invalidator = Invalidator(store, "shop", [TABLE], sleep=lambda _: None)
+        following = invalidator.follow(cast("FreshetClient", Streaming()))
+        told_of.append(next(following))
+        store.dies_in = dies_in
+        try:
+            told_of.append(next(following))
+        except Killed:
+            assert not told_of[-1].startswith("c6")
+        else:
+            assert told_of[-1].startswith("c6")
+            assert store.store.get([row_name("shop", TABLE, [1])])
+
+
+def test_a_lost_history_of_the_floor_refuses_no_session() -> None:
+    """A reader who has seen nothing of it gets its row; one who has is told once, and goes on."""
+    lost = problem("history_lost", str(vector(shop="2 0-1-3")))
+    front = Front(lost, read_at(2, 4, 1), lost, lost, read_at(2, 4, 1))
+    cache, invalidator = kept_by(front)
+    invalidator.apply(told(1, 9))
+    assert cache.get_row(Session(front, Vector()), TABLE, 1).value == {"id": 1, "v": 1}
+    session = Session(front, vector(shop="1 0-1-9"))
+    with pytest.raises(HistoryLost):
+        cache.get_row(session, TABLE, 2)
+    assert session.vector == vector(shop="2 0-1-3")
+    assert cache.get_row(session, TABLE, 2).value == {"id": 1, "v": 1}
+
+
+def test_a_killed_readers_lease_ends() -> None:
+    """While one reader fills, others read and keep nothing; the lease of one that died is over in time."""
+    now = 0.0
+    store = DictStore(clock=lambda: now)
+    world = World(1, store, store.drop)
+    world.busy = True
+    for each in world.invalidators:
+        each.apply(write_of(world, 0))
+        each.apply(world._watermark(world.at))
+    store.drop(row_name("shop", TABLE, [0]))
+    flaky = Flaky(store)
+    dying = RowCache(cast("FreshetClient", Reader(world)), flaky, "shop", {TABLE: ["id"]})
+    flaky.dies_in = 3  # it has read, and set its lease
+    assert read(world, Reader(world), dying, 0) is None
+    cache = RowCache(cast("FreshetClient", Reader(world)), store, "shop", {TABLE: ["id"]})
+
+    def is_kept() -> bool:
+        return any((row := read(world, Reader(world), cache, 0)) is not None and row.from_store for _ in range(20))
+
+    assert not is_kept(), "two have filled at once"
+    now = LEASE_S + 0.1
+    assert is_kept(), "nobody fills after a reader that died"
 
 
 @pytest.fixture(scope="module")

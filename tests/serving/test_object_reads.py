@@ -12,7 +12,7 @@ import pytest
 
 from consumers.owner import connection as owner_connection
 from serving.client import BadRequest, Conflict, NotFoundError, Session, Unavailable
-from serving.client.client import _arguments
+from serving.client.sending.requests import arguments
 from serving.client.wire import HttpRequest
 from serving.errors import ReadError
 from serving.http.app import make_app
@@ -113,7 +113,7 @@ class Installation:
         transport = httpx2.ASGITransport(make_app(front))
         try:
             async with httpx2.AsyncClient(transport=transport, base_url="http://front") as http:
-                response = await asyncio.wait_for(http.request(**_arguments("http://front", request)), 20)
+                response = await asyncio.wait_for(http.request(**arguments("http://front", request)), 20)
         finally:
             for close in front.closers:
                 await close()

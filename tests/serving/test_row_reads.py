@@ -11,7 +11,7 @@ import pytest
 
 from consumers.fold.entry import ABSENT, VALUE
 from consumers.owner.meaning import refuse_row
-from consumers.owner.protocol import SCHEMA_CHANGED, Fill, OwnerError, OwnerRow, Waited
+from consumers.owner.protocol import SCHEMA_CHANGED, Fill, Filled, OwnerError, OwnerRow, Waited
 from serving.answers import RawRowAnswer
 from serving.errors import ReadError
 from serving.metrics import FrontMetrics
@@ -358,6 +358,29 @@ def test_the_meaning_of_every_table_of_a_batch_is_compared(monkeypatch: pytest.M
     wanted = [RequestedRow(f"shop.{name}", b"7") for name in ("a", "b", "a", "c")]
     asyncio.run(reads.read_many(space_of(), wanted, demand_of(seen(SHARD, "0-1-5"))))
     assert told == [{"shop.a", "shop.b", "shop.c"}]
+
+
+@pytest.mark.parametrize("leased", [True, False])
+def test_a_front_that_can_keep_nothing_ends_its_lease(monkeypatch: pytest.MonkeyPatch, leased: bool) -> None:
+    """The source failed: others shall not wait for this front. Without a lease an owner hears nothing of it."""
+    owner, given_up = FakeOwner(), list[Fill]()
+    owner.row = owner_row(None, "0-1-1", "0-1-1")
+    owner.row.leased = leased
+    source = FakeRowSource(IMAGE, "0-1-5")
+
+    async def read(_: Sequence[SourceKey]) -> list[Any]:
+        raise ReadError("source_unreachable", "away")
+
+    async def fill(nothing: Fill) -> Filled:
+        given_up.append(nothing)
+        return Filled(0, False, "there is nothing to keep")
+
+    monkeypatch.setattr(owner, "fill", fill, raising=False)
+    monkeypatch.setattr(source, "read", read)
+    answer = asyncio.run(Reads(monkeypatch, owner).answer(space_of(source)))
+    assert isinstance(answer, ReadError)
+    assert [(each.key, each.lo, each.stamp) for each in given_up] == [(row_key("shop.items", [7]), "", b"")] * leased
+    assert owner.fills == []
 
 
 def test_without_an_owner_and_a_source_the_reader_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

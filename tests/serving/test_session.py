@@ -20,8 +20,9 @@ from serving.client import (
     Unauthorized,
     Unavailable,
 )
+from serving.client.aio import AsyncClient
 from serving.client.answers import ObjectsAnswer, RangeAnswer, RowAnswer, RowBatchAnswer, TableAnswer
-from serving.client.client import AsyncClient, FreshetClient
+from serving.client.client import FreshetClient
 from serving.client.wire import HttpRequest, read_epochs
 from serving.http.limits import RequestLimits
 from serving.http.responses import read_response

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 import sqlalchemy as sa
 
 from serving.client import StreamChange, StreamColumn, StreamEvent
 from serving.client.answers import DescribedColumn, DescriptionAnswer, Page, Row
 from serving.sink.applying import Batch, is_taken, write_rows
+from serving.sink.awaiting import AwaitedShards
 from serving.sink.errors import SinkError
 from serving.sink.running import Sink
 from serving.sink.state import SinkState, StateTable
@@ -228,6 +232,21 @@ def test_a_column_that_does_not_take_a_value_is_named(kind: str, value: Any) -> 
     assert refused.value.code == "sink_value"
 
 
+def test_a_text_with_a_nul_needs_bytes_in_postgresql() -> None:
+    """PostgreSQL's texts have none: the column is named, and made one of bytes it takes the text."""
+    engine = in_memory()
+    row = {"id": 1, "v": "a\0b"}
+    assert opened(engine).values_of(row) == row
+    with pytest.raises(SinkError, match=r"shop\.items\.v has the value") as refused:
+        replace(opened(engine), takes_nul=False).values_of(row)
+    assert refused.value.hint == "make items.v a column of bytes, and start again"
+    other = in_memory()
+    with other.begin() as connection:
+        own = "freshet_token TEXT, freshet_copy INT"
+        connection.execute(sa.text(f"CREATE TABLE items (id INT PRIMARY KEY, v BLOB, {own})"))
+    assert replace(opened(other), takes_nul=False).values_of(row) == {"id": 1, "v": b"a\0b"}
+
+
 @pytest.mark.parametrize("made", ["id INT PRIMARY KEY", "id INT, v TEXT PRIMARY KEY, freshet_token, freshet_copy INT"])
 def test_a_copy_of_another_form_is_refused(made: str) -> None:
     """A missing column, or another primary key, is found at the start."""
@@ -326,6 +345,61 @@ def test_a_kill_while_a_copy_is_made_anew_loses_no_rows(at: str) -> None:
     sink = sink_of(front, engine, follows_schemas=True)
     sink.run(is_done=lambda reached: reached == vector(2))
     assert rows_of(engine) == {1: "a"}
+
+
+def test_a_shard_that_is_silent_is_named() -> None:
+    """A shard of the settings that has no source: the sink ends and says which one, instead of waiting for ever."""
+    front = FakeFront(random.Random(1), kill_share=0)
+    front.is_quiet = True
+    engine = in_memory()
+    sink = Sink(front, "shop", engine, [TABLE], [SHARD, "shop/1"], shard_wait_s=0.1)  # type: ignore[arg-type]
+    with pytest.raises(SinkError, match="nothing was heard of shop/1 for") as silent:
+        sink.run()
+    assert silent.value.code == "sink_shard_silent"
+
+
+def test_a_shard_is_waited_for_from_the_first_event_on() -> None:
+    """Each shard counts once it was heard of; the time of a front that did not answer does not."""
+    now = 0.0
+    awaited = AwaitedShards([SHARD, "shop/1"], 60, clock=lambda: now)
+    now = 1_000.0
+    assert not awaited.are_in(vector(1))
+    now += 59
+    assert awaited.are_in(Vector({"shop/1": (1, Position.parse("MariaDB/0-1-1"))}))
+    now += 1_000
+    assert awaited.are_in(Vector())
+
+
+class SideBySide(FakeFront):
+    """Tables of which each page is given once a page of every other one is asked for."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(random.Random(1), 0)
+        self.is_quiet = True
+        self.write()
+        self.all_asked = threading.Barrier(count, timeout=30)
+
+    def describe(self, _: str, table: str) -> DescriptionAnswer:
+        return msgspec.structs.replace(ITEMS, table=table)
+
+    def find(self, *_: object, limit: int, page: str) -> Page:
+        del limit
+        self.all_asked.wait()
+        found = [{"id": int(page or 0), "v": "v"}]
+        return Page("cache", "fresh", "", str(vector(1)), found, page=str(int(page or 0) + 1) if page != "2" else "")
+
+
+def test_tables_are_read_side_by_side() -> None:
+    """Three readers ask for three tables at once, page after page; the rows of each are in its copy."""
+    engine = in_memory()
+    names = [f"shop.t{number}" for number in range(3)]
+    sink = Sink(SideBySide(3), "shop", engine, names, [SHARD], readers=3)  # type: ignore[arg-type]
+    sink.run(is_done=lambda _: True)
+    with engine.connect() as connection:
+        for name in names:
+            found = connection.execute(sa.text(f"SELECT id FROM {name.partition('.')[2]} ORDER BY id"))
+            assert [row[0] for row in found] == [0, 1, 2]
+    engine.dispose()
 
 
 def test_a_description_that_is_said_again_changes_nothing() -> None:

@@ -161,6 +161,31 @@ def test_a_copy_in_mariadb_has_the_same_rows(stack: ServingStack, tables: list[s
         assert in_copy(to, "below", "id, of, part") == at_source(stack, "below", "id, of, part")
 
 
+def test_a_copy_in_postgresql_equals_its_source_after_kills(
+    stack: ServingStack, tables: list[str], writing: Writer, postgres: str
+) -> None:
+    """Into tables that the sink makes; killed while it reads both side by side and follows, then caught up."""
+    for _ in range(3):
+        process = subprocess.Popen(
+            command(stack, postgres, tables, "--readers", "2"),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env=without_settings(),
+        )
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(writing.choose.uniform(2, 4))
+        process.kill()
+        process.wait()
+    writing.ends.set()
+    writing.join()
+    copied_once(stack, postgres, tables)
+    assert in_copy(postgres, "below", "id, of, part") == at_source(stack, "below", "id, of, part")
+    plain = "id, part, amount, price, note, data"
+    assert in_copy(postgres, "copied", plain) == at_source(stack, "copied", plain)
+    exact = at_source(stack, "copied", "id, part, CAST(at AS CHAR), flag + 0")
+    assert in_copy(postgres, "copied", "id, part, at, flag") == exact
+
+
 def test_a_database_that_refuses_ends_the_sink_with_its_words(
     stack: ServingStack, tables: list[str], tmp_path: Path
 ) -> None:

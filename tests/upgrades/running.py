@@ -12,7 +12,7 @@ import pytest
 from consumers.owner.client import hello
 from consumers.owner.framing import encode_frame
 from serving.client import Session
-from serving.client.client import _arguments
+from serving.client.sending.requests import arguments
 from serving.client.wire import HttpRequest
 from serving.http.app import make_app
 from serving.http.front import make_front
@@ -111,12 +111,12 @@ class Installation:
         front = make_front([RowSpace(KEYSPACE, Layout(1), "shop")], Locations(fixed={(KEYSPACE, 0): f"{host}:{port}"}))
         app = make_app(front)
         transport = httpx2.ASGITransport(next_version.NextFront(app) if "front" in self.upgraded else app)
-        arguments = _arguments("http://front", request)
+        asked = arguments("http://front", request)
         if "client" in self.upgraded:
-            arguments["headers"] = {**(arguments["headers"] or {}), "freshet-later": "x", "accept": "application/*"}
+            asked["headers"] = {**(asked["headers"] or {}), "freshet-later": "x", "accept": "application/*"}
         try:
             async with httpx2.AsyncClient(transport=transport, base_url="http://front") as http:
-                response = await asyncio.wait_for(http.request(**arguments), 20)
+                response = await asyncio.wait_for(http.request(**asked), 20)
         finally:
             for close in front.closers:
                 await close()

@@ -170,6 +170,10 @@ class SessionJudge:
         if not (asked.is_ambiguous or self._record.is_ambiguous):
             self._breaks_a_rule(session, answer, self._owed(session, asked), ended)
 
+    def owes(self, session: str, asked: Asked) -> bool:
+        """Whether the session had seen or written anything that an answer must include."""
+        return bool(self._owed(session, asked))
+
     def must_be_fresh(self, session: str, asked: Asked) -> bool:
         """Whether only a fresh answer was demanded, as far as the session can know."""
         lost_or_handed = any(isinstance(event, _Lost | _Handed) for event in self._events[session])

@@ -17,6 +17,7 @@ from lab.simulation.installation.processes import (
     PRIMARY,
     REPLICA,
     SHARD,
+    Consuming,
     Published,
     Requested,
     start_consumer,
@@ -39,16 +40,21 @@ from lab.simulation.kernel.substitution import Twins
 from lab.simulation.mariadb.connections import twins as mariadb_twins
 from lab.simulation.mariadb.server import SimulatedServer
 from lab.simulation.whole_processes.run import Bound, WholeProcesses
+from serving.locations import cache, file
 from stream.sources.mariadb.backfill import chunks
 from stream.sources.mariadb.connection import ConnectionSettings
 
 Complain = Callable[[str, str], None]
-SHAPE: Final = 6
+SHAPE: Final = 7
 """Integers in the first op."""
 SOURCES: Final = ("source-0", "source-1")
 CONSUMERS: Final = ("consumer-0", "consumer-1")
 FRONTS: Final = {"front-0": 8480, "front-1": 8481}
 """Name → port."""
+FOLLOWER: Final = "follower"
+"""A consumer of another group, in placed histories only."""
+PLACED_BOUNDS: Final[Sequence[Bound]] = ((cache, "EXPIRES_S", 6.0), (cache, "FORCED_S", 20.0), (file, "SAVE_S", 1.0))
+"""So that locations get old, and are written, within a history."""
 PROCESSES: Final = (*CONSUMERS, *SOURCES, *FRONTS)
 OTHER_SOURCE: Final = "source-of-depot"
 """The source of a wide history's second keyspace. Only what befalls Kafka and the network befalls it."""
@@ -88,11 +94,12 @@ class Installation(WholeProcesses):
     processes = PROCESSES
 
     def __init__(self, shape: Sequence[int], outcome: Outcome, trace: bool) -> None:
-        """``shape``: the scheduler's seed; 1 for two partitions, a second consumer, a second front, a replica, wide.
+        """``shape``: the scheduler's seed; 1 for two partitions, two consumers, two fronts, a replica, wide, placed.
 
-        A wide history has more tables, which are published from the beginning, and a second keyspace.
+        A wide history has more tables, which are published from the beginning, and a second keyspace. In a placed one
+        snapshots have a place, fronts are in zones and keep a file of locations, and there may be a follower.
         """
-        seed, partitions, consumers, fronts, replica, wide = shape
+        seed, partitions, consumers, fronts, replica, wide, placed = shape
         super().__init__(seed, outcome, trace)
         self.states = STATES
         self.primary = SimulatedServer(self.kernel)
@@ -100,6 +107,7 @@ class Installation(WholeProcesses):
         self.partitions = 1 + partitions % 2
         self.wanted = [SOURCES[0], *CONSUMERS[: 1 + consumers % 2], *list(FRONTS)[: 1 + fronts % 2]]
         self.wide = bool(wide % 2)
+        self.placed = bool(placed % 2)
         self.is_operated = False
         """Whether anybody has asked a source for something. Until then none looks: each look would cost time."""
         self.depot = SimulatedServer(self.kernel, id=3)
@@ -170,11 +178,19 @@ class Installation(WholeProcesses):
             start_source(self.kernel, name, shop, server_id, self.gave_up, new_epoch=new_epoch, asked=asked)
         elif name == OTHER_SOURCE:
             start_source(self.kernel, name, depot[0], FIRST_SERVER_ID, self.gave_up)
-        elif name in CONSUMERS:
-            start_consumer(self.kernel, name, tuple(self.truths), self.disk.data_dir(name), self.gave_up)
+        elif name in (*CONSUMERS, FOLLOWER):
+            places = dict.fromkeys(self.truths, self.snapshots) if self.placed else {}
+            started = Consuming(tuple(self.truths), self.disk.data_dir(name), places, follows=name == FOLLOWER)
+            start_consumer(self.kernel, name, started, self.gave_up)
         else:
             read = shop._replace(server=REPLICA) if self.reads_replica else shop
-            start_front(self.kernel, name, [read, *depot], FRONTS[name])
+            kept = self.disk.data_dir(name) / "locations" if self.placed else None
+            start_front(self.kernel, name, [read, *depot], FRONTS[name], kept)
+
+    @property
+    def snapshots(self) -> str:
+        """Where snapshots are, in a placed history."""
+        return str(self.disk.root / "snapshots")
 
     def record_commits(self) -> None:
         """Takes what the servers have committed since the last time into the records of what is true."""

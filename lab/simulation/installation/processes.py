@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -11,10 +11,12 @@ from prometheus_client import CollectorRegistry
 
 from consumers.process.loop import ConsumptionSettings
 from consumers.process.run import OwnerSettings, serve
+from consumers.snapshots.restoring import Snapshots
 from lab.simulation.kernel.fronts import listen
 from lab.simulation.kernel.scheduler import Kernel
 from serving.http.front import make_front
 from serving.locations.directory import TopicDirectory
+from serving.locations.file import LocationFile
 from serving.locations.refreshing import Locations
 from serving.reads.spaces import RowSpace
 from serving.sources.mariadb import MariaDBRows
@@ -43,6 +45,9 @@ SPILL_BYTES: Final = 400
 COMMIT_INTERVAL_S: Final = 1.0
 METRICS_PORT: Final = 9_100
 VERSION: Final = "simulated"
+ZONES: Final = ("near", "far")
+FOLLOWERS: Final = "followers"
+"""The group of consumers that follow."""
 GivesUp = Callable[[str, FreshetError], None]
 """Called by a process that ends with an error of one line, for its supervisor to start it again."""
 
@@ -112,26 +117,45 @@ def start_source(
     kernel.spawn(name, run, "source")
 
 
-def start_consumer(kernel: Kernel, name: str, keyspaces: tuple[str, ...], data_dir: Path, gives_up: GivesUp) -> None:
+class Consuming(NamedTuple):
+    """What a consumer folds, and where. ``places``: keyspace → where its snapshots are."""
+
+    keyspaces: tuple[str, ...]
+    data_dir: Path
+    places: Mapping[str, str]
+    follows: bool = False
+
+    @property
+    def settings(self) -> ConsumptionSettings:
+        """For the process."""
+        made = ConsumptionSettings(KAFKA, self.keyspaces, self.data_dir, commit_interval_s=COMMIT_INTERVAL_S)
+        return replace(made, group=FOLLOWERS if self.follows else made.group, snapshots=Snapshots(self.places))
+
+
+def start_consumer(kernel: Kernel, name: str, what: Consuming, gives_up: GivesUp) -> None:
     """``freshet consume``: folds, commits, announces, and answers the owner protocol."""
-    settings = ConsumptionSettings(KAFKA, keyspaces, data_dir, commit_interval_s=COMMIT_INTERVAL_S)
+    owner = OwnerSettings(metrics_port=METRICS_PORT, version=VERSION, follower=what.follows, zone=ZONES[0])
 
     async def run() -> None:
         try:
-            await serve(settings, OwnerSettings(metrics_port=METRICS_PORT, version=VERSION))
+            await serve(what.settings, owner)
         except FreshetError as error:
             gives_up(name, error)
 
     kernel.run_task(name, run)
 
 
-def start_front(kernel: Kernel, name: str, served: Sequence[Published], port: int) -> None:
-    """``freshet serve``: finds owners, reads through, answers HTTP."""
+def start_front(kernel: Kernel, name: str, served: Sequence[Published], port: int, kept: Path | None) -> None:
+    """``freshet serve``: finds owners, reads through, answers HTTP. ``kept``: its file of locations, if it has one."""
 
     def start() -> None:
         reader = LocationsReader(KAFKA).start(patient=True)
         spaces = [RowSpace(each.keyspace, Layout(each.partitions), each.keyspace, _rows(each)) for each in served]
-        front = make_front(spaces, Locations(TopicDirectory(reader)), kafka=KAFKA)
+        directory = TopicDirectory(reader)
+        locations = Locations(directory, zone=ZONES[port % len(ZONES)] if kept is not None else "")
+        if kept is not None:
+            LocationFile(kept, KAFKA, directory, locations).__enter__()
+        front = make_front(spaces, locations, kafka=KAFKA)
         kernel.run_task(name, lambda: listen(front, port))
 
     kernel.spawn(name, start, "serve")

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from lab.simulation.installation.finding import Stretch
 from lab.simulation.installation.following.copies import TELLS_ALL
-from lab.simulation.installation.following.readers import Following
 from lab.simulation.installation.judging import RULES as JUDGED
-from lab.simulation.installation.parts import CONSUMERS, FRONTS, PROCESSES, SOURCES, Truth
+from lab.simulation.installation.operating.locating import NEVER_BACK, Locating
+from lab.simulation.installation.parts import CONSUMERS, FOLLOWER, FRONTS, PROCESSES, SOURCES, Truth
 from lab.simulation.installation.processes import KAFKA
 from lab.simulation.installation.writing import ACCOUNTS, JOURNAL, SESSIONS, STOCK, SimulatedTable, Slot
 from lab.simulation.naive.judging import BY_THE_RULES
@@ -20,7 +20,7 @@ from lab.simulation.whole_processes.stores import check_store
 from stream.kafka.topics import events_topic
 
 RECOVERS: Final = "recovers by itself"
-RULES: Final = (*JUDGED, TELLS_ALL, RECOVERS, BY_THE_RULES)
+RULES: Final = (*JUDGED, TELLS_ALL, NEVER_BACK, RECOVERS, BY_THE_RULES)
 READY_IN_S: Final = 60.0
 READINESS: Final = [probe.path for probe in PROBES].index("/readyz")
 NEVER_WRITTEN: Final = 5_000
@@ -33,7 +33,7 @@ SETTLES_IN_S: Final = 180.0
 """Longer than two of the group's session timeouts, the longest back-offs, and a request that runs into its timeout."""
 
 
-class InstallationRun(Following):
+class InstallationRun(Locating):
     """One history. See `lab.simulation.engine.HistoryRun`."""
 
     def finish(self) -> None:
@@ -52,6 +52,10 @@ class InstallationRun(Following):
         self._check_ready()
         if not self.outcome.violations and (behind := self.check_followers(SETTLES_IN_S)):
             self._fail(f"not told all: {behind}")
+        if not self.outcome.violations and (left := self.check_kept(SETTLES_IN_S)):
+            self._fail(f"the application's cache keeps no {left}")
+        if not self.outcome.violations and (wrong := self.check_locations(SETTLES_IN_S)):
+            self._fail(f"not located: {wrong}")
         if not self.outcome.violations and not self.struck & LOG_IS_ANOTHER:
             self._check_stores()
 
@@ -68,7 +72,7 @@ class InstallationRun(Following):
 
     def _check_stores(self) -> None:
         """Consumers end in order. What they have made durable is what the rules make of the log."""
-        consumers = [name for name in CONSUMERS if self.kernel.is_running(name)]
+        consumers = [name for name in (*CONSUMERS, FOLLOWER) if self.kernel.is_running(name)]
         for name in consumers:
             if self.kernel.loop_of(name).handles(SIGTERM):
                 self.stop(name)

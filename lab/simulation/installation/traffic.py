@@ -31,8 +31,9 @@ from lab.simulation.installation.writing import (
 from lab.simulation.kernel.fronts import FrontTransport, async_client, blocking_client
 from lab.simulation.whole_processes.run import CLIENT
 from lab.simulation.whole_processes.words import EXPLAINS
+from serving.client.aio import AsyncClient, AsyncSession
 from serving.client.answers import Row
-from serving.client.client import AsyncClient, AsyncSession, Session
+from serving.client.client import Session
 from serving.client.errors import ClientError
 from serving.client.wire import location_request, read_epochs
 

@@ -8,9 +8,12 @@ from typing import Final
 
 from lab.simulation.engine import History, Op, Outcome, ops_of, play, shape
 from lab.simulation.installation import kafka_faults
+from lab.simulation.installation.applications.caching import INVALIDATORS
+from lab.simulation.installation.applications.giving import GIVES
 from lab.simulation.installation.faults import DIES_WITHIN, PLACES, WORDS
 from lab.simulation.installation.finding import WAYS
 from lab.simulation.installation.following.readers import BEGINNINGS, FOLLOWERS, HEARTBEAT_MS
+from lab.simulation.installation.operating.locating import ASKS
 from lab.simulation.installation.parts import CONSUMERS, PROCESSES, SHAPE, STATES
 from lab.simulation.installation.settling import RULES, InstallationRun
 from lab.simulation.installation.tables import ASKED, CHANGES, SETTINGS, STATEMENTS, TABLE_FAULTS
@@ -40,6 +43,7 @@ FAULTS: Final = (
     "disk fails",
     "damage",
     "disk lost",
+    "snapshot damaged",
     *TABLE_FAULTS,
     *kafka_faults.FAULTS,
 )
@@ -92,10 +96,27 @@ FOLLOWS: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
     "follow": (1, (FOLLOWERS, len(BEGINNINGS[0]), len(HEARTBEAT_MS), _PAUSE)),
 }
 """Op → (weight, fields): those of readers of the change stream, which some histories have besides."""
+APPLIES: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
+    "invalidate": (2, (len(INVALIDATORS), _PAUSE)),
+    "cached": (6, (SESSIONS, _SLOTS, _PATIENCE)),
+    "forget": (1, (_SLOTS, 2)),
+    "give": (3, (SESSIONS, _SLOTS, len(GIVES), _PATIENCE)),
+}
+"""Op → (weight, fields): those of applications that keep and give rows, which some histories have besides."""
+OPERATES: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
+    "snapshot": (5, (4, _PAUSE)),
+    "lose": (3, (_CONSUMER, _PAUSE)),
+    "prune": (1, (2,)),
+    "spoil": (2, (2,)),
+    "follower": (3, (2, _PAUSE)),
+    "locate": (6, (2, len(ASKS), _PATIENCE)),
+}
+"""Op → (weight, fields): those of operators, which only placed histories have."""
 WITH_FOLLOWERS: Final = 0.3
 WITH_RANGES: Final = 0.4
+WITH_APPLICATIONS: Final = 0.35
 """The share of those histories."""
-KINDS: Final = COMMON | RARE | RANGES | FOLLOWS
+KINDS: Final = COMMON | RARE | RANGES | FOLLOWS | APPLIES | OPERATES
 MOTIFS: Final = 0.33
 """The share of histories with one."""
 
@@ -173,12 +194,16 @@ def _followed(rng: Random) -> list[Op]:
 
 def _with_more(ops: History, rng: Random) -> History:
     """The same ops, in some histories with others among them. Where there are none, nothing else differs."""
-    for more, share in ((RANGES, WITH_RANGES), (FOLLOWS, WITH_FOLLOWERS)):
+    is_placed = float(bool(ops[0][-1] % 2))
+    among = ((RANGES, WITH_RANGES), (FOLLOWS, WITH_FOLLOWERS), (APPLIES, WITH_APPLICATIONS), (OPERATES, is_placed))
+    for more, share in among:
         if rng.random() < share:
             names = rng.choices([*more], [weight for weight, _ in more.values()], k=2 + rng.randrange(4))
             for name in names:
                 place = rng.randrange(1, len(ops) + 1)
                 ops.insert(place, (name, *(rng.randrange(bound) for bound in more[name][1])))
+            if more is APPLIES:
+                ops.insert(min(2, len(ops)), ("invalidate", 0, rng.randrange(_PAUSE)))
             if more is FOLLOWS and rng.random() < MOTIFS:
                 ops += _followed(rng)
     return ops

@@ -14,7 +14,8 @@ import httpx2
 from uvicorn.server import ServerState
 
 from lab.simulation.kernel.scheduler import Kernel
-from serving.client.client import AsyncClient, FreshetClient
+from serving.client.aio import AsyncClient
+from serving.client.client import FreshetClient
 from serving.client.retries import Retries
 from serving.http.connection import BoundedConnection
 from serving.http.front import Front

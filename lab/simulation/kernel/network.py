@@ -41,6 +41,10 @@ class Network:
         process.at_end.append(listener.close)
         return listener
 
+    def listening(self) -> dict[int, str]:
+        """Port → the process that listens there."""
+        return {port: each.process.name for port, each in self._listeners.items()}
+
     def forget_listener(self, port: int) -> None:
         """Refuses connections to a port from now on."""
         self._listeners.pop(port, None)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import queue
+import random
 import secrets
 import sys
 import threading
@@ -99,7 +100,11 @@ def _twins(kernel: Kernel) -> Twins:
             "ThreadPoolExecutor": partial(SimulatedExecutor, kernel),
             "wait": partial(wait_futures, kernel),
         },
-        secrets: {"randbits": kernel.rng.getrandbits},
+        secrets: {
+            "randbits": kernel.rng.getrandbits,
+            "token_hex": lambda length: f"{kernel.rng.getrandbits(8 * length):0{2 * length}x}",
+        },
+        random: {"random": kernel.rng.random, "uniform": kernel.rng.uniform},
         uuid: {"uuid4": lambda: uuid.UUID(int=kernel.rng.getrandbits(128), version=4)},
     }
     return {

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from typing import Any, Final, cast
+from dataclasses import MISSING, fields
+from typing import Any, Final
 
 from lab.simulation.models.network import METRICS
 from serving.client.wire import HttpResponse
@@ -19,21 +20,9 @@ LIMITS: Final = RequestLimits(wait_ms_default=0)
 
 def front_with(**parts: Any) -> Front:
     """A front that has only these ``parts``; its handlers need no others."""
-    nothing = cast("Any", None)
-    front = Front(
-        {},
-        {},
-        *(nothing,) * 7,
-        metrics=METRICS,
-        descriptions=nothing,
-        owners=nothing,
-        limits=LIMITS,
-        access=Access(),
-        closers=(),
-    )
-    for name, part in parts.items():
-        setattr(front, name, part)
-    return front
+    given = {"row_spaces": {}, "table_spaces": {}, "metrics": METRICS, "limits": LIMITS, "access": Access()}
+    needed = [each.name for each in fields(Front) if each.default is MISSING and each.default_factory is MISSING]
+    return Front(**{**dict.fromkeys(needed), "closers": (), **given, **parts})
 
 
 async def answered(handling: Awaitable[Response]) -> HttpResponse:

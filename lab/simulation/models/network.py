@@ -83,6 +83,8 @@ class SimulatedOwner(OwnerServer):
 
     def answer(self, request: Request) -> Answer | Coroutine[Any, Any, Answer]:
         """As the server's. The answer to a fill waits until the fill is delivered."""
+        if isinstance(request, Fill) and not request.lo:
+            return super().answer(request)  # a lease ends: nothing is filled
         if not isinstance(request, Fill | FillTable):
             late = self._network.late
             return super().answer(request) if late is None else self._held(request, late)

@@ -15,6 +15,7 @@ from consumers.fold import columns
 from consumers.fold.backfills import live_items
 from consumers.fold.messages import fold_message, fold_messages
 from consumers.fold.state import META, OFFSET_KEY, Head, PartitionState, head_entries, is_head_key, read_head
+from consumers.owner.leasing import Leases
 from consumers.owner.meaning import Meaning
 from consumers.owner.overlay import Overlay
 from consumers.owner.partitions import Partition
@@ -158,6 +159,7 @@ class OwnedPartition:
         if self.begin and not self.rocks.data:
             self.store.begin_at(self.begin)
         self.overlay = Overlay(OVERLAY_BYTES, HOT)
+        self.leases = Leases()
         self._end_at_start = len(self.topic.partitions[self.number])
 
     @property

@@ -1,12 +1,13 @@
-"""Planted bugs in `consumers.store`: durability, and reads during a commit."""
+"""Planted bugs in `consumers.store` and `consumers.snapshots`: durability, reads during a commit, other beginnings."""
 
 from __future__ import annotations
 
 from typing import Final
 
+from consumers.snapshots import restoring, writing
 from consumers.store.dropping import Dropping
 from consumers.store.store import PartitionStore
-from lab.simulation.planted.planting import Replace, Return, leave_out, processes, rows
+from lab.simulation.planted.planting import Replace, Return, installation, leave_out, processes, rows
 
 LATER_HEAD: Final = Replace(
     PartitionStore._write_frozen,
@@ -14,7 +15,20 @@ LATER_HEAD: Final = Replace(
     "any_frozen = {**self._frozen, **head_entries(self.state.head)}",
 )
 
+SNAPSHOTS: Final = (
+    installation(
+        "store_of_all_files_but_one",
+        "a store is made of all files of a snapshot but the last",
+        Replace(restoring._ingest, "rocks.ingest_files(any_files)", "rocks.ingest_files(any_files[:-1] or any_files)"),
+    ),
+    installation(
+        "snapshot_without_its_end",
+        "a snapshot leaves out what does not fill a file",
+        leave_out(writing._chunks, "if chunk:\n    yield chunk"),
+    ),
+)
 BUGS: Final = (
+    *SNAPSHOTS,
     rows(
         "dropped_tombstone_leaves_no_position",
         "an absent row is told with the position of the completion, although it was deleted later",

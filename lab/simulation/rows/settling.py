@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from consumers.owner.leasing import LEASE_S
 from consumers.owner.rows import judge_fill, view_row
 from lab.simulation.memo import decoded
 from lab.simulation.models.loop import finished
@@ -57,13 +58,10 @@ class RowsRun(RowChangeOps):
             self._published_once()  # a chunk has the number of the transaction before it
         while self.network.held:
             self.network.release(0)
-        while self.source_reads:
-            if self.source_reads[0].snapshots is None:
-                self.take_snapshot(self.source_reads[0], from_replica=False)
-            self._give(self.source_reads[0])
-        while self.network.fills:
-            self.network.deliver(0)
-        self._conclude()
+        self._answer_all()
+        for _ in self.reads[:]:
+            self.loop.advance(LEASE_S)  # one that waits for another front's fill
+            self._answer_all()
         for read in self.reads:
             self.complain(RECOVERS, f"a read of {read.keys} has no answer, and nothing is on its way")
         self.loop.advance(AWAY_S)
@@ -77,6 +75,15 @@ class RowsRun(RowChangeOps):
         failure = self.loop.failure()
         if failure is not None:
             raise failure
+
+    def _answer_all(self) -> None:
+        while self.source_reads:
+            if self.source_reads[0].snapshots is None:
+                self.take_snapshot(self.source_reads[0], from_replica=False)
+            self._give(self.source_reads[0])
+        while self.network.fills:
+            self.network.deliver(0)
+        self._conclude()
 
     def _slots_to_check(self, owner: int) -> list[int]:
         """All rows; of a small history those that were changed, read or filled."""

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Final
 
 from lab.simulation.engine import Outcome
-from lab.simulation.installation.processes import KAFKA, start_consumer
+from lab.simulation.installation.processes import KAFKA, Consuming, start_consumer
 from lab.simulation.kernel.fronts import listen
 from lab.simulation.kernel.substitution import Twins
 from lab.simulation.warehouse.beginnings import TransactionJudge
@@ -99,7 +99,7 @@ class WarehouseParts(WholeProcesses):
         elif name == FRONT:
             self.kernel.spawn(FRONT, self._serve, "serve")
         else:
-            start_consumer(self.kernel, name, (CATALOG,), self.disk.data_dir(name), self.gave_up)
+            start_consumer(self.kernel, name, Consuming((CATALOG,), self.disk.data_dir(name), {}), self.gave_up)
 
     def _start_source(self) -> None:
         """``freshet source hive``."""

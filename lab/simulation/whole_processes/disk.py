@@ -216,14 +216,14 @@ class SimulatedRocks:
         return SimulatedIterator(self._all())
 
     def ingest_external_file(self, paths: list[str], _: object) -> None:
-        """Adds a file, at once and whole; it may die or fail before that, and after it."""
+        """Adds files, all at once and whole; it may die or fail before that, and after it."""
         entries = self._all()
         self._disk.step()
-        number = len(self._tables()) + _FIRST_TABLE
-        target = self._path / f"{number:06}.sst"
-        os.rename(paths[0], target)
         entries = dict(entries)
-        _ingest(entries, target)
+        for path in paths:
+            target = self._path / f"{len(self._tables()) + _FIRST_TABLE:06}.sst"
+            os.rename(path, target)
+            _ingest(entries, target)
         self._entries = entries
         self._disk.step()
 

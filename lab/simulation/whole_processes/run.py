@@ -27,7 +27,7 @@ PAUSES_S: Final = (0.03, 0.2, 1.0, 4.0, 15.0)
 CLIENT: Final = "client"
 OPERATOR: Final = "operator"
 RESTART_S: Final = 2.0
-Bound = tuple[ModuleType, str, int]
+Bound = tuple[ModuleType, str, Any]
 """A module, a name in it, and a value."""
 
 

@@ -275,10 +275,10 @@ class Directory:
             self.resize(self.used + self.reserved - len(write.data) - EXTENT)
             return
         shard = self.shard_of(write.file.number, write.first // BLOCKS)
-        began = monotonic()
         try:
             shard.put(file, write.first, write.data, write.value, write.expires)
-            self.health.took(began, monotonic())
+            ended = monotonic()
+            self.health.took(ended - shard.write_s, ended)
         except OSError:
             self.health.failed(monotonic())
 

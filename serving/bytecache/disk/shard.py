@@ -23,24 +23,19 @@ from typing import Final, NamedTuple
 import numpy as np
 import xxhash
 
+from serving.bytecache.disk.blocks import write_blocks
 from serving.bytecache.disk.extents import Extents
 from serving.bytecache.disk.layout import (
     BLOCK,
-    BLOCK_BITS,
     BLOCKS,
-    CELLS,
     EMPTY_HEAD,
     EXTENT,
     EXTENT_BITS,
     FILES,
-    GRANULE_SUMS_AT,
-    GRANULES,
     HEAD,
     HEAD_BITS,
     HEAD_BYTES,
-    NONCE_ROOM,
     PAGE,
-    SEALED_BLOCK,
     SLOT_BYTES,
     SUMS_BYTES,
     UNIT_BITS,
@@ -49,7 +44,7 @@ from serving.bytecache.disk.layout import (
 )
 from serving.bytecache.disk.loading import HEAD_FIELDS, KeptHeads, kept_heads, unused_runs
 from serving.bytecache.disk.names import CachedFile
-from serving.bytecache.disk.seals import Key, checksums, seal_block
+from serving.bytecache.disk.seals import Key
 from serving.bytecache.disk.space import punch_hole, shared_memory, write_all
 from serving.bytecache.policy.pools import Pools, Value
 
@@ -92,7 +87,7 @@ class ShardCounts:
 
 
 class Shard:
-    """Thread-safe. ``extents`` reads, without a lock; ``table``: key → slot."""
+    """Thread-safe. ``extents`` reads, without a lock; ``table``: key → slot. ``write_s``: how long `put` wrote last."""
 
     def __init__(
         self, place: Path, slots: int, pools: Pools, keys: Mapping[int, Key], salt: int, quota: int, key: int
@@ -114,6 +109,7 @@ class Shard:
         self._free: list[int] = []
         self._high = 0
         self._sequence = 0
+        self.write_s = 0.0
         self._lock = threading.Lock()
 
     @property
@@ -202,6 +198,7 @@ class Shard:
         unit = (first // BLOCKS << 1) + (value >= Value.INDEX)
         key = file.number << UNIT_BITS | unit
         with self._lock:
+            self.write_s = 0.0
             self._drain()
             head = self._head_to_grow(file, key, unit, value, expires)
             parts = {
@@ -216,8 +213,10 @@ class Shard:
             if slot is None:  # a new one, or it left when room was made
                 head = head._replace(bits=0)
                 slot = self._new_slot()
+            began = monotonic()
             try:
-                self._write_blocks(slot, file, head.key, parts)
+                key_of = self._keys[head.key] if head.key else None
+                write_blocks(self._files["data"], self._files["sums"], slot, file, self._salt, key_of, parts)
                 bits = head.bits | sum(1 << block % BLOCKS for block in parts)
                 self._write_head(slot, head._replace(bits=bits))
             except BaseException:
@@ -225,6 +224,7 @@ class Shard:
                     self._punch(slot)
                     heapq.heappush(self._free, slot)
                 raise
+            self.write_s = monotonic() - began
             if key in self.table:
                 self._pools.resize(key, self._cost(head, file.size) + cost)
             else:
@@ -351,24 +351,6 @@ class Shard:
         write_all(self._files["heads"], raw, slot << HEAD_BITS)
         self._heads[slot << HEAD_BITS : slot + 1 << HEAD_BITS] = raw
 
-    def _write_blocks(self, slot: int, file: CachedFile, key: int, parts: Mapping[int, memoryview]) -> None:
-        """Bytes and checksums of blocks; neighbours in one write."""
-        place, sums = slot * SLOT_BYTES, slot * SUMS_BYTES
-        for run in _runs(parts):
-            inner = run[0] % BLOCKS
-            if key:
-                sealed = [seal_block(self._keys[key], parts[b], self._salt, file.number, b) for b in run]
-                write_all(self._files["data"], b"".join(cells for _, cells in sealed), place + inner * SEALED_BLOCK)
-                nonces = b"".join(each for each, _ in sealed)
-                write_all(self._files["sums"], nonces, sums + inner * CELLS * NONCE_ROOM)
-                continue
-            for block in run:
-                write_all(self._files["data"], parts[block], place + (block % BLOCKS << BLOCK_BITS))
-            checked = [checksums(parts[block], file.seed, block) for block in run]
-            write_all(self._files["sums"], b"".join(each for each, _ in checked), sums + 8 * inner)
-            granules = b"".join(each for _, each in checked)
-            write_all(self._files["sums"], granules, sums + GRANULE_SUMS_AT + 8 * GRANULES * inner)
-
     def _drain(self) -> None:
         hits = self.extents.hits
         for _ in range(len(hits)):
@@ -411,14 +393,3 @@ class Shard:
                 if end is None or slot < end:
                     punch_hole(file, slot * SLOT_BYTES, SLOT_BYTES)
                 at = (slot + 1) * SLOT_BYTES
-
-
-def _runs(parts: Mapping[int, memoryview]) -> list[list[int]]:
-    """Neighbouring blocks together; only the last one of a run may be short."""
-    runs: list[list[int]] = []
-    for block in parts:
-        if runs and runs[-1][-1] == block - 1:
-            runs[-1].append(block)
-        else:
-            runs.append([block])
-    return runs

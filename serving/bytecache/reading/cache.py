@@ -16,7 +16,7 @@ from serving.bytecache.errors import ByteCacheError
 from serving.bytecache.reading.fetching import Fetch, FetchRules
 from serving.bytecache.reading.files import OpenFile, ReadOptions
 from serving.bytecache.reading.place import Place
-from serving.bytecache.reading.plan import blocks_of, pieces
+from serving.bytecache.reading.plan import ahead_of, blocks_of, pieces
 from serving.bytecache.reading.source import Identity, Source
 from serving.bytecache.reading.tally import Tallies
 from serving.bytecache.reading.trace import Trace
@@ -101,7 +101,9 @@ class ByteCache:
                 elif piece not in found:
                     self._look_up(file, blocks_of(*piece), blocks, missing)
         if missing:
-            blocks |= Fetch(file, self._rules, self.tallies.mine()).run(sorted(missing))
+            wanted_blocks = sorted(missing)
+            wanted_blocks += self._ahead(file, wanted_blocks)
+            blocks |= Fetch(file, self._rules, self.tallies.mine()).run(wanted_blocks)
         self._count(file, wanted, missing)
         return [_joined(start, end, found, blocks) for start, end in wanted]
 
@@ -155,6 +157,22 @@ class ByteCache:
                     missing.add(block)
                 else:
                     found[block] = data
+
+    def _ahead(self, file: OpenFile, missing: Sequence[int]) -> Sequence[int]:
+        """What to fetch along for a reader that goes through its file. Nothing where it would not be kept."""
+        assert file.entry is not None
+        assert file.place is not None
+        found = range(0)
+        if file.options.fill and self._rules.keeps_all:
+            last = blocks_of(0, file.identity.size).stop
+            room = min(self._rules.request_bytes // BLOCK - len(missing), last - missing[-1] - 1)
+            found = ahead_of(missing, file.expected, file.window, room)
+            for block in found:
+                if file.place.block(file.entry, block) is not None:
+                    found = range(found.start, block)
+                    break
+        file.window, file.expected = len(found), max(missing[-1] + 1, found.stop)
+        return found
 
     def _count(self, file: OpenFile, ranges: Sequence[tuple[int, int]], missing: set[int]) -> None:
         for start, end in ranges:

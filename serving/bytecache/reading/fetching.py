@@ -45,6 +45,11 @@ class FetchRules:
     host: str = ""
     read_only: bool = False
 
+    @property
+    def keeps_all(self) -> bool:
+        """Whether what is fetched ahead would be here when it is read."""
+        return not self.read_only and isinstance(self.admission, Everything)
+
 
 class Fetch:
     """One reader's fetch of blocks that are missing."""

@@ -52,6 +52,10 @@ class OpenFile:
     tally: Tally = field(default_factory=Tally)
     index_from: int | None = None
     """The first block of its footer, once that is known."""
+    expected: int = -1
+    """The block behind what was fetched last."""
+    window: int = 0
+    """How many blocks were fetched ahead then."""
 
     @property
     def size(self) -> int:

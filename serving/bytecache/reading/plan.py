@@ -35,6 +35,16 @@ def with_gaps(missing: Sequence[int], gap: int, absent: Callable[[int], bool]) -
     return found
 
 
+def ahead_of(missing: Sequence[int], expected: int, window: int, room: int) -> range:
+    """Blocks behind ``missing`` to fetch along, for a reader that goes on where its last fetch ended (``expected``).
+
+    As many as it misses at first, then twice the last ``window``, at most ``room``: each round trip brings more.
+    """
+    if missing[0] != expected or missing[-1] - missing[0] + 1 != len(missing):
+        return range(0)
+    return range(missing[-1] + 1, missing[-1] + 1 + max(0, min(max(len(missing), 2 * window), room)))
+
+
 def requests(blocks: Sequence[int], longest: int) -> list[range]:
     """Neighbouring blocks (ascending) as one remote read each, of at most ``longest`` bytes."""
     found: list[range] = []

@@ -57,7 +57,11 @@ class Joined:
         return self._inner.directory if isinstance(self._inner, Owned) else None
 
     def close(self) -> None:
-        """Lets it go. No read may be under way."""
+        """Lets it go, and what was reserved. No read may be under way."""
+        for _, held in self._reserved.values():
+            if held is not None:
+                held()
+        self._reserved.clear()
         if self._server is not None:
             self._server.close()
         if isinstance(self._inner, Owned):

@@ -204,6 +204,7 @@ def describe(directory: Directory, *, files: bool) -> Described:
     """What a directory holds, and what happened in it since it was opened."""
     counts: dict[str, int] = {
         "disk_errors": directory.health.errors,
+        "reserved_bytes": directory.reserved,
         "damaged_blocks": directory.health.damaged,
         **dataclasses.asdict(directory.writers.counts),
     }

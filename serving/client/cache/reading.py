@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from .._tokens import Vector
-from ..errors import BadRequest
+from ..errors import BadRequest, HistoryLost
 from .entries import (
     Entry,
     Floor,
@@ -77,7 +77,7 @@ class RowCache:
                 f"{table} is none of the tables of this cache", hint="name it as db.table", code="unknown_table"
             )
         vector, newer = Vector.parse_known(session.token)
-        if newer:  # it can't be compared here; a front can
+        if newer or session.is_in_doubt(self._keyspace):  # it can't be compared here; a front can
             return _answer(session.get_row(self._keyspace, table, *pk))
         demanded = of_keyspace(vector, self._keyspace)
         name = row_name(self._keyspace, table, pk)
@@ -133,7 +133,10 @@ class RowCache:
         assert lease.entry is not None
         reached = parsed(lease.floor.reached)
         wanted = merged(lease.entry.proven, merged(str(reached), demanded))
-        row = self._client.session(str(wanted)).get_row(self._keyspace, table, *pk, include_event_token=True)
+        try:
+            row = self._client.session(str(wanted)).get_row(self._keyspace, table, *pk, include_event_token=True)
+        except HistoryLost:  # it may be the floor's alone; if it is the session's, the session must adopt what is left
+            return _answer(session.get_row(self._keyspace, table, *pk))
         session.adopt(row.event_token or row.token)
         is_proved = row.served_from == "cache" and row.freshness == "fresh" and bool(row.event_token)
         shards = set(parsed(row.event_token or ""))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any, TypeAlias
 
-from ..client import AsyncClient, FreshetClient
+from ..aio import AsyncClient
+from ..client import FreshetClient
 from .carrying import HEADER, MAX_AGE_S, Carrier, CookieSettings, Exchange
 from .current import using
 

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TypeVar
 
-from ..client import AsyncSession, Session
+from ..aio import AsyncSession
+from ..client import Session
 from ..errors import ClientError
 from ..session import SessionState
 

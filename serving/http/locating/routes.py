@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from serving.client.answers import LocationAnswer, LocationsAnswer, RefreshAnswer
+from serving.client.answers import LocationAnswer, LocationsAnswer, RefreshAnswer, RoutesAnswer
 from serving.http.front import Front
 from serving.http.query import TokenParameter, demand_of
 from serving.http.responses import Response, answer_response, plain_response
@@ -37,6 +37,12 @@ class EntityParameters(msgspec.Struct, forbid_unknown_fields=True):
     force: Annotated[bool, Meta(description="As of now, whatever is known.")] = False
 
 
+class RoutesParameters(msgspec.Struct, forbid_unknown_fields=True):
+    """Of a keyspace's routes."""
+
+    keyspace: str
+
+
 class RefreshBody(msgspec.Struct, forbid_unknown_fields=True):
     """Body of a refresh. What is left out is not chosen by: `{}` means all locations."""
 
@@ -60,6 +66,11 @@ async def get_locations(front: Front, parameters: EntityParameters, _: None) -> 
         return plain_response(front.locations.dump())
     place = parameters.keyspace, parameters.partition
     return plain_response(await front.locations.locate(entity, *place, force=parameters.force))
+
+
+async def get_routes(front: Front, parameters: RoutesParameters, _: None) -> Response:
+    """One `RoutesAnswer`."""
+    return plain_response(front.locations.routes(parameters.keyspace))
 
 
 async def refresh_locations(front: Front, _: None, body: RefreshBody) -> Response:
@@ -100,6 +111,20 @@ LOCATIONS: tuple[Route[Any, Any], ...] = (
         text="Refreshes in the background what the body chooses: a partition, a keyspace, all that name the address "
         "`server`, or all. `flush` forgets it instead; then only what is announced is known.",
         returns="How many.",
+    ),
+    Route(
+        method="GET",
+        path="/v1/routes/{keyspace}",
+        handler=get_routes,
+        parameters=RoutesParameters,
+        answer=RoutesAnswer,
+        errors=("unknown_keyspace",),
+        name="getRoutes",
+        tag="locations",
+        summary="Find the read APIs of a keyspace's nodes",
+        text="How keys are shared among partitions, and at which URLs the nodes that hold these answer reads. A client "
+        "that asks there saves a step; any front answers for all.",
+        returns="The routes.",
     ),
     Route(
         method="GET",

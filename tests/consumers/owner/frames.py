@@ -47,7 +47,9 @@ AT = "MariaDB/0-1-5"
 VECTOR = "v1.W1sic2hvcC8wIiwxLCJNYXJpYURCLzAtMS01Il1d"
 LIST = "shop.items:5:9223372036854775807::"
 KIN = Kin(frozenset({"shop/0"}), {"shop/old": 3})
-ROW = OwnerRow(1, b'{"id":7}', "fresh", "why", True, False, "shop/0", 1, AT, AT, 9, AT, AT, b"stamp", True, "code", KIN)
+ROW = OwnerRow(
+    1, b'{"id":7}', "fresh", "why", True, False, "shop/0", 1, AT, AT, 9, AT, AT, b"stamp", True, "code", KIN, 9, True
+)
 STANDING = Standing("a:1", "one", "t", "west", 3, 1, ["one", "two"])
 PARTITION = PartitionStatus(
     "shop",
@@ -72,7 +74,7 @@ PARTITION = PartitionStatus(
 
 REQUESTS: tuple[Request, ...] = (
     Hello(1, VERSION, "secret", OLDEST),
-    Get(2, "shop", 3, [b"shop.items\0[7]"], VECTOR, 50, {"shop.items": b"meaning1"}, "t1"),
+    Get(2, "shop", 3, [b"shop.items\0[7]"], VECTOR, 50, {"shop.items": b"meaning1"}, "t1", 9, "front"),
     GetTable(3, "hive", "shop.items", LIST, 7, VECTOR, 50, "t1"),
     GetObjects(10, "hive", "partition", "shop.items", 7, LIST, VECTOR, ['["1"]'], ["1"], "a = 1", '["0"]', "1.5", 9),
     Wait(4, "shop", 3, VECTOR, 50, "t1"),

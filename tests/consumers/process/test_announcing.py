@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -199,4 +200,44 @@ def test_a_partition_that_is_assigned_and_taken_away_at_once_is_withdrawn(tmp_pa
     assert turn() == []
     assert turn(owner.announce) == [False]
     assert turn(owner.announce, owner.withdraw) == [True]
+    partition.store.close()
+
+
+@pytest.mark.parametrize("read_when", ["before it is stopped", "when it goes on"])
+def test_a_process_that_was_stopped_never_gets_above_who_took_its_place(
+    read_when: str, tmp_path: Path, monkeypatch: Any
+) -> None:
+    """A paused owner goes on: until it has learnt from its group what it lost, its word is below the new owner's."""
+    clock = [time.monotonic()]
+    monkeypatch.setattr("stream.kafka.locations.monotonic", lambda: clock[0])
+    monkeypatch.setattr("threading.Thread.start", lambda _: None)
+    partition, reader = partition_of(tmp_path, "shop", 3), read([])
+    owner = Announcer(NOWHERE, "here:1", "me")
+    owner.announce(partition)
+    owner._take_orders(0.001)
+
+    def turn(seconds: float) -> list[Announcement]:
+        clock[0] += seconds
+        owner._unsent.clear()
+        owner._prepare(reader, clock[0])
+        said_now = list(owner._unsent.values())
+        owner._sent |= owner._unsent
+        records: list[Any] = [Record(each) for each in said_now]
+        reader._learn(records)
+        return said_now
+
+    assert [each.generation for each in turn(0.0)] == [3]
+    for _ in range(12):
+        turn(announcing.CHECK_S)  # settled long since
+    other: list[Any] = [Record(said("other", 5))]
+    pauses = (0.0, 60.0) if read_when == "before it is stopped" else (60.0, 0.0)
+    clock[0] += pauses[0]
+    reader._learn(other)
+    clock[0] += pauses[1]
+    for _ in range(int(announcing.SETTLED_S / announcing.CHECK_S)):
+        assert {each.generation for each in turn(announcing.CHECK_S)} <= {3}
+        found = reader.owner_of("shop", 0)
+        assert found is not None
+        assert found.instance == "other"
+    assert [each.generation for each in turn(announcing.CHECK_S)] == [1 << announcing.ERA_BITS | 3]  # it kept it
     partition.store.close()

@@ -80,6 +80,7 @@ def test_a_slow_disk_gets_no_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     file = directory.enter("a", "1", 10 * BLOCK)
     assert file is not None
     monkeypatch.setattr(directories, "monotonic", clock)
+    monkeypatch.setattr("serving.bytecache.disk.shard.monotonic", clock)
     clock.slow = 6.0
     for i in range(5):
         directory.store(file, i, memoryview(bytes(BLOCK)), Value.NORMAL, 0)

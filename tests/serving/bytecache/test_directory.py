@@ -331,7 +331,8 @@ def test_a_full_disk_shrinks_the_cache_and_fails_no_read(tmp_path: Path, monkeyp
             raise OSError(errno.ENOSPC, "no space left on device")
         write(file, data, at)
 
-    monkeypatch.setattr("serving.bytecache.disk.shard.write_all", full)
+    for module in ("blocks", "shard"):
+        monkeypatch.setattr(f"serving.bytecache.disk.{module}.write_all", full)
     file = stored(directory, "more", b"m" * EXTENT)
     assert directory.read(file, 0, 1) is None
     assert directory.used < before
@@ -350,7 +351,8 @@ def test_a_failing_disk_is_left_alone(tmp_path: Path, monkeypatch: pytest.Monkey
     def failing(*_: object) -> None:
         raise OSError(errno.EIO, "input/output error")
 
-    monkeypatch.setattr("serving.bytecache.disk.shard.write_all", failing)
+    for module in ("blocks", "shard"):
+        monkeypatch.setattr(f"serving.bytecache.disk.{module}.write_all", failing)
     for i in range(3):
         directory.store(file, i + 1, memoryview(b"b"), Value.NORMAL, 0)
     now = time.monotonic()

@@ -7,7 +7,6 @@ import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,7 +20,7 @@ from serving.bytecache.reading.fetching import FetchRules
 from serving.bytecache.reading.files import ReadOptions
 from serving.bytecache.reading.footers import footer_start
 from serving.bytecache.reading.place import Owned
-from serving.bytecache.reading.plan import pieces, requests, with_gaps
+from serving.bytecache.reading.plan import ahead_of, pieces, requests, with_gaps
 from serving.bytecache.reading.source import Identity
 from tests.serving.bytecache.stores import MIB, DirectoryStore, cache_of, open_directory
 
@@ -78,6 +77,40 @@ def test_gaps_are_fetched_along_and_what_is_here_never_again() -> None:
     assert with_gaps([1, 3], BLOCK, lambda block: block != 2) == [1, 3]
     assert requests([1, 2, 3, 9], 2 * BLOCK) == [range(1, 3), range(3, 4), range(9, 10)]
     assert list(pieces(MIB - 1, 2 * MIB + 1)) == [(MIB - 1, MIB), (MIB, 2 * MIB), (2 * MIB, 2 * MIB + 1)]
+
+
+def test_who_goes_through_a_file_makes_few_requests(store: DirectoryStore, directory: Directory) -> None:
+    """Each fetch brings more than the last one, up to a request's length; no byte is fetched twice, or past the end."""
+    data = random.Random(1).randbytes(20 * MIB + 5)
+    store.put("a", data)
+    cache = cache_of(directory, request_bytes=4 * MIB)
+    file = cache.open(store, "a")
+    assert b"".join(cache.read(file, at, at + MIB // 2) for at in range(0, len(data), MIB // 2)) == data
+    assert store.bytes_asked == len(data)
+    assert len(store.asked) <= 11
+    assert max(end - start for _, start, end in store.asked) <= 4 * MIB
+
+
+def test_only_who_goes_on_is_fetched_for_ahead(store: DirectoryStore, tmp_path: Path) -> None:
+    """A reader that jumps gets what it asks for; nothing is fetched ahead that would not be kept, or that is here."""
+    assert ahead_of([4, 5], 4, 0, 100) == range(6, 8)
+    assert ahead_of([4], 4, 8, 100) == range(5, 21)
+    assert ahead_of([4], 4, 8, 3) == range(5, 8)
+    assert ahead_of([4], 3, 8, 100) == range(0)
+    assert ahead_of([4, 6], 4, 8, 100) == range(0)
+    assert ahead_of([4], 4, 8, -1) == range(0)
+    store.put("a", bytes(8 * MIB))
+    for rules, jumps in ((FetchRules(), True), (FetchRules(read_only=True), False),
+                         (FetchRules(admission=parse_admission("second")), False)):  # fmt: skip
+        directory = open_directory(tmp_path / f"{jumps}{rules.read_only}")
+        cache = ByteCache([Owned(directory)], rules)
+        file = cache.open(store, "a")
+        store.asked.clear()
+        places = random.Random(1).sample(range(0, 128, 2), 40) if jumps else range(40)
+        for block in places:
+            cache.read(file, block * BLOCK, (block + 1) * BLOCK)
+        assert store.bytes_asked == 40 * BLOCK
+        directory.close()
 
 
 def test_sixty_four_readers_of_a_missing_block_make_one_request(store: DirectoryStore, directory: Directory) -> None:
@@ -335,61 +368,3 @@ def test_a_pinned_file_stays(store: DirectoryStore, tmp_path: Path) -> None:
     assert cache.read(cache.open(store, "pinned"), 0, MIB) == b"p" * MIB
     assert store.asked == []
     directory.close()
-
-
-OPS = int(os.environ.get("FRESHET_TEST_BYTES_OPS", "1500"))
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_any_history_of_reads_and_changes_gives_the_stores_bytes(
-    store: DirectoryStore, tmp_path: Path, seed: int
-) -> None:
-    """Reads, overwrites, evictions, resizes, restarts and damage in any order: each read equals a direct one.
-
-    ``FRESHET_TEST_BYTES_OPS`` makes it longer.
-    """
-    chance = random.Random(seed)
-    (tmp_path / "key").write_text("0a" * 32)
-    options: dict[str, Any] = {"key_file": str(tmp_path / "key") if seed % 2 else "", "shards": 1 + seed % 3}
-    place, content = tmp_path / "cache", dict[str, bytes]()
-    directory = open_directory(place, quota=12 * MIB, **options)
-    cache, hits = cache_of(directory), 0
-    for _ in range(OPS):
-        path = f"f{chance.randrange(8)}"
-        op = chance.random()
-        if path not in content or op < 0.04:
-            size = chance.choice((1, 100, 4_096, BLOCK, 100_001, MIB, 3 * MIB + 7))
-            content[path] = chance.randbytes(size)
-            store.put(path, content[path])
-        elif op < 0.05:
-            cache.forget(path[:1], prefix=True)
-        elif op < 0.06:
-            directory.resize(chance.choice((9, 12, 20)) * MIB)
-        elif op < 0.07:
-            hits += cache.tallies.total().hits
-            directory.close()
-            directory = open_directory(place, quota=12 * MIB, **options)
-            cache = cache_of(directory)
-        elif op < 0.10:
-            directory.writers.flush()
-            data = chance.choice(list(place.glob("*/data")))
-            with data.open("r+b") as raw:
-                raw.seek(chance.randrange(max(1, data.stat().st_size)))
-                raw.write(chance.randbytes(8))
-        else:
-            _read_some(cache, store, path, content[path], chance)
-    assert hits > OPS // 20
-    directory.close()
-
-
-def _read_some(cache: ByteCache, store: DirectoryStore, path: str, data: bytes, chance: random.Random) -> None:
-    file = cache.open(store, path)
-    ranges = []
-    for _ in range(chance.choice((1, 1, 1, 5))):
-        start = chance.randrange(len(data))
-        ranges.append((start, start + chance.choice((1, 300, 4_096, BLOCK, 250_000, 2 * MIB))))
-    expected = [data[start:end] for start, end in ranges]
-    if len(ranges) == 1:
-        assert [cache.read(file, *ranges[0])] == expected
-    else:
-        assert cache.read_many(file, ranges) == expected

@@ -6,8 +6,8 @@ from collections.abc import Callable, Coroutine
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from .session import Plan
-from .wire import Answer
+from ..session import Plan
+from ..wire import Answer
 
 Arguments = ParamSpec("Arguments")
 Owner = TypeVar("Owner")

@@ -1,0 +1,40 @@
+"""What httpx2 is given for a request, the same in both clients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
+
+from ..errors import Unreachable
+from ..wire import HttpRequest
+from .credentials import Bearer, Tls
+
+if TYPE_CHECKING:
+    import httpx2
+
+
+def options(timeout: float, tls: Tls | None) -> dict[str, Any]:
+    secured = {"verify": tls.context()} if tls is not None and any(tls) else {}
+    return {"timeout": timeout, **secured}
+
+
+def homes(base_url: str | Sequence[str]) -> Sequence[str]:
+    return [base_url] if isinstance(base_url, str) else base_url
+
+
+def arguments(base_url: str, request: HttpRequest, bearer: Bearer | None = None) -> dict[str, Any]:
+    """What httpx2 is given. The URL is whole: else httpx2 parses it three times, a fifth of what a read costs here."""
+    query = f"?{urlencode(request.params)}" if request.params else ""
+    return {
+        "method": request.method,
+        "url": f"{base_url}{request.path}{query}",
+        "content": request.body or None,
+        "headers": dict(request.headers)
+        | (bearer.headers() if bearer is not None else {})
+        | ({"content-type": "application/json"} if request.body else {}),
+    }
+
+
+def unreachable(base_url: str, error: httpx2.HTTPError) -> Unreachable:
+    return Unreachable(f"{base_url} did not answer: {error or type(error).__name__}", hint="is `freshet serve` up?")

@@ -1,0 +1,226 @@
+"""Which node a client asks: the one that holds the row, another if it does not answer, and none that it may not."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import httpx2
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serving.client import AsyncClient, FreshetClient, Unreachable
+from serving.client.answers import DescribedColumn, DescriptionAnswer, NodeAnswer, RouteAnswer, RoutesAnswer
+from serving.client.routing.partitions import KeyColumns, Sharing, partition_of, sharing_of
+from serving.client.routing.router import AWAY_S, ROUTES_S, Router
+from stream.wire.keys import Layout, row_key
+from tests.serving.scripted_front import row, vector
+
+LAYOUT = Layout(4)
+HOME = "http://home"
+
+
+def partition(number: int) -> int:
+    """Of a row of the table that the fronts of these tests have."""
+    return LAYOUT.partition_of(row_key("shop.items", [number]))
+
+
+def number_in(wanted: int) -> int:
+    """A row of a partition."""
+    return next(number for number in range(1000) if partition(number) == wanted)
+
+
+def route(number: int, leader: str, *followers: str, epoch: int = 5, zone: str = "") -> RouteAnswer:
+    """A partition that these nodes hold; of a follower ``zone``."""
+    named = [NodeAnswer(f"http://{name}", zone, name) for name in followers]
+    return RouteAnswer(number, epoch, 0, NodeAnswer(f"http://{leader}", "", leader), named)
+
+
+class Fronts:
+    """Fronts that answer by their names. ``down``: those that don't; ``asked``: name and path of each request."""
+
+    def __init__(self, *routes: RouteAnswer, knows_routes: bool = True) -> None:
+        self.routes, self.knows_routes = list(routes), knows_routes
+        self.down: set[str] = set()
+        self.asked: list[tuple[str, str]] = []
+        self.params: list[dict[str, str]] = []
+
+    def __call__(self, request: httpx2.Request) -> httpx2.Response:
+        name, path = request.url.host, request.url.path
+        self.asked.append((name, path))
+        if name in self.down:
+            raise httpx2.ConnectError("refused")
+        if path.startswith("/v1/descriptions/"):
+            columns = [DescribedColumn("id", "int"), DescribedColumn("v", "text")]
+            return httpx2.Response(
+                200, content=msgspec.json.encode(DescriptionAnswer("shop.items", columns, ["id"], cacheable=True))
+            )
+        if path.startswith("/v1/routes/"):
+            if not self.knows_routes:
+                return httpx2.Response(404, json={"code": "unknown_path", "message": "no", "hint": ""})
+            return httpx2.Response(200, content=msgspec.json.encode(RoutesAnswer(str(LAYOUT), self.routes)))
+        self.params.append(dict(request.url.params))
+        status, body = row(vector(shop="1 0-1-5"))
+        return httpx2.Response(status, content=body)
+
+    def of_rows(self) -> list[str]:
+        """Who was asked for rows."""
+        return [name for name, path in self.asked if path.startswith("/v1/rows/")]
+
+
+def read(kind: str, fronts: Fronts, *numbers: int, homes: Any = HOME, **options: Any) -> None:
+    """Reads rows one after the other with a new client."""
+    if kind == "blocking":
+        with FreshetClient(homes, transport=httpx2.MockTransport(fronts), **options) as client:
+            session = client.session()
+            for number in numbers:
+                session.get_row("shop", "items", number)
+        return
+
+    async def story() -> None:
+        async with AsyncClient(homes, transport=httpx2.MockTransport(fronts), **options) as client:
+            session = client.session()
+            for number in numbers:
+                await session.get_row("shop", "items", number)
+
+    asyncio.run(story())
+
+
+BOTH = pytest.mark.parametrize("kind", ["blocking", "asyncio"])
+
+
+@BOTH
+def test_a_read_goes_to_the_node_that_holds_the_row(kind: str) -> None:
+    """The client asks its home once for the routes and once for the table, then each row's node."""
+    fronts = Fronts(*(route(number, f"n{number}") for number in range(4)))
+    read(kind, fronts, *map(number_in, (0, 1, 2, 3, 0)), route=True)
+    assert fronts.of_rows() == ["n0", "n1", "n2", "n3", "n0"]
+    others = [(name, path) for name, path in fronts.asked if not path.startswith("/v1/rows/")]
+    assert others == [("home", "/v1/descriptions/shop/items"), ("home", "/v1/routes/shop")]
+
+
+@BOTH
+def test_a_client_that_looks_for_no_nodes_asks_its_homes_only(kind: str) -> None:
+    """Without ``route`` nothing is asked but what the caller asks; a home that is down is passed over."""
+    fronts = Fronts(route(0, "n0"))
+    fronts.down = {"home"}
+    read(kind, fronts, 1, 2, homes=[HOME, "http://second"])
+    assert fronts.of_rows() == ["home", "second", "second"]
+    assert len(fronts.asked) == 3
+
+
+@BOTH
+def test_a_node_that_does_not_answer_is_passed_over(kind: str) -> None:
+    """Its follower is asked, then any front; all its rows go elsewhere at once."""
+    held = number_in(0)
+    fronts = Fronts(route(0, "n0", "f0"))
+    fronts.down = {"n0"}
+    read(kind, fronts, held, held, route=True)
+    assert fronts.of_rows() == ["n0", "f0", "f0"]
+    fronts = Fronts(route(0, "n0"))
+    fronts.down = {"n0"}
+    read(kind, fronts, held, held, route=True)
+    assert fronts.of_rows() == ["n0", "home", "home"]
+
+
+@BOTH
+def test_where_nobody_answers_the_error_names_the_last_one(kind: str) -> None:
+    """Each front is tried once."""
+    fronts = Fronts()
+    fronts.down = {"home", "second"}
+    with pytest.raises(Unreachable, match="second"):
+        read(kind, fronts, 1, homes=[HOME, "http://second"])
+    assert fronts.of_rows() == ["home", "second"]
+
+
+@BOTH
+def test_any_instance_may_answer_and_those_of_the_zone_go_first(kind: str) -> None:
+    """With ``consistency=any`` nodes take turns, those of the client's zone; the front is told so, too."""
+    held = number_in(0)
+    fronts = Fronts(route(0, "n0", "f0", "g0", zone="here"))
+    read(kind, fronts, *[held] * 4, route=True, consistency="any", zone="here")
+    assert sorted(set(fronts.of_rows())) == ["f0", "g0"]
+    assert {each["consistency"] for each in fronts.params} == {"any"}
+    fronts = Fronts(route(0, "n0", "f0", zone="here"))
+    read(kind, fronts, *[held] * 4, route=True, zone="here")
+    assert set(fronts.of_rows()) == {"n0"}
+    assert "consistency" not in fronts.params[0]
+
+
+@BOTH
+def test_an_older_front_that_knows_no_routes_is_asked_for_them_seldom(kind: str) -> None:
+    """Reads go to the home, and don't wait for the question again."""
+    fronts = Fronts(knows_routes=False)
+    read(kind, fronts, *range(20), route=True)
+    assert fronts.of_rows() == ["home"] * 20
+    assert len([path for _, path in fronts.asked if path.startswith("/v1/routes/")]) == 1
+
+
+def test_a_moved_partition_is_learnt_and_never_unlearnt() -> None:
+    """Routes that are used are asked for again; an older answer that comes later changes nothing."""
+    now = [100.0]
+    fronts = Fronts(route(0, "n0", epoch=5))
+    with FreshetClient(HOME, transport=httpx2.MockTransport(fronts), route=True) as client:
+        client._router = Router([HOME], finds=True, clock=lambda: now[0])
+        for leader, epoch, asked in (("n0", 5, "n0"), ("n1", 6, "n1"), ("n0", 5, "n1")):
+            fronts.routes = [route(0, leader, epoch=epoch)]
+            now[0] += ROUTES_S
+            client.get_row("shop", "items", number_in(0))
+            assert fronts.of_rows()[-1] == asked
+
+
+def test_a_node_that_was_away_is_tried_again() -> None:
+    """After a moment, by one request."""
+    now = [100.0]
+    fronts = Fronts(route(0, "n0"))
+    with FreshetClient(HOME, transport=httpx2.MockTransport(fronts), route=True) as client:
+        client._router = Router([HOME], finds=True, clock=lambda: now[0])
+        fronts.down = {"n0"}
+        client.get_row("shop", "items", number_in(0))
+        fronts.down = set()
+        client.get_row("shop", "items", number_in(0))
+        now[0] += AWAY_S
+        client.get_row("shop", "items", number_in(0))
+    assert fronts.of_rows() == ["n0", "home", "home", "n0"]
+
+
+def test_a_node_without_tls_is_not_shown_the_token_of_a_client_that_uses_tls() -> None:
+    """Whoever announces http:// to clients of https:// is not asked."""
+    fronts = Fronts(route(0, "n0"))
+    read("blocking", fronts, number_in(0), homes="https://home", route=True)
+    assert fronts.of_rows() == ["home"]
+
+
+@given(
+    st.sampled_from([Layout(1), Layout(7), Layout(4, buckets=0), Layout(6, buckets=64)]),
+    st.integers(0, 2),
+    st.lists(st.one_of(st.integers(-(1 << 63), 1 << 64), st.text(), st.binary()), min_size=2, max_size=3),
+)
+def test_the_client_and_the_fronts_put_a_key_into_the_same_partition(
+    layout: Layout, prefix: int, values: list[int | str | bytes]
+) -> None:
+    """The rule is written twice, since the client has no room of ours: it must be one."""
+    from base64 import b64encode
+
+    kinds = tuple({int: "int", str: "text", bytes: "binary"}[type(value)] for value in values)
+    canonical = [{"base64": b64encode(each).decode()} if isinstance(each, bytes) else each for each in values]
+    sharing = sharing_of(str(layout))
+    assert sharing is not None
+    try:
+        expected = layout.partition_of(row_key("shop.items", canonical), prefix)
+    except ValueError:
+        return
+    assert partition_of(sharing, KeyColumns("shop.items", kinds, prefix), values) == expected
+
+
+def test_what_a_client_cannot_place_it_asks_any_front_for() -> None:
+    """Another kind of value, another number of columns, a layout of a later version."""
+    key = KeyColumns("shop.items", ("decimal",), 0)
+    assert partition_of(Sharing(4, 4096), key, ["7"]) is None
+    assert partition_of(Sharing(4, 4096), KeyColumns("shop.items", ("int",), 0), ["7"]) is None
+    assert partition_of(Sharing(4, 4096), KeyColumns("shop.items", ("int", "int"), 0), [7]) is None
+    assert sharing_of("other;partitions=4") is None
+    assert sharing_of("xxh3_64;partitions=4;prefix=shop.a:1") is None
+    assert sharing_of("xxh3_64;buckets=4096;partitions=4;x-later=1") == Sharing(4, 4096)

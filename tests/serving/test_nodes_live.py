@@ -1,0 +1,218 @@
+"""Nodes as processes over real servers: found by file, hints and peers; joined, left, and woken from the dead."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from consumers.owner.client import OwnerClient
+from consumers.owner.protocol import Fill, OwnerRow
+from freshet.local.mariadb import MariaDBAddress
+from serving.client import FreshetClient, Session
+from stream.kafka.connection import KafkaCluster
+from stream.kafka.locations import Announcement, LocationsReader
+from stream.kafka.reader import end_offsets
+from stream.kafka.topics import events_topic
+from stream.wire.keys import Layout, row_key
+from tests.servers.databases import own_database
+from tests.serving.nodes import PARTITIONS, NodeStack
+from tests.serving.stack import eventually
+
+TABLES = ("CREATE TABLE accounts (id INT PRIMARY KEY, n INT)", "INSERT INTO accounts SELECT seq, 0 FROM seq_1_to_200")
+WAIT_MS = 10_000
+NOWHERE = "127.0.0.1:1"
+
+
+@pytest.fixture(scope="module")
+def nodes(
+    kafka: KafkaCluster, mariadb: MariaDBAddress, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[NodeStack]:
+    """Three nodes of one group, and a follower of them."""
+    keyspace = f"ks{uuid.uuid4().hex[:10]}"
+    with (
+        own_database(mariadb, *TABLES) as database,
+        NodeStack(tmp_path_factory.mktemp("nodes"), kafka, mariadb, keyspace, database) as running,
+    ):
+        yield running
+
+
+@pytest.fixture(scope="module")
+def reader(kafka: KafkaCluster) -> Iterator[LocationsReader]:
+    """All announcements."""
+    with LocationsReader(kafka) as running:
+        yield running
+
+
+def write(stack: NodeStack, session: Session, value: int, *numbers: int) -> None:
+    """The session writes this value into rows."""
+    with session.wrap(stack.connect(), shard=stack.shard) as connection, connection.cursor() as cursor:
+        for number in numbers:
+            cursor.execute("REPLACE INTO accounts VALUES (%s, %s)", (number, value))
+
+
+def partition_of(stack: NodeStack, number: int) -> int:
+    """Where a row's key belongs."""
+    return Layout(PARTITIONS).partition_of(key_of(stack, number))
+
+
+def key_of(stack: NodeStack, number: int) -> bytes:
+    """The key of a row in its store."""
+    return row_key(f"{stack.database}.accounts", [number])
+
+
+def numbers_of(stack: NodeStack, partitions: list[int]) -> list[int]:
+    """A row of each of the partitions."""
+    return [next(n for n in range(1, 201) if partition_of(stack, n) == each) for each in partitions]
+
+
+def shared(stack: NodeStack, reader: LocationsReader, *roles: str) -> bool:
+    """Whether these nodes, and no others, own all partitions."""
+    shares = stack.shares(reader)
+    return sorted(shares) == sorted(roles) and sum(map(len, shares.values())) == PARTITIONS
+
+
+def test_every_node_answers_for_all_partitions_and_tells_where_its_front_is(
+    nodes: NodeStack, reader: LocationsReader
+) -> None:
+    """A session's write is read from the cache through each of them, also through the follower."""
+    eventually(lambda: shared(nodes, reader, "node-0", "node-1", "node-2"), what="partitions of each")
+    eventually(lambda: all(reader.followers(nodes.keyspace, each) for each in range(PARTITIONS)), what="a follower")
+    numbers = numbers_of(nodes, list(range(PARTITIONS)))
+    for turn, (role, url) in enumerate(nodes.fronts.items(), 1):
+        with FreshetClient(url) as client:
+            session = client.session()
+            write(nodes, session, turn, *numbers)
+            rows = [session.get_row(nodes.keyspace, "accounts", number, max_wait_ms=WAIT_MS) for number in numbers]
+        assert [(row.served_from, row.value and row.value["n"]) for row in rows] == [("cache", turn)] * 4, role
+    announced = [*reader.owners(nodes.keyspace).values(), *reader.followers(nodes.keyspace, 0)]
+    assert {each.front for each in announced} == set(nodes.fronts.values())
+
+
+def test_a_front_without_kafka_finds_owners_by_its_file_its_peers_and_hints(
+    nodes: NodeStack, reader: LocationsReader, tmp_path: Path
+) -> None:
+    """It starts while Kafka is away, and follows partitions that move to a node of which it has never heard.
+
+    What the file says is confirmed by the nodes that it names. A node that has lost a partition names who has it now.
+    """
+    file = tmp_path / "locations"
+    nodes.lone_front(nodes.kafka.bootstrap, file)
+    nodes.stop("lone")
+    assert file.exists()
+    url = nodes.lone_front(NOWHERE, file)
+    numbers = numbers_of(nodes, list(range(PARTITIONS)))
+    before = nodes.shares(reader)
+    with FreshetClient(url) as client:
+        session = client.session()
+
+        def read_all(value: int) -> None:
+            write(nodes, session, value, *numbers)
+            rows = [session.get_row(nodes.keyspace, "accounts", number, max_wait_ms=WAIT_MS) for number in numbers]
+            found = [(row.served_from, row.value and row.value["n"]) for row in rows]
+            assert found == [("cache", value)] * PARTITIONS, rows
+
+        read_all(101)
+        eventually(lambda: nodes.events(url).get("installed_peers", 0) >= PARTITIONS, what="the peers' word")
+        added = nodes.describe_node("b")
+        nodes.start(added)
+        try:
+            eventually(lambda: shared(nodes, reader, *before, added), what="a share of the new node")
+            read_all(102)
+            assert nodes.events(url).get("installed_hint", 0) >= len(nodes.shares(reader)[added])
+            assert nodes.events(url).get("installed_push", 0) == 0
+        finally:
+            nodes.stop(added)
+            nodes.stop("lone")
+    eventually(lambda: shared(nodes, reader, *before), what="the others' shares again")
+
+
+def test_an_owner_that_wakes_up_proves_what_it_says_and_takes_nothing_back(
+    nodes: NodeStack, reader: LocationsReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A zombie: stopped until its group has given its partitions away, asked in its sleep, and woken.
+
+    With a token it proves its answer, or gives none. Without one it may tell its old state, never as fresh. It takes no
+    fill that is older than its state; its checkpoint is of an offset of the log; it never announces itself above the
+    new owner.
+    """
+    heard: list[Announcement] = []
+    apply = LocationsReader._learn
+
+    def listening(self: LocationsReader, messages: Any) -> None:
+        apply(self, messages)
+        if self is reader:
+            heard.extend(reader.owners(nodes.keyspace).values())
+
+    monkeypatch.setattr(LocationsReader, "_learn", listening)
+    zombie = next(role for role in nodes.shares(reader) if role != "node-0")
+    partition = nodes.shares(reader)[zombie][0]
+    [number] = numbers_of(nodes, [partition])
+    others = [role for role in nodes.shares(reader) if role != zombie]
+    with FreshetClient(nodes.url) as client:
+        session = client.session()
+        write(nodes, session, 201, number)
+        assert session.get_row(nodes.keyspace, "accounts", number, max_wait_ms=WAIT_MS).served_from == "cache"
+        answers = asyncio.run(_ask_in_its_sleep(nodes, reader, zombie, others, session, partition, number))
+        tokened, untokened, staleness, filled, places = answers
+        row = session.get_row(nodes.keyspace, "accounts", number, max_wait_ms=WAIT_MS)
+        assert row.value is not None
+        assert (row.freshness, row.value["n"]) == ("fresh", 202)
+    assert not tokened.served or tokened.image == b'{"id":%d,"n":202}' % number
+    assert untokened.freshness == "eventual"
+    assert untokened.image in (b'{"id":%d,"n":201}' % number, b'{"id":%d,"n":202}' % number)
+    assert not staleness.served or staleness.image == b'{"id":%d,"n":202}' % number
+    assert not filled, "a value that was read before the stamp's state is not newer than it"
+    assert places <= end_of(nodes, partition)
+    assert {each.generation >> 32 for each in heard} == {0}, "nobody claimed a new era"
+    eventually(lambda: shared(nodes, reader, *others, zombie), what="its share again")
+
+
+async def _ask_in_its_sleep(
+    nodes: NodeStack,
+    reader: LocationsReader,
+    zombie: str,
+    others: list[str],
+    session: Session,
+    partition: int,
+    number: int,
+) -> tuple[OwnerRow, OwnerRow, OwnerRow, bool, int]:
+    """Stops the node, has the others take over and the session write, asks it, wakes it up; what it answers."""
+    owner, key = OwnerClient(f"127.0.0.1:{nodes.owner_ports[zombie]}", request_timeout_s=60.0), key_of(nodes, number)
+    [known] = await owner.get(nodes.keyspace, partition, [key])
+    nodes.signal(zombie, signal.SIGSTOP)
+    try:
+        await asyncio.to_thread(eventually, lambda: shared(nodes, reader, *others), what="the others' take-over")
+        await asyncio.to_thread(write, nodes, session, 202, number)
+        token, written_ms = await asyncio.to_thread(lambda: session.token), int(time.time() * 1000)
+        fill = Fill(
+            0, nodes.keyspace, partition, key, b'{"id":%d,"n":999}' % number, known.lo, known.lo, 0, known.stamp
+        )
+        asked = [
+            asyncio.ensure_future(owner.get(nodes.keyspace, partition, [key], token)),
+            asyncio.ensure_future(owner.get(nodes.keyspace, partition, [key])),
+            asyncio.ensure_future(owner.get(nodes.keyspace, partition, [key], not_before_ms=written_ms)),
+        ]
+        offered = asyncio.ensure_future(owner.fill(fill))
+        copied = asyncio.ensure_future(owner.checkpoint(nodes.keyspace, partition))
+        await asyncio.sleep(0)
+    finally:
+        nodes.signal(zombie, signal.SIGCONT)
+    try:
+        [tokened], [untokened], [staleness] = await asyncio.gather(*asked)
+        filled, [place] = await offered, await copied
+    finally:
+        await owner.close()
+    return tokened, untokened, staleness, filled.accepted, place.offset
+
+
+def end_of(nodes: NodeStack, partition: int) -> int:
+    """The end of a partition's log."""
+    [end] = end_offsets(nodes.kafka, events_topic(nodes.kafka, nodes.keyspace), [partition]).values()
+    return end
