@@ -16,7 +16,7 @@ ifdef PIP_INDEX_URL
 export UV_DEFAULT_INDEX ?= $(PIP_INDEX_URL)
 endif
 
-.PHONY: help setup lock demo format lint check test simulate hunt dist environment fuzz mutation bench soak
+.PHONY: help setup lock demo format lint check test simulate hunt dist environment fuzz mutation bench soak helm
 
 help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,6 +35,7 @@ $(STAMP): requirements.lock pyproject.toml serving/client/pyproject.toml $(wildc
 lock: ## Resolve versions again: requirements.lock, and the servers' pins
 	@test -x $(BIN)/uv || { $(PYTHON) -m venv $(VENV) && $(BIN)/python -m pip install --quiet uv==$(UV_VERSION); }
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --extra dev --extra spark --generate-hashes --no-emit-index-url --no-annotate --custom-compile-command "make lock" --output-file requirements.lock pyproject.toml
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --constraints requirements.lock --generate-hashes --no-emit-index-url --no-annotate --custom-compile-command "make lock" --output-file docker/requirements.lock pyproject.toml
 	$(MAKE) setup
 	$(BIN)/python -m freshet.local.pin
 
@@ -50,7 +51,8 @@ lint: setup ## Check format, lint and types, without changing anything
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-check: lint ## Check format, lint, types, fast tests: under a minute
+check: lint ## Check format, lint, types, fast tests, the lock: under a minute
+	$(BIN)/python -m tests.packaging.audit_lock
 	$(BIN)/pytest -q -m "not integration and not slow" -n 2 --dist worksteal
 
 test: setup ## Run all tests, on real servers: the fast ones first; always two side by side
@@ -73,6 +75,9 @@ environment: dist ## Pack what Spark's executors need beside PySpark, into dist/
 	$(BIN)/uv pip install --quiet --python $(DIST)/environment/bin/python --no-deps $(DIST)/freshet_cache-*.whl
 	tar -C $(DIST)/environment -cf - . | gzip -1 > $(DIST)/environment.tar.gz
 	rm -rf $(DIST)/environment
+
+helm: setup ## Render the Helm chart anew, into docker/helm/rendered.yaml (FRESHET_TEST_HELM=/path/to/helm)
+	$(BIN)/python -m tests.docs.test_helm
 
 fuzz: setup ## Feed hostile input to every parser (FUZZ_SECONDS=60 each, FUZZ_SEED=1, FUZZ_TARGET=all)
 	$(BIN)/python -m tests.fuzz --target $${FUZZ_TARGET:-all} --seed $${FUZZ_SEED:-1} --seconds $${FUZZ_SECONDS:-60} --count 1000000000

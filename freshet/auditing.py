@@ -1,6 +1,7 @@
 """The audit of a keyspace: the live state against a fold of the topic, once or again and again.
 
-It begins with the last snapshot that was verified, if there is one, so it reads only what the topic got since. Where
+It begins with the last snapshot that was verified, or folded from the topic's beginning, if there is one, so it reads
+only what the topic got since. Where
 both are equal, it leaves a snapshot of the result, with which the next one begins (docs/operating/rebuild.md).
 """
 
@@ -32,7 +33,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """What to audit. ``base``: where the fold begins, instead of the topic's start or the last verified snapshot.
+    """What to audit. ``base``: where the fold begins, instead of the topic's start or the last such snapshot.
 
     ``place``: of snapshots; "": none. ``whole``: the fold begins at the topic's start all the same. ``keep``: how many
     differences are shown of each partition.
@@ -50,7 +51,7 @@ class Audit:
 
 @dataclass(frozen=True, slots=True)
 class Audited:
-    """The verdict; the verified snapshot that the fold began with, and the one that was made; "" if none."""
+    """The verdict; the snapshot that the fold began with, and the verified one that was made; "" if none."""
 
     verdict: StoresVerdict
     since: str = ""
@@ -82,7 +83,7 @@ def audit(request: Audit, progress: Progress | None = None) -> Audited:
         target = Path(scratch) / "rebuild"
         base = base_stores(request.base, keyspace, kafka, target, Needed(ends, begins))
         if base is None and place is not None and not request.whole:
-            since, base = _last_verified(place, keyspace, kafka, Needed(ends, begins, verified=True), target)
+            since, base = _last_witness(place, keyspace, kafka, Needed(ends, begins, witness=True), target)
         fold = RebuildRequest(keyspace, kafka, target, ends, base, begins=begins)
         run_rebuild(fold, request.spark, progress)
         folded = find_stores(target, keyspace)
@@ -97,18 +98,18 @@ def audit(request: Audit, progress: Progress | None = None) -> Audited:
     return Audited(verdict, since, snapshot)
 
 
-def _last_verified(
+def _last_witness(
     place: Place, keyspace: str, kafka: KafkaCluster, needed: Needed, target: Path
 ) -> tuple[str, Path | None]:
-    """The last verified snapshot's name and its stores, made beside ``target``; none if there is none."""
+    """The name of the last snapshot that an audit may begin with, and its stores, made beside ``target``; or none."""
     from consumers.snapshots.errors import SnapshotError
     from consumers.snapshots.restoring import restore_all
 
     chosen, refused = farthest(place, keyspace, kafka, needed)
     if chosen is None:
-        log.info("no verified snapshot: folding from the topic's start", keyspace=keyspace, others=refused[:5])
+        log.info("no snapshot to begin with: folding from the topic's start", keyspace=keyspace, others=refused[:5])
         return "", None
-    stores = target.with_name(".verified")
+    stores = target.with_name(".witness")
     try:
         restore_all(place, *chosen, stores)
     except SnapshotError as error:  # a damaged one must not end the audit

@@ -77,6 +77,8 @@ ENTRIES = (
 
 
 INTERRUPT_AGAIN_S: Final = 0.05
+RELOADING: Final = frozenset({"consume", "serve"})
+"""Commands that read credentials again at SIGHUP (`freshet.access.reloading`)."""
 PRIVATE: Final = 0o077
 """What is taken from the modes of new files and directories."""
 
@@ -192,13 +194,21 @@ def main() -> None:
     """Entry point of the console script."""
     chosen = set(sys.argv[1:])
     _run.service = any(entry.service for entry in ENTRIES if entry.name in chosen)
-    if not any(entry.shares for entry in ENTRIES if entry.name in chosen):
+    # The command itself: a keyspace may be called as another one.
+    named = next((each for word in sys.argv[1:] for each in ENTRIES if each.name == word), None)
+    if named is not None and named.name in RELOADING:
+        signal.signal(signal.SIGHUP, _reload_later)
+    if named is None or not named.shares:
         os.umask(os.umask(PRIVATE) | PRIVATE)  # stores, checkpoints, snapshots: 0700 and 0600
     signal.signal(signal.SIGTERM, partial(_interrupt_on_sigterm, os.getpid()))
     sys.unraisablehook = _interrupt_again
     code = run()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     sys.exit(code)
+
+
+def _reload_later(_number: int, _frame: object) -> None:
+    """SIGHUP before there is anything to read again: the settings are read after it in any case."""
 
 
 def _interrupt_on_sigterm(main_pid: int, number: int, _frame: object) -> None:

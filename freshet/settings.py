@@ -36,6 +36,7 @@ from freshet.settings_errors import (
     unknown_keyspace,
     unknown_variables,
 )
+from stream.access.networks import networks_of
 
 if TYPE_CHECKING:
     from consumers.owner.client import Identity
@@ -251,12 +252,18 @@ class PublisherSettings(Section):
     declare_every_s: int = Field(default=600, ge=1, le=86_400)
 
 
+def _networks(texts: list[str]) -> list[str]:
+    """Raises ``ValueError`` for what is no network."""
+    return [str(each) for each in networks_of(texts)]
+
+
 class ConsumerSettings(Section):
     """How a consumer folds, commits and answers. ``owner_port`` 0: any free port; it is announced.
 
     ``owner_token``: the secret that fronts send. Owners take it, and those of ``tokens``; one is needed to listen
     beyond loopback. ``tls``: of both sides of the owner protocol; with ``ca`` each side must show a certificate of it.
-    ``plain``: owners and metrics may listen beyond loopback without TLS.
+    ``plain``: owners and metrics may listen beyond loopback without TLS. ``networks``: where fronts and commands look
+    for owners, whatever is announced; empty: anywhere.
     ``owner_announced``: the ``host:port`` to announce instead of the own one (port mapping, a proxy).
     ``workers``: processes that share the partitions; ``auto``: one for each core.
     ``standby``: answers, but is announced only once ``freshet swap`` has moved readers here. ``follower``: is announced
@@ -273,6 +280,7 @@ class ConsumerSettings(Section):
     tokens: Annotated[Tokens, Json] = Field(default_factory=dict, max_length=1_000)
     tls: TlsSettings = TlsSettings()
     plain: bool = False
+    networks: Annotated[Names, AfterValidator(_networks)] = Field(default_factory=list)
     owner_announced: Annotated[str, Field(pattern=r"^(.+:\d{1,5})?$", max_length=300)] = ""
     metrics_port: Port | None = None
     workers: Annotated[int, Field(ge=1, le=256)] | Literal["auto"] = 1
@@ -290,7 +298,7 @@ class ConsumerSettings(Section):
         from consumers.owner.client import Identity
 
         token = self.owner_token.get_secret_value() if self.owner_token is not None else ""
-        return Identity(lambda: token, self.tls.files)
+        return Identity(lambda: token, self.tls.files, networks_of(self.networks))
 
     @model_validator(mode="after")
     def _standby_has_a_group(self) -> ConsumerSettings:

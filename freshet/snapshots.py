@@ -49,12 +49,12 @@ class Needed:
     """What a fold needs of the snapshot that it begins with.
 
     ``ends``: partition → where the fold ends (None: the topic's end); ``begins``: partition → where the state must have
-    begun (None: anywhere). ``verified``: only one that was compared with the live state counts.
+    begun (None: anywhere). ``witness``: only one that is the topic's word counts (`Snapshot.is_witness`).
     """
 
     ends: Mapping[int, int] | None = None
     begins: Mapping[int, int] | None = None
-    verified: bool = False
+    witness: bool = False
 
 
 def farthest(
@@ -84,8 +84,8 @@ def farthest(
         begins = {each.partition: each.begin for each in snapshot.partitions}
         if errors:
             refused.append(str(errors[0]))
-        elif needed.verified and not snapshot.verified:
-            refused.append(f"snapshot {snapshot.name} is not verified")
+        elif needed.witness and not snapshot.is_witness:
+            refused.append(f"snapshot {snapshot.name} is neither verified nor folded from the topic's beginning")
         elif needed.begins is not None and begins != dict(needed.begins):
             refused.append(f"snapshot {snapshot.name} began at {begins}, not at {dict(needed.begins)}")
         else:

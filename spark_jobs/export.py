@@ -27,6 +27,7 @@ from consumers.store.manifest import sync_directory, write_atomically
 from spark_jobs.engine.executors import check_executors
 from spark_jobs.exporting.changes import Changes, Exported
 from spark_jobs.exporting.columns import table_of
+from spark_jobs.exporting.compaction import compact_days
 from spark_jobs.exporting.delta import append_files, check_delta, compact, delta_columns, is_appended, table_in
 from spark_jobs.offsets import Range, check_topic, choose_range, topic_bounds
 from spark_jobs.output import RebuildError, exclusive
@@ -40,7 +41,10 @@ NOTES: Final = "_freshet"
 """Beside the tables' directories; Spark and others skip names that begin so."""
 COMMIT_NAME: Final = "commit.json"
 STAGED: Final = "staged"
+COMPACTING: Final = "compacting"
 OFFSETS_PER_COMMIT: Final = 1_000_000
+COMMITS_UNCOMPACTED: Final = 100
+"""After so many, an export that follows the topic makes few files of many; else it does so at its end."""
 ROWS_PER_FILE: Final = 500_000
 PARQUET: Final = "parquet"
 DELTA: Final = "delta"
@@ -105,20 +109,19 @@ def export(session: Any, request: ExportRequest) -> ExportReport:
         (root / NOTES / STAGED).mkdir(parents=True, exist_ok=True)
         _finish(session, root, commit)
         before, files, started = (commit.number, commit.rows), 0, time.monotonic()
-        tables = set[str]()
+        touched = set[str]()
 
         def handle(messages: Any, _: int) -> None:
             nonlocal files
             files += _export_batch(session, messages, root, commit, chosen, request)
-            tables.update(map(table_in, commit.files.values()))
+            touched.update(str(Path(place).parent) for place in commit.files.values())
+            if commit.number % COMMITS_UNCOMPACTED == 0:
+                _settle(session, root, commit, touched)
 
         if chosen.messages or request.follow:
             messages = stream_messages(session, request.kafka, chosen, request.offsets_per_commit)
             Micro(request.kafka, chosen, root / NOTES, handle, follow=request.follow).run(messages)
-            commit.files = {}  # they are in their places, where others may move them
-            _write_commit(root, commit)
-            if request.format == DELTA:
-                compact(session, root, tables)
+            _settle(session, root, commit, touched)
         seconds = round(time.monotonic() - started, 3)
     ends = {each: state.offset for each, state in sorted(commit.partitions.items())}
     return ExportReport(
@@ -249,6 +252,17 @@ def _export_batch(
     return len(commit.files)
 
 
+def _settle(session: Any, root: Path, commit: Commit, touched: set[str]) -> None:
+    """Makes few files of many in the days that were written (``touched``, emptied). No commit names them then."""
+    commit.files = {}  # they are in their places, where others may move them
+    _write_commit(root, commit)
+    if commit.format == DELTA:
+        compact(session, root, set(map(table_in, touched)))
+    else:
+        compact_days(root, touched, root / NOTES / COMPACTING)
+    touched.clear()
+
+
 def _write_commit(root: Path, commit: Commit) -> None:
     text = json.dumps(asdict(commit), indent=1) + "\n"
     write_atomically(root / NOTES / COMMIT_NAME, text.encode())
@@ -274,8 +288,8 @@ def run_export(task: ExportTask, batches: Iterator[Any]) -> Iterator[Any]:
         if found is None:
             return
         partition, answer = found
-    except FreshetError as failure:
-        error = error_json(failure)
+    except (FreshetError, OSError) as failure:
+        error = error_json(failure, task.staged)
     columns = [pa.array([partition], pa.int32()), pa.array([answer], pa.string()), pa.array([error], pa.string())]
     yield pa.RecordBatch.from_arrays(columns, names=["partition", "summary", "error"])
 

@@ -22,7 +22,7 @@ from consumers.fold.columns import RowEntries
 from consumers.fold.messages import fold_messages
 from consumers.fold.state import PartitionState, head_entries
 from consumers.store.digest import digest_items
-from consumers.store.errors import StoreLockedError
+from consumers.store.errors import RetryableStoreError, StoreCorruptError, StoreLockedError, store_error
 from consumers.store.manifest import Manifest, check_manifest, read_manifest, write_atomically, write_manifest
 from consumers.store.memtable import Memtable
 from consumers.store.rocks import Rocks
@@ -82,8 +82,8 @@ class FoldTask:
         try:
             with self.open(partition) as fold:
                 return json.dumps(asdict(fold.finish())), None
-        except FreshetError as failure:
-            return None, error_json(failure)
+        except (FreshetError, OSError) as failure:
+            return None, error_json(failure, self.root)
 
 
 class PartitionFold:
@@ -247,16 +247,23 @@ def run_task(task: FoldTask, batches: Iterator[Any]) -> Iterator[Any]:
         if summary is None:
             return
         partition = summary.partition
-    except FreshetError as failure:
-        error = error_json(failure)
+    except (FreshetError, OSError) as failure:
+        error = error_json(failure, task.root)
     text = None if summary is None else json.dumps(asdict(summary))
     columns = [pa.array([partition], pa.int32()), pa.array([text], pa.string()), pa.array([error], pa.string())]
     yield pa.RecordBatch.from_arrays(columns, names=["partition", "summary", "error"])
 
 
-def error_json(failure: FreshetError) -> str:
-    """An error as the driver gets it from a task."""
-    return json.dumps({"code": failure.code, "message": str(failure), "hint": failure.hint})
+def error_json(failure: FreshetError | OSError, place: str) -> str:
+    """An error as the driver gets it from a task that writes at ``place``, whose space and rights are a user's."""
+    if isinstance(failure, OSError):
+        found = store_error(failure, place)
+        failure = RebuildError(str(found)) if isinstance(found, StoreCorruptError) else found
+    if isinstance(failure, RetryableStoreError):  # its hint is a consumer's, which tries again by itself
+        hint = "free space there, or give another directory with --to; run it again to go on"
+    else:
+        hint = failure.hint
+    return json.dumps({"code": failure.code, "message": str(failure), "hint": hint})
 
 
 def _fold_all(task: FoldTask, batches: Iterator[Any]) -> PartitionSummary | None:

@@ -52,7 +52,8 @@ from consumers.owner.protocol import (
     Waited,
     Welcome,
 )
-from stream.access.certificates import Certificates
+from stream.access.certificates import CertificateError, Certificates
+from stream.access.networks import Network, resolve_within
 
 CONNECT_TIMEOUT_S: Final = 2.0
 REQUEST_TIMEOUT_S: Final = 10.0
@@ -78,10 +79,14 @@ def hello(token: str) -> Hello:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """How a client shows who it is. ``secret``: its token as of now; "": none. ``files``: of TLS; None: plain TCP."""
+    """How a client shows who it is. ``secret``: its token as of now; "": none. ``files``: of TLS; None: plain TCP.
+
+    ``networks``: where it shows it at all; empty: wherever an owner is said to be.
+    """
 
     secret: Callable[[], str] = str
     files: Certificates | None = None
+    networks: tuple[Network, ...] = ()
 
     def hello(self) -> Hello:
         """The greeting."""
@@ -199,12 +204,15 @@ class OwnerClient:
             if connection is not None:
                 return connection
             loop = asyncio.get_running_loop()
-            self._secured = self._secured or self._identity.secured()
+            try:
+                self._secured = self._secured or self._identity.secured()
+            except CertificateError as error:
+                raise OwnerError(str(error), hint=error.hint, code=error.code) from error
             name = self._host if self._secured is not None else None
             try:
                 async with asyncio.timeout(CONNECT_TIMEOUT_S):
                     _, connection = await loop.create_connection(
-                        _Connection, self._host, self._port, ssl=self._secured, server_hostname=name
+                        _Connection, await self._place(), self._port, ssl=self._secured, server_hostname=name
                     )
             except (OSError, TimeoutError) as error:
                 raise _unreachable(self.address, error or "no answer in time") from error
@@ -217,6 +225,20 @@ class OwnerClient:
                 raise
             self._connection = connection
             return connection
+
+    async def _place(self) -> str:
+        """Where to connect to. Announcements name owners, and who may write one could name any machine."""
+        networks = self._identity.networks
+        if not networks:
+            return self._host
+        found = await resolve_within(asyncio.get_running_loop(), self._host, self._port, networks)
+        if not found:
+            raise OwnerError(
+                f"the owner at {self.address} is in none of consumer.networks, so it is not asked",
+                hint="is its announcement ours? then add its network to consumer.networks",
+                code="owner_unreachable",
+            )
+        return found
 
     async def _ask(self, connection: _Connection, requests: Sequence[Request], wait_ms: int) -> list[Answer]:
         """The answers to ``requests``, which get their ids here."""

@@ -41,7 +41,7 @@ class BackgroundRestores:
     def __init__(self, snapshots: Snapshots) -> None:
         self._snapshots = snapshots
         self._started: dict[Place, _Restore] = {}
-        self._turn = Lock()
+        self._turns = {uri: Lock() for uri in snapshots.places.values()}
 
     @property
     def places(self) -> Mapping[str, str]:
@@ -67,11 +67,12 @@ class BackgroundRestores:
         self._started[place] = _Restore(topic.topic_id, result)
         work = functools.partial(self._snapshots.restore, data_dir, keyspace, partition, topic, bounds)
         # A daemon: a place that does not answer must not keep the process from ending.
-        Thread(target=self._run, args=(result, work), name=f"restore-{partition}", daemon=True).start()
+        turn = self._turns[self.places[keyspace]]
+        Thread(target=self._run, args=(turn, result, work), name=f"restore-{partition}", daemon=True).start()
         raise StillRestoring
 
-    def _run(self, result: Future[bool], work: Callable[[], bool]) -> None:
-        with self._turn:  # one partition at a time: its files are copied side by side
+    def _run(self, turn: Lock, result: Future[bool], work: Callable[[], bool]) -> None:
+        with turn:  # one partition of a place at a time: its files are copied side by side. Another may not answer
             try:
                 result.set_result(work())
             except BaseException as error:  # noqa: BLE001 - it is raised where the partition is taken over

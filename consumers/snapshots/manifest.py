@@ -65,7 +65,8 @@ class SnapshotPartition(msgspec.Struct, frozen=True):
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """A whole snapshot of a keyspace. ``created``: ISO 8601, UTC, for people. ``made_from``: ``owners`` or ``rebuild``.
 
-    ``verified``: the live state was compared with it when it was made, and equal.
+    ``verified``: the live state was compared with it when it was made, and equal. ``replayed``: it was folded from the
+    topic's beginning and from nothing else; False in snapshots of earlier versions.
     """
 
     format: int = SNAPSHOT_FORMAT
@@ -78,6 +79,12 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     made_from: str
     verified: bool
     partitions: tuple[SnapshotPartition, ...]
+    replayed: bool = False
+
+    @property
+    def is_witness(self) -> bool:
+        """Whether an audit may begin with it: it is the topic's word, not that of the state to be proved."""
+        return self.verified or self.replayed
 
     @property
     def entries(self) -> int:

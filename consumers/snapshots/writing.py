@@ -38,7 +38,13 @@ UPLOADS: Final = 4
 
 
 def write_snapshot(
-    place: Place, stores: Mapping[int, Path], *, made_from: str, verified: bool = False, file_bytes: int = FILE_BYTES
+    place: Place,
+    stores: Mapping[int, Path],
+    *,
+    made_from: str,
+    verified: bool = False,
+    replayed: bool = False,
+    file_bytes: int = FILE_BYTES,
 ) -> Snapshot:
     """Writes a snapshot of all partitions of a keyspace, and returns it. It is not there before it is whole.
 
@@ -77,6 +83,7 @@ def write_snapshot(
         made_from=made_from,
         verified=verified,
         partitions=tuple(partitions),
+        replayed=replayed,
     )
     place.write(f"{keyspace}/{name}/{MANIFEST_NAME}", encode_manifest(snapshot))
     return snapshot

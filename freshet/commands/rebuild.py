@@ -20,7 +20,7 @@ from freshet.spark import spark_settings
 
 if TYPE_CHECKING:
     from spark_jobs.output import RebuildReport
-    from spark_jobs.rebuild import Progress
+    from spark_jobs.rebuild import Progress, RebuildRequest
 
 PLAIN_INTERVAL_S = 5.0
 
@@ -88,7 +88,8 @@ def command(
             report = run_rebuild(request, spark, progress)
     told: dict[str, Any] = {"directory": to}
     if place is not None:
-        snapshot = write_snapshot(place, find_stores(target, keyspace), made_from="rebuild")
+        replayed = _is_replayed(request)
+        snapshot = write_snapshot(place, find_stores(target, keyspace), made_from="rebuild", replayed=replayed)
         shutil.rmtree(target)
         told = {"place": place.uri, "snapshot": snapshot.name}
     if as_json:
@@ -97,6 +98,17 @@ def command(
         typer.echo(summary_text(report, " ".join(told.values())))
     if stores is not None and base is not None and is_address(base) and not follow:
         shutil.rmtree(stores, ignore_errors=True)
+
+
+def _is_replayed(request: RebuildRequest) -> bool:
+    """Whether a rebuild holds all of the topic's history, and nothing that was not folded from it."""
+    from spark_jobs.offsets import topic_bounds
+    from spark_jobs.output import read_begun
+    from stream.kafka.topics import events_topic
+
+    begun = read_begun(request.target)
+    low = topic_bounds(request.kafka, events_topic(request.kafka, request.keyspace)).low
+    return begun is not None and not begun.base and all(low[each] <= begun.begins.get(each, 0) for each in low)
 
 
 def ends_from(

@@ -93,7 +93,7 @@ def open_front(settings: Settings, tell: Callable[[Settings], None] = lambda _: 
         locations.front_of = directory.front_of
         if chosen.locations_file is not None:
             kept.enter_context(LocationFile(chosen.locations_file, kafka, directory, locations))
-        front = _front(settings, locations, access, Identity(secret, shown.files))
+        front = _front(settings, locations, access, Identity(secret, shown.files, shown.networks))
         held = fitting(chosen.limits.of_connections)
         yield make_server(front, chosen.host, chosen.port, chosen.tls.files, plain=chosen.plain, connections=held)
 

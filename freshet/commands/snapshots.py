@@ -69,7 +69,8 @@ def ls(keyspace: Keyspace, at: At = None, as_json: AsJson = False) -> None:
         elif snapshot is not None:
             typer.echo(
                 f"{snapshot.name}  fold {snapshot.fold_version}  from {snapshot.made_from}"
-                f"{', verified' * snapshot.verified}  offsets {sum(snapshot.offsets.values())}  "
+                f"{', verified' * snapshot.verified}{', from the topic alone' * snapshot.replayed}  "
+                f"offsets {sum(snapshot.offsets.values())}  "
                 f"{snapshot.entries} entries  {snapshot.bytes} bytes"
             )
         else:
@@ -152,7 +153,7 @@ def _found(keyspace: str, at: str | None) -> tuple[Place, list[Found]]:
 
 def _summary(snapshot: Any) -> dict[str, Any]:
     """A snapshot without its files, as JSON values."""
-    names = ("name", "keyspace", "topic_id", "layout", "fold_version", "created", "made_from", "verified")
+    names = ("name", "keyspace", "topic_id", "layout", "fold_version", "created", "made_from", "verified", "replayed")
     told = {name: getattr(snapshot, name) for name in names}
     offsets = {str(partition): offset for partition, offset in snapshot.offsets.items()}
     return told | {"offsets": offsets, "entries": snapshot.entries, "bytes": snapshot.bytes}

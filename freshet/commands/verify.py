@@ -47,7 +47,7 @@ def command(
     snapshots: Annotated[
         str | None,
         typer.Option(
-            help="Begin with the last verified snapshot there, and leave one (default: the keyspace's setting).",
+            help="Begin with the last verified or rebuilt snapshot there, and leave one (default: the setting).",
             metavar="URI",
         ),
     ] = None,
@@ -177,7 +177,7 @@ def verdict_text(done: Audited) -> str:
     compared = f"{verdict.items} keys compared, {verdict.differences} differ"
     lines.append(f"{verdict.keyspace}: {verdict.left} and {verdict.right}: {outcome}; {compared}")
     if done.since:
-        lines.append(f"folded from the verified snapshot {done.since}")
+        lines.append(f"folded from the snapshot {done.since}")
     if done.snapshot:
         lines.append(f"left the verified snapshot {done.snapshot}")
     return "\n".join(lines)

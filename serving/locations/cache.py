@@ -156,6 +156,7 @@ class LocationCache:
             leader = self._leader_of(self.nonblock_get(key, now).location)
         if self.down and leader in self.down:
             self.counts["leader_down"] += 1
+            self.renew_limited(key, now)  # the one that met it was sent for another key
             raise LocationError("leader_unknown", f"the owner at {leader.address} does not answer")
         return leader
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import signal
 import socket
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -86,3 +88,14 @@ def test_sighup_does_not_stop_workers() -> None:
             signal.signal(number, handler)
         signalled.close()
         wake.close()
+
+
+@pytest.mark.parametrize("command", ["consume", "serve"])
+def test_a_hangup_while_it_starts_does_not_end_a_process(command: str) -> None:
+    """Whoever rotates secrets tells all processes, also one that has just begun; it reads them anyway."""
+    code = "import os, signal; from freshet import cli; "
+    code += "cli.run = lambda: os.kill(os.getpid(), signal.SIGHUP) or print('alive') or 0; cli.main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, command], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout.strip()) == (0, "alive"), done.stderr

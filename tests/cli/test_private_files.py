@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -32,12 +34,17 @@ PRIVATE = ("stores", "kafka.password", "db.password", "db.pem", "serve.key")
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory that all may enter, with the files of `SETTINGS`, private ones."""
+def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A directory that all may enter, with the files of `SETTINGS`, private ones. Not pytest's, which are closed."""
+    with TemporaryDirectory() as directory:
+        yield filled(Path(directory), monkeypatch)
+
+
+def filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The directory with its files; the current one."""
+    assert all(above.stat().st_mode & 0o001 for above in tmp_path.parents), "TMPDIR must be open to all"
     monkeypatch.chdir(tmp_path)
     read_files.clear()
-    for above in tmp_path.parents[:2]:
-        above.chmod(0o755)
     tmp_path.chmod(0o755)
     for name in (*PRIVATE[1:], "ca.pem", "serve.pem"):
         (tmp_path / name).write_text("secret")
@@ -83,7 +90,9 @@ def test_a_closed_directory_above_protects(place: Path) -> None:
     assert not others_may_read(place / "nothing")
 
 
-@pytest.mark.parametrize(("words", "mask"), [("consume", "0o77"), ("snapshots make", "0o77"), ("export shop", "0o0")])
+@pytest.mark.parametrize(
+    ("words", "mask"), [("consume --keyspace export", "0o77"), ("snapshots make", "0o77"), ("export shop", "0o0")]
+)
 def test_a_process_makes_private_files(words: str, mask: str) -> None:
     """The real program takes the rights of others from what it will make, whoever started it; but for exports."""
     code = "import os; os.umask(0); from freshet import cli; cli.run = lambda: print(oct(os.umask(0))) or 0; cli.main()"

@@ -26,6 +26,19 @@ def test_the_application_declares_what_it_imports() -> None:
     assert complaints(ROOT) == ""
 
 
+def pins(lock: Path) -> dict[str, str]:
+    """Package → version, of a lock file."""
+    return dict(re.findall(r"^([a-z0-9.-]+)==(\S+)", lock.read_text(encoding="utf-8"), re.M))
+
+
+def test_the_image_has_the_versions_that_are_tested() -> None:
+    """Its lock is a part of the one for development: without tools, and without Spark, which is half of all bytes."""
+    tested, image = pins(ROOT / "requirements.lock"), pins(ROOT / "docker" / "requirements.lock")
+    assert image.items() <= tested.items()
+    assert {"confluent-kafka", "fastavro", "rocksdict", "pydantic"} <= image.keys()
+    assert not {"pyspark", "pytest", "mypy", "testcontainers"} & image.keys()
+
+
 def test_the_client_declares_what_it_imports_and_imports_no_room() -> None:
     """The client declares every package that it imports, and imports no room but `tokens`."""
     assert complaints(ROOT / "serving" / "client") == ""

@@ -74,6 +74,8 @@ class ServingStack:
         self.shard = f"{keyspace}/0"
         self.port = free_ports(1)[0]
         self.url = f"http://127.0.0.1:{self.port}"
+        self.environment: dict[str, str] = {}
+        """More variables of the processes that start from now on."""
         self._processes: dict[str, ServerProcess] = {}
         self._said_before: dict[str, int] = {}
         """Role → characters in its log when it was started last."""
@@ -128,7 +130,7 @@ class ServingStack:
         used = str(config if config.exists() else self.config)
         program = self._programs.get(role, ["-m", "freshet"])
         command = [sys.executable, *program, "--config", used, *self._commands[role], *flags]
-        environment = without_settings() | {"PYTHONPATH": str(Path(__file__).parents[2])}
+        environment = without_settings() | {"PYTHONPATH": str(Path(__file__).parents[2])} | self.environment
         self._said_before[role] = len(self.log_of(role))
         self._processes[role] = ServerProcess(
             role, command, log_file=self.directory / f"{role}.log", env=environment, cwd=self.directory

@@ -75,7 +75,7 @@ class World:
         self.rows: dict[int, list[tuple[int, int]]] = {key: [(0, 0)] for key in KEYS}
         """Key → (position, version), as they came."""
         self.flaky = Flaky(store)
-        self.invalidators = [Invalidator(self.flaky, "shop", [TABLE], sleep=lambda _: None) for _ in range(2)]
+        self.invalidators = [self.new_invalidator() for _ in range(2)]
         self.next, self.kept = [0, 0], [0, 0]
         """Of each invalidator, the event that it applies next, and the one after its checkpoint."""
         self.states = ["", ""]
@@ -86,6 +86,10 @@ class World:
         self.busy = False
         for invalidator in self.invalidators:
             invalidator.begin_anew()
+
+    def new_invalidator(self) -> Invalidator:
+        """A process that has just started."""
+        return Invalidator(self.flaky, "shop", [TABLE], sleep=lambda _: None)
 
     def shard(self, key: int) -> str:
         """The shard of a key."""
@@ -131,7 +135,7 @@ class World:
         try:
             self.invalidators[which].apply(event)
         except Killed:
-            anew = Invalidator(self.flaky, "shop", [TABLE], sleep=lambda _: None)
+            anew = self.new_invalidator()
             anew.go_on(self.states[which])
             if not self.kept[which]:
                 anew.begin_anew()

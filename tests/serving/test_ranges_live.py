@@ -11,6 +11,7 @@ import pytest
 
 from freshet.local.mariadb import MariaDBAddress
 from serving.client import AmbiguousRow, BadRequest, Page, Session
+from serving.client.cache import DictStore, Invalidator, ObjectCache
 from stream.kafka.connection import KafkaCluster
 from tests.servers.databases import own_database
 from tests.serving.stack import ServingStack, eventually, settled
@@ -136,6 +137,49 @@ def test_the_cache_has_the_order_of_the_server(whole: ServingStack, session: Ses
     order = ", ".join(name + (" DESC" if sign else "") for name in key)
     assert numbers(*pages) == at_source(whole, f"SELECT v FROM {table} ORDER BY {order}")
     assert all(page.page for page in pages[:-1])
+
+
+def test_an_object_of_two_tables_is_kept_until_a_part_of_it_changes(whole: ServingStack, session: Session) -> None:
+    """In the application's own cache, over real servers: a hit asks nobody, and has what its session has written."""
+    objects = {"customer": {f"{whole.database}.orders": ["customer"], f"{whole.database}.ordered": ["a"]}}
+    store = DictStore()
+    ends = threading.Event()
+    with whole.client() as client:
+        invalidator = Invalidator(store, whole.keyspace, objects=objects)
+
+        def follow() -> None:
+            for _ in invalidator.follow(client):
+                if ends.is_set():
+                    return
+
+        following = threading.Thread(target=follow, daemon=True)
+        following.start()
+        cache = ObjectCache(client, store, whole.keyspace, objects)
+
+        def hit() -> dict[str, list[int]] | None:
+            found = cache.get(session, "customer", 500)
+            assert found.rows.keys() == objects["customer"].keys()
+            values = {table: [row["v"] for row in rows] for table, rows in found.rows.items()}
+            return values if found.from_store else None
+
+        try:
+            expected: dict[str, list[int]] = {table: [] for table in objects["customer"]}
+            assert eventually(hit, what="an object without rows") == expected
+            for table, column in ((each, columns[0]) for each, columns in objects["customer"].items()):
+                second = "id" if column == "customer" else "b"
+                for sql in (
+                    f"INSERT INTO {table} ({column}, {second}, v) VALUES (500, 7, 1)",
+                    f"DELETE FROM {table} WHERE {column} = 500",
+                ):
+                    whole.run(sql)
+                    expected[table] = [1] if sql.startswith("INSERT") else []
+                    session.adopt(settled(whole))
+                    found = cache.get(session, "customer", 500)
+                    assert [row["v"] for row in found.rows[table]] == expected[table]
+                    assert eventually(hit, what="the object again") == expected
+        finally:
+            ends.set()
+            following.join()
 
 
 def test_the_order_of_a_text_is_the_sources(whole: ServingStack, session: Session) -> None:

@@ -15,10 +15,14 @@ import pytest
 
 from consumers.snapshots.finding import find_snapshots
 from consumers.snapshots.places import Place
+from consumers.snapshots.writing import write_snapshot
 from consumers.store.rocks import Rocks
 from consumers.store.store import ROCKS_NAME, PartitionStore
 from freshet.auditing import Audit, Audited, audit
 from freshet.local.artifacts import jars
+from freshet.owners import live_checkpoint
+from spark_jobs.output import find_stores
+from spark_jobs.rebuild import RebuildRequest, run_rebuild
 from spark_jobs.session import SparkSettings
 from tests.consumers.consuming import until
 from tests.patience import PATIENCE_S
@@ -29,31 +33,44 @@ from tests.spark_jobs.topics import TestTopic, history, rows
 Topics = Callable[[int], TestTopic]
 
 
+def settings(directory: Path) -> SparkSettings:
+    """Of a session on one core."""
+    return SparkSettings(master="local[1]", jars=jars("spark"), java_home=java_home(), log_file=directory / "spark.log")
+
+
 @pytest.fixture
 def audited(tmp_path: Path) -> Callable[[TestTopic, Path], Audited]:
     """Audits a keyspace with snapshots at a place, in this process."""
-    settings = SparkSettings(
-        master="local[1]", jars=jars("spark"), java_home=java_home(), log_file=tmp_path / "spark.log"
-    )
-    return lambda filled, place: audit(Audit(filled.keyspace, filled.kafka, settings, place=str(place)))
+    return lambda filled, place: audit(Audit(filled.keyspace, filled.kafka, settings(tmp_path), place=str(place)))
 
 
 def test_an_audit_goes_on_from_the_last_one_and_names_what_is_wrong(
     topic: Topics, tmp_path: Path, audited: Callable[[TestTopic, Path], Audited]
 ) -> None:
-    """The first reads the topic, the next its tail; a wrong entry is told with both values, tags and its events."""
+    """The first goes on from a rebuild, not from what the owners said; the next from the first, so each reads a tail.
+
+    A wrong entry is told with both values, tags and its events.
+    """
     filled, place = topic(2), tmp_path / "snapshots"
     for partition in range(2):
         filled.write(partition, history(partitions=2))
+    run_rebuild(RebuildRequest(filled.keyspace, filled.kafka, tmp_path / "rebuilt"), settings(tmp_path))
+    stores = find_stores(tmp_path / "rebuilt")
+    rebuilt = write_snapshot(Place(str(place)), stores, made_from="rebuild", replayed=True)
+    for partition in range(2):
+        filled.write(partition, history(first=3000, partitions=2))
     with consuming(filled, tmp_path / "data"):
+        live = live_checkpoint(filled.kafka, filled.keyspace, [])
+        owners = write_snapshot(Place(str(place)), live, made_from="owners")
         first = audited(filled, place)
-        assert (first.verdict.equal, first.since) == (True, "")
+        assert (first.verdict.equal, first.since) == (True, rebuilt.name)
         for partition in range(2):
             filled.write(partition, history(first=5000, partitions=2))
         second = _standing(filled, place)
     assert (second["equal"], second["since"]) == (True, first.snapshot)
     found = find_snapshots(Place(str(place)), filled.keyspace)
-    assert [each.snapshot is not None and each.snapshot.verified for each in found] == [True] * len(found)
+    unverified = {each.name for each in found if each.snapshot is not None and not each.snapshot.verified}
+    assert unverified == {rebuilt.name, owners.name}
     key = _plant(tmp_path / "data", filled)
     filled.write(0, [rows(9000, 1)])  # at the same offset the owner would give the checkpoint from before
     with consuming(filled, tmp_path / "data"):

@@ -188,6 +188,7 @@ def test_an_export_goes_on_and_has_each_change_once(spark: Any, topic: Topics, t
         [*history(), description(9000)], tmp_path / "one"
     )
     assert export(spark, rest).rows == 0
+    assert report.files > 4 > len(list((tmp_path / "out").glob("table=shop.items/day=*/*"))), "small ones become few"
     read = spark.read.parquet(str(tmp_path / "out"))
     assert read.where("table = 'shop.items' and day = date'2023-11-14'").count() > 0
     assert read.count() == len(found)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -16,6 +19,7 @@ from consumers.store.rocks import Rocks
 from consumers.store.store import PartitionStore, partition_directory
 from spark_jobs.output import RebuildError, _locked, exclusive
 from spark_jobs.partition import BEGUN_NAME, FoldTask, run_task
+from tests.docs.naming import ROOT
 from tests.spark_jobs.topics import Items, history, items_of
 
 
@@ -45,6 +49,51 @@ def test_a_task_waits_for_one_whose_process_lives_on(tmp_path: Path) -> None:
     with task(tmp_path).open(0) as second:
         assert not timer.is_alive() or timer.finished.is_set()
         assert second.finish().messages == 0
+
+
+FULL = """
+import json, os, resource, sys
+from pathlib import Path
+import pyarrow as pa
+from spark_jobs.export import ExportTask, run_export
+from spark_jobs.exporting.changes import Exported
+from spark_jobs.partition import FoldTask, run_task
+from stream.wire.events import VALUE
+from tests.consumers.histories import start, value
+
+messages = [start(), *(value(n, b'{"n":"%s"}' % os.urandom(5_000).hex().encode(), n) for n in range(2, 200))]
+columns = [pa.array([0] * 199, pa.int32()), pa.array(range(199), pa.int64()), pa.array(messages, pa.binary())]
+batch = pa.RecordBatch.from_arrays(columns, names=["partition", "offset", "value"])
+root = Path(sys.argv[1])
+(root / "staged").mkdir()
+fold = FoldTask("shop", "t1", str(root / "fold"), {0: 0}, {0: 0})
+export = ExportTask(str(root / "staged"), {0: Exported(0)}, {0: 199})
+
+def tell(batches):
+    [answer] = batches
+    [error], [summary] = answer.column("error").to_pylist(), answer.column("summary").to_pylist()
+    print(json.dumps(json.loads(error) if error else {"code": "", "there": bool(summary)}))
+
+resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, resource.RLIM_INFINITY))
+tell(run_task(fold, iter([batch])))
+tell(run_export(export, iter([batch])))
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+tell(run_task(fold, iter([batch])))
+"""
+"""A fold and an export into a place that takes no large file, as a full one; and the fold again when it does."""
+
+
+def test_no_space_at_the_target_is_told_and_the_task_goes_on_later(tmp_path: Path) -> None:
+    """One line with a way out instead of a worker's traceback; nothing half-written is taken for folded."""
+    done = subprocess.run(
+        [sys.executable, "-c", FULL, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, timeout=100, check=False
+    )
+    fold, export, again = map(json.loads, done.stdout.splitlines())
+    for error in (fold, export):
+        assert error["code"] == "disk_full", done.stdout + done.stderr
+        assert "no space left" in error["message"]
+        assert "run it again" in error["hint"]
+    assert again == {"code": "", "there": True}
 
 
 def live_items(directory: Path, messages: list[bytes | None]) -> Items:

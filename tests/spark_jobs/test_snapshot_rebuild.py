@@ -35,6 +35,7 @@ def test_a_rebuild_becomes_a_snapshot_that_the_next_one_begins_with(topic: Topic
     assert found.snapshot is not None
     assert found.snapshot.name == json.loads(first.stdout)["snapshot"]
     assert found.snapshot.offsets == filled.ends()
+    assert (found.snapshot.verified, found.snapshot.is_witness) == (False, True)
     stores = restore_all(place, found, found.snapshot, tmp_path / "restored")
     for partition, directory in stores.items():
         assert items_of(directory) == filled.folded(partition, tmp_path / "live")[0]

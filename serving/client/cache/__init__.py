@@ -1,7 +1,19 @@
 """The application's own cache of rows, kept consistent by the change stream: docs/concepts/application-cache.md."""
 
 from .invalidating import Invalidator
+from .objects import CachedObject, Composites, ObjectCache
 from .reading import CachedRow, RowCache
 from .stores import DictStore, Found, MemcachedStore, Store
 
-__all__ = ["CachedRow", "DictStore", "Found", "Invalidator", "MemcachedStore", "RowCache", "Store"]
+__all__ = [
+    "CachedObject",
+    "CachedRow",
+    "Composites",
+    "DictStore",
+    "Found",
+    "Invalidator",
+    "MemcachedStore",
+    "ObjectCache",
+    "RowCache",
+    "Store",
+]

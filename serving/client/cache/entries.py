@@ -80,6 +80,12 @@ def row_name(keyspace: str, table: str, key: Sequence[object]) -> str:
     return f"freshet-{_VERSION}-{hashlib.sha256(text).hexdigest()}"
 
 
+def object_name(keyspace: str, kind: str, key: Sequence[object]) -> str:
+    """The name of a composite object's entry: no row has the same one."""
+    text = msgspec.json.encode([keyspace, "", kind, [str(part) for part in key]])
+    return f"freshet-{_VERSION}-{hashlib.sha256(text).hexdigest()}"
+
+
 def parsed(text: str) -> Vector:
     """The vector of a text; "" is the empty one."""
     return Vector.parse(text) if text else Vector()
@@ -130,12 +136,12 @@ def invalidated(entry: Entry | None, generation: str, token: Vector) -> Entry | 
     return Entry(generation, str(merged(before, token)))
 
 
-def is_live(entry: Entry, floor: Floor, table: str) -> bool:
-    """Whether an entry's value was not voided with its table, or with everything."""
+def is_live(entry: Entry, floor: Floor, tables: Sequence[str]) -> bool:
+    """Whether an entry's value was not voided with one of the tables that it is of, or with everything."""
     if entry.value is None or entry.generation != floor.generation:
         return False
     proven = parsed(entry.proven)
-    voids = (floor.voids.get(name, "") for name in (table, EVERY_TABLE))
+    voids = (floor.voids.get(name, "") for name in (*tables, EVERY_TABLE))
     return all(covers(proven, parsed(void)) for void in voids)
 
 

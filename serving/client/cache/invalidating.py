@@ -22,6 +22,7 @@ from .entries import (
     floor_name,
     invalidated,
     merged,
+    object_name,
     parsed,
     raised,
     row_name,
@@ -30,6 +31,7 @@ from .stores import Store
 
 if TYPE_CHECKING:
     from ..client import FreshetClient
+    from .objects import Composites
 
 _PAUSE_S_MAX: Final = 0.02
 _MARK: Final = "@"
@@ -39,7 +41,7 @@ _LOST: Final = frozenset({"stream_too_old", "checkpoint_lost", "bad_checkpoint"}
 
 
 class Invalidator:
-    """Keeps the entries of ``tables`` (``db.table``) of a keyspace in a store.
+    """Keeps the entries of ``tables`` (``db.table``) of a keyspace in a store, and those of composite ``objects``.
 
     The floor is raised before the tombstones are set, so that it is past every tombstone that the store may drop.
 
@@ -49,9 +51,22 @@ class Invalidator:
     """
 
     def __init__(
-        self, store: Store, keyspace: str, tables: Collection[str], *, sleep: Callable[[float], None] = time.sleep
+        self,
+        store: Store,
+        keyspace: str,
+        tables: Collection[str] = (),
+        *,
+        objects: Composites | None = None,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._store, self._keyspace, self._tables = store, keyspace, frozenset(tables)
+        self._store, self._keyspace = store, keyspace
+        self._objects: dict[str, list[tuple[str, int]]] = {}
+        """Table → the kinds of objects that it is part of, each with the number of its columns that name one."""
+        for kind, of in (objects or {}).items():
+            for table, columns in of.items():
+                self._objects.setdefault(table, []).append((kind, len(columns)))
+        self._rows = frozenset(tables)
+        self._tables = self._rows | self._objects.keys()
         self._sleep = sleep
         self._begins_anew = False
         self._generation = ""
@@ -114,8 +129,10 @@ class Invalidator:
         voided: set[str] = set()
         for change in event.changes:
             if change.kind == "row" and change.key:
-                if change.table in self._tables:
+                if change.table in self._rows:
                     rows.add(row_name(self._keyspace, change.table, change.key))
+                for kind, count in self._objects.get(change.table, ()):
+                    rows.add(object_name(self._keyspace, kind, change.key[:count]))
             elif change.kind != "backfill":
                 voided.add(change.table if change.table in self._tables else EVERY_TABLE)
         floor = self._raise(Raise(token, voided=sorted(voided)))

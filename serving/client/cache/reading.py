@@ -40,12 +40,79 @@ class CachedRow(NamedTuple):
     from_store: bool
 
 
-class _Seen(NamedTuple):
+class Seen(NamedTuple):
     """The floor, and the entry that was read with it or after it."""
 
     floor: Floor | None
     entry: Entry | None
     found: Found | None
+
+
+class Leased(NamedTuple):
+    """An entry that is this reader's to fill, and the floor that was read after it was."""
+
+    floor: Floor
+    entry: Entry
+    found: Found | None
+
+    @property
+    def reached(self) -> Vector:
+        """At or past all that was ever invalidated."""
+        return parsed(self.floor.reached)
+
+    def wanted(self, demanded: Vector) -> str:
+        """What a value must have in it to be kept: all that was invalidated, and what the session has seen."""
+        return str(merged(self.entry.proven, merged(self.floor.reached, demanded)))
+
+
+class Entries:
+    """The entries of a keyspace in a store, as readers use and fill them. ``tables``: those that an entry is of."""
+
+    def __init__(self, store: Store, keyspace: str) -> None:
+        self._store, self._floor = store, floor_name(keyspace)
+
+    def see(self, name: str) -> Seen:
+        """The floor and an entry."""
+        found = self._store.get([self._floor, name])
+        floor, entry = found.get(self._floor), found.get(name)
+        return Seen(decode(floor.raw, Floor) if floor else None, decode(entry.raw, Entry) if entry else None, entry)
+
+    def may_be_used(self, name: str, seen: Seen, tables: Sequence[str], demanded: Vector) -> bool:
+        """Whether the entry's value is proved to have all that is demanded in it."""
+        floor, entry = seen.floor, seen.entry
+        if floor is None or entry is None or not is_live(entry, floor, tables):
+            return False
+        if covers(parsed(entry.proven), demanded):
+            return True
+        if not covers(merged(entry.proven, parsed(floor.told)), demanded):
+            return False
+        # What is told has been dealt with before the floor said so. So the entry is read after it.
+        return self._store.get([name]).get(name) == seen.found
+
+    def lease(self, name: str, seen: Seen, tables: Sequence[str]) -> Leased | None:
+        """The entry as this reader's, and a floor that was read after it was. None: it is not to be filled."""
+        floor, entry, found = seen
+        if floor is None or (entry is not None and entry.generation == floor.generation and entry.lease):
+            return None
+        if entry is not None and is_live(entry, floor, tables):
+            return None  # good for others
+        proven = entry.proven if entry is not None and entry.value is None else ""
+        lease = Entry(floor.generation, proven, lease=uuid.uuid4().hex)
+        if not self._store.swap(name, encode(lease), found, LEASE_S):
+            return None
+        floor, entry, found = self.see(name)
+        if floor is None or entry is None or floor.generation != lease.generation or entry.lease != lease.lease:
+            return None
+        return Leased(floor, entry, found)
+
+    def fill(self, name: str, lease: Leased, wanted: str, value: dict[str, Any] | None, token: str, ttl_s: int) -> None:
+        """Ends the lease, if it is still there: with a value that has all up to ``wanted`` in it, or None."""
+        kept = Entry(lease.floor.generation, lease.entry.proven)
+        if value is None:
+            ttl_s = 0 if kept.proven else _RELEASED_S
+        else:
+            kept = Entry(kept.generation, wanted, value, token)
+        self._store.swap(name, encode(kept), lease.found, ttl_s)
 
 
 class RowCache:
@@ -63,9 +130,9 @@ class RowCache:
         *,
         ttl_s: int = 3600,
     ) -> None:
-        self._client, self._store, self._keyspace = client, store, keyspace
+        self._client, self._keyspace = client, keyspace
+        self._entries = Entries(store, keyspace)
         self._tables, self._ttl_s = dict(tables), ttl_s
-        self._floor = floor_name(keyspace)
 
     def get_row(self, session: Session, table: str, *pk: object) -> CachedRow:
         """The row, at least as fresh as all that ``session`` has seen.
@@ -81,71 +148,33 @@ class RowCache:
             return _answer(session.get_row(self._keyspace, table, *pk))
         demanded = of_keyspace(vector, self._keyspace)
         name = row_name(self._keyspace, table, pk)
-        seen = self._see(name)
-        if self._may_be_used(name, seen, table, demanded):
+        seen = self._entries.see(name)
+        if self._entries.may_be_used(name, seen, [table], demanded):
             assert seen.entry is not None
             session.adopt(seen.entry.token)
             return CachedRow(seen.entry.value, from_store=True)
-        lease = self._lease(name, seen, table)
+        lease = self._entries.lease(name, seen, [table])
         if lease is None:
             return _answer(session.get_row(self._keyspace, table, *pk))
         return self._fill(session, name, table, pk, lease, demanded)
 
-    def _see(self, name: str) -> _Seen:
-        found = self._store.get([self._floor, name])
-        floor, entry = found.get(self._floor), found.get(name)
-        return _Seen(decode(floor.raw, Floor) if floor else None, decode(entry.raw, Entry) if entry else None, entry)
-
-    def _may_be_used(self, name: str, seen: _Seen, table: str, demanded: Vector) -> bool:
-        floor, entry = seen.floor, seen.entry
-        if floor is None or entry is None or not is_live(entry, floor, table):
-            return False
-        if covers(parsed(entry.proven), demanded):
-            return True
-        if not covers(merged(entry.proven, parsed(floor.told)), demanded):
-            return False
-        # What is told has been dealt with before the floor said so. So the entry is read after it.
-        return self._store.get([name]).get(name) == seen.found
-
-    def _lease(self, name: str, seen: _Seen, table: str) -> _Seen | None:
-        """The entry as this reader's, and a floor that was read after it was. None: it is not to be filled."""
-        floor, entry, found = seen
-        if floor is None or (entry is not None and entry.generation == floor.generation and entry.lease):
-            return None
-        if entry is not None and is_live(entry, floor, table):
-            return None  # good for others
-        proven = entry.proven if entry is not None and entry.value is None else ""
-        lease = Entry(floor.generation, proven, lease=uuid.uuid4().hex)
-        if not self._store.swap(name, encode(lease), found, LEASE_S):
-            return None
-        seen = self._see(name)
-        is_own = seen.entry is not None and seen.entry.lease == lease.lease
-        return seen if is_own and seen.floor is not None and seen.floor.generation == lease.generation else None
-
     def _fill(
-        self, session: Session, name: str, table: str, pk: Sequence[object], lease: _Seen, demanded: Vector
+        self, session: Session, name: str, table: str, pk: Sequence[object], lease: Leased, demanded: Vector
     ) -> CachedRow:
         """Reads with a demand past all that was ever invalidated, and keeps the row if nothing came between.
 
         Only rows from Freshet's cache are kept: of tables that are read through each time the stream tells nothing.
         """
-        assert lease.floor is not None
-        assert lease.entry is not None
-        reached = parsed(lease.floor.reached)
-        wanted = merged(lease.entry.proven, merged(str(reached), demanded))
+        reached, wanted = lease.reached, lease.wanted(demanded)
         try:
-            row = self._client.session(str(wanted)).get_row(self._keyspace, table, *pk, include_event_token=True)
+            row = self._client.session(wanted).get_row(self._keyspace, table, *pk, include_event_token=True)
         except HistoryLost:  # it may be the floor's alone; if it is the session's, the session must adopt what is left
             return _answer(session.get_row(self._keyspace, table, *pk))
         session.adopt(row.event_token or row.token)
         is_proved = row.served_from == "cache" and row.freshness == "fresh" and bool(row.event_token)
         shards = set(parsed(row.event_token or ""))
-        kept = Entry(lease.floor.generation, lease.entry.proven)
-        ttl_s = _RELEASED_S if not kept.proven else 0
-        if is_proved and shards <= set(reached) and row.value and is_key_of(pk, self._tables[table], row.value):
-            kept = Entry(kept.generation, str(wanted), row.value, row.event_token or "")
-            ttl_s = self._ttl_s
-        self._store.swap(name, encode(kept), lease.found, ttl_s)
+        is_kept = is_proved and shards <= set(reached) and row.value and is_key_of(pk, self._tables[table], row.value)
+        self._entries.fill(name, lease, wanted, row.value if is_kept else None, row.event_token or "", self._ttl_s)
         return _answer(row)
 
 

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from threading import Event
 
 import pytest
 from structlog.testing import capture_logs
@@ -66,9 +67,11 @@ def test_a_store_that_can_go_on_is_left_alone(tmp_path: Path, place: Path) -> No
     assert offset_of(opened(tmp_path / "data", place)) == 30
 
 
-def in_background(data_dir: Path, place: Path, start: int) -> tuple[Partition, StoreError | None]:
+def in_background(
+    data_dir: Path, place: Path, start: int, given: BackgroundRestores | None = None
+) -> tuple[Partition, StoreError | None]:
     """As `opened`, by calls that don't wait for the snapshot; also why the partition's store was set aside before."""
-    restores = BackgroundRestores(Snapshots({KEYSPACE: str(place)}))
+    restores = given or BackgroundRestores(Snapshots({KEYSPACE: str(place)}))
     why: StoreError | None = None
 
     def made() -> Partition | None:
@@ -80,7 +83,8 @@ def in_background(data_dir: Path, place: Path, start: int) -> tuple[Partition, S
             return None
 
     found: Partition = until(made, "the store is made")
-    restores.close()
+    if given is None:
+        restores.close()
     return found, why
 
 
@@ -235,6 +239,31 @@ def test_a_process_that_is_killed_at_any_moment_leaves_a_whole_store_or_none(tmp
         with StoreView(directory) as view:
             assert view.head.offset == AT
     assert offset_of(opened(tmp_path / "data", place)) == AT
+
+
+def test_a_place_that_never_answers_holds_back_no_other(
+    tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another keyspace's store is made from its own place meanwhile."""
+    asked, answers, has = Event(), Event(), Place.has
+
+    def silent(self: Place, name: str) -> bool:
+        if self.uri.endswith("silent"):
+            asked.set()
+            answers.wait(PATIENCE_S)
+        return has(self, name)
+
+    monkeypatch.setattr(Place, "has", silent)
+    restores = BackgroundRestores(Snapshots({"other": str(tmp_path / "silent"), KEYSPACE: str(place)}))
+    try:
+        with pytest.raises(StillRestoring):
+            restores.restore(tmp_path / "data", "other", 0, TOPIC, (0, END))
+        assert asked.wait(PATIENCE_S)
+        partition, _ = in_background(tmp_path / "data", place, 0, restores)
+        assert offset_of(partition) == AT
+        assert restores.is_running(("other", 0))
+    finally:
+        answers.set()
 
 
 SILENT = """

@@ -272,6 +272,25 @@ def test_an_instance_that_is_down_is_not_told_and_its_entries_stay() -> None:
     assert cache.nonblock_get_leader(Key("shop", 2), 102.0) == at("a")
 
 
+def test_who_reads_another_partition_of_an_instance_that_is_down_has_it_refreshed() -> None:
+    """L15: the one that met it was sent there for another key; without the topic nobody else would tell who leads now.
+
+    At most once a second, and nothing of what other instances lead.
+    """
+    cache = LocationCache()
+    for number in range(4):
+        cache.install(led_by("ab"[number % 2], key=Key("shop", number)), Origin.TOPIC, 100.0, 100.0)
+    cache.report(Key("shop", 0), at("a"), Version(1, 0, "a"), Report.UNREACHABLE, 101.0)
+    for _ in range(3):
+        refused("leader_unknown", cache, Key("shop", 2), 101.0)
+        assert cache.nonblock_get_leader(Key("shop", 1), 101.0) == at("b")
+    batch = cache.next_batch(101.0)
+    assert batch is not None
+    assert set(batch.keys) == {Key("shop", 0), Key("shop", 2)}
+    cache.finish(batch, {Key("shop", 2): (led_by("b", 2, key=Key("shop", 2)), Origin.TOPIC)}, 101.0)
+    assert cache.nonblock_get_leader(Key("shop", 2), 101.0) == at("b")
+
+
 def test_an_instance_that_nothing_names_any_more_is_forgotten() -> None:
     """Instances come and go for years; only those of the present are kept."""
     cache = holding(led_by("a", 1, "f"))

@@ -46,8 +46,8 @@ class Locating(Snapshotting):
 
     def __init__(self, shape: Sequence[int], outcome: Outcome, trace: bool) -> None:
         super().__init__(shape, outcome, trace)
-        self._versions: dict[tuple[Process, str, int], tuple[Version, str]] = {}
-        """The life of a front, a keyspace and a partition → the version that it told last, and who had said so."""
+        self._versions: dict[tuple[Process, str, int], tuple[Version, str, float]] = {}
+        """The life of a front, a keyspace and a partition → the version that it told last, who said so, and when."""
 
     def bounds(self) -> Sequence[Bound]:
         """See `WholeProcesses.bounds`."""
@@ -62,6 +62,7 @@ class Locating(Snapshotting):
     def _ask_front(self, name: str, ask: tuple[str, str, dict[str, Any] | None]) -> list[dict[str, Any]]:
         """The locations that a front tells, which are judged. None if it does not answer."""
         method, path, body = ask
+        asked_at = self.kernel.now
         life = self.kernel.process(name)
         transport = FrontTransport(self.kernel, lambda: FRONTS[name])
         content = b"" if body is None else json.dumps(body).encode()
@@ -80,20 +81,19 @@ class Locating(Snapshotting):
         places: list[dict[str, Any]] = found.get("locations", []) if method == "GET" and response.is_success else []
         for each in places:
             if each["entity"] == "partition":
-                self._judge_place(name, life, each)
+                self._judge_place(name, life, asked_at, each)
         return places
 
-    def _judge_place(self, name: str, life: Process, told: dict[str, Any]) -> None:
+    def _judge_place(self, name: str, life: Process, asked_at: float, told: dict[str, Any]) -> None:
         place = life, told["keyspace"], told["partition"]
         version = told.get("epoch", 0), told.get("term", 0), told.get("instance", "")
-        before, said_by = self._versions.get(place, (version, ""))
+        before, said_by, heard_at = self._versions.get(place, (version, "", 0.0))
         is_confirmed = not any(each in said_by for each in UNCONFIRMED)
-        if (
-            version[:2] < before[:2] and is_confirmed and "topic replaced" not in self.struck
-        ):  # whose numbers are others
+        is_other_topic = "topic replaced" in self.struck  # whose numbers begin anew
+        if version[:2] < before[:2] and asked_at >= heard_at and is_confirmed and not is_other_topic:
             what = f"{name} tells {version} of {place[1]}/{place[2]} after {before}, which was {said_by}"
             self.complain(NEVER_BACK, what)
-        self._versions[place] = version, told.get("why", "")
+        self._versions[place] = version, told.get("why", ""), self.kernel.now
 
     def op_follower(self, kill: int, pause: int) -> None:
         """A follower begins, or dies."""

@@ -7,18 +7,18 @@ from typing import Final
 from lab.simulation.planted.planting import Replace, always, installation, leave_out, never
 from serving import keeping
 from serving.client.cache import entries
-from serving.client.cache.reading import RowCache
+from serving.client.cache.reading import Entries, RowCache
 
 BUGS: Final = (
     installation(
         "kept_value_is_not_compared",
         "the application's cache gives what it has, whatever the session has seen",
-        always(RowCache._may_be_used, "covers(parsed(any_entry.proven), any_demanded)"),
+        always(Entries.may_be_used, "covers(parsed(any_entry.proven), any_demanded)"),
     ),
     installation(
         "told_is_not_compared",
         "the application's cache gives what nothing has voided, however far its invalidators have come",
-        never(RowCache._may_be_used, "not covers(merged(any_entry.proven, parsed(any_floor.told)), any_demanded)"),
+        never(Entries.may_be_used, "not covers(merged(any_entry.proven, parsed(any_floor.told)), any_demanded)"),
     ),
     installation(
         "kept_value_moves_no_session",

@@ -1,0 +1,84 @@
+"""``python -m lab.fleet``: routes of a front before and after a third of a fleet is lost, with the topic and without.
+
+Prints one JSON object: figures of docs/internals/locations.md. Time is virtual but for the look-ups.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import time
+import tracemalloc
+from typing import Any, Final
+
+from lab.fleet.observing import NOTICED_S, Fleet, Front
+from serving.locations.places import Key
+
+LOOKUPS: Final = 300_000
+SETTLED_S_MAX: Final = 600.0
+
+
+def measure(instances: int, partitions: int, rate: int, *, watch: bool, seed: int) -> dict[str, Any]:
+    """One front, warm, for ten minutes; then a third of the instances is lost; then until reads meet owners again."""
+    fleet = Fleet(instances, partitions, random.Random(seed))
+    front = Front(fleet, rate, max(partitions // 100, 1), watch=watch)
+    if watch:
+        front.learn_all()
+    quiet_s = 120.0
+    cold = front.run(quiet_s)
+    before = front.batches
+    lost = fleet.lose(1 / 3)
+    during = front.run(NOTICED_S)
+    fleet.give_away(lost)
+    front.told(lost)
+    after, settled_s = 1.0, 0.0
+    while after > 0.001 and settled_s < SETTLED_S_MAX:
+        after = front.run(1.0)
+        settled_s += 1.0
+    return {
+        "follows the topic": watch,
+        "locations known": len(front.cache),
+        f"batches in the first {quiet_s:.0f} s": before,
+        "share of reads without an owner in that time": round(cold, 4),
+        "share of them until the groups notice the loss": round(during, 4),
+        "batches from the loss on": front.batches - before,
+        "most batches in a second": front.most_a_second,
+        "seconds until 99.9 % of reads meet owners": settled_s,
+        "entries that are wrong then": front.wrong(),
+    }
+
+
+def costs(instances: int, partitions: int) -> dict[str, Any]:
+    """Bytes of a location, and look-ups a second of this machine's core, of processor time."""
+    fleet = Fleet(instances, partitions, random.Random(1))
+    tracemalloc.start()
+    front = Front(fleet, 0, 1, watch=True)
+    front.learn_all()
+    size, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    keys: list[Key] = [fleet.key(front.fleet.rng.randrange(partitions)) for _ in range(LOOKUPS)]
+    began, find = time.process_time(), front.cache.nonblock_get_leader
+    for key in keys:
+        find(key, 1.0)
+    return {
+        "bytes a location": round(size / partitions),
+        "look-ups a second": round(LOOKUPS / (time.process_time() - began)),
+    }
+
+
+def main() -> None:
+    """Reads the flags, prints the figures."""
+    parser = argparse.ArgumentParser(prog="python -m lab.fleet", description=__doc__)
+    parser.add_argument("--instances", type=int, default=1_000)
+    parser.add_argument("--partitions", type=int, default=1_000_000)
+    parser.add_argument("--rate", type=int, default=2_000, help="reads a second of the front")
+    parser.add_argument("--seed", type=int, default=1)
+    chosen = parser.parse_args()
+    size = chosen.instances, chosen.partitions
+    runs = [measure(*size, chosen.rate, watch=watch, seed=chosen.seed) for watch in (True, False)]
+    print(json.dumps({"fronts": runs, "costs": costs(chosen.instances, min(chosen.partitions, 200_000))}, indent=2))
+
+
+if __name__ == "__main__":
+    main()

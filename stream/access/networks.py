@@ -1,0 +1,33 @@
+"""Where our own connections may lead: networks that addresses, announced by others, must be in."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from asyncio import AbstractEventLoop
+from collections.abc import Iterable
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+def networks_of(texts: Iterable[str]) -> tuple[Network, ...]:
+    """``10.0.0.0/8``, ``fd00::/8``, ``10.1.2.3``. Raises ``ValueError``."""
+    return tuple(ipaddress.ip_network(text.strip()) for text in texts)
+
+
+def is_within(address: str, networks: Iterable[Network]) -> bool:
+    """Whether an IP address is in one of the networks. An IPv4 address written as IPv6 is the former."""
+    found: ipaddress.IPv4Address | ipaddress.IPv6Address = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped is not None:
+        found = found.ipv4_mapped
+    return any(found in network for network in networks)
+
+
+async def resolve_within(loop: AbstractEventLoop, host: str, port: int, networks: tuple[Network, ...]) -> str:
+    """An IP address of the host in the networks; "" if it has none.
+
+    The caller connects to this one: a name that is resolved again may lead elsewhere by then. Raises ``OSError``.
+    """
+    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    addresses = [str(each[4][0]) for each in found]
+    return next((address for address in addresses if is_within(address, networks)), "")

@@ -1,0 +1,86 @@
+"""Announced addresses: a front connects to those in its networks, and to no others."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from consumers.owner.client import Identity, OwnerClient
+from consumers.owner.protocol import OwnerError
+from freshet.settings import load_settings
+from freshet.settings_errors import SettingsError
+from stream.access.certificates import Certificates
+from stream.access.networks import is_within, networks_of
+from tests.access.test_owner_roles import code_of, owner_of
+
+
+@pytest.mark.parametrize(
+    ("address", "networks", "within"),
+    [
+        ("10.1.2.3", ["10.0.0.0/8"], True),
+        ("11.1.2.3", ["10.0.0.0/8", "fd00::/8"], False),
+        ("::ffff:10.1.2.3", ["10.0.0.0/8"], True),
+        ("::ffff:169.254.169.254", ["10.0.0.0/8"], False),
+        ("fd12::1%eth0", ["fd00::/8"], True),
+        ("::1", ["127.0.0.0/8"], False),
+        ("10.1.2.3", ["10.1.2.3"], True),
+    ],
+)
+def test_an_address_is_in_a_network(address: str, networks: list[str], within: bool) -> None:
+    """Of both families, also where one is written as the other."""
+    assert is_within(address, networks_of(networks)) is within
+
+
+def test_an_owner_elsewhere_is_not_asked() -> None:
+    """No connection is made: neither to an address, nor to a name that leads there, and the error says why."""
+
+    async def ask(port: int, host: str, networks: list[str]) -> OwnerError:
+        client = OwnerClient(f"{host}:{port}", identity=Identity(lambda: "secret", None, networks_of(networks)))
+        with pytest.raises(OwnerError) as refused:
+            await client.greet()
+        return refused.value
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(0.1)
+        port = listener.getsockname()[1]
+        for host in ("127.0.0.1", "localhost", "127.1"):
+            found = asyncio.run(ask(port, host, ["10.0.0.0/8"]))
+            assert found.code == "owner_unreachable"
+            assert "consumer.networks" in str(found)
+        with pytest.raises(TimeoutError):
+            listener.accept()
+
+
+def test_an_owner_within_is_asked(tmp_path: Path) -> None:
+    """By its address, as without networks."""
+    owner = owner_of(tmp_path)
+
+    async def use(client: OwnerClient) -> None:
+        assert await code_of(client, "get") == ""
+
+    owner.run(use, identity=Identity(networks=networks_of(["127.0.0.0/8"])))
+
+
+def test_the_settings_take_networks_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They reach what fronts show to owners; a host's bits in a network are a slip, and refused."""
+    monkeypatch.chdir(tmp_path)
+    found = load_settings(flags={"consumer": {"networks": ["10.0.0.0/8", "fd00::/8"]}})
+    assert found.consumer.identity.networks == networks_of(["10.0.0.0/8", "fd00::/8"])
+    with pytest.raises(SettingsError):
+        load_settings(flags={"consumer": {"networks": ["10.0.0.1/8"]}})
+
+
+def test_a_client_without_its_certificate_has_an_error_of_its_own(tmp_path: Path) -> None:
+    """A file that is gone is told as an error of the owner's client, which its callers handle."""
+
+    async def ask() -> Any:
+        client = OwnerClient("127.0.0.1:1", identity=Identity(str, Certificates(str(tmp_path / "gone.pem"))))
+        with pytest.raises(OwnerError) as refused:
+            await client.greet()
+        return refused.value
+
+    assert asyncio.run(ask()).code == "bad_certificate"

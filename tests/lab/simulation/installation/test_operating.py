@@ -1,0 +1,62 @@
+"""What applications and operators do in the installation is done, and is judged."""
+
+from __future__ import annotations
+
+import pytest
+
+from lab.simulation.engine import History, Op, run_one
+from lab.simulation.installation.operating.locating import NEVER_BACK
+from lab.simulation.installation.world import InstallationWorld
+from serving.client.answers import PlaceAnswer
+from serving.locations.places import Location
+from serving.reads.locations import LocationReads
+
+WORLD = InstallationWorld()
+CAUGHT_UP: Op = ("let", 3)
+PLACED: History = [("world", 1, 0, 0, 0, 0, 0, 1), CAUGHT_UP]
+WRITE: Op = ("write", 1, 1, 1, 3)
+KEEP: History = [("invalidate", 0, 2), WRITE, CAUGHT_UP, ("cached", 1, 1, 3), ("cached", 1, 1, 3)]
+GIVE: History = [WRITE, CAUGHT_UP, ("give", 1, 1, 0, 3), ("give", 1, 1, 2, 3)]
+SNAPSHOT: History = [WRITE, CAUGHT_UP, ("snapshot", 0, 2), ("prune", 0), ("lose", 0, 3)]
+LOCATE: History = [("follower", 0, 3), *(("locate", 0, what, 3) for what in range(10))]
+
+
+@pytest.mark.parametrize(
+    ("ops", "met"),
+    [
+        (KEEP, ["kept by nobody", "kept by the application"]),
+        (GIVE, ["given and kept", "given and refused"]),
+        (SNAPSHOT, ["snapshot made", "stores compared"]),
+        (LOCATE, ["locations 200"]),
+    ],
+    ids=["keep", "give", "snapshot", "locate"],
+)
+def test_an_application_or_operator_gets_what_it_asks_for(ops: History, met: list[str]) -> None:
+    """Rows are kept and given, snapshots made, a front tells whom it believes; and no rule is broken."""
+    outcome = run_one(WORLD, [*PLACED, *ops])
+    assert outcome.violations == []
+    assert [each for each in met if not outcome.answers[each]] == []
+
+
+def test_a_store_begins_with_a_snapshot() -> None:
+    """A consumer that lost its disk does not fold from the topic's beginning; a damaged snapshot is not used."""
+    told = "\n".join(run_one(WORLD, [*PLACED, *SNAPSHOT], trace=True).trace)
+    assert "store made from a snapshot" in told
+    spoilt = [*PLACED, *SNAPSHOT[:-1], *[("spoil", 1)] * 30, SNAPSHOT[-1]]
+    outcome = run_one(WORLD, spoilt, trace=True)
+    assert outcome.violations == []
+    assert "no snapshot to begin with" in "\n".join(outcome.trace).rpartition("its disk is gone")[2]
+
+
+def test_a_front_that_goes_back_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The judge of locations reads what is told, and not what the cache says of itself."""
+    real = LocationReads._place
+
+    def older(self: LocationReads, location: Location) -> PlaceAnswer:
+        place = real(self, location)
+        place.epoch = -int(self._locations.clock())
+        return place
+
+    monkeypatch.setattr(LocationReads, "_place", older)
+    outcome = run_one(WORLD, [*PLACED, ("locate", 0, 0, 3), CAUGHT_UP, ("locate", 0, 0, 3)])
+    assert [each.rule for each in outcome.violations] == [NEVER_BACK]
