@@ -51,6 +51,12 @@ LOOKED_TOGETHER: Final = 256
 LOOKED_AT_ONCE: Final = 64
 """Objects that are looked at while other requests wait. More of them are looked at in a thread."""
 FUNCTION: Final = "function"
+_UNLOGGED: Final = {
+    FUNCTION: "an ALTER FUNCTION leaves no event",
+    "database": "an ALTER DATABASE of its location or comment leaves no event",
+    "catalog": "an ALTER CATALOG leaves no event",
+}
+"""Objects that change without an event (``AlterDatabaseEvent.shouldSkipCapturing``). That they exist is logged."""
 _STATISTICS_OF: Final = {"statistics": "", "partition_statistics": PARTITION}
 """Kind of statistics → the kind of the object whose parameters and write id say whether they hold; "": the table."""
 
@@ -353,8 +359,9 @@ def _decide(
         found.write_ids = table.ids.text(table.name)
     decision = decide_table(found, kind, listed, found.table_id, demand, found.kin)
     found.freshness, found.why, found.served = decision.freshness.value, decision.why, decision.may_be_served
-    if request.kind == FUNCTION and decision.freshness is Freshness.FRESH:
-        found.freshness, found.why = Freshness.EVENTUAL.value, "an ALTER FUNCTION leaves no event"
+    is_shown = request.kind == FUNCTION or (not request.names_only and any(state.exists for _, state in members))
+    if is_shown and request.kind in _UNLOGGED and decision.freshness is Freshness.FRESH:
+        found.freshness, found.why = Freshness.EVENTUAL.value, _UNLOGGED[request.kind]
     found.needs_source = not found.served and not may_catch_up(decision, found.watermark)
     found.code = HISTORY_LOST if decision.history_lost else ""
 

@@ -61,6 +61,8 @@ class Answer:
     why: str
     table: str = ""
     write_ids: str = ""
+    shows: bool = True
+    """Whether it shows any object."""
 
 
 class CatalogJudge:
@@ -158,7 +160,8 @@ class CatalogJudge:
             wanted = {"fresh"}
         elif not self._events[session] and listed is None and session not in self._amid_pages:
             wanted = {"eventual"}
-        if answer.what.startswith("function") and answer.served_from == "cache":
+        is_shown = answer.what.startswith("function") or (answer.what.startswith("database") and answer.shows)
+        if is_shown and answer.served_from == "cache":
             wanted = {"eventual"}  # the log does not say that one was altered
         if self._may_be_stale and answer.why.startswith(IS_DOWN):
             wanted = {"stale"}

@@ -218,9 +218,8 @@ class Reading(Changing):
             judging.is_function(function, existing.get(function[1])),
         )[what % 4]
         text = ("databases", f"database {db}", f"functions of {db}", f"function {'.'.join(function)}")[what % 4]
-        self.judge_answer(
-            reader, asked, Answer(f"{text}: {versions}", is_of, answer.served_from, answer.freshness, answer.why), None
-        )
+        told = answer.served_from, answer.freshness, answer.why
+        self.judge_answer(reader, asked, Answer(f"{text}: {versions}", is_of, *told, shows=bool(existing)), None)
         return answer
 
     def ask(self, reader: str, what: str, ask: Callable[[], Found]) -> tuple[judging.Asked, Found] | None:

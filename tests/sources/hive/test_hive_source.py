@@ -24,7 +24,7 @@ from stream.sources.hive.messages import parse_notification
 from stream.sources.hive.recent_ids import RecentWriteIds
 from stream.sources.hive.structs import BOOL, encode_struct
 from stream.sources.status import SourceStatus
-from stream.wire.events import ResumePoint, SourceTransaction
+from stream.wire.events import ObjectImage, ResumePoint, SourceTransaction
 from tests.lab.workload.folded import Folded
 from tests.servers.hive_catalog import HiveCatalog
 from tests.serving.stack import eventually
@@ -532,6 +532,46 @@ def test_databases_are_those_of_the_server(catalog: HiveCatalog) -> None:
         eventually(same, what="one more")
         catalog.calls.call("drop_database", {1: text(other), 2: (BOOL, True), 3: (BOOL, True)})
         eventually(same, what="one less")
+
+
+def test_what_changes_without_an_event_is_found(catalog: HiveCatalog) -> None:
+    """A database's location and comment, a catalog, a function: no event tells, so the source looks now and then."""
+    db, name = catalog.db, f"f{catalog.db}"
+    catalog.create_function(name)
+    with following(catalog, Consumer()) as source:
+        metastore, objects = catalog.metastore, source.following._objects
+
+        def differ() -> list[str]:
+            source.following.step()
+            function, database = metastore.function(db, name), metastore.database(db)
+            stored = [("catalog", ["hive"], metastore.catalog_object()), ("database", [db], database)]
+            return [
+                kind
+                for kind, values, struct in [*stored, ("function", [db, name], function)]
+                if struct is None
+                or (whole(source, kind, 0) or {}).get(json.dumps(values, separators=(",", ":")))
+                != encode_struct(struct)
+            ]
+
+        eventually(lambda: not differ(), what="what was there")
+        at = metastore.last_event()
+        function, database, described = metastore.function(db, name), metastore.database(db), metastore.catalog_object()
+        assert function is not None
+        assert database is not None
+        assert described is not None
+        catalog.calls.call("alter_function", {1: text(db), 2: text(name), 3: record({**function, 3: text("org.G")})})
+        catalog.calls.call("alter_database", {1: text(db), 2: record({**database, 2: text("another comment")})})
+        described = {**described, 2: text(f"as of {db}")}
+        catalog.calls.call("alter_catalog", {1: record({1: text("hive"), 2: record(described)})})
+        assert metastore.last_event() == at, "else there is an event, and this cache knows less than it could"
+        assert differ() == ["catalog", "database", "function"]
+        objects._look_at_s = 0.0
+        eventually(lambda: not differ(), what="what changed")
+        published = len(source.consumer.transactions)
+        objects._look_at_s = 0.0
+        eventually(lambda: not source.following.step() and not objects._to_compare, what="another look")
+        images = [each for txn in source.consumer.transactions[published:] for each in txn.changes]
+        assert not any(isinstance(each, ObjectImage) and each.name == (db,) for each in images), "nothing has changed"
 
 
 def test_the_server_lists_ids_with_their_kinds(catalog: HiveCatalog) -> None:

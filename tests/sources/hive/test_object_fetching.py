@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any, cast
 
 import pytest
 
 from stream.sources.hive.live.connection import MetastoreRefused, MetastoreUnreachable
 from stream.sources.hive.live.metastore import Metastore
-from stream.sources.hive.live.objects import Objects
+from stream.sources.hive.live.objects import LOOK_AGAIN_S, Objects
+from stream.sources.hive.live.thrift import text
 from stream.sources.hive.recent_drops import RecentDrops
 from stream.sources.hive.refusals import RETRY_MAX_S, RETRY_S, Refusals
 from stream.wire.events import DROPS_KEPT, Change, ObjectImage, ObjectSet
@@ -24,8 +26,9 @@ class Databases:
 
     def __init__(self) -> None:
         self.drops = RecentDrops()
-        self.objects = Objects(cast("Metastore", self), self.publish, self.position, self.drops, lambda: self.now_s)
         self.now_s = 0.0
+        self.comment = b"first"
+        self.objects = Objects(cast("Metastore", self), self.publish, self.position, self.drops, lambda: self.now_s)
         self.refuses = False
         self.published: list[Change] = []
         self.found: list[ObjectImage | Exception | None] = []
@@ -53,7 +56,47 @@ class Databases:
         """The database."""
         if self.refuses:
             raise MetastoreRefused("get_database_req", 2, "MetaException")
-        return {}
+        return {2: text(self.comment.decode())}
+
+    def functions(self) -> list[Any]:
+        """None."""
+        return []
+
+    def catalog_object(self) -> None:
+        """Not told."""
+
+
+def images(databases: Databases) -> list[bytes | None]:
+    """Those that were published, and are taken away."""
+    found = [each.image for each in databases.published if isinstance(each, ObjectImage)]
+    databases.published.clear()
+    return found
+
+
+def test_what_no_event_tells_of_is_looked_for_now_and_then() -> None:
+    """An ALTER DATABASE of the comment is not logged: what differs is published, what does not is not."""
+    databases = Databases()
+    databases.objects.note(ALL)
+    while databases.objects.step():
+        pass
+    assert images(databases) == [b'{"description":"first"}']
+    databases.comment = b"second"
+    assert not databases.objects.step(), "it is not time"
+    for expected in ([b'{"description":"second"}'], []):
+        databases.now_s += LOOK_AGAIN_S
+        while databases.objects.step():
+            pass
+        assert images(databases) == expected
+    databases.refuses, databases.comment = True, b"third"
+    databases.now_s += LOOK_AGAIN_S
+    while databases.objects.step():
+        pass
+    assert images(databases) == [], "a metastore that refuses holds up nothing"
+    databases.refuses = False
+    databases.now_s += LOOK_AGAIN_S
+    while databases.objects.step():
+        pass
+    assert images(databases) == [b'{"description":"third"}']
 
 
 @pytest.mark.parametrize("first", [WRITTEN, ALL])
@@ -140,6 +183,7 @@ def test_what_is_refused_holds_up_nothing_and_is_asked_for_again(first: ObjectIm
     """One damaged database must not stop the tables' bootstrap, which goes on only when `step` returns."""
     databases = Databases()
     databases.refuses = True
+    databases.objects._look_at_s = inf
     databases.objects.note(first)
     for _ in range(3):
         assert databases.objects.step()

@@ -3,6 +3,8 @@
 A set of objects is published in a pass: a record says that it has begun, then its members are listed and published,
 then a record says that it is whole. The fold refuses a member that was written or dropped after it was read, so events
 in between need no care here (docs/concepts/catalog.md, *Partitions and other objects*).
+
+Some changes leave no event, so all is compared with the metastore once in a while.
 """
 
 from __future__ import annotations
@@ -27,6 +29,8 @@ log = structlog.get_logger(__name__)
 
 Values = tuple[str, ...]
 OF_CATALOG: Final = (CATALOG, DATABASE, FUNCTION)
+LOOK_AGAIN_S: Final = 300.0
+"""How often all is compared with the metastore."""
 
 
 class Objects:
@@ -53,6 +57,12 @@ class Objects:
         self._single: set[tuple[str, Values]] = set()
         self._voids = 0
         """How many times something was voided: what was read before counts no more, and is read again."""
+        self._shown: dict[tuple[str, Values], int] = {}
+        """The hash of each object as it was published."""
+        self._clock = clock
+        self._look_at_s = clock() + LOOK_AGAIN_S
+        self._to_compare: list[str] = []
+        """Databases that are still to be compared."""
 
     @property
     def is_due(self) -> bool:
@@ -97,8 +107,41 @@ class Objects:
                 self._single.add((kind, name))
                 raise
         else:
-            return False
+            return self._compare_next()
         return True
+
+    def _compare_next(self) -> bool:
+        """Compare one database with what was published, or all functions; False if it is not time.
+
+        What differs is read and published as if an event had written it.
+        """
+        try:
+            if self._to_compare:
+                db = self._to_compare.pop()
+                self._compare(DATABASE, (db,), self._metastore.database(db))
+                return True
+            if self._clock() < self._look_at_s:
+                return False
+            self._look_at_s = self._clock() + LOOK_AGAIN_S
+            self._compare(CATALOG, (self._metastore.catalog,), self._metastore.catalog_object())
+            for name, found in self._metastore.functions():
+                self._compare(FUNCTION, name, found)
+            self._to_compare = self._metastore.databases()
+        except MetastoreRefused as error:
+            log.warning("objects cannot be compared", reason=str(error))
+        return True
+
+    def _compare(self, kind: str, name: Values, found: Struct | None) -> None:
+        if found is not None and self._shown.get((kind, name)) != hash(encode_struct(found)):
+            self._single.add((kind, name))
+
+    def _images(self, kind: str, members: Sequence[tuple[Values, Struct]], lo: str, hi: str) -> list[Change]:
+        images: list[Change] = []
+        for name, found in members:
+            struct = encode_struct(found)
+            self._shown[kind, name] = hash(struct)
+            images.append(ObjectImage(kind, 0, name, "image", image_of(found, _STRUCTS[kind]), struct, lo, hi))
+        return images
 
     def _try_again(self) -> None:
         for kind, name in self._refusals.due():
@@ -130,7 +173,7 @@ class Objects:
             if self._voids > voids or not self._drops.allow(kind, 0, at):
                 self._sets.add(kind)
                 return
-            self._publish([_image(kind, name, found, lo, hi) for name, found in chunk])
+            self._publish(self._images(kind, chunk, lo, hi))
         self._publish([ObjectSet(kind, 0, "complete", lo=lo)])
 
     def _publish_one(self, kind: str, name: Values) -> None:
@@ -141,9 +184,10 @@ class Objects:
         if self._voids > voids or not self._drops.allow(kind, 0, at):
             self._single.add((kind, name))
         elif found is None:
+            self._shown.pop((kind, name), None)
             self._publish([ObjectImage(kind, 0, name, "dropped", lo=lo, hi=hi)])
         else:
-            self._publish([_image(kind, name, found, lo, hi)])
+            self._publish(self._images(kind, [(name, found)], lo, hi))
 
     def _all_of(self, kind: str) -> Iterator[Sequence[tuple[Values, Struct]]]:
         metastore = self._metastore
@@ -163,7 +207,3 @@ class Objects:
 
 
 _STRUCTS: Final = {CATALOG: "Catalog", DATABASE: "Database", FUNCTION: "Function"}
-
-
-def _image(kind: str, name: Values, found: Struct, lo: str, hi: str) -> ObjectImage:
-    return ObjectImage(kind, 0, name, "image", image_of(found, _STRUCTS[kind]), encode_struct(found), lo, hi)
