@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from stream.access.bucket import Bucket
+from .bucket import Bucket
 
 READS_PER_S: Final = 200.0
 READS_PER_S_OF_KEYSPACE: Final = 100.0

@@ -7,7 +7,9 @@ Names of hosts and directories are replaced by what is there.
 from __future__ import annotations
 
 import os
+import random
 import re
+import socket
 import stat
 import subprocess
 import sys
@@ -15,7 +17,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,7 @@ import pytest
 import yaml
 
 from freshet.local.mariadb import MariaDBAddress
-from freshet.local.process import ServerProcess, free_ports
+from freshet.local.process import ServerProcess
 from serving.client import FreshetClient
 from stream.kafka.connection import KafkaCluster
 from tests.patience import PATIENCE_S
@@ -38,6 +40,17 @@ PORTS = ("8480", "8481", "9481", "9482")
 def variables_of(text: str) -> str:
     """``text`` with the defaults of its variables, as Compose puts them in."""
     return re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", text)
+
+
+def ports_of_all_addresses(count: int) -> list[int]:
+    """Free ones that the system gives to no connection meanwhile: they lie below those (net.ipv4.ip_local_port_range)."""
+    found: list[int] = []
+    while len(found) < count:
+        port = random.randrange(12_000, 32_000)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("0.0.0.0", port))
+            found.append(port)
+    return found
 
 
 class Containers:
@@ -117,7 +130,7 @@ def test_the_services_start_and_answer(
     tmp_path: Path, kafka: KafkaCluster, mariadb: MariaDBAddress, database: str
 ) -> None:
     """With the environment of the file each service gets healthy; a row is read with the token, and not without."""
-    secrets, ports = tmp_path / "secrets", free_ports(len(PORTS))
+    secrets, ports = tmp_path / "secrets", ports_of_all_addresses(len(PORTS))
     secrets.mkdir()
     places = {"/run/freshet": str(secrets), "kafka:9092": kafka.bootstrap, "consumer:": "127.0.0.1:"}
     places |= {port: str(own) for port, own in zip(PORTS, ports, strict=True)}

@@ -479,8 +479,11 @@ def test_abort(installation: Installation, ask: Callable[..., Table]) -> None:
     write_id = catalog.allocate("aborted", txn)
     catalog.alter("aborted", write_id, v="of an aborted transaction")
     catalog.abort(txn)
-    found = cached(ask, "aborted")
-    assert parameter(found) == "of an aborted transaction"
+    found = until(
+        lambda: cached(ask, "aborted"),
+        lambda found: parameter(found) == "of an aborted transaction",
+        "the alter, which the reader's list does not demand",
+    )
     assert found.freshness == "fresh"
 
 

@@ -174,7 +174,7 @@ def test_an_unknown_parameter_is_refused_with_those_that_can_be_given() -> None:
     with pytest.raises(ReadError) as caught:
         parameters_of(RowParameters, ROW_PATH, b"tokn=x")
     assert caught.value.hint == (
-        "known: compare_event_token, consistency, include_event_token, max_staleness_ms, max_wait_ms, token"
+        "known: compare_event_token, consistency, include_event_token, last_known, max_staleness_ms, max_wait_ms, token"
     )
 
 

@@ -185,7 +185,7 @@ def test_whoever_posts_and_is_redirected_to_another_service_reads_what_they_wrot
 
     async def main() -> None:
         reader = Starlette(routes=[Route("/posts/1", show)])
-        async with AsyncClient(str(fronts[1]._http.base_url)) as client:
+        async with AsyncClient(fronts[1]._router.homes[0]) as client:
             posting = httpx2.WSGITransport(WsgiSessions(writer, fronts[0], SECRET, secure=False))
             reading = httpx2.ASGITransport(AsgiSessions(reader, client, SECRET, secure=False))
             cookies = httpx2.Cookies()
