@@ -43,7 +43,7 @@ def variables_of(text: str) -> str:
 
 
 def ports_of_all_addresses(count: int) -> list[int]:
-    """Free ones that the system gives to no connection meanwhile: they lie below those (net.ipv4.ip_local_port_range)."""
+    """Free ones, below those that the system gives to connections meanwhile (net.ipv4.ip_local_port_range)."""
     found: list[int] = []
     while len(found) < count:
         port = random.randrange(12_000, 32_000)

@@ -125,7 +125,7 @@ def test_a_front_without_kafka_finds_owners_by_its_file_its_peers_and_hints(
             write(nodes, session, value, *numbers)
             rows = [session.get_row(nodes.keyspace, "accounts", number, max_wait_ms=WAIT_MS) for number in numbers]
             found = [(row.served_from, row.value and row.value["n"]) for row in rows]
-            assert found == [("cache", value)] * PARTITIONS, rows
+            assert found == [("cache", value)] * PARTITIONS, [row.why for row in rows]
 
         read_all(101)
         eventually(lambda: nodes.events(url).get("installed_peers", 0) >= PARTITIONS, what="the peers' word")
