@@ -90,7 +90,8 @@ class Partition:
     recent: deque[bytes] = field(default_factory=lambda: deque(maxlen=RECENT_MAX))
     """The row keys that were asked for last."""
     leases: Leases = field(default_factory=Leases)
-    waiters: set[asyncio.Future[None]] = field(default_factory=set)
+    waiters: dict[asyncio.Future[None], None] = field(default_factory=dict)
+    """The waiting reads in the order of their questions, so that a run repeats itself."""
     meanings: dict[tuple[str, str], Any] = field(default_factory=dict)
     """(table, shard) → what its keys mean, for `consumers.owner.meaning`, while the head is ``meanings_of``."""
     meanings_of: Head | None = None
@@ -120,7 +121,7 @@ class Partition:
 
     def wake(self) -> None:
         """Wakes all waiting reads. Answering thread only."""
-        waiters, self.waiters = self.waiters, set()
+        waiters, self.waiters = self.waiters, {}
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)

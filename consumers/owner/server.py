@@ -396,7 +396,7 @@ class OwnerServer:
         while True:
             partition = self._partition(*place)
             moved = loop.create_future()
-            partition.waiters.add(moved)  # before checking, so that no change is missed
+            partition.waiters[moved] = None  # before checking, so that no change is missed
             try:
                 if is_done(partition):
                     return True
@@ -408,7 +408,7 @@ class OwnerServer:
             except TimeoutError:
                 return is_done(self._partition(*place))
             finally:
-                partition.waiters.discard(moved)
+                partition.waiters.pop(moved, None)
 
     async def _checkpoint(self, request: Checkpoint) -> Answer:
         if request.partition < 0:

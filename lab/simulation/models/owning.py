@@ -135,7 +135,7 @@ class OwnedPartition:
         """Whether it has folded messages that the topic has lost since."""
         self.keyspace = topic.keyspace
         self.number = number
-        self.waiters: set[asyncio.Future[None]] = set()
+        self.waiters: dict[asyncio.Future[None], None] = {}
         self.letters: Counter[tuple[int, str]] = Counter()
         """(offset, code) of the dead letters from offset ``first`` on, where this process began."""
         self.recent: deque[bytes] = deque(maxlen=RECENT_MAX)

@@ -60,8 +60,9 @@ BINLOG: Final = (
         "a transaction's voids are published before its rows",
         Replace(
             BinlogReader._changes,
-            "any_transaction.rows.changes(any_voided, any_tail)",
-            "[*any_tail, *any_transaction.rows.changes(frozenset(), ())]",
+            "if not any_transaction.voids and not any_transaction.described:\n"
+            "    return any_transaction.rows.changes(_NO_TABLES)",
+            "return [*self._tail(any_transaction)[1], *any_transaction.rows.changes(_NO_TABLES)]",
         ),
     ),
     rows(

@@ -54,7 +54,7 @@ def test_a_request_waits_while_any_of_its_keys_can_catch_up(owner: Owner, number
         return rows_of(await task)
 
     assert [row.served for row in asyncio.run(asyncio.wait_for(main(), 20))] == [True] * len(numbers)
-    assert owner.partition.waiters == set()
+    assert owner.partition.waiters == {}
 
 
 def test_a_request_whose_keys_are_all_decided_does_not_wait(owner: Owner) -> None:
@@ -79,7 +79,7 @@ def test_a_movement_between_looking_and_waiting_is_not_missed(owner: Owner) -> N
     waiting = owner.server._wait_until(owner.partition, 60_000, is_done)
     assert asyncio.run(asyncio.wait_for(waiting, 5))
     assert looks == 2
-    assert owner.partition.waiters == set()
+    assert owner.partition.waiters == {}
 
 
 def test_a_movement_that_does_not_suffice_goes_on_waiting(owner: Owner) -> None:
@@ -107,7 +107,7 @@ def test_at_the_time_out_it_looks_once_more(owner: Owner, has_come: bool) -> Non
 
     assert asyncio.run(owner.server._wait_until(owner.partition, 100, is_done)) is has_come
     assert looks == 2
-    assert owner.partition.waiters == set()
+    assert owner.partition.waiters == {}
 
 
 @pytest.fixture
@@ -179,4 +179,4 @@ def test_a_wait_for_several_shards_ends_with_the_last_of_them(sharing: Owner, or
     answer = asyncio.run(asyncio.wait_for(main(), 20))
     assert isinstance(answer, Waited)
     assert answer.reached
-    assert sharing.partition.waiters == set()
+    assert sharing.partition.waiters == {}
