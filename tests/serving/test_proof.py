@@ -127,4 +127,4 @@ def test_a_lost_history_is_told_with_the_epoch_that_took_its_place() -> None:
     proof = Proof(ReadDemand(seen("ks/0", "0-1-9"), True), "ks/0", 2)
     refused = proof.refusal(proof.judge(at("0-1-4")), at("0-1-4"))
     assert refused.code == "history_lost"
-    assert Vector.parse(refused.token) == seen("ks/0", "0-1-4", epoch=2)
+    assert Vector.parse(str(refused.token)) == seen("ks/0", "0-1-4", epoch=2)
