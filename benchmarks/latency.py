@@ -141,7 +141,7 @@ async def _follow(partition: Partition, shard: str, last: int) -> Moves:
     moves: Moves = []
     while not moves or moves[-1][1] < last:
         moved = loop.create_future()
-        partition.waiters.add(moved)
+        partition.waiters[moved] = None
         number = number_of(partition.store.visible.lineages[shard].watermark)
         if not moves or number > moves[-1][1]:
             moves.append((time.monotonic(), number))
