@@ -303,10 +303,12 @@ class Assembler:
                 yield transaction
         shard.done = until
         # A later marker of the same ordinal, of a partition that is ahead, holds here too: no event is between them.
-        mark = self._marks[name] = shard.marks[until]._replace(is_over=len(shard.over) == len(self._next))
+        mark = shard.marks[until]._replace(is_over=len(shard.over) == len(self._next))
         told = max(mark.timestamp, mark.as_of_ms // 1000)
         if shard.skip is not None and shard.skip.is_reached(mark.place, mark.position, told):
             shard.skip = None
+        if shard.skip is None:  # before its beginning: what follows the mark may be left out
+            self._marks[name] = mark
         shard.marks = {place: each for place, each in shard.marks.items() if place > until}
 
     def _transaction(self, name: str, shard: _Shard, gtid: str, parts: Sequence[_Piece]) -> Transaction | None:

@@ -68,7 +68,10 @@ class Mark(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Watermark:
-    """Everything up to ``marks`` (shard → mark) has been given out. ``checkpoint``: goes on after it."""
+    """Everything up to ``marks`` (shard → mark) has been given out. ``checkpoint``: goes on after it.
+
+    A shard that has not come to the stream's beginning has no mark: what follows may still be left out.
+    """
 
     marks: Mapping[str, Mark]
     checkpoint: Checkpoint

@@ -398,6 +398,21 @@ def test_a_lost_history_of_the_floor_refuses_no_session() -> None:
     assert cache.get_row(session, TABLE, 2).value == {"id": 1, "v": 1}
 
 
+@pytest.mark.parametrize("is_kept", [False, True])
+def test_a_session_whose_history_is_lost_is_told_whatever_others_keep(is_kept: bool) -> None:
+    """A row of a later history says nothing of what was lost before it: only a front knows, and it asks that one."""
+    lost, left = problem("history_lost", str(vector(shop="2 0-1-3"))), read_at(2, 4, 1)
+    front = Front(*[left] * is_kept, lost, left)
+    cache, invalidator = kept_by(front)
+    invalidator.apply(told(2, 3))
+    if is_kept:
+        cache.get_row(Session(front, Vector()), TABLE, 1)
+    session = Session(front, vector(shop="1 0-1-9"))
+    with pytest.raises(HistoryLost):
+        cache.get_row(session, TABLE, 1)
+    assert cache.get_row(session, TABLE, 1).from_store is is_kept
+
+
 def test_a_killed_readers_lease_ends() -> None:
     """While one reader fills, others read and keep nothing; the lease of one that died is over in time."""
     now = 0.0

@@ -123,7 +123,7 @@ class InstallationRun(Locating):
                 else:
                     self.op_scrape(PROCESSES.index(name))
             self.let(1.0)
-        if missing := wanted - self.said_ready:
+        if (missing := wanted - self.said_ready) and not self.outcome.violations:
             self._fail(f"not ready: {', '.join(sorted(missing))}")
 
     def _mend(self) -> None:

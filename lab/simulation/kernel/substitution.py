@@ -20,6 +20,7 @@ from functools import partial
 from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any, Final
 
+import serving.client.routing.router  # noqa: F401 - the product imports it late
 from lab.simulation.kernel.scheduler import Kernel
 from lab.simulation.kernel.threads import (
     SimulatedCondition,
@@ -65,6 +66,7 @@ def installed(kernel: Kernel, *more: Twins) -> Iterator[None]:
     pairs = [pair for twins in (_twins(kernel), *more) for pair in twins.items()]
     twins = {id(real): twin for real, twin in pairs}
     places = _found.of(twins)
+    modules = {*_product()}
     for put, real in places:
         put(twins[id(real)])
     try:
@@ -73,6 +75,8 @@ def installed(kernel: Kernel, *more: Twins) -> Iterator[None]:
         kernel.close()
         for put, real in places:
             put(real)
+    if late := sorted(module.__name__ for module in {*_product()} - modules):
+        raise ImportError(f"{', '.join(late)}: imported amid a history, and saw real threads and time; import it here")
 
 
 def _twins(kernel: Kernel) -> Twins:

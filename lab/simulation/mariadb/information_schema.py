@@ -106,6 +106,7 @@ def _references(table: Table) -> Iterable[InfoRow]:
 
 SHOWN: Final = {
     "GLOBAL VARIABLES": ("Variable_name", "Value"),
+    "VARIABLES": ("Variable_name", "Value"),
     "STATUS": ("Variable_name", "Value"),
     "ALL SLAVES STATUS": ("Connection_name", "Slave_IO_Running", "Slave_SQL_Running", "Master_Server_Id"),
     "MASTER STATUS": ("File", "Position", "Binlog_Do_DB", "Binlog_Ignore_DB"),

@@ -157,7 +157,8 @@ class Session:
             return table_of(("Table", "Create Table"), [(name[1], table.show_create())])
         names = SHOWN[statement.what]
         rows = []
-        for row in shown(statement.what, self._server):
+        all_rows = self.variables.shown() if statement.what == "VARIABLES" else shown(statement.what, self._server)
+        for row in all_rows:
             scope = Scope(self.variables, dict(zip(map(str.lower, names), row, strict=True)), None)
             if like(str(row[0]), statement.like) and scope.is_true(statement.where):
                 rows.append(row)

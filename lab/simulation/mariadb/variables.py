@@ -35,6 +35,8 @@ SESSION_DEFAULTS: Final[dict[str, Stored]] = {
     "collation_connection": "utf8mb4_general_ci",
 }
 """The variables that a session has of its own, besides those that begin as the server's."""
+COMPUTED: Final = ("server_id", "last_gtid", "gtid_binlog_pos", "gtid_binlog_state", "gtid_slave_pos")
+"""The variables that `SessionVariables` works out."""
 _FROM_SERVER: Final = frozenset({"binlog_format", "gtid_domain_id"})
 
 
@@ -78,6 +80,11 @@ class SessionVariables:
             case "gtid_slave_pos":
                 return ",".join("-".join(map(str, gtid)) for _, gtid in sorted(server.slave_position.items()))
         return None
+
+    def shown(self) -> list[tuple[Stored, ...]]:
+        """``SHOW VARIABLES``: names and values, in order."""
+        names = {*self._server.variables, *SESSION_DEFAULTS, *COMPUTED}
+        return [(name, str(self.variable("session", name))) for name in sorted(names)]
 
     def number(self, name: str) -> float:
         """The value of a variable that is a number."""

@@ -17,6 +17,7 @@ from stream.sources.mariadb.binlog.coalesce import TransactionRows
 from stream.sources.mariadb.binlog.progress import Progress
 from stream.sources.mariadb.binlog.reader import BinlogReader
 from stream.sources.mariadb.binlog.unlogged import StatementTables
+from stream.sources.mariadb.cascades.children import Children
 from stream.sources.mariadb.cascades.family import _Search
 
 BINLOG: Final = (
@@ -207,6 +208,7 @@ CASCADES: Final = (
             "self._family.children.knowledge(any_table) is Knowledge.ALL",
             "self._family.children.knowledge(table) is not Knowledge.NOTHING",
         ),
+        never(Children.referring, "known.knowledge is not Knowledge.ALL"),
     ),
 )
 BUGS: Final = (*BINLOG, *BACKFILL, *CASCADES, *WORKLOAD)

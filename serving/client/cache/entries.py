@@ -100,6 +100,12 @@ def covers(have: Vector, wanted: Vector) -> bool:
     return True
 
 
+def begins_later(have: Vector, wanted: Vector) -> bool:
+    """Whether a shard of ``have`` is of a later epoch: only a front can tell whether ``wanted`` was lost in between."""
+    known = ((have.get(shard), epoch) for shard, (epoch, _) in wanted.items())
+    return any(own is not None and own.epoch > epoch for own, epoch in known)
+
+
 def merged(one: str, other: Vector) -> Vector:
     """Both together; of what can't be joined (another kind of position) the ``other``, which came later."""
     before = parsed(one)

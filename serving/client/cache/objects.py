@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from .._tokens import Vector
 from ..errors import BadRequest, HistoryLost
-from .entries import Floor, object_name, of_keyspace
+from .entries import Floor, begins_later, object_name, of_keyspace, parsed
 from .reading import Entries, Leased
 from .stores import Store
 
@@ -78,6 +78,8 @@ class ObjectCache:
     ) -> CachedObject:
         """Reads each table with a demand past all that was ever invalidated, and keeps them if nothing came between."""
         wanted, tables = lease.wanted(demanded), self._objects[kind]
+        if begins_later(parsed(wanted), demanded):  # as of a row: the session must be told
+            return CachedObject(self._read(session, tables, key)[0], from_store=False)
         reader = self._client.session(wanted)
         try:
             rows, is_proved = self._read(reader, tables, key)

@@ -11,6 +11,7 @@ from ..errors import BadRequest, HistoryLost
 from .entries import (
     Entry,
     Floor,
+    begins_later,
     covers,
     decode,
     encode,
@@ -81,6 +82,8 @@ class Entries:
         """Whether the entry's value is proved to have all that is demanded in it."""
         floor, entry = seen.floor, seen.entry
         if floor is None or entry is None or not is_live(entry, floor, tables):
+            return False
+        if begins_later(merged(entry.proven, parsed(floor.told)), demanded):
             return False
         if covers(parsed(entry.proven), demanded):
             return True
@@ -166,6 +169,8 @@ class RowCache:
         Only rows from Freshet's cache are kept: of tables that are read through each time the stream tells nothing.
         """
         reached, wanted = lease.reached, lease.wanted(demanded)
+        if begins_later(parsed(wanted), demanded):  # the session itself must be told what it has lost
+            return _answer(session.get_row(self._keyspace, table, *pk))
         try:
             row = self._client.session(wanted).get_row(self._keyspace, table, *pk, include_event_token=True)
         except HistoryLost:  # it may be the floor's alone; if it is the session's, the session must adopt what is left

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from stream.changes.assembling import TOO_LARGE, Assembler, LogReplaced
 from stream.changes.checkpoint import Checkpoint, Place, anchor_of
-from stream.changes.items import RecordEvent, RowEvent, Transaction, Unreadable, Watermark
+from stream.changes.items import Item, RecordEvent, RowEvent, Transaction, Unreadable, Watermark
 from stream.changes.start import AfterPosition, FromTime, Start
 from stream.changes.starting import _marker
 from stream.wire.batch import BatchLimits
@@ -148,6 +148,30 @@ def test_a_stream_from_a_second_drops_nothing_once_it_began(
     found = list(map(seen, transactions(follow(log, start, choose))))
     told_from = [[told(txn) for txn in history[at:] if txn.changes] for at in range(earliest, latest + 1)]
     assert found in told_from
+
+
+@pytest.mark.parametrize("start", [FromTime(1_700_000_009), AfterPosition(1, Position.parse("MariaDB/0-1-2"))])
+def test_no_watermark_tells_of_a_shard_before_the_beginning(start: FromTime | AfterPosition) -> None:
+    """What follows it might be left out: a copy would take itself for one of that position, and lack a change.
+
+    The simulator's history: Kafka is away while a reader begins some seconds back, and old commits are published late.
+    """
+    layout = Layout(1)
+    log, framer = Log(layout), framer_of(SHARD, layout)
+    for number, second in ((1, 0), (2, 5), (3, 9)):
+        gtid = f"MariaDB/0-1-{number}"
+        change = RowChange(row_key("shop.accounts", [number]), VALUE, b"{}")
+        log.publish(framer, SourceTransaction(gtid, gtid, 1_700_000_000 + second, (change,)))
+    begin = log.beginning().checkpoint
+    assembler = Assembler(Start(begin, {SHARD: start}))
+    items: list[Item] = []
+    for offset, message in enumerate(log.partitions[0]):
+        assembler.feed(0, offset, message)
+        items += assembler.take()
+    assert [each.position for each in transactions(items)] == ["MariaDB/0-1-3"]
+    first = next(each for each in items if isinstance(each, Watermark) and each.marks)
+    known = Position.parse(first.marks[SHARD].position)
+    assert known.contains(Position.parse("MariaDB/0-1-2"))
 
 
 @settings(max_examples=20)

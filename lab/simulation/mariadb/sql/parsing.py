@@ -12,6 +12,7 @@ from lab.simulation.mariadb.sql.syntax import Call, Expression, Literal, Name, T
 
 OPTIONS_OF_SHOW: Final = (
     "GLOBAL VARIABLES",
+    "VARIABLES",
     "STATUS",
     "ALL SLAVES STATUS",
     "MASTER STATUS",

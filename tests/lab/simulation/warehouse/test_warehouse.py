@@ -28,7 +28,8 @@ def test_a_table_and_its_partitions_come_from_the_cache() -> None:
     """Metastore, source, fold, front and session: what was made is read, first and last."""
     outcome = run_one(WORLD, [*MADE, ("table", 0, 0, 0, 0, 3), ("partitions", 0, 0, 0, 0, 0, 3)])
     assert outcome.violations == []
-    assert outcome.answers["fresh from the cache"] >= 6
+    assert outcome.answers["fresh from the cache"] >= 4
+    assert outcome.answers["eventual from the cache"] >= 2  # databases have no list
     assert outcome.answers["stores compared"] == 1
 
 
