@@ -6,7 +6,6 @@ from typing import Final
 
 import pytest
 
-from consumers.fold import markers
 from consumers.store import store
 from lab.simulation.campaign import hunt
 from lab.simulation.catches import kept_catches
@@ -15,6 +14,7 @@ from lab.simulation.planted.planting import Change, PlantedBug, Replace, Return
 from lab.simulation.worlds import all_worlds
 from serving import answers
 from serving.client.session import SessionState
+from serving.reads.locations import LocationReads
 from stream.sources.hive.translator import HiveTranslator
 from stream.wire.batch import Framer
 from tokens import decision
@@ -25,9 +25,6 @@ SEEDS: Final = (3, 2, 5, 7)
 HISTORIES_MAX = 5_000
 MISCOUNTED = Replace(Framer.add, "any_txn.gtid, any_end, True", "any_txn.gtid, max(1, any_end - 1), True")
 UNSEEN = Replace(store.PartitionStore.items, "frozen.built()", "dict()")
-FIRST_TIME_KEPT: Final = Replace(
-    markers.fold_marker, 'any_marker["timestamp"]', 'lineage.watermark_timestamp or any_marker["timestamp"]'
-)
 FIRST_TOKEN_KEPT: Final = Replace(
     SessionState.plan_token, "any_demand.token", "self.__dict__.setdefault('first', any_demand.token)"
 )
@@ -40,8 +37,10 @@ CRUDE: Final[dict[tuple[str, str], Change]] = {
     ("hive", "never raises"): Return(HiveTranslator._describe, "1 // 0"),
     ("replicas", "no stale answer"): Return(decision._judge_component, "None"),
     ("installation", "no stale answer"): FIRST_TOKEN_KEPT,
-    ("installation", "folded by the rules"): FIRST_TIME_KEPT,
     ("installation", "never raises"): Return(answers.raw_image, "1 // 0"),
+    ("installation", "locations never go back"): Replace(
+        LocationReads._place, "version.epoch, any_term, any_a, any_b", "-version.epoch, any_term, any_a, any_b"
+    ),
     ("warehouse", "monotonic reads"): ONLY_THE_FIRST_TOKEN,
     ("warehouse", "never raises"): Return(answers.raw_image, "1 // 0"),
 }
