@@ -30,6 +30,7 @@ from consumers.owner.protocol import (
     Checkpoints,
     Describe,
     Description,
+    Drain,
     Failure,
     Fill,
     Filled,
@@ -449,6 +450,10 @@ class OwnerConnection:
     def status(self, keyspace: str = "") -> Statuses:
         """As `OwnerClient.status`."""
         return self.ask(Status(0, keyspace), Statuses)
+
+    def drain(self) -> Statuses:
+        """Has the process leave its group; the status of the partitions that it hands over."""
+        return self.ask(Drain(0), Statuses)
 
     def describe(self, keyspace: str, table: str = "") -> Description:
         """As `OwnerClient.describe`."""

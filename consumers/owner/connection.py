@@ -20,8 +20,10 @@ from consumers.owner.framing import (
 from consumers.owner.protocol import (
     OLDEST,
     VERSION,
+    WITHOUT_KEYSPACE,
     Answer,
     Checkpoint,
+    Drain,
     Failure,
     Fill,
     FillTable,
@@ -45,7 +47,7 @@ WAITING_MAX: Final = 20_000
 HELLO_TIMEOUT_S: Final = 10.0
 WRITE_BUFFER_BYTES: Final = 8 << 20
 _OWNER_TOKEN_HINT: Final = "set consumer.owner_token to the same value on both sides, or see [consumer.tokens.NAME]"
-_ROLES: Final[dict[type, str]] = {Fill: FILL, FillTable: FILL, Checkpoint: ADMIN}
+_ROLES: Final[dict[type, str]] = {Fill: FILL, FillTable: FILL, Checkpoint: ADMIN, Drain: ADMIN}
 """Requests that need another role than to read."""
 
 
@@ -186,7 +188,7 @@ class FrontConnection(asyncio.Protocol):
 
     def _note(self, caller: Grant, request: Request, outcome: str) -> None:
         """A line of the audit."""
-        keyspace = "" if isinstance(request, Hello) else request.keyspace
+        keyspace = "" if isinstance(request, WITHOUT_KEYSPACE) else request.keyspace
         self._server.audit.note(self._who(caller), type(request).__name__, keyspace, outcome)
 
     def _admit(self, request: Request) -> None:
@@ -229,10 +231,10 @@ def refuse(caller: Grant, request: Request) -> None:
         raise OwnerError(
             f"{caller.name} has no role {role}", hint="give it one: [consumer.tokens.NAME] roles", code="forbidden"
         )
-    keyspace = "" if isinstance(request, Hello) else request.keyspace
+    keyspace = "" if isinstance(request, WITHOUT_KEYSPACE) else request.keyspace
     if keyspace and not caller.sees(keyspace):
         raise OwnerError(f"this process owns no partition of {keyspace}", code="not_owner")
-    if not keyspace and isinstance(request, Status) and caller.keyspaces is not None:
+    if not keyspace and isinstance(request, Status | Drain) and caller.keyspaces is not None:
         raise OwnerError(f"{caller.name} may not see all keyspaces", hint="name one", code="forbidden")
 
 

@@ -84,6 +84,8 @@ class Partition:
     """The same where the running commit ends."""
     lost: bool = False
     """The group membership expired (no broker answered). The partition answers until it is assigned again."""
+    leaving: bool = False
+    """The group has given the partition to another member. It is folded and answers until that one has announced it."""
     generation: int = 0
     """The group's generation when it assigned the partition; 0: unknown."""
     taken_at: float = field(default_factory=time.monotonic)

@@ -217,6 +217,10 @@ class Checkpoint(Message, tag="checkpoint"):
     partition: int = -1
 
 
+class Drain(Message, tag="drain"):
+    """Has the process leave its group for good; it answers for each partition until the next owner is announced."""
+
+
 class Status(Message, tag="status"):
     """Asks for the status of each owned partition. ``keyspace`` "": of all keyspaces."""
 
@@ -456,7 +460,7 @@ class PartitionStatus(msgspec.Struct, array_like=True):
 
 
 class Statuses(Message, tag="statuses"):
-    """Answer to `Status`. ``ready``: each partition has caught up with the topic's end as of its take-over."""
+    """Answer to `Status` and `Drain`. ``ready``: each partition has caught up with its topic as of its take-over."""
 
     ready: bool
     instance: str
@@ -504,10 +508,12 @@ class Failure(Message, tag="failure"):
     """As in `OwnerError`."""
 
 
-WITHOUT_TOPIC: Final = (Hello, Checkpoint)
+WITHOUT_KEYSPACE: Final = (Hello, Drain)
+"""Requests about all keyspaces."""
+WITHOUT_TOPIC: Final = (*WITHOUT_KEYSPACE, Checkpoint)
 """Requests without a ``topic_id``."""
 Request: TypeAlias = (
-    Hello | Get | GetRange | GetTable | GetObjects | Wait | Fill | FillTable | Checkpoint | Status | Describe
+    Hello | Get | GetRange | GetTable | GetObjects | Wait | Fill | FillTable | Checkpoint | Drain | Status | Describe
 )
 Answer: TypeAlias = (
     Welcome

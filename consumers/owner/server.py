@@ -27,6 +27,7 @@ from consumers.owner.protocol import (
     CheckpointPlace,
     Checkpoints,
     Describe,
+    Drain,
     Fill,
     Filled,
     FillTable,
@@ -87,6 +88,8 @@ class OwnerServer:
         self.instance = ownership.instance
         self.stands: Stands = lambda *_: None
         """Set by whoever reads the announcements."""
+        self.drain: Callable[[], None] = lambda: None
+        """Begins to give the partitions away. Set by whoever folds them. Must not block."""
         self.access = access or Access()
         self.audit = Audit("owner")
         self._files = files or Certificates()
@@ -171,6 +174,9 @@ class OwnerServer:
                 return self._wait(request)
             case Status():
                 return status_of(self.ownership, self._partitions(request), request.id, self.stands)
+            case Drain():
+                self.drain()
+                return status_of(self.ownership, self.ownership.of(""), request.id, self.stands)
             case Describe():
                 return describe_table(self._partitions(request), request)
             case Checkpoint():

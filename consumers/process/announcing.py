@@ -144,6 +144,20 @@ class Announcer:
         place = owner.address, owner.instance, owner.topic_id, owner.zone
         return Standing(*place, owner.generation, owner.swap, members)
 
+    def is_succeeded(self, partition: Partition) -> bool:
+        """Whether another process is announced in this one's place, or this one is not announced. From any thread."""
+        said, reader = self._sent.get(partition.name), self._reader
+        if said is None or reader is None:
+            return True
+        known = self._of_role(reader, partition, said.role)
+        return known is not None and known.instance != self._instance and not known.gone and supersedes(known, said)
+
+    def _of_role(self, reader: LocationsReader, partition: Partition, role: Role) -> Announcement | None:
+        """What stands of the partition's owner, or of this group's follower."""
+        if role == "owner":
+            return reader.standing(partition.keyspace, partition.number)
+        return reader.following(partition.keyspace, partition.number, self._group)
+
     def close(self) -> None:
         """Sends what is pending; gives up after `CLOSE_TIMEOUT_S` if Kafka does not answer."""
         self._orders.put(None)
@@ -198,14 +212,15 @@ class Announcer:
                     self._sent.pop(place, None)
                     self._unsent.pop(place, None)
                     continue
-                role, known = "follower", reader.following(partition.keyspace, partition.number, self._group)
+                role, known = "follower", self._of_role(reader, partition, "follower")
             said = self._sent.get(place)
             if said is not None and said.role != role:
                 said = None
             now_due = again or place in self._due
             if not now_due and said is not None and (known is None or supersedes(said, known)):
                 continue
-            settled = not partition.lost and now - self._unsettled_until(reader, partition, known) >= SETTLED_S
+            is_its_own = not (partition.lost or partition.leaving)
+            settled = is_its_own and now - self._unsettled_until(reader, partition, known) >= SETTLED_S
             generation = generation_above(known, partition, self._instance, settled=settled)
             if now_due or said is None or generation != said.generation:
                 swap = self._swaps.get(place, 0) if role == "owner" else 0

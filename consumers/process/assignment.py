@@ -144,8 +144,23 @@ class Assignment:
         self.release([each for each in self._ownership if each.lost])
 
     def _on_revoke(self, consumer: Consumer, places: list[TopicPartition]) -> None:
-        self.release(self._owned(places))
-        consumer.incremental_unassign(self._read(places))
+        """Hands partitions over: those that readers are told to ask for here go on until another owner is announced."""
+        owned = self._owned(places)
+        for partition in owned:
+            partition.leaving = partition.ready and not partition.is_paused and not partition.lost
+            partition.leaving = partition.leaving and not self._kafka_output.is_succeeded(partition)
+        self.release([each for each in owned if not each.leaving])
+        staying = {(each.topic.name, each.number) for each in owned if each.leaving}
+        consumer.incremental_unassign(
+            [each for each in self._read(places) if (each.topic, each.partition) not in staying]
+        )
+
+    def end_hand_overs(self, consumer: Consumer) -> None:
+        """Releases the partitions that the group took away, and for which another owner is announced now."""
+        done = [each for each in self._ownership if each.leaving and self._kafka_output.is_succeeded(each)]
+        if done:
+            self.release(done)
+            consumer.incremental_unassign([TopicPartition(each.topic.name, each.number) for each in done])
 
     def _on_lost(self, consumer: Consumer, places: list[TopicPartition]) -> None:
         """The group membership expired, usually because no broker answers. Reads go on: each proves its freshness."""
@@ -183,18 +198,18 @@ class Assignment:
         return [each for each in self._ownership if (each.topic.name, each.number) in names]
 
     def _take_over(self, consumer: Any, topic_name: str, number: int) -> TopicPartition | None:
-        """Opens the store of a partition; returns the place to read from. None while the store is being made."""
+        """Opens the store of a partition; returns the place to read from.
+
+        None while the store is being made, and if the partition is read already.
+        """
         keyspace, topic = self._topics[topic_name]
         kept = self._ownership.get(keyspace, number)
-        if kept is not None and kept.lost and kept.topic == topic and not kept.is_paused:
-            kept.lost, kept.unchecked = False, kept.leader_epoch >= 0
-            kept.generation, kept.taken_at = group_generation(consumer), time.monotonic()
-            kept.position = kept.store.state.head.offset
-            if kept.ready:  # another process may have announced the partition in between
-                self._kafka_output.announce(kept)
-            return place_of(kept)
+        if kept is not None and kept.topic == topic and (kept.leaving or (kept.lost and not kept.is_paused)):
+            return self._take_back(consumer, kept)
         if kept is not None:
             self.release([kept])
+            if kept.leaving:
+                consumer.incremental_unassign([TopicPartition(topic_name, number)])
         bounds = consumer.get_watermark_offsets(TopicPartition(topic_name, number), timeout=REQUEST_TIMEOUT_S)
         share = self.overlay_bytes // topic.partitions
         hot = {table: most // topic.partitions for table, most in self.hot.get(keyspace, {}).items()}
@@ -218,6 +233,18 @@ class Assignment:
         self._ownership.add(partition)
         log.info("partition taken", partition=partition.name, offset=partition.position, end=partition.end_at_start)
         return place_of(partition)
+
+    def _take_back(self, consumer: Any, kept: Partition) -> TopicPartition | None:
+        """Goes on with a partition that was lost, or that was leaving and is read. The place to read from, or None."""
+        was_read, kept.leaving, kept.lost = kept.leaving, False, False
+        kept.generation, kept.taken_at = group_generation(consumer), time.monotonic()
+        if kept.ready:  # another process may have announced the partition in between
+            self._kafka_output.announce(kept)
+        if was_read:
+            return None
+        kept.unchecked = kept.leader_epoch >= 0
+        kept.position = kept.store.state.head.offset
+        return place_of(kept)
 
     def release(self, partitions: list[Partition]) -> None:
         """Withdraws, commits and closes partitions. If a commit fails, the tail is folded again later.

@@ -33,6 +33,9 @@ class ConsumerOutput(Protocol):
     def withdraw(self, partition: Partition) -> None:
         """Announces that this process no longer answers for the partition."""
 
+    def is_succeeded(self, partition: Partition) -> bool:
+        """Whether nobody is told to ask for the partition here: another owner is announced, or this one never was."""
+
     def ask_for_hot(self, partition: Partition, shard: str, table: str) -> None:
         """Asks the shard's source to publish the rows of a void table that are read most before its others."""
 
@@ -61,6 +64,10 @@ class KafkaOutput:
     def withdraw(self, partition: Partition) -> None:
         """Announces that this process no longer answers for the partition."""
         self._announcer.withdraw(partition)
+
+    def is_succeeded(self, partition: Partition) -> bool:
+        """As `Announcer.is_succeeded`."""
+        return self._announcer.is_succeeded(partition)
 
     def ask_for_hot(self, partition: Partition, shard: str, table: str) -> None:
         """Asks for the rows of a table that were read most of late, if any were."""

@@ -93,6 +93,7 @@ class Consumption:
         self._kafka_output = kafka_output
         self._on_progress = on_progress
         self._stopping = Event()
+        self._draining = Event()
         self._committer = Committer(settings.commit_rows, settings.commit_interval_s)
         self._pauses = Pauses(kafka_output)
         self._search = TopicSearch(settings.kafka, settings.group, settings.keyspaces)
@@ -114,6 +115,10 @@ class Consumption:
     def stop(self) -> None:
         """Makes `run` end: commit, withdraw, leave the group."""
         self._stopping.set()
+
+    def drain(self) -> None:
+        """Leaves the group for good. Partitions are answered for until their next owners are announced."""
+        self._draining.set()
 
     @property
     def rebuilds(self) -> int:
@@ -163,7 +168,7 @@ class Consumption:
         """One membership of the group: finds the topics, consumes, leaves."""
         settings, search = self.settings, self._search
         search.begin(time.monotonic())
-        if not search.found:
+        if not search.found or self._draining.is_set():  # a session that fails while it hands over hands nothing over
             self._stopping.wait(RETRY_S)
             return
         more = {
@@ -176,9 +181,13 @@ class Consumption:
         try:
             self._assignment.forget_restoring()
             self._assignment.subscribe(consumer, search.found, search.missing)
+            is_member = True
             while not self._stopping.is_set():
                 self._step(consumer)
-                if search.find_more(time.monotonic()):
+                if is_member and self._draining.is_set():
+                    is_member = False
+                    consumer.unsubscribe()  # unlike `close` this makes a static member leave at once
+                if search.find_more(time.monotonic()) and is_member:
                     self._assignment.subscribe(consumer, search.found, search.missing)
                 if search.replaced:
                     raise SessionEnd  # the next one opens the stores with the new ids
@@ -324,6 +333,8 @@ class Consumption:
             observe(done.seconds)
         keep_leader_epoch(partition.store.directory, done.offset, partition.frozen_epoch)
         self._pauses.committed(partition)
+        if partition.leaving:  # the group's offset is that of the next owner
+            return
         place = TopicPartition(partition.topic.name, partition.number, done.offset)
         with contextlib.suppress(KafkaException):  # only for tools that watch the group: the store's own offset decides
             self._consumer.commit(offsets=[place], asynchronous=True)
@@ -331,6 +342,7 @@ class Consumption:
     def _refresh_positions(self, consumer: Consumer, now: float) -> None:
         """Reads the consumer's positions and the topics' ends, and marks partitions ready that have caught up."""
         self._refresh_at = now + POSITIONS_EVERY_S
+        self._assignment.end_hand_overs(consumer)
         for partition in self.ownership:
             place = TopicPartition(partition.topic.name, partition.number)
             [position] = consumer.position([place])

@@ -175,6 +175,7 @@ class ConsumerProcess:
         self.server.stands = announcer.standing
         kafka_output = KafkaOutput(self.settings.kafka, announcer)
         self.consumption = Consumption(self.settings, ownership, kafka_output, on_progress)
+        self.server.drain = self.consumption.drain
         if self.owner.metrics_port is not None:
             self._listen_for_metrics(self.owner.metrics_port)
         self._thread = threading.Thread(target=self._fold, name="fold")

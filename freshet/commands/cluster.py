@@ -1,28 +1,41 @@
-"""``freshet cluster``: which instances answer for which partitions."""
+"""``freshet cluster``: which instances answer for which partitions, and how one gives its partitions away."""
 
 from __future__ import annotations
 
 import json
+import time
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from freshet.owners import owner_connection
 from freshet.settings import load_settings
+from tokens.errors import FreshetError
 
 if TYPE_CHECKING:
+    from consumers.owner.client import OwnerConnection
+    from consumers.owner.protocol import PartitionStatus
     from stream.kafka.locations import Announcement
 
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
     add_completion=False,
-    help="Show which instances answer for which partitions (docs/operating/running.md).",
+    help="Show which instances answer for which partitions, and empty one (docs/operating/nodes.md).",
 )
+POLL_S = 0.2
+
+
+class DrainError(FreshetError):
+    """An instance still has partitions, which nobody has taken over yet."""
+
+    code = "drain_unfinished"
 
 
 @app.callback()
 def cluster() -> None:
-    """Show which instances answer for which partitions (docs/operating/running.md)."""
+    """Show which instances answer for which partitions, and empty one (docs/operating/nodes.md)."""
 
 
 @app.command("status")
@@ -52,6 +65,58 @@ def status(
                 _show(name, number, [_plain(each) for each in found], as_json=as_json)
     if missing:
         raise typer.Exit(1)
+
+
+@app.command("drain")
+def drain(
+    addresses: Annotated[
+        list[str],
+        typer.Argument(help="Where it answers fronts, as `freshet cluster status` shows.", metavar="HOST:PORT"),
+    ],
+    timeout: Annotated[float, typer.Option(help="Seconds to wait until the others have taken over.", min=0)] = 3600.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")] = False,
+) -> None:
+    """Have instances give their partitions to the others of their group, and wait until they have none.
+
+    Each goes on answering for a partition until the one that takes it over has caught up and is announced, so no read
+    is refused, and none has to go to the source. Then it can be stopped. A drained instance gets no partitions until it
+    is started again.
+    """
+    settings = load_settings()
+    deadline = time.monotonic() + timeout
+    with ExitStack() as opened:
+        connections = [opened.enter_context(owner_connection(settings, address)) for address in addresses]
+        for connection in connections:  # all of them, before the partitions of one go to another
+            _show_drain(connection.address, connection.drain().partitions, as_json=as_json)
+        for connection in connections:
+            _wait_until_empty(connection, deadline, as_json=as_json)
+
+
+def _wait_until_empty(connection: OwnerConnection, deadline: float, *, as_json: bool) -> None:
+    """Tells each time that partitions have gone. Raises `DrainError` at the ``deadline``, monotonic."""
+    shown = -1
+    while left := connection.status().partitions:
+        if shown not in (-1, len(left)):
+            _show_drain(connection.address, left, as_json=as_json)
+        shown = len(left)
+        if time.monotonic() > deadline:
+            names = ", ".join(f"{each.keyspace}/{each.partition}" for each in left)
+            raise DrainError(
+                f"{connection.address} still answers for {names}",
+                hint="are there other instances of its group that are running and catching up? It goes on handing over",
+            )
+        time.sleep(POLL_S)
+    _show_drain(connection.address, [], as_json=as_json)
+
+
+def _show_drain(address: str, left: list[PartitionStatus], *, as_json: bool) -> None:
+    if as_json:
+        names = [f"{each.keyspace}/{each.partition}" for each in left]
+        typer.echo(json.dumps({"address": address, "partitions": names}, ensure_ascii=False))
+    elif left:
+        typer.echo(f"{address} hands over {len(left)} partitions")
+    else:
+        typer.echo(f"{address} has no partitions any more: it can be stopped")
 
 
 def _plain(announced: Announcement) -> dict[str, Any]:

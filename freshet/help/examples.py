@@ -22,6 +22,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "source workload": ("freshet source workload --keyspace hive",),
     "consume": ("freshet consume", "freshet consume --keyspace shop --workers auto"),
     "cluster status": ("freshet cluster status", "freshet cluster status --json"),
+    "cluster drain": ("freshet cluster drain node-3:8481",),
     "token new": ("freshet token new checkout --role read --keyspace shop --days 90",),
     "token hash": ("freshet token hash < secret",),
     "token check": ("freshet token check < secret",),

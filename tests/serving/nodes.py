@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,8 @@ from freshet.local.mariadb import MariaDBAddress
 from freshet.local.process import free_ports
 from stream.kafka.connection import KafkaCluster
 from stream.kafka.locations import Announcement, LocationsReader
-from tests.serving.stack import ServingStack, eventually
+from tests.patience import PATIENCE_S
+from tests.serving.stack import ServingStack, eventually, without_settings
 
 PARTITIONS = 4
 
@@ -86,6 +89,20 @@ class NodeStack(ServingStack):
     def signal(self, role: str, number: signal.Signals) -> None:
         """Sends a signal to a node."""
         os.kill(self.pid_of(role), number)
+
+    def drain(self, role: str) -> str:
+        """Has a node give its partitions away, by the command; what it prints."""
+        command = [sys.executable, "-m", "freshet", "--config", str(self.config), "cluster", "drain"]
+        done = subprocess.run(
+            [*command, f"127.0.0.1:{self.owner_ports[role]}", "--timeout", str(PATIENCE_S)],
+            cwd=self.directory,
+            env=without_settings() | {"PYTHONPATH": str(Path(__file__).parents[2])},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert not done.returncode, done.stdout + done.stderr
+        return done.stdout
 
     def role_of(self, announced: Announcement) -> str:
         """The node that said it."""

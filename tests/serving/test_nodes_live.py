@@ -30,6 +30,7 @@ from tests.serving.stack import eventually
 
 TABLES = ("CREATE TABLE accounts (id INT PRIMARY KEY, n INT)", "INSERT INTO accounts SELECT seq, 0 FROM seq_1_to_200")
 WAIT_MS = 10_000
+CONSISTENCIES: tuple[Consistency, ...] = ("bounded", "any", "leader")
 NOWHERE = "127.0.0.1:1"
 
 
@@ -148,10 +149,13 @@ def test_a_front_without_kafka_finds_owners_by_its_file_its_peers_and_hints(
 class Reader:
     """Clients that find nodes: each session writes a row, reads it back, and reads what it wrote before."""
 
-    def __init__(self, stack: NodeStack, consistency: Consistency) -> None:
-        self.stack, self.consistency = stack, consistency
+    def __init__(self, stack: NodeStack, consistency: Consistency, *, cached: bool = False) -> None:
+        """``cached``: an answer of the source is wrong, once the cache has answered for a row: what was never folded is
+        not waited for."""
+        self.stack, self.consistency, self.cached = stack, consistency, cached
         self.turns = 1000  # a write that changes nothing is no commit
         self.wrong: list[str] = []
+        self._folded = set[int]()
         self._stopping = threading.Event()
         self.thread = threading.Thread(target=self._run)
 
@@ -161,7 +165,7 @@ class Reader:
             session, written = client.session(), dict[int, int]()
             with session.wrap(self.stack.connect(), shard=self.stack.shard) as connection:
                 while not self._stopping.is_set():
-                    number = 100 + 2 * (self.turns % 20) + (self.consistency == "any")
+                    number = 100 + 3 * (self.turns % 10) + CONSISTENCIES.index(self.consistency)
                     with connection.cursor() as cursor:
                         cursor.execute("REPLACE INTO accounts VALUES (%s, %s)", (number, self.turns))
                     written[number] = self.turns
@@ -172,10 +176,14 @@ class Reader:
 
     def _read(self, session: Session, number: int, written: dict[int, int]) -> str:
         try:
-            row = session.get_row(self.stack.keyspace, "accounts", number)
+            row = session.get_row(self.stack.keyspace, "accounts", number, max_wait_ms=WAIT_MS if self.cached else None)
         except ClientError as error:
             return f"refused: {error.code}: {error}"
         right = row.freshness == "fresh" and row.value is not None and row.value["n"] == written[number]
+        if row.served_from == "cache":
+            self._folded.add(number)
+        elif self.cached and number in self._folded:
+            right = False
         return "" if right else f"{row} instead of {written[number]}"
 
     def has_gone_on(self, turns: int) -> bool:
@@ -188,6 +196,13 @@ class Reader:
         self.thread.join()
 
 
+def go_on(readers: list[Reader]) -> None:
+    """Waits until each has read some more."""
+    turns = [each.turns + 20 for each in readers]
+    for each, before in zip(readers, turns, strict=True):
+        eventually(lambda each=each, before=before: each.has_gone_on(before), what="more reads")  # type: ignore[misc]
+
+
 def test_sessions_that_find_nodes_read_their_writes_while_nodes_are_killed_stopped_and_ended(
     nodes: NodeStack, reader: LocationsReader
 ) -> None:
@@ -195,31 +210,54 @@ def test_sessions_that_find_nodes_read_their_writes_while_nodes_are_killed_stopp
     readers = [Reader(nodes, "bounded"), Reader(nodes, "any")]
     for each in readers:
         each.thread.start()
-
-    def go_on() -> None:
-        turns = [each.turns + 20 for each in readers]
-        for each, before in zip(readers, turns, strict=True):
-            eventually(lambda each=each, before=before: each.has_gone_on(before), what="more reads")  # type: ignore[misc]
-
     try:
-        go_on()
+        go_on(readers)
         nodes.kill("node-1")
-        go_on()
+        go_on(readers)
         nodes.start("node-1")
         nodes.signal("node-2", signal.SIGSTOP)
         try:
-            go_on()
+            go_on(readers)
         finally:
             nodes.signal("node-2", signal.SIGCONT)
         assert nodes.stop("node-0") == 0
-        go_on()
+        go_on(readers)
         nodes.start("node-0")
-        go_on()
+        go_on(readers)
     finally:
         for each in readers:
             each.stop()
     assert [each.wrong for each in readers] == [[], []]
     eventually(lambda: shared(nodes, reader, "node-0", "node-1", "node-2"), what="everybody's share again")
+
+
+def test_a_node_that_is_drained_gives_its_partitions_away_and_no_read_goes_to_the_source(
+    nodes: NodeStack, reader: LocationsReader
+) -> None:
+    """Sessions read their writes from the cache before, while and after the others take over, and when it is back.
+
+    A node that joins gets its share in the same way.
+    """
+    drained = "node-1"
+    others = [role for role in nodes.shares(reader) if role != drained]
+    readers = [Reader(nodes, each, cached=True) for each in ("bounded", "leader")]
+    for each in readers:
+        each.thread.start()
+    try:
+        go_on(readers)
+        said = nodes.drain(drained)
+        assert shared(nodes, reader, *others)
+        go_on(readers)
+        assert nodes.stop(drained) == 0
+        go_on(readers)
+        nodes.start(drained)
+        eventually(lambda: shared(nodes, reader, *others, drained), what="a share again")
+        go_on(readers)
+    finally:
+        for each in readers:
+            each.stop()
+    assert [each.wrong for each in readers] == [[], []]
+    assert said.endswith(f"127.0.0.1:{nodes.owner_ports[drained]} has no partitions any more: it can be stopped\n")
 
 
 def test_an_owner_that_wakes_up_proves_what_it_says_and_takes_nothing_back(

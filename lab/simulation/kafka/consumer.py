@@ -73,6 +73,12 @@ class SimulatedConsumer:
         self._topics, self._missing = self._found(), set()
         self._refresh_at = self._cluster.now
 
+    def unsubscribe(self) -> None:
+        """Gives its partitions up, with a callback in the next poll, and leaves the group, also as a static member."""
+        self._require_open()
+        self._topics, self._missing, self._refresh_at = {}, set(), FOREVER_S
+        self._group.unsubscribe(self._member)
+
     def assign(self, partitions: list[TopicPartition]) -> None:
         """Reads these and no others."""
         self._require_open()

@@ -96,7 +96,9 @@ class Group:
     def taken_in(self, member: Member, change: Change) -> None:
         """The application has done what ``change`` asks for."""
         member.is_calling = bool(member.changes)
-        if change.rejoin or (change.event is Event.LOST and not member.is_joining):
+        if not member.topics:
+            self._leave(member)
+        elif change.rejoin or (change.event is Event.LOST and not member.is_joining):
             self._join_after(member, 0.0)
 
     def close(self, member: Member) -> None:
@@ -110,6 +112,29 @@ class Group:
             self._fall_silent(member)
         elif self._hears(member):
             self._remove(member)
+
+    def unsubscribe(self, member: Member) -> None:
+        """The client leaves, and joins no more. Its application is told that it has nothing any more."""
+        member.topics, member.is_joining = frozenset(), False
+        member.attempt += 1
+        member.changes = [Change(Event.REVOKE, frozenset(member.owned))] if member.owned else []
+        member.is_calling = bool(member.changes)
+        member.owned = frozenset()
+        if not member.is_calling:
+            self._leave(member)
+
+    def _leave(self, member: Member) -> None:
+        """LeaveGroup; without an answer the session has to time out."""
+        member.generation = -1
+        if not member.id:
+            return
+        if self._hears(member):
+            self._remove(member)
+        else:
+            ghost = replace(member, changes=[], is_closed=True, silent_since=math.inf)
+            self._members[member.id] = ghost
+            member.id = ""
+            self._fall_silent(ghost)
 
     def lose(self, member: Member) -> None:
         """The client gives its membership up by itself: it has not been heard, or its application does not poll.

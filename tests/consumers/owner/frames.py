@@ -16,6 +16,7 @@ from consumers.owner.protocol import (
     Checkpoints,
     Describe,
     Description,
+    Drain,
     Failure,
     Fill,
     Filled,
@@ -82,6 +83,7 @@ REQUESTS: tuple[Request, ...] = (
     FillTable(6, "hive", 3, 7, "shop.items", "transactional", b"{}", LIST, AT, AT, b"stamp", "t1"),
     Checkpoint(7, "shop", 3),
     Status(8, "shop", "t1"),
+    Drain(14),
     Describe(9, "shop", "shop.items", "t1"),
     GetRange(
         10,

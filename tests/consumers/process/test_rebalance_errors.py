@@ -36,6 +36,10 @@ class Silent:
     def withdraw(self, _: Partition) -> None:
         """Nothing."""
 
+    def is_succeeded(self, _: Partition) -> bool:
+        """Nobody is told of its partitions."""
+        return True
+
     def ask_for_hot(self, _: Partition, __: str, ___: str) -> None:
         """Nothing."""
 

@@ -18,7 +18,9 @@ from tests.lab.simulation.kafka.scripting import (
     polled,
     shown,
     topic,
+    transactional,
     until,
+    write,
 )
 
 
@@ -90,6 +92,40 @@ def a_group(clients: Clients) -> Seen:
         [what for what, _ in second.seen],
         len(second.seen[-1][1]),
     ]
+
+
+def a_group_that_a_member_leaves_while_it_reads_on(clients: Clients) -> Seen:
+    """A static member keeps reading what is revoked. Without a subscription it is out at once, and can still read."""
+    name, group = topic(clients, 2), clients.name
+    first, second = Rebalances(), Rebalances()
+
+    def member(instance: str, watched: Rebalances, **more: Any) -> Any:
+        found = clients.consumer(group, **{"group.instance.id": instance, "session.timeout.ms": 40_000})
+        found.subscribe([name], **watched.callbacks() | more)
+        return found
+
+    def keep(consumer: Any, places: list[TopicPartition]) -> None:
+        first.seen.append(("revoke", sorted(each.partition for each in places)))
+        consumer.incremental_unassign([])
+
+    one = member("one", first, on_revoke=keep)
+    _spin(clients, lambda: len(first.seen) == 1, one)
+    asked_at = clients.now()
+    one.unsubscribe()
+    two = member("two", second)
+    _spin(clients, lambda: any(len(places) == 2 for _, places in second.seen), one, two)
+    seen: Seen = [clients.now() - asked_at < 20]
+    producer = transactional(clients)
+    write(producer, name, b"a")
+    producer.commit_transaction()
+    seen += [polled(clients, one), polled(clients, two)]
+    one.incremental_unassign([TopicPartition(name, 0)])
+    write(producer, name, b"b")
+    producer.commit_transaction()
+    seen += [polled(clients, one, timeout_s=1), polled(clients, two)]
+    two.close()
+    one.close()
+    return [*seen, first.seen, [each for each in second.seen if each[1]]]
 
 
 def a_topic_that_is_made_anew(clients: Clients) -> Seen:
@@ -176,6 +212,15 @@ OF_TOPICS: Final[dict[Callable[[Clients], Seen], Seen]] = {
         "assign",
         ["assign", "assign", "revoke"],
         2,
+    ],
+    a_group_that_a_member_leaves_while_it_reads_on: [
+        True,
+        [(0, b"a")],
+        [(0, b"a")],
+        [],
+        [(2, b"b")],
+        [("assign", [0, 1]), ("revoke", [0, 1])],
+        [("assign", [0, 1]), ("revoke", [0, 1])],
     ],
     a_topic_that_is_made_anew: [
         (0, b"old 0"),
