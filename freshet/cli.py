@@ -63,6 +63,7 @@ ENTRIES = (
     CommandEntry("cluster", "Show which instances answer for which partitions."),
     CommandEntry("export", "Write a keyspace's changes as Parquet with Spark.", shares=True),
     CommandEntry("sink", "Copy tables into another database, and keep the copy up to date.", service=True),
+    CommandEntry("log", "Print committed transactions, or keep a complete log of them in files.", service=True),
     CommandEntry("compare", "Compare two positions, tokens or write-id lists."),
     CommandEntry("inspect", "Show what a store holds for a key, and why."),
     CommandEntry("bytes", "Show, check and drop what the byte cache holds; replay traces of it."),

@@ -9,7 +9,8 @@ Rules (docs/concepts/catalog.md):
   bring it back. Of each set the last `stream.wire.events.DROPS_KEPT` keep theirs. Of those before them the greatest
   ordinal and the latest position are kept. An event at or below that ordinal, of an object without an entry, is a
   repeat. An image of an object without an entry counts only if it was read at or after that position; what a source
-  has read before it, it reads again (`stream.sources.hive.recent_drops`). No reader needs the entry: where a set is
+  has read before it, it reads again (`stream.sources.hive.recent_drops`). That one is not there, if it was read before
+  that position, is no news. No reader needs the entry: where a set is
   whole, what has none does not exist; where it is not, the source is asked.
 - A dropped table takes along what belongs to it, and a set in a new epoch what it was before.
 - A set moves with each of its members: so a list knows when it changed, and how late it is.
@@ -193,6 +194,8 @@ def fold_object(event: Event, lookup: Lookup, head: Head) -> CatalogChanges:
         state.image, state.struct = (event["image"], event["struct"]) if is_there else (None, None)
         if not is_there:
             state.write_ordinal, state.write_position = event["ordinal"], event["gtid"]
+    elif change == "dropped" and value is None:  # with an entry it would wait for an image that nobody is to read
+        return _moved_set(event, hi, lookup, head)
     state.ordinal = event["ordinal"]
     changes = _moved_set(event, hi, lookup, head)
     changes[key] = _encode(state)

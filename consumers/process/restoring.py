@@ -1,7 +1,8 @@
 """Makes stores from snapshots in the background, so that the fold of other partitions goes on meanwhile.
 
 A partition whose store is being made is assigned to this process, but not read and not owned: nobody is told to ask for
-it here. When the store is there, or none can be made, the partition is taken over as any other.
+it here. When the store is there, or none can be made, the partition is taken over as any other. So it is once its place
+has said nothing for `SILENT_S`: then it is folded from the topic.
 """
 
 from __future__ import annotations
@@ -9,12 +10,15 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock, Thread
 from typing import Final
 
-from consumers.snapshots.restoring import Snapshots
+from consumers.snapshots.errors import SnapshotError
+from consumers.snapshots.patience import SILENT_S, Patience
+from consumers.snapshots.places import shown
+from consumers.snapshots.restoring import Snapshots, log_refusal
 from consumers.store.errors import StoreError
 from stream.kafka.topics import Topic
 
@@ -33,6 +37,19 @@ class StillRestoring(Exception):
 class _Restore:
     topic_id: str
     result: Future[bool]
+    patience: Patience
+
+    def outcome(self) -> bool:
+        """Whether there is a store. Raises what has prevented it."""
+        return not self.patience.is_over and self.result.result()
+
+
+@dataclass(slots=True)
+class _Turn:
+    """One restore of a place at a time; ``heard``: what that one hears."""
+
+    lock: Lock = field(default_factory=Lock)
+    heard: Patience = field(default_factory=Patience)
 
 
 class BackgroundRestores:
@@ -41,7 +58,7 @@ class BackgroundRestores:
     def __init__(self, snapshots: Snapshots) -> None:
         self._snapshots = snapshots
         self._started: dict[Place, _Restore] = {}
-        self._turns = {uri: Lock() for uri in snapshots.places.values()}
+        self._turns = {uri: _Turn() for uri in snapshots.places.values()}
 
     @property
     def places(self) -> Mapping[str, str]:
@@ -49,9 +66,20 @@ class BackgroundRestores:
         return self._snapshots.places
 
     def is_running(self, place: Place) -> bool:
-        """Whether the partition's store is being made; nobody else may touch its directory then."""
+        """Whether the partition's store is being made; nobody else may touch its directory then.
+
+        It is given up here if its place has fallen silent, also while it waits for its turn there.
+        """
         found = self._started.get(place)
-        return found is not None and not found.result.done()
+        if found is None or found.patience.is_over or found.result.done():
+            return False
+        silent_s = self._turns[self.places[place[0]]].heard.silent_s()
+        if silent_s < SILENT_S or not found.patience.give_up():
+            return True
+        where = shown(self.places[place[0]])
+        what = f"{where} has said nothing for {silent_s:.0f} s: folding from the topic"
+        log_refusal(*place, SnapshotError(what, hint="look whether the place can be reached from here"))
+        return False
 
     def restore(self, data_dir: Path, keyspace: str, partition: int, topic: Topic, bounds: tuple[int, int]) -> bool:
         """As `Snapshots.restore` once it is done. Raises `StillRestoring` before that, and `StoreError`."""
@@ -62,21 +90,26 @@ class BackgroundRestores:
             raise StillRestoring
         found = self._started.pop(place, None)
         if found is not None and found.topic_id == topic.topic_id:
-            return found.result.result()
+            return found.outcome()
         result: Future[bool] = Future()
-        self._started[place] = _Restore(topic.topic_id, result)
-        work = functools.partial(self._snapshots.restore, data_dir, keyspace, partition, topic, bounds)
+        patience = Patience()
+        self._started[place] = _Restore(topic.topic_id, result, patience)
+        work = functools.partial(self._snapshots.restore, data_dir, keyspace, partition, topic, bounds, patience)
         # A daemon: a place that does not answer must not keep the process from ending.
         turn = self._turns[self.places[keyspace]]
-        Thread(target=self._run, args=(turn, result, work), name=f"restore-{partition}", daemon=True).start()
+        arguments = (turn, patience, result, work)
+        Thread(target=self._run, args=arguments, name=f"restore-{partition}", daemon=True).start()
         raise StillRestoring
 
-    def _run(self, turn: Lock, result: Future[bool], work: Callable[[], bool]) -> None:
-        with turn:  # one partition of a place at a time: its files are copied side by side. Another may not answer
+    def _run(self, turn: _Turn, patience: Patience, result: Future[bool], work: Callable[[], bool]) -> None:
+        with turn.lock:  # one partition of a place at a time: its files are copied side by side. Another may not answer
+            turn.heard = patience
             try:
                 result.set_result(work())
             except BaseException as error:  # noqa: BLE001 - it is raised where the partition is taken over
                 result.set_exception(error)
+            finally:
+                turn.heard = Patience()
 
     def forget(self, place: Place) -> None:
         """The partition has been opened: what was made for it before says nothing of a store that is missing later."""
@@ -84,6 +117,7 @@ class BackgroundRestores:
             self._started.pop(place, None)
 
     def close(self) -> None:
-        """Ends what runs, after the files that are being copied; waits for it at most `END_S`."""
-        self._snapshots.stopping.set()
+        """Ends what runs, before the next file; waits for it at most `END_S`."""
+        for each in self._started.values():
+            each.patience.give_up()
         wait([each.result for each in self._started.values()], END_S)

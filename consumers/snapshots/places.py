@@ -10,12 +10,13 @@ import errno
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 from consumers.snapshots.errors import SnapshotError
+from consumers.snapshots.patience import Stopped
 from consumers.store.manifest import sync_directory, write_atomically
 
 _SECRET: Final = re.compile(r"(?<=://)(?:[^/@\s]+:\S*|[^/\s]*)@|[?#]\S*")
@@ -33,13 +34,19 @@ def shown(uri: str) -> str:
 class Place:
     """A directory at an address. Methods raise `SnapshotError`; names are paths below it, with ``/``."""
 
-    def __init__(self, uri: str) -> None:
-        """Connects where the file system does. ``uri``: what fsspec takes, or a local path."""
+    def __init__(self, uri: str, heard: Callable[[], None] = lambda: None) -> None:
+        """Connects where the file system does. ``uri``: what fsspec takes, or a local path.
+
+        ``heard`` is called when the place is asked, has answered, or has sent a part of a file; what it raises as
+        `Stopped` ends what asks.
+        """
         import fsspec  # most consumers never need it
         from fsspec.implementations.local import LocalFileSystem
 
         self.uri = shown(uri)
         self._given = uri
+        self._heard = heard
+        heard()
         try:
             # A list that is kept would hide what another process has written since.
             self._fs, path = fsspec.core.url_to_fs(uri, use_listings_cache=False, skip_instance_cache=True)
@@ -81,8 +88,11 @@ class Place:
 
     def get(self, name: str, file: Path) -> None:
         """Copies a file from there to a local one."""
+        from fsspec.callbacks import Callback
+
+        parts = Callback(hooks={"heard": lambda *_, **__: self._heard()})
         with self._errors("read", name):
-            self._fs.get_file(self._at(name), str(file))
+            self._fs.get_file(self._at(name), str(file), callback=parts)
 
     def names(self, below: str) -> list[str]:
         """The names of what is directly in a directory, sorted; empty if there is none."""
@@ -119,8 +129,12 @@ class Place:
 
     @contextmanager
     def _errors(self, what: str, name: str) -> Iterator[None]:
+        self._heard()
         try:
             yield
+            self._heard()
+        except Stopped:
+            raise
         except Exception as error:
             raise self._error(error, what, name) from error
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from threading import Event, Thread
+from threading import Thread
 from typing import Final, TypeVar, cast
 
 import structlog
@@ -20,6 +20,7 @@ import structlog
 from consumers.snapshots.errors import SnapshotError
 from consumers.snapshots.finding import Found, Wanted, find_snapshots
 from consumers.snapshots.manifest import Snapshot, SnapshotFile, SnapshotPartition
+from consumers.snapshots.patience import Patience, Stopped
 from consumers.snapshots.places import Place
 from consumers.snapshots.writing import file_checksum
 from consumers.store.directory import holds_store, partition_directory
@@ -39,43 +40,40 @@ DOWNLOADS: Final = 8
 _HINT_DAMAGED: Final = "`freshet snapshots verify` checks all files; remove this snapshot, and make another"
 
 
-class Stopped(Exception):
-    """The process ends, so no store is made."""
-
-
 @dataclass(frozen=True, slots=True)
 class Snapshots:
-    """Where the snapshots of each keyspace are. ``places``: keyspace → address.
-
-    ``stopping``: once it is set, `restore` ends before the next file.
-    """
+    """Where the snapshots of each keyspace are. ``places``: keyspace → address."""
 
     places: Mapping[str, str] = field(default_factory=dict)
-    stopping: Event = field(default_factory=Event)
 
-    def __reduce__(self) -> tuple[type[Snapshots], tuple[Mapping[str, str]]]:
-        """For a worker's process, which stops by itself."""
-        return Snapshots, (self.places,)
-
-    def restore(self, data_dir: Path, keyspace: str, partition: int, topic: Topic, bounds: tuple[int, int]) -> bool:
+    def restore(
+        self,
+        data_dir: Path,
+        keyspace: str,
+        partition: int,
+        topic: Topic,
+        bounds: tuple[int, int],
+        patience: Patience | None = None,
+    ) -> bool:
         """Makes a store that is missing from the snapshot that has the most of its partition. False if there is none.
 
         ``bounds``: of the topic, its first offset and its end. Each snapshot that can't be used is logged with its
         reason. Raises `StoreError` if the data directory can't be written.
         """
         uri = self.places.get(keyspace)
-        if uri is None or self.stopping.is_set():
+        if uri is None:
             return False
+        patience = patience or Patience()
         try:
-            place = Place(uri)
+            place = Place(uri, patience.hear)
             wanted = Wanted(partition, topic.topic_id, topic.partitions, *bounds)
             for found, snapshot in _usable(find_snapshots(place, keyspace), keyspace, wanted):
-                if _restored(place, found, snapshot, data_dir, partition, self.stopping):
+                if _restored(place, found, snapshot, data_dir, partition, patience):
                     return True
         except Stopped:
             return False
         except SnapshotError as error:
-            _log_refusal(keyspace, partition, error)
+            log_refusal(keyspace, partition, error)
         log.warning("no snapshot to begin with: folding from the topic", keyspace=keyspace, partition=partition)
         return False
 
@@ -88,18 +86,20 @@ def _usable(found: list[Found], keyspace: str, wanted: Wanted) -> list[tuple[Fou
         if error is None and each.snapshot is not None:
             chosen.append((each, each.snapshot))
         elif error is not None:
-            _log_refusal(keyspace, wanted.partition, error)
+            log_refusal(keyspace, wanted.partition, error)
     chosen.sort(key=lambda pair: (pair[1].offsets[wanted.partition], pair[1].name), reverse=True)
     return chosen
 
 
-def _restored(place: Place, found: Found, snapshot: Snapshot, data_dir: Path, partition: int, stopping: Event) -> bool:
+def _restored(
+    place: Place, found: Found, snapshot: Snapshot, data_dir: Path, partition: int, patience: Patience
+) -> bool:
     """Whether the store could be made from this snapshot. It is logged either way."""
     started = time.monotonic()
     try:
-        held = restore_partition(place, found, snapshot, partition, data_dir, stopping=stopping)
+        held = restore_partition(place, found, snapshot, partition, data_dir, patience=patience)
     except SnapshotError as error:
-        _log_refusal(snapshot.keyspace, partition, error)
+        log_refusal(snapshot.keyspace, partition, error)
         return False
     log.info(
         "store made from a snapshot",
@@ -113,7 +113,8 @@ def _restored(place: Place, found: Found, snapshot: Snapshot, data_dir: Path, pa
     return True
 
 
-def _log_refusal(keyspace: str, partition: int, error: SnapshotError) -> None:
+def log_refusal(keyspace: str, partition: int, error: SnapshotError) -> None:
+    """Logs why a snapshot, or what is at a place, is not used."""
     log.warning(
         "a snapshot is not used",
         keyspace=keyspace,
@@ -132,22 +133,24 @@ def restore_partition(
     data_dir: Path,
     *,
     fixed: bool = False,
-    stopping: Event | None = None,
+    patience: Patience | None = None,
 ) -> SnapshotPartition:
     """Makes the store of a partition below ``data_dir``, where there is none. Returns what the snapshot has of it.
 
     ``fixed``: with the offset in its manifest, as a checkpoint has it. Raises `SnapshotError` if a file is missing or
-    damaged, `StoreError` if the store can't be written, `Stopped` once ``stopping`` is set; then there is no store.
+    damaged, `StoreError` if the store can't be written, `Stopped` once ``patience`` is over; then there is no store.
     """
     held = snapshot.of(partition)
     assert held is not None, "`Wanted.refusal` and the commands look before"
     directory = partition_directory(data_dir, snapshot.keyspace, partition)
-    building = directory.with_name(f"{directory.name}.restoring")
     manifest = Manifest(snapshot.keyspace, partition, snapshot.topic_id, snapshot.layout)
+    building = directory.with_name(f"{directory.name}.restoring")
     try:
         shutil.rmtree(building, ignore_errors=True)  # of a process that was killed
         building.mkdir(parents=True)
-        files = download(place, found, held, building, stopping)
+        files = download(place, found, held, building)
+        if patience is not None:
+            patience.settle()
         _ingest(building / ROCKS_NAME, files, held, place)
         keep_leader_epoch(building, held.offset, held.leader_epoch)
         write_manifest(building, replace(manifest, offset=held.offset) if fixed else manifest)
@@ -181,9 +184,7 @@ def _ingest(path: Path, files: list[Path], held: SnapshotPartition, place: Place
         )
 
 
-def download(
-    place: Place, found: Found, held: SnapshotPartition, into: Path, stopping: Event | None = None
-) -> list[Path]:
+def download(place: Place, found: Found, held: SnapshotPartition, into: Path) -> list[Path]:
     """Copies a partition's files and checks them; their paths in key order.
 
     Raises `SnapshotError`, `Stopped`, ``OSError``.
@@ -191,8 +192,6 @@ def download(
 
     def copy(numbered: tuple[int, SnapshotFile]) -> Path:
         number, file = numbered
-        if stopping is not None and stopping.is_set():
-            raise Stopped
         path = into / f"{number:06d}.sst"
         place.get(found.path_of(file.name), path)
         if path.stat().st_size != file.bytes or file_checksum(path) != file.checksum:

@@ -43,6 +43,10 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
         "freshet sink sqlite:///copy.db --keyspace shop --table shop.orders",
         "freshet sink postgresql+psycopg://copy@db/copy --keyspace shop --table shop.orders --table shop.lines --once",
     ),
+    "log": (
+        "freshet log shop --table shop.orders --key 7 --from -86400",
+        "freshet log shop --to /var/lib/shop-log --keep-days 90 --follow",
+    ),
     "compare": ("freshet compare MariaDB/0-1-5 MariaDB/0-1-7",),
     "inspect": ("freshet inspect shop orders 7", "freshet inspect .freshet/shop/0 --digest"),
     "bytes ls": ("freshet bytes ls",),

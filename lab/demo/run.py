@@ -35,6 +35,8 @@ WRITERS, WRITER_PAUSE_S = 4, 0.02
 FOLLOWERS, DEMANDERS, UNDEMANDING, READER_PAUSE_S = 2, 3, 1, 0.01
 TICK_S, PLAIN_EVERY_TICKS = 0.5, 8
 DDL_EVERY_S = 15.0
+BATCH_INTERVAL_MS = 10
+"""Shorter than by default: the traffic is small, and readers ask for what was committed a moment ago."""
 QUIET_TIMEOUT_S = 120.0
 SAMPLE = 200
 
@@ -58,7 +60,7 @@ def run_demo(seconds: float | None, seed: int = 1, say: Any = print) -> Findings
 
 def _run(findings: Findings, seconds: float | None, seed: int, say: Any) -> None:
     with _stopped_by_signals(), tempfile.TemporaryDirectory(prefix="freshet-demo-") as scratch:
-        stack = Stack(Path(scratch))
+        stack = Stack(Path(scratch), overrides={"publisher": {"batch_interval_ms": BATCH_INTERVAL_MS}})
         say(f"starting Kafka and MariaDB in {scratch} …")
         with stack:
             _start(stack, findings, say)

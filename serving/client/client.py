@@ -124,6 +124,8 @@ class FreshetClient:
                 for event in self._events(following.request):
                     following.heard(event)
                     yield event
+                    if event.kind == "end":
+                        return
             except ClientError as error:
                 ended = None if following.may_renew(error) and self._bearer.renew() else error
             self._sleep(following.pause_after(ended))

@@ -16,6 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from .errors import BadRequest, ClientError, ServerError, TooManyRequests, Unavailable, Unreachable
+from .keys import format_key
 from .wire import HttpRequest
 
 READ_TIMEOUT_S: Final = 60.0
@@ -62,7 +63,8 @@ class StreamEvent(msgspec.Struct, frozen=True, omit_defaults=True):
 
     ``kind``: ``transaction`` (whole, over all partitions; ``token`` is its event token); ``watermark`` (all up to
     ``token``, which is a session's vector, has been told; ``timestamp`` and ``as_of_ms`` are the smallest of all
-    shards); ``unreadable`` (a message that nobody can read: anything may have changed); ``error`` (the last event).
+    shards); ``unreadable`` (a message that nobody can read: anything may have changed); ``end`` (as a watermark: all
+    has been told that a stream ``until`` now was asked for); ``error`` (the stream can't go on).
     """
 
     kind: str
@@ -93,14 +95,20 @@ def stream_request(
     include_rows: bool = False,
     columns: Sequence[str] = (),
     where: Mapping[str, object] | None = None,
+    key: Sequence[object] = (),
     key_range: str = "",
+    until: str = "",
     heartbeat_ms: int | None = None,
 ) -> HttpRequest:
-    """GET of a change stream. Raises `BadRequest` for a value of ``where`` that a URL can't have."""
+    """GET of a change stream. Raises `BadRequest` for a value of ``where`` that a URL can't have.
+
+    ``key``: of the one row of the one table; ``until="now"``: the stream ends with what is there when it begins.
+    """
     params = {"keyspace": keyspace, "from": str(begin)}
     if any("," in each for each in (*tables, *columns)):
         raise BadRequest("a name with a comma can't be in a list of a URL", code="bad_parameter")
     wanted = {"tables": ",".join(tables), "include_columns": ",".join(columns), "key_range": key_range}
+    wanted |= {"key": format_key(key) if key else "", "until": until}
     wanted["include_rows"] = "true" if include_rows or columns else ""
     wanted["heartbeat_ms"] = str(heartbeat_ms) if heartbeat_ms is not None else ""
     params |= {name: text for name, text in wanted.items() if text}

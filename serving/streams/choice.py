@@ -1,4 +1,4 @@
-"""What a reader wants of a change stream: tables, a range of keys, columns, a predicate. Pure.
+"""What a reader wants of a change stream: tables, one key or a range of keys, columns, a predicate. Pure.
 
 What can't be told row by row (a void, a new description, a new epoch, an unreadable message) passes every choice of
 rows: it may concern them.
@@ -20,7 +20,7 @@ _image = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """``tables``: ``db.table``; None: all. ``columns``: of the images; None: all.
+    """``tables``: ``db.table``; None: all. ``key``: of the only row; None: all. ``columns``: of the images; None: all.
 
     ``where``: column → value as text; rows that differ come without image, as ``unmatched``.
     """
@@ -31,13 +31,16 @@ class Choice:
     columns: frozenset[str] | None = None
     where: tuple[tuple[str, str], ...] = ()
     is_sse: bool = False
+    key: bytes | None = None
 
     def has_table(self, table: str) -> bool:
         """Whether what is told of a table, or of `EVERY_TABLE`, concerns the reader."""
         return self.tables is None or table in self.tables or table == EVERY_TABLE
 
     def has_key(self, layout: Layout, key: bytes, prefix: int) -> bool:
-        """Whether a row's key is in the range."""
+        """Whether a row's key is the one that is wanted, and in the range."""
+        if self.key is not None and key != self.key:
+            return False
         return self.key_range is None or layout.keyspace_id(key, prefix) in self.key_range
 
     def matches(self, image: bytes) -> bool:

@@ -71,11 +71,18 @@ class Encoder:
 
     def watermark(self, item: Watermark, checkpoint: Checkpoint) -> bytes:
         """How far everything is. ``timestamp``, ``as_of_ms``: the smallest over the shards that go on."""
+        return self._reached("watermark", item, checkpoint)
+
+    def end(self, item: Watermark, checkpoint: Checkpoint) -> bytes:
+        """The last event of a stream that has told all that it was asked for; else as a watermark."""
+        return self._reached("end", item, checkpoint)
+
+    def _reached(self, kind: str, item: Watermark, checkpoint: Checkpoint) -> bytes:
         marks = item.marks
         live = [mark for mark in marks.values() if not mark.is_over]
         vector = Vector({shard: (mark.place.epoch, Position.parse(mark.position)) for shard, mark in marks.items()})
         body: Json = {
-            "kind": "watermark",
+            "kind": kind,
             "token": str(vector),
             "timestamp": min((mark.timestamp for mark in live), default=0),
             "as_of_ms": min((mark.as_of_ms for mark in live), default=0),

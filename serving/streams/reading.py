@@ -21,7 +21,14 @@ from stream.changes.checkpoint import NOWHERE, Checkpoint, CheckpointError, Plac
 from stream.changes.following import Follower
 from stream.changes.items import Item, Transaction, Watermark
 from stream.changes.start import Start
-from stream.changes.starting import StreamTooOld, start_after, start_at_checkpoint, start_at_time
+from stream.changes.starting import (
+    StreamTooOld,
+    published_by_now,
+    start_after,
+    start_at_checkpoint,
+    start_at_earliest,
+    start_at_time,
+)
 from stream.kafka.connection import KafkaCluster
 from stream.kafka.reader import TopicReadError
 from stream.kafka.topics import check_topics
@@ -50,13 +57,17 @@ class FromSecond(NamedTuple):
     second: int
 
 
+class FromEarliest(NamedTuple):
+    """Begin with the first second that the topic can tell."""
+
+
 class FromVector(NamedTuple):
     """Begin after the positions of a token."""
 
     vector: Vector
 
 
-Begin = FromNow | FromSecond | FromVector | Checkpoint
+Begin = FromNow | FromEarliest | FromSecond | FromVector | Checkpoint
 
 
 class Streams:
@@ -93,14 +104,16 @@ class Streams:
         hub.start()
         return hub
 
-    async def begin(self, keyspace: str, begin: Begin) -> Reading:
-        """A stream that has begun. Close it. Raises `ReadError`."""
+    async def begin(self, keyspace: str, begin: Begin, *, ends_now: bool = False) -> Reading:
+        """A stream that has begun. Close it. ``ends_now``: it ends with what is there by now. Raises `ReadError`."""
         if len(self._readings) >= self._streams_max:
             raise ReadError("too_many_streams", f"{len(self._readings)} streams are open already")
         reading = Reading(self, keyspace)
         self._readings.add(reading)
         self._count()
         try:
+            if ends_now:
+                reading.end_at(await self._published(keyspace))
             await reading.begin(begin)
         except BaseException:
             await reading.close()
@@ -163,9 +176,22 @@ class Streams:
         self._followers.release()
         self._count(following=-1)
 
-    def start_of(self, keyspace: str, begin: FromSecond | FromVector | Checkpoint) -> Start:
+    async def _published(self, keyspace: str) -> tuple[int, ...]:
+        """As `stream.changes.starting.published_by_now`. Raises `ReadError`."""
+
+        def look() -> tuple[int, ...]:
+            return published_by_now(self._kafka, keyspace, check_topics(self._kafka, keyspace))
+
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, look)
+        except FreshetError as error:
+            raise read_error(error) from error
+
+    def start_of(self, keyspace: str, begin: FromEarliest | FromSecond | FromVector | Checkpoint) -> Start:
         """Where to read from. Blocks. Raises `StreamTooOld`, `CheckpointError`, Kafka's errors."""
         topic = check_topics(self._kafka, keyspace)
+        if isinstance(begin, FromEarliest):
+            return start_at_earliest(self._kafka, keyspace, topic)
         if isinstance(begin, FromSecond):
             return start_at_time(self._kafka, keyspace, topic, begin.second)
         if isinstance(begin, FromVector):
@@ -196,10 +222,21 @@ class Reading:
         self._number = 0
         self._ring_end: Watermark | None = None
         """The last one that was taken from the ring's end."""
+        self._end: tuple[int, ...] | None = None
         self._places: dict[str, Place] = {}
         """What it has told, or passed over, of each shard."""
         self.watermark: Watermark
         """The last one, with a checkpoint after all that was told. Set once the stream has begun."""
+
+    def end_at(self, offsets: tuple[int, ...]) -> None:
+        """It ends when all has been told that lies before these, partition by partition."""
+        self._end = offsets
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether all has been told that it was asked for. A checkpoint's offsets lie before what was not told."""
+        told = self.watermark.checkpoint.offsets
+        return self._end is not None and all(at >= end for at, end in zip(told, self._end, strict=True))
 
     async def begin(self, begin: Begin) -> None:
         """Finds the beginning. Raises `ReadError`."""

@@ -70,11 +70,29 @@ def start_now(kafka: KafkaCluster, keyspace: str, topic: Topic) -> Start:
     return Start(checkpoint)
 
 
+def published_by_now(kafka: KafkaCluster, keyspace: str, topic: Topic) -> tuple[int, ...]:
+    """Partition → the offset behind its last marker. What is before it is whole, and nothing committed is after it."""
+    at = end_offsets(kafka, topic.name, range(topic.partitions))
+    seen, _ = _back_to_markers(kafka, keyspace, topic, at)
+    found = seen.markers.values()
+    return tuple(max((each[part].offset + 1 for each in found if part in each), default=0) for part in sorted(at))
+
+
 def start_at_time(kafka: KafkaCluster, keyspace: str, topic: Topic, second: int) -> Start:
     """From the first transaction of each shard whose source time is ``second`` or later. Raises `StreamTooOld`."""
     earliest = earliest_second(kafka, topic)
     if not earliest or second < earliest:
         raise StreamTooOld(f"the topic {topic.name} does not go back to second {second}", earliest)
+    return _start_at(kafka, keyspace, topic, second)
+
+
+def start_at_earliest(kafka: KafkaCluster, keyspace: str, topic: Topic) -> Start:
+    """From the first second that the topic can tell; now, if it has nothing yet."""
+    earliest = earliest_second(kafka, topic)
+    return _start_at(kafka, keyspace, topic, earliest) if earliest else start_now(kafka, keyspace, topic)
+
+
+def _start_at(kafka: KafkaCluster, keyspace: str, topic: Topic, second: int) -> Start:
     at = offsets_for_timestamp(kafka, topic.name, range(topic.partitions), second)
     _, checkpoint = _back_to_markers(kafka, keyspace, topic, at)
     return Start(checkpoint, skip_others=FromTime(second))

@@ -46,7 +46,7 @@ def test_help_has_valid_examples_and_no_types_of_python(name: str, capsys: pytes
 
 def test_a_shell_can_complete_commands() -> None:
     """The completion that `--install-completion` installs knows the commands."""
-    asked = {**os.environ, "_FRESHET_COMPLETE": "complete_bash", "COMP_WORDS": "freshet lo", "COMP_CWORD": "1"}
+    asked = {**os.environ, "_FRESHET_COMPLETE": "complete_bash", "COMP_WORDS": "freshet loc", "COMP_CWORD": "1"}
     done = subprocess.run(
         [sys.executable, "-m", "freshet"], env=asked, capture_output=True, text=True, check=False, timeout=PATIENCE_S
     )

@@ -82,5 +82,5 @@ def _alive(page: int) -> int:
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{page}/json/", timeout=5) as answer:
             return int(json.load(answer)["aliveworkers"])
-    except OSError:
+    except (OSError, ValueError):  # the page answers, in HTML, before its JSON does
         return 0

@@ -413,6 +413,14 @@ def test_a_session_whose_history_is_lost_is_told_whatever_others_keep(is_kept: b
     assert cache.get_row(session, TABLE, 1).from_store is is_kept
 
 
+def test_what_a_store_drops_is_gone() -> None:
+    """The schedules of kills and evictions rely on it: a store that kept all would show none of their mistakes."""
+    store = DictStore()
+    assert store.swap("a row", b"1", None, 0)
+    store.drop("a row")
+    assert store.get(["a row"]) == {}
+
+
 def test_a_killed_readers_lease_ends() -> None:
     """While one reader fills, others read and keep nothing; the lease of one that died is over in time."""
     now = 0.0

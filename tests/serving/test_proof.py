@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from consumers.fold.shards import Kin
 from serving.errors import ReadError
 from serving.reads.demands import ReadDemand
-from serving.reads.proof import Proof, history_lost_error, token_after, unknown_shards_error
+from serving.reads.proof import Proof, Reached, history_lost_error, token_after, unknown_shards_error
 from tests.serving.fakes import at, seen
 from tests.tokens import strategies as some
 from tokens import Freshness, Position, Vector
@@ -108,3 +108,23 @@ def test_an_empty_token_is_told_from_none(given: bool, why: str) -> None:
     """Neither demands anything, and the reader is told which of both it was."""
     decision = Proof(ReadDemand(Vector(), given), "ks/0", 1).judge(at("0-1-4"))
     assert (decision.freshness, why in decision.why) == (Freshness.EVENTUAL, True)
+
+
+@pytest.mark.parametrize(
+    ("as_of_ms", "position", "is_proved"),
+    [(900, "0-1-5", True), (1_200, "0-1-5", True), (1_200, "0-1-4", False), (900, "0-1-4", False)],
+)
+def test_a_time_is_proved_by_the_later_of_what_is_known_of_it(as_of_ms: int, position: str, is_proved: bool) -> None:
+    """A replica at or past an owner's position has all of the owner's time; one that is behind it proves none."""
+    for epoch in (None, 1):
+        proof = Proof(ReadDemand(not_before_ms=1_000), "ks/0", epoch)
+        proof.reached = Reached(at("0-1-5"), 1_000)
+        assert proof.judge(at(position), as_of_ms).may_be_served is is_proved
+
+
+def test_a_lost_history_is_told_with_the_epoch_that_took_its_place() -> None:
+    """The token that it comes with is a position of the new epoch: with another one the session would be lost again."""
+    proof = Proof(ReadDemand(seen("ks/0", "0-1-9"), True), "ks/0", 2)
+    refused = proof.refusal(proof.judge(at("0-1-4")), at("0-1-4"))
+    assert refused.code == "history_lost"
+    assert Vector.parse(str(refused.token)) == seen("ks/0", "0-1-4", epoch=2)

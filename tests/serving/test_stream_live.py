@@ -303,3 +303,45 @@ def test_a_checkpoint_of_another_keyspace_is_refused(stack: ServingStack) -> Non
         Listener(stack, str(Checkpoint("other", "id", (0, 0, 0))))
     assert refused.value.code == "bad_checkpoint"
     assert "other" in str(refused.value)
+
+
+def history(stack: ServingStack, second: int, key: list[Any]) -> list[StreamEvent]:
+    """All that is told of a row's history."""
+    with stack.client() as client:
+        return list(client.stream(stack.keyspace, second, tables=["accounts"], key=key, include_rows=True, until="now"))
+
+
+def test_the_history_of_a_row_ends_with_what_is_there(stack: ServingStack) -> None:
+    """Each change of it comes in order and once, none of another row, and then the end, past the last one."""
+    second = int(time.time())
+    write(stack, "REPLACE INTO accounts VALUES (500, 'eve', 0), (501, 'fay', 0)")
+    for step in range(1, 4):
+        write(stack, f"UPDATE accounts SET balance = {step} WHERE id IN (500, 501)")
+    last = write(stack, "DELETE FROM accounts WHERE id = 500")
+    settled(stack)
+    *told, end = history(stack, second, [500])
+    rows = [change for event in told if event.kind == "transaction" for change in event.changes]
+    assert [change.key for change in rows] == [[500]] * 5
+    assert [change.row["balance"] if change.row else change.op for change in rows] == [0, 1, 2, 3, "deleted"]
+    assert end.kind == "end"
+    [(_, mark)] = Vector.parse(end.token).items()
+    assert mark.position.at_or_past(Position.parse(last))
+    with stack.client() as client:
+        nothing = list(client.stream(stack.keyspace, end.checkpoint, tables=["accounts"], key=[500], until="now"))
+    assert {event.kind for event in nothing} == {"watermark", "end"}
+
+
+def test_a_history_that_cannot_be_told_is_refused(stack: ServingStack) -> None:
+    """A key needs its one table and must fit it; a stream can only end now."""
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"key": [1]}, "bad_parameter"),
+        ({"key": [1], "tables": ["accounts", "notes"]}, "bad_parameter"),
+        ({"key": ["x"], "tables": ["accounts"]}, "bad_key"),
+        ({"key": [1, 2], "tables": ["accounts"]}, "bad_key"),
+        ({"until": "tomorrow"}, "bad_parameter"),
+    ]
+    with stack.client() as client:
+        for chosen, code in wrong:
+            with pytest.raises(ClientError) as refused:
+                next(client.stream(stack.keyspace, **chosen))
+            assert refused.value.code == code, chosen

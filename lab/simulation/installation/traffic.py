@@ -170,19 +170,26 @@ class Traffic(Installation):
         self._do(lambda: self.read(name, client, [self.slot(row)], bound_ms), patience)
 
     def op_await(self, row: int, has_session: int, patience: int) -> None:
-        """A task of an asyncio application reads a row, in its session or without one."""
+        """A task of an asyncio application reads a row, in its session (``has_session`` 1) or without one.
+
+        2: without one, and an image of before a void will do.
+        """
         name, slot, done = "of tasks" if has_session % 2 else "", self.slot(row), list[bool]()
         table = slot.table
         if self._async is None:
             self._async = async_client(self.kernel, self._ports())
             self._async_session = self._async.session()
-        reader = self._async_session if has_session % 2 else self._async
+        client, session = self._async, self._async_session
         self.under_way += 1
 
         async def read() -> None:
             asked = self._judge_of([slot]).asked(name, self.kernel.now)
             try:
-                found = await reader.get_row(table.keyspace, table.name, *table.key(slot.row))
+                key = table.key(slot.row)
+                if has_session % 2:
+                    found = await session.get_row(table.keyspace, table.name, *key)
+                else:
+                    found = await client.get_row(table.keyspace, table.name, *key, last_known=has_session % 3 == 2)
             except ClientError as error:
                 self._refused(name, [slot], error)
             else:

@@ -54,7 +54,7 @@ COMMON: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
     "write": (6, (SESSIONS, _SLOTS, 8, _PATIENCE)),
     "read": (8, (SESSIONS, _SLOTS, 3, _PATIENCE)),
     "bounded": (2, (SESSIONS, _SLOTS, len(STALENESS_MS), _PATIENCE)),
-    "await": (1, (_SLOTS, 2, _PATIENCE)),
+    "await": (1, (_SLOTS, 3, _PATIENCE)),
     "again": (2, (_SLOTS, 3, _PATIENCE)),
     "let": (2, (_PAUSE,)),
     "start": (2, (_PROCESS,)),

@@ -86,6 +86,7 @@ class NaiveObjects:
             return
         key = (*group, event["name"])
         held = self.objects.get(key)
+        is_unknown = held is None
         drops = self.drops.get(group)
         if drops is None or (drops.shard, drops.epoch) != (event["shard"], event["epoch"]):
             drops = NaiveDrops(event["shard"], event["epoch"])
@@ -104,6 +105,9 @@ class NaiveObjects:
             held.value = (event["image"], event["struct"]) if event["change"] == "image" else None
             if held.value is None:
                 held.write = here
+        elif is_unknown and event["change"] == "dropped":  # known already
+            self._touch(event, hi)
+            return
         held.ordinal = event["ordinal"]
         self._touch(event, hi)
         self.objects[key] = held

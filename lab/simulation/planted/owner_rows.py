@@ -286,4 +286,20 @@ INDEXES: Final = (
         Return(Indexing.changes_known_since, "''"),
     ),
 )
-BUGS: Final = (*VIEWS, *FILLS, *RANGES, *INDEXES)
+BEFORE_VOIDS: Final = (
+    rows(
+        "image_of_before_a_void_for_anybody",
+        "an image of before a void is given to a read that demands something",
+        Replace(
+            reading.answer_rows,
+            "any_request.last_known and any_row.kind == VOID and any_demand == NO_DEMAND",
+            "any_row.kind == VOID",
+        ),
+    ),
+    rows(
+        "image_of_before_a_void_called_fresh",
+        "an image of before a void is called fresh",
+        Replace(reading.last_known_row, "Freshness.EVENTUAL", "Freshness.FRESH"),
+    ),
+)
+BUGS: Final = (*VIEWS, *FILLS, *RANGES, *INDEXES, *BEFORE_VOIDS)

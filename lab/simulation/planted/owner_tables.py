@@ -180,6 +180,11 @@ DROPPING: Final = (
             "(found.ordinal, found.write_position or event['gtid']) if found is not None else None",
         ),
     ),
+    warehouse(
+        "forgotten_partition_is_awaited",
+        "a partition whose drop is forgotten waits for an image once a source says late that it is not there",
+        Replace(objects.fold_object, "any_change == 'dropped' and any_value is None", "False"),
+    ),
 )
 ANSWERING: Final = (
     warehouse(

@@ -100,12 +100,16 @@ class SnapshotRow(SourceRow):
 class Read:
     """One read of a session: what it asked for, what it had seen then, and the evidence that the front got."""
 
-    def __init__(self, session: SimulatedSession, keys: Sequence[bytes], *, given: bool) -> None:
+    def __init__(
+        self, session: SimulatedSession, keys: Sequence[bytes], *, given: bool, last_known: bool = False
+    ) -> None:
         self.session = session
         self.front = session.front
         self.keys = keys
         self.given = given
         """Whether the request has a token."""
+        self.last_known = last_known
+        """Whether an image of before a void will do."""
         self.demand = Vector()
         self.seen: dict[str, Seen] = {}
         self.uncertain: set[str] = set()
@@ -148,7 +152,9 @@ class Read:
         keyspace = keyspace_of(SLOT_OF[self.keys[0]] // SLOTS_A_SHARD)
         wait = max_wait_ms or None
         if not self.given:
-            request = wire.row_request(keyspace, slots[0].table, values[0], {})
+            request = wire.row_request(
+                keyspace, slots[0].table, values[0], {"last_known": "true"} if self.last_known else {}
+            )
             return [wire.read_row(*await self.session.send(request))]
         if len(slots) == 1:
             return [await client.get_row(keyspace, slots[0].table, *values[0], max_wait_ms=wait)]

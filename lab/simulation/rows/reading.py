@@ -123,7 +123,8 @@ class RowReadOps(RowsRunState):
     def op_read(self, session: int, slot: int, owner: int, front: int, mode: int) -> None:
         """Modes: a whole read from the primary (0–4) or the replica (5, 6), a look-up only (7–9).
 
-        10: without a token; 11: by another spelling of the key; 12: from a primary whose snapshots have no position.
+        10: without a token; 11: by another spelling of the key; 12: from a primary whose snapshots have no position;
+        13: without a token, and an image of before a void will do.
         """
         found = SLOTS[self._slot(slot)]
         key = found.alias if mode == 11 and found.alias else found.key
@@ -138,7 +139,7 @@ class RowReadOps(RowsRunState):
         if mode not in (7, 8, 9):
             self.answers_at_once = mode in (5, 6), mode != 12
             self.network.is_slow = mode not in (0, 1, 5, 12)
-        read = self._start_read(session, keys, owner, front, given=mode != 10)
+        read = self._start_read(session, keys, owner, front, given=mode not in (10, 13), last_known=mode == 13)
         if self.answers_at_once is not None:
             self._complete(read)
         self.answers_at_once, self.network.is_slow = None, True
@@ -164,7 +165,15 @@ class RowReadOps(RowsRunState):
         self._whole_read(session, [SLOTS[slot].key], owner, front, 0)
 
     def _start_read(
-        self, session: int, keys: Sequence[bytes], owner: int, front: int, *, given: bool = True, max_wait_ms: int = 0
+        self,
+        session: int,
+        keys: Sequence[bytes],
+        owner: int,
+        front: int,
+        *,
+        given: bool = True,
+        last_known: bool = False,
+        max_wait_ms: int = 0,
     ) -> Read:
         """Starts a read, and lets it go as far as it can without the source."""
         reader = self.sessions[session]
@@ -176,7 +185,7 @@ class RowReadOps(RowsRunState):
         self.loop.advance(PACE_S)
         if self.tracing:
             self.say(f"session {session} asks owner {owner} for {_named(keys)} at {shown(reader.client.vector)}")
-        read = Read(reader, keys, given=given)
+        read = Read(reader, keys, given=given, last_known=last_known)
         self._run(read, max_wait_ms)
         return read
 

@@ -35,7 +35,7 @@ BASE: Final[dict[str, tuple[int, Fields]]] = {
     "publish": (6, ("shard", 4, 1, 1)),
     "fold": (5, ("owner", "partition", 6)),
     "sync": (4, ("owner",)),
-    "read": (9, ("session", "slot", "owner", "front", 13)),
+    "read": (9, ("session", "slot", "owner", "front", 14)),
 }
 """Op → (weight, fields): the ops of every history."""
 RARE_OPERATIONS: Final[dict[str, tuple[int, Fields]]] = {

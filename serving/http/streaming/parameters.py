@@ -5,15 +5,17 @@ from __future__ import annotations
 import re
 import time
 from typing import Annotated, Final
+from urllib.parse import quote
 
 import msgspec
 from msgspec import Meta
 
 from serving.errors import ReadError
 from serving.http.front import Front
+from serving.reads.rowkey import parse_row_key
 from serving.reads.spaces import RowSpace
 from serving.streams.choice import Choice
-from serving.streams.reading import Begin, FromNow, FromSecond, FromVector
+from serving.streams.reading import Begin, FromEarliest, FromNow, FromSecond, FromVector
 from stream.changes.checkpoint import Checkpoint, CheckpointError
 from stream.shards.map import IdRange, ShardMapError
 from tokens import TokenError, Vector
@@ -30,11 +32,21 @@ class StreamParameters(msgspec.Struct, forbid_unknown_fields=True, kw_only=True)
     begin: Annotated[
         str,
         Meta(
-            description="`now`; seconds since 1970, or ago if negative (`-60`); a token, after whose positions to "
-            "begin; or a `checkpoint`, after whose event to go on."
+            description="`now`; `earliest`, the first second that the topic can tell; seconds since 1970, or ago if "
+            "negative (`-60`); a token, after whose positions to begin; or a `checkpoint`, after whose event to go on."
         ),
     ] = msgspec.field(name="from", default="now")
     tables: Annotated[str, Meta(description="Tables, separated by commas; none: all.")] = ""
+    until: Annotated[
+        str,
+        Meta(
+            description="`now`: the stream ends, with an event `end`, when all has been told that Kafka had when it "
+            "began. Without it a stream has no end."
+        ),
+    ] = ""
+    key: Annotated[
+        str, Meta(description="Changes of this row only, of the one table in `tables`; written as in a path: `7,2`.")
+    ] = ""
     key_range: Annotated[
         str,
         Meta(
@@ -60,11 +72,20 @@ class StreamParameters(msgspec.Struct, forbid_unknown_fields=True, kw_only=True)
     ] = ""
 
 
+def ends_now(parameters: StreamParameters) -> bool:
+    """Whether the stream ends with what is there now. Raises `ReadError` ``bad_parameter``."""
+    if parameters.until not in ("", "now"):
+        raise ReadError("bad_parameter", f"until: {parameters.until!r}", hint="write now, or leave it out")
+    return bool(parameters.until)
+
+
 def begin_of(parameters: StreamParameters, now_s: float | None = None) -> Begin:
     """Where the stream begins. Raises `ReadError` ``bad_parameter``, ``bad_token``, ``bad_checkpoint``."""
     text = parameters.last_event_id or parameters.begin
     if text == "now":
         return FromNow()
+    if text == "earliest":
+        return FromEarliest()
     if _SECONDS.fullmatch(text):
         second = int(text)
         return FromSecond(second if second >= 0 else int(time.time() if now_s is None else now_s) + second)
@@ -76,17 +97,21 @@ def begin_of(parameters: StreamParameters, now_s: float | None = None) -> Begin:
     try:
         return FromVector(Vector.parse_all(text))
     except TokenError as error:
-        hint = "write now, seconds, a token, or a checkpoint"
+        hint = "write now, earliest, seconds, a token, or a checkpoint"
         raise ReadError("bad_token", f"from: {error}", hint=hint) from error
 
 
 async def choice_of(front: Front, space: RowSpace, parameters: StreamParameters) -> Choice:
-    """What the reader wants. Raises `ReadError` ``bad_parameter``, ``unknown_column``, ``unknown_table``."""
+    """What the reader wants.
+
+    Raises `ReadError` ``bad_parameter``, ``bad_key``, ``unknown_column``, ``unknown_table``.
+    """
     try:
         key_range = IdRange.parse(parameters.key_range) if parameters.key_range else None
     except ShardMapError as error:
         raise ReadError("bad_parameter", f"key_range: {error}", hint=error.hint) from error
     tables = frozenset(space.full_name(name) for name in parameters.tables.split(",") if name)
+    key = await _key_of(front, space, tables, parameters.key) if parameters.key else None
     shown = frozenset(name for name in parameters.include_columns.split(",") if name)
     if (shown or parameters.columns) and not tables:
         raise ReadError("bad_parameter", "columns are named, but no tables", hint="name the columns' tables")
@@ -99,7 +124,16 @@ async def choice_of(front: Front, space: RowSpace, parameters: StreamParameters)
         shown or None,
         tuple(sorted(parameters.columns.items())),
         SSE in parameters.accept.lower(),
+        key,
     )
+
+
+async def _key_of(front: Front, space: RowSpace, tables: frozenset[str], text: str) -> bytes:
+    """The key that a row has as its table is described now. Raises `ReadError` ``bad_parameter``, ``bad_key``."""
+    if len(tables) != 1:
+        raise ReadError("bad_parameter", f"a key is named, but {len(tables)} tables", hint="name the key's table")
+    table = await front.descriptions.get(space, *tables)
+    return parse_row_key(table, quote(text, safe=",%").encode()).key
 
 
 async def _check_columns(front: Front, space: RowSpace, tables: frozenset[str], names: frozenset[str]) -> None:

@@ -10,7 +10,7 @@ from serving.client.streaming import StreamEvent
 from serving.errors import ReadError
 from serving.http.front import Front
 from serving.http.route import Route
-from serving.http.streaming.parameters import NDJSON, SSE, StreamParameters, begin_of, choice_of
+from serving.http.streaming.parameters import NDJSON, SSE, StreamParameters, begin_of, choice_of, ends_now
 from serving.http.streaming.sending import Streaming
 from serving.reads.spaces import RowSpace
 from serving.streams.encoding import Encoder, tables_of
@@ -26,11 +26,11 @@ async def get_stream(front: Front, parameters: StreamParameters, _: None) -> Str
     space = front.row_space(parameters.keyspace)
     if front.streams is None:
         raise ReadError("stream_unavailable", "this front has no Kafka to read streams from")
-    begin = begin_of(parameters, front.clock())
+    begin, ends = begin_of(parameters, front.clock()), ends_now(parameters)
     choice = await choice_of(front, space, parameters)
     prefixes: dict[str, int] = {}  # of its own: another reader may be in the past, where they were others
     encoder = Encoder(choice, space.layout, prefixes)
-    reading = await front.streams.begin(space.name, begin)
+    reading = await front.streams.begin(space.name, begin, ends_now=ends)
     learns = prefixes if choice.key_range is not None else None
     chunks = _chunks(front, space, reading, encoder, parameters.heartbeat_ms / 1000, learns)
     return Streaming((SSE if choice.is_sse else NDJSON).encode(), chunks, reading.close)
@@ -62,6 +62,9 @@ async def _chunks(
             if held:
                 yield bytes(held)
                 held.clear()
+            if reading.has_ended:
+                yield encoder.end(reading.watermark, reading.watermark.checkpoint)
+                return
         yield encoder.error(ReadError("stopping", "the front stops"))
     except ReadError as error:
         front.metrics.refused(error.code)
@@ -89,7 +92,8 @@ STREAMING: Final[tuple[Route[StreamParameters, None], ...]] = (
         content_types=(NDJSON, SSE),
         headers={"accept": b"accept", "last_event_id": b"last-event-id"},
         errors=(
-            *("bad_token", "bad_checkpoint", "unknown_keyspace", "unknown_table", "unknown_column", "no_owner"),
+            *("bad_token", "bad_checkpoint", "unknown_keyspace", "unknown_table", "unknown_column", "bad_key"),
+            "no_owner",
             *("source_unreachable", "source_failed", "stream_too_old", "checkpoint_lost", "too_many_streams"),
             "stream_unavailable",
         ),
@@ -98,7 +102,7 @@ STREAMING: Final[tuple[Route[StreamParameters, None], ...]] = (
         summary="Follow a keyspace's changes",
         text="Whole transactions, each shard's in its order, and watermarks between them. One JSON object a line, or "
         "server-sent events. Every event has a `checkpoint`: send it as `from` to go on after the event. "
-        "An `error` event ends a stream that can't go on.",
-        returns="Events, until the reader leaves.",
+        "An `error` event ends a stream that can't go on, an `end` one a stream `until=now`.",
+        returns="Events, until the reader leaves or, if `until` is given, the end.",
     ),
 )

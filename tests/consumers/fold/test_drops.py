@@ -130,6 +130,34 @@ def test_an_image_from_before_a_forgotten_drop_brings_nothing_back(log: Catalog)
     assert (state.exists, state.is_awaited) == (True, False)
 
 
+def test_that_a_forgotten_partition_was_not_there_is_no_news(log: Catalog) -> None:
+    """A source that read before the drop says it late. An entry would wait for an image that nobody is to read."""
+    log.partition("image", "p")
+    read_at = f"HiveEvent/{log.ordinal}"
+    log.partition("dropped", "p")
+    log.drop_many(DROPS_KEPT)
+    log.partition("dropped", "p", lo=read_at)
+    assert key("p") not in log.folded().entries
+    log.partition("image", "p", lo=read_at)
+    assert decode_object(log.folded().entries[key("p")]).is_awaited, "an image from before the drop is still refused"
+
+
+def test_partitions_that_are_dropped_while_a_source_reads_them_await_nothing(log: Catalog) -> None:
+    """What it then says of them, in one step, must not make one forget, and another wait."""
+    names = [f"p{number}" for number in range(2 * DROPS_KEPT)]
+    for name in names:
+        log.partition("image", name)
+    log.partition("dropped", names[0])
+    read_at = f"HiveEvent/{log.ordinal}"
+    for name in names[1 : DROPS_KEPT + 1]:
+        log.partition("dropped", name)
+    for name in names[: DROPS_KEPT + 1]:
+        log.partition("dropped", name, lo=read_at)
+    entries = log.folded().entries
+    states = [decode_object(entries[key(name)]) for name in names if key(name) in entries]
+    assert [each for each in states if each.is_awaited] == []
+
+
 def test_a_repeat_from_before_a_forgotten_drop_is_passed_over(log: Catalog) -> None:
     """Without its entry, the partition's first image would be taken for news."""
     log.partition("image", "p")

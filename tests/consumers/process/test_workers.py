@@ -140,4 +140,3 @@ def test_settings_reach_a_workers_process(tmp_path: Path) -> None:
     )
     found = pickle.loads(pickle.dumps(worker_settings(1, 2, consume, OwnerSettings())))
     assert found[0].snapshots.places == {"k": "file:///s"}
-    assert not found[0].snapshots.stopping.is_set()

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
 from threading import Event
 
+import fsspec
 import pytest
 from structlog.testing import capture_logs
 
 from consumers.fold.state import FOLD_VERSION
 from consumers.owner.partitions import CATCHING_UP, REBUILDING, Partition
+from consumers.process import restoring
 from consumers.process.opening import open_partition
 from consumers.process.restoring import BackgroundRestores, StillRestoring
 from consumers.snapshots.places import Place
@@ -264,6 +267,89 @@ def test_a_place_that_never_answers_holds_back_no_other(
         assert restores.is_running(("other", 0))
     finally:
         answers.set()
+
+
+def in_turn(restores: BackgroundRestores, data_dir: Path, partitions: int) -> None:
+    """Begins with the restores of so many partitions, one after the other."""
+    for number in range(partitions):
+        with pytest.raises(StillRestoring):
+            restores.restore(data_dir, KEYSPACE, number, TOPIC, (0, END))
+
+
+def test_a_server_that_accepts_and_never_answers_is_given_up_and_the_topic_folded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An object store of which only the socket is left holds nobody back: not the partition, nor those after it."""
+    monkeypatch.setattr(restoring, "SILENT_S", 0.5)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "test")
+    with socket.create_server(("127.0.0.1", 0)) as silent, capture_logs() as logs:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        restores = BackgroundRestores(Snapshots({KEYSPACE: "s3://kept/freshet"}))
+        in_turn(restores, tmp_path / "data", 2)
+        partition, aside = in_background(tmp_path / "data", tmp_path, 0, restores)
+        assert (offset_of(partition), aside) == (0, None)
+        assert not restores.is_running((KEYSPACE, 1)), "it has waited for the same place"
+        assert restores.restore(tmp_path / "data", KEYSPACE, 1, TOPIC, (0, END)) is False
+    refused = [each for each in logs if each["event"] == "a snapshot is not used"]
+    assert [(each["code"], each["partition"]) for each in refused] == [
+        ("snapshot_unreachable", 0),
+        ("snapshot_unreachable", 1),
+    ]
+    assert "s3://kept/freshet has said nothing for" in refused[0]["reason"]
+
+
+def test_an_answer_that_comes_too_late_changes_nothing(
+    tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store that was folded from the topic meanwhile stays, and the next restore from that place is done again."""
+    asked, answers, get = Event(), Event(), Place.get
+
+    def late(self: Place, name: str, file: Path) -> None:
+        asked.set()
+        answers.wait(PATIENCE_S)
+        get(self, name, file)
+
+    monkeypatch.setattr(Place, "get", late)
+    monkeypatch.setattr(restoring, "SILENT_S", 0.2)
+    restores = BackgroundRestores(Snapshots({KEYSPACE: str(place)}))
+    partition, _ = in_background(tmp_path / "data", place, 0, restores)
+    assert asked.is_set()
+    building = tmp_path / "data" / KEYSPACE / "0.restoring"
+    assert building.exists(), "the copy still waits"
+    answers.set()
+    until(lambda: not building.exists(), "what was copied is removed")
+    assert offset_of(partition) == 0
+    assert offset_of(opened(tmp_path / "data", place)) == AT, "nothing was folded in it, so it counts as missing"
+
+
+def test_a_place_that_is_slow_but_says_something_is_waited_for(
+    tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only silence counts: a large file over a thin line takes longer than a silence may, and comes in parts."""
+    get = Place.get
+
+    def slow(self: Place, name: str, file: Path) -> None:
+        for _ in range(5):
+            Event().wait(0.2)
+            self._heard()
+        get(self, name, file)
+
+    monkeypatch.setattr(Place, "get", slow)
+    monkeypatch.setattr(restoring, "SILENT_S", 0.6)
+    partition, _ = in_background(tmp_path / "data", place, 0)
+    assert offset_of(partition) == AT
+
+
+def test_a_file_that_arrives_in_parts_is_heard(tmp_path: Path) -> None:
+    """fsspec tells of each part, also of those of a file that never becomes whole."""
+    heard: list[int] = []
+    size = 20 << 20
+    with fsspec.open("memory://parts/file", "wb") as file:
+        file.write(bytes(size))
+    Place("memory://parts", lambda: heard.append(1)).get("file", tmp_path / "file")
+    assert (tmp_path / "file").stat().st_size == size
+    assert len(heard) > 4
 
 
 SILENT = """

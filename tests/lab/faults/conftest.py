@@ -11,9 +11,9 @@ import pytest
 from lab.faults.network import Network
 from lab.faults.rig import FaultyStack
 from tests.servers import choice
-from tests.sources.mariadb.conftest import source
+from tests.sources.mariadb.conftest import source, source_of
 
-__all__ = ["rig", "server_files", "source"]
+__all__ = ["rig", "server_files", "source", "source_of"]
 
 
 @pytest.fixture(scope="session")

@@ -16,12 +16,14 @@ import pytest
 from consumers.fold.backfills import whole_shards
 from consumers.fold.entry import VALUE, decode_entry
 from consumers.store.view import StoreView
+from freshet.local.mariadb import MariaDBServer
 from stream.kafka.connection import KafkaCluster
 from stream.kafka.topics import describe_topic, events_topic
 from stream.wire.events import RowChange
 from tests.consumers.consuming import ConsumeProcess, caught_up, digest_of, expected, until
 from tests.patience import PATIENCE_S
 from tests.sources.mariadb.conftest import Source
+from tests.sources.mariadb.test_requirements import LOGGED, replicate
 from tests.sources.mariadb.test_source import PARTITIONS, ROOT, command, of_kind, published
 from tests.stream.committed import records, rows
 from tokens.errors import FreshetError
@@ -112,6 +114,12 @@ class Rig:
         self.consume = [*self.publish[:3], "consume", "--keyspace", keyspace, "--group", keyspace]
         self.consume += ["--bootstrap", kafka.bootstrap, "--data-dir", str(data)]
 
+    def read_slowly(self) -> None:
+        """Has the source publish whole tables, so slowly that they are not complete before much else has happened."""
+        slow = {f"FRESHET_KEYSPACES__{self.keyspace}__SOURCE__BACKFILL_ROWS_PER_S": "2000"}
+        self.publish_environment = self.environment | slow  # a consumer would miss the rest of this source's settings
+        self.publish += ["--backfill", "*"]
+
     def run_source(self, condition: Callable[[], bool], what: str, *, timeout_s: float = PATIENCE_S) -> int:
         """Runs a source until a condition holds; its exit code."""
         process = subprocess.Popen(self.publish, env=self.publish_environment, cwd=ROOT, stderr=subprocess.DEVNULL)
@@ -179,12 +187,9 @@ def test_kills_in_a_backfill_leave_the_table_whole(
         "CREATE TABLE t (id INT PRIMARY KEY, v INT)", f"INSERT INTO t SELECT seq, 0 FROM seq_1_to_{BACKFILLED_ROWS}"
     )
     rig = Rig(kafka, keyspace_name, source, tmp_path / "data")
-    slow = {f"FRESHET_KEYSPACES__{keyspace_name}__SOURCE__BACKFILL_ROWS_PER_S": "2000"}
-    rig.publish_environment = rig.environment | slow  # a consumer would miss the rest of this source's settings
-    rig.publish += ["--backfill", "*"]
+    rig.read_slowly()
     assert rig.run_source(lambda: _has_rows(rig), "the backfill is under way") == 0  # so a cursor is in the topic
     rig.kill_both()
-    table = f"{source.database}.t"
 
     def is_whole() -> bool:
         return rig.is_published() and any(each["complete"] for each in _backfills(rig))
@@ -192,13 +197,69 @@ def test_kills_in_a_backfill_leave_the_table_whole(
     assert rig.run_source(is_whole, "the table is complete", timeout_s=2 * PATIENCE_S) == 0
     rig.fold_the_rest(tmp_path / "scratch")
     assert len(_begun(rig)) == 1
+    assert _rows_of_a_whole_table(rig) == source.selected("t")
+
+
+def test_a_failover_and_kills_of_the_consumer_in_a_backfill_leave_the_table_whole(
+    kafka: KafkaCluster,
+    keyspace_name: str,
+    new_mariadb: Callable[..., Any],
+    source_of: Callable[[Any, str], Source],
+    tmp_path: Path,
+) -> None:
+    """The primary dies while the table is read and the consumer is killed again and again. The source goes on at the
+    replica that takes the address, and reads nothing twice."""
+    primary = new_mariadb()
+    source = source_of(primary.address, keyspace_name)
+    source.run(
+        "CREATE TABLE t (id INT PRIMARY KEY, v INT)", f"INSERT INTO t SELECT seq, 0 FROM seq_1_to_{BACKFILLED_ROWS}"
+    )
+    heir = new_mariadb(server_id=2, options=LOGGED)
+    replica = source_of(heir.address, "mysql")
+    replica.run("RESET MASTER")  # what it wrote itself would be in the primary's place
+    replicate(replica, source, "up")
+    until(lambda: replica.position() == source.position(), "the replica has everything")
+    rig = Rig(kafka, keyspace_name, source, tmp_path / "data")
+    rig.read_slowly()
+    publishing = subprocess.Popen(rig.publish, env=rig.publish_environment, cwd=ROOT, stderr=subprocess.DEVNULL)
+    try:
+        until(lambda: _has_rows(rig), "the backfill is under way")
+        consumer = Killed("consume", rig.consume, rig.environment, 2)
+        until(lambda: consumer.kills, "the consumer was killed")
+        source.run("UPDATE t SET v = 1 WHERE id % 10 = 0", "DELETE FROM t WHERE id = 1")
+        end = source.position()
+        until(lambda: replica.position() == end, "the replica has the changes")
+        assert not any(each["complete"] for each in _backfills(rig))
+        primary.kill()
+        replica.run("STOP ALL SLAVES", "RESET SLAVE 'up' ALL")
+        heir.stop()
+        with MariaDBServer(heir.data_dir, port=primary.port, server_id=2, options=LOGGED) as promoted:
+            rig.source = source_of(promoted.address, keyspace_name)
+            rig.source.run("UPDATE t SET v = 2 WHERE id % 10 = 1", f"DELETE FROM t WHERE id = {BACKFILLED_ROWS}")
+            until(lambda: any(each["complete"] for each in _backfills(rig)), "the table is complete", 2 * PATIENCE_S)
+            until(rig.is_published, "everything is published")
+            consumer.join()
+            assert consumer.kills == KILLS
+            publishing.terminate()  # else its markers go on
+            assert publishing.wait(PATIENCE_S) == 0
+            rig.fold_the_rest(tmp_path / "scratch")
+            assert len(_begun(rig)) == 1
+            assert _rows_of_a_whole_table(rig) == rig.source.selected("t")
+    finally:
+        publishing.kill()
+        publishing.wait()
+
+
+def _rows_of_a_whole_table(rig: Rig) -> dict[bytes, bytes]:
+    """Key → image of the table's rows in the stores, each of which must know that it has all."""
+    table = f"{rig.source.database}.t"
     folded: dict[bytes, bytes] = {}
     for partition in range(PARTITIONS):
-        with StoreView(tmp_path / "data" / keyspace_name / str(partition)) as view:
+        with StoreView(rig.data / rig.keyspace / str(partition)) as view:
             assert whole_shards(view.head, table)
             entries = {key: decode_entry(value) for key, value in view.items() if key.startswith(f"{table}\0".encode())}
             folded |= {key: entry.image for key, entry in entries.items() if entry.kind == VALUE}
-    assert folded == source.selected("t")
+    return folded
 
 
 def _backfills(rig: Rig) -> list[dict[str, Any]]:

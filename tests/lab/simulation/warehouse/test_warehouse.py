@@ -50,6 +50,13 @@ def test_a_writer_of_a_table_that_is_made_later_ends_after_a_restart_of_the_sour
     assert run_one(WORLD, [("let", 1), *ops[:4], ("table", 0, 0, 0, 0, 3), *ops[4:]]).violations == []
 
 
+def test_partitions_that_are_dropped_while_they_are_read_are_known_again() -> None:
+    """The source says that two are not there; the second one waited for an image for ever, and the list with it."""
+    ops: History = [("create", 2, 1), ("let", 1), ("partition", 2, 0, 1, 0), ("partition", 2, 0, 5, 0)]
+    dropped: History = [("partition", 2, 0, 1, 0), ("slow", 2, 3), ("partition", 2, 0, 5, 0)]
+    assert run_one(WORLD, [*ops, *dropped]).violations == []
+
+
 def test_the_naive_thrift_is_what_the_product_reads() -> None:
     """A table that the model writes is the table that the product parses."""
     warehouse = Warehouse(lambda: 0.0)
