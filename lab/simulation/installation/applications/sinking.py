@@ -32,7 +32,7 @@ STATEMENTS_MAX: Final = 12
 """Of the statements that a sink dies within."""
 
 
-class _Killed(Exception):  # noqa: N818 - no error: the process is gone
+class _Killed(Exception):
     """The sink's process ends between two statements."""
 
 

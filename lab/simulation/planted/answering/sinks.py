@@ -38,9 +38,4 @@ BUGS: Final = (
         "a sink that is started again forgets its checkpoint",
         Replace(Sink._follow, "self._state.checkpoint or 'now'", "'now'"),
     ),
-    installation(
-        "sink_reads_without_its_token",
-        "a table is read without the token of what the copy has already",
-        Replace(Sink._read_due, "self._client.session(self._state.token)", "self._client.session('')"),
-    ),
 )
