@@ -79,6 +79,8 @@ class Sink:
         self._tables: dict[str, CopyTable] = {}
         self._batch = Batch()
         self._committed_at = monotonic()
+        self._untold_at: float | None = None
+        """Since when the stream does not tell of a table."""
 
     def run(self, *, is_done: Callable[[Vector], bool] = lambda _: False) -> None:
         """Until ``is_done`` says so of a watermark that is in the copy, with all tables read. Raises `SinkError`.
@@ -126,11 +128,25 @@ class Sink:
                 if event.kind != "watermark":
                     continue
                 reached = Vector.parse_known(event.token)[0] if event.token else Vector()
-                ends = awaited.are_in(reached) and (bool(self._state.due) or is_done(reached))
+                is_whole = not self._state.untold
+                ends = awaited.are_in(reached) and (bool(self._state.due) or (is_whole and is_done(reached)))
                 if ends or self._batch.changes or monotonic() - self._committed_at > IDLE_COMMIT_S:
                     self._commit()
                 if ends:
                     return
+                self._check_untold()
+
+    def _check_untold(self) -> None:
+        """Raises `SinkError` ``sink_refused`` if the stream has told nothing of a table for long, and is not to."""
+        if not self._state.untold:
+            self._untold_at = None
+        elif self._untold_at is None:
+            _log.warning("waiting for the source to tell of a table again", tables=", ".join(self._state.untold))
+            self._untold_at = monotonic()
+        elif monotonic() - self._untold_at >= self._shard_wait_s:
+            for table in self._state.untold:
+                check_described(self._client.describe(self._keyspace, table))
+            self._untold_at = monotonic()
 
     def _take(self, event: StreamEvent) -> None:
         """Adds an event to what is to be committed."""
@@ -183,11 +199,15 @@ class Sink:
         table = self._tables.get(change.table)
         if table is None:
             return state
+        if not change.cacheable:  # for now, as in a DDL, or for good
+            return state.with_told(table.name, False)
+        if not state.copies[table.name].is_told:
+            state = state.with_told(table.name, True)
         names = [column.name for column in change.columns]
-        if set(names) == set(table.kinds) and tuple(change.primary_key) == table.key and change.cacheable:
+        if set(names) == set(table.kinds) and tuple(change.primary_key) == table.key:
             return state
         if not self._follows_schemas or not names:
-            if names and change.cacheable and tuple(change.primary_key) == table.key:
+            if names and tuple(change.primary_key) == table.key:
                 check_columns(table.table, table.name, names)
                 return state  # the copy has all of them
             raise SinkError(

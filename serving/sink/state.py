@@ -17,11 +17,15 @@ from serving.sink.errors import SinkError
 
 
 class Copying(msgspec.Struct, frozen=True):
-    """The reading of a whole table. ``page``: where it goes on. ``is_due``: it has not ended."""
+    """The reading of a whole table. ``page``: where it goes on. ``is_due``: it has not ended.
+
+    ``is_told``: its changes are in the stream. As long as they are not, it is not read.
+    """
 
     number: int = 0
     page: str = ""
     is_due: bool = True
+    is_told: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +40,21 @@ class SinkState:
     @property
     def due(self) -> list[str]:
         """The tables that are to be read."""
-        return sorted(table for table, copying in self.copies.items() if copying.is_due)
+        return sorted(table for table, copying in self.copies.items() if copying.is_due and copying.is_told)
+
+    @property
+    def untold(self) -> list[str]:
+        """The tables whose changes are not in the stream, for now or for good."""
+        return sorted(table for table, copying in self.copies.items() if not copying.is_told)
 
     def with_due(self, table: str) -> SinkState:
         """Any rows of a table may have changed: it is read anew, from its beginning."""
-        number = self.copies[table].number + 1 if table in self.copies else 1
-        return self.with_copy(table, Copying(number))
+        before = self.copies.get(table, Copying())
+        return self.with_copy(table, Copying(before.number + 1, is_told=before.is_told))
+
+    def with_told(self, table: str, is_told: bool) -> SinkState:
+        """From here on a table's changes are in the stream, or are not. What it missed is read once they are."""
+        return self.with_copy(table, Copying(self.copies[table].number, is_told=is_told)).with_due(table)
 
     def with_copy(self, table: str, copying: Copying) -> SinkState:
         """The reading of a table has come this far."""

@@ -24,6 +24,7 @@ from tokens import EventToken, Position, Vector
 
 SHARD, TABLE = "shop/0", "shop.items"
 ITEMS = DescriptionAnswer(TABLE, [DescribedColumn("id", "int"), DescribedColumn("v", "text")], ["id"], cacheable=True)
+READ_THROUGH = DescriptionAnswer(TABLE, ITEMS.columns, ["id"], cacheable=False, reason="it is read through")
 
 
 def token(number: int, shard: str = SHARD) -> str:
@@ -292,6 +293,60 @@ def test_a_schema_is_followed_by_making_the_copy_anew() -> None:
     sink.run(is_done=lambda reached: reached == vector(2))
     assert [column["name"] for column in sa.inspect(engine).get_columns("items")][:3] == ["id", "v", "w"]
     assert rows_of(engine) == {1: "a"}
+
+
+class Withholding(FakeFront):
+    """Its row 1 changes while the stream does not tell of the table. ``again``: it does in the end."""
+
+    def __init__(self, *, again: bool) -> None:
+        super().__init__(random.Random(1), 0)
+        self.is_quiet, self.again = True, again
+        columns = [StreamColumn("id", "int"), StreamColumn("v", "text")]
+        withheld, told = (
+            StreamChange("schema", TABLE, columns=columns, primary_key=["id"], cacheable=each) for each in (False, True)
+        )
+        self.states = [{}, {1: "a"}, {1: "a"}, {1: "b"}]
+        self.told = [
+            [StreamChange("row", TABLE, [1], "value", {"id": 1, "v": "a"})],
+            [withheld],
+            [told] if again else [],
+        ]
+        self.kills_at = 0
+        self.described = ITEMS
+
+    def stream(self, _: str, begin: str, **__: Any) -> Iterator[StreamEvent]:
+        for event in super().stream("", "0" if begin == "now" else begin):
+            yield event
+            if self.kills_at and event.checkpoint == str(self.kills_at) and event.kind == "watermark":
+                raise Killed
+
+    def describe(self, _: str, __: str) -> DescriptionAnswer:
+        described, self.described = self.described, ITEMS if self.again else READ_THROUGH
+        return described
+
+
+@pytest.mark.parametrize("kills_at", [0, 2])
+def test_a_table_that_the_stream_withholds_for_a_while_is_read_again(kills_at: int) -> None:
+    """As between a DDL and what describes it. The sink does not end, nor does a kill meanwhile make it forget."""
+    engine, front = in_memory(), Withholding(again=True)
+    if kills_at:
+        front.kills_at, later = kills_at, front.told.pop()
+        with pytest.raises(Killed):
+            sink_of(front, engine).run()
+        assert rows_of(engine) == {1: "a"}
+        front.kills_at = 0
+        front.told.append(later)
+    sink_of(front, engine).run(is_done=lambda reached: reached == vector(3))
+    assert rows_of(engine) == {1: "b"}
+
+
+def test_a_table_that_the_stream_withholds_for_good_ends_the_sink() -> None:
+    """Else a copy would be old, and nobody would be told."""
+    front = Withholding(again=False)
+    sink = Sink(front, "shop", in_memory(), [TABLE], [SHARD], shard_wait_s=0.01)  # type: ignore[arg-type]
+    with pytest.raises(SinkError, match="it is read through") as ended:
+        sink.run(is_done=lambda _: True)
+    assert ended.value.code == "sink_refused"
 
 
 @pytest.mark.parametrize("columns", [["id", "v"], ["id", "v", "w"]])

@@ -6,6 +6,7 @@ from itertools import count
 from signal import SIGTERM
 from typing import Any, Final
 
+from lab.simulation.installation.applications.sinking import COPIES
 from lab.simulation.installation.finding import Stretch
 from lab.simulation.installation.following.copies import TELLS_ALL
 from lab.simulation.installation.judging import RULES as JUDGED
@@ -20,7 +21,7 @@ from lab.simulation.whole_processes.stores import check_store
 from stream.kafka.topics import events_topic
 
 RECOVERS: Final = "recovers by itself"
-RULES: Final = (*JUDGED, TELLS_ALL, NEVER_BACK, RECOVERS, BY_THE_RULES)
+RULES: Final = (*JUDGED, TELLS_ALL, COPIES, NEVER_BACK, RECOVERS, BY_THE_RULES)
 READY_IN_S: Final = 60.0
 READINESS: Final = [probe.path for probe in PROBES].index("/readyz")
 NEVER_WRITTEN: Final = 5_000
@@ -54,6 +55,8 @@ class InstallationRun(Locating):
             self._fail(f"not told all: {behind}")
         if not self.outcome.violations and (left := self.check_kept(SETTLES_IN_S)):
             self._fail(f"the application's cache keeps no {left}")
+        if not self.outcome.violations and (lacks := self.check_copied(SETTLES_IN_S)):
+            self.complain(COPIES, f"{lacks}, {SETTLES_IN_S:g} s after the last fault")
         if not self.outcome.violations and (wrong := self.check_locations(SETTLES_IN_S)):
             self._fail(f"not located: {wrong}")
         if not self.outcome.violations and not self.struck & LOG_IS_ANOTHER:

@@ -10,6 +10,7 @@ from lab.simulation.engine import History, Op, Outcome, ops_of, play, shape
 from lab.simulation.installation import kafka_faults
 from lab.simulation.installation.applications.caching import INVALIDATORS
 from lab.simulation.installation.applications.giving import GIVES
+from lab.simulation.installation.applications.sinking import STATEMENTS_MAX
 from lab.simulation.installation.faults import DIES_WITHIN, PLACES, WORDS
 from lab.simulation.installation.finding import WAYS
 from lab.simulation.installation.following.readers import BEGINNINGS, FOLLOWERS, HEARTBEAT_MS
@@ -101,6 +102,8 @@ APPLIES: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
     "cached": (6, (SESSIONS, _SLOTS, _PATIENCE)),
     "forget": (1, (_SLOTS, 2)),
     "give": (3, (SESSIONS, _SLOTS, len(GIVES), _PATIENCE)),
+    "sink": (2, (_PAUSE,)),
+    "sink dies": (2, (STATEMENTS_MAX, _PAUSE)),
 }
 """Op → (weight, fields): those of applications that keep and give rows, which some histories have besides."""
 OPERATES: Final[dict[str, tuple[int, tuple[int, ...]]]] = {

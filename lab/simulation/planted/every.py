@@ -14,7 +14,7 @@ from lab.simulation.planted import (
     sources,
     stores,
 )
-from lab.simulation.planted.answering import applications, fronts, locating, reading, streams
+from lab.simulation.planted.answering import applications, fronts, locating, reading, sinks, streams
 from lab.simulation.planted.planting import PlantedBug, PlantedBugError
 
 PLANTED_BUGS: Final = (
@@ -30,6 +30,7 @@ PLANTED_BUGS: Final = (
     *reading.BUGS,
     *streams.BUGS,
     *locating.BUGS,
+    *sinks.BUGS,
     *applications.BUGS,
 )
 

@@ -20,7 +20,7 @@ from consumers.snapshots.finding import find_snapshots
 from consumers.snapshots.places import Place
 from consumers.snapshots.pruning import judge, remove_snapshot
 from consumers.snapshots.writing import write_snapshot
-from lab.simulation.installation.applications.giving import Giving
+from lab.simulation.installation.applications.sinking import Sinking
 from lab.simulation.installation.parts import CONSUMERS
 from lab.simulation.installation.processes import KAFKA
 from lab.simulation.installation.writing import KEYSPACE
@@ -48,7 +48,7 @@ def clock_of(kernel: Kernel) -> type[datetime]:
     return SimulatedTime
 
 
-class Snapshotting(Giving):
+class Snapshotting(Sinking):
     """The ops of an operator who keeps snapshots. They do nothing in a history that has no place for them."""
 
     def bounds(self) -> Sequence[Bound]:
