@@ -123,6 +123,10 @@ class SessionJudge:
         """The session's connection begins to write: what it commits may be demanded before `attempted` is called."""
         self._events[session].append(_BEGUN)
 
+    def may_have_seen(self, session: str) -> None:
+        """Of a batch some row was refused. The session's token holds what the others were, which nobody was given."""
+        self._events[session].append(_BEGUN)
+
     def attempted(self, session: str, writer: str, ended: float) -> None:
         """The session's connection has tried to commit, and has returned or failed. ``writer``: as in the record.
 

@@ -207,7 +207,10 @@ class Traffic(Installation):
         self._count(f"refused: {error.code}")
         read = ", ".join(slot.text for slot in slots)
         self.say(f"session {name or 'none'}: reading {read}: {error.code}: {error}")
-        self._judge_of(slots).refused(name, self.kernel.now, error.code)
+        judge = self._judge_of(slots)
+        judge.refused(name, self.kernel.now, error.code)
+        if len(slots) > 1:
+            judge.may_have_seen(name)
 
     def _answered(self, name: str, asked: Asked, slots: Sequence[Slot], rows: Sequence[Row]) -> None:
         self.record_commits()
