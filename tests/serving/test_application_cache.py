@@ -402,7 +402,7 @@ def test_a_lost_history_of_the_floor_refuses_no_session() -> None:
 def test_a_session_whose_history_is_lost_is_told_whatever_others_keep(is_kept: bool) -> None:
     """A row of a later history says nothing of what was lost before it: only a front knows, and it asks that one."""
     lost, left = problem("history_lost", str(vector(shop="2 0-1-3"))), read_at(2, 4, 1)
-    front = Front(*[left] * is_kept, lost, left)
+    front = Front(left, lost, left)
     cache, invalidator = kept_by(front)
     invalidator.apply(told(2, 3))
     if is_kept:
@@ -410,7 +410,18 @@ def test_a_session_whose_history_is_lost_is_told_whatever_others_keep(is_kept: b
     session = Session(front, vector(shop="1 0-1-9"))
     with pytest.raises(HistoryLost):
         cache.get_row(session, TABLE, 1)
-    assert cache.get_row(session, TABLE, 1).from_store is is_kept
+    assert cache.get_row(session, TABLE, 1).from_store
+
+
+def test_a_shard_that_has_failed_over_costs_no_rows_of_others() -> None:
+    """What a session has seen of it says nothing of another shard's rows: they are kept, and given to it."""
+    front = Front(read_at(1, 5, 1))
+    cache, invalidator = kept_by(front)
+    ahead = vector(shop="1 0-1-5").merge(Vector({"shop/b": (2, Position.parse("MariaDB/0-2-1"))}))
+    invalidator.apply(StreamEvent("watermark", token=str(ahead), checkpoint="c"))
+    session = Session(front, vector(shop="1 0-1-5").merge(Vector({"shop/b": (1, Position.parse("MariaDB/0-2-9"))})))
+    found = [cache.get_row(session, TABLE, 1) for _ in range(3)]
+    assert [each.from_store for each in found] == [False, True, True]
 
 
 def test_what_a_store_drops_is_gone() -> None:

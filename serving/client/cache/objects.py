@@ -79,6 +79,7 @@ class ObjectCache:
         """Reads each table with a demand past all that was ever invalidated, and keeps them if nothing came between."""
         wanted, tables = lease.wanted(demanded), self._objects[kind]
         if begins_later(parsed(wanted), demanded):  # as of a row: the session must be told
+            self._entries.fill(name, lease, wanted, None, "", self._ttl_s)
             return CachedObject(self._read(session, tables, key)[0], from_store=False)
         reader = self._client.session(wanted)
         try:

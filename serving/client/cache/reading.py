@@ -83,7 +83,8 @@ class Entries:
         floor, entry = seen.floor, seen.entry
         if floor is None or entry is None or not is_live(entry, floor, tables):
             return False
-        if begins_later(merged(entry.proven, parsed(floor.told)), demanded):
+        proven, of = merged(entry.proven, parsed(floor.told)), parsed(entry.token)
+        if begins_later(Vector({shard: each for shard, each in proven.items() if shard in of}), demanded):
             return False
         if covers(parsed(entry.proven), demanded):
             return True
@@ -169,17 +170,17 @@ class RowCache:
         Only rows from Freshet's cache are kept: of tables that are read through each time the stream tells nothing.
         """
         reached, wanted = lease.reached, lease.wanted(demanded)
-        if begins_later(parsed(wanted), demanded):  # the session itself must be told what it has lost
-            return _answer(session.get_row(self._keyspace, table, *pk))
         try:
             row = self._client.session(wanted).get_row(self._keyspace, table, *pk, include_event_token=True)
         except HistoryLost:  # it may be the floor's alone; if it is the session's, the session must adopt what is left
             return _answer(session.get_row(self._keyspace, table, *pk))
-        session.adopt(row.event_token or row.token)
         is_proved = row.served_from == "cache" and row.freshness == "fresh" and bool(row.event_token)
         shards = set(parsed(row.event_token or ""))
         is_kept = is_proved and shards <= set(reached) and row.value and is_key_of(pk, self._tables[table], row.value)
         self._entries.fill(name, lease, wanted, row.value if is_kept else None, row.event_token or "", self._ttl_s)
+        if begins_later(parsed(row.event_token or row.token), demanded):
+            return _answer(session.get_row(self._keyspace, table, *pk))  # it must be told itself what it has lost
+        session.adopt(row.event_token or row.token)
         return _answer(row)
 
 
