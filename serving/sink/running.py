@@ -18,6 +18,7 @@ from functools import partial
 from time import monotonic
 from typing import Any, Final, TypeVar
 
+import msgspec
 import sqlalchemy as sa
 import structlog
 
@@ -96,6 +97,7 @@ class Sink:
 
     def _open(self) -> None:
         self._state = self._states.load(self._engine)
+        self._leave_out()
         names = {name.partition(".")[2] for name in self._wanted}
         if len(names) != len(self._wanted) or not all(names):
             raise SinkError("two tables have one name in the copy, or a table has no database: write db.table")
@@ -110,6 +112,14 @@ class Sink:
                 self._commit()  # before it is there: a kill in between loses no rows
                 drop_table(self._engine, described)
             self._tables[table] = open_table(self._engine, self._metadata, described)
+
+    def _leave_out(self) -> None:
+        """A table that is not wanted now is read again if it is once more; nothing is awaited of what is no shard."""
+        for table, before in self._state.copies.items():
+            by = tuple(shard for shard in before.withheld_by if shard in self._shards)
+            now = msgspec.structs.replace(before, withheld_by=by, is_wanted=table in self._wanted)
+            if now != before:
+                self._state = self._state.with_copy(table, now).with_due(table)
 
     def _follow(self, is_done: Callable[[Vector], bool]) -> None:
         """Applies the stream up to a watermark at which a table is to be read, or that is the last one wanted."""
@@ -128,7 +138,7 @@ class Sink:
                 if event.kind != "watermark":
                     continue
                 reached = Vector.parse_known(event.token)[0] if event.token else Vector()
-                is_whole = not self._state.untold
+                is_whole = not self._state.withheld
                 ends = awaited.are_in(reached) and (bool(self._state.due) or (is_whole and is_done(reached)))
                 if ends or self._batch.changes or monotonic() - self._committed_at > IDLE_COMMIT_S:
                     self._commit()
@@ -138,13 +148,13 @@ class Sink:
 
     def _check_untold(self) -> None:
         """Raises `SinkError` ``sink_refused`` if the stream has told nothing of a table for long, and is not to."""
-        if not self._state.untold:
+        if not self._state.withheld:
             self._untold_at = None
         elif self._untold_at is None:
-            _log.warning("waiting for the source to tell of a table again", tables=", ".join(self._state.untold))
+            _log.warning("waiting for the source to tell of a table again", tables=", ".join(self._state.withheld))
             self._untold_at = monotonic()
         elif monotonic() - self._untold_at >= self._shard_wait_s:
-            for table in self._state.untold:
+            for table in self._state.withheld:
                 check_described(self._client.describe(self._keyspace, table))
             self._untold_at = monotonic()
 
@@ -153,7 +163,7 @@ class Sink:
         state = self._state
         if event.kind == "transaction":
             for change in event.changes:
-                state = self._change(change, event.token, state)
+                state = self._change(change, event, state)
         elif event.kind != "watermark":  # unreadable, or a kind that this version does not know
             state = self._voided(state, "*")
         token = str(Vector.parse_known(state.token)[0].merge(Vector.parse_known(event.token)[0]))
@@ -161,9 +171,10 @@ class Sink:
         if len(self._batch.changes) >= CHANGES_MAX or monotonic() - self._committed_at > IDLE_COMMIT_S:
             self._commit()
 
-    def _change(self, change: StreamChange, token: str, state: SinkState) -> SinkState:
+    def _change(self, change: StreamChange, event: StreamEvent, state: SinkState) -> SinkState:
+        token = event.token
         if change.kind == "schema":
-            return self._described(change, state)
+            return self._described(change, event.shard, state)
         if change.kind == "backfill":
             return state
         table = self._tables.get(change.table)
@@ -194,15 +205,16 @@ class Sink:
                 state = state.with_due(name)
         return state
 
-    def _described(self, change: StreamChange, state: SinkState) -> SinkState:
+    def _described(self, change: StreamChange, shard: str, state: SinkState) -> SinkState:
         """A description is said again and again. One of other columns is a change of the schema."""
         table = self._tables.get(change.table)
         if table is None:
             return state
+        withheld_by = {*state.copies[table.name].withheld_by}
         if not change.cacheable:  # for now, as in a DDL, or for good
-            return state.with_told(table.name, False)
-        if not state.copies[table.name].is_told:
-            state = state.with_told(table.name, True)
+            return state.with_withheld(table.name, withheld_by | {shard})
+        if shard in withheld_by:
+            state = state.with_withheld(table.name, withheld_by - {shard})
         names = [column.name for column in change.columns]
         if set(names) == set(table.kinds) and tuple(change.primary_key) == table.key:
             return state

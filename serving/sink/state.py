@@ -6,6 +6,7 @@ one than its own is not alone, and ends.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,13 +20,15 @@ from serving.sink.errors import SinkError
 class Copying(msgspec.Struct, frozen=True):
     """The reading of a whole table. ``page``: where it goes on. ``is_due``: it has not ended.
 
-    ``is_told``: its changes are in the stream. As long as they are not, it is not read.
+    ``withheld_by``: the shards that do not tell its changes. As long as there is one, it is not read.
+    ``is_wanted``: this sink's settings name the table; it is read again once they do so again.
     """
 
     number: int = 0
     page: str = ""
     is_due: bool = True
-    is_told: bool = True
+    withheld_by: tuple[str, ...] = ()
+    is_wanted: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,21 +43,23 @@ class SinkState:
     @property
     def due(self) -> list[str]:
         """The tables that are to be read."""
-        return sorted(table for table, copying in self.copies.items() if copying.is_due and copying.is_told)
+        return sorted(table for table, at in self.copies.items() if at.is_due and at.is_wanted and not at.withheld_by)
 
     @property
-    def untold(self) -> list[str]:
-        """The tables whose changes are not in the stream, for now or for good."""
-        return sorted(table for table, copying in self.copies.items() if not copying.is_told)
+    def withheld(self) -> list[str]:
+        """The tables whose changes are not all in the stream, for now or for good."""
+        return sorted(table for table, copying in self.copies.items() if copying.is_wanted and copying.withheld_by)
 
     def with_due(self, table: str) -> SinkState:
         """Any rows of a table may have changed: it is read anew, from its beginning."""
         before = self.copies.get(table, Copying())
-        return self.with_copy(table, Copying(before.number + 1, is_told=before.is_told))
+        return self.with_copy(table, msgspec.structs.replace(before, number=before.number + 1, page="", is_due=True))
 
-    def with_told(self, table: str, is_told: bool) -> SinkState:
-        """From here on a table's changes are in the stream, or are not. What it missed is read once they are."""
-        return self.with_copy(table, Copying(self.copies[table].number, is_told=is_told)).with_due(table)
+    def with_withheld(self, table: str, by: Iterable[str]) -> SinkState:
+        """From here on these shards do not tell a table's changes. What was missed is read once all do."""
+        return self.with_copy(
+            table, msgspec.structs.replace(self.copies[table], withheld_by=tuple(sorted(by)))
+        ).with_due(table)
 
     def with_copy(self, table: str, copying: Copying) -> SinkState:
         """The reading of a table has come this far."""

@@ -341,12 +341,31 @@ def test_a_table_that_the_stream_withholds_for_a_while_is_read_again(kills_at: i
 
 
 def test_a_table_that_the_stream_withholds_for_good_ends_the_sink() -> None:
-    """Else a copy would be old, and nobody would be told."""
-    front = Withholding(again=False)
-    sink = Sink(front, "shop", in_memory(), [TABLE], [SHARD], shard_wait_s=0.01)  # type: ignore[arg-type]
+    """Else a copy would be old, and nobody would be told. A sink without that table goes on, and does not forget it."""
+    engine, front = in_memory(), Withholding(again=False)
+    sink = Sink(front, "shop", engine, [TABLE], [SHARD], shard_wait_s=0.01)  # type: ignore[arg-type]
     with pytest.raises(SinkError, match="it is read through") as ended:
         sink.run(is_done=lambda _: True)
     assert ended.value.code == "sink_refused"
+    without = Sink(front, "shop", engine, [], [SHARD], shard_wait_s=0.01)  # type: ignore[arg-type]
+    without.run(is_done=lambda reached: reached == vector(3))
+    front.again, front.described = True, ITEMS
+    again = sink_of(front, engine)
+    again._open()
+    assert again._state.withheld == [TABLE]
+
+
+def test_a_table_that_one_of_two_shards_withholds_is_not_read() -> None:
+    """Another one describes it too. That says nothing of the first one's rows."""
+    engine, front = in_memory(), Withholding(again=True)
+    other = StreamChange("schema", TABLE, columns=front.told[1][0].columns, primary_key=["id"], cacheable=True)
+    sink = Sink(front, "shop", engine, [TABLE], [SHARD, "shop/1"])  # type: ignore[arg-type]
+    sink._open()
+    sink._take(StreamEvent("transaction", "1", token(2), SHARD, changes=front.told[1]))
+    sink._take(StreamEvent("transaction", "2", token(7, "shop/1"), "shop/1", changes=[other]))
+    assert (sink._state.withheld, sink._state.due) == ([TABLE], [])
+    sink._take(StreamEvent("transaction", "3", token(3), SHARD, changes=front.told[2]))
+    assert (sink._state.withheld, sink._state.due) == ([], [TABLE])
 
 
 @pytest.mark.parametrize("columns", [["id", "v"], ["id", "v", "w"]])
