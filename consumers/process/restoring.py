@@ -33,23 +33,24 @@ class StillRestoring(Exception):
     why: StoreError | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Restore:
-    topic_id: str
-    result: Future[bool]
-    patience: Patience
-
-    def outcome(self) -> bool:
-        """Whether there is a store. Raises what has prevented it."""
-        return not self.patience.is_over and self.result.result()
-
-
 @dataclass(slots=True)
 class _Turn:
     """One restore of a place at a time; ``heard``: what that one hears."""
 
     lock: Lock = field(default_factory=Lock)
     heard: Patience = field(default_factory=Patience)
+
+
+@dataclass(frozen=True, slots=True)
+class _Restore:
+    topic_id: str
+    result: Future[bool]
+    patience: Patience
+    turn: _Turn
+
+    def outcome(self) -> bool:
+        """Whether there is a store. Raises what has prevented it."""
+        return not self.patience.is_over and self.result.result()
 
 
 class BackgroundRestores:
@@ -73,10 +74,13 @@ class BackgroundRestores:
         found = self._started.get(place)
         if found is None or found.patience.is_over or found.result.done():
             return False
-        silent_s = self._turns[self.places[place[0]]].heard.silent_s()
+        silent_s = found.turn.heard.silent_s()
         if silent_s < SILENT_S or not found.patience.give_up():
             return True
-        where = shown(self.places[place[0]])
+        uri = self.places[place[0]]
+        if self._turns[uri] is found.turn:  # who comes later asks the place itself, not behind one that hangs
+            self._turns[uri] = _Turn()
+        where = shown(uri)
         what = f"{where} has said nothing for {silent_s:.0f} s: folding from the topic"
         log_refusal(*place, SnapshotError(what, hint="look whether the place can be reached from here"))
         return False
@@ -93,10 +97,10 @@ class BackgroundRestores:
             return found.outcome()
         result: Future[bool] = Future()
         patience = Patience()
-        self._started[place] = _Restore(topic.topic_id, result, patience)
+        turn = self._turns[self.places[keyspace]]
+        self._started[place] = _Restore(topic.topic_id, result, patience, turn)
         work = functools.partial(self._snapshots.restore, data_dir, keyspace, partition, topic, bounds, patience)
         # A daemon: a place that does not answer must not keep the process from ending.
-        turn = self._turns[self.places[keyspace]]
         arguments = (turn, patience, result, work)
         Thread(target=self._run, args=arguments, name=f"restore-{partition}", daemon=True).start()
         raise StillRestoring

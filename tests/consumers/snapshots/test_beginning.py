@@ -6,6 +6,7 @@ import shutil
 import socket
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from threading import Event
 
@@ -299,6 +300,35 @@ def test_a_server_that_accepts_and_never_answers_is_given_up_and_the_topic_folde
     assert "s3://kept/freshet has said nothing for" in refused[0]["reason"]
 
 
+def test_a_connection_that_hangs_does_not_shut_its_place(
+    tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever waited behind it is given up with it; who comes later asks the place, and has its store."""
+    answers, has, first = Event(), Place.has, iter([True])
+
+    def hangs_once(self: Place, name: str) -> bool:
+        if next(first, False):
+            answers.wait(PATIENCE_S)
+        return has(self, name)
+
+    monkeypatch.setattr(Place, "has", hangs_once)
+    monkeypatch.setattr(restoring, "SILENT_S", 0.3)
+    restores = BackgroundRestores(Snapshots({KEYSPACE: str(place)}))
+    try:
+        in_turn(restores, tmp_path / "data", 2)
+
+        def is_given_up(number: int) -> bool:
+            return not restores.is_running((KEYSPACE, number))
+
+        for number in range(2):
+            until(partial(is_given_up, number), "it is given up")
+            assert not restores.restore(tmp_path / "data", KEYSPACE, number, TOPIC, (0, END))
+        partition, _ = in_background(tmp_path / "later", place, 0, restores)
+        assert offset_of(partition) == AT
+    finally:
+        answers.set()
+
+
 def test_an_answer_that_comes_too_late_changes_nothing(
     tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -341,13 +371,14 @@ def test_a_place_that_is_slow_but_says_something_is_waited_for(
     assert offset_of(partition) == AT
 
 
-def test_a_file_that_arrives_in_parts_is_heard(tmp_path: Path) -> None:
-    """fsspec tells of each part, also of those of a file that never becomes whole."""
+@pytest.mark.parametrize("where", ["memory://parts", "file://{}/parts"])
+def test_a_file_that_arrives_in_parts_is_heard(tmp_path: Path, where: str) -> None:
+    """Each part, also those of a file that never becomes whole: a directory may lie on a slow disk far away."""
     heard: list[int] = []
-    size = 20 << 20
-    with fsspec.open("memory://parts/file", "wb") as file:
+    size, where = 20 << 20, where.format(tmp_path)
+    with fsspec.open(f"{where}/file", "wb", auto_mkdir=True) as file:
         file.write(bytes(size))
-    Place("memory://parts", lambda: heard.append(1)).get("file", tmp_path / "file")
+    Place(where, lambda: heard.append(1)).get("file", tmp_path / "file")
     assert (tmp_path / "file").stat().st_size == size
     assert len(heard) > 4
 
