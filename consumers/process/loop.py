@@ -94,6 +94,8 @@ class Consumption:
         self._on_progress = on_progress
         self._stopping = Event()
         self._draining = Event()
+        self._is_drained = False
+        """It has left the group for good, and has no partition any more."""
         self._committer = Committer(settings.commit_rows, settings.commit_interval_s)
         self._pauses = Pauses(kafka_output)
         self._search = TopicSearch(settings.kafka, settings.group, settings.keyspaces)
@@ -168,7 +170,7 @@ class Consumption:
         """One membership of the group: finds the topics, consumes, leaves."""
         settings, search = self.settings, self._search
         search.begin(time.monotonic())
-        if not search.found or self._draining.is_set():  # a session that fails while it hands over hands nothing over
+        if not search.found or self._is_drained:
             self._stopping.wait(RETRY_S)
             return
         more = {
@@ -181,12 +183,13 @@ class Consumption:
         try:
             self._assignment.forget_restoring()
             self._assignment.subscribe(consumer, search.found, search.missing)
-            is_member = True
+            is_member, drains_again = True, self._draining.is_set()
             while not self._stopping.is_set():
                 self._step(consumer)
-                if is_member and self._draining.is_set():
+                if is_member and self._may_leave(drains_again):
                     is_member = False
                     consumer.unsubscribe()  # unlike `close` this makes a static member leave at once
+                self._is_drained = not is_member and not len(self.ownership)
                 if search.find_more(time.monotonic()) and is_member:
                     self._assignment.subscribe(consumer, search.found, search.missing)
                 if search.replaced:
@@ -197,6 +200,15 @@ class Consumption:
             finally:
                 self._leave_group(consumer)
                 self._consumer = None
+
+    def _may_leave(self, drains_again: bool) -> bool:
+        """Whether a drain may begin now.
+
+        Nothing that is lost can be handed over, and after a session that failed amid a drain nothing that it closed:
+        all that is first given to this process once more.
+        """
+        is_lost = any(each.lost for each in self.ownership)
+        return self._draining.is_set() and not is_lost and (self.ownership.is_ready or not drains_again)
 
     def _leave_group(self, consumer: Consumer) -> None:
         """Closes the consumer. While stopping, waits for an unreachable broker at most `CLOSE_TIMEOUT_S`."""

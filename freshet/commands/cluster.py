@@ -16,6 +16,7 @@ from tokens.errors import FreshetError
 if TYPE_CHECKING:
     from consumers.owner.client import OwnerConnection
     from consumers.owner.protocol import PartitionStatus
+    from stream.kafka.connection import KafkaCluster
     from stream.kafka.locations import Announcement
 
 app = typer.Typer(
@@ -86,10 +87,13 @@ def drain(
     deadline = time.monotonic() + timeout
     with ExitStack() as opened:
         connections = [opened.enter_context(owner_connection(settings, address)) for address in addresses]
-        for connection in connections:  # all of them, before the partitions of one go to another
-            _show_drain(connection.address, connection.drain().partitions, as_json=as_json)
-        for connection in connections:
+        drained = [(each, each.drain().partitions) for each in connections]  # all, before one gives its own to another
+        for connection, partitions in drained:
+            _show_drain(connection.address, partitions, as_json=as_json)
+        for connection, partitions in drained:
             _wait_until_empty(connection, deadline, as_json=as_json)
+            _wait_for_owners(settings.kafka.cluster, connection.address, partitions, deadline)
+            _show_drain(connection.address, [], as_json=as_json)
 
 
 def _wait_until_empty(connection: OwnerConnection, deadline: float, *, as_json: bool) -> None:
@@ -106,7 +110,28 @@ def _wait_until_empty(connection: OwnerConnection, deadline: float, *, as_json: 
                 hint="are there other instances of its group that are running and catching up? It goes on handing over",
             )
         time.sleep(POLL_S)
-    _show_drain(connection.address, [], as_json=as_json)
+
+
+def _wait_for_owners(kafka: KafkaCluster, address: str, given: list[PartitionStatus], deadline: float) -> None:
+    """Until each partition that ``address`` had is announced by another instance. Raises `DrainError`.
+
+    One that has failed amid the drain has none for a while, too.
+    """
+    from stream.kafka.locations import LocationsReader
+
+    with LocationsReader(kafka) as reader:
+        while True:
+            owners = [(each, reader.owner_of(each.keyspace, each.partition)) for each in given]
+            left = [each for each, owner in owners if owner is None or owner.address == address]
+            if not left:
+                return
+            if time.monotonic() > deadline:
+                names = ", ".join(f"{each.keyspace}/{each.partition}" for each in left)
+                raise DrainError(
+                    f"nobody else is announced for {names}, which {address} had",
+                    hint="`freshet cluster status` shows who is there; run the command again",
+                )
+            time.sleep(POLL_S)
 
 
 def _show_drain(address: str, left: list[PartitionStatus], *, as_json: bool) -> None:

@@ -129,3 +129,17 @@ def test_slices_hold_all_records_in_order(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(loop, "BATCH_BYTES", 5)
     records: list[tuple[int, bytes | None]] = [(1, b"abc"), (2, b"def"), (3, None), (4, b"x" * 50), (5, b"a")]
     assert list(in_slices(records)) == [(records[:2], 6), (records[2:4], 50), (records[4:], 1)]
+
+
+def test_a_drain_waits_for_what_can_be_handed_over(consumption: Any) -> None:
+    """Nothing that is lost; and after a session that failed amid a drain, all that it had closed."""
+    [partition] = consumption.ownership
+    assert not consumption._may_leave(drains_again=False)
+    consumption.ownership.awaited_keyspaces = frozenset()
+    consumption.drain()
+    partition.ready = False
+    assert [consumption._may_leave(each) for each in (False, True)] == [True, False]
+    partition.ready = True
+    assert [consumption._may_leave(each) for each in (False, True)] == [True, True]
+    partition.lost = True
+    assert [consumption._may_leave(each) for each in (False, True)] == [False, False]
