@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -159,6 +160,8 @@ class LogFiles:
         self._bytes, self._begun_at = 0, self._clock()
         self._add(msgspec.structs.replace(self._heading, begun_at=self._begun_at))
         self.sync()
+        if os.path.lexists(path):  # nobody who locks the log has made it
+            raise ChangeLogError(f"{path} is there already", hint="run one process for a keyspace and a directory")
         begun.rename(path)
         self._sync_directory()
         self._prune()
@@ -196,8 +199,9 @@ class LogFiles:
 
 
 def files_of(directory: Path, keyspace: str) -> list[Path]:
-    """The files of a log, in order."""
-    return sorted(path for path in directory.glob(f"{keyspace}-*{_SUFFIX}") if path.stem[-16:].isdigit())
+    """The files of a log, in order; not those of ``shop-eu`` with those of ``shop``."""
+    name = re.compile(rf"{re.escape(keyspace)}-[0-9]{{16}}{re.escape(_SUFFIX)}")
+    return sorted(path for path in directory.iterdir() if name.fullmatch(path.name))
 
 
 def _number_of(path: Path) -> int:

@@ -116,6 +116,33 @@ def test_a_log_goes_on_with_the_same_tables_only(tmp_path: Path) -> None:
         LogFiles(tmp_path, HEADING)
 
 
+def test_logs_whose_names_begin_alike_share_a_directory(tmp_path: Path) -> None:
+    """``shop`` takes no file of ``shop-eu`` for its own: neither to go on in, nor to remove."""
+    other = Heading("shop-eu", [])
+    with LogFiles(tmp_path, HEADING, keep_s=0, file_bytes_max=1) as files, LogFiles(tmp_path, other) as others:
+        for number in range(1, 4):
+            others.append(event(100 + number))
+            others.sync()
+            files.append(event(number))
+            files.sync()
+    with LogFiles(tmp_path, HEADING) as files, LogFiles(tmp_path, other) as others:
+        assert (files.checkpoint, others.checkpoint) == ("3", "103")
+    (path,) = files_of(tmp_path, "shop-eu")
+    assert len(path.read_bytes().splitlines()) == 4
+    assert all(each.name.startswith("shop-0") for each in files_of(tmp_path, "shop"))
+
+
+def test_a_file_that_is_there_is_never_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also not where it comes between the look at the directory and the new file, from a host that sees no lock."""
+    path = tmp_path / "shop-0000000000000001.jsonl"
+    with LogFiles(tmp_path, HEADING) as files:
+        path.write_text("of somebody else\n")
+        monkeypatch.setattr(change_log, "files_of", lambda *_: [])
+        with pytest.raises(ChangeLogError, match="is there already"):
+            files.append(event(1))
+    assert path.read_text() == "of somebody else\n"
+
+
 def test_files_end_after_a_day_and_old_ones_are_removed(tmp_path: Path) -> None:
     """Also of a process that is started again each hour. The last file stays: it says where to go on."""
     for number in range(1, 80):  # an hour each
