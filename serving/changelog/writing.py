@@ -7,7 +7,7 @@ from contextlib import closing
 from time import monotonic
 from typing import Final
 
-from serving.changelog.files import LogFiles
+from serving.changelog.files import MARKS, LogFiles
 from serving.client import FreshetClient
 
 HEARTBEAT_MS: Final = 500
@@ -42,7 +42,7 @@ def write_log(
     has_more, logged_at = not files.checkpoint, clock()
     with closing(events):  # type: ignore[type-var]  # a generator
         for event in events:
-            is_mark = event.kind in ("watermark", "end")
+            is_mark = event.kind in MARKS
             if event.kind == "watermark" and not has_more and clock() - logged_at < QUIET_S:
                 continue  # it says nothing that the last one does not
             files.append(event)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import random
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from serving.changelog import files as change_log
 from serving.changelog.errors import ChangeLogError
@@ -141,6 +145,116 @@ def test_a_file_that_is_there_is_never_replaced(tmp_path: Path, monkeypatch: pyt
         with pytest.raises(ChangeLogError, match="is there already"):
             files.append(event(1))
     assert path.read_text() == "of somebody else\n"
+
+
+FORMATS = [
+    {"kind": "log", "version": 2},
+    {"kind": "log", "version": 3, "tables": {"all": True}},
+    {"kind": "tables", "version": 1},
+]
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+def test_a_log_of_another_format_is_refused_and_left_alone(format_: dict[str, object], tmp_path: Path) -> None:
+    """As after a step back to an older version, whatever else the heading and the lines then are."""
+    path = tmp_path / "shop-0000000000000001.jsonl"
+    lines: list[object] = [{"keyspace": "shop", "tables": ["shop.items"], **format_}, {"checkpoint": {"text": "1"}}]
+    written = b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
+    path.write_bytes(written)
+    with pytest.raises(
+        ChangeLogError, match=f"format {format_['kind']}, version {format_['version']}, not log, version 1"
+    ) as refused:
+        LogFiles(tmp_path, HEADING)
+    assert refused.value.code == "log_refused"
+    assert path.read_bytes() == written
+
+
+def damaged(directory: Path, number: int) -> bytes:
+    """What the last file holds after a byte of its line ``number`` was lost."""
+    path = files_of(directory, "shop")[-1]
+    lines = path.read_bytes().splitlines(keepends=True)
+    lines[number - 1] = b"\0" + lines[number - 1][1:]
+    path.write_bytes(b"".join(lines))
+    return b"".join(lines)
+
+
+@pytest.mark.parametrize(("line", "mark_every"), [(51, 10), (2, 10), (2, 1_000)])
+def test_a_damaged_line_that_was_synced_is_refused_and_nothing_is_changed(
+    line: int, mark_every: int, tmp_path: Path
+) -> None:
+    """No crash does that, and what is behind it may be in no topic any more; so with the first line of all."""
+    with LogFiles(tmp_path, HEADING) as files:
+        for number in range(1, 100):
+            files.append(event(number) if number % mark_every else StreamEvent("watermark", str(number)))
+        files.sync()
+    held = damaged(tmp_path, line)
+    with pytest.raises(ChangeLogError, match=rf"^line {line} of .*shop-0+1\.jsonl can't be read") as refused:
+        LogFiles(tmp_path, HEADING)
+    assert refused.value.code == "log_refused"
+    assert [path.read_bytes() for path in tmp_path.glob("shop-*")] == [held]
+
+
+@pytest.mark.parametrize("line", [3, 40, 99])
+def test_a_torn_end_is_set_aside_and_told_again(line: int, tmp_path: Path) -> None:
+    """A crash of the machine may leave holes in the last lines: each time all of them are kept, and named."""
+    for count in (1, 2):
+        with LogFiles(tmp_path, HEADING) as files:
+            for number in range(int(files.checkpoint or 0) + 1, 100):
+                files.append(event(number))
+            files.sync()
+        held = damaged(tmp_path, line)
+        with capture_logs() as logs, LogFiles(tmp_path, HEADING) as files:
+            assert files.checkpoint == str(line - 2)
+        (path,) = files_of(tmp_path, "shop")
+        aside = path.with_suffix(f".torn-{count}")
+        assert path.read_bytes() + aside.read_bytes() == held
+        assert [(each["log_level"], each["line"], each["set_aside"]) for each in logs] == [
+            ("warning", line, str(aside))
+        ]
+    assert logged(tmp_path) == list(range(1, line - 1))
+
+
+@pytest.mark.parametrize("keep_s", [None, -1.0])
+def test_a_new_file_goes_on_without_those_before_it(
+    keep_s: float | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk is full when it has its heading only, and those before it are moved away, as they may be, or removed."""
+    second, write = tmp_path / "shop-0000000000000002.jsonl", os.write
+
+    def write_until_full(descriptor: int, data: bytes) -> int:
+        if second.exists():
+            raise OSError(errno.ENOSPC, "full")
+        return write(descriptor, data)
+
+    monkeypatch.setattr(os, "write", write_until_full)
+    number = 0
+    with LogFiles(tmp_path, HEADING, keep_s=keep_s, file_bytes_max=300) as files:
+        while not second.exists():
+            number += 1
+            files.append(event(number))
+            with suppress(OSError):
+                files.sync()
+    monkeypatch.undo()
+    assert len(second.read_bytes().splitlines()) == 1
+    (tmp_path / "shop-0000000000000001.jsonl").unlink(missing_ok=keep_s is not None)
+    for _ in range(2):
+        with LogFiles(tmp_path, HEADING) as files:
+            assert files.checkpoint == str(number - 1)
+
+
+def test_a_log_never_begins_anew_in_a_later_file(tmp_path: Path) -> None:
+    """A file that does not say where to go on is the first one, or not of a whole log."""
+    heading = msgspec.json.encode(HEADING) + b"\n"
+    (tmp_path / "shop-0000000000000002.jsonl").write_bytes(heading)
+    with pytest.raises(ChangeLogError, match="does not say where the log goes on"):
+        LogFiles(tmp_path, HEADING)
+    (tmp_path / "shop-0000000000000002.jsonl").rename(tmp_path / "shop-0000000000000001.jsonl")
+    with LogFiles(tmp_path, HEADING, file_bytes_max=1) as files:
+        assert files.checkpoint == ""
+        files.append(event(1))
+        files.append(event(2))
+        files.sync()
+    assert logged(tmp_path) == [1, 2]
 
 
 def test_files_end_after_a_day_and_old_ones_are_removed(tmp_path: Path) -> None:
