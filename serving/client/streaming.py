@@ -6,6 +6,7 @@ know is passed on: treat a change of an unknown kind like a void of its table, o
 
 from __future__ import annotations
 
+import logging
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,6 +25,9 @@ READ_TIMEOUT_S: Final = 60.0
 _PASSING: Final = frozenset({"stopping", "stream_unavailable", "too_many_streams", "rate_limited"})
 """Codes with which a stream ends that can go on after a while."""
 _PAUSE_S_MAX: Final = 5.0
+WARN_S: Final = 10.0
+"""After so long without an answer a stream that goes on trying says so, once until it is answered."""
+_log = logging.getLogger("freshet_client")
 
 
 class StreamColumn(msgspec.Struct, frozen=True):
@@ -157,13 +161,14 @@ class Following:
     _heard_at: float = field(init=False)
     _attempts: int = 0
     _is_renewed: bool = False
+    _has_warned: bool = False
 
     def __post_init__(self) -> None:
         self._heard_at = self.clock()
 
     def heard(self, event: StreamEvent) -> None:
         """The next connection goes on after this event."""
-        self._attempts, self._heard_at, self._is_renewed = 0, self.clock(), False
+        self._attempts, self._heard_at, self._is_renewed, self._has_warned = 0, self.clock(), False, False
         if event.checkpoint:
             params = {**self.request.params, "from": event.checkpoint}
             self.request = self.request._replace(params=params)
@@ -177,11 +182,16 @@ class Following:
 
     def pause_after(self, error: ClientError | None) -> float:
         """How long to wait before the next connection. Raises ``error`` if that would not help."""
+        silent_s = self.clock() - self._heard_at
         if error is not None:
             passes = isinstance(error, Unreachable | Unavailable | TooManyRequests) or error.code in _PASSING
-            late = self.give_up_s is not None and self.clock() - self._heard_at >= self.give_up_s
+            late = self.give_up_s is not None and silent_s >= self.give_up_s
             if late or not passes:
                 raise error
+        if silent_s >= WARN_S and not self._has_warned:
+            self._has_warned = True
+            why = error or "the stream ends at once"
+            _log.warning("no events of %s for %.0f s, trying again: %s", self.request.params["keyspace"], silent_s, why)
         self._attempts += 1
         pause_s: float = min(0.05 * 2 ** min(self._attempts, 10), _PAUSE_S_MAX)
         return pause_s * (0.5 + self.jitter() / 2)

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import msgspec
 import pytest
 from structlog.testing import capture_logs
@@ -20,8 +21,9 @@ from structlog.testing import capture_logs
 from serving.changelog import files as change_log
 from serving.changelog.errors import ChangeLogError
 from serving.changelog.files import FILE_AGE_S_MAX, Heading, LogFiles, files_of
-from serving.changelog.writing import QUIET_S, write_log
-from serving.client import StreamEvent
+from serving.changelog.writing import GIVE_UP_S, QUIET_S, write_log
+from serving.client import FreshetClient, StreamEvent, Unreachable
+from serving.client.retries import Retries
 
 HEADING = Heading("shop", ["shop.items"])
 
@@ -288,6 +290,30 @@ def test_a_quiet_log_keeps_its_checkpoint_young(tmp_path: Path) -> None:
     with LogFiles(tmp_path, HEADING) as files:
         write_log(Quiet(), "shop", files, "now", clock=lambda: now)  # type: ignore[arg-type]
     assert logged(tmp_path) == [0, 1, 2, 4, 6, 8]
+
+
+@pytest.mark.parametrize("once", [True, False])
+def test_a_log_that_has_an_end_does_not_wait_for_ever_for_a_front(once: bool, tmp_path: Path) -> None:
+    """A script that waits for it learns that no front answers; a log that follows goes on by itself when one does."""
+    now = 0.0
+
+    def sleep(_: float) -> None:
+        nonlocal now
+        now += GIVE_UP_S / 10
+        if now > 100 * GIVE_UP_S:
+            raise Killed
+
+    def away(request: httpx2.Request) -> httpx2.Response:
+        raise httpx2.ConnectError("away", request=request)
+
+    transport, retries = httpx2.MockTransport(away), Retries(clock=lambda: now)
+    with (
+        FreshetClient("http://front", transport=transport, retries=retries, sleep=sleep) as client,
+        LogFiles(tmp_path, HEADING) as files,
+        pytest.raises(Unreachable if once else Killed),
+    ):
+        write_log(client, "shop", files, "earliest", once=once)
+    assert (now <= 2 * GIVE_UP_S) == once
 
 
 def test_a_full_disk_ends_the_log_and_loses_nothing(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from serving.client import (
     Unauthorized,
     Unreachable,
 )
-from serving.client.streaming import Following, Lines, stream_request
+from serving.client.streaming import WARN_S, Following, Lines, stream_request
 from serving.http.streaming.sending import Streaming
 
 
@@ -131,6 +131,21 @@ def test_a_client_goes_on_from_its_last_checkpoint_until_it_gives_up() -> None:
         following.pause_after(away)
     following.heard(StreamEvent("watermark"))
     assert following.pause_after(away) > 0
+
+
+def test_a_stream_that_no_front_answers_says_so_once_each_time(caplog: pytest.LogCaptureFixture) -> None:
+    """One that never gives up would else look like one to which nothing happens."""
+    now = 0.0
+    following = Following(stream_request("shop", "now"), None, lambda: now)
+    for reason in ("away", "away again"):
+        caplog.clear()
+        for _ in range(100):
+            now += WARN_S / 40
+            following.pause_after(Unreachable(reason))
+        assert [(each.levelname, each.getMessage()) for each in caplog.records] == [
+            ("WARNING", f"no events of shop for 10 s, trying again: {reason}")
+        ]
+        following.heard(StreamEvent("watermark"))
 
 
 class RefusingFront:
