@@ -99,23 +99,25 @@ def stream_request(
     include_rows: bool = False,
     columns: Sequence[str] = (),
     where: Mapping[str, object] | None = None,
-    key: Sequence[object] = (),
+    key: Sequence[object] | None = None,
     key_range: str = "",
     until: str = "",
     heartbeat_ms: int | None = None,
 ) -> HttpRequest:
-    """GET of a change stream. Raises `BadRequest` for a value of ``where`` that a URL can't have.
+    """GET of a change stream. Raises `BadRequest` for a name or key that a URL can't have.
 
-    ``key``: of the one row of the one table; ``until="now"``: the stream ends with what is there when it begins.
+    ``key``: of the one row of the one table, also if it is an empty text; ``until="now"``: the stream ends with what is
+    there when it begins.
     """
     params = {"keyspace": keyspace, "from": str(begin)}
     if any("," in each for each in (*tables, *columns)):
         raise BadRequest("a name with a comma can't be in a list of a URL", code="bad_parameter")
     wanted = {"tables": ",".join(tables), "include_columns": ",".join(columns), "key_range": key_range}
-    wanted |= {"key": format_key(key) if key else "", "until": until}
+    wanted["until"] = until
     wanted["include_rows"] = "true" if include_rows or columns else ""
     wanted["heartbeat_ms"] = str(heartbeat_ms) if heartbeat_ms is not None else ""
     params |= {name: text for name, text in wanted.items() if text}
+    params |= {"key": format_key(key)} if key is not None else {}
     params |= {f"where.{name}": str(value) for name, value in (where or {}).items()}
     return HttpRequest("GET", "/v1/stream", params)
 

@@ -18,6 +18,7 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
+from freshet.commands.log import _show
 from serving.changelog import files as change_log
 from serving.changelog.errors import ChangeLogError
 from serving.changelog.files import FILE_AGE_S_MAX, Heading, LogFiles, files_of
@@ -314,6 +315,20 @@ def test_a_log_that_has_an_end_does_not_wait_for_ever_for_a_front(once: bool, tm
     ):
         write_log(client, "shop", files, "earliest", once=once)
     assert (now <= 2 * GIVE_UP_S) == once
+
+
+@pytest.mark.parametrize(("key", "sent"), [(None, None), ("", ""), ("7,a%2Cb", "7,a%2Cb")])
+def test_a_history_is_asked_for_whenever_a_key_is_given(key: str | None, sent: str | None) -> None:
+    """Without it the changes of all rows would be printed as those of the one with an empty key."""
+    asked: list[str | None] = []
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        asked.append(request.url.params.get("key"))
+        return httpx2.Response(200, content=b'{"kind":"end"}\n')
+
+    with FreshetClient("http://front", transport=httpx2.MockTransport(answer)) as client:
+        _show(client, "shop", "earliest", ["shop.items"], key, follow=False)
+    assert asked == [sent]
 
 
 def test_a_full_disk_ends_the_log_and_loses_nothing(tmp_path: Path) -> None:
