@@ -24,7 +24,9 @@ def command(
     table: Annotated[
         list[str] | None, typer.Option(metavar="DB.TABLE", help="A table; repeatable. Default: all.")
     ] = None,
-    key: Annotated[str, typer.Option(help="Print the history of this row of the one table, e.g. 7 or 7,2.")] = "",
+    key: Annotated[
+        str | None, typer.Option(help="Print the history of this row of the one table, e.g. 7 or 7,2.")
+    ] = None,
     begin: Annotated[
         str,
         typer.Option(
@@ -46,7 +48,7 @@ def command(
     settings, tables = load_settings(), sorted(set(table or ()))
     if to is None and keep_days is not None:
         raise ChangeLogError("--keep-days is of files", hint="name their directory with --to")
-    if to is not None and key:
+    if to is not None and key is not None:
         raise ChangeLogError("a log of one row is not kept in files", hint="leave --key out, or --to")
     with front_client(settings, url) as client:
         if to is None:
@@ -64,8 +66,10 @@ def command(
             ) from error
 
 
-def _show(client: FreshetClient, keyspace: str, begin: str, tables: list[str], key: str, *, follow: bool) -> None:
-    columns = [unquote_to_bytes(each) for each in key.split(",")] if key else []
+def _show(
+    client: FreshetClient, keyspace: str, begin: str, tables: list[str], key: str | None, *, follow: bool
+) -> None:
+    columns = [unquote_to_bytes(each) for each in key.split(",")] if key is not None else None
     events = client.stream(
         keyspace, begin, tables=tables, key=columns, include_rows=True, until="" if follow else "now"
     )

@@ -6,6 +6,7 @@ know is passed on: treat a change of an unknown kind like a void of its table, o
 
 from __future__ import annotations
 
+import logging
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,6 +25,9 @@ READ_TIMEOUT_S: Final = 60.0
 _PASSING: Final = frozenset({"stopping", "stream_unavailable", "too_many_streams", "rate_limited"})
 """Codes with which a stream ends that can go on after a while."""
 _PAUSE_S_MAX: Final = 5.0
+WARN_S: Final = 10.0
+"""After so long without an answer a stream that goes on trying says so, once until it is answered."""
+_log = logging.getLogger("freshet_client")
 
 
 class StreamColumn(msgspec.Struct, frozen=True):
@@ -95,23 +99,25 @@ def stream_request(
     include_rows: bool = False,
     columns: Sequence[str] = (),
     where: Mapping[str, object] | None = None,
-    key: Sequence[object] = (),
+    key: Sequence[object] | None = None,
     key_range: str = "",
     until: str = "",
     heartbeat_ms: int | None = None,
 ) -> HttpRequest:
-    """GET of a change stream. Raises `BadRequest` for a value of ``where`` that a URL can't have.
+    """GET of a change stream. Raises `BadRequest` for a name or key that a URL can't have.
 
-    ``key``: of the one row of the one table; ``until="now"``: the stream ends with what is there when it begins.
+    ``key``: of the one row of the one table, also if it is an empty text; ``until="now"``: the stream ends with what is
+    there when it begins.
     """
     params = {"keyspace": keyspace, "from": str(begin)}
     if any("," in each for each in (*tables, *columns)):
         raise BadRequest("a name with a comma can't be in a list of a URL", code="bad_parameter")
     wanted = {"tables": ",".join(tables), "include_columns": ",".join(columns), "key_range": key_range}
-    wanted |= {"key": format_key(key) if key else "", "until": until}
+    wanted["until"] = until
     wanted["include_rows"] = "true" if include_rows or columns else ""
     wanted["heartbeat_ms"] = str(heartbeat_ms) if heartbeat_ms is not None else ""
     params |= {name: text for name, text in wanted.items() if text}
+    params |= {"key": format_key(key)} if key is not None else {}
     params |= {f"where.{name}": str(value) for name, value in (where or {}).items()}
     return HttpRequest("GET", "/v1/stream", params)
 
@@ -157,13 +163,14 @@ class Following:
     _heard_at: float = field(init=False)
     _attempts: int = 0
     _is_renewed: bool = False
+    _has_warned: bool = False
 
     def __post_init__(self) -> None:
         self._heard_at = self.clock()
 
     def heard(self, event: StreamEvent) -> None:
         """The next connection goes on after this event."""
-        self._attempts, self._heard_at, self._is_renewed = 0, self.clock(), False
+        self._attempts, self._heard_at, self._is_renewed, self._has_warned = 0, self.clock(), False, False
         if event.checkpoint:
             params = {**self.request.params, "from": event.checkpoint}
             self.request = self.request._replace(params=params)
@@ -177,11 +184,16 @@ class Following:
 
     def pause_after(self, error: ClientError | None) -> float:
         """How long to wait before the next connection. Raises ``error`` if that would not help."""
+        silent_s = self.clock() - self._heard_at
         if error is not None:
             passes = isinstance(error, Unreachable | Unavailable | TooManyRequests) or error.code in _PASSING
-            late = self.give_up_s is not None and self.clock() - self._heard_at >= self.give_up_s
+            late = self.give_up_s is not None and silent_s >= self.give_up_s
             if late or not passes:
                 raise error
+        if silent_s >= WARN_S and not self._has_warned:
+            self._has_warned = True
+            why = error or "the stream ends at once"
+            _log.warning("no events of %s for %.0f s, trying again: %s", self.request.params["keyspace"], silent_s, why)
         self._attempts += 1
         pause_s: float = min(0.05 * 2 ** min(self._attempts, 10), _PAUSE_S_MAX)
         return pause_s * (0.5 + self.jitter() / 2)

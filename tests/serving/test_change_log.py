@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import random
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
+from freshet.commands.log import _show
 from serving.changelog import files as change_log
 from serving.changelog.errors import ChangeLogError
 from serving.changelog.files import FILE_AGE_S_MAX, Heading, LogFiles, files_of
-from serving.changelog.writing import QUIET_S, write_log
-from serving.client import StreamEvent
+from serving.changelog.writing import GIVE_UP_S, QUIET_S, write_log
+from serving.client import FreshetClient, StreamEvent, Unreachable
+from serving.client.retries import Retries
 
 HEADING = Heading("shop", ["shop.items"])
 
@@ -116,6 +123,143 @@ def test_a_log_goes_on_with_the_same_tables_only(tmp_path: Path) -> None:
         LogFiles(tmp_path, HEADING)
 
 
+def test_logs_whose_names_begin_alike_share_a_directory(tmp_path: Path) -> None:
+    """``shop`` takes no file of ``shop-eu`` for its own: neither to go on in, nor to remove."""
+    other = Heading("shop-eu", [])
+    with LogFiles(tmp_path, HEADING, keep_s=0, file_bytes_max=1) as files, LogFiles(tmp_path, other) as others:
+        for number in range(1, 4):
+            others.append(event(100 + number))
+            others.sync()
+            files.append(event(number))
+            files.sync()
+    with LogFiles(tmp_path, HEADING) as files, LogFiles(tmp_path, other) as others:
+        assert (files.checkpoint, others.checkpoint) == ("3", "103")
+    (path,) = files_of(tmp_path, "shop-eu")
+    assert len(path.read_bytes().splitlines()) == 4
+    assert all(each.name.startswith("shop-0") for each in files_of(tmp_path, "shop"))
+
+
+def test_a_file_that_is_there_is_never_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also not where it comes between the look at the directory and the new file, from a host that sees no lock."""
+    path = tmp_path / "shop-0000000000000001.jsonl"
+    with LogFiles(tmp_path, HEADING) as files:
+        path.write_text("of somebody else\n")
+        monkeypatch.setattr(change_log, "files_of", lambda *_: [])
+        with pytest.raises(ChangeLogError, match="is there already"):
+            files.append(event(1))
+    assert path.read_text() == "of somebody else\n"
+
+
+FORMATS = [
+    {"kind": "log", "version": 2},
+    {"kind": "log", "version": 3, "tables": {"all": True}},
+    {"kind": "tables", "version": 1},
+]
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+def test_a_log_of_another_format_is_refused_and_left_alone(format_: dict[str, object], tmp_path: Path) -> None:
+    """As after a step back to an older version, whatever else the heading and the lines then are."""
+    path = tmp_path / "shop-0000000000000001.jsonl"
+    lines: list[object] = [{"keyspace": "shop", "tables": ["shop.items"], **format_}, {"checkpoint": {"text": "1"}}]
+    written = b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
+    path.write_bytes(written)
+    with pytest.raises(
+        ChangeLogError, match=f"format {format_['kind']}, version {format_['version']}, not log, version 1"
+    ) as refused:
+        LogFiles(tmp_path, HEADING)
+    assert refused.value.code == "log_refused"
+    assert path.read_bytes() == written
+
+
+def damaged(directory: Path, number: int) -> bytes:
+    """What the last file holds after a byte of its line ``number`` was lost."""
+    path = files_of(directory, "shop")[-1]
+    lines = path.read_bytes().splitlines(keepends=True)
+    lines[number - 1] = b"\0" + lines[number - 1][1:]
+    path.write_bytes(b"".join(lines))
+    return b"".join(lines)
+
+
+@pytest.mark.parametrize(("line", "mark_every"), [(51, 10), (2, 10), (2, 1_000)])
+def test_a_damaged_line_that_was_synced_is_refused_and_nothing_is_changed(
+    line: int, mark_every: int, tmp_path: Path
+) -> None:
+    """No crash does that, and what is behind it may be in no topic any more; so with the first line of all."""
+    with LogFiles(tmp_path, HEADING) as files:
+        for number in range(1, 100):
+            files.append(event(number) if number % mark_every else StreamEvent("watermark", str(number)))
+        files.sync()
+    held = damaged(tmp_path, line)
+    with pytest.raises(ChangeLogError, match=rf"^line {line} of .*shop-0+1\.jsonl can't be read") as refused:
+        LogFiles(tmp_path, HEADING)
+    assert refused.value.code == "log_refused"
+    assert [path.read_bytes() for path in tmp_path.glob("shop-*")] == [held]
+
+
+@pytest.mark.parametrize("line", [3, 40, 99])
+def test_a_torn_end_is_set_aside_and_told_again(line: int, tmp_path: Path) -> None:
+    """A crash of the machine may leave holes in the last lines: each time all of them are kept, and named."""
+    for count in (1, 2):
+        with LogFiles(tmp_path, HEADING) as files:
+            for number in range(int(files.checkpoint or 0) + 1, 100):
+                files.append(event(number))
+            files.sync()
+        held = damaged(tmp_path, line)
+        with capture_logs() as logs, LogFiles(tmp_path, HEADING) as files:
+            assert files.checkpoint == str(line - 2)
+        (path,) = files_of(tmp_path, "shop")
+        aside = path.with_suffix(f".torn-{count}")
+        assert path.read_bytes() + aside.read_bytes() == held
+        assert [(each["log_level"], each["line"], each["set_aside"]) for each in logs] == [
+            ("warning", line, str(aside))
+        ]
+    assert logged(tmp_path) == list(range(1, line - 1))
+
+
+@pytest.mark.parametrize("keep_s", [None, -1.0])
+def test_a_new_file_goes_on_without_those_before_it(
+    keep_s: float | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk is full when it has its heading only, and those before it are moved away, as they may be, or removed."""
+    second, write = tmp_path / "shop-0000000000000002.jsonl", os.write
+
+    def write_until_full(descriptor: int, data: bytes) -> int:
+        if second.exists():
+            raise OSError(errno.ENOSPC, "full")
+        return write(descriptor, data)
+
+    monkeypatch.setattr(os, "write", write_until_full)
+    number = 0
+    with LogFiles(tmp_path, HEADING, keep_s=keep_s, file_bytes_max=300) as files:
+        while not second.exists():
+            number += 1
+            files.append(event(number))
+            with suppress(OSError):
+                files.sync()
+    monkeypatch.undo()
+    assert len(second.read_bytes().splitlines()) == 1
+    (tmp_path / "shop-0000000000000001.jsonl").unlink(missing_ok=keep_s is not None)
+    for _ in range(2):
+        with LogFiles(tmp_path, HEADING) as files:
+            assert files.checkpoint == str(number - 1)
+
+
+def test_a_log_never_begins_anew_in_a_later_file(tmp_path: Path) -> None:
+    """A file that does not say where to go on is the first one, or not of a whole log."""
+    heading = msgspec.json.encode(HEADING) + b"\n"
+    (tmp_path / "shop-0000000000000002.jsonl").write_bytes(heading)
+    with pytest.raises(ChangeLogError, match="does not say where the log goes on"):
+        LogFiles(tmp_path, HEADING)
+    (tmp_path / "shop-0000000000000002.jsonl").rename(tmp_path / "shop-0000000000000001.jsonl")
+    with LogFiles(tmp_path, HEADING, file_bytes_max=1) as files:
+        assert files.checkpoint == ""
+        files.append(event(1))
+        files.append(event(2))
+        files.sync()
+    assert logged(tmp_path) == [1, 2]
+
+
 def test_files_end_after_a_day_and_old_ones_are_removed(tmp_path: Path) -> None:
     """Also of a process that is started again each hour. The last file stays: it says where to go on."""
     for number in range(1, 80):  # an hour each
@@ -147,6 +291,44 @@ def test_a_quiet_log_keeps_its_checkpoint_young(tmp_path: Path) -> None:
     with LogFiles(tmp_path, HEADING) as files:
         write_log(Quiet(), "shop", files, "now", clock=lambda: now)  # type: ignore[arg-type]
     assert logged(tmp_path) == [0, 1, 2, 4, 6, 8]
+
+
+@pytest.mark.parametrize("once", [True, False])
+def test_a_log_that_has_an_end_does_not_wait_for_ever_for_a_front(once: bool, tmp_path: Path) -> None:
+    """A script that waits for it learns that no front answers; a log that follows goes on by itself when one does."""
+    now = 0.0
+
+    def sleep(_: float) -> None:
+        nonlocal now
+        now += GIVE_UP_S / 10
+        if now > 100 * GIVE_UP_S:
+            raise Killed
+
+    def away(request: httpx2.Request) -> httpx2.Response:
+        raise httpx2.ConnectError("away", request=request)
+
+    transport, retries = httpx2.MockTransport(away), Retries(clock=lambda: now)
+    with (
+        FreshetClient("http://front", transport=transport, retries=retries, sleep=sleep) as client,
+        LogFiles(tmp_path, HEADING) as files,
+        pytest.raises(Unreachable if once else Killed),
+    ):
+        write_log(client, "shop", files, "earliest", once=once)
+    assert (now <= 2 * GIVE_UP_S) == once
+
+
+@pytest.mark.parametrize(("key", "sent"), [(None, None), ("", ""), ("7,a%2Cb", "7,a%2Cb")])
+def test_a_history_is_asked_for_whenever_a_key_is_given(key: str | None, sent: str | None) -> None:
+    """Without it the changes of all rows would be printed as those of the one with an empty key."""
+    asked: list[str | None] = []
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        asked.append(request.url.params.get("key"))
+        return httpx2.Response(200, content=b'{"kind":"end"}\n')
+
+    with FreshetClient("http://front", transport=httpx2.MockTransport(answer)) as client:
+        _show(client, "shop", "earliest", ["shop.items"], key, follow=False)
+    assert asked == [sent]
 
 
 def test_a_full_disk_ends_the_log_and_loses_nothing(tmp_path: Path) -> None:

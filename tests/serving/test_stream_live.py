@@ -337,6 +337,7 @@ def test_a_history_that_cannot_be_told_is_refused(stack: ServingStack) -> None:
         ({"key": [1]}, "bad_parameter"),
         ({"key": [1], "tables": ["accounts", "notes"]}, "bad_parameter"),
         ({"key": ["x"], "tables": ["accounts"]}, "bad_key"),
+        ({"key": [""], "tables": ["accounts"]}, "bad_key"),
         ({"key": [1, 2], "tables": ["accounts"]}, "bad_key"),
         ({"until": "tomorrow"}, "bad_parameter"),
     ]

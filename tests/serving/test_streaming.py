@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Coroutine
+from typing import Any, cast
+from urllib.parse import urlencode
 
 import httpx2
 import pytest
@@ -19,8 +21,14 @@ from serving.client import (
     Unauthorized,
     Unreachable,
 )
-from serving.client.streaming import Following, Lines, stream_request
+from serving.client.streaming import WARN_S, Following, Lines, stream_request
+from serving.errors import ReadError
+from serving.http.front import Front
+from serving.http.route import parameters_of
+from serving.http.streaming.parameters import StreamParameters, choice_of
 from serving.http.streaming.sending import Streaming
+from serving.reads.spaces import RowSpace
+from serving.streams.choice import Choice
 
 
 class Reader:
@@ -133,6 +141,21 @@ def test_a_client_goes_on_from_its_last_checkpoint_until_it_gives_up() -> None:
     assert following.pause_after(away) > 0
 
 
+def test_a_stream_that_no_front_answers_says_so_once_each_time(caplog: pytest.LogCaptureFixture) -> None:
+    """One that never gives up would else look like one to which nothing happens."""
+    now = 0.0
+    following = Following(stream_request("shop", "now"), None, lambda: now)
+    for reason in ("away", "away again"):
+        caplog.clear()
+        for _ in range(100):
+            now += WARN_S / 40
+            following.pause_after(Unreachable(reason))
+        assert [(each.levelname, each.getMessage()) for each in caplog.records] == [
+            ("WARNING", f"no events of shop for 10 s, trying again: {reason}")
+        ]
+        following.heard(StreamEvent("watermark"))
+
+
 class RefusingFront:
     """Answers one stream that has the token ``t1``, and refuses all others."""
 
@@ -179,6 +202,21 @@ def test_a_refused_asynchronous_stream_asks_for_its_token_anew_once() -> None:
     with pytest.raises(Unauthorized):
         asyncio.run(asyncio.wait_for(story(), 30))
     assert front.sent == ASKED
+
+
+def test_the_history_of_a_row_with_an_empty_key_is_not_that_of_all_rows() -> None:
+    """The key of a row may be an empty text: it is sent, and the front tells it from none."""
+
+    def chosen(key: list[object] | None) -> Coroutine[Any, Any, Choice]:
+        query = urlencode(stream_request("shop", "now", key=key).params).encode()
+        return choice_of(cast(Front, None), cast(RowSpace, None), parameters_of(StreamParameters, {}, query))
+
+    assert asyncio.run(chosen(None)).key is None
+    for key in ([""], [b""], ["", ""], [7]):
+        with pytest.raises(ReadError, match="a key is named, but 0 tables"):
+            asyncio.run(chosen(list(key)))
+    with pytest.raises(BadRequest, match="no columns"):
+        stream_request("shop", "now", key=[])
 
 
 def test_a_name_with_a_comma_is_refused_by_the_client() -> None:

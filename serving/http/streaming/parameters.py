@@ -8,7 +8,7 @@ from typing import Annotated, Final
 from urllib.parse import quote
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from serving.errors import ReadError
 from serving.http.front import Front
@@ -44,9 +44,14 @@ class StreamParameters(msgspec.Struct, forbid_unknown_fields=True, kw_only=True)
             "began. Without it a stream has no end."
         ),
     ] = ""
-    key: Annotated[
-        str, Meta(description="Changes of this row only, of the one table in `tables`; written as in a path: `7,2`.")
-    ] = ""
+    key: (
+        Annotated[
+            str,
+            Meta(description="Changes of this row only, of the one table in `tables`; written as in a path: `7,2`."),
+        ]
+        | UnsetType
+    ) = UNSET
+    """One that is empty is the key of a row, too: an empty text."""
     key_range: Annotated[
         str,
         Meta(
@@ -111,7 +116,7 @@ async def choice_of(front: Front, space: RowSpace, parameters: StreamParameters)
     except ShardMapError as error:
         raise ReadError("bad_parameter", f"key_range: {error}", hint=error.hint) from error
     tables = frozenset(space.full_name(name) for name in parameters.tables.split(",") if name)
-    key = await _key_of(front, space, tables, parameters.key) if parameters.key else None
+    key = await _key_of(front, space, tables, parameters.key) if parameters.key is not UNSET else None
     shown = frozenset(name for name in parameters.include_columns.split(",") if name)
     if (shown or parameters.columns) and not tables:
         raise ReadError("bad_parameter", "columns are named, but no tables", hint="name the columns' tables")
