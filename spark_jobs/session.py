@@ -203,7 +203,7 @@ def _start_jvm(conf: Any, settings: SparkSettings) -> None:
     java = check_java(settings.java_home)
     os.environ["JAVA_HOME"] = str(Path(java).resolve().parent.parent)
     os.environ.setdefault("SPARK_LOCAL_HOSTNAME", "localhost")
-    with _signals_deferred():
+    with signals_deferred():
         try:
             if settings.log_file is None:
                 gateway = launch_gateway(conf)
@@ -216,21 +216,23 @@ def _start_jvm(conf: Any, settings: SparkSettings) -> None:
 
 
 @contextmanager
-def _signals_deferred() -> Iterator[None]:
-    """Has SIGINT and SIGTERM wait until the block ends.
+def signals_deferred() -> Iterator[Sequence[int]]:
+    """Has SIGINT and SIGTERM wait until the block ends; yields those that wait.
+
+    An exception amid a call to the JVM leaves py4j's connection unusable.
 
     A JVM that is abandoned while it starts lives on: it fails to report its port, and waits. One that has started ends
     when this process does.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
     met: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield met
+        return
     before = {
         number: signal.signal(number, lambda got, _: met.append(got)) for number in (signal.SIGINT, signal.SIGTERM)
     }
     try:
-        yield
+        yield met
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -22,7 +22,7 @@ from spark_jobs.engine.kafka_options import kafka_options
 from spark_jobs.offsets import Range, check_topic, offsets_json
 from spark_jobs.output import PartitionSummary, RebuildError
 from spark_jobs.partition import RESULT_SCHEMA, FoldTask, run_task
-from spark_jobs.session import connector_missing
+from spark_jobs.session import connector_missing, signals_deferred
 from stream.kafka.connection import KafkaCluster
 from tokens.errors import FreshetError
 
@@ -107,9 +107,9 @@ class Micro:
         writer = messages.writeStream.foreachBatch(self._handled)
         try:
             self._query = writer.option("checkpointLocation", checkpoint.as_uri()).trigger(**trigger).start()
-            while not self._query.awaitTermination(POLL_S):
-                if self._is_at_end():
-                    break
+            with signals_deferred() as met:
+                while not (self._query.awaitTermination(POLL_S) or met or self._is_at_end()):
+                    pass
         except PySparkException as error:
             failure = self._failures[0] if self._failures else spark_failed(error)
             if failure.code == RebuildError.code:
