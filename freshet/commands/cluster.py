@@ -79,9 +79,9 @@ def drain(
 ) -> None:
     """Have instances give their partitions to the others of their group, and wait until they have none.
 
-    Each goes on answering for a partition until the one that takes it over has caught up and is announced, so no read
-    is refused, and none has to go to the source. Then it can be stopped. A drained instance gets no partitions until it
-    is started again.
+    Each goes on answering for a partition until the one that takes it over has read what was there at that time and is
+    announced, so no read is refused. Then it can be stopped. A drained instance gets no partitions until it is started
+    again.
     """
     settings = load_settings()
     deadline = time.monotonic() + timeout
@@ -104,9 +104,8 @@ def _wait_until_empty(connection: OwnerConnection, deadline: float, *, as_json: 
             _show_drain(connection.address, left, as_json=as_json)
         shown = len(left)
         if time.monotonic() > deadline:
-            names = ", ".join(f"{each.keyspace}/{each.partition}" for each in left)
             raise DrainError(
-                f"{connection.address} still answers for {names}",
+                f"{connection.address} still answers for {', '.join(_names(left))}",
                 hint="are there other instances of its group that are running and catching up? It goes on handing over",
             )
         time.sleep(POLL_S)
@@ -126,18 +125,20 @@ def _wait_for_owners(kafka: KafkaCluster, address: str, given: list[PartitionSta
             if not left:
                 return
             if time.monotonic() > deadline:
-                names = ", ".join(f"{each.keyspace}/{each.partition}" for each in left)
                 raise DrainError(
-                    f"nobody else is announced for {names}, which {address} had",
+                    f"nobody else is announced for {', '.join(_names(left))}, which {address} had",
                     hint="`freshet cluster status` shows who is there; run the command again",
                 )
             time.sleep(POLL_S)
 
 
+def _names(partitions: list[PartitionStatus]) -> list[str]:
+    return [f"{each.keyspace}/{each.partition}" for each in partitions]
+
+
 def _show_drain(address: str, left: list[PartitionStatus], *, as_json: bool) -> None:
     if as_json:
-        names = [f"{each.keyspace}/{each.partition}" for each in left]
-        typer.echo(json.dumps({"address": address, "partitions": names}, ensure_ascii=False))
+        typer.echo(json.dumps({"address": address, "partitions": _names(left)}, ensure_ascii=False))
     elif left:
         typer.echo(f"{address} hands over {len(left)} partitions")
     else:

@@ -26,6 +26,7 @@ from typing import Final, Self
 import msgspec
 import structlog
 
+from consumers.store.manifest import sync_directory
 from serving.changelog.errors import ChangeLogError
 from serving.client import StreamEvent
 
@@ -192,7 +193,7 @@ class LogFiles:
             shutil.copyfileobj(file, copy)
             copy.flush()
             os.fsync(copy.fileno())
-        self._sync_directory()
+        sync_directory(self._directory)
         _log.warning(
             "the end of a log can't be read: it was set aside, and the log goes on in front of it",
             file=str(path),
@@ -230,7 +231,7 @@ class LogFiles:
         if os.path.lexists(path):  # nobody who locks the log has made it
             raise ChangeLogError(f"{path} is there already", hint="run one process for a keyspace and a directory")
         begun.rename(path)
-        self._sync_directory()
+        sync_directory(self._directory)
         self._prune()
 
     def _end_file(self) -> None:
@@ -256,13 +257,6 @@ class LogFiles:
         for path in files_of(self._directory, self._heading.keyspace)[:-1]:
             if self._clock() - path.stat().st_mtime > self._keep_s:
                 path.unlink()
-
-    def _sync_directory(self) -> None:
-        directory = os.open(self._directory, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
 
 
 def files_of(directory: Path, keyspace: str) -> list[Path]:
