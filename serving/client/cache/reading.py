@@ -83,12 +83,12 @@ class Entries:
         floor, entry = seen.floor, seen.entry
         if floor is None or entry is None or not is_live(entry, floor, tables):
             return False
-        proven, of = merged(entry.proven, parsed(floor.told)), parsed(entry.token)
-        if begins_later(Vector({shard: each for shard, each in proven.items() if shard in of}), demanded):
+        known, own = merged(entry.proven, parsed(floor.told)), parsed(entry.token)
+        if begins_later(Vector({shard: each for shard, each in known.items() if shard in own}), demanded):
             return False
         if covers(parsed(entry.proven), demanded):
             return True
-        if not covers(merged(entry.proven, parsed(floor.told)), demanded):
+        if not covers(known, demanded):
             return False
         # What is told has been dealt with before the floor said so. So the entry is read after it.
         return self._store.get([name]).get(name) == seen.found
