@@ -27,7 +27,7 @@ from serving.client.answers import DescribedColumn, DescriptionAnswer, Page
 from serving.sink.applying import Batch, remove_unread, write_page
 from serving.sink.awaiting import AwaitedShards
 from serving.sink.errors import SinkError
-from serving.sink.state import Copying, SinkState, StateTable
+from serving.sink.state import SinkState, StateTable
 from serving.sink.tables import (
     CopyTable,
     check_columns,
@@ -80,8 +80,8 @@ class Sink:
         self._tables: dict[str, CopyTable] = {}
         self._batch = Batch()
         self._committed_at = monotonic()
-        self._untold_at: float | None = None
-        """Since when the stream does not tell of a table."""
+        self._withheld_since: float | None = None
+        """When the stream was first known here not to tell of a table."""
 
     def run(self, *, is_done: Callable[[Vector], bool] = lambda _: False) -> None:
         """Until ``is_done`` says so of a watermark that is in the copy, with all tables read. Raises `SinkError`.
@@ -144,19 +144,19 @@ class Sink:
                     self._commit()
                 if ends:
                     return
-                self._check_untold()
+                self._check_withheld()
 
-    def _check_untold(self) -> None:
+    def _check_withheld(self) -> None:
         """Raises `SinkError` ``sink_refused`` if the stream has told nothing of a table for long, and is not to."""
         if not self._state.withheld:
-            self._untold_at = None
-        elif self._untold_at is None:
+            self._withheld_since = None
+        elif self._withheld_since is None:
             _log.warning("waiting for the source to tell of a table again", tables=", ".join(self._state.withheld))
-            self._untold_at = monotonic()
-        elif monotonic() - self._untold_at >= self._shard_wait_s:
+            self._withheld_since = monotonic()
+        elif monotonic() - self._withheld_since >= self._shard_wait_s:
             for table in self._state.withheld:
                 check_described(self._client.describe(self._keyspace, table))
-            self._untold_at = monotonic()
+            self._withheld_since = monotonic()
 
     def _take(self, event: StreamEvent) -> None:
         """Adds an event to what is to be committed."""
@@ -280,8 +280,8 @@ class Sink:
 
     def _write_page(self, table: CopyTable, page: Page) -> bool:
         """Writes a page of a table's reading; whether more of it follows."""
-        number = self._state.copies[table.name].number
-        copying = Copying(number, page.page, is_due=bool(page.page))
+        before = self._state.copies[table.name]
+        number, copying = before.number, msgspec.structs.replace(before, page=page.page, is_due=bool(page.page))
         with self._engine.begin() as connection:
             write_page(connection, table, page.rows, number)
             if not copying.is_due:
