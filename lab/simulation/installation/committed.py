@@ -151,6 +151,16 @@ class CommittedRecord:
         """The number of the history that an epoch is of."""
         return max(number for number, each in enumerate(self.histories) if each.after_epoch < epoch)
 
+    def of_commit(self, epoch: int, gtid: str) -> int:
+        """The number of the history that a commit of an epoch is of; the last one, if it is of none.
+
+        A source may go on in its epoch for a moment: until it notices that its topic is another one.
+        """
+        number = self.of_epoch(epoch)
+        while gtid not in self.histories[number].by_gtid and number + 1 < len(self.histories):
+            number += 1
+        return number
+
     def after_loss(self, point: Point, time: float) -> Point:
         """What a session that had seen ``point`` must still see after it was told, by ``time``, that history was lost.
 

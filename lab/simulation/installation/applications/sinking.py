@@ -109,10 +109,8 @@ class Sinking(Giving):
         epoch, position = Vector.parse(token).get(SHARD) or (0, None)
         if position is None:
             return ""
-        gtid, number = str(position).partition("/")[2], self.record.of_epoch(epoch)
-        while gtid not in self.record.histories[number].by_gtid and number + 1 < len(self.record.histories):
-            number += 1  # as `FollowedCopy`
-        history = self.record.histories[number]
+        gtid = str(position).partition("/")[2]
+        history = self.record.histories[self.record.of_commit(epoch, gtid)]
         since = history.by_gtid.get(gtid)
         return "" if since is None else _older(history, since, rows)
 

@@ -105,9 +105,8 @@ class FollowedCopy:
 
     def _check(self, epoch: int, position: str, voided: frozenset[str], what: str) -> None:
         """The rows that are kept are those of the commit, and none that it follows was left out."""
-        gtid, number = _gtid(position), self.record.of_epoch(epoch)
-        while gtid not in self.record.histories[number].by_gtid and number + 1 < len(self.record.histories):
-            number += 1  # a source may go on in its epoch for a moment: until it notices that its topic is another one
+        gtid = _gtid(position)
+        number = self.record.of_commit(epoch, gtid)
         history, since = self.record.histories[number], self.told
         if since is None and self.floor is not None and self.floor.history == number:
             since = self.floor.commit
