@@ -147,8 +147,8 @@ class Assignment:
         """Hands partitions over: those that readers are told to ask for here go on until another owner is announced."""
         owned = self._owned(places)
         for partition in owned:
-            partition.leaving = partition.ready and not partition.is_paused and not partition.lost
-            partition.leaving = partition.leaving and not self._kafka_output.is_succeeded(partition)
+            can_go_on = partition.ready and not partition.is_paused and not partition.lost
+            partition.leaving = can_go_on and not self._kafka_output.is_succeeded(partition)
         self.release([each for each in owned if not each.leaving])
         staying = {(each.topic.name, each.number) for each in owned if each.leaving}
         consumer.incremental_unassign(

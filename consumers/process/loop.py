@@ -189,7 +189,7 @@ class Consumption:
                 if is_member and self._may_leave(drains_again):
                     is_member = False
                     consumer.unsubscribe()  # unlike `close` this makes a static member leave at once
-                self._is_drained = not is_member and not len(self.ownership)
+                self._is_drained = not is_member and not self.ownership
                 if search.find_more(time.monotonic()) and is_member:
                     self._assignment.subscribe(consumer, search.found, search.missing)
                 if search.replaced:

@@ -89,14 +89,14 @@ class Place:
 
     def get(self, name: str, file: Path) -> None:
         """Copies a file from there to a local one."""
-        from fsspec.callbacks import Callback
-
         if self.is_local or "sftp" in self._fs.protocol:  # these tell nothing of parts
             with self._errors("read", name), self._fs.open(self._at(name), "rb") as there, open(file, "wb") as here:
                 while part := there.read(_PART_BYTES):
                     here.write(part)
                     self._heard()
             return
+        from fsspec.callbacks import Callback
+
         parts = Callback(hooks={"heard": lambda *_, **__: self._heard()})
         with self._errors("read", name):
             self._fs.get_file(self._at(name), str(file), callback=parts)

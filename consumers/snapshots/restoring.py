@@ -143,8 +143,8 @@ def restore_partition(
     held = snapshot.of(partition)
     assert held is not None, "`Wanted.refusal` and the commands look before"
     directory = partition_directory(data_dir, snapshot.keyspace, partition)
-    manifest = Manifest(snapshot.keyspace, partition, snapshot.topic_id, snapshot.layout)
     building = directory.with_name(f"{directory.name}.restoring")
+    manifest = Manifest(snapshot.keyspace, partition, snapshot.topic_id, snapshot.layout)
     try:
         shutil.rmtree(building, ignore_errors=True)  # of a process that was killed
         building.mkdir(parents=True)
