@@ -1,10 +1,11 @@
 """What Spark's jobs do with a topic, beside Spark's bare read of it and beside one live consumer.
 
-``python -m benchmarks.spark_beside`` prints one JSON object. In each round, on the same topics: the live consumer
-alone, librdkafka's bare read, and, in one warm session each on one and on two cores, Spark's bare read of the same
-query, the rebuild, and the export to Parquet. So the ratios are of one machine in the same minutes. Then, with
-``--entries`` keys: an audit of the whole topic, one of what the topic got since, and consumers that begin with nothing
-and with the snapshot that the audit left, as processes. Threats to validity: broker and Spark share the cores; the
+``python -m benchmarks.spark_beside`` prints one JSON object. First, with ``--entries`` keys: an audit of the whole
+topic, one of what the topic got since, and consumers that begin with nothing and with the snapshot that the audit left,
+as processes. Then, in each round, on the same topics: the live consumer alone, librdkafka's bare read, and, in one
+session each on one and on two cores, warmed up with a part of each topic, Spark's bare read of the same query, the
+rebuild, and the export to Parquet. So the ratios are of one machine in the same minutes. With ``--large`` the same once
+with so many events, on two cores and without exports. Threats to validity: broker and Spark share the cores; the
 audit's times hold the start of its JVM; one value size.
 """
 
@@ -17,12 +18,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
 from benchmarks.child import MeasurementFailed, measure_within, quiet
-from benchmarks.deployed import Deployment
+from benchmarks.deployed import POLL_S, Deployment
 from benchmarks.restart import KEYSPACE as EACH_KEY_ONCE
 from benchmarks.spin import spin
 from benchmarks.topics import make_publisher
@@ -41,14 +44,15 @@ KEYSPACES: Final = ("frames1", "framesown")
 CORES: Final = (1, 2)
 TAIL: Final = 100
 """One in so many entries changes between two audits."""
-WARM_UP: Final = 1
+WARM_UP: Final = 5
+"""One part in so many of each topic warms a session up."""
 WITHIN_S: Final = 3_600.0
 
 
-def bare_read(session: Any, kafka: KafkaCluster, keyspace: str, root: Path) -> float:
+def bare_read(session: Any, kafka: KafkaCluster, keyspace: str, root: Path, ends: dict[int, int] | None) -> float:
     """Seconds in which Spark reads the topic with the rebuild's own query, and drops what it reads in the JVM."""
     root.mkdir(parents=True)
-    chosen = choose_range(topic_bounds(kafka, events_topic(kafka, keyspace)), None, None)
+    chosen = choose_range(topic_bounds(kafka, events_topic(kafka, keyspace)), ends, None)
 
     def drop(messages: Any, _: int) -> None:
         columns = messages.select("partition", "offset", "value")
@@ -59,7 +63,7 @@ def bare_read(session: Any, kafka: KafkaCluster, keyspace: str, root: Path) -> f
     return time.perf_counter() - began
 
 
-def jobs(kafka: KafkaCluster, events: int, cores: int) -> dict[str, Any]:
+def jobs(kafka: KafkaCluster, events: int, cores: int, keyspaces: list[str], *, exports: bool) -> dict[str, Any]:
     """Keyspace → job → events a second, in a warm session on so many cores. Runs in a child process."""
     with tempfile.TemporaryDirectory(prefix="freshet-bench-") as directory:
         root = Path(directory)
@@ -67,23 +71,36 @@ def jobs(kafka: KafkaCluster, events: int, cores: int) -> dict[str, Any]:
         with spark_session(
             "freshet benchmarks", spark_settings(f"local[{cores}]", "1g", root / "spark.log")
         ) as session:
-            for number in range(WARM_UP + 1):
-                for keyspace in KEYSPACES:
-                    here = root / f"{keyspace}-{number}"
-                    read = bare_read(session, kafka, keyspace, here / "read")
-                    built = rebuild(session, RebuildRequest(keyspace, kafka, here / "rebuilt"))
-                    written = export(session, ExportRequest(keyspace, kafka, here / "exported"))
-                    if built.dead_letters or min(built.rows, written.rows) < events:
-                        raise MeasurementFailed(f"{keyspace}: {built.rows} folded, {written.rows} exported")
-                    seconds = {"spark_read": read, "rebuild": built.seconds, "export": written.seconds}
+            for part in (WARM_UP, 1):
+                for keyspace in keyspaces:
+                    here = root / f"{keyspace}-{part}"
+                    whole = topic_bounds(kafka, events_topic(kafka, keyspace)).end
+                    ends = {partition: end // part for partition, end in whole.items()}
+                    seconds = {"spark_read": bare_read(session, kafka, keyspace, here / "read", ends)}
+                    built = rebuild(session, RebuildRequest(keyspace, kafka, here / "rebuilt", ends))
+                    seconds["rebuild"], rows = built.seconds, built.rows
+                    if exports:
+                        written = export(session, ExportRequest(keyspace, kafka, here / "exported", ends))
+                        seconds["export"], rows = written.seconds, min(rows, written.rows)
+                    if built.dead_letters or rows * part * 2 < events or (part == 1 and rows < events):
+                        raise MeasurementFailed(f"{keyspace}: {rows} of {events} events in a part of {part}")
                     found[keyspace] = {f"{job}_events_s": events / each for job, each in seconds.items()}
         return found
 
 
-def rates(kafka: KafkaCluster, events: int, keys: int, rounds: int) -> dict[str, Any]:
-    """Keyspace → medians of all rates over the rounds, and what is compared with what."""
+def rates(
+    kafka: KafkaCluster,
+    events: int,
+    keys: int,
+    rounds: int,
+    keyspaces: Sequence[str] = KEYSPACES,
+    on: Sequence[int] = CORES,
+    *,
+    exports: bool = True,
+) -> dict[str, Any]:
+    """Keyspace → medians of all rates over the rounds, and what is compared with what; ``on``: so many cores."""
     published = {}
-    for keyspace in KEYSPACES:
+    for keyspace in keyspaces:
         say(f"filling {keyspace}: {events} events")
         filled = measure_within(WITHIN_S, "topics:fill", kafka=kafka, keyspace=keyspace, events=events, keys=keys)
         published[keyspace] = filled["rows_s"]
@@ -91,17 +108,18 @@ def rates(kafka: KafkaCluster, events: int, keys: int, rounds: int) -> dict[str,
     for number in range(1, rounds + 1):
         say(f"round {number} of {rounds}: spin {spin():.1f}, load {os.getloadavg()[0]:.1f}")
         of_round: dict[str, dict[str, float]] = {}
-        for keyspace in KEYSPACES:
+        for keyspace in keyspaces:
             given = {"kafka": kafka, "keyspace": keyspace, "events": events}
             live = measure_within(WITHIN_S, "materialize:materialize", **given)
             raw = measure_within(WITHIN_S, "materialize:raw_consume", **given)
             of_round[keyspace] = {"live_events_s": live["rows_s"], "raw_consume_events_s": raw["rows_s"]}
-        for cores in CORES:
-            done = measure_within(WITHIN_S, "spark_beside:jobs", kafka=kafka, events=events, cores=cores)
+        for cores in on:
+            todo = {"keyspaces": list(keyspaces), "exports": exports}
+            done = measure_within(WITHIN_S, "spark_beside:jobs", kafka=kafka, events=events, cores=cores, **todo)
             for keyspace, found in done.items():
                 of_round[keyspace] |= {f"cores{cores}_{name}": rate for name, rate in found.items()}
         for keyspace, found in of_round.items():
-            for cores in CORES:
+            for cores in on:
                 rebuilt = found[f"cores{cores}_rebuild_events_s"]
                 found[f"cores{cores}_rebuild_of_spark_read"] = rebuilt / found[f"cores{cores}_spark_read_events_s"]
                 found[f"cores{cores}_rebuild_of_live"] = rebuilt / found["live_events_s"]
@@ -138,7 +156,7 @@ def audits(kafka: KafkaCluster, entries: int, rounds: int) -> dict[str, Any]:
             found["verify_whole_s"] = _verified(deployed, place, None)
             since = [each.name for each in (place / EACH_KEY_ONCE).iterdir()]
             measure_within(WITHIN_S, "spark_beside:publish_tail", kafka=kafka, entries=entries)
-            deployed.await_offsets(lambda offset, committed, _: offset == committed)
+            _await_tail(deployed, kafka)
             found["verify_tail_s"] = _verified(deployed, place, since[0])
         finally:
             deployed.stop()
@@ -148,6 +166,18 @@ def audits(kafka: KafkaCluster, entries: int, rounds: int) -> dict[str, Any]:
                 found[kind].append(_ready(root / f"{kind}-{number}", kafka, more))
         found["snapshot_mb"] = sum(each.stat().st_size for each in place.rglob("*.sst")) / 2e6  # of two snapshots
     return found | {f"median_{kind}": median(found[kind]) for kind in ("from_topic_s", "from_snapshot_s")}
+
+
+def _await_tail(deployed: Deployment, kafka: KafkaCluster) -> None:
+    """Waits until the consumer has folded and committed what the topic holds now."""
+    ends = topic_bounds(kafka, events_topic(kafka, EACH_KEY_ONCE)).end
+    deadline = time.monotonic() + WITHIN_S
+    while time.monotonic() < deadline:
+        reached = deployed.await_offsets(lambda offset, committed, _: offset == committed)
+        if all(reached[partition] >= end - 1 for partition, end in ends.items()):  # a control record may be the last
+            return
+        time.sleep(POLL_S)
+    raise MeasurementFailed("the consumer did not reach the topic's end")
 
 
 def deployment(directory: Path, kafka: KafkaCluster, more: str = "") -> Deployment:
@@ -194,20 +224,33 @@ def main() -> None:
     parser.add_argument("--keys", type=int, default=200_000)
     parser.add_argument("--entries", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", choices=("rates", "audits"), help="one of the two parts")
+    parser.add_argument("--large", type=int, default=0, help="events of one more topic, of one row a frame")
+    parser.add_argument("--only", choices=("rates", "audits", "large"), help="one of the parts")
     options = parser.parse_args()
     quiet()
     found: dict[str, Any] = {"events": options.events, "spin_before": spin()}
+    with new_kafka() as kafka:
+        if options.only in (None, "audits"):
+            found["audits"] = audits(kafka, options.entries, options.rounds)
+            say(json.dumps(found))
+        if options.only in (None, "rates"):
+            found["rates"] = rates(kafka, options.events, options.keys, options.rounds)
+            say(json.dumps(found))
+    if options.large:
+        with new_kafka() as kafka:
+            found["large"] = rates(kafka, options.large, options.keys, 1, KEYSPACES[:1], CORES[-1:], exports=False)
+    json.dump(found | {"spin_after": spin(), "load": os.getloadavg()[0]}, sys.stdout, indent=1)
+    print()
+
+
+@contextmanager
+def new_kafka() -> Iterator[KafkaCluster]:
+    """A broker of its own."""
     with (
         tempfile.TemporaryDirectory(prefix="freshet-bench-") as directory,
         KafkaServer(Path(directory), quick_start=False) as kafka,
     ):
-        if options.only != "audits":
-            found["rates"] = rates(kafka.cluster, options.events, options.keys, options.rounds)
-        if options.only != "rates":
-            found["audits"] = audits(kafka.cluster, options.entries, options.rounds)
-    json.dump(found | {"spin_after": spin(), "load": os.getloadavg()[0]}, sys.stdout, indent=1)
-    print()
+        yield kafka.cluster
 
 
 if __name__ == "__main__":

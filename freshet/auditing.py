@@ -84,7 +84,7 @@ def audit(request: Audit, progress: Progress | None = None) -> Audited:
         base = base_stores(request.base, keyspace, kafka, target, Needed(ends, begins))
         if base is None and place is not None and not request.whole:
             since, base = _last_witness(place, keyspace, kafka, Needed(ends, begins, witness=True), target)
-        fold = RebuildRequest(keyspace, kafka, target, ends, base, begins=begins)
+        fold = RebuildRequest(keyspace, kafka, target, ends, base, begins=begins, digests=False)
         run_rebuild(fold, request.spark, progress)
         folded = find_stores(target, keyspace)
         verdict = verify_stores(live, folded, names=("live", "rebuilt"), keep=request.keep)

@@ -14,11 +14,13 @@ if TYPE_CHECKING:
     from spark_jobs.session import SparkSettings
 
 
-def spark_settings(master: str, driver_memory: str, log_file: Path | None, *, delta: bool = False) -> SparkSettings:
+def spark_settings(
+    master: str, driver_memory: str, log_file: Path | None, *, delta: bool = False, brief: bool = False
+) -> SparkSettings:
     """Settings for a Spark session: the connector's pinned jars, a supported Java, and the log file (emptied).
 
-    ``delta``: with Delta Lake. Under ``spark-submit`` its command decides all of that. Raises `SparkUnavailable`
-    ``spark_missing`` before anything else is tried.
+    ``delta``: with Delta Lake. ``brief``: as `SparkSettings` has it. Under ``spark-submit`` its command decides all of
+    that. Raises `SparkUnavailable` ``spark_missing`` before anything else is tried.
     """
     from spark_jobs.exporting.delta import SETTINGS
     from spark_jobs.session import SparkSettings, check_pyspark, is_submitted
@@ -41,6 +43,7 @@ def spark_settings(master: str, driver_memory: str, log_file: Path | None, *, de
         log_file=log_file,
         driver_memory=driver_memory,
         extra=SETTINGS if delta else {},
+        brief=brief,
     )
 
 

@@ -11,8 +11,9 @@ import json
 import os
 import time
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
@@ -62,6 +63,8 @@ class FoldTask:
     """Where new stores begin, by partition; 0 if not given."""
     end: dict[int, int] = field(default_factory=dict)
     """Offsets to stop before, by partition; a partition that is not named is folded as far as Spark reads it."""
+    digests: bool = True
+    """Whether complete stores are read for their digests."""
 
     def open(self, partition: int) -> PartitionFold:
         """Opens or creates the partition's store; raises `consumers.store.errors.StoreError`.
@@ -76,14 +79,6 @@ class FoldTask:
                 if time.monotonic() > deadline:
                     raise
             time.sleep(LOCKED_RETRY_S)
-
-    def completed(self, partition: int) -> tuple[str | None, str | None]:
-        """Completes the partition's store in a Spark task; its summary, or its error, as JSON."""
-        try:
-            with self.open(partition) as fold:
-                return json.dumps(asdict(fold.finish())), None
-        except (FreshetError, OSError) as failure:
-            return None, error_json(failure, self.root)
 
 
 class PartitionFold:
@@ -194,7 +189,7 @@ class PartitionFold:
         self._entries, self._folded_bytes = Memtable(), 0
 
     def finish(self, *, complete: bool = True) -> PartitionSummary:
-        """Commits and returns the summary; ``complete``: with the digest, and the offset in the manifest.
+        """Commits and returns the summary; ``complete``: with the digest if wanted, and the offset in the manifest.
 
         Raises `RebuildError` ``history_incomplete`` if the topic no longer holds the beginning of a shard's epoch.
         """
@@ -204,8 +199,9 @@ class PartitionFold:
         task = self._task
         if complete:
             self._check_beginning()
-            digest, items = digest_items(live_items(head, self._rocks.scan()))
-            entries = max(0, items - len(head_entries(head)))  # nothing folded: no head either
+            if task.digests:
+                digest, items = digest_items(live_items(head, self._rocks.scan()))
+                entries = max(0, items - len(head_entries(head)))  # nothing folded: no head either
             write_manifest(
                 self.directory, Manifest(task.keyspace, self._partition, task.topic_id, head.layout, offset=head.offset)
             )
@@ -235,21 +231,37 @@ class PartitionFold:
 
 
 def run_task(task: FoldTask, batches: Iterator[Any]) -> Iterator[Any]:
-    """For ``mapInArrow``: folds batches of (partition, offset, value), yields one row of `RESULT_SCHEMA`.
+    """For ``mapInArrow``: folds batches of (partition, offset, value), yields one row of `RESULT_SCHEMA`."""
+    yield from _answered(task, lambda: _fold_all(task, batches))
+
+
+def complete_task(task: FoldTask, batches: Iterator[Any]) -> Iterator[Any]:
+    """For ``mapInArrow``: completes the stores of the partitions in batches of numbers; rows as `run_task`."""
+    for batch in batches:
+        for partition in batch.column(0).to_pylist():
+            yield from _answered(task, partial(_complete, task, partition))
+
+
+def _complete(task: FoldTask, partition: int) -> PartitionSummary:
+    with task.open(partition) as fold:
+        return fold.finish()
+
+
+def _answered(task: FoldTask, work: Callable[[], PartitionSummary | None]) -> Iterator[Any]:
+    """What ``work`` returns, as a batch of one row of `RESULT_SCHEMA`; nothing for None.
 
     A `FreshetError` is returned in that row, because an exception would reach the driver as a traceback.
     """
     import pyarrow as pa
 
-    partition, summary, error = -1, None, None
+    partition, text, error = -1, None, None
     try:
-        summary = _fold_all(task, batches)
+        summary = work()
         if summary is None:
             return
-        partition = summary.partition
+        partition, text = summary.partition, json.dumps(asdict(summary))
     except (FreshetError, OSError) as failure:
         error = error_json(failure, task.root)
-    text = None if summary is None else json.dumps(asdict(summary))
     columns = [pa.array([partition], pa.int32()), pa.array([text], pa.string()), pa.array([error], pa.string())]
     yield pa.RecordBatch.from_arrays(columns, names=["partition", "summary", "error"])
 

@@ -74,6 +74,8 @@ class RebuildRequest:
     """Partition → where a new store begins (None: at 0). A store is equal to another only if both began there."""
     follow: bool = False
     offsets_per_batch: int = OFFSETS_PER_BATCH
+    digests: bool = True
+    """False: the report has no digests and no counts of entries, for stores that are compared as a whole anyway."""
 
     def begun(self, topic_id: str) -> Begun:
         """What the target is begun as."""
@@ -182,6 +184,7 @@ def rebuild(session: Any, request: RebuildRequest, *, progress: Progress | None 
             request.spill_rows,
             dict(begun.begins),
             ends,
+            request.digests,
         )
         started = time.monotonic()
         with progress_reported(root, chosen, None if request.follow else progress):

@@ -11,7 +11,7 @@ import json
 import secrets
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from spark_jobs.engine.executors import unfit
 from spark_jobs.engine.kafka_options import kafka_options
 from spark_jobs.offsets import Range, check_topic, offsets_json
 from spark_jobs.output import PartitionSummary, RebuildError
-from spark_jobs.partition import RESULT_SCHEMA, FoldTask, run_task
+from spark_jobs.partition import RESULT_SCHEMA, FoldTask, complete_task, run_task
 from spark_jobs.session import connector_missing, signals_deferred
 from stream.kafka.connection import KafkaCluster
 from tokens.errors import FreshetError
@@ -163,8 +163,7 @@ def remove_checkpoints(root: Path) -> None:
 
 def run_tasks(messages: Any, task: FoldTask) -> dict[int, PartitionSummary]:
     """Runs the fold's tasks over a data frame of the Kafka source; partition → summary. Raises as `answers`."""
-    found = answers(messages, partial(run_task, task))
-    return {partition: PartitionSummary(**json.loads(answer)) for partition, answer in found.items()}
+    return _summaries(answers(messages, partial(run_task, task)))
 
 
 def answers(messages: Any, task: Callable[[Iterator[Any]], Iterator[Any]]) -> dict[int, str]:
@@ -172,21 +171,26 @@ def answers(messages: Any, task: Callable[[Iterator[Any]], Iterator[Any]]) -> di
 
     Raises `RebuildError`, with a failed task's code or if Spark failed; `spark_jobs.engine.executors.ExecutorError`.
     """
-    columns = messages.select("partition", "offset", "value")
+    return _answers(messages.select("partition", "offset", "value"), task)
+
+
+def _answers(rows: Any, task: Callable[[Iterator[Any]], Iterator[Any]]) -> dict[int, str]:
     with spark_errors():
-        rows = columns.mapInArrow(task, RESULT_SCHEMA).collect()
-    return {row.partition: answer_of(row.summary, row.error) for row in rows}
+        found = rows.mapInArrow(task, RESULT_SCHEMA).collect()
+    return {row.partition: answer_of(row.summary, row.error) for row in found}
+
+
+def _summaries(found: Mapping[int, str]) -> dict[int, PartitionSummary]:
+    return {partition: PartitionSummary(**json.loads(answer)) for partition, answer in found.items()}
 
 
 def complete_stores(session: Any, task: FoldTask) -> dict[int, PartitionSummary]:
-    """Completes the stores, side by side; partition → summary with digest. Raises as `run_tasks`."""
-    partitions = sorted(task.low)
-    with spark_errors():
-        found = session.sparkContext.parallelize(partitions, len(partitions)).map(task.completed).collect()
-    return {
-        partition: PartitionSummary(**json.loads(answer_of(*answer)))
-        for partition, answer in zip(partitions, found, strict=True)
-    }
+    """Completes the stores, side by side; partition → summary with digest. Raises as `run_tasks`.
+
+    By ``mapInArrow`` too: Spark has other Python workers for its RDDs, which would be started for this alone.
+    """
+    count = len(task.low)
+    return _summaries(_answers(session.range(0, count, numPartitions=count), partial(complete_task, task)))
 
 
 def answer_of(answer: str | None, error: str | None) -> str:

@@ -88,7 +88,7 @@ def command(
             verdict = _against(settings, keyspace, owner or [], against, keep)
         _end(Audited(verdict), as_json=as_json)
     place = snapshots or set_place(settings, keyspace)
-    spark = spark_settings(master, driver_memory, spark_log)
+    spark = spark_settings(master, driver_memory, spark_log, brief=every is None)
     request = Audit(keyspace, settings.kafka.cluster, spark, tuple(owner or ()), base, place, whole, keep)
     if every is not None:
         _stand(request, every, metrics_port, as_json=as_json)

@@ -2,13 +2,17 @@
 
 They are asked by a small Spark job before anything is read. The question is a local function, so PySpark sends its
 code and not its name; it needs the standard library alone. So an executor that lacks everything can answer it.
+Where tasks run on this machine, with this interpreter, nothing is asked: they lack what this process would lack.
 Executors that join later are not asked; what they lack shows in their tasks (`unfit`). ``make environment`` makes what
 they need (docs/operating/rebuild.md).
 """
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
@@ -52,7 +56,7 @@ class ExecutorError(FreshetError):
 def check_executors(session: Any) -> None:
     """Asks the executors of a Spark session, once. Raises `ExecutorError`; it names the executor and what it lacks."""
     context = session.sparkContext
-    if context.applicationId in _fit:
+    if context.applicationId in _fit or runs_here(context.master, context.pythonExec):
         return
     places = context.defaultParallelism
     try:
@@ -63,6 +67,13 @@ def check_executors(session: Any) -> None:
     if answers:
         raise ExecutorError(answers[0], hint=HINT)
     _fit.add(context.applicationId)
+
+
+def runs_here(master: str, python: str) -> bool:
+    """Whether tasks run on this machine with the interpreter of this process; ``python`` is what workers run."""
+    found = shutil.which(python)
+    here = re.fullmatch(r"local(\[.*\])?", master) is not None
+    return here and found is not None and os.path.abspath(found) == os.path.abspath(sys.executable)
 
 
 def unfit(error: Exception) -> ExecutorError | None:

@@ -19,6 +19,7 @@ from freshet import cli
 from freshet.local.artifacts import read_pins
 from spark_jobs.exporting.delta import PACKAGE, check_delta
 from spark_jobs.session import (
+    BRIEF_JAVA,
     CONNECTOR,
     SparkSettings,
     SparkUnavailable,
@@ -126,6 +127,13 @@ def test_on_a_cluster_the_jars_are_sent_along() -> None:
     remote = configuration(SparkSettings(master="spark://host:7077", jars=[Path("a.jar")]), submitted=False)
     assert remote["spark.jars"] == "a.jar"
     assert "spark.driver.bindAddress" not in remote
+
+
+def test_only_a_brief_session_does_without_the_second_compiler() -> None:
+    """An audit starts sooner; a rebuild of a long topic gets the faster code."""
+    options = "spark.driver.extraJavaOptions"
+    assert BRIEF_JAVA in configuration(SparkSettings(brief=True), submitted=False)[options].split()
+    assert BRIEF_JAVA not in configuration(SparkSettings(), submitted=False)[options]
 
 
 def test_spark_submit_keeps_its_own_master() -> None:

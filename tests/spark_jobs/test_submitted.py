@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_jobs.engine.executors import PACKAGES, question, unfit
+from spark_jobs.engine.executors import PACKAGES, question, runs_here, unfit
 from spark_jobs.output import read_report
 from stream.kafka.connection import KafkaCluster
 from tests.docs.naming import ROOT
@@ -130,6 +130,15 @@ def test_a_worker_that_cannot_run_tasks_is_told_from_other_failures() -> None:
         assert found.code == "executor_unfit"
         assert "make environment" in found.hint
     assert unfit(RuntimeError("Caused by: OffsetOutOfRangeException")) is None
+
+
+@pytest.mark.parametrize("master", ["local", "local[2]", "local[*]"])
+def test_only_workers_of_another_interpreter_or_machine_are_asked(master: str) -> None:
+    """Workers of this very interpreter lack nothing that the driver has; all others may."""
+    assert runs_here(master, sys.executable)
+    assert not runs_here(master, f"{sys.executable}-of-another-environment")
+    assert not runs_here("local-cluster[1,1,1024]", sys.executable)
+    assert not runs_here("spark://host:7077", sys.executable)
 
 
 @pytest.mark.parametrize(
