@@ -31,8 +31,9 @@ JAVA_VERSIONS = (17, 21)
 JAVA_HINT = (
     "install a complete JRE 17 or 21 (Debian, Ubuntu: apt-get install openjdk-17-jre-headless) or set JAVA_HOME to one"
 )
-BRIEF_JAVA = "-XX:TieredStopAtLevel=1"
-"""Without the second compiler, whose work a session of minutes pays back and one of seconds does not."""
+BRIEF_JAVA = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+"""Without the second compiler and a parallel collector, which a session of minutes pays back and one of seconds does
+not."""
 LOG_CONFIG = Path(__file__).with_name("log4j2.properties")
 
 
@@ -115,7 +116,9 @@ def configuration(settings: SparkSettings, *, submitted: bool) -> dict[str, str]
         "spark.databricks.delta.snapshotPartitions": "4",  # of a table's log, which has a line for each file
     }
     if not submitted:
-        java = [f"-Dlog4j2.configurationFile={LOG_CONFIG}", *([BRIEF_JAVA] if settings.brief else [])]
+        java = [f"-Dlog4j2.configurationFile={LOG_CONFIG}"]
+        if settings.brief:
+            java += BRIEF_JAVA
         properties |= {
             "spark.master": settings.master,
             "spark.driver.memory": settings.driver_memory,

@@ -37,11 +37,16 @@ READER_OPTIONS: Final = {
     "failOnDataLoss": "true",
     "includeHeaders": "false",
     "kafka.isolation.level": "read_committed",
+    "kafka.fetch.max.wait.ms": "10",
     "kafka.max.poll.records": "5000",
     "kafka.max.partition.fetch.bytes": str(8 << 20),
     "kafka.receive.buffer.bytes": str(1 << 20),
 }
-"""Never set ``minPartitions`` or ``maxRecordsPerPartition``: they would split a partition over several tasks."""
+"""``fetch.max.wait.ms``: Spark reads what is there. A fetch that waits at the topic's end would hold up the
+consumer's next request, by half a second a task.
+
+Never set ``minPartitions`` or ``maxRecordsPerPartition``: they would split a partition over several tasks.
+"""
 
 
 def stream_messages(session: Any, kafka: KafkaCluster, chosen: Range, offsets_per_batch: int) -> Any:
