@@ -137,8 +137,9 @@ FOLLOWING: Final = (
     ),
     warehouse(
         "unfetched_object_is_forgotten",
-        "an object whose fetch failed is not fetched again",
+        "an object whose fetch failed is not fetched again, and not looked at later either",
         leave_out(Objects.step, "self._single.add((kind, name))"),
+        Return(Objects._compare_next, "False"),
     ),
     warehouse(
         "end_of_the_log_as_it_was_asked_for",
