@@ -347,6 +347,13 @@ def test_a_ring_lets_in_nobody_who_lacks_what_nobody_can_read() -> None:
     assert (ring.join({"a": Place(1, 99)}, [7]), ring.join({"a": Place(1, 99)}, [8]) is not None) == (None, True)
 
 
+def test_a_ring_lets_in_who_begins_after_a_shard_is_over() -> None:
+    """Such a reader never hears of that shard: it lacks nothing once it is past the offsets behind it."""
+    ring = Ring(Checkpoint("ks", "id", (0,), {"a": Place(1, 2)}))
+    ring.append([Watermark({}, Checkpoint("ks", "id", (7,), {"b": Place(1, 1)}))])
+    assert (ring.join({"b": Place(1, 1)}, [6]), ring.join({"b": Place(1, 1)}, [7])) == (None, 0)
+
+
 def test_watermarks_do_not_fill_the_ring() -> None:
     """A quiet keyspace for a week drops nothing that a reader still needs."""
     ring = Ring(Checkpoint("ks", "id", (0,)), bytes_max=5_000)
