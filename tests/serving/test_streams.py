@@ -31,6 +31,7 @@ from stream.changes.checkpoint import Checkpoint, CheckpointError, Place
 from stream.changes.items import Item, Mark, Transaction, Unreadable, Watermark
 from stream.changes.start import Start
 from stream.kafka.connection import KafkaCluster, client_settings
+from stream.kafka.reader import TopicReadError
 from stream.kafka.topics import Topic, ensure_topics, events_topic
 from stream.publish.publisher import Publisher
 from tests.patience import PATIENCE_S
@@ -312,6 +313,78 @@ def test_readers_of_the_ring_hear_that_the_log_was_replaced(monkeypatch: pytest.
 
     monkeypatch.setattr(Hub, "start", lambda _: None)
     monkeypatch.setattr(Hub, "_follow", follows)
+    asyncio.run(story())
+
+
+class Following:
+    """A reader of Kafka that has read one message, and then fails or reads no more; for the first poll it waits."""
+
+    def __init__(self, fails: bool) -> None:
+        self.fails, self.polls, self.is_closed = fails, 0, False
+        self.checkpoint, self.places, self.offsets = Checkpoint("shop", "id", (0,)), dict[str, Place](), (8,)
+
+    @property
+    def is_waiting(self) -> bool:
+        return self.polls < 2
+
+    def poll(self, _: float) -> list[Item]:
+        self.polls += 1
+        if self.polls == 1:
+            return [Unreadable(0, 7, "bad_field", "", self.checkpoint)]
+        if self.fails:
+            raise LogReplaced("lost")
+        return []
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_stream_joins_the_others_once_it_has_begun(monkeypatch: pytest.MonkeyPatch, fails: bool) -> None:
+    """Before it may not: it leaves out what they are told. It gives its reader of Kafka back, also when that fails."""
+    following = Following(fails)
+    monkeypatch.setattr("serving.streams.reading.Follower", lambda *_: following)
+    monkeypatch.setattr("serving.streams.reading.check_topics", lambda *_: Topic("t", "id", 1))
+    monkeypatch.setattr("serving.streams.reading.start_at_time", lambda *_: Start(following.checkpoint))
+    monkeypatch.setattr(Hub, "start", lambda _: None)
+
+    async def story() -> None:
+        streams = Streams(KafkaCluster("127.0.0.1:1"), FrontMetrics())
+        hub = streams._hubs["shop"] = Hub(KafkaCluster("127.0.0.1:1"), "shop", asyncio.get_running_loop())
+        hub.ring = Ring(Checkpoint("shop", "id", (0,)))
+        hub.ring.append([Unreadable(0, 8, "bad_field", "", following.checkpoint)])
+        async with begun(streams, "shop", FromSecond(1)) as reading:
+            batches = reading.batches(0.1)
+            assert [each.offset for each, _ in await anext(batches) if isinstance(each, Unreadable)] == [7]
+            if fails:
+                with pytest.raises(ReadError) as ended:
+                    await anext(batches)
+                assert ended.value.code == "checkpoint_lost"
+            else:
+                assert await anext(batches) == []
+                assert following.is_closed
+                assert [each.offset for each, _ in await anext(batches) if isinstance(each, Unreadable)] == [8]
+        assert following.is_closed
+        assert streams._followers._value == FOLLOWERS_MAX
+        await streams.close()
+
+    asyncio.run(story())
+
+
+def test_a_stream_that_is_to_end_says_why_it_can_not_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its end is looked up first, and Kafka may be away then, too."""
+
+    def fails(*_: object) -> None:
+        raise TopicReadError("Kafka is away", hint="wait")
+
+    async def story() -> None:
+        streams = Streams(KafkaCluster("127.0.0.1:1"), FrontMetrics())
+        with pytest.raises(ReadError, match="Kafka is away"):
+            await streams.begin("shop", FromSecond(1), ends_now=True)
+        await streams.close()
+
+    monkeypatch.setattr("serving.streams.reading.check_topics", fails)
+    monkeypatch.setattr(Hub, "start", lambda _: None)
     asyncio.run(story())
 
 

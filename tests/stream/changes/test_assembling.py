@@ -174,6 +174,21 @@ def test_no_watermark_tells_of_a_shard_before_the_beginning(start: FromTime | Af
     assert known.contains(Position.parse("MariaDB/0-1-2"))
 
 
+def test_a_marker_at_the_beginning_ends_the_wait_for_it() -> None:
+    """A quiet shard has no transaction behind the position that a stream begins after: its marker says enough."""
+    layout = Layout(1)
+    log, framer = Log(layout), framer_of(SHARD, layout)
+    log.publish(framer, rows_txn(1, 1))
+    skips = {SHARD: AfterPosition(1, Position.parse("MariaDB/0-1-1"))}
+    assembler = Assembler(Start(log.beginning().checkpoint, skips))
+    for offset, message in enumerate(log.partitions[0]):
+        assembler.feed(0, offset, message)
+    [reached] = assembler.take()
+    assert isinstance(reached, Watermark)
+    assert set(reached.marks) == {SHARD}
+    assert not assembler.is_waiting
+
+
 @pytest.mark.parametrize("begins_at", [0, 5])
 @pytest.mark.parametrize("is_in_a_later_epoch", [False, True])
 def test_a_shard_that_is_over_is_forgotten(begins_at: int, is_in_a_later_epoch: bool) -> None:
