@@ -9,7 +9,7 @@ from threading import current_thread
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_END, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from serving.errors import ReadError
@@ -18,6 +18,7 @@ from serving.streams.hub import _REPLACED, Hub
 from serving.streams.reading import (
     FOLLOWERS_MAX,
     Begin,
+    FromEarliest,
     FromNow,
     FromSecond,
     FromVector,
@@ -177,6 +178,25 @@ def test_a_topic_that_lost_its_start_says_how_far_back_it_goes(kafka: KafkaClust
             assert "can start at second" in refused.value.hint
         async with begun(streams, keyspace_name, second) as reading:
             assert await numbers(reading, last) == [each for each in range(4, last + 1) if told(each)]
+
+    run(kafka, keyspace_name, story)
+
+
+def test_a_topic_of_which_a_partition_has_expired_has_no_earliest_second(
+    kafka: KafkaCluster, keyspace_name: str
+) -> None:
+    """What the others still have is not the whole of any second: it is refused, and nothing is left out in silence."""
+
+    async def story(streams: Streams, source: Source) -> None:
+        await asyncio.to_thread(source.publish, 3)
+        async with begun(streams, keyspace_name, FromEarliest()):
+            pass
+        cut = [TopicPartition(events_topic(kafka, keyspace_name), 0, OFFSET_END)]
+        admin = AdminClient(client_settings(kafka))
+        await asyncio.to_thread(lambda: [each.result() for each in admin.delete_records(cut).values()])
+        with pytest.raises(ReadError, match="without a marker") as refused:
+            await streams.begin(keyspace_name, FromEarliest())
+        assert (refused.value.code, "start from now" in refused.value.hint) == ("stream_too_old", True)
 
     run(kafka, keyspace_name, story)
 
