@@ -37,7 +37,7 @@ class StreamTooOld(FreshetError):
 
     def __init__(self, message: str, earliest: int) -> None:
         hint = f"the stream can start at second {earliest}; read anew what is older, and start before that"
-        super().__init__(message, hint=hint if earliest else "the topic has no events yet: start from now")
+        super().__init__(message, hint=hint if earliest else "nothing in the topic can be a beginning: start from now")
         self.earliest = earliest
 
 
@@ -87,8 +87,10 @@ def start_at_time(kafka: KafkaCluster, keyspace: str, topic: Topic, second: int)
 
 
 def start_at_earliest(kafka: KafkaCluster, keyspace: str, topic: Topic) -> Start:
-    """From the first second that the topic can tell; now, if it has nothing yet."""
+    """From the first second that the topic can tell; now, if it never had anything. Raises `StreamTooOld`."""
     earliest = earliest_second(kafka, topic)
+    if not earliest and any(start_offsets(kafka, topic.name, range(topic.partitions)).values()):
+        raise StreamTooOld(f"retention has left a partition of {topic.name} without a marker", earliest)
     return _start_at(kafka, keyspace, topic, earliest) if earliest else start_now(kafka, keyspace, topic)
 
 
@@ -168,7 +170,7 @@ def _links(
 
 
 def earliest_second(kafka: KafkaCluster, topic: Topic) -> int:
-    """The first second from which the topic has everything; 0 if it has no marker yet.
+    """The first second from which the topic has everything; 0 if a partition has no marker, yet or any more.
 
     That is the one after Kafka's time of the first marker of each partition: what lies before it may be gone, or have
     happened before the source began.

@@ -102,6 +102,7 @@ class OneAtATime:
         self.talks = threading.Lock()
         self.committing, self.may_end = threading.Event(), threading.Event()
         self.breaks = False
+        self.gtid: str | bytes | None = "0-1-7"
 
     def commit(self) -> None:
         with self.talks:
@@ -122,8 +123,8 @@ class OneAtATime:
         assert self.talks.acquire(blocking=False), "two threads use the connection"
         self.talks.release()
 
-    def fetchone(self) -> tuple[str]:
-        return ("0-1-7",)
+    def fetchone(self) -> tuple[str | bytes | None]:
+        return (self.gtid,)
 
 
 def test_a_read_leaves_a_connection_alone_that_commits_in_another_thread() -> None:
@@ -138,6 +139,20 @@ def test_a_read_leaves_a_connection_alone_that_commits_in_another_thread() -> No
     inner.may_end.set()
     writer.join(30)
     assert observed == ["0-1-7"]
+
+
+@pytest.mark.parametrize(
+    ("gtid", "told"), [("0-1-7", ["0-1-7"]), (b"0-1-7", ["0-1-7"]), ("", []), (b"", []), (None, [])]
+)
+def test_a_commit_is_told_as_the_server_names_it(gtid: str | bytes | None, told: list[str]) -> None:
+    """Text or bytes, as the connection's settings have it; a server that names none has written nothing to its log."""
+    inner, observed = OneAtATime(), list[str]()
+    inner.gtid = gtid
+    inner.may_end.set()
+    connection = tracked.TrackedConnection(inner, observed.append)
+    connection.commit()
+    connection.require_settled()
+    assert observed == told
 
 
 def test_a_commit_that_failed_is_owed_while_another_thread_uses_the_connection() -> None:

@@ -133,6 +133,36 @@ def test_a_batch_that_has_to_read_anyway_does_not_wait(owner: Owner) -> None:
     asyncio.run(main())
 
 
+def row(*, served: bool = False, needs_source: bool = True, stamp: bytes = b"stamp") -> OwnerRow:
+    """An answer of which only its need matters."""
+    return OwnerRow(0, None, "unknown", "", served, needs_source, "shop/0", 1, "", "", 0, "", "", stamp)
+
+
+@pytest.mark.parametrize(
+    ("beside", "waits"),
+    [
+        ([], True),
+        ([row(stamp=b"unkept")], False),
+        ([row(stamp=b"")], False),
+        ([row(), row(served=True, needs_source=False)], False),
+        ([row(served=True, needs_source=False)], True),
+        ([row(served=True)], True),
+        ([row(needs_source=False)], True),
+    ],
+)
+def test_only_who_reads_the_source_anyway_is_spared_the_wait(beside: list[OwnerRow], waits: bool) -> None:
+    """Rows that are served, or that no source can answer, send nobody to the source: the batch waits as if alone."""
+
+    async def main() -> None:
+        leases = leasing.Leases()
+        leases.end(b"0", unkept=b"unkept")
+        leases.take([b"taken"], [row()], ONE, 0.0)
+        keys = [b"%d" % number for number in range(len(beside))]
+        assert (leases.take([*keys, b"taken"], [*beside, row()], OTHER, 0.0) is not None) == waits
+
+    asyncio.run(main())
+
+
 def test_followers_and_fronts_without_the_right_to_fill_get_no_lease(owner: Owner) -> None:
     """A follower is sent no fills, and a front that may not fill could not end a lease. Nor can one of before."""
 
