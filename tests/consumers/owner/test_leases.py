@@ -159,6 +159,8 @@ def test_only_who_reads_the_source_anyway_is_spared_the_wait(beside: list[OwnerR
         leases.take([b"taken"], [row()], ONE, 0.0)
         keys = [b"%d" % number for number in range(len(beside))]
         assert (leases.take([*keys, b"taken"], [*beside, row()], OTHER, 0.0) is not None) == waits
+        kept = [each.needs_source and not each.served and each.stamp == b"stamp" for each in beside]
+        assert [each.leased for each in beside] == kept
 
     asyncio.run(main())
 
