@@ -165,6 +165,24 @@ def test_only_who_reads_the_source_anyway_is_spared_the_wait(beside: list[OwnerR
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("keys", [[b"short", b"long"], [b"long", b"short"]])
+def test_a_batch_waits_for_all_that_others_read(keys: list[bytes]) -> None:
+    """For the one that may take longest: the others have ended by then, or it has to read them itself."""
+
+    async def main() -> None:
+        leases = leasing.Leases()
+        leases.take([b"short"], [row()], ONE, 0.0)
+        leases.take([b"long"], [row()], ONE, 0.1)
+        awaited = leases.take(keys, [row(), row()], OTHER, 0.2)
+        assert awaited is not None
+        leases.end(b"short")
+        assert not awaited.ended.done()
+        leases.end(b"long")
+        assert awaited.ended.done()
+
+    asyncio.run(main())
+
+
 def test_followers_and_fronts_without_the_right_to_fill_get_no_lease(owner: Owner) -> None:
     """A follower is sent no fills, and a front that may not fill could not end a lease. Nor can one of before."""
 
