@@ -159,7 +159,7 @@ class KafkaFaults(TableFaults):
         name = ["", "", *FRONTS][front % (2 + len(FRONTS))]
 
         def work() -> None:
-            if self.kernel.is_running(name):
+            if name and self.kernel.is_running(name):
                 self._look_at_letters(name)
             try:
                 left = {letter.id for letter in read_letters(KAFKA, KEYSPACE, values=False)}
