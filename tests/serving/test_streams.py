@@ -390,6 +390,7 @@ class Following:
     def __init__(self, fails: bool) -> None:
         self.fails, self.polls, self.is_closed = fails, 0, False
         self.checkpoint, self.places, self.offsets = Checkpoint("shop", "id", (0,)), dict[str, Place](), (8,)
+        self.items: list[Item] = [Unreadable(0, 7, "bad_field", "", self.checkpoint)]
 
     @property
     def is_waiting(self) -> bool:
@@ -398,7 +399,7 @@ class Following:
     def poll(self, _: float) -> list[Item]:
         self.polls += 1
         if self.polls == 1:
-            return [Unreadable(0, 7, "bad_field", "", self.checkpoint)]
+            return self.items
         if self.fails:
             raise LogReplaced("lost")
         return []
@@ -451,8 +452,46 @@ def test_a_stream_that_is_to_end_says_why_it_can_not_begin(monkeypatch: pytest.M
             await streams.begin("shop", FromSecond(1), ends_now=True)
         await streams.close()
 
-    monkeypatch.setattr("serving.streams.reading.check_topics", fails)
+    monkeypatch.setattr("serving.streams.reading.published_by_now", fails)
+    monkeypatch.setattr("serving.streams.reading.Follower", lambda *_: Following(fails=False))
+    monkeypatch.setattr("serving.streams.reading.check_topics", lambda *_: Topic("t", "id", 1))
+    monkeypatch.setattr("serving.streams.reading.start_at_time", lambda *_: Start(Checkpoint("shop", "id", (0,))))
     monkeypatch.setattr(Hub, "start", lambda _: None)
+    asyncio.run(story())
+
+
+def test_a_shared_reader_ends_when_it_is_told_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A front that stops waits for it, and nothing else would end it."""
+    told: list[bool] = []
+    monkeypatch.setattr(Hub, "_follow", lambda hub, _: told.append(hub._stops.wait(PATIENCE_S)))
+    loop = asyncio.new_event_loop()
+    hub = Hub(KafkaCluster("127.0.0.1:1"), "shop", loop)
+    hub.start()
+    hub.stop()
+    loop.close()
+    assert told == [True]
+
+
+def test_a_stream_tells_nothing_that_its_watermarks_have_passed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was left out before its beginning is in the ring that it joins, too."""
+    passed = Checkpoint("shop", "id", (0,), {"a": Place(1, 5)})
+    following = Following(fails=False)
+    following.items = [Watermark({}, passed)]
+    following.places = dict(passed.places)
+    monkeypatch.setattr("serving.streams.reading.Follower", lambda *_: following)
+    monkeypatch.setattr("serving.streams.reading.check_topics", lambda *_: Topic("t", "id", 1))
+    monkeypatch.setattr("serving.streams.reading.start_at_time", lambda *_: Start(Checkpoint("shop", "id", (0,))))
+    monkeypatch.setattr(Hub, "start", lambda _: None)
+
+    async def story() -> None:
+        streams = Streams(KafkaCluster("127.0.0.1:1"), FrontMetrics())
+        hub = streams._hubs["shop"] = Hub(KafkaCluster("127.0.0.1:1"), "shop", asyncio.get_running_loop())
+        hub.ring = Ring(Checkpoint("shop", "id", (0,)))
+        hub.ring.append([item(number) for number in (4, 5, 6)])
+        async with begun(streams, "shop", FromSecond(1)) as reading:
+            assert await numbers(reading, 6) == [6]
+        await streams.close()
+
     asyncio.run(story())
 
 
