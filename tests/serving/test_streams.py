@@ -35,6 +35,11 @@ from stream.kafka.connection import KafkaCluster, client_settings
 from stream.kafka.reader import TopicReadError
 from stream.kafka.topics import Topic, ensure_topics, events_topic
 from stream.publish.publisher import Publisher
+from stream.publish.shard_producer import PublisherLost
+from stream.publish.topology import DeclaredTopology
+from stream.wire.batch import Batch, BatchLimits
+from stream.wire.events import VALUE, RowChange, SourceTransaction
+from stream.wire.keys import Layout, row_key
 from tests.patience import PATIENCE_S
 from tests.stream.publishing import publisher, transaction
 from tokens import Vector
@@ -97,9 +102,9 @@ def run(kafka: KafkaCluster, keyspace: str, story: Callable[[Streams, Source], A
 
 
 @asynccontextmanager
-async def begun(streams: Streams, keyspace: str, begin: Begin) -> AsyncIterator[Reading]:
+async def begun(streams: Streams, keyspace: str, begin: Begin, *, ends_now: bool = False) -> AsyncIterator[Reading]:
     """A stream, closed afterwards."""
-    reading = await streams.begin(keyspace, begin)
+    reading = await streams.begin(keyspace, begin, ends_now=ends_now)
     try:
         yield reading
     finally:
@@ -197,6 +202,49 @@ def test_a_topic_of_which_a_partition_has_expired_has_no_earliest_second(
         with pytest.raises(ReadError, match="without a marker") as refused:
             await streams.begin(keyspace_name, FromEarliest())
         assert (refused.value.code, "start from now" in refused.value.hint) == ("stream_too_old", True)
+
+    run(kafka, keyspace_name, story)
+
+
+def test_a_stream_until_now_does_not_wait_for_half_a_transaction(
+    kafka: KafkaCluster, keyspace_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A shard's source that died amid a large one may not come back for hours: its whole ones are all there is."""
+    changes = [RowChange(row_key("shop.t", [key]), VALUE, b"{}") for key in range(5_000)]
+
+    async def story(streams: Streams, source: Source) -> None:
+        async with begun(streams, keyspace_name, FromNow()) as reading:
+            beginning = reading.watermark.checkpoint
+        shards = (f"{keyspace_name}/0", f"{keyspace_name}/1")
+        other = Publisher(
+            kafka,
+            keyspace_name,
+            shards[1],
+            Layout(PARTITIONS),
+            topology=DeclaredTopology(shards),
+            limits=BatchLimits(batch_bytes=20_000),
+        )
+        other.open(lambda: ("MariaDB/0-2-0", 1_700_000_000))
+        commit = other._commit
+
+        def commit_and_die(batch: Batch) -> None:
+            commit(batch)
+            other._mark_lost(PublisherLost("killed"))
+
+        monkeypatch.setattr(other, "_commit", commit_and_die)
+        large = SourceTransaction("MariaDB/0-2-1", "MariaDB/0-2-1", 1_700_000_001, changes)
+        with pytest.raises(PublisherLost):
+            await asyncio.to_thread(other.publish, large)
+        last = await asyncio.to_thread(source.publish, 3)
+        found: list[Item] = []
+        async with begun(streams, keyspace_name, beginning, ends_now=True) as reading:
+            async with asyncio.timeout(PATIENCE_S):
+                async for batch in reading.batches(0.2):
+                    found += [item for item, _ in batch]
+                    if reading.has_ended:
+                        break
+        told_of = [item.gtid for item in found if isinstance(item, Transaction) and item.shard == shards[0]]
+        assert told_of == [f"MariaDB/0-1-{number}" for number in range(1, last + 1) if told(number)]
 
     run(kafka, keyspace_name, story)
 
@@ -342,6 +390,7 @@ class Following:
     def __init__(self, fails: bool) -> None:
         self.fails, self.polls, self.is_closed = fails, 0, False
         self.checkpoint, self.places, self.offsets = Checkpoint("shop", "id", (0,)), dict[str, Place](), (8,)
+        self.items: list[Item] = [Unreadable(0, 7, "bad_field", "", self.checkpoint)]
 
     @property
     def is_waiting(self) -> bool:
@@ -350,7 +399,7 @@ class Following:
     def poll(self, _: float) -> list[Item]:
         self.polls += 1
         if self.polls == 1:
-            return [Unreadable(0, 7, "bad_field", "", self.checkpoint)]
+            return self.items
         if self.fails:
             raise LogReplaced("lost")
         return []
@@ -403,8 +452,46 @@ def test_a_stream_that_is_to_end_says_why_it_can_not_begin(monkeypatch: pytest.M
             await streams.begin("shop", FromSecond(1), ends_now=True)
         await streams.close()
 
-    monkeypatch.setattr("serving.streams.reading.check_topics", fails)
+    monkeypatch.setattr("serving.streams.reading.published_by_now", fails)
+    monkeypatch.setattr("serving.streams.reading.Follower", lambda *_: Following(fails=False))
+    monkeypatch.setattr("serving.streams.reading.check_topics", lambda *_: Topic("t", "id", 1))
+    monkeypatch.setattr("serving.streams.reading.start_at_time", lambda *_: Start(Checkpoint("shop", "id", (0,))))
     monkeypatch.setattr(Hub, "start", lambda _: None)
+    asyncio.run(story())
+
+
+def test_a_shared_reader_ends_when_it_is_told_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A front that stops waits for it, and nothing else would end it."""
+    told: list[bool] = []
+    monkeypatch.setattr(Hub, "_follow", lambda hub, _: told.append(hub._stops.wait(PATIENCE_S)))
+    loop = asyncio.new_event_loop()
+    hub = Hub(KafkaCluster("127.0.0.1:1"), "shop", loop)
+    hub.start()
+    hub.stop()
+    loop.close()
+    assert told == [True]
+
+
+def test_a_stream_tells_nothing_that_its_watermarks_have_passed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was left out before its beginning is in the ring that it joins, too."""
+    passed = Checkpoint("shop", "id", (0,), {"a": Place(1, 5)})
+    following = Following(fails=False)
+    following.items = [Watermark({}, passed)]
+    following.places = dict(passed.places)
+    monkeypatch.setattr("serving.streams.reading.Follower", lambda *_: following)
+    monkeypatch.setattr("serving.streams.reading.check_topics", lambda *_: Topic("t", "id", 1))
+    monkeypatch.setattr("serving.streams.reading.start_at_time", lambda *_: Start(Checkpoint("shop", "id", (0,))))
+    monkeypatch.setattr(Hub, "start", lambda _: None)
+
+    async def story() -> None:
+        streams = Streams(KafkaCluster("127.0.0.1:1"), FrontMetrics())
+        hub = streams._hubs["shop"] = Hub(KafkaCluster("127.0.0.1:1"), "shop", asyncio.get_running_loop())
+        hub.ring = Ring(Checkpoint("shop", "id", (0,)))
+        hub.ring.append([item(number) for number in (4, 5, 6)])
+        async with begun(streams, "shop", FromSecond(1)) as reading:
+            assert await numbers(reading, 6) == [6]
+        await streams.close()
+
     asyncio.run(story())
 
 

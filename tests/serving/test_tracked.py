@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pymysql
@@ -98,7 +99,8 @@ class OneAtATime:
     """What tracking uses of a PyMySQL connection; it fails where two threads talk at once, as PyMySQL's would."""
 
     def __init__(self) -> None:
-        self.open, self.server_status, self._result, self._sock = True, 0, None, self
+        self.open, self.server_status, self._sock = True, 0, self
+        self._result: Any = None
         self.talks = threading.Lock()
         self.committing, self.may_end = threading.Event(), threading.Event()
         self.breaks = False
@@ -153,6 +155,20 @@ def test_a_commit_is_told_as_the_server_names_it(gtid: str | bytes | None, told:
     connection.commit()
     connection.require_settled()
     assert observed == told
+
+
+def test_a_commit_is_owed_until_the_connection_is_free_to_tell_of_it() -> None:
+    """Other results of the same statement are still to be read, so nothing else can be asked."""
+    inner, observed = OneAtATime(), list[str]()
+    inner.may_end.set()
+    connection = tracked.TrackedConnection(inner, observed.append)
+    inner._result = SimpleNamespace(has_next=True, unbuffered_active=False)
+    connection.commit()
+    with pytest.raises(WriteNotTracked):
+        connection.require_settled()
+    inner._result.has_next = False
+    connection.require_settled()
+    assert observed == ["0-1-7"]
 
 
 def test_a_commit_that_failed_is_owed_while_another_thread_uses_the_connection() -> None:

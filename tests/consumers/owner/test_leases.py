@@ -159,6 +159,26 @@ def test_only_who_reads_the_source_anyway_is_spared_the_wait(beside: list[OwnerR
         leases.take([b"taken"], [row()], ONE, 0.0)
         keys = [b"%d" % number for number in range(len(beside))]
         assert (leases.take([*keys, b"taken"], [*beside, row()], OTHER, 0.0) is not None) == waits
+        kept = [each.needs_source and not each.served and each.stamp == b"stamp" for each in beside]
+        assert [each.leased for each in beside] == kept
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("keys", [[b"short", b"long"], [b"long", b"short"]])
+def test_a_batch_waits_for_all_that_others_read(keys: list[bytes]) -> None:
+    """For the one that may take longest: the others have ended by then, or it has to read them itself."""
+
+    async def main() -> None:
+        leases = leasing.Leases()
+        leases.take([b"short"], [row()], ONE, 0.0)
+        leases.take([b"long"], [row()], ONE, 0.1)
+        awaited = leases.take(keys, [row(), row()], OTHER, 0.2)
+        assert awaited is not None
+        leases.end(b"short")
+        assert not awaited.ended.done()
+        leases.end(b"long")
+        assert awaited.ended.done()
 
     asyncio.run(main())
 
