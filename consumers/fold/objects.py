@@ -4,7 +4,7 @@ Rules (docs/concepts/catalog.md):
 
 - An object's image counts only if it was read at or after the last write of it. A drop is a write too.
 - A *set* is all objects of a kind, of a table or of the catalog. It is whole from the record that says so until a void.
-  What was published before the pass that made it whole does not exist.
+  What nothing was told of since the beginning of the pass that made it whole does not exist (`ObjectState.known_at`).
 - A dropped object keeps its entry for a while: an image that was read before the drop may still arrive, and must not
   bring it back. Of each set the last `stream.wire.events.DROPS_KEPT` keep theirs. Of those before them the greatest
   ordinal and the latest position are kept. An event at or below that ordinal, of an object without an entry, is a
@@ -61,6 +61,11 @@ class ObjectState(msgspec.Struct, array_like=True):
     def is_awaited(self) -> bool:
         """Whether it was written, and the image that follows has not arrived."""
         return self.image_ordinal < self.write_ordinal
+
+    @property
+    def known_at(self) -> int:
+        """Ordinal of the last event that told something of it. What was read too early moves only ``ordinal``."""
+        return max(self.image_ordinal, self.write_ordinal)
 
 
 class SetState(msgspec.Struct, array_like=True):

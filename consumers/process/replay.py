@@ -114,7 +114,7 @@ class Replay:
         members = []
         for key in sorted(key for key in self.entries if key.startswith(prefix)):
             state = decode_object(self.entries[key])
-            if state.ordinal > max(floor, group.base) and (state.exists or state.is_awaited):
+            if state.known_at > max(floor, group.base) and (state.exists or state.is_awaited):
                 image = None if state.is_awaited else state.image
                 members.append(ReplayedPartition(object_parts(key[len(prefix) :].decode()), image))
         return tuple(members), group.complete > 0 and group.base >= floor

@@ -16,6 +16,7 @@ from typing import Any
 import pymysql
 import structlog
 
+from lab.demo.misses import reason_of
 from lab.demo.row_traffic import ACCOUNTS, LINES, ORDERS, RECONNECT_S, RowTraffic, name_of
 from lab.demo.stack import ROWS, Stack
 from lab.demo.truth import ReadAnswer, RowKey
@@ -27,13 +28,6 @@ log = structlog.get_logger(__name__)
 SHARD = f"{ROWS}/0"
 WAITS_MS = (None, None, None, None, None, None, None, 0, 20, 500)
 """What reads say of their wait: mostly nothing, like most clients."""
-_REASONS = {
-    "the session has seen": "no marker within {wait}",
-    "voided at": "void",
-    "no event of this key": "table is not whole",
-    "has not arrived": "no marker within {wait}",
-}
-"""Part of the ``why`` of an answer of the source → why the cache did not answer."""
 
 
 class Readers:
@@ -108,7 +102,7 @@ class Readers:
             if wait_ms is None:
                 self.by_default[f"{row.served_from}/{row.freshness}"] += 1
             if row.served_from == "source":
-                self.misses[f"{key[0]}: {_reason(row.why, wait_ms)}"] += 1
+                self.misses[f"{key[0]}: {reason_of(row.why, wait_ms)}"] += 1
             self.unexplained += not row.why
 
     def _refuse(self, error: ClientError) -> None:
@@ -194,12 +188,6 @@ class Readers:
                 self._note(key, 0, row, began, None)
                 if row.freshness == "fresh":
                     self.errors.append(f"{key}: an answer without a demand was called fresh")
-
-
-def _reason(why: str, wait_ms: int | None) -> str:
-    _, _, of_cache = why.rpartition("the cache: ")
-    reason = next((reason for part, reason in _REASONS.items() if part in of_cache), "other")
-    return reason.format(wait="the default wait" if wait_ms is None else f"{wait_ms} ms")
 
 
 def _sequence(vector: Vector) -> int:

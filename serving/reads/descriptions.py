@@ -19,7 +19,11 @@ from stream.wire.keys import Layout
 
 TABLES_MAX = 10_000
 RENEWED_EVERY_S = 1.0
-"""How often at most a table is described again because an owner means something else by its keys."""
+"""How often at most a table is described again because an owner means something else by its keys.
+
+A table that may not be cached is described again as often: after DDL it may not be for a moment only, until the source
+knows the columns of its position.
+"""
 
 
 class Described(NamedTuple):
@@ -34,7 +38,7 @@ class Described(NamedTuple):
 
 
 class Descriptions:
-    """Descriptions by table, from any owner, else from the source. Cached for ``keep_s`` seconds."""
+    """Descriptions by table, from any owner, else from the source. Kept for ``keep_s`` seconds, if it may be cached."""
 
     def __init__(self, owners: Owners, *, keep_s: float = 10.0, clock: Callable[[], float] = monotonic) -> None:
         self._owners = owners
@@ -54,7 +58,7 @@ class Descriptions:
     async def get(self, space: RowSpace, name: str) -> RowTable:
         """The description of ``db.table``. Raises `ReadError` ``unknown_table``, ``no_owner`` or the source's."""
         known = self._known.get((space.name, name))
-        if known is not None and known[0] + self._keep_s > self._clock():
+        if known is not None and self._is_recent(*known):
             return known[1]
         try:
             found = await self._flights.read((space.name, name), space, lambda _: True)
@@ -63,6 +67,10 @@ class Descriptions:
                 raise
             return known[1]  # nothing can describe it now; at worst a key is looked up in its old form and not found
         return self._keep(space, name, found)
+
+    def _is_recent(self, asked_at: float, table: RowTable) -> bool:
+        keep_s = self._keep_s if table.cacheable else min(self._keep_s, RENEWED_EVERY_S)
+        return asked_at + keep_s > self._clock()
 
     def describes_since(self, space: RowSpace, name: str, moment: float) -> bool:
         """Whether the source was asked for the description at ``moment`` or later. An owner may be behind."""

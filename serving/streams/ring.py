@@ -41,8 +41,9 @@ class Ring:
         self._bytes_max = bytes_max
         self._floor: dict[str, Place] = dict(checkpoint.places)
         """Shard → what lies before the first item."""
-        self._unreadable: dict[int, int] = {}
-        """Partition → the offset after what nobody can read before the first item: no place of a shard is behind it."""
+        self._passed: dict[int, int] = {}
+        """Partition → the offset that a reader must have come to, behind what no place of a shard says: what nobody
+        can read, and shards that are over."""
         self._watermark = Watermark({}, checkpoint)
         self.lost: FreshetError | None = None
         """Why nobody can go on where it ends: the log is another one there."""
@@ -53,6 +54,7 @@ class Ring:
             for item in items:
                 if isinstance(item, Watermark):
                     self._watermark = item
+                    self._forget_ended(item.checkpoint)
                     if self._items and isinstance(self._items[-1], Watermark):
                         self._items[-1] = item
                         continue
@@ -61,13 +63,23 @@ class Ring:
             while self._items and (self._bytes > self._bytes_max or len(self._items) > ITEMS_MAX):
                 self._drop()
 
+    def _forget_ended(self, checkpoint: Checkpoint) -> None:
+        """A checkpoint without a shard lies behind all of it: a reader that begins later never hears of that shard."""
+        for shard in self._floor.keys() - checkpoint.places.keys():
+            del self._floor[shard]
+            for partition, offset in enumerate(checkpoint.offsets):
+                self._pass(partition, offset)
+
+    def _pass(self, partition: int, offset: int) -> None:
+        self._passed[partition] = max(offset, self._passed.get(partition, 0))
+
     def _drop(self) -> None:
         item = self._items.popleft()
         self._first += 1
         self._bytes -= _size_of(item)
         places = {item.shard: item.place} if isinstance(item, Transaction) else item.checkpoint.places
         if isinstance(item, Unreadable):
-            self._unreadable[item.partition] = item.offset + 1
+            self._pass(item.partition, item.offset + 1)
         for shard, place in places.items():
             self._floor[shard] = max(place, self._floor.get(shard, NOWHERE))
 
@@ -78,7 +90,7 @@ class Ring:
         """
         with self._lock:
             behind = any(places.get(shard, NOWHERE) < place for shard, place in self._floor.items())
-            behind |= any(offsets[partition] < offset for partition, offset in self._unreadable.items())
+            behind |= any(offsets[partition] < offset for partition, offset in self._passed.items())
             return None if behind else self._first
 
     def end(self) -> tuple[int, Watermark]:

@@ -74,8 +74,8 @@ class _Shard:
     skip: LeavesOut | None
     last: list[dict[int, Place]]
     """Epoch → the last marker of it, from the epoch of ``done`` on."""
-    over: set[int] = field(default_factory=set)
-    """Partitions in which a successor has named it."""
+    over: dict[int, int] = field(default_factory=dict)
+    """Partition → the offset at which a successor has named it: nothing of it follows."""
     links: dict[int, Place] = field(default_factory=dict)
     """Partition → epoch and continuity of its last marker."""
     marks: dict[Place, Mark] = field(default_factory=dict)
@@ -176,7 +176,7 @@ class Assembler:
             told = Announced(record["name"], record["text"], record["skippable"])
             self._texts[partition][bytes(record["fingerprint"])] = told
         elif name == "Topology":
-            self._end_ancestors(partition, record)
+            self._end_ancestors(partition, offset, record)
         elif name not in _UNNUMBERED:
             self._add(partition, offset, name, record)
             if name == "Marker":
@@ -184,13 +184,13 @@ class Assembler:
             else:
                 self._anchors.follow(partition)
 
-    def _end_ancestors(self, partition: int, topology: Record) -> None:
+    def _end_ancestors(self, partition: int, offset: int, topology: Record) -> None:
         """Forgets what its successor found half published of a shard: the successor publishes it, as its own."""
-        for each in topology["ancestors"]:
+        for each in (*topology["ancestors"], *topology["succeeded"]):
             shard = self._shards.get(each["shard"])
             if shard is None or partition in shard.over:
                 continue
-            shard.over.add(partition)
+            shard.over[partition] = offset
             self._moved.add(each["shard"])
             end = shard.frontier[partition]
             for piece in shard.pieces[partition]:
@@ -280,10 +280,22 @@ class Assembler:
             return items
         held = [self._first_held(partition) for partition in range(len(self._next))]
         self._safe, self._held_by = self._anchors.before(held)
+        self._forget_ended()
         checkpoint = self.checkpoint
         items += [Unreadable(*each, checkpoint) for each in unreadable]
         items.append(Watermark(dict(self._marks), checkpoint))
         return items
+
+    def _forget_ended(self) -> None:
+        """Takes out the shards that are over, once checkpoints lie behind all of them.
+
+        One that ended before the stream's beginning never reaches it, so nobody must wait for that.
+        """
+        for name in [name for name, shard in self._shards.items() if len(shard.over) == len(self._next)]:
+            if all(self._safe[partition] > offset for partition, offset in self._shards[name].over.items()):
+                del self._shards[name]
+                if name in self._marks:
+                    self._marks[name] = self._marks[name]._replace(is_over=True)
 
     def _first_held(self, partition: int) -> int:
         """The offset of the first message of which something is still held, else of the next message."""
@@ -303,7 +315,7 @@ class Assembler:
                 yield transaction
         shard.done = until
         # A later marker of the same ordinal, of a partition that is ahead, holds here too: no event is between them.
-        mark = shard.marks[until]._replace(is_over=len(shard.over) == len(self._next))
+        mark = shard.marks[until]
         told = max(mark.timestamp, mark.as_of_ms // 1000)
         if shard.skip is not None and shard.skip.is_reached(mark.place, mark.position, told):
             shard.skip = None

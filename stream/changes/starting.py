@@ -37,7 +37,7 @@ class StreamTooOld(FreshetError):
 
     def __init__(self, message: str, earliest: int) -> None:
         hint = f"the stream can start at second {earliest}; read anew what is older, and start before that"
-        super().__init__(message, hint=hint if earliest else "the topic has no events yet: start from now")
+        super().__init__(message, hint=hint if earliest else "nothing in the topic can be a beginning: start from now")
         self.earliest = earliest
 
 
@@ -70,12 +70,29 @@ def start_now(kafka: KafkaCluster, keyspace: str, topic: Topic) -> Start:
     return Start(checkpoint)
 
 
-def published_by_now(kafka: KafkaCluster, keyspace: str, topic: Topic) -> tuple[int, ...]:
-    """Partition → the offset behind its last marker. What is before it is whole, and nothing committed is after it."""
+class Published(NamedTuple):
+    """What a topic has by now. A transaction of which only parts are there is not among it.
+
+    ``offsets``: partition → the offset behind its last marker. ``places``: shard → that of its last whole transaction.
+    """
+
+    offsets: tuple[int, ...]
+    places: Mapping[str, Place]
+
+    def is_told(self, offsets: Sequence[int], places: Mapping[str, Place]) -> bool:
+        """Whether one who has told all before ``offsets``, and each shard up to its place, has told all of it."""
+        return all(at >= end for at, end in zip(offsets, self.offsets, strict=True)) or all(
+            shard in places and places[shard] >= place for shard, place in self.places.items()
+        )
+
+
+def published_by_now(kafka: KafkaCluster, keyspace: str, topic: Topic) -> Published:
+    """What is whole in the topic. Nothing that is committed is behind it."""
     at = end_offsets(kafka, topic.name, range(topic.partitions))
     seen, _ = _back_to_markers(kafka, keyspace, topic, at)
     found = seen.markers.values()
-    return tuple(max((each[part].offset + 1 for each in found if part in each), default=0) for part in sorted(at))
+    offsets = (max((each[part].offset + 1 for each in found if part in each), default=0) for part in sorted(at))
+    return Published(tuple(offsets), seen.bases())
 
 
 def start_at_time(kafka: KafkaCluster, keyspace: str, topic: Topic, second: int) -> Start:
@@ -87,8 +104,10 @@ def start_at_time(kafka: KafkaCluster, keyspace: str, topic: Topic, second: int)
 
 
 def start_at_earliest(kafka: KafkaCluster, keyspace: str, topic: Topic) -> Start:
-    """From the first second that the topic can tell; now, if it has nothing yet."""
+    """From the first second that the topic can tell; now, if it never had anything. Raises `StreamTooOld`."""
     earliest = earliest_second(kafka, topic)
+    if not earliest and any(start_offsets(kafka, topic.name, range(topic.partitions)).values()):
+        raise StreamTooOld(f"retention has left a partition of {topic.name} without a marker", earliest)
     return _start_at(kafka, keyspace, topic, earliest) if earliest else start_now(kafka, keyspace, topic)
 
 
@@ -168,7 +187,7 @@ def _links(
 
 
 def earliest_second(kafka: KafkaCluster, topic: Topic) -> int:
-    """The first second from which the topic has everything; 0 if it has no marker yet.
+    """The first second from which the topic has everything; 0 if a partition has no marker, yet or any more.
 
     That is the one after Kafka's time of the first marker of each partition: what lies before it may be gone, or have
     happened before the source began.

@@ -6,6 +6,7 @@ import random
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import msgspec
@@ -14,8 +15,8 @@ import pytest
 from serving.client import FreshetClient, HistoryLost, Session, StreamChange, StreamEvent
 from serving.client.answers import RowAnswer
 from serving.client.cache import CachedRow, DictStore, Found, Invalidator, MemcachedStore, RowCache, Store
-from serving.client.cache.entries import floor_name, row_name
-from serving.client.cache.reading import LEASE_S
+from serving.client.cache.entries import Entry, Floor, covers, encode, floor_name, row_name
+from serving.client.cache.reading import LEASE_S, Entries
 from serving.client.session import Doubt
 from tests.serving.memcached import MemcachedServer, can_be_had
 from tests.serving.scripted_front import Front, problem, vector
@@ -424,6 +425,54 @@ def test_a_shard_that_has_failed_over_costs_no_rows_of_others() -> None:
     assert [each.from_store for each in found] == [False, True, True]
 
 
+def test_a_store_swaps_only_what_is_still_there() -> None:
+    """Two readers that have seen the same entry: one of them changes it. What was set last is dropped last."""
+    store = DictStore(entries_max=2)
+    assert store.swap("a", b"1", None, 0)
+    seen = store.get(["a"])["a"]
+    assert store.swap("a", b"2", seen, 0)
+    assert not store.swap("a", b"3", seen, 0)
+    assert store.swap("b", b"1", None, 0)
+    assert store.swap("a", b"4", store.get(["a"])["a"], 0)
+    assert store.swap("c", b"1", None, 0)
+    assert {name: found.raw for name, found in store.get(["a", "b", "c"]).items()} == {"a": b"4", "c": b"1"}
+
+
+def test_what_is_known_of_an_earlier_epoch_proves_nothing_of_a_later_one() -> None:
+    """Whatever its position is: the log of the later epoch counts anew."""
+    have, same = vector(shop="1 0-1-9"), vector(shop="1 0-1-8")
+    assert covers(have, same)
+    assert not covers(have, vector(shop="2 0-1-1"))
+    assert covers(vector(shop="2 0-1-1"), have)
+
+
+def test_a_row_that_does_not_say_where_it_stands_is_not_kept() -> None:
+    """A front of before event tokens: nobody could tell of it whether it is new enough."""
+    status, body = read_at(1, 5, 1)
+    answer = msgspec.json.decode(body)
+    del answer["event_token"]
+    front = Front((status, msgspec.json.encode(answer)), (status, body))
+    cache, invalidator = kept_by(front)
+    invalidator.apply(told(1, 5))
+    session = Session(front, vector(shop="1 0-1-5"))
+    assert [cache.get_row(session, TABLE, 1).from_store for _ in range(2)] == [False, False]
+
+
+def test_an_invalidator_begins_now_and_keeps_its_place() -> None:
+    """An event without a checkpoint leaves the one of before: it is still the place to go on from."""
+    begins: list[str] = []
+
+    class Streaming:
+        def stream(self, _: str, begin: str, **__: object) -> Iterator[StreamEvent]:
+            begins.append(begin)
+            yield told(1, 5)
+            yield StreamEvent("watermark", token=str(vector(shop="1 0-1-6")))
+
+    following = Invalidator(DictStore(), "shop", [TABLE]).follow(cast("FreshetClient", Streaming()))
+    assert [next(following).partition("@")[0] for _ in range(2)] == ["c", "c"]
+    assert begins == ["now"]
+
+
 def test_what_a_store_drops_is_gone() -> None:
     """The schedules of kills and evictions rely on it: a store that kept all would show none of their mistakes."""
     store = DictStore()
@@ -454,6 +503,57 @@ def test_a_killed_readers_lease_ends() -> None:
     assert not is_kept(), "two have filled at once"
     now = LEASE_S + 0.1
     assert is_kept(), "nobody fills after a reader that died"
+
+
+FIRST, SECOND = Floor("first"), Floor("second")
+MINE = Entry("first", lease="mine")
+
+
+@pytest.mark.parametrize(
+    ("floor", "entry", "is_mine"),
+    [
+        (FIRST, MINE, True),
+        (None, MINE, False),
+        (FIRST, None, False),
+        (None, None, False),
+        (SECOND, MINE, False),
+        (FIRST, Entry("first", lease="another's"), False),
+        (SECOND, Entry("second", lease="another's"), False),
+    ],
+)
+def test_a_lease_counts_only_if_it_is_still_there(
+    monkeypatch: pytest.MonkeyPatch, floor: Floor | None, entry: Entry | None, is_mine: bool
+) -> None:
+    """The store may drop either, and others may begin anew, between a lease and the floor that is read after it."""
+
+    class Changing(DictStore):
+        def swap(self, name: str, raw: bytes, found: Found | None, ttl_s: int) -> bool:
+            done = super().swap(name, raw, found, ttl_s)
+            if name == "row":
+                for each, value in ((FLOOR, floor), (name, entry)):
+                    self.drop(each)
+                    if value is not None:
+                        super().swap(each, encode(value), None, 0)
+            return done
+
+    monkeypatch.setattr("uuid.uuid4", lambda: SimpleNamespace(hex="mine"))
+    store = Changing()
+    store.swap(FLOOR, encode(FIRST), None, 0)
+    entries = Entries(store, "shop")
+    assert (entries.lease("row", entries.see("row"), [TABLE]) is not None) == is_mine
+
+
+def test_a_session_with_a_newer_token_is_given_nothing_kept() -> None:
+    """What a newer front has told it can't be compared here, so a front is asked, with all of the token."""
+    front = Front(read_at(1, 5, 1), read_at(1, 6, 2))
+    cache, invalidator = kept_by(front)
+    invalidator.apply(told(1, 5))
+    assert not cache.get_row(Session(front, vector(shop="1 0-1-5")), TABLE, 1).from_store
+    session = Session(front, vector(shop="1 0-1-5"))
+    session.adopt("v9.AAAA")
+    found = cache.get_row(session, TABLE, 1)
+    assert (found.from_store, found.value) == (False, {"id": 1, "v": 2})
+    assert "v9.AAAA" in front.requests[-1].params["token"]
 
 
 @pytest.fixture(scope="module")

@@ -50,6 +50,20 @@ def test_a_description_is_asked_for_once_in_a_while(monkeypatch: pytest.MonkeyPa
     assert described.owner.asked.count("describe") == 2
 
 
+def test_a_table_that_may_not_be_cached_is_soon_described_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After DDL that may be so for a moment, which must not send all reads to the source until `keep_s` is over."""
+    described = Described(monkeypatch)
+    described.owner.description.cacheable = False
+    table = asyncio.run(described.of.get(described.space, NAME))
+    assert not table.cacheable
+    described.owner.description = items_of()
+    described.now += 0.99
+    assert asyncio.run(described.of.get(described.space, NAME)) is table
+    described.now += 0.02
+    assert asyncio.run(described.of.get(described.space, NAME)).cacheable
+    assert described.owner.asked.count("describe") == 2
+
+
 def test_an_old_description_counts_while_nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reads go on; a table that was never described is an error."""
     described = Described(monkeypatch)

@@ -140,3 +140,10 @@ def test_some_that_the_metastore_refuses_are_taken(catalog: HiveCatalog, wanted:
     with pytest.raises(MetastoreRefused):
         at_the_metastore(catalog, wanted)
     assert selected(wanted) == expected
+
+
+def test_a_sign_of_a_pattern_is_itself_in_a_comparison(catalog: HiveCatalog) -> None:
+    """The metastore compares what is not to be equal with names of partitions, as with LIKE; the cache does not."""
+    wanted = "ds <> 'a_b'"
+    assert selected(wanted) == sorted(values for values in ROWS if values[0] != "a_b")
+    assert at_the_metastore(catalog, wanted) == sorted(values for values in ROWS if values[0] not in ("a_b", "acb"))

@@ -394,6 +394,38 @@ def test_constraints_and_statistics_are_cached(installation: Installation, sessi
     assert cached_ones[1].objects[0]["primaryKeys"][0]["pk_name"] == "pk_analyzed"
 
 
+def test_statistics_of_all_partitions_together_are_cached(installation: Installation, session: Session) -> None:
+    """They are the metastore's, and follow each change of a partition, with the list that covers it."""
+    catalog = installation.first
+    table_id = catalog.create("together", partitioned=True)
+
+    def nulls(served_from: str) -> int | None:
+        found = session.get_statistics(
+            "d",
+            "together",
+            catalog.valid_write_ids("together"),
+            table_id,
+            aggregate=True,
+            catalog=installation.stack.keyspace,
+            max_wait_ms=0,
+        )
+        [shown] = found.objects
+        if found.served_from != served_from or shown is None:
+            return None
+        counts: list[int] = [each["statsData"]["longStats"]["numNulls"] for each in shown["colStats"]]
+        return sum(counts)
+
+    expected = 0
+    for number, value in enumerate(("x", "y"), 1):
+        txn = catalog.open()
+        write_id = catalog.allocate("together", txn)
+        catalog.add_partitions("together", value)
+        catalog.set_statistics("together", number, value, write_id=write_id)
+        catalog.commit(txn)
+        expected += number
+        eventually(lambda: nulls("cache") == expected, what=f"{expected} nulls from the cache")  # noqa: B023
+
+
 STRANGE = ["a.b", "a:b", "a b", "q'x", 'q"x', "x%y", "a$b#c", "a?b&c", "a+b", "UPPER"]
 VALUES = ["a'b", 'c"d', "\u00e9", "x=y/z", "a b", "%41", ".", "1,2"]
 """Hive takes no letters beyond ASCII in the name of a table; in values it takes what its database's Latin-1 has."""

@@ -103,6 +103,17 @@ def test_an_answer_of_the_cache_moves_the_session_to_its_hi(
     assert EventToken.parse(answer.event_token or "").position == at("0-1-9")
 
 
+def test_an_answer_without_a_position_has_no_event_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody knows where it stands: a token of the empty position would call every other row newer."""
+    owner = FakeOwner()
+    owner.row = owner_row(IMAGE, "0-1-5", "0-1-5")
+    owner.row.lo = owner.row.hi = ""
+    answer = served(
+        asyncio.run(Reads(monkeypatch, owner).answer(space_of(), options=RowOptions(include_event_token=True)))
+    )
+    assert (answer.served_from, answer.event_token) == ("cache", None)
+
+
 def test_an_epoch_is_learnt_from_an_answer_that_cannot_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """An owner that has not folded the table's description names the epoch; a session of the one before is told."""
     owner = FakeOwner()

@@ -9,7 +9,7 @@ from threading import current_thread
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_END, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from serving.errors import ReadError
@@ -18,6 +18,7 @@ from serving.streams.hub import _REPLACED, Hub
 from serving.streams.reading import (
     FOLLOWERS_MAX,
     Begin,
+    FromEarliest,
     FromNow,
     FromSecond,
     FromVector,
@@ -31,8 +32,14 @@ from stream.changes.checkpoint import Checkpoint, CheckpointError, Place
 from stream.changes.items import Item, Mark, Transaction, Unreadable, Watermark
 from stream.changes.start import Start
 from stream.kafka.connection import KafkaCluster, client_settings
+from stream.kafka.reader import TopicReadError
 from stream.kafka.topics import Topic, ensure_topics, events_topic
 from stream.publish.publisher import Publisher
+from stream.publish.shard_producer import PublisherLost
+from stream.publish.topology import DeclaredTopology
+from stream.wire.batch import Batch, BatchLimits
+from stream.wire.events import VALUE, RowChange, SourceTransaction
+from stream.wire.keys import Layout, row_key
 from tests.patience import PATIENCE_S
 from tests.stream.publishing import publisher, transaction
 from tokens import Vector
@@ -95,9 +102,9 @@ def run(kafka: KafkaCluster, keyspace: str, story: Callable[[Streams, Source], A
 
 
 @asynccontextmanager
-async def begun(streams: Streams, keyspace: str, begin: Begin) -> AsyncIterator[Reading]:
+async def begun(streams: Streams, keyspace: str, begin: Begin, *, ends_now: bool = False) -> AsyncIterator[Reading]:
     """A stream, closed afterwards."""
-    reading = await streams.begin(keyspace, begin)
+    reading = await streams.begin(keyspace, begin, ends_now=ends_now)
     try:
         yield reading
     finally:
@@ -176,6 +183,68 @@ def test_a_topic_that_lost_its_start_says_how_far_back_it_goes(kafka: KafkaClust
             assert "can start at second" in refused.value.hint
         async with begun(streams, keyspace_name, second) as reading:
             assert await numbers(reading, last) == [each for each in range(4, last + 1) if told(each)]
+
+    run(kafka, keyspace_name, story)
+
+
+def test_a_topic_of_which_a_partition_has_expired_has_no_earliest_second(
+    kafka: KafkaCluster, keyspace_name: str
+) -> None:
+    """What the others still have is not the whole of any second: it is refused, and nothing is left out in silence."""
+
+    async def story(streams: Streams, source: Source) -> None:
+        await asyncio.to_thread(source.publish, 3)
+        async with begun(streams, keyspace_name, FromEarliest()):
+            pass
+        cut = [TopicPartition(events_topic(kafka, keyspace_name), 0, OFFSET_END)]
+        admin = AdminClient(client_settings(kafka))
+        await asyncio.to_thread(lambda: [each.result() for each in admin.delete_records(cut).values()])
+        with pytest.raises(ReadError, match="without a marker") as refused:
+            await streams.begin(keyspace_name, FromEarliest())
+        assert (refused.value.code, "start from now" in refused.value.hint) == ("stream_too_old", True)
+
+    run(kafka, keyspace_name, story)
+
+
+def test_a_stream_until_now_does_not_wait_for_half_a_transaction(
+    kafka: KafkaCluster, keyspace_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A shard's source that died amid a large one may not come back for hours: its whole ones are all there is."""
+    changes = [RowChange(row_key("shop.t", [key]), VALUE, b"{}") for key in range(5_000)]
+
+    async def story(streams: Streams, source: Source) -> None:
+        async with begun(streams, keyspace_name, FromNow()) as reading:
+            beginning = reading.watermark.checkpoint
+        shards = (f"{keyspace_name}/0", f"{keyspace_name}/1")
+        other = Publisher(
+            kafka,
+            keyspace_name,
+            shards[1],
+            Layout(PARTITIONS),
+            topology=DeclaredTopology(shards),
+            limits=BatchLimits(batch_bytes=20_000),
+        )
+        other.open(lambda: ("MariaDB/0-2-0", 1_700_000_000))
+        commit = other._commit
+
+        def commit_and_die(batch: Batch) -> None:
+            commit(batch)
+            other._mark_lost(PublisherLost("killed"))
+
+        monkeypatch.setattr(other, "_commit", commit_and_die)
+        large = SourceTransaction("MariaDB/0-2-1", "MariaDB/0-2-1", 1_700_000_001, changes)
+        with pytest.raises(PublisherLost):
+            await asyncio.to_thread(other.publish, large)
+        last = await asyncio.to_thread(source.publish, 3)
+        found: list[Item] = []
+        async with begun(streams, keyspace_name, beginning, ends_now=True) as reading:
+            async with asyncio.timeout(PATIENCE_S):
+                async for batch in reading.batches(0.2):
+                    found += [item for item, _ in batch]
+                    if reading.has_ended:
+                        break
+        told_of = [item.gtid for item in found if isinstance(item, Transaction) and item.shard == shards[0]]
+        assert told_of == [f"MariaDB/0-1-{number}" for number in range(1, last + 1) if told(number)]
 
     run(kafka, keyspace_name, story)
 
@@ -315,6 +384,117 @@ def test_readers_of_the_ring_hear_that_the_log_was_replaced(monkeypatch: pytest.
     asyncio.run(story())
 
 
+class Following:
+    """A reader of Kafka that has read one message, and then fails or reads no more; for the first poll it waits."""
+
+    def __init__(self, fails: bool) -> None:
+        self.fails, self.polls, self.is_closed = fails, 0, False
+        self.checkpoint, self.places, self.offsets = Checkpoint("shop", "id", (0,)), dict[str, Place](), (8,)
+        self.items: list[Item] = [Unreadable(0, 7, "bad_field", "", self.checkpoint)]
+
+    @property
+    def is_waiting(self) -> bool:
+        return self.polls < 2
+
+    def poll(self, _: float) -> list[Item]:
+        self.polls += 1
+        if self.polls == 1:
+            return self.items
+        if self.fails:
+            raise LogReplaced("lost")
+        return []
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_stream_joins_the_others_once_it_has_begun(monkeypatch: pytest.MonkeyPatch, fails: bool) -> None:
+    """Before it may not: it leaves out what they are told. It gives its reader of Kafka back, also when that fails."""
+    following = Following(fails)
+    monkeypatch.setattr("serving.streams.reading.Follower", lambda *_: following)
+    monkeypatch.setattr("serving.streams.reading.check_topics", lambda *_: Topic("t", "id", 1))
+    monkeypatch.setattr("serving.streams.reading.start_at_time", lambda *_: Start(following.checkpoint))
+    monkeypatch.setattr(Hub, "start", lambda _: None)
+
+    async def story() -> None:
+        streams = Streams(KafkaCluster("127.0.0.1:1"), FrontMetrics())
+        hub = streams._hubs["shop"] = Hub(KafkaCluster("127.0.0.1:1"), "shop", asyncio.get_running_loop())
+        hub.ring = Ring(Checkpoint("shop", "id", (0,)))
+        hub.ring.append([Unreadable(0, 8, "bad_field", "", following.checkpoint)])
+        async with begun(streams, "shop", FromSecond(1)) as reading:
+            batches = reading.batches(0.1)
+            assert [each.offset for each, _ in await anext(batches) if isinstance(each, Unreadable)] == [7]
+            if fails:
+                with pytest.raises(ReadError) as ended:
+                    await anext(batches)
+                assert ended.value.code == "checkpoint_lost"
+            else:
+                assert await anext(batches) == []
+                assert following.is_closed
+                assert [each.offset for each, _ in await anext(batches) if isinstance(each, Unreadable)] == [8]
+        assert following.is_closed
+        assert streams._followers._value == FOLLOWERS_MAX
+        await streams.close()
+
+    asyncio.run(story())
+
+
+def test_a_stream_that_is_to_end_says_why_it_can_not_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its end is looked up first, and Kafka may be away then, too."""
+
+    def fails(*_: object) -> None:
+        raise TopicReadError("Kafka is away", hint="wait")
+
+    async def story() -> None:
+        streams = Streams(KafkaCluster("127.0.0.1:1"), FrontMetrics())
+        with pytest.raises(ReadError, match="Kafka is away"):
+            await streams.begin("shop", FromSecond(1), ends_now=True)
+        await streams.close()
+
+    monkeypatch.setattr("serving.streams.reading.published_by_now", fails)
+    monkeypatch.setattr("serving.streams.reading.Follower", lambda *_: Following(fails=False))
+    monkeypatch.setattr("serving.streams.reading.check_topics", lambda *_: Topic("t", "id", 1))
+    monkeypatch.setattr("serving.streams.reading.start_at_time", lambda *_: Start(Checkpoint("shop", "id", (0,))))
+    monkeypatch.setattr(Hub, "start", lambda _: None)
+    asyncio.run(story())
+
+
+def test_a_shared_reader_ends_when_it_is_told_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A front that stops waits for it, and nothing else would end it."""
+    told: list[bool] = []
+    monkeypatch.setattr(Hub, "_follow", lambda hub, _: told.append(hub._stops.wait(PATIENCE_S)))
+    loop = asyncio.new_event_loop()
+    hub = Hub(KafkaCluster("127.0.0.1:1"), "shop", loop)
+    hub.start()
+    hub.stop()
+    loop.close()
+    assert told == [True]
+
+
+def test_a_stream_tells_nothing_that_its_watermarks_have_passed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was left out before its beginning is in the ring that it joins, too."""
+    passed = Checkpoint("shop", "id", (0,), {"a": Place(1, 5)})
+    following = Following(fails=False)
+    following.items = [Watermark({}, passed)]
+    following.places = dict(passed.places)
+    monkeypatch.setattr("serving.streams.reading.Follower", lambda *_: following)
+    monkeypatch.setattr("serving.streams.reading.check_topics", lambda *_: Topic("t", "id", 1))
+    monkeypatch.setattr("serving.streams.reading.start_at_time", lambda *_: Start(Checkpoint("shop", "id", (0,))))
+    monkeypatch.setattr(Hub, "start", lambda _: None)
+
+    async def story() -> None:
+        streams = Streams(KafkaCluster("127.0.0.1:1"), FrontMetrics())
+        hub = streams._hubs["shop"] = Hub(KafkaCluster("127.0.0.1:1"), "shop", asyncio.get_running_loop())
+        hub.ring = Ring(Checkpoint("shop", "id", (0,)))
+        hub.ring.append([item(number) for number in (4, 5, 6)])
+        async with begun(streams, "shop", FromSecond(1)) as reading:
+            assert await numbers(reading, 6) == [6]
+        await streams.close()
+
+    asyncio.run(story())
+
+
 def item(number: int, size: int = 100) -> Item:
     """A transaction of one shard."""
     place = Place(1, number)
@@ -345,6 +525,13 @@ def test_a_ring_lets_in_nobody_who_lacks_what_nobody_can_read() -> None:
     ring = Ring(checkpoint, bytes_max=1_500)
     ring.append([Unreadable(0, 7, "bad_field", "", checkpoint), *(item(number) for number in range(3, 6))])
     assert (ring.join({"a": Place(1, 99)}, [7]), ring.join({"a": Place(1, 99)}, [8]) is not None) == (None, True)
+
+
+def test_a_ring_lets_in_who_begins_after_a_shard_is_over() -> None:
+    """Such a reader never hears of that shard: it lacks nothing once it is past the offsets behind it."""
+    ring = Ring(Checkpoint("ks", "id", (0,), {"a": Place(1, 2)}))
+    ring.append([Watermark({}, Checkpoint("ks", "id", (7,), {"b": Place(1, 1)}))])
+    assert (ring.join({"b": Place(1, 1)}, [6]), ring.join({"b": Place(1, 1)}, [7])) == (None, 0)
 
 
 def test_watermarks_do_not_fill_the_ring() -> None:

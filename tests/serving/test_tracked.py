@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pymysql
@@ -98,10 +99,12 @@ class OneAtATime:
     """What tracking uses of a PyMySQL connection; it fails where two threads talk at once, as PyMySQL's would."""
 
     def __init__(self) -> None:
-        self.open, self.server_status, self._result, self._sock = True, 0, None, self
+        self.open, self.server_status, self._sock = True, 0, self
+        self._result: Any = None
         self.talks = threading.Lock()
         self.committing, self.may_end = threading.Event(), threading.Event()
         self.breaks = False
+        self.gtid: str | bytes | None = "0-1-7"
 
     def commit(self) -> None:
         with self.talks:
@@ -122,8 +125,8 @@ class OneAtATime:
         assert self.talks.acquire(blocking=False), "two threads use the connection"
         self.talks.release()
 
-    def fetchone(self) -> tuple[str]:
-        return ("0-1-7",)
+    def fetchone(self) -> tuple[str | bytes | None]:
+        return (self.gtid,)
 
 
 def test_a_read_leaves_a_connection_alone_that_commits_in_another_thread() -> None:
@@ -137,6 +140,34 @@ def test_a_read_leaves_a_connection_alone_that_commits_in_another_thread() -> No
     assert observed == []
     inner.may_end.set()
     writer.join(30)
+    assert observed == ["0-1-7"]
+
+
+@pytest.mark.parametrize(
+    ("gtid", "told"), [("0-1-7", ["0-1-7"]), (b"0-1-7", ["0-1-7"]), ("", []), (b"", []), (None, [])]
+)
+def test_a_commit_is_told_as_the_server_names_it(gtid: str | bytes | None, told: list[str]) -> None:
+    """Text or bytes, as the connection's settings have it; a server that names none has written nothing to its log."""
+    inner, observed = OneAtATime(), list[str]()
+    inner.gtid = gtid
+    inner.may_end.set()
+    connection = tracked.TrackedConnection(inner, observed.append)
+    connection.commit()
+    connection.require_settled()
+    assert observed == told
+
+
+def test_a_commit_is_owed_until_the_connection_is_free_to_tell_of_it() -> None:
+    """Other results of the same statement are still to be read, so nothing else can be asked."""
+    inner, observed = OneAtATime(), list[str]()
+    inner.may_end.set()
+    connection = tracked.TrackedConnection(inner, observed.append)
+    inner._result = SimpleNamespace(has_next=True, unbuffered_active=False)
+    connection.commit()
+    with pytest.raises(WriteNotTracked):
+        connection.require_settled()
+    inner._result.has_next = False
+    connection.require_settled()
     assert observed == ["0-1-7"]
 
 

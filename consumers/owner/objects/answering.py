@@ -221,9 +221,9 @@ def _take_named(
         value = partition.store.get(object_key(request.kind, table_id, name))
         state = decode_object(value) if value is not None else None
         if state is not None and (state.shard, state.epoch) == (group.shard, group.epoch):
-            if state.is_awaited and state.ordinal > max(floor, base):
+            if state.is_awaited and state.known_at > max(floor, base):
                 return _awaited(name, state)
-            if state.image_ordinal > floor and state.ordinal > base:
+            if state.image_ordinal > floor and state.known_at > base:
                 members.append((name, state))
                 continue
         if not is_whole:
@@ -259,7 +259,7 @@ def _take_list(
     start = prefix + request.after.encode() + b"\0" if request.after else prefix
     for key, value in _between(partition, start, prefix + b"\xff", looked_max):
         state = decode_object(value)
-        if state.epoch != group.epoch or state.ordinal <= group.base:
+        if state.epoch != group.epoch or state.known_at <= group.base:
             continue
         name = key[len(prefix) :].decode()
         if not (state.exists or state.is_awaited) or not passes(object_parts(name)):

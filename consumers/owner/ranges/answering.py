@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from consumers.fold.entry import ABSENT, HEAD, PREFIX, VALUE, decode_entry, kind_and_image
 from consumers.fold.shards import is_succeeded, lineage_of_key, shard_map
 from consumers.fold.state import Head, Void
-from consumers.owner.evidence import kin_at, may_catch_up, tag_of
+from consumers.owner.evidence import kin_at, may_catch_up
 from consumers.owner.meaning import compare_meaning, settled_meaning
 from consumers.owner.partitions import Partition
 from consumers.owner.protocol import HISTORY_LOST, SCHEMA_CHANGED, GetRange, OwnerError, RangeRows
@@ -22,7 +22,7 @@ from consumers.owner.ranges.indexed import NotKnown, changes_known, indexed_entr
 from consumers.owner.ranges.order import Rank
 from consumers.owner.rows import table_of
 from stream.wire.keys import SEPARATOR, Layout
-from tokens import Demand, Freshness, Position, decide
+from tokens import Demand, Freshness, Position, Tag, decide
 
 RANKED_AT_ONCE: Final = 500
 """Rows that are put in order before others are answered."""
@@ -81,7 +81,7 @@ def answer_range(partition: Partition, request: GetRange, demand: Demand) -> Gen
         return answer
     _check_partitions(head, partition.number, request, len(meaning.key), prefix)
     answer.hi = str(found.hi)
-    _decide(answer, demand, found, ground.lineage.watermark_ordinal)
+    _decide(answer, demand, found, ground)
     return answer
 
 
@@ -110,28 +110,20 @@ def _unproved(request_id: int, partition: Partition, head: Head, shard: str) -> 
     return answer
 
 
-class _Stretch(NamedTuple):
-    """A `consumers.owner.evidence.Evidence`."""
-
-    shard: str
-    epoch: int
-    lo: str
-    hi: str
-    watermark: str
-
-
-def _decide(answer: RangeRows, demand: Demand, found: Found, watermark_ordinal: int) -> None:
+def _decide(answer: RangeRows, demand: Demand, found: Found, ground: Ground) -> None:
     """Writes the decision into ``answer``, with the rows if they may be served.
 
     A marker says nothing of what follows it, wherever its position lies: see `consumers.owner.rows.view_row`.
     """
-    stretch = _Stretch(answer.shard, answer.epoch, answer.hi, answer.hi, answer.watermark)
-    decision = decide(demand, tag_of(stretch, kin=answer.kin, as_of_ms=answer.as_of_ms))
+    hi, watermark, kin = found.hi, ground.watermark, answer.kin
+    tag = Tag(ground.shard, answer.epoch, hi, hi, watermark, topology=kin.topology, ancestors=kin.ancestors)
+    tag.as_of_ms = answer.as_of_ms
+    decision = decide(demand, tag)
     answer.freshness, answer.why = decision.freshness.value, decision.why
     if not decision.may_be_served:
         answer.needs_source = not may_catch_up(decision, answer.watermark)
         answer.code = HISTORY_LOST if decision.history_lost else ""
-    elif found.newest > watermark_ordinal or not Position.parse(answer.watermark).at_or_past(found.hi):
+    elif found.newest > ground.lineage.watermark_ordinal or watermark is None or not watermark.at_or_past(hi):
         answer.freshness, answer.needs_source = Freshness.UNKNOWN.value, False
         answer.why = f"a row changed at {answer.hi}, and the marker that follows has not arrived"
     else:
@@ -159,10 +151,10 @@ def _look(
     rows: list[tuple[Rank, bytes, bytes]] = []
     after = ranking.after(request.after, request.after_values) if request.after and request.limit else None
     count = 0
-    for number, live in enumerate(_live_entries(found, head, ground, form.meaning.prefix)):
+    for number, pairs in enumerate(found):
         if number:
             yield
-        for key, value in live:
+        for key, value in _live_entries(pairs, head, ground, form.meaning.prefix):
             kind, ordinal = HEAD.unpack_from(value)
             if ordinal > newest:
                 newest, newest_at = ordinal, value
@@ -202,23 +194,22 @@ def _look(
 
 
 def _live_entries(
-    found: Iterator[list[tuple[bytes, bytes]]], head: Head, ground: Ground, prefix: int
-) -> Iterator[list[tuple[bytes, bytes]]]:
-    """Those of the entries ``found`` that are the ground's shard's, and since the table's last void, some together.
+    pairs: list[tuple[bytes, bytes]], head: Head, ground: Ground, prefix: int
+) -> list[tuple[bytes, bytes]]:
+    """Those of ``pairs`` that are the ground's shard's, and since the table's last void.
 
     ``prefix``: of the table's description. Raises `NotKnown`.
     """
     shard, own, voided = ground.shard, ground.own, ground.voided
-    for pairs in found:
-        live: list[tuple[bytes, bytes]] = []
-        for pair in pairs:
-            key, value = pair
-            if not value.startswith(own, PREFIX.size):
-                if lineage_of_key(head, key, prefix)[0] == shard:
-                    _require_over(head, shard, ground.voids, value)
-            elif HEAD.unpack_from(value)[1] > voided:
-                live.append(pair)
-        yield live
+    live: list[tuple[bytes, bytes]] = []
+    for pair in pairs:
+        key, value = pair
+        if not value.startswith(own, PREFIX.size):
+            if lineage_of_key(head, key, prefix)[0] == shard:
+                _require_over(head, shard, ground.voids, value)
+        elif HEAD.unpack_from(value)[1] > voided:
+            live.append(pair)
+    return live
 
 
 def _entries(partition: Partition, request: GetRange, key_columns: int) -> Iterator[list[tuple[bytes, bytes]]]:

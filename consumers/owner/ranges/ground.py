@@ -39,12 +39,13 @@ class Form(NamedTuple):
 class Ground:
     """What a head says of a shard's rows of a table, which are whole in it."""
 
-    __slots__ = ("_forms", "_since", "backfill", "lineage", "own", "shard", "voided", "voids")
+    __slots__ = ("_forms", "_since", "backfill", "lineage", "own", "shard", "voided", "voids", "watermark")
 
     def __init__(self, head: Head, table: str, shard: str, backfill: Backfill) -> None:
         self.shard = shard
         self.backfill = backfill
         self.lineage: Lineage = head.lineages[shard]
+        self.watermark = Position.parse(self.lineage.watermark) if self.lineage.watermark else None
         self.own = f"{shard}\0{self.lineage.epoch}\0".encode()
         """How the tag of each entry begins that the shard has written in its epoch."""
         self.voids: tuple[Void, ...] = voids_of(head, table, shard)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from lab.simulation.installation.judging import Answer
+from lab.simulation.installation.operating.letters import requests, unresolved, wrong
 from lab.simulation.installation.parts import CONSUMERS, FRONTS, PROCESSES, SOURCES
 from lab.simulation.installation.processes import KAFKA
 from lab.simulation.installation.tables import TableFaults
@@ -50,7 +51,7 @@ OPS: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
     "stray": (1, (2,)),
     "poison": (2, (2, len(POISONS))),
     "letters topic": (1, (len(PAUSES_S),)),
-    "letters": (1, (2,)),
+    "letters": (1, (2, 2 * len(FRONTS))),
     "scrape": (3, (len(PROCESSES),)),
     "probe": (3, (2, len(PROBES))),
     "compact": (1, ()),
@@ -153,10 +154,13 @@ class KafkaFaults(TableFaults):
             self.pause(pause)
             self.kafka.topics[DEAD_LETTERS] = topic
 
-    def op_letters(self, how: int) -> None:
-        """An operator has the dead letters' messages put back, or dismisses them."""
+    def op_letters(self, how: int, front: int = 0) -> None:
+        """An operator has the dead letters' messages put back, or dismisses them, and mostly looks at a front first."""
+        name = ["", "", *FRONTS][front % (2 + len(FRONTS))]
 
         def work() -> None:
+            if name and self.kernel.is_running(name):
+                self._look_at_letters(name)
             try:
                 left = {letter.id for letter in read_letters(KAFKA, KEYSPACE, values=False)}
                 for letter in sorted(left):
@@ -168,6 +172,20 @@ class KafkaFaults(TableFaults):
         self.say("an operator looks after the dead letters")
         self.kernel.spawn(OPERATOR, work)
         self.let(1.0)
+
+    def _look_at_letters(self, name: str) -> None:
+        """Has a front tell the dead letters, in its list, on its page and one by one."""
+        transport, life = FrontTransport(self.kernel, lambda: FRONTS[name]), self.kernel.process(name)
+        if (topic := self.kafka.topics.get(DEAD_LETTERS)) is None:
+            return
+        left = unresolved(topic.logs[0])
+        for ask, meant in requests(left):
+            response = self.looking.probe(life, ask, transport.handle_request)
+            if response is None or unresolved(topic.logs[0]) != left:
+                return
+            self.say(f"{name}: {ask.path}: {response.status_code}")
+            if what := wrong(ask, response, meant):
+                self.complain(EXPLAINS, f"{name} is asked for {ask.path} while {dict(left)} are unresolved: {what}")
 
     def op_scrape(self, process: int) -> None:
         """An operator's tool asks a source or a consumer for its metrics and its health."""

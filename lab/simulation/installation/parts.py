@@ -51,6 +51,8 @@ SOURCES: Final = ("source-0", "source-1")
 CONSUMERS: Final = ("consumer-0", "consumer-1")
 FRONTS: Final = {"front-0": 8480, "front-1": 8481}
 """Name → port."""
+NODES: Final = dict(zip(CONSUMERS, (f"http://127.0.0.1:{port}" for port in FRONTS.values()), strict=True))
+"""Consumer → the front that it announces in placed histories, as a node does its own. That one may not answer."""
 FOLLOWER: Final = "follower"
 """A consumer of another group, in placed histories only."""
 PLACED_BOUNDS: Final[Sequence[Bound]] = ((cache, "EXPIRES_S", 6.0), (cache, "FORCED_S", 20.0), (file, "SAVE_S", 1.0))
@@ -180,7 +182,8 @@ class Installation(WholeProcesses):
             start_source(self.kernel, name, depot[0], FIRST_SERVER_ID, self.gave_up)
         elif name in (*CONSUMERS, FOLLOWER):
             places = dict.fromkeys(self.truths, self.snapshots) if self.placed else {}
-            started = Consuming(tuple(self.truths), self.disk.data_dir(name), places, follows=name == FOLLOWER)
+            front = NODES.get(name, "") if self.placed else ""
+            started = Consuming(tuple(self.truths), self.disk.data_dir(name), places, name == FOLLOWER, front)
             start_consumer(self.kernel, name, started, self.gave_up)
         else:
             read = shop._replace(server=REPLICA) if self.reads_replica else shop

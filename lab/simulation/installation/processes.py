@@ -118,12 +118,13 @@ def start_source(
 
 
 class Consuming(NamedTuple):
-    """What a consumer folds, and where. ``places``: keyspace → where its snapshots are."""
+    """What a consumer folds, and where. ``places``: keyspace → where its snapshots are. ``front``: as it announces."""
 
     keyspaces: tuple[str, ...]
     data_dir: Path
     places: Mapping[str, str]
     follows: bool = False
+    front: str = ""
 
     @property
     def settings(self) -> ConsumptionSettings:
@@ -134,7 +135,9 @@ class Consuming(NamedTuple):
 
 def start_consumer(kernel: Kernel, name: str, what: Consuming, gives_up: GivesUp) -> None:
     """``freshet consume``: folds, commits, announces, and answers the owner protocol."""
-    owner = OwnerSettings(metrics_port=METRICS_PORT, version=VERSION, follower=what.follows, zone=ZONES[0])
+    owner = OwnerSettings(
+        metrics_port=METRICS_PORT, version=VERSION, follower=what.follows, zone=ZONES[0], front=what.front
+    )
 
     async def run() -> None:
         try:
@@ -153,6 +156,7 @@ def start_front(kernel: Kernel, name: str, served: Sequence[Published], port: in
         spaces = [RowSpace(each.keyspace, Layout(each.partitions), each.keyspace, _rows(each)) for each in served]
         directory = TopicDirectory(reader)
         locations = Locations(directory, zone=ZONES[port % len(ZONES)] if kept is not None else "")
+        locations.front_of = directory.front_of
         if kept is not None:
             LocationFile(kept, KAFKA, directory, locations).__enter__()
         front = make_front(spaces, locations, kafka=KAFKA)

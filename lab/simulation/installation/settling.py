@@ -10,7 +10,8 @@ from lab.simulation.installation.applications.sinking import COPIES
 from lab.simulation.installation.finding import Stretch
 from lab.simulation.installation.following.copies import TELLS_ALL
 from lab.simulation.installation.judging import RULES as JUDGED
-from lab.simulation.installation.operating.locating import NEVER_BACK, Locating
+from lab.simulation.installation.operating.locating import NEVER_BACK
+from lab.simulation.installation.operating.routing import Routing
 from lab.simulation.installation.parts import CONSUMERS, FOLLOWER, FRONTS, PROCESSES, SOURCES, Truth
 from lab.simulation.installation.processes import KAFKA
 from lab.simulation.installation.writing import ACCOUNTS, JOURNAL, SESSIONS, STOCK, SimulatedTable, Slot
@@ -34,7 +35,7 @@ SETTLES_IN_S: Final = 180.0
 """Longer than two of the group's session timeouts, the longest back-offs, and a request that runs into its timeout."""
 
 
-class InstallationRun(Locating):
+class InstallationRun(Routing):
     """One history. See `lab.simulation.engine.HistoryRun`."""
 
     def finish(self) -> None:
@@ -59,6 +60,8 @@ class InstallationRun(Locating):
             self.complain(COPIES, f"{lacks}, {SETTLES_IN_S:g} s after the last fault")
         if not self.outcome.violations and (wrong := self.check_locations(SETTLES_IN_S)):
             self._fail(f"not located: {wrong}")
+        if not self.outcome.violations and (wrong := self.check_routes(SETTLES_IN_S)):
+            self._fail(f"not routed: {wrong}")
         if not self.outcome.violations and not self.struck & LOG_IS_ANOTHER:
             self._check_stores()
 

@@ -68,7 +68,8 @@ class Traffic(Installation):
 
     def _new_session(self, token: str) -> tuple[str, Session]:
         self._names += 1
-        return str(self._names), blocking_client(self.kernel, self._ports()).session(token or None)
+        routes = self.placed and self._names % 2 == 0
+        return str(self._names), blocking_client(self.kernel, self._ports(), route=routes).session(token or None)
 
     def _ports(self) -> list[int]:
         """Of the fronts behind one name."""

@@ -15,6 +15,7 @@ from lab.simulation.installation.faults import DIES_WITHIN, PLACES, WORDS
 from lab.simulation.installation.finding import WAYS
 from lab.simulation.installation.following.readers import BEGINNINGS, FOLLOWERS, HEARTBEAT_MS
 from lab.simulation.installation.operating.locating import ASKS
+from lab.simulation.installation.operating.routing import ROUTED_ROWS
 from lab.simulation.installation.parts import CONSUMERS, PROCESSES, SHAPE, STATES
 from lab.simulation.installation.settling import RULES, InstallationRun
 from lab.simulation.installation.tables import ASKED, CHANGES, SETTINGS, STATEMENTS, TABLE_FAULTS
@@ -113,6 +114,7 @@ OPERATES: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
     "spoil": (2, (2,)),
     "follower": (3, (2, _PAUSE)),
     "locate": (6, (2, len(ASKS), _PATIENCE)),
+    "route": (4, (ROUTED_ROWS, _PATIENCE)),
 }
 """Op → (weight, fields): those of operators, which only placed histories have."""
 WITH_FOLLOWERS: Final = 0.3

@@ -40,7 +40,7 @@ async def listen(front: Front, port: int) -> asyncio.AbstractServer:
 
 
 class FrontTransport(httpx2.BaseTransport, httpx2.AsyncBaseTransport):
-    """Carries the requests of a blocking or an asyncio client. ``port_of`` chooses the front for each request.
+    """Carries the requests of a blocking or an asyncio client. ``port_of`` chooses the front if the URL has no port.
 
     Fronts behind one name are a ``port_of`` that does not always answer the same.
     """
@@ -48,6 +48,8 @@ class FrontTransport(httpx2.BaseTransport, httpx2.AsyncBaseTransport):
     def __init__(self, kernel: Kernel, port_of: Callable[[], int]) -> None:
         self._kernel = kernel
         self._port_of = port_of
+        self.last_port = 0
+        """Of the front that was asked last."""
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
         """For a thread of a process, whose event loop talks with the front."""
@@ -68,7 +70,8 @@ class FrontTransport(httpx2.BaseTransport, httpx2.AsyncBaseTransport):
         return await self._exchange(request, await request.aread())
 
     async def _exchange(self, request: httpx2.Request, body: bytes) -> httpx2.Response:
-        loop, port = asyncio.get_running_loop(), self._port_of()
+        loop, port = asyncio.get_running_loop(), request.url.port or self._port_of()
+        self.last_port = port
         try:
             async with asyncio.timeout(request.extensions["timeout"]["read"]):
                 transport, answer = await loop.create_connection(

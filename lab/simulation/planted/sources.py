@@ -16,6 +16,10 @@ from stream.sources.mariadb.backfill.run import Backfill
 from stream.sources.mariadb.binlog.coalesce import TransactionRows
 from stream.sources.mariadb.binlog.progress import Progress
 from stream.sources.mariadb.binlog.reader import BinlogReader
+from stream.sources.mariadb.binlog.reading import row_events
+from stream.sources.mariadb.binlog.reading.foreign_keys import ForeignKeys
+from stream.sources.mariadb.binlog.reading.logged_statements import LoggedStatements
+from stream.sources.mariadb.binlog.reading.transaction import OpenTransaction
 from stream.sources.mariadb.binlog.unlogged import StatementTables
 from stream.sources.mariadb.cascades.children import Children
 from stream.sources.mariadb.cascades.family import _Search
@@ -31,13 +35,13 @@ BINLOG: Final = (
     rows(
         "moved_key_keeps_the_old_row",
         "an UPDATE that moves a primary key does not delete the old one",
-        never(BinlogReader._decode, "any_old != any_key"),
+        never(row_events.decode_rows, "any_old != any_key"),
     ),
     rows(
         "delete_not_published",
         "a deleted row is not published",
         Replace(
-            BinlogReader._decode,
+            row_events.decode_rows,
             "any_key, any_at = any_decoder.key(any_data, any_at)\nany_put(any_key, None)",
             "any_key, any_at = any_decoder.key(any_data, any_at)",
         ),
@@ -53,17 +57,16 @@ BINLOG: Final = (
     rows(
         "ddl_ignored",
         "DDL voids nothing, and neither does the description that follows it",
-        leave_out(BinlogReader._ddl, "any_transaction.voids.setdefault(...)"),
+        leave_out(LoggedStatements._ddl, "any_transaction.voids.setdefault(...)"),
         leave_out(BinlogReader._settle, "any_transaction.voids.setdefault(...)"),
     ),
     rows(
         "void_before_its_transactions_rows",
         "a transaction's voids are published before its rows",
         Replace(
-            BinlogReader._changes,
-            "if not any_transaction.voids and not any_transaction.described:\n"
-            "    return any_transaction.rows.changes(_NO_TABLES)",
-            "return [*self._tail(any_transaction)[1], *any_transaction.rows.changes(_NO_TABLES)]",
+            OpenTransaction.changes,
+            "if not self.voids and not self.described:\n    return self.rows.changes(_NO_TABLES)",
+            "return [*self._tail(catalog)[1], *self.rows.changes(_NO_TABLES)]",
         ),
     ),
     rows(
@@ -198,7 +201,7 @@ CASCADES: Final = (
     rows(
         "cascaded_row_not_void",
         "a row that a foreign key deleted is found, and not voided",
-        leave_out(BinlogReader._void_rows, "any_transaction.rows.void(any_key)"),
+        leave_out(ForeignKeys._void_rows, "any_transaction.rows.void(any_key)"),
     ),
     rows(
         "cascade_by_half_a_table",

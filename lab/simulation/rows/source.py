@@ -16,7 +16,8 @@ from lab.simulation.mariadb.log.events import GTID_BODY, HEADER, QUERY_BODY
 from lab.simulation.models.truth import CommitHistory, Image
 from stream.sources.mariadb.binlog import events
 from stream.sources.mariadb.binlog.catalog import Catalog
-from stream.sources.mariadb.binlog.reader import BinlogReader, _Unpublished
+from stream.sources.mariadb.binlog.reader import BinlogReader
+from stream.sources.mariadb.binlog.reading.table_maps import TableMaps, Unpublished
 from stream.sources.mariadb.binlog.rows import TableDecoder
 from stream.sources.mariadb.cascades.foreign_keys import ForeignKey, cascades_of
 from stream.sources.mariadb.gtid import GtidPosition
@@ -96,12 +97,18 @@ class RowDecoder(TableDecoder):
 _DECODERS: Final = {_TABLE_NUMBER[table].to_bytes(1, "big"): RowDecoder(table) for table in _TABLE_NUMBER}
 
 
-class SimulatedBinlogReader(BinlogReader):
-    """The real reader with the model's table maps."""
+class _TableMaps(TableMaps):
+    """Table maps that are a number of the model's."""
 
     def _map(self, body: bytes) -> Any:
         decoder = _DECODERS[body]
-        return decoder if decoder.name in self._schema.include else _Unpublished(decoder.name)
+        return decoder if decoder.name in self._schema.include else Unpublished(decoder.name)
+
+
+class SimulatedBinlogReader(BinlogReader):
+    """The real reader with the model's table maps."""
+
+    table_maps = _TableMaps
 
 
 class SimulatedSchema:

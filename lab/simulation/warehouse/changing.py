@@ -204,6 +204,15 @@ class Changing(WarehouseParts):
             return
         self.changed(f"function {'.'.join(name)}: {self.warehouse.log[-1]['eventType']}")
 
+    def op_unlogged(self, which: int) -> None:
+        """A database or a function is altered, and no event says so."""
+        found = [*((db,) for db in self.warehouse.databases), *self.warehouse.functions]
+        if found:
+            name = found[which % len(found)]
+            self.count_fault("altered without an event")
+            self.warehouse.alter_unlogged(name)
+            self.changed(f"{'.'.join(name)} is altered, and no event says so")
+
     # --- faults ---
 
     def op_metastore(self, down: int, pause: int) -> None:

@@ -277,21 +277,40 @@ def _is_partition(image: Mapping[str, Any] | None, values: Values, version: int 
     return tuple(image.get("values", ())) == values and image.get("parameters") == {"version": str(version)}
 
 
-def are_databases(found: Mapping[str, int]) -> Callable[[State], bool]:
+class Version(NamedTuple):
+    """What an answer shows of a database or function: its last change, and the last one that no event tells."""
+
+    logged: int
+    unlogged: int
+
+
+def are_databases(found: Mapping[str, Version]) -> Callable[[State], bool]:
     """Whether the databases are so in a state."""
-    return lambda state: dict(state.databases) == dict(found)
+    return lambda state: (
+        state.databases.keys() == found.keys() and all(is_database(db, at)(state) for db, at in found.items())
+    )
 
 
-def is_database(db: str, version: int | None) -> Callable[[State], bool]:
+def is_database(db: str, version: Version | None) -> Callable[[State], bool]:
     """Whether a database is so in a state; None: it is not there."""
-    return lambda state: state.databases.get(db) == version
+    return lambda state: _was_so(version, state.databases.get(db), state.unlogged.get((db,), ()))
 
 
-def are_functions(db: str, found: Mapping[str, int]) -> Callable[[State], bool]:
+def are_functions(db: str, found: Mapping[str, Version]) -> Callable[[State], bool]:
     """Whether the functions of a database are so in a state."""
-    return lambda state: {name: at for (of, name), at in state.functions.items() if of == db} == dict(found)
+    return lambda state: (
+        {name for of, name in state.functions if of == db} == found.keys()
+        and all(is_function((db, name), at)(state) for name, at in found.items())
+    )
 
 
-def is_function(name: tuple[str, str], version: int | None) -> Callable[[State], bool]:
+def is_function(name: tuple[str, str], version: Version | None) -> Callable[[State], bool]:
     """Whether a function is so in a state; None: it is not there."""
-    return lambda state: state.functions.get(name) == version
+    return lambda state: _was_so(version, state.functions.get(name), state.unlogged.get(name, ()))
+
+
+def _was_so(version: Version | None, logged: int | None, unlogged: Sequence[int]) -> bool:
+    """What no event tells may be as it was at any time since the object's last event: nothing proves it."""
+    if version is None:
+        return logged is None
+    return version.logged == logged and version.unlogged in unlogged

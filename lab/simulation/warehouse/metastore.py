@@ -34,6 +34,7 @@ class TableTruth(NamedTuple):
 class State(NamedTuple):
     """The catalog, from ``time`` on until the next state. Databases and functions → how often they were changed.
 
+    ``unlogged``: name of a database or function → what no event tells of it, each value since its last event.
     ``txns``: transaction → open, committed or aborted. ``write_ids``: (table, transaction, its write id).
     ``next_ids``: table → the write id that is given out next.
     """
@@ -42,6 +43,7 @@ class State(NamedTuple):
     tables: Mapping[str, TableTruth]
     databases: Mapping[str, int]
     functions: Mapping[tuple[str, str], int]
+    unlogged: Mapping[Values, Sequence[int]]
     txns: Mapping[int, str]
     write_ids: Sequence[tuple[str, int, int]]
     next_ids: Mapping[str, int]
@@ -68,6 +70,8 @@ class Warehouse(Metastore):
         """Ids of tables that have partitions."""
         self.databases: dict[str, int] = {}
         self.functions: dict[tuple[str, str], int] = {}
+        self.unlogged: dict[Values, tuple[int, ...]] = {}
+        """As `State.unlogged`; also of what is gone."""
         self.changes = 0
         self.writes: list[Write] = []
         self.states: list[State] = []
@@ -91,6 +95,7 @@ class Warehouse(Metastore):
             tables,
             dict(self.databases),
             dict(self.functions),
+            dict(self.unlogged),
             dict(self.txns),
             tuple(self.rows),
             dict(self.next_ids),
@@ -129,13 +134,15 @@ class Warehouse(Metastore):
         }
 
     def database_struct(self, db: str) -> Struct:
-        """A ``Database``."""
-        return {1: ("str", db), 4: ("map", {"version": str(self.databases[db])}), 8: ("str", CATALOG)}
+        """A ``Database``. Its comment is what no event tells."""
+        comment, version = str(self.unlogged[db,][-1]), str(self.databases[db])
+        return {1: ("str", db), 2: ("str", comment), 4: ("map", {"version": version}), 8: ("str", CATALOG)}
 
     def function_struct(self, name: tuple[str, str]) -> Struct:
-        """A ``Function``. Its class says how often one of its name was made."""
+        """A ``Function``. Its class says how often one of its name was made. Its owner is what no event tells."""
         db, function = name
-        return {1: ("str", function), 2: ("str", db), 3: ("str", f"v{self.functions[name]}"), 9: ("str", CATALOG)}
+        made, owner = f"v{self.functions[name]}", str(self.unlogged[name][-1])
+        return {1: ("str", function), 2: ("str", db), 3: ("str", made), 4: ("str", owner), 9: ("str", CATALOG)}
 
     def _object(self, name: str) -> str:
         return _text(self.table_struct(name))
@@ -211,6 +218,7 @@ class Warehouse(Metastore):
         known = db in self.databases
         before = _text(self.database_struct(db)) if known else ""
         self.databases[db] = self.changes
+        self.unlogged[db,] = self.unlogged[db,][-1:] if known else (self.changes,)
         after = _text(self.database_struct(db))
         if known:
             self._notify("ALTER_DATABASE", dbBeforeJson=before, dbAfterJson=after)
@@ -229,6 +237,7 @@ class Warehouse(Metastore):
         """CREATE_FUNCTION."""
         self.changes += 1
         self.functions[name] = self.changes
+        self.unlogged[name] = (self.changes,)
         self._notify("CREATE_FUNCTION", functionObjJson=_text(self.function_struct(name)))
         self.log[-1]["db"] = name[0]
 
@@ -237,6 +246,11 @@ class Warehouse(Metastore):
         del self.functions[name]
         self._notify("DROP_FUNCTION", functionName=name[1])
         self.log[-1]["db"] = name[0]
+
+    def alter_unlogged(self, name: Values) -> None:
+        """ALTER DATABASE of the comment, or ALTER FUNCTION: no event says so."""
+        self.changes += 1
+        self.unlogged[name] += (self.changes,)
 
     def abort_unlogged(self, txn: int) -> None:
         """A write conflict ends a transaction, and no event says so."""

@@ -41,8 +41,9 @@ PROCESSES: Final = (SOURCE, *CONSUMERS, FRONT)
 METASTORE: Final = MetastoreSettings((("metastore-0", PORT), ("metastore-1", PORT)), CATALOG, 5.0)
 SMALL: Final = {
     "EVENTS_MAX": 4, "CHUNK_TABLES": 2, "CHUNK_DETAILS": 2, "FEW_MAX": 2, "PARTITIONS_MAX": 2, "SINGLE_MAX": 2,
+    "LOOK_AGAIN_S": 5,
 }  # fmt: skip
-"""Bounds of the live source, so small that few objects are many."""
+"""Bounds of the live source, so small that few objects are many, and a few seconds long."""
 EPOCH_ENDS: Final = frozenset({"history lost", "epoch ends", "a transaction was partly published"})
 """What a source logs before it begins a new epoch."""
 

@@ -11,7 +11,7 @@ from lab.simulation.kernel.fronts import blocking_client
 from lab.simulation.warehouse import judging
 from lab.simulation.warehouse.changing import FUNCTIONS, NAMES, VALUES, Changing
 from lab.simulation.warehouse.filters import BAD_FILTERS, FILTERS
-from lab.simulation.warehouse.judging import Answer, Listed
+from lab.simulation.warehouse.judging import Answer, Listed, Version
 from lab.simulation.warehouse.metastore import DATABASES, TableTruth, Values
 from lab.simulation.warehouse.parts import FRONT_PORT, SHARD
 from lab.simulation.whole_processes.run import CLIENT
@@ -209,8 +209,8 @@ class Reading(Changing):
         if found is None:
             return None
         asked, answer = found
-        versions = {names[-1]: _version(image) for names, image in zip(answer.names, answer.objects, strict=True)}
-        existing = {name: at for name, at in versions.items() if at is not None}
+        versions = _versions(answer)
+        existing = {name[-1]: at for name, at in versions.items()}
         is_of = (
             judging.are_databases(existing),
             judging.is_database(db, existing.get(db)),
@@ -221,6 +221,10 @@ class Reading(Changing):
         told = answer.served_from, answer.freshness, answer.why
         self.judge_answer(reader, asked, Answer(f"{text}: {versions}", is_of, *told, shows=bool(existing)), None)
         return answer
+
+    def is_the_last(self, answer: Objects) -> bool:
+        """Whether databases or functions are shown with the last change that no event tells."""
+        return all(at.unlogged == self.warehouse.unlogged[name][-1] for name, at in _versions(answer).items())
 
     def ask(self, reader: str, what: str, ask: Callable[[], Found]) -> tuple[judging.Asked, Found] | None:
         """What a session gets for a request, and when it asked; None if it gets an error, which is judged."""
@@ -297,9 +301,13 @@ def _answer_of(
     return Answer(what, is_of, first.served_from, freshness, first.why, name, last.write_ids or "")
 
 
-def _version(image: dict[str, Any] | None) -> int | None:
-    if image is None:
-        return None
+def _versions(answer: Objects) -> dict[Values, Version]:
+    """Databases or functions that are there, by name."""
+    shown = zip(answer.names, answer.objects, strict=True)
+    return {tuple(name): _version(image) for name, image in shown if image is not None}
+
+
+def _version(image: dict[str, Any]) -> Version:
     if "className" in image:
-        return int(image["className"].removeprefix("v"))
-    return int(image.get("parameters", {}).get("version", -1))
+        return Version(int(image["className"].removeprefix("v")), int(image["ownerName"]))
+    return Version(int(image["parameters"]["version"]), int(image["description"]))

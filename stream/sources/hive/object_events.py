@@ -102,7 +102,8 @@ class ObjectEvents:
         if table.struct is not None and not table.partition_keys:
             return [ObjectImage(STATISTICS, table.table_id, (), "written")]
         why = f"{event.event_type} names no partitions"
-        return [ObjectSet(kind, table.table_id, "void", reason=why) for kind in _OF_PARTITIONS]
+        voids: list[Change] = [ObjectSet(kind, table.table_id, "void", reason=why) for kind in _OF_PARTITIONS]
+        return [*voids, ObjectImage(AGGREGATE_STATISTICS, table.table_id, (), "written")]
 
     def _partition(self, table_id: int, values: Values, found: Struct) -> list[Change]:
         changes = _of_values(table_id, values)

@@ -6,8 +6,9 @@ from itertools import permutations
 
 import pytest
 
-from consumers.fold.state import Lineage, Void
-from consumers.owner.evidence import fill_refusal, may_catch_up, tag_of
+from consumers.fold.shards import NO_KIN, kin_of
+from consumers.fold.state import Head, Lineage, Topology, Void
+from consumers.owner.evidence import fill_refusal, kin_at, may_catch_up, tag_of
 from consumers.owner.protocol import OwnerRow
 from consumers.owner.rows import judge_fill, view_row
 from stream.wire.events import ABSENT, VOID
@@ -118,3 +119,11 @@ def test_each_position_of_the_evidence_is_judged_as_itself(lo: str, hi: str, wat
     """What a value may hold is not what it is proved by, and an unknown position stands for no other."""
     tag = tag_of(OwnerRow(VOID, None, "", "", False, False, SHARD, 2, lo, hi, 0, watermark, "", b""))
     assert [str(each or "") for each in (tag.lo, tag.hi, tag.watermark)] == [lo, hi, watermark]
+
+
+def test_a_head_of_another_epoch_says_nothing_of_an_entrys_ancestors() -> None:
+    """It was read before the entry: what it calls the shard's ancestors belongs to a history that is over."""
+    topology = Topology(2, 1, (SHARD,), {"shop/old": 1}, {})
+    head = Head(lineages={SHARD: Lineage(2, 5, 5, gtid(5), 0, gtid(1))}, topologies={SHARD: topology})
+    assert kin_at(head, SHARD, 2) == kin_of(head, SHARD) != NO_KIN
+    assert (kin_at(head, SHARD, 1), kin_at(head, "shop/9", 1)) == (NO_KIN, NO_KIN)

@@ -11,7 +11,7 @@ import pytest
 from consumers.owner.evidence import demand_of
 from consumers.owner.meaning import fingerprint
 from consumers.owner.protocol import SCHEMA_CHANGED, Fill, Get, OwnerRow
-from consumers.owner.rows import answer_rows, fill_row
+from consumers.owner.rows import answer_rows, fill_row, last_known_row
 from stream.wire.events import ABSENT
 from tests.consumers.histories import event, frame, gtid, key, marker, start, value
 from tests.consumers.owning import KEYSPACE, Owner, schema, vector
@@ -69,6 +69,15 @@ def test_what_the_source_was_read_for_since_goes_before_it(owner: Owner) -> None
     assert ask(owner).image == b'{"id":1}'
     owner.fold(value(1, b'{"id":1,"w":2}', 7), marker(7))
     assert ask(owner).image == b'{"id":1,"w":2}'
+
+
+def test_an_image_that_no_void_has_met_is_no_last_known_one(owner: Owner) -> None:
+    """Nothing says then that it is old: a reader is told what is folded, or to read the source."""
+    store = owner.partition.store
+    assert last_known_row(store.visible, key(1), store.get(key(1)), 0) is not None
+    owner.fold(value(1, b'{"id":1,"v":"new"}', 7), marker(7))
+    assert store.get(key(1)) is not None
+    assert last_known_row(store.visible, key(1), store.get(key(1)), 0) is None
 
 
 def test_an_image_of_a_lost_history_is_no_last_known_one(owner: Owner) -> None:

@@ -133,6 +133,56 @@ def test_a_batch_that_has_to_read_anyway_does_not_wait(owner: Owner) -> None:
     asyncio.run(main())
 
 
+def row(*, served: bool = False, needs_source: bool = True, stamp: bytes = b"stamp") -> OwnerRow:
+    """An answer of which only its need matters."""
+    return OwnerRow(0, None, "unknown", "", served, needs_source, "shop/0", 1, "", "", 0, "", "", stamp)
+
+
+@pytest.mark.parametrize(
+    ("beside", "waits"),
+    [
+        ([], True),
+        ([row(stamp=b"unkept")], False),
+        ([row(stamp=b"")], False),
+        ([row(), row(served=True, needs_source=False)], False),
+        ([row(served=True, needs_source=False)], True),
+        ([row(served=True)], True),
+        ([row(needs_source=False)], True),
+    ],
+)
+def test_only_who_reads_the_source_anyway_is_spared_the_wait(beside: list[OwnerRow], waits: bool) -> None:
+    """Rows that are served, or that no source can answer, send nobody to the source: the batch waits as if alone."""
+
+    async def main() -> None:
+        leases = leasing.Leases()
+        leases.end(b"0", unkept=b"unkept")
+        leases.take([b"taken"], [row()], ONE, 0.0)
+        keys = [b"%d" % number for number in range(len(beside))]
+        assert (leases.take([*keys, b"taken"], [*beside, row()], OTHER, 0.0) is not None) == waits
+        kept = [each.needs_source and not each.served and each.stamp == b"stamp" for each in beside]
+        assert [each.leased for each in beside] == kept
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("keys", [[b"short", b"long"], [b"long", b"short"]])
+def test_a_batch_waits_for_all_that_others_read(keys: list[bytes]) -> None:
+    """For the one that may take longest: the others have ended by then, or it has to read them itself."""
+
+    async def main() -> None:
+        leases = leasing.Leases()
+        leases.take([b"short"], [row()], ONE, 0.0)
+        leases.take([b"long"], [row()], ONE, 0.1)
+        awaited = leases.take(keys, [row(), row()], OTHER, 0.2)
+        assert awaited is not None
+        leases.end(b"short")
+        assert not awaited.ended.done()
+        leases.end(b"long")
+        assert awaited.ended.done()
+
+    asyncio.run(main())
+
+
 def test_followers_and_fronts_without_the_right_to_fill_get_no_lease(owner: Owner) -> None:
     """A follower is sent no fills, and a front that may not fill could not end a lease. Nor can one of before."""
 

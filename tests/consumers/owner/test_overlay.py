@@ -222,6 +222,19 @@ def test_a_tables_list_counts() -> None:
     assert with_more - overlay.bytes == len(more) - len(listed)
 
 
+def test_a_fill_of_a_shard_without_a_low_water_is_given_while_there_is_none() -> None:
+    """Nothing has been dropped of it then; once something may have been, nobody knows of the fill what."""
+    overlay = Overlay(10_000)
+    overlay.put(b"a", fill(low_water=""))
+    assert [overlay.get(b"a", b"s", "") is not None for _ in range(2)] == [True, True]
+
+
+def test_a_stamp_is_paid_for_once_whatever_comes_between() -> None:
+    """Fills of two tables take turns: the second fill over each stamp shares what the first has paid."""
+    one, other = (fill(stamp=stamp * 20) for stamp in (b"s", b"t"))
+    assert size_of(b"a", one, other, one) == size_of(b"a", one, one)
+
+
 def test_only_a_fill_over_the_same_state_is_given() -> None:
     """Another stamp or a low-water that it has not reached drops it for good."""
     overlay = Overlay(10_000)

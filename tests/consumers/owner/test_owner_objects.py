@@ -169,6 +169,24 @@ def test_dropped_partitions_and_those_of_an_older_pass_are_gone(held: Catalog) -
     assert held.ask(names=[object_name(("d1", "1"))]).images == [None]
 
 
+@pytest.mark.parametrize("late", ["dropped", "image"])
+@pytest.mark.parametrize("is_awaited", [False, True])
+def test_what_was_read_too_early_does_not_list_a_partition_again(held: Catalog, late: str, is_awaited: bool) -> None:
+    """A pass did not find it, so it is gone: a late answer from before its last write tells nothing of it."""
+    held.fill(1)
+    name = object_name(("d0", "0"))
+    read_at = at(held.ordinal)
+    held.object("written", "d0", "0")
+    if not is_awaited:
+        held.object("image", "d0", "0")
+    held.set("begun")
+    held.set("complete")
+    held.object(late, "d0", "0", lo=read_at)
+    listed, named = held.ask(), held.ask(names=[name])
+    assert (listed.served, listed.names) == (True, [])
+    assert (named.served, named.images) == (True, [None])
+
+
 def test_a_list_is_unservable_from_the_first_write_to_the_commit(held: Catalog) -> None:
     """What an open transaction did to the partitions is shown to nobody by the cache."""
     held.fill(kind="transactional")

@@ -178,6 +178,19 @@ def test_a_filled_table_answers_until_it_is_written(owner: Owner) -> None:
     owner.run(use)
 
 
+def test_a_table_that_is_asked_by_id_has_the_name_that_it_has_now(owner: Owner) -> None:
+    """A name of before it was dropped is none: another table may have it."""
+
+    def name(table_id: int, asked: str = "") -> str:
+        listed = f"{NAME}:5:9223372036854775807::"
+        return answer_table(owner.partition, asked, table_id, demand_of("", listed, table_id)).name
+
+    assert (name(7), name(7, NAME), name(7, "sales.old"), name(9)) == (NAME, NAME, "sales.old", "")
+    owner.fold(image(5, "dropped", None), mark(6))
+    assert name(7) == ""
+    owner.partition.store.close(commit=False)
+
+
 @pytest.mark.parametrize(
     "event_",
     [

@@ -23,6 +23,7 @@ from stream.wire.events import DROPS_KEPT, Change, ObjectImage, ObjectSet
 
 FEW, PLAIN = 7, 8
 TABLES = {"d.few": FEW, "d.plain": PLAIN}
+SHOWN = (*KINDS, "aggregate_statistics")
 READ_AT, READ_TO = 10, 12
 """The events before and after a fetch."""
 
@@ -34,6 +35,7 @@ class Warehouse:
         self.values: list[Values] = [("a",), ("b",)]
         self.keys: tuple[str, ...] = ("p",)
         self.refuses = False
+        self.has_statistics = True
         self.calls: list[str] = []
         self.read: list[str] = []
         """The tables that were read themselves."""
@@ -121,7 +123,13 @@ class Warehouse:
         """The first one has some."""
         assert columns == ("c",)
         self.calls += names
-        return [(self.values[0], {})] if names else []
+        return [(self.values[0], {})] if names and self.has_statistics else []
+
+    def aggregate_statistics(self, _: str, columns: Sequence[str], names: Sequence[str]) -> Struct:
+        """Those of all together."""
+        assert columns == ("c",)
+        self.calls.append(f"{len(names)} together")
+        return {}
 
     def sweep(self) -> None:
         """Everything that belongs to the tables is fetched and published."""
@@ -134,7 +142,7 @@ class Warehouse:
             [
                 (each.kind, each.change, each.name if isinstance(each, ObjectImage) else ())
                 for each in changes
-                if isinstance(each, ObjectImage | ObjectSet) and each.kind in KINDS and each.table_id == table_id
+                if isinstance(each, ObjectImage | ObjectSet) and each.kind in SHOWN and each.table_id == table_id
             ]
             for changes in self.published
         ]
@@ -155,6 +163,7 @@ PARTITIONS = [
 STATISTICS = [
     ("partition_statistics", "begun", ()),
     ("partition_statistics", "image", ("a",)),
+    ("aggregate_statistics", "image", ()),
     ("partition_statistics", "complete", ()),
 ]
 WHOLE = [PARTITIONS, STATISTICS]
@@ -162,10 +171,10 @@ NONE = [[(kind, each, ()) for each in ("begun", "complete") for kind in KINDS]]
 
 
 def test_few_partitions_are_read_with_one_call_and_published_as_one_step() -> None:
-    """One call, where a pass needs three; then two for their statistics. The sets are whole with their members."""
+    """One call, where a pass needs three; then three for their statistics. The sets are whole with their members."""
     warehouse = Warehouse()
     warehouse.sweep()
-    assert warehouse.calls == ["d.few", "p=a", "p=b"]
+    assert warehouse.calls == ["d.few", "p=a", "p=b", "2 together"]
     assert warehouse.of(FEW) == WHOLE
     images = [each for changes in warehouse.published for each in changes if isinstance(each, ObjectImage)]
     assert {(each.lo, each.hi) for each in images} == {("HiveEvent/10", "HiveEvent/12")}
@@ -179,12 +188,22 @@ def test_the_partitions_of_all_tables_come_before_what_costs_the_metastore_most(
     warehouse = Warehouse()
     warehouse.sweep()
     kinds = [each.kind for changes in warehouse.published for each in changes if isinstance(each, ObjectImage)]
-    assert kinds == ["partition"] * 2 + ["statistics", "constraints"] * 2 + ["partition_statistics"]
+    of_partitions = ["partition_statistics", "aggregate_statistics"]
+    assert kinds == ["partition"] * 2 + ["statistics", "constraints"] * 2 + of_partitions
     assert (warehouse.progress.parted, warehouse.progress.detailed) == (None, None)
     again = Warehouse()
     again.progress.__init__('{"sweeping": false, "details": "", "partitions": null}')  # type: ignore[misc]
     again.sweep()
     assert again.of(FEW) == [STATISTICS], "a restart goes on with the second of both"
+
+
+def test_partitions_without_statistics_are_not_asked_for_those_of_all_together() -> None:
+    """That there are none is known without a call."""
+    warehouse = Warehouse()
+    warehouse.has_statistics = False
+    warehouse.sweep()
+    assert warehouse.calls == ["d.few", "p=a", "p=b", "0 together"]
+    assert warehouse.of(FEW)[1] == [each for each in STATISTICS if each[2] != ("a",)]
 
 
 def test_a_table_without_partition_columns_has_no_partitions() -> None:

@@ -306,7 +306,7 @@ def whole(source: Source, kind: str, table_id: int) -> dict[str, bytes | None] |
         members = {
             key[len(prefix) :].decode(): decode_object(entries[key]) for key in entries if key.startswith(prefix)
         }
-        current = {name: each for name, each in members.items() if each.ordinal > found.base}
+        current = {name: each for name, each in members.items() if each.known_at > found.base}
         if any(each.image_ordinal < each.write_ordinal for each in current.values()):
             return None
         return {name: each.struct for name, each in current.items() if each.exists}
@@ -439,6 +439,38 @@ def test_statistics_of_partitions_are_those_of_the_server(catalog: HiveCatalog) 
         eventually(same, what="more of them")
         catalog.drop_partition("t", "a")
         eventually(same, what="those of a dropped partition")
+        assert not source.consumer.folded.dead
+
+
+def test_statistics_of_all_partitions_together_are_those_of_the_server(catalog: HiveCatalog) -> None:
+    """Those of before and of partitions without any; then of written, added and dropped ones, and after an ALTER."""
+    tables = {table: catalog.create(table, transactional=False, partitioned=True) for table in ("t", "none")}
+    for table in tables:
+        catalog.add_partitions(table, "a", "b")
+    catalog.set_statistics("t", 3, "a")
+    metastore = catalog.metastore
+    with following(catalog, Consumer()) as source:
+
+        def same() -> bool:
+            source.following.step()
+            for table, table_id in tables.items():
+                name = f"{catalog.db}.{table}"
+                server = metastore.aggregate_statistics(name, ["a"], metastore.partition_names(name))
+                if folded_object(source, "aggregate_statistics", table_id) != encode_struct(server):
+                    return False
+            return True
+
+        eventually(same, what="those of before")
+        changes: list[Callable[[], None]] = [
+            lambda: catalog.set_statistics("t", 4, "b"),
+            lambda: catalog.add_partitions("t", "c"),
+            lambda: catalog.drop_partition("t", "a"),
+            lambda: catalog.alter("t", v="2"),
+            lambda: catalog.drop_partition("none", "a"),
+        ]
+        for change in changes:
+            change()
+            eventually(same, what="those after a change")
         assert not source.consumer.folded.dead
 
 

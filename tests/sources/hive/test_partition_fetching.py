@@ -43,6 +43,7 @@ class Warehouse:
         self.fetches = 0
         self.fails_in = 0
         """It goes away at the next call but so many, and is back after it; 0: it stays."""
+        self.cannot_aggregate = False
         self.refuses = 0
         """So many next fetches of partitions."""
         self.partitions = Partitions(
@@ -97,9 +98,15 @@ class Warehouse:
         """The table."""
         return TableObject("d.t", TABLE, True, True, b"{}", None, ("p",))
 
-    def partition_names(self, _: str) -> list[str]:
+    def partition_names(self, _: str, count: int = -1) -> list[str]:
         """All of them."""
-        return list(NAMES)
+        return NAMES[:count] if count >= 0 else list(NAMES)
+
+    def aggregate_statistics(self, *_: object) -> Struct:
+        """Those of all together."""
+        if self.cannot_aggregate:
+            raise MetastoreRefused("get_aggr_stats_for", 2, "no")
+        return {}
 
     def partitions_by_names(self, _: str, names: Sequence[str]) -> list[tuple[Values, Struct]]:
         """Those that exist. Meanwhile the log goes on."""
@@ -118,7 +125,12 @@ class Warehouse:
     def images(self) -> list[tuple[Values, str]]:
         """The partitions that were published, and as of which event."""
         shown = [each for each in self.published if isinstance(each, ObjectImage) and each.change == "image"]
-        return [(each.name, each.lo) for each in shown]
+        return [(each.name, each.lo) for each in shown if each.kind == "partition"]
+
+    def together(self) -> list[str]:
+        """As of which events the statistics of all together were published."""
+        shown = [each for each in self.published if isinstance(each, ObjectImage)]
+        return [each.lo for each in shown if each.kind == "aggregate_statistics" and each.change == "image"]
 
 
 def written(name: str) -> ObjectImage:
@@ -175,8 +187,47 @@ def test_those_that_are_there_are_published_before_those_that_are_not() -> None:
     for name in ("a", "b"):
         warehouse.partitions.note(written(name))
     warehouse.partitions.step()
-    changes = [each.change for each in warehouse.published if isinstance(each, ObjectImage)]
-    assert changes == ["image", "image", "dropped", "dropped"]
+    changes = [(each.name, each.change) for each in warehouse.published if isinstance(each, ObjectImage)]
+    there = [(("a",), "image"), (("b",), "image"), ((), "image")]
+    assert changes == [*there, (("a",), "dropped"), (("b",), "dropped")]
+
+
+@pytest.mark.parametrize("is_pass", [False, True])
+def test_statistics_of_all_partitions_together_are_published_if_they_are_few(
+    is_pass: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With what was written, with a pass, and after a drop, which makes nothing else due; never of many."""
+
+    def publish() -> Warehouse:
+        warehouse = Warehouse()
+        if is_pass:
+            warehouse.partitions.want(TABLE)
+        else:
+            warehouse.partitions.note(ObjectImage("partition", TABLE, ("a",), "dropped"))
+            warehouse.partitions.note(ObjectImage("aggregate_statistics", TABLE, (), "written"))
+        while warehouse.partitions.step() or warehouse.partitions.go_on():
+            pass
+        assert warehouse.partitions.tables == []
+        return warehouse
+
+    assert publish().together() == ["HiveEvent/10"]
+    monkeypatch.setattr("stream.sources.hive.live.members.FEW_MAX", 1)
+    assert publish().together() == []
+
+
+@pytest.mark.parametrize("is_pass", [False, True])
+def test_partitions_are_published_although_nobody_tells_their_statistics_together(is_pass: bool) -> None:
+    """A metastore may lack that call, or fail in it: that is read through, and nothing else is."""
+    warehouse = Warehouse()
+    warehouse.cannot_aggregate = True
+    if is_pass:
+        warehouse.partitions.want(TABLE)
+    else:
+        warehouse.partitions.note(written("a"))
+    while warehouse.partitions.step() or warehouse.partitions.go_on():
+        pass
+    assert [name for name, _ in warehouse.images()] == ([("a",), ("b",)] if is_pass else [("a",)])
+    assert (warehouse.together(), warehouse.partitions.tables, warehouse.partitions.refused) == ([], [], [])
 
 
 @pytest.mark.parametrize("refuses", [0, 1])

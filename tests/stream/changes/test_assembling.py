@@ -15,7 +15,7 @@ from stream.changes.start import AfterPosition, FromTime, Start
 from stream.changes.starting import _marker
 from stream.wire.batch import BatchLimits
 from stream.wire.codec import decode, encode
-from stream.wire.events import VALUE, VOID, RowChange, SourceTransaction
+from stream.wire.events import VALUE, VOID, RowChange, SourceTransaction, Topology
 from stream.wire.keys import Layout, row_key
 from tests.stream.changes.topics import TINY, Log, follow, framer_of, transactions
 from tests.stream.histories import histories, record
@@ -172,6 +172,50 @@ def test_no_watermark_tells_of_a_shard_before_the_beginning(start: FromTime | Af
     first = next(each for each in items if isinstance(each, Watermark) and each.marks)
     known = Position.parse(first.marks[SHARD].position)
     assert known.contains(Position.parse("MariaDB/0-1-2"))
+
+
+def test_a_marker_at_the_beginning_ends_the_wait_for_it() -> None:
+    """A quiet shard has no transaction behind the position that a stream begins after: its marker says enough."""
+    layout = Layout(1)
+    log, framer = Log(layout), framer_of(SHARD, layout)
+    log.publish(framer, rows_txn(1, 1))
+    skips = {SHARD: AfterPosition(1, Position.parse("MariaDB/0-1-1"))}
+    assembler = Assembler(Start(log.beginning().checkpoint, skips))
+    for offset, message in enumerate(log.partitions[0]):
+        assembler.feed(0, offset, message)
+    [reached] = assembler.take()
+    assert isinstance(reached, Watermark)
+    assert set(reached.marks) == {SHARD}
+    assert not assembler.is_waiting
+
+
+@pytest.mark.parametrize("begins_at", [0, 5])
+@pytest.mark.parametrize("is_in_a_later_epoch", [False, True])
+def test_a_shard_that_is_over_is_forgotten(begins_at: int, is_in_a_later_epoch: bool) -> None:
+    """Nobody waits for the beginning of a shard that others have succeeded, and no watermark is as old as its end.
+
+    A stream that waits shares no reader of Kafka, and lends none: resharding would have cost each later stream one.
+    """
+    layout = Layout(2)
+    log, old, new = Log(layout), framer_of(SHARD, layout), framer_of(OTHER, layout)
+    log.publish(old, rows_txn(1, 4))
+    before = {SHARD: Place(1, 4)} if begins_at else {}
+    at = log.ends if begins_at else (0, 0)
+    topology = Topology((OTHER,), ((SHARD, 1),))
+    new.announce(topology.in_a_new_epoch() if is_in_a_later_epoch else topology)
+    assembler = Assembler(Start(Checkpoint("shop", "topic-id", at, before), skip_others=FromTime(begins_at)))
+    assert assembler.is_waiting is bool(begins_at)
+    log.publish(new, rows_txn(2, 4))
+    for partition, messages in enumerate(log.partitions):
+        for offset, message in enumerate(messages):
+            assembler.feed(partition, offset, message)
+    last = assembler.take()[-1]
+    assert not assembler.is_waiting
+    assert isinstance(last, Watermark)
+    assert SHARD not in last.checkpoint.places
+    assert {shard: mark.is_over for shard, mark in last.marks.items()} == (
+        {OTHER: False} if begins_at else {SHARD: True, OTHER: False}
+    )
 
 
 @settings(max_examples=20)

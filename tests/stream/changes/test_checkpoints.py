@@ -5,10 +5,11 @@ from __future__ import annotations
 from contextlib import suppress
 
 import pytest
+import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stream.changes.checkpoint import Checkpoint, CheckpointError, Place
+from stream.changes.checkpoint import TEXT_MAX, Checkpoint, CheckpointError, Place, anchor_of
 
 numbers = st.integers(0, 2**63 - 1)
 anchors = st.integers(0, 2**64 - 1)
@@ -60,6 +61,27 @@ def test_what_is_no_checkpoint_is_refused(text: str) -> None:
         Checkpoint.parse(text)
     assert "\n" not in str(refused.value)
     assert refused.value.hint
+
+
+def test_a_checkpoint_has_a_limit() -> None:
+    """One above it is not even looked into, whatever it says."""
+    name = "a" * (TEXT_MAX * 3 // 4)
+    lengths = {len(str(Checkpoint(name[cut:], "id", (0,)))): cut for cut in range(200)}
+    below = max(length for length in lengths if length <= TEXT_MAX)
+    longest = Checkpoint(name[lengths[below] :], "id", (0,))
+    assert Checkpoint.parse(str(longest)) == longest
+    above = min(length for length in lengths if length > TEXT_MAX)
+    with pytest.raises(CheckpointError, match="too long"):
+        Checkpoint.parse(str(Checkpoint(name[lengths[above] :], "id", (0,))))
+    with pytest.raises(CheckpointError, match="does not begin like one"):
+        Checkpoint.parse("now")
+
+
+def test_every_message_has_an_anchor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """0 says that an anchor is not known. Checkpoints are kept, so the digest that stands for it stays the same."""
+    assert anchor_of(b"a message") == xxhash.xxh3_64_intdigest(b"a message")
+    monkeypatch.setattr(xxhash, "xxh3_64_intdigest", lambda _: 0)
+    assert anchor_of(b"a message") == 1
 
 
 def test_a_checkpoint_takes_the_later_of_two_places() -> None:

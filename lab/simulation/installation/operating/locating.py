@@ -129,16 +129,19 @@ class Locating(Snapshotting):
         return "; ".join(f"{place}: {what}" for place, what in sorted(wrong.items()))
 
     def _wrong_at(self, name: str) -> dict[str, str]:
-        listening = self.kernel.network.listening()
         found = {}
         for partition in range(self.partitions):
-            path = f"/v1/locations?entity=partition&keyspace={KEYSPACE}&partition={partition}&force=true"
-            places = self._ask_front(name, ("GET", path, None))
-            if not places:
-                found[f"{name} of {partition}"] = "no answer"
-                continue
-            address, why = places[0]["address"], places[0].get("why", "")
-            owner = listening.get(int(address.rpartition(":")[2] or 0), "")
-            if owner not in CONSUMERS or any(each in why for each in DOUBTFUL):
-                found[f"{name} of {partition}"] = f"{address} ({owner or 'nobody'}), {why}"
+            owner, what = self.owner_told(name, partition)
+            if owner not in CONSUMERS or any(each in what for each in DOUBTFUL):
+                found[f"{name} of {partition}"] = what
         return found
+
+    def owner_told(self, name: str, partition: int) -> tuple[str, str]:
+        """The process that a front names for a partition, or ""; and all that it says of it."""
+        path = f"/v1/locations?entity=partition&keyspace={KEYSPACE}&partition={partition}&force=true"
+        places = self._ask_front(name, ("GET", path, None))
+        if not places:
+            return "", "no answer"
+        address = places[0]["address"]
+        owner = self.kernel.network.listening().get(int(address.rpartition(":")[2] or 0), "")
+        return owner, f"{address} ({owner or 'nobody'}), {places[0].get('why', '')}"

@@ -21,6 +21,7 @@ from lab.simulation.planted.planting import (
 )
 from serving.client.session import SessionState
 from serving.http import app, batches, openapi, route
+from serving.http.letters import routes as letters
 from serving.reads import flight, proof, spaces
 from serving.reads import rows as row_reads
 from serving.reads.flight import Flights
@@ -30,6 +31,7 @@ from serving.reads.ranges.reading import RangeReads
 from serving.reads.readiness import Readiness
 from serving.reads.rows import RowReads
 from serving.reads.tables import TableReads
+from stream.kafka import dead_letters
 from stream.sources.status import SourceStatus
 
 NO_OWN_KEY: Final = Replace(
@@ -235,6 +237,16 @@ TABLES: Final = (
     ),
 )
 OPERATING: Final = (
+    installation(
+        "resolved_letters_are_told",
+        "a front tells dead letters that an operator has resolved",
+        leave_out(dead_letters.read_letters, "any_letters.pop(any_key, None)"),
+    ),
+    installation(
+        "letters_without_their_size",
+        "the list of dead letters takes the bytes that it has left out for all there were",
+        Replace(letters._told, "any_letter.size", "len(any_letter.value)"),
+    ),
     installation(
         "front_is_ready_at_once",
         "a front is ready before its owners have anything of a source",

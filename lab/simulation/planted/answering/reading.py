@@ -22,7 +22,7 @@ from serving.reads.rows import RowReads
 from serving.reads.tables import TableReads
 from serving.sources import hive_tables
 from stream.sources.mariadb import by_range, charsets, connection
-from stream.sources.mariadb.binlog.reader import BinlogReader
+from stream.sources.mariadb.binlog.reading.logged_statements import LoggedStatements
 from tokens import decision
 
 CACHE_TOKEN: Final = "token_after(demand.token, any_row.shard, any_row.epoch, any_row.hi)"
@@ -115,7 +115,7 @@ WIDE: Final = (
     installation(
         "xa_commit_voids_nothing",
         "the rows of an XA transaction stay as they were before its COMMIT",
-        leave_out(BinlogReader._xa_end, "transaction.voids.setdefault(name, any_why)"),
+        leave_out(LoggedStatements._xa_end, "transaction.voids.setdefault(name, any_why)"),
     ),
 )
 RANGES: Final = (

@@ -280,7 +280,7 @@ class Following:
                 self._objects.want_catalog()
             case ObjectImage(kind="constraints" | "statistics"):
                 self._details.want(change.table_id)
-            case ObjectImage(kind="partition") | ObjectSet(kind="partition"):
+            case ObjectImage(kind="partition" | "aggregate_statistics") | ObjectSet(kind="partition"):
                 self._partitions.note(change)
             case ObjectSet(kind="partition_statistics", change="void"):
                 self._partitions.void(change.table_id)

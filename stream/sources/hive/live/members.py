@@ -1,5 +1,7 @@
 """Reads the partitions of a table with their statistics: some by their values, chunks of all, or all at once if few.
 
+With them come the statistics of all partitions together, if those are few.
+
 Partitions are asked for by their table's name and don't tell its id: who publishes them sees to that.
 """
 
@@ -12,21 +14,28 @@ from typing import Final, NamedTuple
 from stream.sources.hive.live.connection import MetastoreRefused
 from stream.sources.hive.live.metastore import Metastore
 from stream.sources.hive.messages import FLAVOR
-from stream.sources.hive.object_events import PARTITION, PARTITION_STATISTICS
+from stream.sources.hive.object_events import AGGREGATE_STATISTICS, PARTITION, PARTITION_STATISTICS
 from stream.sources.hive.objects import columns_of, image_of
 from stream.sources.hive.partition_names import partition_name
 from stream.sources.hive.structs import Struct, encode_struct
 from stream.wire.events import ObjectImage
 
 FEW_MAX: Final = 100
-"""Partitions of a table that are read with one call, and published together. With more of them, a pass reads them."""
-_STRUCTS: Final = {PARTITION: "Partition", PARTITION_STATISTICS: "ColumnStatistics"}
+"""Partitions of a table that are read with one call, and published together. With more of them, a pass reads them.
+
+Of more partitions the metastore alone tells the statistics together: each write of one would have it read them all.
+"""
+_STRUCTS: Final = {
+    PARTITION: "Partition",
+    PARTITION_STATISTICS: "ColumnStatistics",
+    AGGREGATE_STATISTICS: "AggrStats",
+}
 
 Values = tuple[str, ...]
 
 
 class Member(NamedTuple):
-    """A partition or its statistics, None if there is none, as it is published."""
+    """A partition or its statistics, None if there is none, as it is published. ``values`` (): of all together."""
 
     kind: str
     values: Values
@@ -44,11 +53,23 @@ class Chunk:
     names: list[str]
 
 
-def list_names(metastore: Metastore, name: str) -> tuple[list[str], list[str], int]:
-    """The names of all partitions, those of the columns, and an event after which they were not changed by this."""
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The names of all partitions and of the columns, and what is known of all together, at an event up to ``hi``."""
+
+    names: list[str]
+    columns: list[str]
+    together: list[Member]
+    hi: int
+
+
+def list_names(metastore: Metastore, name: str) -> Listing:
+    """Of a table; of none there is nothing."""
     table = metastore.table(name)
-    names = metastore.partition_names(name) if table is not None else []
-    return names, columns_of(table.image) if table is not None else [], metastore.last_event()
+    if table is None:
+        return Listing([], [], [], metastore.last_event())
+    names, columns = metastore.partition_names(name), columns_of(table.image)
+    return Listing(names, columns, _together(metastore, name, columns, names), metastore.last_event())
 
 
 def read_chunk(metastore: Metastore, name: str, columns: Sequence[str], names: list[str]) -> Chunk:
@@ -69,6 +90,7 @@ def read_named(metastore: Metastore, name: str, asked: Sequence[Values]) -> Chun
     statistics = dict(metastore.partition_statistics(name, columns, names))
     members = [_member(PARTITION, each, stored.get(each)) for each in asked]
     members += [_member(PARTITION_STATISTICS, each, statistics.get(each)) for each in asked]
+    members += _together(metastore, name, columns, metastore.partition_names(name, FEW_MAX + 1) if keys else [])
     return Chunk(members, 0, metastore.last_event(), names)
 
 
@@ -90,9 +112,22 @@ def read_few_statistics(metastore: Metastore, name: str, columns: Sequence[str])
         if len(names) > FEW_MAX:
             return None
         found = metastore.partition_statistics(name, columns, names)
+        # the metastore answers the same for partitions without statistics as for none
+        together = _together(metastore, name, columns, names if found else [])
     except MetastoreRefused:
         return None
-    return tuple(_member(PARTITION_STATISTICS, *each) for each in found)
+    return (*(_member(PARTITION_STATISTICS, *each) for each in found), *together)
+
+
+def _together(metastore: Metastore, name: str, columns: Sequence[str], partitions: Sequence[str]) -> list[Member]:
+    """The statistics of all ``partitions`` together; nothing if they are many, or the metastore cannot tell."""
+    if len(partitions) > FEW_MAX:
+        return []
+    try:
+        found = metastore.aggregate_statistics(name, columns, partitions)
+    except MetastoreRefused:  # they are read through, and what else was read counts
+        return []
+    return [_member(AGGREGATE_STATISTICS, (), found)]
 
 
 def _member(kind: str, values: Values, found: Struct | None) -> Member:

@@ -11,7 +11,7 @@ from typing import Final
 from stream.sources.hive.live.connection import MetastoreConnection, MetastoreRefused
 from stream.sources.hive.live.thrift import field, record, text, texts
 from stream.sources.hive.partition_names import values_of
-from stream.sources.hive.structs import BOOL, I16, LIST, STRUCT, ListValue, MapValue, Struct
+from stream.sources.hive.structs import BOOL, I16, I64, LIST, STRUCT, ListValue, MapValue, Struct
 
 ENGINE: Final = "hive"
 """Whose column statistics are read: each engine has its own."""
@@ -117,6 +117,8 @@ class ObjectCalls:
 
     def aggregate_statistics(self, name: str, columns: Sequence[str], partitions: Sequence[str]) -> Struct:
         """The statistics of these partitions together: an ``AggrStats``."""
+        if not columns or not partitions:
+            return {1: (LIST, ListValue(STRUCT, [])), 2: (I64, 0)}
         request = self._statistics_request(name, columns, partitions)
         found: Struct = self._connection.call("get_aggr_stats_for", {1: record(request)})
         return found

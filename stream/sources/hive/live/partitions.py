@@ -1,5 +1,7 @@
 """Publishes the partitions of tables with their statistics: those that an event wrote, or all of a table in a pass.
 
+The statistics of all partitions together are read with those that were written, and at the beginning of a pass.
+
 A pass says that the sets have begun, lists the partitions, publishes them chunk by chunk, and says that the sets are
 whole. Several tables have one under way, so that the metastore always has something to answer; a table has one at most,
 since the end of one would make a set whole that another one has begun.
@@ -9,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from itertools import islice
 from typing import Final
@@ -18,10 +20,19 @@ import structlog
 
 from stream.sources.hive.live.connection import MetastoreRefused
 from stream.sources.hive.live.fetching import Fetcher
-from stream.sources.hive.live.members import Chunk, Member, Values, changes_of, list_names, read_chunk, read_named
+from stream.sources.hive.live.members import (
+    Chunk,
+    Listing,
+    Member,
+    Values,
+    changes_of,
+    list_names,
+    read_chunk,
+    read_named,
+)
 from stream.sources.hive.live.metastore import Metastore
 from stream.sources.hive.messages import FLAVOR, HiveMessageError
-from stream.sources.hive.object_events import PARTITION, PARTITION_STATISTICS
+from stream.sources.hive.object_events import AGGREGATE_STATISTICS, PARTITION, PARTITION_STATISTICS
 from stream.sources.hive.recent_drops import RecentDrops
 from stream.sources.hive.refusals import Refusals
 from stream.wire.events import Change, ObjectImage, ObjectSet
@@ -46,9 +57,7 @@ class Pass:
     def __init__(self, fetcher: Fetcher, table_id: int, name: str, lo: int) -> None:
         self.table_id, self.name, self.lo = table_id, name, lo
         self._fetcher = fetcher
-        self._listing: Future[tuple[list[str], list[str], int]] | None = fetcher.run(
-            lambda each: list_names(each, name)
-        )
+        self._listing: Future[Listing] | None = fetcher.run(lambda each: list_names(each, name))
         self._names: deque[list[str]] = deque()
         self._columns: list[str] = []
         self._under_way: deque[Future[Chunk]] = deque()
@@ -64,15 +73,15 @@ class Pass:
         return self._listing is None and not self._names and not self._under_way
 
     def next(self) -> Chunk | None:
-        """The next chunk, if it is there; the first one is empty. Raises what its fetch raised."""
+        """The next chunk, if it is there; the first one has no partitions. Raises what its fetch raised."""
         if self._listing is not None:
             if not self._listing.done():
                 return None
-            names, self._columns, hi = self._listing.result()
-            self._listing = None
-            self._names.extend(names[at : at + CHUNK] for at in range(0, len(names), CHUNK))
+            listed, self._listing = self._listing.result(), None
+            self._columns = listed.columns
+            self._names.extend(listed.names[at : at + CHUNK] for at in range(0, len(listed.names), CHUNK))
             self._submit()
-            return Chunk([], self.lo, hi, [])
+            return Chunk(listed.together, self.lo, listed.hi, [])
         if not self._under_way or not self._under_way[0].done():
             return None
         found = self._under_way.popleft().result()
@@ -128,7 +137,7 @@ class Partitions:
         self._whole: dict[int, None] = {}
         """Ids of tables that are to have a pass, in order."""
         self._written: dict[int, set[Values]] = {}
-        """Table id → its partitions that were written, of tables that are to have none."""
+        """Table id → its partitions that were written, of tables that are to have no pass; none: all together were."""
         self._passes: dict[int, Pass] = {}
         self._voids = 0
         """How many times something was voided: what was read before counts no more."""
@@ -203,18 +212,22 @@ class Partitions:
 
     def note(self, change: ObjectImage | ObjectSet) -> None:
         """An event said this of a partition; its statistics are fetched with it."""
-        if change.kind != PARTITION:
-            return
         table_id = change.table_id
         if isinstance(change, ObjectSet):
-            if change.change == "void":
+            if change.kind == PARTITION and change.change == "void":
                 self.void(table_id)
                 self.want(table_id)
-        elif change.change == "written" and table_id not in self._whole:
-            written = self._written.setdefault(table_id, set())
-            written.add(change.name)
-            if len(written) > WRITTEN_MAX:
-                self.want(table_id)
+        elif change.kind in (PARTITION, AGGREGATE_STATISTICS) and change.change == "written":
+            self._note_written(table_id, [change.name] if change.kind == PARTITION else [])
+
+    def _note_written(self, table_id: int, names: Iterable[Values]) -> None:
+        """These partitions were written, and with them the statistics of all together."""
+        if table_id in self._whole:
+            return
+        written = self._written.setdefault(table_id, set())
+        written.update(names)
+        if len(written) > WRITTEN_MAX:
+            self.want(table_id)
 
     def step(self) -> bool:
         """Fetch and publish the written partitions of one table; False if there are none."""
@@ -223,7 +236,7 @@ class Partitions:
         lo = self._position()  # before the name is taken, which events up to there may change
         table_id = next(iter(self._written), 0)
         name, asked = self._name_of(table_id), sorted(self._written.pop(table_id, ()))
-        if not name or not asked:
+        if not name:
             return True
         self._fetching = table_id
         try:
@@ -247,8 +260,7 @@ class Partitions:
         if self._rebound_at(name) > lo or self._name_of(table_id) != name:
             self._again(table_id)
         elif self._voids > voids or not self._allows(table_id, lo):
-            for values in asked:
-                self.note(ObjectImage(PARTITION, table_id, values, "written"))
+            self._note_written(table_id, asked)
         else:
             self._fetching = 0
             self._publish_written(table_id, changes_of(table_id, found.members, lo, found.hi))

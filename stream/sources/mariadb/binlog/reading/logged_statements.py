@@ -1,0 +1,120 @@
+"""The statements in the log: DDL, ends of XA transactions, and changes that are logged as statements."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+import structlog
+
+from stream.sources.mariadb.binlog import events
+from stream.sources.mariadb.binlog.catalog import Xid
+from stream.sources.mariadb.binlog.reading.foreign_keys import ForeignKeys
+from stream.sources.mariadb.binlog.reading.table_maps import TableMaps
+from stream.sources.mariadb.binlog.reading.transaction import OpenTransaction
+from stream.sources.mariadb.binlog.statements import Statement, classify
+from stream.sources.mariadb.gtid import MysqlGtid
+from stream.sources.mariadb.live_schema import LiveSchema
+from stream.wire.events import EVERY_TABLE
+
+log = structlog.get_logger(__name__)
+
+_OF_BEFORE: Final = "XA COMMIT of a transaction that was prepared before this source started"
+
+
+class LoggedStatements:
+    """Voids and describes what statements change."""
+
+    def __init__(self, schema: LiveSchema, maps: TableMaps, keys: ForeignKeys) -> None:
+        self._schema = schema
+        self._maps = maps
+        self._keys = keys
+        self._prepared: dict[Xid, frozenset[str]] = {}
+        """XA transactions → the tables that their rows, which are not published, have changed."""
+
+    def classified(self, query: events.Query) -> Statement:
+        """What a statement does, by its text."""
+        charset = self._schema.charsets.by_collation.get(query.collation, "")
+        if not query.sql.isascii() and not charset.startswith("utf8"):
+            return Statement("all", reason=f"a statement in character set {charset or 'unknown'}")
+        try:
+            return classify(query.sql.decode(), query.database)
+        except UnicodeDecodeError:
+            return Statement("all", reason="a statement whose text cannot be decoded")
+
+    def apply(self, statement: Statement, transaction: OpenTransaction) -> None:
+        """Void and describe what ``statement`` changes; nothing if it only begins or ends a transaction."""
+        effect = statement.effect
+        if effect in ("xa_commit", "xa_rollback"):
+            self._xa_end(transaction, statement)
+        elif effect == "tables":
+            self._ddl(transaction, statement)
+        elif effect == "none":
+            recomputed = tuple(filter(self._is_recomputed, statement.tables))
+            if recomputed:
+                self._ddl(transaction, replace(statement, tables=recomputed))
+        elif effect == "database":
+            if self._schema.include.may_include(statement.tables[0][0]):
+                transaction.voids.setdefault(EVERY_TABLE, statement.reason)
+                self._schema.reread_cascades()
+        elif effect == "all":
+            log.warning("everything is void", reason=statement.reason, gtid=transaction.gtid.bare)
+            transaction.voids.setdefault(EVERY_TABLE, statement.reason)
+            self._schema.reread_cascades()
+
+    def _is_recomputed(self, name: tuple[str, str]) -> bool:
+        """Whether a copy of the table may change its rows."""
+        full_name = ".".join(name)
+        info = self._schema.catalog.get(full_name.lower() if self._schema.lower_case_names else full_name)
+        return info is not None and info.is_recomputed
+
+    def _ddl(self, transaction: OpenTransaction, statement: Statement) -> None:
+        names = list(statement.tables)
+        if self._schema.lower_case_names:
+            names = [(database.lower(), table.lower()) for database, table in names]
+        others, names = names, [name for name in names if self._schema.include(*name)]
+        if not names:
+            self._reread_cascades(transaction, {".".join(name) for name in others})
+            return
+        self._maps.forget_all()
+        self._schema.after_ddl(names)
+        for database, table in names:
+            transaction.voids.setdefault(f"{database}.{table}", statement.reason)
+            transaction.described.add(f"{database}.{table}")
+
+    def _reread_cascades(self, transaction: OpenTransaction, others: set[str]) -> None:
+        """After DDL of other tables: their foreign keys may lead to these. MariaDB's log names those, MySQL's not.
+
+        One between two of these may have another name now, and what is below it is known by its name.
+        """
+        if isinstance(transaction.gtid, MysqlGtid) or self._schema.cascades.tables & others:
+            self._schema.reread_cascades(others)
+
+    def prepared(self, xid: Xid, names: frozenset[str]) -> None:
+        """Remember the tables that an XA transaction changes once it is committed."""
+        self._prepared[xid] = names
+
+    def _xa_end(self, transaction: OpenTransaction, statement: Statement) -> None:
+        names = self._prepared.pop(statement.xid, None)
+        if statement.effect == "xa_rollback":
+            return
+        if names is None:
+            log.warning("everything is void", reason="XA COMMIT of a transaction prepared before the source started")
+            transaction.voids[EVERY_TABLE] = _OF_BEFORE
+        for name in names or ():
+            transaction.voids.setdefault(name, "XA COMMIT: its rows were logged at XA PREPARE")
+        self._hold(transaction, names, statement.xid)
+
+    def _hold(self, transaction: OpenTransaction, names: frozenset[str] | None, xid: Xid) -> None:
+        """Have tables read through until reads see the transaction. The log has it first, so positions prove nothing.
+
+        The void that follows then is newer than any read that did not see it. ``names``: None for all.
+        """
+        catalog = self._schema.catalog
+        if self._schema.is_visible(xid):
+            return
+        held = sorted(catalog.names if names is None or EVERY_TABLE in names else catalog.names & names)
+        catalog.hold(held, xid)
+        self._keys.look_again()
+        self._maps.forget_tables()
+        transaction.described.update(held)

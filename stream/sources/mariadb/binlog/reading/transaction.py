@@ -1,0 +1,66 @@
+"""The transaction that is being read, and what is published of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import structlog
+
+from stream.sources.mariadb.binlog import events
+from stream.sources.mariadb.binlog.catalog import Catalog
+from stream.sources.mariadb.binlog.coalesce import TransactionRows
+from stream.sources.mariadb.gtid import Gtid, MysqlGtid
+from stream.wire.events import Change, VoidTable
+
+log = structlog.get_logger(__name__)
+
+_NO_TABLES: Final[frozenset[bytes]] = frozenset()
+
+
+class OpenTransaction:
+    """A transaction as far as it was read.
+
+    ``voids``: table → why it is void. ``described``: the tables to describe after it. ``touched``: those that it has
+    rows of.
+    """
+
+    __slots__ = ("_spill_bytes", "described", "gtid", "is_standalone", "rows", "touched", "voids")
+
+    def __init__(self, gtid: Gtid | MysqlGtid, spill_bytes: int) -> None:
+        self._spill_bytes = spill_bytes
+        self.gtid = gtid
+        self.is_standalone = isinstance(gtid, MysqlGtid) or bool(gtid.flags & events.STANDALONE)
+        """Whether one statement is all of it. MySQL's is no longer so when it begins with BEGIN."""
+        self.rows = TransactionRows(spill_bytes)
+        self.voids: dict[str, str] = {}
+        self.described: set[str] = set()
+        self.touched: set[str] = set()
+
+    def void_touched(self, reason: str) -> None:
+        """Void the touched tables: the binlog has rows that were then rolled back, or that are lost."""
+        for name in self.touched:
+            self.voids.setdefault(name, reason)
+
+    def lose_rows(self, error: OSError) -> None:
+        """Void what it changes: its rows need more memory than they may have, and no file takes them."""
+        reason = f"the rows of a large transaction could not be kept: {error}"
+        log.warning("a transaction is void", reason=reason, hint="give TMPDIR, or /tmp, room", gtid=self.gtid.bare)
+        self.void_touched(reason)
+        self.rows = TransactionRows(self._spill_bytes)
+
+    def changes(self, catalog: Catalog) -> Sequence[Change]:
+        """What is published of it. ``catalog``: with the descriptions of after it."""
+        try:
+            if not self.voids and not self.described:  # as nearly always
+                return self.rows.changes(_NO_TABLES)
+            return self.rows.changes(*self._tail(catalog))
+        except OSError as error:
+            self.lose_rows(error)
+            return self.rows.changes(*self._tail(catalog))
+
+    def _tail(self, catalog: Catalog) -> tuple[frozenset[bytes], Sequence[Change]]:
+        """The key prefixes of the tables that it voids, and what follows its rows."""
+        tail: list[Change] = [VoidTable(name, self.voids[name]) for name in sorted(self.voids)]
+        tail += [catalog.description(name) for name in sorted(self.described)]
+        return frozenset(name.encode() + b"\0" for name in self.voids), tail
