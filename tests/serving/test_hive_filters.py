@@ -146,6 +146,4 @@ def test_a_sign_of_a_pattern_is_itself_in_a_comparison(catalog: HiveCatalog) -> 
     """The metastore compares what is not to be equal with names of partitions, as with LIKE; the cache does not."""
     wanted = "ds <> 'a_b'"
     assert selected(wanted) == sorted(values for values in ROWS if values[0] != "a_b")
-    assert at_the_metastore(catalog, wanted) == sorted(
-        values for values in ROWS if values[0] not in ("a_b", "acb", "a%b")
-    )
+    assert at_the_metastore(catalog, wanted) == sorted(values for values in ROWS if values[0] not in ("a_b", "acb"))

@@ -84,19 +84,18 @@ class HiveTranslator:
         self._open: dict[int, _Open] = {}
         self._tables: dict[str, _Table] = {name: _Table(at, "transactional") for name, at in (names or {}).items()}
         self._changed: set[int] = set()
-        self._name_by_id: dict[int, str] = {}
-        """Table id → a name that it had; `name_of` looks whether it still has."""
+        self._names: dict[int, str] = {table.table_id: name for name, table in self._tables.items()}
+        """Table id → the name that it is bound to."""
         self.last_event_id: int | None = None
         self.unbound: list[str] = []
         """Tables that the last event wrote and that are bound to no id yet. What was read of them before it is old."""
         self.unresolved: list[int] = []
         """Committed transactions whose OPEN was not seen. A live source must look them up at the server."""
-        by_id = {table.table_id: name for name, table in self._tables.items()}
         for known in open_transactions:
             self._open[known.txn] = _Open(known.seen_open, set(known.wrote))
             for table_id, write_id in known.write_ids:
-                if table_id in by_id:
-                    self._ids.restore(by_id[table_id], known.txn, write_id)
+                if table_id in self._names:
+                    self._ids.restore(self._names[table_id], known.txn, write_id)
         self._handlers: dict[str, Callable[[Notification], list[Change]]] = {
             "OPEN_TXN": self._open_txn,
             "ALLOC_WRITE_ID_EVENT": self._allocate,
@@ -120,12 +119,7 @@ class HiveTranslator:
 
     def name_of(self, table_id: int) -> str:
         """The name that a table is bound to; empty if it is to none."""
-        name = self._name_by_id.get(table_id, "")
-        bound = self._tables.get(name)
-        if bound is None or bound.table_id != table_id:
-            self._name_by_id = {table.table_id: each for each, table in self._tables.items()}
-            name = self._name_by_id.get(table_id, "")
-        return name
+        return self._names.get(table_id, "")
 
     def holders(self, name: str) -> dict[int, int]:
         """Open write id → its transaction, of the ids under ``name`` for which the log told it."""
@@ -325,16 +319,29 @@ class HiveTranslator:
 
     def _bind(self, table: TableObject) -> _Table:
         known = _Table(table.table_id, "transactional" if table.transactional else "external")
+        self._unname(table.name)
         self._tables[table.name] = known
+        self._names[table.table_id] = table.name
         return known
+
+    def _unname(self, name: str) -> None:
+        """The table that is bound to ``name``, if there is one, is to have no name."""
+        known = self._tables.get(name)
+        if known is not None and self._names.get(known.table_id) == name:
+            del self._names[known.table_id]
+
+    def _unbind(self, name: str) -> _Table | None:
+        """Nothing is bound to ``name`` any more; what was."""
+        self._unname(name)
+        return self._tables.pop(name, None)
 
     def _rebind(self, table: TableObject) -> list[Change]:
         """Bind the name that a table is shown with. One that it had before is free: its rename was not seen."""
         known = self._tables.get(table.name)
         if known is not None and known.table_id == table.table_id:
             return []
-        before = next((name for name, each in self._tables.items() if each.table_id == table.table_id), "")
-        freed = self._tables.pop(before, None)
+        before = self.name_of(table.table_id)
+        freed = self._unbind(before)
         if freed is not None and freed.kind == "transactional":
             self._ids.drop(before)  # or the next table of that name would begin with them
         # Ids that were allocated under the name before are not told of this table yet.
@@ -343,7 +350,8 @@ class HiveTranslator:
 
     def _forget(self, name: str, *, dropped: bool) -> list[Change]:
         """Unbind the name. ``dropped``: its table is known to be dropped; else it may live on, renamed unseen."""
-        table = self._tables.pop(name)
+        table = self._unbind(name)
+        assert table is not None, "only a bound name is forgotten"
         if table.kind == "transactional":
             self._ids.drop(name)
         changes: list[Change] = [BindName(name, 0)]
@@ -402,7 +410,7 @@ class HiveTranslator:
 
     def _rename(self, before: TableObject, after: TableObject) -> list[Change]:
         """The ids of a transactional table move to the new name. Without ids, it gets those of the new name."""
-        self._tables.pop(before.name, None)
+        self._unbind(before.name)
         changes: list[Change] = [BindName(after.name, after.table_id, before.name)]
         if after.transactional and self._ids.rename(before.name, after.name):
             return changes

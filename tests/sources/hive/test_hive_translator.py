@@ -172,6 +172,23 @@ def test_every_event_type_of_the_sample_is_known() -> None:
         assert not any(isinstance(change, VoidTable) for change in transaction.changes)
 
 
+def test_each_table_is_found_by_its_id_under_the_name_that_it_has(server: Metastore) -> None:
+    """After every event: renames, drops, names that another table takes, and ids that have no name."""
+    server.create("s.b", "external")
+    server.rename("s.a", "s.c")
+    server.rename("s.b", "s.a")
+    server.drop("s.c")
+    server.create("s.c", "full")
+    for log in (server.log, rows("hive_log")):
+        translator, seen = HiveTranslator(), {0}
+        for row in log:
+            translator.translate(row)
+            bound = {table_id: name for name, table_id in translator.tables.items()}
+            seen |= bound.keys()
+            assert {each: translator.name_of(each) for each in seen} == {each: bound.get(each, "") for each in seen}
+        assert len(seen) > 3
+
+
 WRITING = [
     "ADD_PARTITION",
     "ALTER_PARTITION",

@@ -1,0 +1,75 @@
+"""Two catalogs of one metastore are two keyspaces over one log."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from stream.sources.hive.live.following import Following, FollowOptions
+from stream.sources.hive.live.metastore import CAPABILITIES, Metastore, MetastoreSettings
+from stream.sources.hive.live.source import end_of_log
+from stream.sources.hive.live.thrift import record, text, texts
+from stream.sources.status import SourceStatus
+from tests.servers.hive_catalog import HiveCatalog, mapping
+from tests.serving.stack import eventually
+from tests.sources.hive.test_hive_source import Consumer
+
+
+@contextmanager
+def followed(address: tuple[str, int], catalog: str) -> Iterator[tuple[Following, Consumer]]:
+    """A source of one catalog, with what it has published."""
+    settings, consumer = MetastoreSettings((address,), catalog, timeout_s=60), Consumer()
+    with Metastore(settings) as metastore:
+        consumer.folded.start(*end_of_log(metastore))
+        options = FollowOptions(settings, "hive/0", threads=2, poll_s=0.01)
+        begun = metastore.transactions()
+        following = Following(options, consumer, metastore, consumer.folded.framer.resume, SourceStatus(), begun)
+        try:
+            yield following, consumer
+        finally:
+            following.close()
+
+
+def make_table(client: HiveCatalog, catalog: str, name: str) -> None:
+    """An external table in the client's database of a catalog."""
+    of = {1: text(name), 2: text(client.db), 7: client.struct("t")[7], 9: mapping({"EXTERNAL": "TRUE"})}
+    of |= {12: text("EXTERNAL_TABLE"), 17: text(catalog)}
+    client.calls.call("create_table_req", {1: record({1: record(of), 9: texts([*CAPABILITIES])})})
+
+
+def test_each_source_tells_of_its_own_catalog(hive: tuple[str, int], tmp_path: Path) -> None:
+    """A database and a table have the same names in both: what is made or dropped in one is not told of the other."""
+    name = f"c{uuid.uuid4().hex[:8]}"
+    with ExitStack() as stack:
+        client = stack.enter_context(HiveCatalog(hive, f"db{name}"))
+        client.create("t", transactional=False)
+        made = {1: text(name), 3: text(f"file:{tmp_path}")}
+        client.calls.call("create_catalog", {1: record({1: record(made)})})
+        database = {1: text(client.db), 3: text(f"file:{tmp_path}/db"), 8: text(name)}
+        client.calls.call("create_database", {1: record(database)})
+        make_table(client, name, "t")
+        sources = {each: stack.enter_context(followed(hive, each)) for each in ("hive", name)}
+
+        def bound(table: str) -> list[int]:
+            return [len(consumer.folded.bound(f"{client.db}.{table}") - {0}) for _, consumer in sources.values()]
+
+        def reach(expected: list[int], table: str) -> None:
+            def reached() -> bool:
+                for following, _ in sources.values():
+                    following.step()
+                return bound(table) == expected
+
+            eventually(reached, what=f"{table} in {expected}")
+
+        reach([1, 1], "t")
+        ids = [consumer.folded.bound(f"{client.db}.t") for _, consumer in sources.values()]
+        assert ids[0] != ids[1], "each has its own table of the name"
+        make_table(client, name, "only_there")
+        client.create("only_here", transactional=False)
+        reach([0, 1], "only_there")
+        reach([1, 0], "only_here")
+        client.drop("t")
+        reach([0, 1], "t")
+        assert not any(consumer.folded.dead for _, consumer in sources.values())
