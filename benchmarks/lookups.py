@@ -1,7 +1,8 @@
 """What an owner pays for a look-up by an index, beside a read by key: processor time of the answering thread.
 
 ``python -m benchmarks.lookups`` prints µs an answer: from the bytes of a request to the bytes of its answer, in one
-process, of a store with many committed files. With ``--against DIR``, a checkout of another commit, the two run in
+process, of a store with many committed files. *Scan* are the 100 rows that share the first column of their key: the
+mean, and the 99th percentile. With ``--against DIR``, a checkout of another commit, the two run in
 turn, each in a process of its own, and the table shows the medians. Threats to validity: one partition, one connection
 without a socket, all blocks in RocksDB's cache; RocksDB's own threads are not counted.
 """
@@ -21,7 +22,8 @@ from typing import Any, Final
 
 from benchmarks import child
 from benchmarks.materialize import as_in_production
-from benchmarks.workload import START_POSITION, START_SECONDS, TABLE, describe_table, each_key_once, gtid
+from benchmarks.percentiles import percentiles_ms
+from benchmarks.workload import START_POSITION, START_SECONDS, TABLE, describe_table, each_key_once, gtid, image
 from consumers.owner.connection import FrontConnection
 from consumers.owner.framing import encode_frame
 from consumers.owner.meaning import fingerprint
@@ -34,7 +36,15 @@ from consumers.store.index import Index, values_of
 from consumers.store.store import PartitionStore
 from stream.kafka.topics import Topic
 from stream.wire.batch import BatchLimits, Framer
-from stream.wire.events import BackfillTable, RowChange, SourceTransaction, Topology
+from stream.wire.events import (
+    VALUE,
+    BackfillTable,
+    Column,
+    DescribeTable,
+    RowChange,
+    SourceTransaction,
+    Topology,
+)
 from stream.wire.keys import Layout, row_key
 from tokens import Position, Vector
 
@@ -44,6 +54,11 @@ ASKED: Final = 4_000
 COLUMN: Final = ("version", "int", True)
 """Each row has another value in it, so a look-up finds one row."""
 KEY: Final = ("id", "int", True)
+LINES: Final = "bench.lines"
+ORDERS: Final = 300
+SCANNED: Final = 100
+"""Lines of each order, which a scan of its prefix finds."""
+LINES_KEY: Final = (("order", "int", True), ("line", "int", True))
 
 
 def _store(directory: Path, topic: Topic) -> tuple[PartitionStore, list[tuple[int, int]]]:
@@ -55,12 +70,12 @@ def _store(directory: Path, topic: Topic) -> tuple[PartitionStore, list[tuple[in
     framer.announce(Topology(("bench/0",)))
     framer.start_epoch(START_POSITION, START_SECONDS, "first_start")
     begin = [describe_table(), _backfill(2, complete=False)]
-    end = _backfill(ROWS + 3, complete=True)
+    end = [_backfill(ROWS + 3, complete=True), *_lines(ROWS + 4)]
     rows = list(each_key_once(ROWS, first=3))
     offset = 0
     for number in range(FILES):
         some = rows[number * ROWS // FILES : (number + 1) * ROWS // FILES]
-        some = [*(begin if not number else ()), *some, *((end,) if number == FILES - 1 else ())]
+        some = [*(begin if not number else ()), *some, *(end if number == FILES - 1 else ())]
         for transaction in some:
             framer.add(transaction, 0, framer.room(transaction))
         for _, value in framer.take().records:
@@ -71,8 +86,22 @@ def _store(directory: Path, topic: Topic) -> tuple[PartitionStore, list[tuple[in
     return store, [(image["id"], image["version"]) for image in images]
 
 
-def _backfill(number: int, *, complete: bool) -> SourceTransaction:
-    return SourceTransaction(gtid(number), gtid(number), START_SECONDS, [BackfillTable(TABLE, complete)])
+def _backfill(number: int, *, complete: bool, table: str = TABLE) -> SourceTransaction:
+    return SourceTransaction(gtid(number), gtid(number), START_SECONDS, [BackfillTable(table, complete)])
+
+
+def _lines(first: int) -> list[SourceTransaction]:
+    """A whole table whose key has two columns, one transaction an order."""
+    columns = tuple(Column(*column) for column in LINES_KEY)
+    described = DescribeTable(LINES, columns, tuple(column.name for column in columns))
+    made = [
+        SourceTransaction(gtid(first), gtid(first), START_SECONDS, [described]),
+        _backfill(first + 1, complete=False, table=LINES),
+    ]
+    for number, order in enumerate(range(ORDERS), first + 2):
+        rows = [RowChange(row_key(LINES, [order, line]), VALUE, image(order, line, 40)) for line in range(SCANNED)]
+        made.append(SourceTransaction(gtid(number), gtid(number), START_SECONDS, rows))
+    return [*made, _backfill(first + 2 + ORDERS, complete=True, table=LINES)]
 
 
 class _Sink:
@@ -132,10 +161,15 @@ async def _measure(
     def by_none(row: tuple[int, int]) -> Request:
         return by_index((row[0], row[1] + 10 * ROWS))
 
+    def by_prefix(order: int) -> Request:
+        asked = GetRange(1, "bench", 0, 1, row_key(LINES, [order]), 1, limit=SCANNED, vector=demand)
+        asked.topic_id, asked.meaning = topic.topic_id, fingerprint(LINES_KEY)
+        return asked
+
     found: dict[str, float] = {}
     for name, request in (("key", by_key), ("index", by_index), ("no row", by_none)):
         found[name] = await _time(server, connection, sink, _frames(rows, request), is_empty=name == "no row")
-    return found
+    return found | await _scan(server, connection, sink, [encode_frame(by_prefix(order)) for order in range(ORDERS)])
 
 
 def _frames(rows: list[tuple[int, int]], request: Callable[[tuple[int, int]], Request]) -> list[bytes]:
@@ -151,15 +185,34 @@ async def _time(
         before = sink.size, server.answered.get("fresh", 0)
         began = thread_time()
         for frame in frames:
-            connection.data_received(frame)
-            while server.waiting:  # noqa: ASYNC110 - the time until the answer counts
-                await asyncio.sleep(0)
+            await _ask(server, connection, frame)
         passes.append(thread_time() - began)
         if server.answered.get("fresh", 0) - before[1] != len(frames):
             raise AssertionError(f"not all are fresh: {server.answered}")
         if (sink.size - before[0] < 150 * len(frames)) != is_empty:
             raise AssertionError("answers have another size than they should")
     return 1e6 * min(passes) / len(frames)
+
+
+async def _scan(server: OwnerServer, connection: FrontConnection, sink: _Sink, frames: list[bytes]) -> dict[str, float]:
+    """µs of a scan of a prefix, and their 99th percentile, over some passes."""
+    before = sink.size, server.answered.get("fresh", 0)
+    times = []
+    for frame in frames * 5:
+        began = thread_time()
+        await _ask(server, connection, frame)
+        times.append(thread_time() - began)
+    if server.answered.get("fresh", 0) - before[1] != len(times):
+        raise AssertionError(f"not all are fresh: {server.answered}")
+    if sink.size - before[0] < 100 * SCANNED * len(times):
+        raise AssertionError("scans have not all rows")
+    return {"scan": 1e6 * sum(times) / len(times), "scan p99": 1e3 * percentiles_ms(times)["p99_ms"]}
+
+
+async def _ask(server: OwnerServer, connection: FrontConnection, frame: bytes) -> None:
+    connection.data_received(frame)
+    while server.waiting:  # noqa: ASYNC110 - the time until the answer counts
+        await asyncio.sleep(0)
 
 
 async def _no_checkpoints(_: list[Partition]) -> list[Any]:

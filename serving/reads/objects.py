@@ -250,7 +250,7 @@ def _judge(proof: Proof, wanted: RequestedObjects, seen: SourceObjects) -> Decis
     """Whether the source's answer proves the demand. Raises `ReadError` ``missing_write_ids``."""
     if wanted.table is None or not seen.table_id:
         return proof.judge(seen.position)
-    shown = SourceTable(seen.table_id, seen.table_kind, b"{}", seen.write_ids, seen.position, hi=seen.hi)
+    shown = SourceTable(seen.table_id, seen.table_kind, b"{}", seen.write_ids, seen.position)
     return judge_table(proof, wanted.table, shown)
 
 
