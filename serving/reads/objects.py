@@ -15,7 +15,7 @@ import msgspec
 from consumers.owner.client import OwnerClient
 from consumers.owner.objects.answering import select_named
 from consumers.owner.objects.filter import FilterError
-from consumers.owner.objects.statistics import is_stats_compliant
+from consumers.owner.objects.statistics import do_hold
 from consumers.owner.protocol import HISTORY_LOST, PAGE_EXPIRED, GetObjects, OwnerObjects
 from serving.answers import RawObjects, raw_image
 from serving.client.answers import FreshnessName, ObjectsAnswer, ServedFrom
@@ -250,7 +250,7 @@ def _judge(proof: Proof, wanted: RequestedObjects, seen: SourceObjects) -> Decis
     """Whether the source's answer proves the demand. Raises `ReadError` ``missing_write_ids``."""
     if wanted.table is None or not seen.table_id:
         return proof.judge(seen.position)
-    shown = SourceTable(seen.table_id, seen.table_kind, b"{}", seen.write_ids, seen.position, hi=seen.hi)
+    shown = SourceTable(seen.table_id, seen.table_kind, b"{}", seen.write_ids, seen.position)
     return judge_table(proof, wanted.table, shown)
 
 
@@ -259,7 +259,7 @@ def _compliant(wanted: RequestedObjects, seen: SourceObjects, chosen: list[int])
     listed = wanted.table.write_ids if wanted.table is not None else None
     if listed is None or not seen.statistics_of:
         return []
-    return [is_stats_compliant(msgspec.json.decode(seen.statistics_of[at] or b"{}"), listed) for at in chosen]
+    return [do_hold(seen.statistics_of[at], listed) for at in chosen]
 
 
 def _of_source(wanted: RequestedObjects, seen: SourceObjects, shard: str, epoch: int) -> OwnerObjects:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
+from consumers.fold.catalog_state import TRANSACTIONAL
 from consumers.owner.objects.answering import partition_keys, select_named
 from serving.errors import ReadError
 from serving.sources.hive_tables import read_table
@@ -125,8 +126,10 @@ def _selected(wanted: WantedObjects, names: Iterable[Name], table_image: bytes |
 # --- of a table ---
 
 
-def _of_table(metastore: Metastore, wanted: WantedObjects, table: SourceTable) -> tuple[Named, Sequence[bytes | None]]:
-    """The objects, and of statistics the images of what each of them is of."""
+def _of_table(
+    metastore: Metastore, wanted: WantedObjects, table: SourceTable
+) -> tuple[Named, Sequence[Sequence[bytes | None]]]:
+    """The objects, and of statistics the images of all that each of them is of."""
     image, kind, name = table.image, wanted.kind, wanted.table
     assert image is not None, "of a table that exists"
     keys = [key.name for key in partition_keys(image)]
@@ -137,17 +140,19 @@ def _of_table(metastore: Metastore, wanted: WantedObjects, table: SourceTable) -
         return [((), image_of(metastore.constraints(name), "SQLAllTableConstraints"))], ()
     if kind == STATISTICS:
         found = metastore.statistics(name, columns)
-        return [((), image_of(found, "ColumnStatistics") if found is not None else None)], [image]
+        return [((), image_of(found, "ColumnStatistics") if found is not None else None)], [[image]]
     if kind == AGGREGATE_STATISTICS:
         partitions = metastore.partition_names(name) if keys else []
-        return [((), image_of(metastore.aggregate_statistics(name, columns, partitions), "AggrStats"))], ()
+        together = image_of(metastore.aggregate_statistics(name, columns, partitions), "AggrStats")
+        asked = [values_of(each) for each in partitions] if table.kind == TRANSACTIONAL else []
+        return [((), together)], [[*_existing(metastore, name, asked, keys).values()]]
     if kind == PARTITION_STATISTICS:
         named = _existing(metastore, name, wanted.names, keys)
         found_by = dict(metastore.partition_statistics(name, columns, [partition_name(keys, each) for each in named]))
         shown = [
             (each, image_of(found_by[each], "ColumnStatistics") if each in found_by else None) for each in wanted.names
         ]
-        return shown, [named.get(each) for each in wanted.names]
+        return shown, [[named.get(each)] for each in wanted.names]
     raise ReadError("source_failed", f"a metastore has no objects of the kind {kind} of a table")
 
 

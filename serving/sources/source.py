@@ -107,8 +107,8 @@ class SourceObjects(NamedTuple):
     table_kind: str = ""
     write_ids: str = ""
     table_image: bytes | None = None
-    statistics_of: Sequence[bytes | None] = ()
-    """The images of what statistics are of, as many as names: they say whether the statistics hold."""
+    statistics_of: Sequence[Sequence[bytes | None]] = ()
+    """Of statistics, for each name, the images of all that they are of: these say whether the statistics hold."""
 
 
 class SourceKey(NamedTuple):

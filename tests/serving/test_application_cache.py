@@ -433,6 +433,7 @@ def test_a_store_swaps_only_what_is_still_there() -> None:
     assert store.swap("a", b"2", seen, 0)
     assert not store.swap("a", b"3", seen, 0)
     assert store.swap("b", b"1", None, 0)
+    assert store.swap("b", b"2", store.get(["b"])["b"], 0)
     assert store.swap("a", b"4", store.get(["a"])["a"], 0)
     assert store.swap("c", b"1", None, 0)
     assert {name: found.raw for name, found in store.get(["a", "b", "c"]).items()} == {"a": b"4", "c": b"1"}
@@ -471,6 +472,20 @@ def test_an_invalidator_begins_now_and_keeps_its_place() -> None:
     following = Invalidator(DictStore(), "shop", [TABLE]).follow(cast("FreshetClient", Streaming()))
     assert [next(following).partition("@")[0] for _ in range(2)] == ["c", "c"]
     assert begins == ["now"]
+
+
+def test_an_event_that_is_applied_again_changes_no_entry() -> None:
+    """An invalidator that was killed does its last event again: readers that fill meanwhile need not begin anew."""
+    cache, invalidator = kept_by(Front(read_at(1, 5, 1)))
+    invalidator.apply(told(1, 5))
+    cache.get_row(Session(Front(read_at(1, 5, 1)), vector(shop="1 0-1-5")), TABLE, 1)
+    changed = str(EventToken(0, "shop/0", Position.parse("MariaDB/0-1-6"), epoch=1))
+    written = StreamEvent("transaction", "c6", changed, changes=[StreamChange("row", TABLE, [1], "value")])
+    store, name = invalidator._store, row_name("shop", TABLE, [1])
+    invalidator.apply(written)
+    once = store.get([name])
+    invalidator.apply(written)
+    assert store.get([name]) == once != {}
 
 
 def test_what_a_store_drops_is_gone() -> None:

@@ -119,6 +119,32 @@ def test_a_renewed_description_is_the_sources(monkeypatch: pytest.MonkeyPatch) -
     assert not described.of.describes_since(described.space, "shop.others", 0.0)
 
 
+@pytest.mark.parametrize(("moment", "asked"), [(100.0, 1), (100.5, 2)])
+def test_two_who_renew_share_what_is_late_enough_for_both(
+    monkeypatch: pytest.MonkeyPatch, moment: float, asked: int
+) -> None:
+    """The second joins the first one's question; if it was asked too early, another one follows."""
+    described = Described(monkeypatch, with_source=True)
+    describe, may_answer = described.source.describe, asyncio.Event()
+
+    async def slow(name: str) -> RowTable | None:
+        await may_answer.wait()
+        return await describe(name)
+
+    monkeypatch.setattr(described.source, "describe", slow)
+
+    async def story() -> None:
+        first = asyncio.create_task(described.of.renew(described.space, NAME, 99.0))
+        await settle()
+        second = asyncio.create_task(described.of.renew(described.space, NAME, moment))
+        await settle()
+        may_answer.set()
+        await asyncio.gather(first, second)
+
+    asyncio.run(story())
+    assert described.source.descriptions == asked
+
+
 def test_an_owner_does_not_stand_in_for_the_source_that_was_asked_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """An owner's later description does not keep the source's from being taken, nor counts as one of the source."""
     described = Described(monkeypatch, with_source=True)

@@ -12,10 +12,11 @@ from starlette.types import Message, Receive, Scope, Send
 from serving.client.answers import Problem
 from serving.errors import ReadError
 from serving.http.guard import (
+    METER,
     Guard,
     read_body,
 )
-from serving.http.limits import RequestLimits
+from serving.http.limits import CallerLimits, RequestLimits
 from serving.metrics import FrontMetrics
 from stream.access.grants import Access
 
@@ -81,6 +82,21 @@ def test_no_header_at_all_is_unauthorized() -> None:
 def test_probes_need_no_token(path: str) -> None:
     """Health probes are answered without a bearer token."""
     assert asyncio.run(ask(guard(token="geheim"), scope_of(path)))[0] == 200
+
+
+@pytest.mark.parametrize(("rate_per_s", "is_metered"), [(0.0, False), (9.0, True)])
+def test_what_a_caller_spends_is_counted_where_there_is_a_rate(rate_per_s: float, is_metered: bool) -> None:
+    """Without one nobody needs to know what a request costs."""
+    found: list[bool] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        found.append(METER in scope)
+        await hello(scope, receive, send)
+
+    limits, callers = RequestLimits(), CallerLimits(rate_per_s=rate_per_s)
+    guarded = Guard(app, access=Access.of_secret(""), limits=limits, metrics=FrontMetrics(), callers=callers)
+    assert asyncio.run(ask(guarded, scope_of()))[0] == 200
+    assert found == [is_metered]
 
 
 def test_requests_beyond_the_bound_are_turned_away() -> None:

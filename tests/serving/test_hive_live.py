@@ -18,6 +18,7 @@ from freshet.local.hive.server import HiveServer
 from freshet.local.hive.site import MetastoreDatabase
 from freshet.local.mariadb import MariaDBAddress
 from serving.client import AsyncClient, BadRequest, Conflict, FreshetClient, NotFoundError, Session, Table
+from serving.client.answers import Objects
 from stream.kafka.connection import KafkaCluster
 from tests.servers.hive_catalog import HiveCatalog
 from tests.serving.stack import ServingStack, eventually
@@ -395,23 +396,19 @@ def test_constraints_and_statistics_are_cached(installation: Installation, sessi
 
 
 def test_statistics_of_all_partitions_together_are_cached(installation: Installation, session: Session) -> None:
-    """They are the metastore's, and follow each change of a partition, with the list that covers it."""
-    catalog = installation.first
+    """They follow each change of a partition, and say as the source does whether they hold for the list."""
+    catalog, keyspace = installation.first, installation.stack.keyspace
     table_id = catalog.create("together", partitioned=True)
 
-    def nulls(served_from: str) -> int | None:
-        found = session.get_statistics(
-            "d",
-            "together",
-            catalog.valid_write_ids("together"),
-            table_id,
-            aggregate=True,
-            catalog=installation.stack.keyspace,
-            max_wait_ms=0,
+    def read() -> Objects:
+        listed = catalog.valid_write_ids("together")
+        return session.get_statistics(
+            "d", "together", listed, table_id, aggregate=True, catalog=keyspace, max_wait_ms=0
         )
+
+    def nulls(found: Objects) -> int:
         [shown] = found.objects
-        if found.served_from != served_from or shown is None:
-            return None
+        assert shown is not None
         counts: list[int] = [each["statsData"]["longStats"]["numNulls"] for each in shown["colStats"]]
         return sum(counts)
 
@@ -423,7 +420,11 @@ def test_statistics_of_all_partitions_together_are_cached(installation: Installa
         catalog.set_statistics("together", number, value, write_id=write_id)
         catalog.commit(txn)
         expected += number
-        eventually(lambda: nulls("cache") == expected, what=f"{expected} nulls from the cache")  # noqa: B023
+        at_once = read()
+        [found] = eventually(lambda: [seen] if (seen := read()).served_from == "cache" else [], what="statistics")
+        assert (nulls(at_once), nulls(found)) == (expected, expected)
+        assert len(found.stats_compliant) == 1
+        assert found.stats_compliant == at_once.stats_compliant
 
 
 STRANGE = ["a.b", "a:b", "a b", "q'x", 'q"x', "x%y", "a$b#c", "a?b&c", "a+b", "UPPER"]

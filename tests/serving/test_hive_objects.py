@@ -148,14 +148,18 @@ def test_statistics_of_table_partition_and_all_partitions(
     catalog.set_statistics("t", 4, "b%2Fc")
     both = read("partition_statistics", names=(("a",), ("b/c",), ("zz",)))
     assert [nulls_of(each) for each in plain(both.images)] == [3, 4, None]
-    assert [each is not None and "values" in each for each in plain(both.statistics_of)] == [True, True, False]
+    assert [each is not None and "values" in each for each in plain([each for [each] in both.statistics_of])] == [
+        True,
+        True,
+        False,
+    ]
     [aggregate] = plain(read("aggregate_statistics", names=((),)).images)
     assert (aggregate["partsFound"], aggregate["colStats"][0]["statsData"]["longStats"]["numNulls"]) == (2, 7)
     catalog.create("u", transactional=False)
     catalog.set_statistics("u", 5)
     found = read("statistics", table="u", names=((),))
     assert nulls_of(plain(found.images)[0]) == 5
-    assert found.statistics_of == [found.table_image]
+    assert found.statistics_of == [[found.table_image]]
 
 
 def nulls_of(statistics: Any) -> int | None:

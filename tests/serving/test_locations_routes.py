@@ -57,6 +57,23 @@ def test_what_is_known_is_shown_with_its_reason() -> None:
     assert not asked.topic.reads
 
 
+def test_places_of_no_keyspace_are_forgotten_with_the_others() -> None:
+    """Where announcements are concerns every keyspace: whoever asks to forget all of it is asked for it anew."""
+    topic = Topic()
+
+    async def story() -> None:
+        front = make_front([RowSpace("shop", Layout(2))], Locations(topic))
+        async with httpx2.AsyncClient(transport=httpx2.ASGITransport(make_app(front)), base_url="http://f") as client:
+            for _ in range(2):
+                await client.get("/v1/locations?entity=root")
+            assert len(topic.reads) == 1
+            await client.post("/v1/locations:refresh", json={"flush": True})
+            await client.get("/v1/locations?entity=root")
+            assert len(topic.reads) == 2
+
+    asyncio.run(asyncio.wait_for(story(), 20))
+
+
 @pytest.mark.parametrize(
     ("query", "shown"),
     [

@@ -284,7 +284,7 @@ def test_statistics_from_the_source_say_whether_they_hold(tmp_path: Path) -> Non
     running.table()
     accurate = b'{"writeId":2,"parameters":{"COLUMN_STATS_ACCURATE":"{\\"BASIC_STATS\\":\\"true\\"}"}}'
     at, listed = Position.parse("HiveEvent/9"), "sales.t:2:9223372036854775807::"
-    source.answer = SourceObjects([()], [b"{}"], at, None, 7, "transactional", listed, KEYS, statistics_of=[accurate])
+    source.answer = SourceObjects([()], [b"{}"], at, None, 7, "transactional", listed, KEYS, statistics_of=[[accurate]])
     read: Callable[..., Any] = running.session.get_statistics
     assert read("sales", "t", listed, 7, catalog=KEYSPACE).stats_compliant == [True]
     assert read("sales", "t", "sales.t:1:9223372036854775807::", 7, catalog=KEYSPACE).stats_compliant == [False]

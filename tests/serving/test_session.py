@@ -185,6 +185,14 @@ def test_every_kind_of_answer_moves_the_session(answer: object, read: Callable[[
     assert session.vector == vector(till="1 0-3-1", hive="1 0-1-7")
 
 
+def test_a_front_that_can_not_count_is_told_from_an_empty_table() -> None:
+    """One of before counts answers with rows: no number is made up."""
+    answer = RangeAnswer[object]("cache", "fresh", "why", str(vector(shop="1 0-1-7")), [])
+    session = Session(Front((200, msgspec.json.encode(answer))), vector(shop="1 0-1-1"))
+    with pytest.raises(ServerError, match="no count"):
+        session.count("shop", "t")
+
+
 def test_a_table_request_carries_all_that_was_given() -> None:
     """Catalog, list, id, wait and token are sent, and slashes in names stay in the names."""
     answer = TableAnswer("cache", "fresh", "why", str(vector(hive="1 0-1-5")), True, 7, None, msgspec.Raw(b"{}"))

@@ -22,6 +22,7 @@ from serving.client import (
     Unreachable,
 )
 from serving.client.streaming import WARN_S, Following, Lines, stream_request
+from serving.client.wire import description_request
 from serving.errors import ReadError
 from serving.http.front import Front
 from serving.http.route import parameters_of
@@ -202,6 +203,24 @@ def test_a_refused_asynchronous_stream_asks_for_its_token_anew_once() -> None:
     with pytest.raises(Unauthorized):
         asyncio.run(asyncio.wait_for(story(), 30))
     assert front.sent == ASKED
+
+
+def test_a_refused_asynchronous_request_asks_for_its_token_anew_once() -> None:
+    """Tokens in files are replaced while clients run: the one that was read before is refused then."""
+    given, sent = iter(["t0", "t1", "t2"]), list[str]()
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        sent.append(request.headers["authorization"])
+        return httpx2.Response(404 if sent[-1] == "Bearer t1" else 401, content=b'{"code":"unknown_table"}')
+
+    async def story() -> None:
+        transport = httpx2.MockTransport(answer)
+        async with AsyncClient("http://front", lambda: next(given), transport=transport, sleep=asyncio.sleep) as client:
+            status, _ = await client.send(description_request("shop", "none"))
+            assert status == 404
+
+    asyncio.run(asyncio.wait_for(story(), 30))
+    assert sent == ["Bearer t0", "Bearer t1"]
 
 
 def test_the_history_of_a_row_with_an_empty_key_is_not_that_of_all_rows() -> None:

@@ -7,7 +7,7 @@ nor table moved is of one moment; and a page of a set that has moved since the f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -27,7 +27,7 @@ from consumers.fold.shards import kin_of, sole_lineage
 from consumers.fold.state import Head, Lineage
 from consumers.owner.evidence import may_catch_up
 from consumers.owner.objects.filter import Matches, PartitionKey, parse_filter
-from consumers.owner.objects.statistics import is_stats_compliant
+from consumers.owner.objects.statistics import do_hold
 from consumers.owner.partitions import Partition
 from consumers.owner.protocol import HISTORY_LOST, PAGE_EXPIRED, GetObjects, OwnerObjects
 from consumers.owner.tables import (
@@ -57,8 +57,8 @@ _UNLOGGED: Final = {
     "catalog": "an ALTER CATALOG leaves no event",
 }
 """Objects that change without an event (``AlterDatabaseEvent.shouldSkipCapturing``). That they exist is logged."""
-_STATISTICS_OF: Final = {"statistics": "", "partition_statistics": PARTITION}
-"""Kind of statistics → the kind of the object whose parameters and write id say whether they hold; "": the table."""
+AGGREGATE_STATISTICS: Final = "aggregate_statistics"
+_STATISTICS: Final = ("statistics", "partition_statistics", AGGREGATE_STATISTICS)
 
 
 class _Place(NamedTuple):
@@ -76,8 +76,8 @@ class _TooMany(Exception):
 
 
 def answer_few(partition: Partition, request: GetObjects, table_id: int, demand: Demand) -> OwnerObjects | None:
-    """As `answer_objects`; None if more than `LOOKED_AT_ONCE` would be looked at. A thread costs more than so few."""
-    if len(request.names) > LOOKED_AT_ONCE:
+    """As `answer_objects`; None if more than `LOOKED_AT_ONCE` may be looked at. A thread costs more than so few."""
+    if len(request.names) > LOOKED_AT_ONCE or request.kind == AGGREGATE_STATISTICS:
         return None
     try:
         return answer_objects(partition, request, table_id, demand, LOOKED_AT_ONCE)
@@ -390,25 +390,26 @@ def _show(
         found.images = [state.image for _, state in members]
     if request.names:
         found.count = sum(state.exists for _, state in members)
-    if request.kind in _STATISTICS_OF and place.table is not None and demand.write_ids is not None:
-        image_of = _image_source(partition, place.table, request.kind)
-        listed = demand.write_ids
-        found.compliant = [
-            is_stats_compliant(msgspec.json.decode(image_of(name) or b"{}"), listed) for name, _ in members
-        ]
+    if request.kind in _STATISTICS and place.table is not None and demand.write_ids is not None:
+        described = [_described(partition, place.table, request.kind, name) for name, _ in members]
+        known = [images for images in described if images is not None]
+        if len(known) == len(described):
+            found.compliant = [do_hold(images, demand.write_ids) for images in known]
 
 
-def _image_source(partition: Partition, table: TableState, kind: str) -> Callable[[str], bytes | None]:
-    """Name of statistics → the JSON image of what they are of."""
-    of_kind = _STATISTICS_OF[kind]
-    if not of_kind:
-        return lambda _: table.image
-
-    def image_of(name: str) -> bytes | None:
-        value = partition.store.get(object_key(of_kind, table.table_id, name))
-        return decode_object(value).image if value is not None else None
-
-    return image_of
+def _described(partition: Partition, table: TableState, kind: str, name: str) -> Sequence[bytes | None] | None:
+    """The JSON images of all that statistics are of: these say whether they hold. None: not all are known."""
+    if kind == "statistics":
+        return [table.image]
+    if kind != AGGREGATE_STATISTICS:
+        value = partition.store.get(object_key(PARTITION, table.table_id, name))
+        return [decode_object(value).image if value is not None else None]
+    place, request = _place(partition, PARTITION, table.table_id), GetObjects(0, partition.keyspace, PARTITION)
+    members: list[tuple[str, ObjectState]] = []
+    found = _undecided(partition, place, table.table_id)
+    if place.group is None or _take_list(partition, place, request, table.table_id, members, found, 0) or found.after:
+        return None
+    return [state.image for _, state in members]
 
 
 def no_objects(table_id: int, partition: int, why: str, *, elsewhere: bool = False, id: int = 0) -> OwnerObjects:

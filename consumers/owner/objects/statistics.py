@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -22,6 +22,11 @@ def is_stats_compliant(image: Mapping[str, Any], listed: ValidWriteIdList) -> bo
     if not isinstance(written, int) or written < 1:
         return True
     return _basic_are_accurate(image.get("parameters")) and listed.is_valid(written)
+
+
+def do_hold(images: Iterable[bytes | None], listed: ValidWriteIdList) -> bool:
+    """Whether statistics hold for a reader with ``listed``. ``images``: of all that they are of, as JSON."""
+    return all(is_stats_compliant(msgspec.json.decode(image or b"{}"), listed) for image in images)
 
 
 def _basic_are_accurate(parameters: Any) -> bool:

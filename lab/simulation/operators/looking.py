@@ -49,6 +49,7 @@ class Looking:
             if not self._description:
                 self._description = json.loads(send(_request("GET", "/openapi.json")).content)
             response = send(_request(probe.method, probe.path))
+            response.read()  # that of a stream comes in pieces, also if it is refused
         except (httpx2.HTTPError, OSError):
             return None
         text = response.content.decode()

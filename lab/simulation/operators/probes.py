@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 ROW: Final = "/v1/rows/{keyspace}/{table}/{pk}"
+RANGE: Final = "/v1/rows/{keyspace}/{table}"
+STREAM: Final = "/v1/stream"
 
 
 class Probe(NamedTuple):
@@ -58,4 +60,30 @@ PROBES: Final = (
     Probe("GET", "/v1/rows/shop/orders/Zo%C3%AB,10?include_event_token=1", ROW),
     Probe("GET", "/v1/rows/shop/orders/,0", ROW),
     Probe("GET", "/v1/rows/depot/stock/010", ROW),
+    Probe("GET", "/v1/stream?keyspace=none", STREAM, "unknown_keyspace"),
+    Probe("GET", "/v1/stream?keyspace=shop&from=yesterday", STREAM, "bad_token"),
+    Probe("GET", "/v1/stream?keyspace=shop&from=c2.AAAA", STREAM, "bad_checkpoint"),
+    Probe("GET", "/v1/stream?keyspace=shop&until=later", STREAM, "bad_parameter"),
+    Probe("GET", "/v1/stream?keyspace=shop&key_range=80-40", STREAM, "bad_parameter"),
+    Probe("GET", "/v1/stream?keyspace=shop&include_columns=version", STREAM, "bad_parameter"),
+    Probe("GET", "/v1/stream?keyspace=shop&key=1", STREAM, "bad_parameter"),
+    Probe("GET", "/v1/stream?keyspace=shop&key=1&tables=accounts,orders", STREAM, "bad_parameter"),
+    Probe("GET", "/v1/stream?keyspace=shop&heartbeat_ms=1", STREAM, "bad_parameter"),
+    Probe("GET", "/v1/stream?keyspace=shop&tables=gone&where.version=1", STREAM),
+    Probe("GET", "/v1/rows/shop/accounts?limit=many", RANGE, "bad_parameter"),
+    Probe("GET", "/v1/rows/shop/accounts?only=some", RANGE, "bad_parameter"),
+    Probe("GET", "/v1/rows/shop/accounts?where.none=1", RANGE),
+    Probe("GET", "/v1/rows/shop/accounts?order_by=none", RANGE),
+    Probe("GET", "/v1/rows/shop/accounts?page=none", RANGE),
+    Probe("GET", "/v1/descriptions/shop/accounts", "/v1/descriptions/{keyspace}/{table}"),
+    Probe("GET", "/v1/descriptions/shop/gone", "/v1/descriptions/{keyspace}/{table}"),
+    Probe("GET", "/v1/routes/shop", "/v1/routes/{keyspace}"),
+    Probe("GET", "/v1/routes/none", "/v1/routes/{keyspace}", "unknown_keyspace"),
+    Probe("GET", "/v1/locations?entity=nobody", "/v1/locations", "bad_parameter"),
+    Probe("POST", "/v1/locations:refresh", "/v1/locations:refresh"),
+    Probe("GET", "/v1/dead-letters/shop", "/v1/dead-letters/{keyspace}"),
+    Probe("GET", "/v1/dead-letters/none", "/v1/dead-letters/{keyspace}", "unknown_keyspace"),
+    Probe("GET", "/v1/dead-letters/shop?letter=none", "/v1/dead-letters/{keyspace}"),
+    Probe("GET", "/v1/databases/db", "/v1/databases/{db}", "unknown_keyspace"),
+    Probe("GET", "/v1/tables/db/t/partitions", "/v1/tables/{db}/{table}/partitions", "unknown_keyspace"),
 )

@@ -10,13 +10,13 @@ import pytest
 
 from consumers.fold.entry import ABSENT, VALUE
 from consumers.owner.evidence import demand_of
-from consumers.owner.meaning import fingerprint
+from consumers.owner.meaning import fingerprint, folded_meaning, settled_meaning
 from consumers.owner.protocol import SCHEMA_CHANGED, Describe, Fill, FillTable, Get, OwnerError, OwnerRow
 from consumers.owner.reporting import describe_table
 from consumers.owner.rows import answer_row, answer_rows, fill_row
 from consumers.owner.tables import fill_table
 from stream.wire.keys import Layout
-from tests.consumers.histories import event, frame, gtid, key, marker, start, value
+from tests.consumers.histories import SHARD, event, frame, gtid, key, marker, start, value
 from tests.consumers.owning import KEYSPACE, Owner, schema, vector
 
 TWO = "xxh3_64;partitions=2"
@@ -142,6 +142,20 @@ def test_a_meaning_is_looked_up_anew_when_the_head_has_moved(owner: Owner) -> No
     assert (row.served, row.code) == (False, SCHEMA_CHANGED)
     [row] = ask(owner, key(1), meaning=fingerprint([("id", "text", True)]))
     assert row.code == ""
+
+
+@pytest.mark.parametrize("is_folding", [False, True])
+def test_a_meaning_is_looked_up_anew_while_a_batch_is_folded(
+    owner: Owner, monkeypatch: pytest.MonkeyPatch, is_folding: bool
+) -> None:
+    """Descriptions become visible before the head that covers them: the rows that are read may be of the new ones."""
+    partition, head = owner.partition, owner.partition.store.visible
+    kept = folded_meaning(partition, "shop.items", SHARD)
+    assert kept is not None
+    partition.meanings_of, partition.meanings = head, {("shop.items", SHARD): kept._replace(reason="of before")}
+    monkeypatch.setattr(type(partition.store), "is_folding", is_folding)
+    found = settled_meaning(partition, head, "shop.items", SHARD)
+    assert found == (kept if is_folding else kept._replace(reason="of before"))
 
 
 def test_without_a_description_the_whole_key_chooses_the_partition(tmp_path: Path) -> None:

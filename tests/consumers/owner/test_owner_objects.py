@@ -263,6 +263,26 @@ def test_statistics_say_whether_they_hold_for_the_reader(held: Catalog) -> None:
     assert (found.served, found.compliant) == (True, [False])
 
 
+@pytest.mark.parametrize("write_ids", [(1, 1), (1, 2)])
+def test_statistics_of_all_partitions_together_hold_if_those_of_each_do(held: Catalog, write_ids: list[int]) -> None:
+    """One whose last write the reader does not see is enough. If the partitions are not known, nobody tells."""
+    listed = f"{NAME}:2:9223372036854775807::"
+    held.fill(0, kind="transactional", write_ids=listed)
+    held.table("image", KEYS, kind="transactional", write_ids=listed)
+    for number, write_id in enumerate(write_ids):
+        accurate = f'{{"writeId":{write_id},"parameters":{{"COLUMN_STATS_ACCURATE":"TRUE"}}}}'
+        held.object("image", f"d{number}", "1", image=accurate.encode())
+    held.object("image", kind="aggregate_statistics")
+
+    def ask(list_text: str) -> OwnerObjects:
+        return held.ask("aggregate_statistics", names=["[]"], write_ids=list_text, vector=seen(2))
+
+    assert (ask(listed).served, ask(listed).compliant) == (True, [True])
+    assert ask(f"{NAME}:2:2:2:").compliant == [2 not in write_ids]
+    held.set("void")
+    assert ask(listed).compliant == []
+
+
 def test_nothing_of_an_earlier_epoch_is_answered(held: Catalog) -> None:
     """A new epoch is another history: its objects are published anew."""
     held.fill()

@@ -21,6 +21,7 @@ from consumers.owner.tables import (
     fill_table,
     find_table,
     judge_table_fill,
+    list_of,
     no_table,
     table_stamp,
 )
@@ -176,6 +177,16 @@ def test_a_filled_table_answers_until_it_is_written(owner: Owner) -> None:
         assert "changed since it was read" in late.why
 
     owner.run(use)
+
+
+def test_only_a_transactional_table_whose_ids_are_known_has_a_list() -> None:
+    """An external table has none, whatever was folded of it before it was converted."""
+    external = TableState(7, SHARD, 1, 3, name=NAME, kind="external", exists=True)
+    transactional = TableState(7, SHARD, 1, 3, name=NAME, exists=True)
+    assert list_of(external) is None
+    assert list_of(transactional) is not None
+    transactional.ids.known = False
+    assert list_of(transactional) is None
 
 
 def test_a_table_that_is_asked_by_id_has_the_name_that_it_has_now(owner: Owner) -> None:

@@ -96,6 +96,15 @@ def test_pages_go_on_behind_a_row_in_both_directions(tmp_path: Path) -> None:
     assert (down.keys, down.more) == ([keys[4], keys[3]], True)
 
 
+@pytest.mark.parametrize(("not_before_ms", "is_served"), [(5_000, True), (5_001, False)])
+def test_a_range_proves_the_time_of_its_marker(tmp_path: Path, not_before_ms: int, is_served: bool) -> None:
+    """All that the source had committed by then is in it, and of later commits nobody knows."""
+    owner = whole_owner(tmp_path, order(1, 1))
+    owner.fold(marker(100, as_of_ms=5_000))
+    assert answered(owner, asked(1, not_before_ms=not_before_ms)).served is is_served
+    owner.partition.store.close(commit=False)
+
+
 def test_deleted_rows_are_left_out_and_move_the_answer(tmp_path: Path) -> None:
     """The deletion is the newest change of the range: the session takes its position away."""
     owner = whole_owner(tmp_path, order(7, 1), order(7, 2))

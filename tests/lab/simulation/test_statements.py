@@ -11,10 +11,11 @@ from typing import Final
 
 import pytest
 
-from lab.simulation.statements import ModuleCount, count_json, count_lines, counting, merged
+from lab.simulation.statements import ModuleCount, count_json, count_lines, counting, left_out, merged
 from tokens import Vector
 
-PAGE: Final = Path(__file__).parents[3] / "docs/internals/simulated-statements.md"
+ROOT: Final = Path(__file__).parents[3]
+PAGE: Final = ROOT / "docs/internals/simulated-statements.md"
 FLOOR: Final = 0.75
 """Of all statements. It only goes up, but for code that comes without a world."""
 TOLERANCE: Final = 0.05
@@ -84,3 +85,11 @@ def test_a_module_that_fell_is_named() -> None:
     )
     now = count_json([ModuleCount("serving/a.py", 10, (3, 4, 5)), ModuleCount("tokens/b.py", 4, ())])
     assert fallen(before, now["modules"]) == ["serving/a.py: 90% -> 70%"]
+
+
+def test_what_is_left_out_is_counted() -> None:
+    """A folder has the statements of its modules: a share says little while nobody tells of what."""
+    folder = "serving/bytecache/"
+    modules = sorted((ROOT / folder).rglob("*.py"))
+    each = [left_out(path.relative_to(ROOT).as_posix()) for path in modules]
+    assert left_out(folder) == sum(each) > max(each) > 0

@@ -22,6 +22,7 @@ from lab.simulation.planted.planting import (
 from serving.client.session import SessionState
 from serving.http import app, batches, openapi, route
 from serving.http.letters import routes as letters
+from serving.http.streaming import parameters as streams
 from serving.reads import flight, proof, spaces
 from serving.reads import rows as row_reads
 from serving.reads.flight import Flights
@@ -241,6 +242,16 @@ OPERATING: Final = (
         "resolved_letters_are_told",
         "a front tells dead letters that an operator has resolved",
         leave_out(dead_letters.read_letters, "any_letters.pop(any_key, None)"),
+    ),
+    installation(
+        "letters_of_any_keyspace",
+        "a front looks for the dead letters of keyspaces that it does not serve",
+        never(letters._read, "any_keyspace not in any_front.row_spaces and any_keyspace not in any_front.table_spaces"),
+    ),
+    installation(
+        "stream_until_anything",
+        "a stream that is to end at a place that nobody knows ends now",
+        never(streams.ends_now, "any_parameters.until not in ('', 'now')"),
     ),
     installation(
         "letters_without_their_size",
