@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import structlog
 
 from freshet.settings import Settings
 from freshet.settings_errors import SettingsError
@@ -16,7 +18,10 @@ if TYPE_CHECKING:
     from consumers.snapshots.finding import Found
     from consumers.snapshots.manifest import Snapshot
     from consumers.snapshots.places import Place
+    from spark_jobs.rebuild import RebuildRequest
     from stream.kafka.connection import KafkaCluster
+
+log = structlog.get_logger(__name__)
 
 
 def is_address(text: str) -> bool:
@@ -42,6 +47,31 @@ def set_place(settings: Settings, keyspace: str) -> str:
 def work_directory(settings: Settings, keyspace: str, uri: str) -> Path:
     """Where stores are made that become a snapshot at ``uri``: the same for each run, so that a killed one goes on."""
     return settings.data_dir / "rebuilds" / f"{keyspace}-{hashlib.sha256(uri.encode()).hexdigest()[:12]}"
+
+
+def clear_useless(request: RebuildRequest) -> None:
+    """Removes the work directory that a killed run left where this one can't go on with it: it begins anew.
+
+    That is so if retention has passed it, the topic is another one, it was begun from another base or is past the end
+    that is wanted. It is Freshet's own: nobody could be asked to give another. Raises `RebuildError` ``target_busy``.
+    """
+    from spark_jobs.offsets import OffsetsError
+    from spark_jobs.output import RebuildError, exclusive
+    from spark_jobs.rebuild import prepare
+
+    if not request.target.exists():
+        return
+    with exclusive(request.target):
+        try:
+            start = prepare(replace(request, ends=None)).chosen.start
+            past = {each: at for each, at in start.items() if at > (request.ends or {}).get(each, at)}
+            reason = f"it is at {past} already" if past else ""
+        except (OffsetsError, RebuildError) as error:
+            reason = str(error)
+        if reason:
+            log.warning("what a killed rebuild left is of no use", directory=str(request.target), reason=reason)
+            shutil.rmtree(request.target)
+            shutil.rmtree(_beside(request.target), ignore_errors=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +124,19 @@ def farthest(
     return (chosen[-1] if chosen else None), refused
 
 
+def base_directory(base: str | None, target: Path) -> Path | None:
+    """Where the stores of ``base`` are or will be: those of a snapshot beside ``target``."""
+    if base is None:
+        return None
+    return _beside(target) if is_address(base) else Path(base)
+
+
+def _beside(target: Path) -> Path:
+    return target.with_name(f".{target.name}.base")
+
+
 def base_stores(base: str | None, keyspace: str, kafka: KafkaCluster, target: Path, needed: Needed) -> Path | None:
-    """Where the stores of ``base`` are. Those of a snapshot are made beside ``target``.
+    """Where the stores of ``base`` are, as `base_directory`. Those of a snapshot are made there.
 
     Raises `SnapshotError` if there is no snapshot that can be continued.
     """
@@ -103,10 +144,10 @@ def base_stores(base: str | None, keyspace: str, kafka: KafkaCluster, target: Pa
     from consumers.snapshots.places import Place
     from consumers.snapshots.restoring import restore_all
 
-    if base is None or not is_address(base):
-        return None if base is None else Path(base)
+    beside = base_directory(base, target)
+    if base is None or beside is None or not is_address(base):
+        return beside
     place = Place(base)
-    beside = target.with_name(f".{target.name}.base")
     if not target.exists():
         shutil.rmtree(beside, ignore_errors=True)  # of a run that never began, perhaps from another snapshot
     chosen, refused = farthest(place, keyspace, kafka, needed)

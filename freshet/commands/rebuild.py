@@ -15,7 +15,7 @@ import typer
 
 from freshet.keyspaces import explain_unknown_keyspace
 from freshet.settings import load_settings
-from freshet.snapshots import Needed, base_stores, is_address, work_directory
+from freshet.snapshots import Needed, base_directory, base_stores, clear_useless, is_address, work_directory
 from freshet.spark import spark_settings
 
 if TYPE_CHECKING:
@@ -82,8 +82,11 @@ def command(
     place = Place(to) if is_address(to) else None
     target = Path(to) if place is None else work_directory(settings, keyspace, to)
     with explain_unknown_keyspace(settings, keyspace):
-        stores = base_stores(base, keyspace, kafka, target, Needed(ends, begins))
+        stores = base_directory(base, target)
         request = RebuildRequest(keyspace, kafka, target, ends, stores, begins=begins, follow=follow)
+        if place is not None:
+            clear_useless(request)
+        base_stores(base, keyspace, kafka, target, Needed(ends, begins))
         with shown_progress("rebuild", quiet=as_json) as progress:
             report = run_rebuild(request, spark, progress)
     told: dict[str, Any] = {"directory": to}

@@ -7,9 +7,17 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from consumers.snapshots.finding import find_snapshots
 from consumers.snapshots.places import Place
 from consumers.snapshots.restoring import restore_all
+from consumers.snapshots.writing import write_snapshot
+from freshet.settings import Settings
+from freshet.snapshots import Needed, base_stores, clear_useless, work_directory
+from spark_jobs.output import RebuildError, exclusive, find_stores, staged
+from spark_jobs.partition import FoldTask
+from spark_jobs.rebuild import RebuildRequest, prepare
 from tests.spark_jobs.test_live_verify import FRESHET
 from tests.spark_jobs.topics import TestTopic, history, items_of
 
@@ -28,6 +36,9 @@ def test_a_rebuild_becomes_a_snapshot_that_the_next_one_begins_with(topic: Topic
         given = [*FRESHET, *command, "--json", "--to", *to]
         return subprocess.run(given, cwd=tmp_path, capture_output=True, text=True, check=False)
 
+    useless = RebuildRequest(filled.keyspace, filled.kafka, work_directory(Settings(), filled.keyspace, uri))
+    with exclusive(tmp_path / useless.target), staged(tmp_path / useless.target, useless.begun("another topic's")):
+        pass
     first = rebuild(uri)
     assert first.returncode == 0, first.stderr
     place = Place(uri)
@@ -51,3 +62,54 @@ def test_a_rebuild_becomes_a_snapshot_that_the_next_one_begins_with(topic: Topic
         assert repr(held) == (tmp_path / f"wanted-{partition}").read_text()
     assert [each.name for each in tmp_path.glob(".freshet/rebuilds/*")] == []
     assert list(tmp_path.glob(".out*")) == []
+
+
+CAUSES = ("nothing", "retention", "another topic", "another base", "past the end", "damaged")
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+def test_a_killed_rebuild_to_a_place_blocks_no_later_one(topic: Topics, tmp_path: Path, cause: str) -> None:
+    """Its work directory is Freshet's own: one of no use goes, with the old snapshot beside it, and no other does."""
+    filled, place = topic(1), Place((tmp_path / "snapshots").as_uri())
+    filled.write(0, history())
+    _snapshot(filled, place, tmp_path / "old", 10)
+    target, needed = tmp_path / "data" / "rebuilds" / "shop", Needed()
+    base = base_stores(place.uri, filled.keyspace, filled.kafka, target, needed)
+    request = RebuildRequest(filled.keyspace, filled.kafka, target, base=base)
+    with staged(target, request.begun(filled.topic_id())) as staging:
+        _fold(filled, staging, 15)  # and there it was killed
+    if cause == "retention":
+        _snapshot(filled, place, tmp_path / "new", 20)
+        filled.delete_before(0, 18)
+    elif cause == "another topic":
+        filled.create_again()
+        filled.write(0, history())
+        request = RebuildRequest(filled.keyspace, filled.kafka, target)
+    elif cause == "another base":
+        request = RebuildRequest(filled.keyspace, filled.kafka, target)
+    elif cause == "past the end":
+        request = RebuildRequest(filled.keyspace, filled.kafka, target, {0: 12}, base)
+    elif cause == "damaged":
+        (target / "streaming.json").write_text("{")
+    with exclusive(target), pytest.raises(RebuildError, match="another rebuild is writing"):
+        clear_useless(request)
+    clear_useless(request)
+    assert target.exists() is (cause == "nothing")
+    if request.base is not None:
+        base_stores(place.uri, filled.keyspace, filled.kafka, target, needed)
+    else:
+        assert list(target.parent.iterdir()) == []
+    begins = {"nothing": 15, "retention": 20, "past the end": 10, "damaged": 10}
+    assert prepare(request).chosen.start == {0: begins.get(cause, 0)}
+
+
+def _snapshot(filled: TestTopic, place: Place, directory: Path, end: int) -> None:
+    _fold(filled, directory, end)
+    write_snapshot(place, find_stores(directory), made_from="rebuild")
+
+
+def _fold(filled: TestTopic, directory: Path, end: int) -> None:
+    task = FoldTask(filled.keyspace, filled.topic_id(), str(directory), {0: 0}, {0: 0})
+    with task.open(0) as fold:
+        fold.fold(range(end), history()[:end])
+        fold.finish()
