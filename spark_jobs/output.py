@@ -28,7 +28,8 @@ STATE_NAME = "streaming.json"
 
 
 class RebuildError(FreshetError):
-    """A rebuild was refused or failed. Codes: ``target_exists``, ``target_busy``, ``history_incomplete``,
+    """A rebuild was refused or failed. Codes: ``target_exists``, ``target_busy``, ``target_not_shared``,
+    ``history_incomplete``,
     ``state_missing``, ``offsets_not_rising``, ``no_store``, ``ambiguous_stores``, ``not_a_rebuild``,
     ``not_a_checkpoint``, ``rebuild_newer``, ``rebuild_failed``.
     """
@@ -42,6 +43,15 @@ def history_incomplete(partition: int, low: int, gone: str) -> RebuildError:
         f"partition {partition} is retained from offset {low} only: {gone} is gone",
         hint="rebuild from a snapshot (--base), or restart the source with a new epoch",
         code="history_incomplete",
+    )
+
+
+def not_shared(what: str) -> RebuildError:
+    """The error for a directory that is another one on an executor than in the driver."""
+    return RebuildError(
+        f"{what}: driver and executors don't share this directory",
+        hint="give one that all of them share: --to, data_dir if that is a URI, TMPDIR for verify",
+        code="target_not_shared",
     )
 
 

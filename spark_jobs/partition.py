@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -28,7 +29,7 @@ from consumers.store.manifest import Manifest, check_manifest, read_manifest, wr
 from consumers.store.memtable import Memtable
 from consumers.store.rocks import Rocks
 from consumers.store.store import ROCKS_NAME, committed_head, partition_directory
-from spark_jobs.output import PartitionSummary, RebuildError, history_incomplete
+from spark_jobs.output import STATE_NAME, PartitionSummary, RebuildError, history_incomplete, not_shared
 from stream.wire.codec import HEADER_SIZE, decode, headers
 from tokens.errors import FreshetError
 
@@ -50,7 +51,8 @@ _EPOCH_STARTS: Final = headers("EpochStart")
 class FoldTask:
     """The input of each task. ``low``, ``start``: earliest retained offset and first to read, by partition.
 
-    ``root`` is a directory that all executors and the driver share. Stores in it are continued.
+    ``root`` is a directory that all executors and the driver share. Stores in it are continued. Spark's tasks refuse
+    one that the driver has not begun.
     """
 
     keyspace: str
@@ -65,6 +67,8 @@ class FoldTask:
     """Offsets to stop before, by partition; a partition that is not named is folded as far as Spark reads it."""
     digests: bool = True
     """Whether complete stores are read for their digests."""
+    reached: dict[int, int] = field(default_factory=dict)
+    """Offsets that the stores have reached, by partition: one that is behind is another executor's own."""
 
     def open(self, partition: int) -> PartitionFold:
         """Opens or creates the partition's store; raises `consumers.store.errors.StoreError`.
@@ -98,6 +102,10 @@ class PartitionFold:
         head = committed_head(self._rocks)
         if not head.offset:
             head.offset = head.begin = task.begin.get(partition, 0)
+        reached = task.reached.get(partition, 0)
+        if head.offset < reached:
+            self._rocks.close()
+            raise not_shared(f"{self.directory} is at offset {head.offset} on {platform.node()}, not at {reached}")
         # without an offset it is a live store; finish() makes it a checkpoint
         write_manifest(self.directory, Manifest(task.keyspace, partition, task.topic_id, head.layout))
         self._entries = Memtable()
@@ -256,6 +264,8 @@ def _answered(task: FoldTask, work: Callable[[], PartitionSummary | None]) -> It
 
     partition, text, error = -1, None, None
     try:
+        if not (Path(task.root) / STATE_NAME).exists():
+            raise not_shared(f"{platform.node()} has no {task.root}/{STATE_NAME}")
         summary = work()
         if summary is None:
             return
@@ -272,7 +282,7 @@ def error_json(failure: FreshetError | OSError, place: str) -> str:
         found = store_error(failure, place)
         failure = RebuildError(str(found)) if isinstance(found, StoreCorruptError) else found
     if isinstance(failure, RetryableStoreError):  # its hint is a consumer's, which tries again by itself
-        hint = "free space there, or give another directory with --to; run it again to go on"
+        hint = "free space there, or give another directory (--to; for verify TMPDIR); run it again to go on"
     else:
         hint = failure.hint
     return json.dumps({"code": failure.code, "message": str(failure), "hint": hint})

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,6 +33,7 @@ from spark_jobs.output import (
     RebuildReport,
     exclusive,
     find_stores,
+    not_shared,
     read_begun,
     staged,
     sync_tree,
@@ -189,8 +190,8 @@ def rebuild(session: Any, request: RebuildRequest, *, progress: Progress | None 
         started = time.monotonic()
         with progress_reported(root, chosen, None if request.follow else progress):
             folded = _fold(session, request, task, chosen, progress)
-            completed = complete_stores(session, task)
-            _check_layouts(root, request.keyspace, chosen)
+            completed = complete_stores(session, replace(task, reached=_offsets(task, folded)))
+            _check_stores(root, request.keyspace, chosen, _offsets(task, completed))
         seconds = round(time.monotonic() - started, 3)
         summaries = tuple(_add(folded.get(each), completed[each]) for each in sorted(completed))
         reached = {each.partition: each.offset for each in summaries} if request.follow else chosen.end
@@ -210,7 +211,7 @@ def _fold(
     folded: dict[int, PartitionSummary] = {}
 
     def fold(messages: Any, _: int) -> None:
-        for partition, summary in run_tasks(messages, task).items():
+        for partition, summary in run_tasks(messages, replace(task, reached=_offsets(task, folded))).items():
             folded[partition] = _add(folded.get(partition), summary)
         check_topic(request.kafka, chosen)
         if request.follow and progress is not None:
@@ -223,12 +224,24 @@ def _fold(
     return folded
 
 
-def _check_layouts(root: Path, keyspace: str, chosen: Range) -> None:
-    """Refuses stores whose keys an owner would look for in other partitions, as the live consumer does."""
+def _offsets(task: FoldTask, done: Mapping[int, PartitionSummary]) -> dict[int, int]:
+    """Partition → offset that its store has reached for certain. One that begins with the topic may be a new one."""
+    held = {each: start for each, start in task.start.items() if start > task.low[each]}
+    return held | {each: summary.offset for each, summary in done.items()}
+
+
+def _check_stores(root: Path, keyspace: str, chosen: Range, offsets: Mapping[int, int]) -> None:
+    """Refuses stores that are not those which the tasks have completed, or whose layout is of another topic.
+
+    An owner would look for their keys in other partitions; the live consumer refuses these too.
+    """
     topic = Topic(chosen.topic, chosen.topic_id, len(chosen.end))
     for partition in chosen.end:
-        manifest = read_manifest(partition_directory(root, keyspace, partition))
-        check_layout("" if manifest is None else manifest.layout, topic)
+        directory = partition_directory(root, keyspace, partition)
+        manifest = read_manifest(directory)
+        if manifest is None or manifest.offset != offsets.get(partition):
+            raise not_shared(f"{directory} is not the store that a task completed at {offsets.get(partition)}")
+        check_layout(manifest.layout, topic)
 
 
 def _add(before: PartitionSummary | None, now: PartitionSummary) -> PartitionSummary:

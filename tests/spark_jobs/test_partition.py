@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,8 @@ from consumers.store.errors import RebuildNeededError
 from consumers.store.manifest import read_manifest
 from consumers.store.rocks import Rocks
 from consumers.store.store import PartitionStore, partition_directory
-from spark_jobs.output import RebuildError, _locked, exclusive
-from spark_jobs.partition import BEGUN_NAME, FoldTask, run_task
+from spark_jobs.output import STATE_NAME, RebuildError, _locked, exclusive
+from spark_jobs.partition import BEGUN_NAME, FoldTask, complete_task, run_task
 from tests.docs.naming import ROOT
 from tests.spark_jobs.topics import Items, history, items_of
 
@@ -66,6 +67,8 @@ columns = [pa.array([0] * 199, pa.int32()), pa.array(range(199), pa.int64()), pa
 batch = pa.RecordBatch.from_arrays(columns, names=["partition", "offset", "value"])
 root = Path(sys.argv[1])
 (root / "staged").mkdir()
+(root / "fold").mkdir()
+(root / "fold" / "streaming.json").touch()
 fold = FoldTask("shop", "t1", str(root / "fold"), {0: 0}, {0: 0})
 export = ExportTask(str(root / "staged"), {0: Exported(0)}, {0: 199})
 
@@ -92,7 +95,7 @@ def test_no_space_at_the_target_is_told_and_the_task_goes_on_later(tmp_path: Pat
     for error in (fold, export):
         assert error["code"] == "disk_full", done.stdout + done.stderr
         assert "no space left" in error["message"]
-        assert "run it again" in error["hint"]
+        assert "(--to; for verify TMPDIR); run it again" in error["hint"]
     assert again == {"code": "", "there": True}
 
 
@@ -193,11 +196,47 @@ def test_offsets_that_do_not_rise_stop_the_task(tmp_path: Path, batches: list[li
 
 def test_a_task_answers_errors_as_data(tmp_path: Path) -> None:
     """An error inside a Spark task comes back with code and hint, not as a traceback."""
-    columns = [pa.array([0, 0], pa.int32()), pa.array([5, 4], pa.int64()), pa.array([b"", None], pa.binary())]
-    batch = pa.RecordBatch.from_arrays(columns, names=["partition", "offset", "value"])
-    [answer] = run_task(task(tmp_path), iter([batch]))
-    assert answer.column("summary").to_pylist() == [None]
-    assert '"code": "offsets_not_rising"' in answer.column("error").to_pylist()[0]
+    (tmp_path / STATE_NAME).touch()
+    assert answered(run_task(task(tmp_path), batches([5, 4], [b"", None])))["code"] == "offsets_not_rising"
+
+
+def batches(offsets: Sequence[int], values: Sequence[bytes | None]) -> Iterator[pa.RecordBatch]:
+    """What Spark gives a task for partition 0."""
+    columns = [pa.array([0] * len(offsets), pa.int32()), pa.array(offsets, pa.int64()), pa.array(values, pa.binary())]
+    yield pa.RecordBatch.from_arrays(columns, names=["partition", "offset", "value"])
+
+
+def answered(answers: Iterator[pa.RecordBatch]) -> dict[str, Any]:
+    """The summary or the error that a task answers."""
+    [answer] = answers
+    [summary], [error] = answer.column("summary").to_pylist(), answer.column("error").to_pylist()
+    assert (summary is None) != (error is None)
+    found: dict[str, Any] = json.loads(error or summary)
+    return found
+
+
+def test_executors_that_do_not_share_the_directory_are_refused(tmp_path: Path) -> None:
+    """One that lacks what the driver has begun makes nothing; one whose store is behind folds and completes nothing."""
+    messages = history()
+    here, there = tmp_path / "driver" / "out", tmp_path / "executor" / "out"
+    here.mkdir(parents=True)
+    (here / STATE_NAME).touch()
+    refused = answered(run_task(task(there), batches(range(20), messages[:20])))
+    assert refused["code"] == "target_not_shared"
+    assert "TMPDIR for verify" in refused["hint"]
+    assert not there.exists()
+    assert answered(run_task(task(here), batches(range(20), messages[:20])))["offset"] == 20
+    there.mkdir(parents=True)
+    (there / STATE_NAME).touch()  # of an earlier run, whose driver was there
+    assert answered(run_task(task(there), batches(range(10), messages[:10])))["offset"] == 10
+    reached = {0: 20}
+    later = run_task(task(there, reached=reached), batches(range(20, 30), messages[20:30]))
+    whole = complete_task(task(there, reached=reached), iter([pa.RecordBatch.from_pydict({"id": [0]})]))
+    for answer in (later, whole):
+        error = answered(answer)
+        assert error["code"] == "target_not_shared"
+        assert "is at offset 10 on" in error["message"]
+    assert answered(run_task(task(here, reached=reached), batches(range(20, 30), messages[20:30])))["offset"] == 30
 
 
 def test_a_store_of_another_topic_is_not_continued(tmp_path: Path) -> None:

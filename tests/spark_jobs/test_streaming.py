@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
+import spark_jobs.rebuild
 from consumers.store.store import partition_directory
 from spark_jobs.offsets import OffsetsError
-from spark_jobs.output import STATE_NAME, RebuildError, read_report
+from spark_jobs.output import REPORT_NAME, STATE_NAME, RebuildError, read_report
 from spark_jobs.rebuild import RebuildRequest, prepare, rebuild
-from spark_jobs.streaming import CHECKPOINT_PREFIX
+from spark_jobs.streaming import CHECKPOINT_PREFIX, complete_stores
 from tests.spark_jobs.topics import TestTopic, items_of, rows
 
 Topics = Callable[[int], TestTopic]
@@ -95,6 +96,26 @@ def test_a_directory_of_another_topic_or_base_is_not_gone_on_with(topic: Topics,
     )
     with pytest.raises(RebuildError, match="begun from base /b"):
         prepare(RebuildRequest(filled.keyspace, filled.kafka, tmp_path / "out"))
+
+
+def test_stores_that_the_driver_does_not_find_are_no_success(
+    spark: Any, topic: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where all tasks have run on one machine, whose directory is not the driver's: there is no report."""
+    filled = topic(2)
+    filled.write(0, filled.history())
+    out = tmp_path / "out"
+
+    def elsewhere(*given: Any) -> Any:
+        found = complete_stores(*given)
+        partition_directory(out, filled.keyspace, 1).rename(tmp_path / "elsewhere")
+        return found
+
+    monkeypatch.setattr(spark_jobs.rebuild, "complete_stores", elsewhere)
+    with pytest.raises(RebuildError, match="share this directory") as refused:
+        rebuild(spark, RebuildRequest(filled.keyspace, filled.kafka, out))
+    assert refused.value.code == "target_not_shared"
+    assert not (out / REPORT_NAME).exists()
 
 
 def test_a_cut_topic_is_refused_in_one_line(spark: Any, topic: Topics, tmp_path: Path) -> None:
