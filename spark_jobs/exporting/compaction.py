@@ -13,6 +13,7 @@ import secrets
 import shutil
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -47,7 +48,8 @@ def compact_days(root: Path, days: Iterable[str], scratch: Path) -> int:
     done = 0
     try:
         for day in sorted(days):
-            done += _compact(root / day, scratch / secrets.token_hex(8))
+            with suppress(FileNotFoundError):  # somebody has removed the day, or files of it
+                done += _compact(root / day, scratch / secrets.token_hex(8))
     except OSError as error:
         if error.errno not in _UNABLE:
             raise

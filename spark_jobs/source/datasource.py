@@ -12,11 +12,12 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
-from spark_jobs.offsets import topic_bounds
+from spark_jobs.offsets import OffsetsError, topic_bounds
 from spark_jobs.source.cut import AsOfError, parse_as_of
 from spark_jobs.source.filters import Used, used
 from spark_jobs.source.reading import Plan, change_batches, check_topic, plan, table_batches
 from stream.kafka.connection import KafkaCluster
+from stream.kafka.reader import start_offsets
 
 
 class TableSource(DataSource):  # type: ignore[misc]  # PySpark's are not typed here
@@ -36,7 +37,9 @@ class TableSource(DataSource):  # type: ignore[misc]  # PySpark's are not typed 
 
     def reader(self, schema: Any) -> DataSourceReader:
         """Reads the table, or its changes up to the moment."""
-        return TableReader(self.planned(), schema, changes=self.is_of_changes())
+        planned = self.planned()
+        planned.check_whole()
+        return TableReader(planned, schema, changes=self.is_of_changes())
 
     def streamReader(self, schema: Any) -> DataSourceStreamReader:
         """Reads the changes as they come."""
@@ -45,14 +48,17 @@ class TableSource(DataSource):  # type: ignore[misc]  # PySpark's are not typed 
         return ChangeStream(self.planned(), schema)
 
     def planned(self) -> Plan:
-        """What is read; the topic is asked once."""
+        """What is read; the topic is asked once.
+
+        The beginning may be gone: whether one is needed is known later, when Spark asks for a reader or a new stream.
+        """
         if self._planned is None:
             missing = [name for name in ("keyspace", "table") if not self.options.get(name)]
             if missing:
                 raise AsOfError(f"the option {missing[0]} is missing", hint=f'.option("{missing[0]}", …)')
             as_of = parse_as_of(self.options.get("asOf", ""))
             place = self.options["keyspace"], self.options["table"]
-            self._planned = plan(self.kafka, *place, as_of, self.options.get("base", ""))
+            self._planned = plan(self.kafka, *place, as_of, self.options.get("base", ""), whole=False)
         return self._planned
 
     def is_of_changes(self) -> bool:
@@ -103,7 +109,8 @@ class ChangeStream(DataSourceStreamReader):  # type: ignore[misc]  # PySpark's a
         self._planned, self._schema = planned, schema
 
     def initialOffset(self) -> dict[str, Any]:
-        """The topic's beginning."""
+        """The topic's beginning. Spark asks a new query for it; one that goes on does so from its own checkpoint."""
+        self._planned.check_whole()
         return self._offset(self._planned.start)
 
     def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:  # noqa: ARG002
@@ -113,17 +120,29 @@ class ChangeStream(DataSourceStreamReader):  # type: ignore[misc]  # PySpark's a
         return self._offset(bounds.end)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """One for each partition with something new."""
-        check_topic(self._planned, start["topic_id"])
+        """One for each partition with something new, with the first offset that is retained and its range."""
+        planned = self._planned
+        check_topic(planned, start["topic_id"])
         if start["offsets"].keys() != end["offsets"].keys():
             raise AsOfError("the topic has other partitions than before", hint="begin a new query")
-        ranges = [(int(each), first, end["offsets"][each]) for each, first in sorted(start["offsets"].items())]
-        return [InputPartition(each) for each in ranges if each[1] < each[2]]
+        low = start_offsets(planned.kafka, planned.topic, map(int, start["offsets"]))
+        ranges = [
+            (int(each), low[int(each)], first, end["offsets"][each]) for each, first in sorted(start["offsets"].items())
+        ]
+        for partition, retained, first, _ in ranges:
+            if first < retained:
+                raise OffsetsError(
+                    f"retention has passed the stream: {planned.topic}[{partition}] begins at offset {retained}, "
+                    f"the stream has read up to {first}",
+                    hint="begin a new query from a newer base, and let the topic retain more",
+                    code="offsets_expired",
+                )
+        return [InputPartition(each) for each in ranges if each[2] < each[3]]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The changes of one range."""
-        number, start, end = partition.value
-        found = change_batches(self._planned, number, start, end, [], continued=start > self._planned.start[number])
+        number, low, start, end = partition.value
+        found = change_batches(self._planned, number, start, end, [], low=low)
         yield from as_spark_wants(found, self._schema)
 
     def _offset(self, offsets: dict[int, int]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from spark_jobs.exporting.changes import Changes, Exported
 from spark_jobs.exporting.columns import table_of
-from spark_jobs.offsets import choose_range, topic_bounds
+from spark_jobs.offsets import TopicBounds, choose_range, topic_bounds
 from spark_jobs.output import find_stores
 from spark_jobs.source.cut import AsOf, AsOfError, Cut, Survey, cutter
 from spark_jobs.source.filters import Used, keeps, only_partition
@@ -33,13 +33,14 @@ _MARKERS: Final = headers("Marker")
 class Plan:
     """What is read: a keyspace's table, and for each partition the offsets; with the table's description at the cut.
 
-    ``base``: partition → store directory that a state begins with.
+    ``low``: the first offsets that are retained. ``base``: partition → store directory that a state begins with.
     """
 
     kafka: KafkaCluster
     keyspace: str
     table: str
     topic_id: str
+    low: dict[int, int]
     start: dict[int, int]
     end: dict[int, int]
     columns: dict[str, str]
@@ -58,6 +59,10 @@ class Plan:
         """The columns of what is read: those that say what a row is, and the table's own."""
         return table_of([], self.columns).schema
 
+    def check_whole(self) -> None:
+        """Raises `OffsetsError` ``offsets_expired`` if retention has cut what it begins with."""
+        choose_range(TopicBounds(self.topic, self.topic_id, self.low, self.end), self.end, self.start)
+
     def partitions(self, filters: list[Used]) -> list[int]:
         """The partitions that may have rows for the filters."""
         only = None
@@ -72,40 +77,42 @@ class Plan:
             yield message.offset(), message.value()
 
 
-def plan(kafka: KafkaCluster, keyspace: str, table: str, as_of: AsOf, base: str = "") -> Plan:
+def plan(kafka: KafkaCluster, keyspace: str, table: str, as_of: AsOf, base: str = "", *, whole: bool = True) -> Plan:
     """Reads what the topic says of the table and, if a moment is given, where it lies: the topic once, in this process.
 
-    Raises `AsOfError`, `OffsetsError` (``offsets_expired``: what is needed is no longer retained), `RebuildError`.
+    ``whole``: all from the start must be retained. Else what is retained must describe the table: that does for a
+    stream that goes on. Raises `AsOfError`, `OffsetsError` (``offsets_expired``: what is needed is no longer retained),
+    `RebuildError`.
     """
     bounds = topic_bounds(kafka, events_topic(kafka, keyspace))
     stores = find_stores(Path(base), keyspace) if base else {}
     bases = {partition: Base.read(directory, table) for partition, directory in stores.items()}
     starts = {partition: bases[partition].head.offset if partition in bases else 0 for partition in bounds.low}
-    chosen = choose_range(bounds, None, starts)
+    retained = {partition: max(low, starts[partition]) for partition, low in bounds.low.items()}
+    chosen = choose_range(bounds, None, starts if whole or not as_of.is_now else retained)
     survey = Survey(table, as_of)
     for each in bases.values():
         each.check(as_of)
         for event in each.descriptions(table):
             survey.describe(event)
-    draft = Plan(kafka, keyspace, table, bounds.topic_id, chosen.start, chosen.end, {}, ())
+    draft = Plan(kafka, keyspace, table, bounds.topic_id, bounds.low, starts, chosen.end, {}, ())
     for partition in sorted(chosen.end):
         messages = draft.messages(partition, chosen.start[partition], chosen.end[partition])
         reached = bases[partition].reached() if partition in bases else ()
         survey.read(partition, (value for _, value in messages), reached)
-    known = survey.description()
-    return Plan(
-        kafka,
-        keyspace,
-        table,
-        bounds.topic_id,
-        chosen.start,
-        chosen.end,
-        known.columns,
-        known.primary_key,
-        known.prefix,
-        survey.layout,
-        survey.cut,
-        {partition: str(directory) for partition, directory in stores.items()},
+    try:
+        known = survey.description()
+    except AsOfError:
+        draft.check_whole()  # it may lie in what is gone
+        raise
+    return replace(
+        draft,
+        columns=known.columns,
+        primary_key=known.primary_key,
+        prefix=known.prefix,
+        layout=survey.layout,
+        cut=survey.cut,
+        base={partition: str(directory) for partition, directory in stores.items()},
     )
 
 
@@ -118,13 +125,13 @@ def table_batches(planned: Plan, partition: int, filters: list[Used]) -> Iterato
 
 
 def change_batches(
-    planned: Plan, partition: int, start: int, end: int, filters: list[Used], *, continued: bool = False
+    planned: Plan, partition: int, start: int, end: int, filters: list[Used], *, low: int | None = None
 ) -> Iterator[pa.Table]:
     """The table's changes in a range of a partition, each once, typed by the plan's columns.
 
-    ``continued``: the range follows others; where its shards were is looked for before it.
+    ``low``: the range follows others; where its shards were is looked for before it, from this offset on.
     """
-    places = _places_before(planned, partition, start) if continued else {}
+    places = {} if low is None else _places_before(planned, partition, low, start)
     changes = Changes(partition, Exported(start, places=places))
     before = cutter(planned.cut)
 
@@ -150,9 +157,9 @@ def _batches(rows: Iterator[dict[str, Any]], planned: Plan, filters: list[Used])
     yield keeps(table_of(waiting, planned.columns), filters)
 
 
-def _places_before(planned: Plan, partition: int, start: int) -> dict[str, tuple[int, int]]:
+def _places_before(planned: Plan, partition: int, low: int, start: int) -> dict[str, tuple[int, int]]:
     """Shard → its last place before an offset. Each batch ends with a marker, which says it for its shard."""
-    low, back = planned.start[partition], LOOK_BACK
+    back = LOOK_BACK
     while True:
         first = max(low, start - back)
         places: dict[str, tuple[int, int]] = {}

@@ -91,6 +91,27 @@ def test_a_kill_around_the_exchange_leaves_each_row_once(
     assert not scratch.exists()
 
 
+@pytest.mark.parametrize("when", ["before", "meanwhile", "at the exchange"])
+def test_a_day_that_somebody_removes_ends_no_export(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """It stays removed, the other days are compacted, and nothing is left beside them."""
+    removed, kept = "table=gone/day=2023-11-13", rows_in(root)
+    shutil.copytree(root / DAY, root / removed)
+    step = {"before": "_compact", "meanwhile": "_merge", "at the exchange": "exchange"}[when]
+    real = getattr(compaction, step)
+
+    def removing(*given: Path) -> Any:
+        shutil.rmtree(root / removed, ignore_errors=True)
+        return real(*given)
+
+    monkeypatch.setattr(compaction, step, removing)
+    assert compact_days(root, [removed, DAY], tmp_path / "scratch") == 1
+    assert rows_in(root) == kept
+    assert not (root / removed).exists()
+    assert not (tmp_path / "scratch").exists()
+
+
 def test_a_file_system_that_can_not_exchange_keeps_small_files(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

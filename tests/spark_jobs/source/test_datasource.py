@@ -11,17 +11,18 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from pyspark.errors import StreamingQueryException
 
 from freshet.spark import register
 from spark_jobs.export import ExportError
 from spark_jobs.source.cut import AsOf, AsOfError, parse_as_of
-from spark_jobs.source.datasource import ChangeStream
+from spark_jobs.source.datasource import ChangeStream, register_source
 from spark_jobs.source.reading import change_batches, plan
 from spark_jobs.source.writing import write_table
 from stream.wire.events import ABSENT, VALUE
-from tests.consumers.histories import marker
-from tests.consumers.owning import vector
-from tests.spark_jobs.source.shop import Shop
+from tests.consumers.histories import frame, gtid, key, marker
+from tests.consumers.owning import schema, vector
+from tests.spark_jobs.source.shop import COLUMNS, Shop
 from tests.spark_jobs.topics import TestTopic
 
 Topics = Callable[[int], TestTopic]
@@ -46,8 +47,8 @@ def test_a_session_reads_tables_changes_and_streams(spark: Any, shop: tuple[Shop
     now = read.load()
     assert [each.simpleString() for each in now.schema][-2:] == ["id:bigint", "name:string"]
     at = read.option("asOf", vector(12)).load()
-    for frame, number in ((now, len(made.states) - 1), (at, 12)):
-        rows = {row["_key"]: row["name"] for row in frame.where("_kind = 'value'").collect()}
+    for loaded, number in ((now, len(made.states) - 1), (at, 12)):
+        rows = {row["_key"]: row["name"] for row in loaded.where("_kind = 'value'").collect()}
         state = made.states[number]
         images = {key.split(b"\0")[1].decode(): image for key, (kind, image) in state.items() if kind == VALUE}
         assert {key: f'"{name}"' in images[key].decode() for key, name in rows.items()} == dict.fromkeys(images, True)
@@ -94,7 +95,7 @@ def changes_of(planned: Any, partition: int, ends: list[int]) -> list[dict[str, 
     """The changes of the ranges between offsets."""
     found: list[dict[str, Any]] = []
     for start, end in pairwise(ends):
-        for table in change_batches(planned, partition, start, end, [], continued=start > 0):
+        for table in change_batches(planned, partition, start, end, [], low=0):
             found += table.to_pylist()
     return found
 
@@ -106,12 +107,48 @@ def test_a_stream_ends_where_the_topic_is_another_one(shop: tuple[Shop, TestTopi
     stream = ChangeStream(planned, None)
     begun = stream.initialOffset()
     assert [each.value for each in stream.partitions(begun, stream.latestOffset(begun, None))] == [
-        (partition, 0, end) for partition, end in sorted(planned.end.items())
+        (partition, 0, 0, end) for partition, end in sorted(planned.end.items())
     ]
     again = ChangeStream(dataclasses.replace(planned, topic_id="another"), None)
     for ask in (lambda: again.latestOffset(begun, None), lambda: again.partitions(begun, begun)):
         with pytest.raises(AsOfError, match="another one"):
             ask()
+
+
+def test_a_stream_goes_on_where_the_topics_beginning_is_gone(
+    spark: Any, shop: tuple[Shop, TestTopic], tmp_path: Path
+) -> None:
+    """Its own checkpoint is what must be retained; a new query, and the rows as they are now, need the beginning."""
+    made, filled = shop
+    register_source(spark, filled.kafka)
+    source = {"keyspace": filled.keyspace, "table": TABLE}
+
+    def streamed(checkpoint: str) -> list[int]:
+        changes = spark.readStream.format("freshet").options(**source).load()
+        writer = changes.writeStream.format("parquet").option("path", str(tmp_path / "out"))
+        query = writer.option("checkpointLocation", str(tmp_path / checkpoint)).trigger(availableNow=True).start()
+        query.awaitTermination()
+        rows = spark.read.schema(changes.schema).parquet(str(tmp_path / "out")).where("_key = '[7]'").collect()
+        return sorted(row["_ordinal"] for row in rows)
+
+    first = streamed("checkpoint")
+    ends = filled.ends()
+    described = schema(2000, columns=COLUMNS, gtid=gtid(900))
+    for partition in range(2):
+        filled.write(partition, [described, marker(2000, sequence=900)])
+        filled.delete_before(partition, ends[partition] - 1)
+    filled.write(1, [made.partitions[1][-2], frame([(key(7), VALUE, b'{"id":7}', 2001)], gtids=[gtid(901)])])
+    assert streamed("checkpoint") == [*first, 2001], "and nothing twice that was written again"
+    with pytest.raises(StreamingQueryException, match=f"begins at offset {ends[0] - 1}, the base ends at 0"):
+        streamed("another")
+    with pytest.raises(Exception, match="the base ends at 0"):
+        spark.read.format("freshet").options(**source).load().collect()
+    for partition in range(2):
+        filled.write(partition, [marker(2002, sequence=902)])
+        filled.delete_before(partition, filled.ends()[partition])
+        filled.write(partition, [described])
+    with pytest.raises(StreamingQueryException, match="retention has passed the stream"):
+        streamed("checkpoint")
 
 
 def test_a_table_at_a_moment_is_written_whole_or_not_at_all(
