@@ -11,12 +11,12 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from pyspark.errors import StreamingQueryException
 
 from freshet.spark import register
 from spark_jobs.export import ExportError
+from spark_jobs.offsets import OffsetsError
 from spark_jobs.source.cut import AsOf, AsOfError, parse_as_of
-from spark_jobs.source.datasource import ChangeStream, register_source
+from spark_jobs.source.datasource import ChangeStream, TableSource
 from spark_jobs.source.reading import change_batches, plan
 from spark_jobs.source.writing import write_table
 from stream.wire.events import ABSENT, VALUE
@@ -115,40 +115,34 @@ def test_a_stream_ends_where_the_topic_is_another_one(shop: tuple[Shop, TestTopi
             ask()
 
 
-def test_a_stream_goes_on_where_the_topics_beginning_is_gone(
-    spark: Any, shop: tuple[Shop, TestTopic], tmp_path: Path
-) -> None:
-    """Its own checkpoint is what must be retained; a new query, and the rows as they are now, need the beginning."""
+def test_a_stream_goes_on_where_the_topics_beginning_is_gone(shop: tuple[Shop, TestTopic]) -> None:
+    """What follows its own offsets is all it needs; a new one, and the rows as they are now, need the beginning."""
     made, filled = shop
-    register_source(spark, filled.kafka)
-    source = {"keyspace": filled.keyspace, "table": TABLE}
-
-    def streamed(checkpoint: str) -> list[int]:
-        changes = spark.readStream.format("freshet").options(**source).load()
-        writer = changes.writeStream.format("parquet").option("path", str(tmp_path / "out"))
-        query = writer.option("checkpointLocation", str(tmp_path / checkpoint)).trigger(availableNow=True).start()
-        query.awaitTermination()
-        rows = spark.read.schema(changes.schema).parquet(str(tmp_path / "out")).where("_key = '[7]'").collect()
-        return sorted(row["_ordinal"] for row in rows)
-
-    first = streamed("checkpoint")
-    ends = filled.ends()
+    bound = type("Bound", (TableSource,), {"kafka": filled.kafka})
+    options = {"keyspace": filled.keyspace, "table": TABLE}
+    begun = bound(options)
+    stream = begun.streamReader(begun.schema())
+    reached = stream.latestOffset(stream.initialOffset(), None)
     described = schema(2000, columns=COLUMNS, gtid=gtid(900))
-    for partition in range(2):
+    for partition, end in filled.ends().items():
         filled.write(partition, [described, marker(2000, sequence=900)])
-        filled.delete_before(partition, ends[partition] - 1)
+        filled.delete_before(partition, end - 1)
     filled.write(1, [made.partitions[1][-2], frame([(key(7), VALUE, b'{"id":7}', 2001)], gtids=[gtid(901)])])
-    assert streamed("checkpoint") == [*first, 2001], "and nothing twice that was written again"
-    with pytest.raises(StreamingQueryException, match=f"begins at offset {ends[0] - 1}, the base ends at 0"):
-        streamed("another")
-    with pytest.raises(Exception, match="the base ends at 0"):
-        spark.read.format("freshet").options(**source).load().collect()
-    for partition in range(2):
-        filled.write(partition, [marker(2002, sequence=902)])
-        filled.delete_before(partition, filled.ends()[partition])
-        filled.write(partition, [described])
-    with pytest.raises(StreamingQueryException, match="retention has passed the stream"):
-        streamed("checkpoint")
+
+    source = bound(options)  # as where the query is started again
+    going = source.streamReader(source.schema())
+    new = going.partitions(reached, going.latestOffset(reached, None))
+    found = [row for each in new for batch in going.read(each) for row in batch.to_pylist()]
+    assert [(row["_ordinal"], row["id"]) for row in found if row["_key"]] == [(2001, 7)], "nothing twice"
+    for refused in (going.initialOffset, lambda: source.reader(source.schema())):
+        with pytest.raises(OffsetsError, match="begins at offset") as gone:
+            refused()
+        assert gone.value.code == "offsets_expired"
+    filled.write(0, [marker(2002, sequence=902)])
+    filled.delete_before(0, filled.ends()[0])
+    with pytest.raises(OffsetsError, match="retention has passed the stream") as passed:
+        going.partitions(reached, going.latestOffset(reached, None))
+    assert passed.value.code == "offsets_expired"
 
 
 def test_a_table_at_a_moment_is_written_whole_or_not_at_all(
