@@ -133,8 +133,6 @@ class Partitions:
         """Ids of tables whose partitions the metastore could not give."""
         self._untold = Refusals[int](clock)
         """Ids of tables of which it could not tell the statistics of all partitions together."""
-        self._told_next: set[int] = set()
-        """Those of them that are asked again now."""
         self._fetcher = fetcher
         self._publish = publish
         self._position = position
@@ -220,7 +218,6 @@ class Partitions:
     def _forget_refusals(self, table_id: int) -> None:
         self._refusals.forget(table_id)
         self._untold.forget(table_id)
-        self._told_next.discard(table_id)
 
     def note(self, change: ObjectImage | ObjectSet) -> None:
         """An event said this of a partition; its statistics are fetched with it."""
@@ -244,7 +241,6 @@ class Partitions:
     def step(self) -> bool:
         """Fetch and publish the written partitions of one table; False if there are none."""
         for each in self._untold.due():
-            self._told_next.add(each)
             self._note_written(each, ())
         if not self._written:
             return False
@@ -265,7 +261,7 @@ class Partitions:
         return True
 
     def _fetch_written(self, table_id: int, name: str, asked: list[Values], lo: int) -> None:
-        voids, with_together = self._voids, self._asks_together(table_id)
+        voids, with_together = self._voids, not self._untold.waits(table_id)
         try:
             found = self._fetcher.run(
                 lambda metastore: read_named(metastore, name, asked, with_together=with_together)
@@ -284,17 +280,10 @@ class Partitions:
             self._fetching = 0
             self._publish_written(table_id, changes_of(table_id, found.members, lo, found.hi))
 
-    def _asks_together(self, table_id: int) -> bool:
-        """Whether the statistics of all partitions together are asked for: not after a refusal, for a while."""
-        return table_id not in self._untold or table_id in self._told_next
-
     def _note_together(self, table_id: int, chunk: Chunk) -> None:
-        if chunk.is_told is None:
-            return
-        self._told_next.discard(table_id)
         if chunk.is_told:
             self._untold.forget(table_id)
-        else:
+        elif chunk.is_told is not None:
             self._untold.note(table_id)
 
     def _publish_written(self, table_id: int, changes: list[ObjectImage]) -> None:
@@ -361,7 +350,7 @@ class Partitions:
             else:
                 self._fetching = table_id
                 self._publish([ObjectSet(kind, table_id, "begun", lo=f"{FLAVOR}/{lo}") for kind in KINDS])
-                together = self._asks_together(table_id)
+                together = not self._untold.waits(table_id)
                 self._passes[table_id] = Pass(self._fetcher, table_id, name, lo, with_together=together)
                 self._fetching = 0
         return True
