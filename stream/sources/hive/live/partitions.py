@@ -58,9 +58,8 @@ class Pass:
         """``with_together``: the statistics of all partitions together are asked for."""
         self.table_id, self.name, self.lo = table_id, name, lo
         self._fetcher = fetcher
-        self._listing: Future[Listing] | None = fetcher.run(
-            lambda each: list_names(each, name, with_together=with_together)
-        )
+        listing = fetcher.run(lambda each: list_names(each, name, with_together=with_together))
+        self._listing: Future[Listing] | None = listing
         self._names: deque[list[str]] = deque()
         self._columns: list[str] = []
         self._under_way: deque[Future[Chunk]] = deque()
