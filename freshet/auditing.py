@@ -1,8 +1,8 @@
 """The audit of a keyspace: the live state against a fold of the topic, once or again and again.
 
 It begins with the last snapshot that was verified, or folded from the topic's beginning, if there is one, so it reads
-only what the topic got since. Where
-both are equal, it leaves a snapshot of the result, with which the next one begins (docs/operating/rebuild.md).
+only what the topic got since. Where both are equal, it leaves a snapshot of the result, with which the next one begins
+(docs/operating/rebuild.md). A fold that began with a given base proves nothing of the base, so it leaves none.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -89,13 +90,25 @@ def audit(request: Audit, progress: Progress | None = None) -> Audited:
         folded = find_stores(target, keyspace)
         verdict = verify_stores(live, folded, names=("live", "rebuilt"), keep=request.keep)
         if not verdict.equal:
-            verdict = with_events(verdict, kafka, topic_bounds(kafka, events_topic(kafka, keyspace)).low)
-        elif place is not None:
+            with _verdict_stands("the events that made the differences are not told"):
+                verdict = with_events(verdict, kafka, topic_bounds(kafka, events_topic(kafka, keyspace)).low)
+        elif place is not None and request.base is None:
             for partition, directory in folded.items():  # the same state, so the same place in Kafka's log
                 epoch = kept_leader_epoch(live[partition], ends[partition])
                 keep_leader_epoch(directory, ends[partition], epoch)
-            snapshot = write_snapshot(place, folded, made_from="rebuild", verified=True).name
+            with _verdict_stands("the equal state is not kept as a snapshot"):
+                snapshot = write_snapshot(place, folded, made_from="rebuild", verified=True).name
     return Audited(verdict, since, snapshot)
+
+
+@contextmanager
+def _verdict_stands(what_lacks: str) -> Iterator[None]:
+    """Logs an error of what follows a verdict: it must not be lost with it."""
+    try:
+        yield
+    except (FreshetError, OSError) as error:
+        known = error if isinstance(error, FreshetError) else FreshetError(str(error))
+        log.warning(what_lacks, code=known.code, reason=str(known), hint=known.hint)
 
 
 def _last_witness(
@@ -122,7 +135,7 @@ def _last_witness(
 def audit_again_and_again(
     request: Audit, every_s: float, told: Callable[[Audited | FreshetError, float], Any], wait: Callable[[float], Any]
 ) -> None:
-    """Audits every ``every_s`` seconds, until ``wait`` or an audit raises something that is no `FreshetError`.
+    """Audits every ``every_s`` seconds, until ``told`` or ``wait`` raises. An audit that fails is an outcome.
 
     ``told`` gets the outcome of each, and its seconds. An audit that takes longer is followed by the next one at once.
     """
@@ -133,6 +146,11 @@ def audit_again_and_again(
             outcome = audit(request)
         except FreshetError as error:
             outcome = error
+        except Exception as error:  # a full disk, a JVM that was killed: the next audit may do better
+            log.warning("an audit ended with an error", exc_info=True)
+            outcome = FreshetError(
+                f"{type(error).__name__}: {error}", hint="the log has the traceback", code="audit_failed"
+            )
         seconds = time.monotonic() - started
         told(outcome, seconds)
         wait(max(0.0, every_s - seconds))

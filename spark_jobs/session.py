@@ -16,7 +16,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,8 @@ JAVA_HINT = (
 BRIEF_JAVA = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 """Without the second compiler and a parallel collector, which a session of minutes pays back and one of seconds does
 not."""
+JAVA_VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
+"""Whose options a JVM takes too. It does not start with two collectors."""
 LOG_CONFIG = Path(__file__).with_name("log4j2.properties")
 
 
@@ -118,7 +120,10 @@ def configuration(settings: SparkSettings, *, submitted: bool) -> dict[str, str]
     if not submitted:
         java = [f"-Dlog4j2.configurationFile={LOG_CONFIG}"]
         if settings.brief:
-            java += BRIEF_JAVA
+            chosen = " ".join(os.environ.get(name, "") for name in JAVA_VARIABLES)
+            java += [
+                each for each in BRIEF_JAVA if not (each.endswith("GC") and re.search(r"-XX:\+Use\w+GC\b", chosen))
+            ]
         properties |= {
             "spark.master": settings.master,
             "spark.driver.memory": settings.driver_memory,
@@ -173,7 +178,40 @@ def spark_session(app: str, settings: SparkSettings | None = None) -> Iterator[A
         check_version(session.version)
         yield session
     finally:
+        _stop(session)
+
+
+def _stop(session: Any) -> None:
+    """Stops it. One whose JVM has died is forgotten, so that the next session of this process starts another one."""
+    from pyspark import SparkContext
+
+    gateway = SparkContext._gateway
+    try:
         session.stop()
+    except Exception:
+        if not _has_died(gateway, wait_s=5):
+            raise
+        _forget_jvm(gateway)
+
+
+def _has_died(gateway: Any, wait_s: float = 0) -> bool:
+    """Whether the JVM that this process has started is gone, or goes within ``wait_s``."""
+    jvm = getattr(gateway, "proc", None)
+    if jvm is None:
+        return False
+    with suppress(subprocess.TimeoutExpired):
+        jvm.wait(wait_s)
+    return jvm.returncode is not None
+
+
+def _forget_jvm(gateway: Any) -> None:
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    with suppress(Exception):
+        gateway.shutdown()
+    SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
+    SparkSession._instantiatedSession = None
 
 
 def check_version(version: str) -> None:
@@ -206,6 +244,8 @@ def _start_jvm(conf: Any, settings: SparkSettings) -> None:
     from pyspark.errors import PySparkRuntimeError
     from pyspark.java_gateway import launch_gateway
 
+    if _has_died(SparkContext._gateway):
+        _forget_jvm(SparkContext._gateway)
     if SparkContext._gateway is not None:
         return
     java = check_java(settings.java_home)

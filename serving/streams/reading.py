@@ -22,7 +22,6 @@ from stream.changes.following import Follower
 from stream.changes.items import Item, Transaction, Watermark
 from stream.changes.start import Start
 from stream.changes.starting import (
-    Published,
     StreamTooOld,
     published_by_now,
     start_after,
@@ -177,10 +176,10 @@ class Streams:
         self._followers.release()
         self._count(following=-1)
 
-    async def _published(self, keyspace: str) -> Published:
+    async def _published(self, keyspace: str) -> tuple[int, ...]:
         """As `stream.changes.starting.published_by_now`. Raises `ReadError`."""
 
-        def look() -> Published:
+        def look() -> tuple[int, ...]:
             return published_by_now(self._kafka, keyspace, check_topics(self._kafka, keyspace))
 
         try:
@@ -223,20 +222,21 @@ class Reading:
         self._number = 0
         self._ring_end: Watermark | None = None
         """The last one that was taken from the ring's end."""
-        self._end: Published | None = None
+        self._end: tuple[int, ...] | None = None
         self._places: dict[str, Place] = {}
         """What it has told, or passed over, of each shard."""
         self.watermark: Watermark
         """The last one, with a checkpoint after all that was told. Set once the stream has begun."""
 
-    def end_at(self, end: Published) -> None:
-        """It ends when all of this has been told."""
-        self._end = end
+    def end_at(self, offsets: tuple[int, ...]) -> None:
+        """It ends when all has been told that lies before these, partition by partition."""
+        self._end = offsets
 
     @property
     def has_ended(self) -> bool:
         """Whether all has been told that it was asked for. A checkpoint's offsets lie before what was not told."""
-        return self._end is not None and self._end.is_told(self.watermark.checkpoint.offsets, self._places)
+        told = self.watermark.checkpoint.offsets
+        return self._end is not None and all(at >= end for at, end in zip(told, self._end, strict=True))
 
     async def begin(self, begin: Begin) -> None:
         """Finds the beginning. Raises `ReadError`."""

@@ -70,29 +70,12 @@ def start_now(kafka: KafkaCluster, keyspace: str, topic: Topic) -> Start:
     return Start(checkpoint)
 
 
-class Published(NamedTuple):
-    """What a topic has by now. A transaction of which only parts are there is not among it.
-
-    ``offsets``: partition → the offset behind its last marker. ``places``: shard → that of its last whole transaction.
-    """
-
-    offsets: tuple[int, ...]
-    places: Mapping[str, Place]
-
-    def is_told(self, offsets: Sequence[int], places: Mapping[str, Place]) -> bool:
-        """Whether one who has told all before ``offsets``, and each shard up to its place, has told all of it."""
-        return all(at >= end for at, end in zip(offsets, self.offsets, strict=True)) or all(
-            shard in places and places[shard] >= place for shard, place in self.places.items()
-        )
-
-
-def published_by_now(kafka: KafkaCluster, keyspace: str, topic: Topic) -> Published:
-    """What is whole in the topic. Nothing that is committed is behind it."""
+def published_by_now(kafka: KafkaCluster, keyspace: str, topic: Topic) -> tuple[int, ...]:
+    """Partition → the offset behind its last marker. What is before it is whole, and nothing committed is after it."""
     at = end_offsets(kafka, topic.name, range(topic.partitions))
     seen, _ = _back_to_markers(kafka, keyspace, topic, at)
     found = seen.markers.values()
-    offsets = (max((each[part].offset + 1 for each in found if part in each), default=0) for part in sorted(at))
-    return Published(tuple(offsets), seen.bases())
+    return tuple(max((each[part].offset + 1 for each in found if part in each), default=0) for part in sorted(at))
 
 
 def start_at_time(kafka: KafkaCluster, keyspace: str, topic: Topic, second: int) -> Start:

@@ -35,11 +35,6 @@ from stream.kafka.connection import KafkaCluster, client_settings
 from stream.kafka.reader import TopicReadError
 from stream.kafka.topics import Topic, ensure_topics, events_topic
 from stream.publish.publisher import Publisher
-from stream.publish.shard_producer import PublisherLost
-from stream.publish.topology import DeclaredTopology
-from stream.wire.batch import Batch, BatchLimits
-from stream.wire.events import VALUE, RowChange, SourceTransaction
-from stream.wire.keys import Layout, row_key
 from tests.patience import PATIENCE_S
 from tests.stream.publishing import publisher, transaction
 from tokens import Vector
@@ -102,9 +97,9 @@ def run(kafka: KafkaCluster, keyspace: str, story: Callable[[Streams, Source], A
 
 
 @asynccontextmanager
-async def begun(streams: Streams, keyspace: str, begin: Begin, *, ends_now: bool = False) -> AsyncIterator[Reading]:
+async def begun(streams: Streams, keyspace: str, begin: Begin) -> AsyncIterator[Reading]:
     """A stream, closed afterwards."""
-    reading = await streams.begin(keyspace, begin, ends_now=ends_now)
+    reading = await streams.begin(keyspace, begin)
     try:
         yield reading
     finally:
@@ -202,49 +197,6 @@ def test_a_topic_of_which_a_partition_has_expired_has_no_earliest_second(
         with pytest.raises(ReadError, match="without a marker") as refused:
             await streams.begin(keyspace_name, FromEarliest())
         assert (refused.value.code, "start from now" in refused.value.hint) == ("stream_too_old", True)
-
-    run(kafka, keyspace_name, story)
-
-
-def test_a_stream_until_now_does_not_wait_for_half_a_transaction(
-    kafka: KafkaCluster, keyspace_name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A shard's source that died amid a large one may not come back for hours: its whole ones are all there is."""
-    changes = [RowChange(row_key("shop.t", [key]), VALUE, b"{}") for key in range(5_000)]
-
-    async def story(streams: Streams, source: Source) -> None:
-        async with begun(streams, keyspace_name, FromNow()) as reading:
-            beginning = reading.watermark.checkpoint
-        shards = (f"{keyspace_name}/0", f"{keyspace_name}/1")
-        other = Publisher(
-            kafka,
-            keyspace_name,
-            shards[1],
-            Layout(PARTITIONS),
-            topology=DeclaredTopology(shards),
-            limits=BatchLimits(batch_bytes=20_000),
-        )
-        other.open(lambda: ("MariaDB/0-2-0", 1_700_000_000))
-        commit = other._commit
-
-        def commit_and_die(batch: Batch) -> None:
-            commit(batch)
-            other._mark_lost(PublisherLost("killed"))
-
-        monkeypatch.setattr(other, "_commit", commit_and_die)
-        large = SourceTransaction("MariaDB/0-2-1", "MariaDB/0-2-1", 1_700_000_001, changes)
-        with pytest.raises(PublisherLost):
-            await asyncio.to_thread(other.publish, large)
-        last = await asyncio.to_thread(source.publish, 3)
-        found: list[Item] = []
-        async with begun(streams, keyspace_name, beginning, ends_now=True) as reading:
-            async with asyncio.timeout(PATIENCE_S):
-                async for batch in reading.batches(0.2):
-                    found += [item for item, _ in batch]
-                    if reading.has_ended:
-                        break
-        told_of = [item.gtid for item in found if isinstance(item, Transaction) and item.shard == shards[0]]
-        assert told_of == [f"MariaDB/0-1-{number}" for number in range(1, last + 1) if told(number)]
 
     run(kafka, keyspace_name, story)
 

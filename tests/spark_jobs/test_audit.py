@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -13,22 +14,25 @@ from pathlib import Path
 
 import pytest
 
+from consumers.snapshots.errors import SnapshotError
 from consumers.snapshots.finding import find_snapshots
 from consumers.snapshots.places import Place
 from consumers.snapshots.writing import write_snapshot
 from consumers.store.rocks import Rocks
 from consumers.store.store import ROCKS_NAME, PartitionStore
-from freshet.auditing import Audit, Audited, audit
+from freshet.auditing import Audit, Audited, audit, audit_again_and_again
 from freshet.local.artifacts import jars
 from freshet.owners import live_checkpoint
 from spark_jobs.output import find_stores
 from spark_jobs.rebuild import RebuildRequest, run_rebuild
 from spark_jobs.session import SparkSettings
+from stream.kafka.connection import KafkaCluster
 from tests.consumers.consuming import until
 from tests.patience import PATIENCE_S
 from tests.spark_jobs.conftest import java_home
 from tests.spark_jobs.test_live_verify import FRESHET, consuming
 from tests.spark_jobs.topics import TestTopic, history, rows
+from tokens.errors import FreshetError
 
 Topics = Callable[[int], TestTopic]
 
@@ -75,6 +79,9 @@ def test_an_audit_goes_on_from_the_last_one_and_names_what_is_wrong(
     filled.write(0, [rows(9000, 1)])  # at the same offset the owner would give the checkpoint from before
     with consuming(filled, tmp_path / "data"):
         third = audited(filled, place)
+        base = str(tmp_path / "data" / "checkpoints")
+        trusting = audit(Audit(filled.keyspace, filled.kafka, settings(tmp_path), base=base, place=str(place)))
+    assert (trusting.verdict.equal, trusting.snapshot) == (True, ""), "the next audit would begin with the wrong entry"
     assert third.snapshot == ""
     assert third.verdict.differences == 1
     [wrong] = [each for partition in third.verdict.partitions for each in partition.first]
@@ -90,6 +97,42 @@ def test_an_audit_goes_on_from_the_last_one_and_names_what_is_wrong(
     made = [each for each in events if each["event"] == "row"]
     assert made[-1]["ordinal"] == right["ordinal"], "the audit began before the event that made it"
     assert made[-1]["image"] == right["image"]
+
+
+def test_a_verdict_is_not_lost_with_what_follows_it(
+    topic: Topics, tmp_path: Path, audited: Callable[[TestTopic, Path], Audited], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both states are equal: that no snapshot can be left is another matter."""
+
+    def unreachable(*_: object, **__: object) -> None:
+        raise SnapshotError("the store of snapshots does not answer")
+
+    monkeypatch.setattr("consumers.snapshots.writing.write_snapshot", unreachable)
+    filled = topic(1)
+    filled.write(0, history())
+    with consuming(filled, tmp_path / "data"):
+        found = audited(filled, tmp_path / "snapshots")
+    assert (found.verdict.equal, found.snapshot) == (True, "")
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), RuntimeError("the JVM is gone")])
+def test_a_standing_audit_goes_on_after_whatever_error(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full disk today must not mean that nothing is audited from then on."""
+    outcomes: list[Audited | FreshetError] = []
+
+    def fails(_: Audit) -> Audited:
+        raise error
+
+    def twice(_: float) -> None:
+        if len(outcomes) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("freshet.auditing.audit", fails)
+    request = Audit("shop", KafkaCluster("127.0.0.1:1"), SparkSettings())
+    with pytest.raises(KeyboardInterrupt):
+        audit_again_and_again(request, 1, lambda outcome, _: outcomes.append(outcome), twice)
+    assert [each.code for each in outcomes if isinstance(each, FreshetError)] == ["audit_failed"] * 2
+    assert str(error) in str(outcomes[0])
 
 
 def _plant(data_dir: Path, filled: TestTopic) -> bytes:

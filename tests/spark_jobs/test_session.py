@@ -21,6 +21,7 @@ from spark_jobs.exporting.delta import PACKAGE, check_delta
 from spark_jobs.session import (
     BRIEF_JAVA,
     CONNECTOR,
+    JAVA_VARIABLES,
     SparkSettings,
     SparkUnavailable,
     check_java,
@@ -135,6 +136,49 @@ def test_only_a_brief_session_does_without_the_second_compiler() -> None:
     brief = configuration(SparkSettings(brief=True), submitted=False)[options].split()
     assert set(BRIEF_JAVA) <= set(brief)
     assert not set(BRIEF_JAVA) & set(configuration(SparkSettings(), submitted=False)[options].split())
+
+
+@pytest.mark.parametrize("name", JAVA_VARIABLES)
+def test_a_collector_that_the_environment_chooses_stays(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A JVM with two collectors does not start."""
+    monkeypatch.setenv(name, "-Xss2m -XX:+UseG1GC")
+    options = configuration(SparkSettings(brief=True), submitted=False)["spark.driver.extraJavaOptions"].split()
+    assert [each for each in options if each.endswith("GC")] == []
+    assert "-XX:TieredStopAtLevel=1" in options
+
+
+KILLED = """
+import os, signal
+from pathlib import Path
+from freshet.local.artifacts import jars
+from spark_jobs.session import SparkSettings, spark_session
+
+settings = SparkSettings(master="local[1]", jars=jars("spark"), java_home=os.environ["JAVA"], driver_memory="512m",
+                         log_file=Path("spark.log"))
+try:
+    with spark_session("first", settings) as session:
+        os.kill(session.sparkContext._gateway.proc.pid, signal.SIGKILL)
+        raise RuntimeError("of the job")
+except RuntimeError as error:
+    print(error)
+with spark_session("second", settings) as session:
+    print(session.range(3).count())
+"""
+
+
+@pytest.mark.integration
+def test_a_session_begins_after_one_whose_jvm_was_killed(tmp_path: Path) -> None:
+    """A standing audit goes on after it: the job's own error is told, and the next session has a JVM."""
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED],
+        cwd=tmp_path,
+        env=os.environ | {"JAVA": java_home(), "PYTHONPATH": os.getcwd()},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert done.stdout.split("\n") == ["of the job", "3", ""], done.stderr
 
 
 def test_spark_submit_keeps_its_own_master() -> None:
