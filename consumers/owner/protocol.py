@@ -335,7 +335,7 @@ class OwnerObjects(Message, tag="objects"):
 
     ``images``: canonical JSON, in the order of ``names``; None where there is no such object. ``after`` "": this was
     the last page. ``count``: how many objects there are, of a page up to its end. ``compliant``: of statistics, in the
-    order of ``names``, whether they hold for the reader's list; empty without a list.
+    order of ``names``, whether they hold for the reader's list; empty: without a list, or nobody can tell.
     """
 
     table_id: int

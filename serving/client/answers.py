@@ -140,7 +140,8 @@ class ObjectsAnswer(msgspec.Struct, Generic[Image], omit_defaults=True, frozen=T
 
     ``names``: of each in parts, the values of a partition; ``objects``: their images in the same order, null where
     there is no such object. ``count``: how many of them exist. ``next_page``: there are more; send it as ``page``.
-    ``stats_compliant``: of statistics, whether each holds for the request's list, as Hive's isStatsCompliant.
+    ``stats_compliant``: of statistics, whether each holds for the request's list, as Hive's isStatsCompliant. None: the
+    request has no list, or nobody could tell; such statistics must not be taken for ones that hold.
     """
 
     served_from: ServedFrom
@@ -152,7 +153,7 @@ class ObjectsAnswer(msgspec.Struct, Generic[Image], omit_defaults=True, frozen=T
     count: int
     table_id: int | None = None
     write_ids: str | None = None
-    stats_compliant: list[bool] = []
+    stats_compliant: list[bool] | None = None
     next_page: str = ""
 
 

@@ -395,7 +395,8 @@ class SessionState:
     ) -> Plan[Objects]:
         """Column statistics of a table, of one ``partition``, or of all partitions together (``aggregate``).
 
-        ``stats_compliant`` says whether they hold for ``valid_write_ids``.
+        ``stats_compliant`` says whether they hold for ``valid_write_ids``; None: nobody can tell, as with
+        ``aggregate`` of a transactional table that has many partitions.
         """
         query = _of_table(valid_write_ids, table_id)
         if partition:

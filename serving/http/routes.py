@@ -380,7 +380,8 @@ ROUTES: tuple[Route[Any, Any], ...] = (
         tag="catalog",
         summary="Read column statistics",
         text="Of the table, of a partition, or of all partitions together. `stats_compliant` says whether they hold "
-        "for `valid_write_ids`.",
+        "for `valid_write_ids`. It is absent if the request has no list, or if nobody can tell: so it is of all "
+        "partitions of a transactional table that has many.",
         returns="The statistics.",
     ),
     Route(

@@ -229,7 +229,7 @@ class ObjectReads:
             count=found.count,
             table_id=found.table_id or None,
             write_ids=found.write_ids or None,
-            stats_compliant=found.compliant,
+            stats_compliant=found.compliant or None,
             next_page=_page_text(found.after, found.version) if found.after else "",
         )
 
@@ -255,7 +255,7 @@ def _judge(proof: Proof, wanted: RequestedObjects, seen: SourceObjects) -> Decis
 
 
 def _compliant(wanted: RequestedObjects, seen: SourceObjects, chosen: list[int]) -> list[bool]:
-    """Of statistics, whether each holds for the reader's list."""
+    """Of statistics, whether each holds for the reader's list; none if the source has not told what they are of."""
     listed = wanted.table.write_ids if wanted.table is not None else None
     if listed is None or not seen.statistics_of:
         return []

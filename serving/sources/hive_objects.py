@@ -14,6 +14,7 @@ from consumers.owner.objects.answering import partition_keys, select_named
 from serving.errors import ReadError
 from serving.sources.hive_tables import read_table
 from serving.sources.source import SourceObjects, SourceTable, WantedObjects
+from stream.sources.hive.live.members import FEW_MAX
 from stream.sources.hive.live.metastore import Metastore
 from stream.sources.hive.messages import FLAVOR
 from stream.sources.hive.object_events import (
@@ -129,7 +130,7 @@ def _selected(wanted: WantedObjects, names: Iterable[Name], table_image: bytes |
 def _of_table(
     metastore: Metastore, wanted: WantedObjects, table: SourceTable
 ) -> tuple[Named, Sequence[Sequence[bytes | None]]]:
-    """The objects, and of statistics the images of all that each of them is of."""
+    """The objects, and of statistics the images of all that each of them is of; (): these are not read."""
     image, kind, name = table.image, wanted.kind, wanted.table
     assert image is not None, "of a table that exists"
     keys = [key.name for key in partition_keys(image)]
@@ -144,7 +145,11 @@ def _of_table(
     if kind == AGGREGATE_STATISTICS:
         partitions = metastore.partition_names(name) if keys else []
         together = image_of(metastore.aggregate_statistics(name, columns, partitions), "AggrStats")
-        asked = [values_of(each) for each in partitions] if table.kind == TRANSACTIONAL else []
+        if table.kind != TRANSACTIONAL:
+            return [((), together)], [[]]
+        if len(partitions) > FEW_MAX:  # whether they hold would take longer to read than a reader waits
+            return [((), together)], ()
+        asked = [values_of(each) for each in partitions]
         return [((), together)], [[*_existing(metastore, name, asked, keys).values()]]
     if kind == PARTITION_STATISTICS:
         named = _existing(metastore, name, wanted.names, keys)

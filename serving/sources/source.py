@@ -108,7 +108,10 @@ class SourceObjects(NamedTuple):
     write_ids: str = ""
     table_image: bytes | None = None
     statistics_of: Sequence[Sequence[bytes | None]] = ()
-    """Of statistics, for each name, the images of all that they are of: these say whether the statistics hold."""
+    """Of statistics, for each name, the images of all that they are of: these say whether the statistics hold.
+
+    Empty: they were not read.
+    """
 
 
 class SourceKey(NamedTuple):

@@ -270,6 +270,8 @@ class Reading:
         while not self._streams.stopping.is_set():
             items = await (self._from_kafka() if self._follower is not None else self._from_ring(wait_s))
             batch = [(item, self._pass(item)) for item in items if self._is_new(item)]
+            if self._follower is not None:
+                await self._join_ring(self._follower)
             self._told_at = monotonic()
             try:
                 yield batch
@@ -292,6 +294,8 @@ class Reading:
 
     def _is_new(self, item: Item) -> bool:
         if isinstance(item, Watermark):
+            if self._follower is None:
+                self._forget_ended(item)
             checkpoint = item.checkpoint.at_or_past(self._places)
             self._places |= checkpoint.places
             self.watermark = item if checkpoint is item.checkpoint else Watermark(item.marks, checkpoint)
@@ -305,23 +309,33 @@ class Reading:
         self.watermark = Watermark(self.watermark.marks, checkpoint)
         return checkpoint
 
+    def _forget_ended(self, watermark: Watermark) -> None:
+        """Lets go of shards of which the ring has nothing more: else no checkpoint is that of the item ever again."""
+        for shard, mark in watermark.marks.items():
+            if mark.is_over and self._places.get(shard, NOWHERE) <= mark.place:
+                self._places.pop(shard, None)
+
     async def _from_kafka(self) -> list[Item]:
         follower = self._follower
         assert follower is not None
         self._polling = self._streams.poll(follower)
         try:
-            items = await asyncio.shield(self._polling)
+            return await asyncio.shield(self._polling)
         except FreshetError as error:
             raise read_error(error) from error
+
+    async def _join_ring(self, follower: Follower) -> None:
+        """Goes on there, if it can. All that ``follower`` has read must have been told: shards may be over by now."""
         if follower.is_waiting:
-            return items
+            return
         ring = self._hub.ring
         if ring is None:
             self._hub.start()
-        elif (number := ring.join(follower.places, follower.offsets)) is not None:
-            self._ring, self._number, self._follower = ring, number, None
+        elif (joined := ring.join(follower.places, follower.offsets)) is not None:
+            self._ring, self._number, self._follower = ring, joined.number, None
+            for shard, place in joined.ended.items():
+                self._places[shard] = max(place, self._places.get(shard, NOWHERE))
             await self._streams.give_back(follower)
-        return items
 
     async def _from_ring(self, wait_s: float) -> list[Item]:
         moved, ring = self._hub.moved, self._ring

@@ -29,6 +29,16 @@ class Read(NamedTuple):
     watermark: Watermark | None
 
 
+class Joined(NamedTuple):
+    """Where a reader goes on. ``number``: of the item that it reads next.
+
+    ``ended``: shard → its last transaction here, of shards that are over: the reader has told or passed over all of it.
+    """
+
+    number: int
+    ended: dict[str, Place]
+
+
 class Ring:
     """Items by number, counted up. The oldest are dropped when they take too much; nobody waits for anybody."""
 
@@ -41,6 +51,10 @@ class Ring:
         self._bytes_max = bytes_max
         self._floor: dict[str, Place] = dict(checkpoint.places)
         """Shard → what lies before the first item."""
+        self._last: dict[str, Place] = {}
+        """Shard → its last transaction that was added, of shards that go on."""
+        self._ended: dict[str, Place] = {}
+        """The same of shards that are over."""
         self._passed: dict[int, int] = {}
         """Partition → the offset that a reader must have come to, behind what no place of a shard says: what nobody
         can read, and shards that are over."""
@@ -58,6 +72,8 @@ class Ring:
                     if self._items and isinstance(self._items[-1], Watermark):
                         self._items[-1] = item
                         continue
+                elif isinstance(item, Transaction):
+                    self._last[item.shard] = item.place
                 self._items.append(item)
                 self._bytes += _size_of(item)
             while self._items and (self._bytes > self._bytes_max or len(self._items) > ITEMS_MAX):
@@ -65,8 +81,10 @@ class Ring:
 
     def _forget_ended(self, checkpoint: Checkpoint) -> None:
         """A checkpoint without a shard lies behind all of it: a reader that begins later never hears of that shard."""
-        for shard in self._floor.keys() - checkpoint.places.keys():
-            del self._floor[shard]
+        for shard in (self._floor.keys() | self._last.keys()) - checkpoint.places.keys():
+            self._floor.pop(shard, None)
+            if shard in self._last:
+                self._ended[shard] = self._last.pop(shard)
             for partition, offset in enumerate(checkpoint.offsets):
                 self._pass(partition, offset)
 
@@ -83,15 +101,17 @@ class Ring:
         for shard, place in places.items():
             self._floor[shard] = max(place, self._floor.get(shard, NOWHERE))
 
-    def join(self, places: Mapping[str, Place], offsets: Sequence[int]) -> int | None:
-        """The number from which a reader that has come to ``places`` can go on; None if it lacks what was dropped.
+    def join(self, places: Mapping[str, Place], offsets: Sequence[int]) -> Joined | None:
+        """Where a reader that has come to ``places`` can go on; None if it lacks what was dropped.
 
-        ``offsets``: partition → the offset that it reads next.
+        ``offsets``: partition → the offset that it reads next. A reader that has not heard of a shard waits, too: what
+        is here of it may be still to come, or be over for that reader already, and nobody can tell which.
         """
         with self._lock:
             behind = any(places.get(shard, NOWHERE) < place for shard, place in self._floor.items())
             behind |= any(offsets[partition] < offset for partition, offset in self._passed.items())
-            return None if behind else self._first
+            behind |= not self._last.keys() <= places.keys()
+            return None if behind else Joined(self._first, dict(self._ended))
 
     def end(self) -> tuple[int, Watermark]:
         """The number after the last item, and how far everything is."""

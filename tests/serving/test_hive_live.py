@@ -423,6 +423,7 @@ def test_statistics_of_all_partitions_together_are_cached(installation: Installa
         at_once = read()
         [found] = eventually(lambda: [seen] if (seen := read()).served_from == "cache" else [], what="statistics")
         assert (nulls(at_once), nulls(found)) == (expected, expected)
+        assert found.stats_compliant is not None
         assert len(found.stats_compliant) == 1
         assert found.stats_compliant == at_once.stats_compliant
 

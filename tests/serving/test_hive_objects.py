@@ -162,6 +162,28 @@ def test_statistics_of_table_partition_and_all_partitions(
     assert found.statistics_of == [[found.table_image]]
 
 
+@pytest.mark.parametrize("partitions", [2, 3])
+def test_whether_statistics_of_many_partitions_hold_is_not_read(
+    partitions: int, catalog: HiveCatalog, read: Callable[..., SourceObjects], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All images of 20,000 partitions take longer than a reader waits: then it has the statistics without a verdict."""
+    monkeypatch.setattr("serving.sources.hive_objects.FEW_MAX", 2)
+    catalog.create("t", partitioned=True)
+    catalog.add_partitions("t", *VALUES[:partitions])
+    asked: list[Sequence[str]] = []
+    by_names = Metastore.partitions_by_names
+
+    def counted(metastore: Metastore, name: str, names: Sequence[str]) -> Any:
+        asked.append(names)
+        return by_names(metastore, name, names)
+
+    monkeypatch.setattr(Metastore, "partitions_by_names", counted)
+    found = read("aggregate_statistics", names=((),))
+    assert found.images != [None]
+    assert [len(images) for images in found.statistics_of] == ([2] if partitions == 2 else [])
+    assert [len(names) for names in asked] == ([2] if partitions == 2 else [])
+
+
 def nulls_of(statistics: Any) -> int | None:
     """The number of nulls in the first column's statistics."""
     return statistics["statsObj"][0]["statsData"]["longStats"]["numNulls"] if statistics else None

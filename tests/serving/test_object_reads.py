@@ -288,6 +288,9 @@ def test_statistics_from_the_source_say_whether_they_hold(tmp_path: Path) -> Non
     read: Callable[..., Any] = running.session.get_statistics
     assert read("sales", "t", listed, 7, catalog=KEYSPACE).stats_compliant == [True]
     assert read("sales", "t", "sales.t:1:9223372036854775807::", 7, catalog=KEYSPACE).stats_compliant == [False]
+    source.answer = source.answer._replace(statistics_of=())
+    untold = read("sales", "t", listed, 7, catalog=KEYSPACE, aggregate=True).stats_compliant
+    assert untold is None, "an empty list would read as one of which all hold"
 
 
 @pytest.mark.parametrize("stale_if_down", [False, True])

@@ -26,7 +26,7 @@ from serving.streams.reading import (
     Streams,
     _close_unwanted,
 )
-from serving.streams.ring import Ring
+from serving.streams.ring import Joined, Ring
 from stream.changes.assembling import LogReplaced
 from stream.changes.checkpoint import Checkpoint, CheckpointError, Place
 from stream.changes.items import Item, Mark, Transaction, Unreadable, Watermark
@@ -459,16 +459,17 @@ def item(number: int, size: int = 100) -> Item:
 def test_a_ring_lets_in_only_who_lacks_nothing() -> None:
     """A reader may join once it has what was dropped; one that asks for what was dropped is told so."""
     ring = Ring(Checkpoint("ks", "id", (0,), {"a": Place(1, 2)}), bytes_max=3_000)
-    assert (ring.join({}, [0]), ring.join({"a": Place(1, 2)}, [0])) == (None, 0)
+    assert (ring.join({}, [0]), ring.join({"a": Place(1, 2)}, [0])) == (None, Joined(0, {}))
     ring.append([item(number) for number in range(3, 13)])
-    first = ring.join({"a": Place(1, 99)}, [0])
-    assert first
+    joined = ring.join({"a": Place(1, 99)}, [0])
+    assert joined
+    first = joined.number
     found = ring.read(first, 100)
     assert found is not None
     dropped_to = min(each.place for each in found.items if isinstance(each, Transaction)).ordinal - 1
     assert ring.read(first - 1, 1) is None
     assert (ring.join({"a": Place(1, dropped_to)}, [0]), ring.join({"a": Place(1, dropped_to - 1)}, [0])) == (
-        first,
+        joined,
         None,
     )
 
@@ -485,7 +486,7 @@ def test_a_ring_lets_in_who_begins_after_a_shard_is_over() -> None:
     """Such a reader never hears of that shard: it lacks nothing once it is past the offsets behind it."""
     ring = Ring(Checkpoint("ks", "id", (0,), {"a": Place(1, 2)}))
     ring.append([Watermark({}, Checkpoint("ks", "id", (7,), {"b": Place(1, 1)}))])
-    assert (ring.join({"b": Place(1, 1)}, [6]), ring.join({"b": Place(1, 1)}, [7])) == (None, 0)
+    assert (ring.join({"b": Place(1, 1)}, [6]), ring.join({"b": Place(1, 1)}, [7])) == (None, Joined(0, {}))
 
 
 def test_watermarks_do_not_fill_the_ring() -> None:
@@ -493,8 +494,8 @@ def test_watermarks_do_not_fill_the_ring() -> None:
     ring = Ring(Checkpoint("ks", "id", (0,)), bytes_max=5_000)
     ring.append([item(1)])
     for _ in range(1_000):
-        ring.append([Watermark({}, Checkpoint("ks", "id", (0,)))])
-    assert ring.join({}, [0]) == 0
+        ring.append([Watermark({}, Checkpoint("ks", "id", (0,), {"a": Place(1, 1)}))])
+    assert ring.join({"a": Place(1, 1)}, [0]) == Joined(0, {})
     assert ring.end()[0] == 2
 
 

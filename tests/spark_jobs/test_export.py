@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, date, datetime
+from functools import partial
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pyarrow as pa
@@ -30,7 +37,10 @@ from spark_jobs.exporting.changes import Changes, Exported
 from spark_jobs.exporting.columns import table_of
 from spark_jobs.output import RebuildError
 from stream.wire.events import ABSENT, VALUE, VOID
+from tests.consumers.consuming import until
 from tests.consumers.histories import event, frame, key, start
+from tests.docs.naming import ROOT
+from tests.patience import PATIENCE_S
 from tests.spark_jobs.topics import TestTopic, history
 
 Topics = Callable[[int], TestTopic]
@@ -230,6 +240,54 @@ def test_an_export_that_dies_around_a_commit_has_each_change_once(
     export(spark, request)
     assert rows_in(tmp_path / "out") == exported(history(), tmp_path / "one")
     assert list((tmp_path / "out" / NOTES / STAGED).iterdir()) == []
+
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from freshet.spark import spark_settings
+from spark_jobs.export import ExportRequest, export
+from spark_jobs.session import spark_session
+from stream.kafka.connection import KafkaCluster
+
+bootstrap, prefix, keyspace, to, log = sys.argv[1:]
+with spark_session("export", spark_settings("local[1]", "512m", Path(log), brief=True)) as session:
+    export(session, ExportRequest(keyspace, KafkaCluster(bootstrap, prefix=prefix), Path(to), offsets_per_commit=5))
+"""
+KILLS = 3
+KILLED_WITHIN_S = 1.0
+"""After the first commit of a run."""
+
+
+@pytest.mark.slow
+def test_an_export_that_is_killed_at_random_instants_has_each_change_once(topic: Topics, tmp_path: Path) -> None:
+    """SIGKILL to the driver alone, whose JVM and workers end later, or to all of them, amid small commits."""
+    filled, rng = topic(1), Random(5)
+    messages = [message for first in (1, 3000) for message in history(first=first, frames=60)]
+    filled.write(0, messages)
+    to, log = tmp_path / "out", tmp_path / "spark.log"
+    place = [filled.kafka.bootstrap, filled.kafka.prefix, filled.keyspace, str(to), str(log)]
+
+    def start() -> subprocess.Popen[bytes]:
+        return subprocess.Popen([sys.executable, "-c", PROGRAM, *place], cwd=ROOT, start_new_session=True)
+
+    def commits() -> int:
+        commit = read_commit(to) if to.exists() else None
+        return commit.number if commit is not None else 0
+
+    def is_past(number: int) -> bool:
+        return commits() > number
+
+    for _ in range(KILLS):
+        before, process = commits(), start()
+        until(partial(is_past, before), "a commit")
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(rng.uniform(0, KILLED_WITHIN_S))
+        rng.choice((os.kill, os.killpg))(process.pid, signal.SIGKILL)
+        assert process.wait(PATIENCE_S) == -signal.SIGKILL, "it had ended: the topic is too short"
+    assert start().wait(2 * PATIENCE_S) == 0, log.read_text()[-3000:]
+    assert rows_in(to) == exported(messages, tmp_path / "one")
+    assert list((to / NOTES / STAGED).iterdir()) == []
 
 
 def test_a_directory_that_is_no_export_is_refused(topic: Topics, tmp_path: Path) -> None:

@@ -107,10 +107,12 @@ def answer_objects(
         return found
     _decide(found, place, request, members, demand)
     if found.served:
-        _show(partition, found, place, request, members, demand)
+        why = _show(partition, found, place, request, members, demand)
         if _has_moved(partition, place, request.kind, table_id):
+            why = f"the {request.kind} objects changed while they were read"
+        if why:
             found = _undecided(partition, place, table_id)
-            found.why = f"the {request.kind} objects changed while they were read"
+            found.why = why
     return found
 
 
@@ -384,7 +386,11 @@ def _show(
     request: GetObjects,
     members: Sequence[tuple[str, ObjectState]],
     demand: Demand,
-) -> None:
+) -> str:
+    """Adds what is shown; returns why it must not be, "" if it may.
+
+    Statistics of which nobody here can tell whether they hold for the reader's list are the source's to answer.
+    """
     found.names = [name for name, _ in members]
     if not request.names_only:
         found.images = [state.image for _, state in members]
@@ -393,8 +399,10 @@ def _show(
     if request.kind in _STATISTICS and place.table is not None and demand.write_ids is not None:
         described = [_described(partition, place.table, request.kind, name) for name, _ in members]
         known = [images for images in described if images is not None]
-        if len(known) == len(described):
-            found.compliant = [do_hold(images, demand.write_ids) for images in known]
+        if len(known) < len(described):
+            return f"not all partitions are known, so nobody can tell whether the {request.kind} hold"
+        found.compliant = [do_hold(images, demand.write_ids) for images in known]
+    return ""
 
 
 def _described(partition: Partition, table: TableState, kind: str, name: str) -> Sequence[bytes | None] | None:

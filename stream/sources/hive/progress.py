@@ -23,9 +23,11 @@ class Progress:
             dirty = [str(each) for each in found.get("dirty", [])]
             self.objects_due: bool = bool(found.get("objects", True))
             detailed = found.get("details", "")
+            parted = found.get("partitions", "") if detailed is not None else None
+            if not found.get("together"):
+                detailed = ""  # an earlier version has not published the statistics of all partitions together
             self.detailed: str | None = None if detailed is None else str(detailed)
             """The last table whose constraints and statistics a sweep has published; None: those of all."""
-            parted = found.get("partitions", "") if detailed is not None else None
             self.parted: str | None = None if parted is None else str(parted)
             """The same for partitions, which have a sweep of their own before that."""
         except (ValueError, TypeError, AttributeError, RecursionError):
@@ -66,7 +68,7 @@ class Progress:
         if len(left) > DIRTY_MAX:
             return json.dumps({"sweeping": True, "swept": ""})
         found = {"sweeping": self.sweeping, "swept": self.swept, "dirty": sorted(left), "objects": self.objects_due}
-        return json.dumps({**found, "details": self.detailed, "partitions": self.parted})
+        return json.dumps({**found, "details": self.detailed, "partitions": self.parted, "together": True})
 
 
 def checksum_of(row: Mapping[str, Any]) -> int:

@@ -24,6 +24,7 @@ Thing = TypeVar("Thing", bound=Hashable)
 class _Wait:
     seconds: float
     until_s: float
+    is_over: bool = False
 
 
 class Refusals(Generic[Thing]):
@@ -42,6 +43,11 @@ class Refusals(Generic[Thing]):
     def __len__(self) -> int:
         return len(self._waits)
 
+    def waits(self, thing: Thing) -> bool:
+        """Whether it was refused, and is not to be asked for yet."""
+        found = self._waits.get(thing)
+        return found is not None and not found.is_over
+
     def note(self, thing: Thing) -> None:
         """It was refused, maybe again."""
         before = self._waits.get(thing)
@@ -59,5 +65,5 @@ class Refusals(Generic[Thing]):
         now_s = self._clock()
         found = [(thing, wait) for thing, wait in self._waits.items() if wait.until_s <= now_s]
         for _, wait in found:
-            wait.until_s = now_s + wait.seconds
+            wait.until_s, wait.is_over = now_s + wait.seconds, True
         return [thing for thing, _ in found]

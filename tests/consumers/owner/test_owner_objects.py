@@ -265,7 +265,7 @@ def test_statistics_say_whether_they_hold_for_the_reader(held: Catalog) -> None:
 
 @pytest.mark.parametrize("write_ids", [(1, 1), (1, 2)])
 def test_statistics_of_all_partitions_together_hold_if_those_of_each_do(held: Catalog, write_ids: list[int]) -> None:
-    """One whose last write the reader does not see is enough. If the partitions are not known, nobody tells."""
+    """One whose last write the reader does not see is enough. While they are not all known, the source is asked."""
     listed = f"{NAME}:2:9223372036854775807::"
     held.fill(0, kind="transactional", write_ids=listed)
     held.table("image", KEYS, kind="transactional", write_ids=listed)
@@ -279,8 +279,10 @@ def test_statistics_of_all_partitions_together_hold_if_those_of_each_do(held: Ca
 
     assert (ask(listed).served, ask(listed).compliant) == (True, [True])
     assert ask(f"{NAME}:2:2:2:").compliant == [2 not in write_ids]
-    held.set("void")
-    assert ask(listed).compliant == []
+    for change in ("void", "begun"):
+        held.set(change)
+        assert (ask(listed).served, ask(listed).needs_source, ask(listed).compliant) == (False, True, [])
+        assert "not all partitions are known" in ask(listed).why
 
 
 def test_nothing_of_an_earlier_epoch_is_answered(held: Catalog) -> None:

@@ -36,6 +36,7 @@ class Warehouse:
         self.keys: tuple[str, ...] = ("p",)
         self.refuses = False
         self.has_statistics = True
+        self.cannot_aggregate = False
         self.calls: list[str] = []
         self.read: list[str] = []
         """The tables that were read themselves."""
@@ -125,9 +126,15 @@ class Warehouse:
         self.calls += names
         return [(self.values[0], {})] if names and self.has_statistics else []
 
-    def aggregate_statistics(self, _: str, columns: Sequence[str], names: Sequence[str]) -> Struct:
+    def caches_aggregates(self) -> bool:
+        """It does not."""
+        return False
+
+    def aggregate_statistics(self, _: str, columns: Sequence[str], names: Sequence[str], __: float) -> Struct:
         """Those of all together."""
         assert columns == ("c",)
+        if self.cannot_aggregate:
+            raise MetastoreRefused("get_aggr_stats_for", 2, "no")
         self.calls.append(f"{len(names)} together")
         return {}
 
@@ -204,6 +211,14 @@ def test_partitions_without_statistics_are_not_asked_for_those_of_all_together()
     warehouse.sweep()
     assert warehouse.calls == ["d.few", "p=a", "p=b", "0 together"]
     assert warehouse.of(FEW)[1] == [each for each in STATISTICS if each[2] != ("a",)]
+
+
+def test_a_pass_asks_again_where_nobody_told_the_statistics_together() -> None:
+    """It remembers that they were refused, so they are asked for after a while although nobody writes the table."""
+    warehouse = Warehouse()
+    warehouse.cannot_aggregate = True
+    warehouse.sweep()
+    assert (warehouse.of(FEW), warehouse.due) == ([PARTITIONS], ["d.few"])
 
 
 def test_a_table_without_partition_columns_has_no_partitions() -> None:

@@ -9,7 +9,12 @@ from typing import Any, cast
 
 import pytest
 
-from stream.sources.hive.live.connection import MetastoreRefused, MetastoreUnreachable
+from stream.sources.hive.live.connection import (
+    MetastoreError,
+    MetastoreRefused,
+    MetastoreTimeout,
+    MetastoreUnreachable,
+)
 from stream.sources.hive.live.details import Details, FetchedDetails, Shape, TableDetails
 from stream.sources.hive.live.fetching import Fetcher
 from stream.sources.hive.live.members import Values
@@ -18,7 +23,7 @@ from stream.sources.hive.live.partitions import KINDS, WHOLE, Partitions
 from stream.sources.hive.messages import TableObject
 from stream.sources.hive.progress import Progress
 from stream.sources.hive.recent_drops import RecentDrops
-from stream.sources.hive.refusals import RETRY_MAX_S
+from stream.sources.hive.refusals import RETRY_MAX_S, RETRY_S
 from stream.sources.hive.structs import Struct
 from stream.wire.events import DROPS_KEPT, Change, ObjectImage, ObjectSet
 from tokens.errors import FreshetError
@@ -43,7 +48,11 @@ class Warehouse:
         self.fetches = 0
         self.fails_in = 0
         """It goes away at the next call but so many, and is back after it; 0: it stays."""
-        self.cannot_aggregate = False
+        self.aggregating_fails: Exception | None = None
+        self.caches = False
+        """Whether the metastore has a cache of its own for the statistics of all together."""
+        self.aggregated = 0
+        """How many times these were asked for."""
         self.refuses = 0
         """So many next fetches of partitions."""
         self.partitions = Partitions(
@@ -96,17 +105,27 @@ class Warehouse:
 
     def table(self, _: str) -> TableObject:
         """The table."""
-        return TableObject("d.t", TABLE, True, True, b"{}", None, ("p",))
+        return TableObject("d.t", TABLE, True, True, b'{"sd":{"cols":[{"name":"c"}]}}', None, ("p",))
 
     def partition_names(self, _: str, count: int = -1) -> list[str]:
         """All of them."""
         return NAMES[:count] if count >= 0 else list(NAMES)
 
+    def caches_aggregates(self) -> bool:
+        """As `Metastore` says."""
+        return self.caches
+
     def aggregate_statistics(self, *_: object) -> Struct:
         """Those of all together."""
-        if self.cannot_aggregate:
-            raise MetastoreRefused("get_aggr_stats_for", 2, "no")
+        self.aggregated += 1
+        if self.aggregating_fails is not None:
+            raise self.aggregating_fails
         return {}
+
+    def work(self) -> None:
+        """All that is to be done is done."""
+        while self.partitions.step() or self.partitions.go_on():
+            pass
 
     def partitions_by_names(self, _: str, names: Sequence[str]) -> list[tuple[Values, Struct]]:
         """Those that exist. Meanwhile the log goes on."""
@@ -215,19 +234,99 @@ def test_statistics_of_all_partitions_together_are_published_if_they_are_few(
     assert publish().together() == []
 
 
+UNTOLD = (
+    MetastoreRefused("get_aggr_stats_for", 2, "no"),
+    MetastoreTimeout("get_aggr_stats_for did not answer in time"),
+    MetastoreError("get_aggr_stats_for: an internal error"),
+)
+
+
+@pytest.mark.parametrize("why", UNTOLD, ids=lambda each: each.code)
 @pytest.mark.parametrize("is_pass", [False, True])
-def test_partitions_are_published_although_nobody_tells_their_statistics_together(is_pass: bool) -> None:
-    """A metastore may lack that call, or fail in it: that is read through, and nothing else is."""
+def test_partitions_are_published_although_nobody_tells_their_statistics_together(
+    why: MetastoreError, is_pass: bool
+) -> None:
+    """A metastore may lack that call, or fail in it, or take too long: that is read through, and nothing else is."""
     warehouse = Warehouse()
-    warehouse.cannot_aggregate = True
+    warehouse.aggregating_fails = why
     if is_pass:
         warehouse.partitions.want(TABLE)
     else:
         warehouse.partitions.note(written("a"))
-    while warehouse.partitions.step() or warehouse.partitions.go_on():
-        pass
+    warehouse.work()
     assert [name for name, _ in warehouse.images()] == ([("a",), ("b",)] if is_pass else [("a",)])
-    assert (warehouse.together(), warehouse.partitions.tables, warehouse.partitions.refused) == ([], [], [])
+    assert (warehouse.together(), warehouse.partitions.tables) == ([], [])
+    sets = [each.change for each in warehouse.published if isinstance(each, ObjectSet) and each.kind == "partition"]
+    assert sets == (["begun", "complete"] if is_pass else [])
+
+
+@pytest.mark.parametrize("is_pass", [False, True])
+def test_statistics_together_that_nobody_told_are_asked_for_again_after_a_while(is_pass: bool) -> None:
+    """Also of a table that nobody writes. Until then no write has them asked for, and a restart knows of them."""
+    warehouse = Warehouse()
+    warehouse.aggregating_fails = UNTOLD[0]
+    if is_pass:
+        warehouse.partitions.want(TABLE)
+    else:
+        warehouse.partitions.note(written("a"))
+    warehouse.work()
+    assert (warehouse.aggregated, warehouse.partitions.refused) == (1, ["d.t"])
+    for wait_s in (RETRY_S, 2 * RETRY_S):
+        asked = warehouse.aggregated
+        warehouse.now_s += wait_s - 1
+        warehouse.partitions.note(written("b"))
+        warehouse.partitions.want(TABLE)
+        warehouse.work()
+        assert (warehouse.aggregated, warehouse.together()) == (asked, [])
+        warehouse.now_s += 1
+        if wait_s > RETRY_S:
+            warehouse.aggregating_fails = None
+        warehouse.work()
+        assert warehouse.aggregated == asked + 1
+    assert (warehouse.together(), warehouse.partitions.refused) == (["HiveEvent/10"], [])
+    warehouse.partitions.note(written("a"))
+    warehouse.work()
+    assert len(warehouse.together()) == 2, "nothing is left of the refusal"
+
+
+def test_a_refusal_outlasts_the_first_chunk_that_is_read_again() -> None:
+    """After too many drops. That chunk asks for nothing, which must not read as if it had been told."""
+    warehouse = Warehouse()
+    warehouse.aggregating_fails = UNTOLD[0]
+    warehouse.partitions.want(TABLE)
+    warehouse.dropped_meanwhile = DROPS_KEPT + 1
+    warehouse.work()
+    assert (warehouse.partitions.refused, warehouse.together()) == (["d.t"], [])
+    warehouse.aggregating_fails = None
+    warehouse.now_s += RETRY_S
+    warehouse.work()
+    assert len(warehouse.together()) == 1
+
+
+def test_a_dropped_table_is_not_asked_for_its_statistics_again() -> None:
+    """Else each table that was ever refused would be asked for until the source ends."""
+    warehouse = Warehouse()
+    warehouse.aggregating_fails = UNTOLD[0]
+    warehouse.partitions.note(written("a"))
+    warehouse.work()
+    warehouse.partitions.forget(TABLE)
+    warehouse.now_s += RETRY_MAX_S
+    warehouse.work()
+    assert (warehouse.aggregated, warehouse.partitions.refused) == (1, [])
+
+
+@pytest.mark.parametrize("is_pass", [False, True])
+def test_statistics_together_from_the_metastores_own_cache_are_not_published(is_pass: bool) -> None:
+    """No write invalidates that cache: they would be `fresh` and old. They are not asked for, now or later."""
+    warehouse = Warehouse()
+    warehouse.caches = True
+    if is_pass:
+        warehouse.partitions.want(TABLE)
+    else:
+        warehouse.partitions.note(written("a"))
+    warehouse.work()
+    assert (warehouse.aggregated, warehouse.together(), warehouse.partitions.refused) == (0, [], [])
+    assert warehouse.images() != []
 
 
 @pytest.mark.parametrize("refuses", [0, 1])

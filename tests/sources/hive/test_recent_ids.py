@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -95,6 +98,24 @@ def test_what_is_left_to_fetch_comes_back_from_the_cursor() -> None:
     again.touch(f"d.t{number}" for number in range(DIRTY_MAX))
     assert Progress(again.cursor()).sweeping, "too many to name: everything is fetched"
     assert Progress("{damaged").sweeping
+
+
+OF_EARLIER_VERSION = (
+    '{"sweeping": false, "swept": "d.z", "dirty": [], "objects": false, "details": %s, "partitions": %s}'
+)
+
+
+@pytest.mark.parametrize(("detailed", "parted"), [("null", None), ('"d.m"', None), ('""', "d.m")])
+def test_statistics_together_are_published_once_after_an_upgrade(detailed: str, parted: str | None) -> None:
+    """A topic of an earlier version has none: the last sweep is made again, which goes on where it is cut off."""
+    progress = Progress(OF_EARLIER_VERSION % (detailed, json.dumps(parted)))
+    assert (progress.sweeping, progress.parted, progress.detailed) == (False, parted, "")
+    if parted is not None:
+        progress.note_belongings(None)
+    for done in ("d.c", None):
+        progress.note_belongings(done)
+        again = Progress(progress.cursor())
+        assert (again.parted, again.detailed) == (None, done)
 
 
 def test_a_busy_table_does_not_hold_up_the_others() -> None:

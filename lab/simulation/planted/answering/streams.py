@@ -41,7 +41,7 @@ BUGS: Final = (
     installation(
         "stream_joins_a_ring_that_has_dropped",
         "a reader goes on in the ring although it has not read what was dropped there",
-        Return(Ring.join, "self._first + len(self._items)"),
+        Return(Ring.join, "Joined(self._first + len(self._items), {})"),
     ),
     installation(
         "stream_ring_tells_what_was_told",

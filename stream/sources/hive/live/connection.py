@@ -66,6 +66,8 @@ class MetastoreConnection:
         self.until_s = inf
         """No call lasts beyond this moment of the monotonic clock."""
         self._sequence = 0
+        self.opened = 0
+        """How many times it was opened, to the same metastore or another one."""
         self.address = ""
         """``host:port`` of the connection, or of the last one."""
 
@@ -142,6 +144,7 @@ class MetastoreConnection:
             try:
                 opened = socket.create_connection((host, port), timeout=share_s)
                 opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                self.opened += 1
                 return opened
             except OSError as error:
                 failure = error

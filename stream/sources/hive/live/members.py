@@ -11,7 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from stream.sources.hive.live.connection import MetastoreRefused
+import structlog
+
+from stream.sources.hive.live.connection import (
+    MetastoreError,
+    MetastoreRefused,
+    MetastoreTimeout,
+    MetastoreUnreachable,
+)
 from stream.sources.hive.live.metastore import Metastore
 from stream.sources.hive.messages import FLAVOR
 from stream.sources.hive.object_events import AGGREGATE_STATISTICS, PARTITION, PARTITION_STATISTICS
@@ -20,11 +27,15 @@ from stream.sources.hive.partition_names import partition_name
 from stream.sources.hive.structs import Struct, encode_struct
 from stream.wire.events import ObjectImage
 
+log = structlog.get_logger(__name__)
+
 FEW_MAX: Final = 100
 """Partitions of a table that are read with one call, and published together. With more of them, a pass reads them.
 
 Of more partitions the metastore alone tells the statistics together: each write of one would have it read them all.
 """
+TOGETHER_TIMEOUT_S: Final = 8.0
+"""How long the metastore may take to tell the statistics of all partitions together. The log waits meanwhile."""
 _STRUCTS: Final = {
     PARTITION: "Partition",
     PARTITION_STATISTICS: "ColumnStatistics",
@@ -45,31 +56,42 @@ class Member(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Members as they were at some moment between the events ``lo`` and ``hi``. ``names``: which were asked for."""
+    """Members as they were at some moment between the events ``lo`` and ``hi``. ``names``: which were asked for.
+
+    ``is_told``: whether the metastore told the statistics of all together; None: it was not asked.
+    """
 
     members: list[Member]
     lo: int
     hi: int
     names: list[str]
+    is_told: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """The names of all partitions and of the columns, and what is known of all together, at an event up to ``hi``."""
+    """The names of all partitions and of the columns, and what is known of all together, at an event up to ``hi``.
+
+    ``is_told``: as of a `Chunk`.
+    """
 
     names: list[str]
     columns: list[str]
     together: list[Member]
     hi: int
+    is_told: bool | None = None
 
 
-def list_names(metastore: Metastore, name: str) -> Listing:
-    """Of a table; of none there is nothing."""
+def list_names(metastore: Metastore, name: str, *, with_together: bool) -> Listing:
+    """Of a table; of none there is nothing. ``with_together``: the statistics of all are asked for."""
     table = metastore.table(name)
     if table is None:
         return Listing([], [], [], metastore.last_event())
     names, columns = metastore.partition_names(name), columns_of(table.image)
-    return Listing(names, columns, _together(metastore, name, columns, names), metastore.last_event())
+    if not with_together:
+        return Listing(names, columns, [], metastore.last_event())
+    together = _together(metastore, name, columns, names)
+    return Listing(names, columns, together or [], metastore.last_event(), together is not None)
 
 
 def read_chunk(metastore: Metastore, name: str, columns: Sequence[str], names: list[str]) -> Chunk:
@@ -81,8 +103,8 @@ def read_chunk(metastore: Metastore, name: str, columns: Sequence[str], names: l
     return Chunk(members, lo, metastore.last_event(), names)
 
 
-def read_named(metastore: Metastore, name: str, asked: Sequence[Values]) -> Chunk:
-    """Partitions by their values, with their statistics; one that is not there was dropped."""
+def read_named(metastore: Metastore, name: str, asked: Sequence[Values], *, with_together: bool) -> Chunk:
+    """Partitions by their values, with their statistics; one that is not there was dropped. See `list_names`."""
     table = metastore.table(name)
     keys, columns = (table.partition_keys, columns_of(table.image)) if table is not None else ((), [])
     names = [partition_name(keys, each) for each in asked if keys and len(each) == len(keys)]
@@ -90,8 +112,10 @@ def read_named(metastore: Metastore, name: str, asked: Sequence[Values]) -> Chun
     statistics = dict(metastore.partition_statistics(name, columns, names))
     members = [_member(PARTITION, each, stored.get(each)) for each in asked]
     members += [_member(PARTITION_STATISTICS, each, statistics.get(each)) for each in asked]
-    members += _together(metastore, name, columns, metastore.partition_names(name, FEW_MAX + 1) if keys else [])
-    return Chunk(members, 0, metastore.last_event(), names)
+    if not with_together:
+        return Chunk(members, 0, metastore.last_event(), names)
+    together = _together(metastore, name, columns, metastore.partition_names(name, FEW_MAX + 1) if keys else [])
+    return Chunk([*members, *(together or ())], 0, metastore.last_event(), names, together is not None)
 
 
 def read_few(metastore: Metastore, name: str, keys: Sequence[str]) -> tuple[Member, ...] | None:
@@ -116,17 +140,30 @@ def read_few_statistics(metastore: Metastore, name: str, columns: Sequence[str])
         together = _together(metastore, name, columns, names if found else [])
     except MetastoreRefused:
         return None
+    if together is None:  # a pass asks once more, and remembers what it was refused
+        return None
     return (*(_member(PARTITION_STATISTICS, *each) for each in found), *together)
 
 
-def _together(metastore: Metastore, name: str, columns: Sequence[str], partitions: Sequence[str]) -> list[Member]:
-    """The statistics of all ``partitions`` together; nothing if they are many, or the metastore cannot tell."""
+def _together(
+    metastore: Metastore, name: str, columns: Sequence[str], partitions: Sequence[str]
+) -> list[Member] | None:
+    """The statistics of all ``partitions`` together; None if the metastore cannot tell, which is read through.
+
+    Nothing if they are many, or if it would answer from a cache of its own, which no write invalidates. What else was
+    read of the table counts all the same: one table's statistics must not keep others, or its own partitions, waiting.
+    """
     if len(partitions) > FEW_MAX:
         return []
     try:
-        found = metastore.aggregate_statistics(name, columns, partitions)
-    except MetastoreRefused:  # they are read through, and what else was read counts
-        return []
+        if columns and partitions and metastore.caches_aggregates():
+            return []
+        found = metastore.aggregate_statistics(name, columns, partitions, TOGETHER_TIMEOUT_S)
+    except MetastoreError as error:
+        if isinstance(error, MetastoreUnreachable) and not isinstance(error, MetastoreTimeout):
+            raise
+        log.warning("statistics of all partitions together cannot be read", table=name, reason=str(error))
+        return None
     return [_member(AGGREGATE_STATISTICS, (), found)]
 
 

@@ -15,6 +15,7 @@ from stream.sources.hive.structs import BOOL, I16, I64, LIST, STRUCT, ListValue,
 
 ENGINE: Final = "hive"
 """Whose column statistics are read: each engine has its own."""
+AGGREGATES_CACHED: Final = "metastore.aggregate.stats.cache.enabled"
 Values = tuple[str, ...]
 
 
@@ -24,6 +25,9 @@ class ObjectCalls:
     def __init__(self, catalog: str, connection: MetastoreConnection) -> None:
         self.catalog = catalog
         self._connection = connection
+        self._asked_on = -1
+        """The number of the connection on which the metastore told the following."""
+        self._caches_aggregates = True
 
     def catalog_object(self) -> Struct | None:
         """The catalog itself, as it is stored."""
@@ -115,12 +119,30 @@ class ObjectCalls:
         shown = [(values_of(each), self._statistics_of(name, (LIST, listed), each)) for each, listed in named]
         return [(values, each) for values, each in shown if each is not None]
 
-    def aggregate_statistics(self, name: str, columns: Sequence[str], partitions: Sequence[str]) -> Struct:
+    def caches_aggregates(self) -> bool:
+        """Whether `aggregate_statistics` may be answered from the metastore's cache; also if it does not say so.
+
+        That cache (``AggregateStatsCache``) keeps an answer for a while, whatever is written meanwhile. Each metastore
+        has its own settings, so it is asked once on each connection.
+        """
+        if self._asked_on != self._connection.opened:
+            request = {1: text(AGGREGATES_CACHED), 2: text("true")}
+            try:
+                said = self._connection.call("get_config_value", request)
+            except MetastoreRefused:  # it gives such settings to nobody
+                said = "true"
+            self._caches_aggregates = str(said).lower() != "false"
+            self._asked_on = self._connection.opened
+        return self._caches_aggregates
+
+    def aggregate_statistics(
+        self, name: str, columns: Sequence[str], partitions: Sequence[str], timeout_s: float = 0.0
+    ) -> Struct:
         """The statistics of these partitions together: an ``AggrStats``."""
         if not columns or not partitions:
             return {1: (LIST, ListValue(STRUCT, [])), 2: (I64, 0)}
         request = self._statistics_request(name, columns, partitions)
-        found: Struct = self._connection.call("get_aggr_stats_for", {1: record(request)})
+        found: Struct = self._connection.call("get_aggr_stats_for", {1: record(request)}, timeout_s=timeout_s)
         return found
 
     def _statistics_request(self, name: str, columns: Sequence[str], partitions: Sequence[str]) -> Struct:

@@ -54,10 +54,12 @@ WHOLE: Final = ("begun", "complete")
 class Pass:
     """All partitions of one table, fetched in threads."""
 
-    def __init__(self, fetcher: Fetcher, table_id: int, name: str, lo: int) -> None:
+    def __init__(self, fetcher: Fetcher, table_id: int, name: str, lo: int, *, with_together: bool) -> None:
+        """``with_together``: the statistics of all partitions together are asked for."""
         self.table_id, self.name, self.lo = table_id, name, lo
         self._fetcher = fetcher
-        self._listing: Future[Listing] | None = fetcher.run(lambda each: list_names(each, name))
+        listing = fetcher.run(lambda each: list_names(each, name, with_together=with_together))
+        self._listing: Future[Listing] | None = listing
         self._names: deque[list[str]] = deque()
         self._columns: list[str] = []
         self._under_way: deque[Future[Chunk]] = deque()
@@ -81,7 +83,7 @@ class Pass:
             self._columns = listed.columns
             self._names.extend(listed.names[at : at + CHUNK] for at in range(0, len(listed.names), CHUNK))
             self._submit()
-            return Chunk(listed.together, self.lo, listed.hi, [])
+            return Chunk(listed.together, self.lo, listed.hi, [], listed.is_told)
         if not self._under_way or not self._under_way[0].done():
             return None
         found = self._under_way.popleft().result()
@@ -128,6 +130,8 @@ class Partitions:
         self._drops = drops
         self._refusals = Refusals[int](clock)
         """Ids of tables whose partitions the metastore could not give."""
+        self._untold = Refusals[int](clock)
+        """Ids of tables of which it could not tell the statistics of all partitions together."""
         self._fetcher = fetcher
         self._publish = publish
         self._position = position
@@ -155,8 +159,8 @@ class Partitions:
 
     @property
     def refused(self) -> list[str]:
-        """The tables whose partitions could not be read: a pass is tried again after a while."""
-        return [name for name in map(self._name_of, self._refusals) if name]
+        """The tables of which something could not be read: it is tried again after a while."""
+        return [name for name in map(self._name_of, {*self._refusals, *self._untold}) if name]
 
     @property
     def is_under_way(self) -> bool:
@@ -208,7 +212,11 @@ class Partitions:
         """The table is gone."""
         self._whole.pop(table_id, None)
         self._written.pop(table_id, None)
+        self._forget_refusals(table_id)
+
+    def _forget_refusals(self, table_id: int) -> None:
         self._refusals.forget(table_id)
+        self._untold.forget(table_id)
 
     def note(self, change: ObjectImage | ObjectSet) -> None:
         """An event said this of a partition; its statistics are fetched with it."""
@@ -231,12 +239,15 @@ class Partitions:
 
     def step(self) -> bool:
         """Fetch and publish the written partitions of one table; False if there are none."""
+        for each in self._untold.due():
+            self._note_written(each, ())
         if not self._written:
             return False
         lo = self._position()  # before the name is taken, which events up to there may change
         table_id = next(iter(self._written), 0)
         name, asked = self._name_of(table_id), sorted(self._written.pop(table_id, ()))
         if not name:
+            self._forget_refusals(table_id)
             return True
         self._fetching = table_id
         try:
@@ -249,13 +260,16 @@ class Partitions:
         return True
 
     def _fetch_written(self, table_id: int, name: str, asked: list[Values], lo: int) -> None:
-        voids = self._voids
+        voids, with_together = self._voids, not self._untold.waits(table_id)
         try:
-            found = self._fetcher.run(lambda metastore: read_named(metastore, name, asked)).result()
+            found = self._fetcher.run(
+                lambda metastore: read_named(metastore, name, asked, with_together=with_together)
+            ).result()
         except (MetastoreRefused, HiveMessageError) as error:
             self._position()
             self._refused(table_id, name, lo, error)
             return
+        self._note_together(table_id, found)
         self._drain(found.hi)
         if self._rebound_at(name) > lo or self._name_of(table_id) != name:
             self._again(table_id)
@@ -264,6 +278,12 @@ class Partitions:
         else:
             self._fetching = 0
             self._publish_written(table_id, changes_of(table_id, found.members, lo, found.hi))
+
+    def _note_together(self, table_id: int, chunk: Chunk) -> None:
+        if chunk.is_told:
+            self._untold.forget(table_id)
+        elif chunk.is_told is not None:
+            self._untold.note(table_id)
 
     def _publish_written(self, table_id: int, changes: list[ObjectImage]) -> None:
         under_way = self._passes.get(table_id)
@@ -325,11 +345,12 @@ class Partitions:
             self._written.pop(table_id, None)
             name = self._name_of(table_id)
             if not name:
-                self._refusals.forget(table_id)
+                self._forget_refusals(table_id)
             else:
                 self._fetching = table_id
                 self._publish([ObjectSet(kind, table_id, "begun", lo=f"{FLAVOR}/{lo}") for kind in KINDS])
-                self._passes[table_id] = Pass(self._fetcher, table_id, name, lo)
+                together = not self._untold.waits(table_id)
+                self._passes[table_id] = Pass(self._fetcher, table_id, name, lo, with_together=together)
                 self._fetching = 0
         return True
 
@@ -338,6 +359,7 @@ class Partitions:
 
         Partitions are asked for by name, and don't tell their table's id.
         """
+        self._note_together(of.table_id, chunk)
         self._drain(chunk.hi)
         if self._passes.get(of.table_id) is not of:
             return

@@ -1,0 +1,62 @@
+"""Whether a metastore keeps statistics of all partitions together in a cache of its own, which no write invalidates."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+
+import pytest
+
+from freshet.local.hive.server import HiveServer
+from stream.sources.hive.live.connection import MetastoreRefused
+from stream.sources.hive.live.metastore import Metastore, MetastoreSettings
+from stream.sources.hive.live.object_calls import AGGREGATES_CACHED
+from stream.sources.hive.live.thrift import message, record, text
+from stream.sources.hive.structs import Struct
+from tests.sources.hive.test_connection import listening
+
+ASKED = "get_config_value"
+OLDER_NAME = "hive.metastore.aggregate.stats.cache.enabled"
+
+
+@pytest.mark.parametrize(
+    ("answer", "caches"),
+    [
+        ({0: text("false")}, False),
+        ({0: text("true")}, True),
+        ({1: record({1: text("the config key cannot be accessed")})}, True),
+    ],
+    ids=["false", "true", "refused"],
+)
+def test_a_metastore_is_asked_once_on_each_connection(answer: Struct, caches: bool) -> None:
+    """Several metastores of one source may differ, and one may be started anew with other settings."""
+    asked: list[bytes] = []
+
+    def say(accepted: socket.socket, request: bytes) -> None:
+        asked.append(request)
+        if ASKED.encode() not in request:
+            refused = bytearray(message("get_current_notificationEventId", len(asked), {1: record({1: text("no")})}))
+            refused[3] = 2
+            accepted.sendall(refused)
+            return
+        reply = bytearray(message(ASKED, len(asked), answer))
+        reply[3] = 2  # a REPLY, not a CALL
+        accepted.sendall(reply)
+
+    with listening(say) as address, Metastore(MetastoreSettings((address,))) as metastore:
+        assert [metastore.caches_aggregates() for _ in range(2)] == [caches] * 2
+        assert len(asked) == 1
+        assert all(part in asked[0] for part in (ASKED.encode(), AGGREGATES_CACHED.encode()))
+        metastore.close()
+        with pytest.raises(MetastoreRefused):  # some call opens another connection
+            metastore.last_event()
+        assert metastore.caches_aggregates() is caches
+        assert len(asked) == 3
+
+
+@pytest.mark.parametrize("is_on", [False, True])
+def test_a_metastore_says_what_its_settings_say(is_on: bool, new_hive: Callable[..., HiveServer]) -> None:
+    """Without it there is no such cache. Hive's older name for it counts as well."""
+    server = new_hive(settings={OLDER_NAME: "true"} if is_on else {})
+    with Metastore(MetastoreSettings(((server.host, server.port),))) as metastore:
+        assert metastore.caches_aggregates() is is_on
