@@ -114,7 +114,7 @@ def test_a_cursor_does_not_outlive_a_time_without_backfill(source: Source, monke
     """What was voided then is read from the beginning: else the table would count as complete, and never be whole."""
     monkeypatch.setattr(chunks, "ROWS_MAX", 7)
     fill(source, "t")
-    backfilled = Backfilled(source, rows_per_s=100)
+    backfilled = Backfilled(source, rows_per_s=5)
     backfilled.start()
     backfilled.await_rows("t", 7)
     backfilled.stop()
