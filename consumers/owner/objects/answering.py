@@ -409,15 +409,18 @@ def _described(partition: Partition, table: TableState, kind: str, name: str) ->
     """The JSON images of all that statistics are of: these say whether they hold. None: not all are known."""
     if kind == "statistics":
         return [table.image]
-    if kind != AGGREGATE_STATISTICS:
-        value = partition.store.get(object_key(PARTITION, table.table_id, name))
-        return [decode_object(value).image if value is not None else None]
-    place, request = _place(partition, PARTITION, table.table_id), GetObjects(0, partition.keyspace, PARTITION)
+    names = [] if kind == AGGREGATE_STATISTICS else [name]
+    place = _place(partition, PARTITION, table.table_id)
+    request = GetObjects(0, partition.keyspace, PARTITION, names=names)
+    if place.group is None:
+        return None
     members: list[tuple[str, ObjectState]] = []
     found = _undecided(partition, place, table.table_id)
-    if place.group is None or _take_list(partition, place, request, table.table_id, members, found, 0) or found.after:
-        return None
-    return [state.image for _, state in members]
+    if names:
+        unknown = _take_named(partition, place, request, table.table_id, members)
+    else:
+        unknown = _take_list(partition, place, request, table.table_id, members, found, 0) or found.after
+    return None if unknown else [state.image for _, state in members]
 
 
 def no_objects(table_id: int, partition: int, why: str, *, elsewhere: bool = False, id: int = 0) -> OwnerObjects:

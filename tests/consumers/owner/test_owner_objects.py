@@ -285,6 +285,29 @@ def test_statistics_of_all_partitions_together_hold_if_those_of_each_do(held: Ca
         assert "not all partitions are known" in ask(listed).why
 
 
+@pytest.mark.parametrize("change", ["void", "written", "unpublished"])
+def test_statistics_of_a_partition_are_not_served_while_it_is_unknown(held: Catalog, change: str) -> None:
+    """Its image says which write set them. One of before a void or a write, or none, says nothing."""
+    listed = f"{NAME}:2:9223372036854775807::"
+    held.fill(1, kind="transactional", write_ids=listed)
+    held.table("image", KEYS, kind="transactional", write_ids=listed)
+    held.set("void")
+    if change != "unpublished":
+        held.object("image", "d0", "1", image=b'{"writeId":2,"parameters":{"COLUMN_STATS_ACCURATE":"TRUE"}}')
+    held.object("image", "d0", "1", kind="partition_statistics")
+
+    def ask() -> OwnerObjects:
+        names = [object_name(("d0", "1"))]
+        return held.ask("partition_statistics", names=names, write_ids=listed, vector=seen(2))
+
+    assert ask().compliant == ([] if change == "unpublished" else [True])
+    if change == "void":
+        held.set("void")
+    elif change == "written":
+        held.object("written", "d0", "1")
+    assert (ask().served, ask().needs_source, ask().compliant) == (False, True, [])
+
+
 def test_nothing_of_an_earlier_epoch_is_answered(held: Catalog) -> None:
     """A new epoch is another history: its objects are published anew."""
     held.fill()
