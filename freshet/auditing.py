@@ -93,10 +93,10 @@ def audit(request: Audit, progress: Progress | None = None) -> Audited:
             with _verdict_stands("the events that made the differences are not told"):
                 verdict = with_events(verdict, kafka, topic_bounds(kafka, events_topic(kafka, keyspace)).low)
         elif place is not None and request.base is None:
-            for partition, directory in folded.items():  # the same state, so the same place in Kafka's log
-                epoch = kept_leader_epoch(live[partition], ends[partition])
-                keep_leader_epoch(directory, ends[partition], epoch)
             with _verdict_stands("the equal state is not kept as a snapshot"):
+                for partition, directory in folded.items():  # the same state, so the same place in Kafka's log
+                    epoch = kept_leader_epoch(live[partition], ends[partition])
+                    keep_leader_epoch(directory, ends[partition], epoch)
                 snapshot = write_snapshot(place, folded, made_from="rebuild", verified=True).name
     return Audited(verdict, since, snapshot)
 

@@ -52,9 +52,11 @@ def work_directory(settings: Settings, keyspace: str, uri: str) -> Path:
 def clear_useless(request: RebuildRequest) -> None:
     """Removes the work directory that a killed run left where this one can't go on with it: it begins anew.
 
-    That is so if retention has passed it, the topic is another one, it was begun from another base or is past the end
-    that is wanted. It is Freshet's own: nobody could be asked to give another. Raises `RebuildError` ``target_busy``.
+    That is so if retention has passed it, the topic is another one, it was begun from another base, is damaged or past
+    the end that is wanted. It is Freshet's own: nobody could be asked to give another. A store that can't be opened now
+    may be whole. Raises `RebuildError` ``target_busy``, and as `prepare` if the run could not begin anew either.
     """
+    from consumers.store.errors import RebuildNeededError, StoreCorruptError, StoreError
     from spark_jobs.offsets import OffsetsError
     from spark_jobs.output import RebuildError, exclusive
     from spark_jobs.rebuild import prepare
@@ -62,11 +64,17 @@ def clear_useless(request: RebuildRequest) -> None:
     if not request.target.exists():
         return
     with exclusive(request.target):
+        nowhere = request.target.with_name(".nowhere")
+        is_made_later = request.base == _beside(request.target)
+        prepare(replace(request, target=nowhere, base=None if is_made_later else request.base))
         try:
             start = prepare(replace(request, ends=None)).chosen.start
             past = {each: at for each, at in start.items() if at > (request.ends or {}).get(each, at)}
             reason = f"it is at {past} already" if past else ""
         except (OffsetsError, RebuildError) as error:
+            cause = error.__cause__
+            if isinstance(cause, StoreError) and not isinstance(cause, StoreCorruptError | RebuildNeededError):
+                raise
             reason = str(error)
         if reason:
             log.warning("what a killed rebuild left is of no use", directory=str(request.target), reason=reason)

@@ -65,7 +65,7 @@ def command(
     A run that was stopped or killed is gone on with by the same command."""
     from consumers.snapshots.places import Place
     from consumers.snapshots.writing import write_snapshot
-    from spark_jobs.output import find_stores
+    from spark_jobs.output import exclusive, find_stores
     from spark_jobs.rebuild import RebuildRequest, checkpoint_begins, checkpoint_offsets, run_rebuild
 
     if sum(given is not None for given in (to_checkpoint, offsets)) > 1:
@@ -92,8 +92,9 @@ def command(
     told: dict[str, Any] = {"directory": to}
     if place is not None:
         replayed = _is_replayed(request)
-        snapshot = write_snapshot(place, find_stores(target, keyspace), made_from="rebuild", replayed=replayed)
-        shutil.rmtree(target)
+        with exclusive(target):
+            snapshot = write_snapshot(place, find_stores(target, keyspace), made_from="rebuild", replayed=replayed)
+            shutil.rmtree(target)
         told = {"place": place.uri, "snapshot": snapshot.name}
     if as_json:
         typer.echo(json.dumps(told | report.as_json()))

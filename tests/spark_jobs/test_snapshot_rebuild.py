@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from consumers.snapshots.finding import find_snapshots
 from consumers.snapshots.places import Place
 from consumers.snapshots.restoring import restore_all
 from consumers.snapshots.writing import write_snapshot
+from consumers.store.errors import ResourcesError
 from freshet.settings import Settings
 from freshet.snapshots import Needed, base_stores, clear_useless, work_directory
 from spark_jobs.output import RebuildError, exclusive, find_stores, staged
@@ -20,6 +22,7 @@ from spark_jobs.partition import FoldTask
 from spark_jobs.rebuild import RebuildRequest, prepare
 from tests.spark_jobs.test_live_verify import FRESHET
 from tests.spark_jobs.topics import TestTopic, history, items_of
+from tokens.errors import FreshetError
 
 Topics = Callable[[int], TestTopic]
 
@@ -101,6 +104,30 @@ def test_a_killed_rebuild_to_a_place_blocks_no_later_one(topic: Topics, tmp_path
         assert list(target.parent.iterdir()) == []
     begins = {"nothing": 15, "retention": 20, "past the end": 10, "damaged": 10}
     assert prepare(request).chosen.start == {0: begins.get(cause, 0)}
+
+
+@pytest.mark.parametrize("trouble", ["a store that does not open now", "a base that is not there"])
+def test_what_a_killed_rebuild_left_is_kept_where_nothing_says_that_it_is_of_no_use(
+    topic: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trouble: str
+) -> None:
+    """It may be the work of hours: a passing error, or a run that could not begin anew either, does not remove it."""
+    filled, target = topic(1), tmp_path / "data" / "rebuilds" / "shop"
+    filled.write(0, history())
+    request = RebuildRequest(filled.keyspace, filled.kafka, target)
+    target.parent.mkdir(parents=True)
+    with staged(target, request.begun(filled.topic_id())) as staging:
+        _fold(filled, staging, 15)
+
+    def fails(*_: object) -> None:
+        raise ResourcesError("too many open files")
+
+    base = tmp_path / "typo" if trouble == "a base that is not there" else None
+    with monkeypatch.context() as patched:
+        patched.setattr("spark_jobs.rebuild.StoreView", fails)
+        with pytest.raises(FreshetError):
+            clear_useless(replace(request, base=base))
+    clear_useless(request)
+    assert prepare(request).chosen.start == {0: 15}
 
 
 def _snapshot(filled: TestTopic, place: Place, directory: Path, end: int) -> None:
