@@ -7,7 +7,7 @@ what no announcement has followed and for what somebody had it forget (docs/inte
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import httpx2
@@ -109,31 +109,29 @@ class Locating(Snapshotting):
 
     def check_locations(self, within_s: float) -> str:
         """What fronts believe wrongly once all is quiet; "" if each of them tells who answers."""
-        if not self.placed:
-            return ""
+        return self.still_wrong(self._wrong_places, within_s) if self.placed else ""
+
+    def still_wrong(self, look: Callable[[], dict[str, str]], within_s: float) -> str:
+        """What ``look`` finds wrong, place by place, after so long; "" as soon as it finds nothing."""
         wrong: dict[str, str] = {}
 
         def work() -> None:
+            nonlocal wrong
             end = self.kernel.now + within_s
-            while self.kernel.now < end:
-                wrong.clear()
-                for name in FRONTS:
-                    if name in self.wanted:
-                        wrong.update(self._wrong_at(name))
-                if not wrong:
-                    return
+            while self.kernel.now < end and (wrong := look()):
                 self._sleep(1.0)
 
         thread = self.kernel.spawn(CLIENT, work)
         self.run_until(lambda: thread.done, 2 * within_s)
-        return "; ".join(f"{place}: {what}" for place, what in sorted(wrong.items()))
+        return "; ".join(f"{place}: {what}" for place, what in wrong.items())
 
-    def _wrong_at(self, name: str) -> dict[str, str]:
+    def _wrong_places(self) -> dict[str, str]:
         found = {}
-        for partition in range(self.partitions):
-            owner, what = self.owner_told(name, partition)
-            if owner not in CONSUMERS or any(each in what for each in DOUBTFUL):
-                found[f"{name} of {partition}"] = what
+        for name in FRONTS:
+            for partition in range(self.partitions if name in self.wanted else 0):
+                owner, what = self.owner_told(name, partition)
+                if owner not in CONSUMERS or any(each in what for each in DOUBTFUL):
+                    found[f"{name} of {partition}"] = what
         return found
 
     def owner_told(self, name: str, partition: int) -> tuple[str, str]:

@@ -12,7 +12,6 @@ from lab.simulation.installation.operating.locating import Locating
 from lab.simulation.installation.parts import FRONTS, NODES
 from lab.simulation.installation.writing import ACCOUNTS, ROWS, Slot
 from lab.simulation.kernel.fronts import FrontTransport
-from lab.simulation.whole_processes.run import CLIENT
 from serving.client.client import FreshetClient
 from stream.wire.keys import Layout, row_key
 
@@ -41,24 +40,11 @@ class Routing(Locating):
 
     def check_routes(self, within_s: float) -> str:
         """Which rows the reader still asks for elsewhere than where they are held; "" if none."""
-        if not self.placed:
-            return ""
-        wrong: dict[int, str] = {}
+        return self.still_wrong(self._wrong_ways, within_s) if self.placed else ""
 
-        def work() -> None:
-            end = self.kernel.now + within_s
-            while self.kernel.now < end:
-                wrong.clear()
-                for row in range(ROUTED_ROWS):
-                    if what := self._wrong_way(row):
-                        wrong[row] = what
-                if not wrong:
-                    return
-                self._sleep(1.0)
-
-        thread = self.kernel.spawn(CLIENT, work)
-        self.run_until(lambda: thread.done, 2 * within_s)
-        return "; ".join(f"row {row}: {what}" for row, what in wrong.items())
+    def _wrong_ways(self) -> dict[str, str]:
+        ways = ((row, self._wrong_way(row)) for row in range(ROUTED_ROWS))
+        return {f"row {row}": what for row, what in ways if what}
 
     def _wrong_way(self, row: int) -> str:
         partition = Layout(self.partitions).partition_of(row_key(ACCOUNTS.name, ACCOUNTS.key(row)))
