@@ -96,12 +96,9 @@ def answer_objects(
     """
     place = _place(partition, request.kind, table_id)
     found = _undecided(partition, place, table_id)
-    why = _why_unservable(partition, place, request, demand)
     members: list[tuple[str, ObjectState]] = []
-    if not why and request.names:
-        why = _take_named(partition, place, request, table_id, members)
-    elif not why:
-        why = _take_list(partition, place, request, table_id, members, found, looked_max)
+    why = _why_unservable(partition, place, request, demand)
+    why = why or _take(partition, place, request, table_id, members, found, looked_max)
     if why or found.code:
         found.why = found.why or why
         return found
@@ -210,6 +207,21 @@ def _floor(place: _Place) -> int:
 def _is_whole(place: _Place) -> bool:
     group = place.group
     return group is not None and group.complete > 0 and group.base >= _floor(place)
+
+
+def _take(
+    partition: Partition,
+    place: _Place,
+    request: GetObjects,
+    table_id: int,
+    members: list[tuple[str, ObjectState]],
+    found: OwnerObjects,
+    looked_max: int,
+) -> str:
+    """Adds what the request names, or one page of the set; returns why that can't be, "" if it can."""
+    if request.names:
+        return _take_named(partition, place, request, table_id, members)
+    return _take_list(partition, place, request, table_id, members, found, looked_max)
 
 
 def _take_named(
@@ -409,17 +421,14 @@ def _described(partition: Partition, table: TableState, kind: str, name: str) ->
     """The JSON images of all that statistics are of: these say whether they hold. None: not all are known."""
     if kind == "statistics":
         return [table.image]
-    names = [] if kind == AGGREGATE_STATISTICS else [name]
     place = _place(partition, PARTITION, table.table_id)
-    request = GetObjects(0, partition.keyspace, PARTITION, names=names)
     if place.group is None:
         return None
+    names = [] if kind == AGGREGATE_STATISTICS else [name]
+    request = GetObjects(0, partition.keyspace, PARTITION, names=names)
     members: list[tuple[str, ObjectState]] = []
     found = _undecided(partition, place, table.table_id)
-    if names:
-        unknown = _take_named(partition, place, request, table.table_id, members)
-    else:
-        unknown = _take_list(partition, place, request, table.table_id, members, found, 0) or found.after
+    unknown = _take(partition, place, request, table.table_id, members, found, 0) or found.after
     return None if unknown else [state.image for _, state in members]
 
 

@@ -122,6 +122,13 @@ class Warehouse:
             raise self.aggregating_fails
         return {}
 
+    def ask_for_a(self, *, is_pass: bool) -> None:
+        """The partition a is to be published: with all of the table, or because it was written."""
+        if is_pass:
+            self.partitions.want(TABLE)
+        else:
+            self.partitions.note(written("a"))
+
     def work(self) -> None:
         """All that is to be done is done."""
         while self.partitions.step() or self.partitions.go_on():
@@ -249,10 +256,7 @@ def test_partitions_are_published_although_nobody_tells_their_statistics_togethe
     """A metastore may lack that call, or fail in it, or take too long: that is read through, and nothing else is."""
     warehouse = Warehouse()
     warehouse.aggregating_fails = why
-    if is_pass:
-        warehouse.partitions.want(TABLE)
-    else:
-        warehouse.partitions.note(written("a"))
+    warehouse.ask_for_a(is_pass=is_pass)
     warehouse.work()
     assert [name for name, _ in warehouse.images()] == ([("a",), ("b",)] if is_pass else [("a",)])
     assert (warehouse.together(), warehouse.partitions.tables) == ([], [])
@@ -265,10 +269,7 @@ def test_statistics_together_that_nobody_told_are_asked_for_again_after_a_while(
     """Also of a table that nobody writes. Until then no write has them asked for, and a restart knows of them."""
     warehouse = Warehouse()
     warehouse.aggregating_fails = UNTOLD[0]
-    if is_pass:
-        warehouse.partitions.want(TABLE)
-    else:
-        warehouse.partitions.note(written("a"))
+    warehouse.ask_for_a(is_pass=is_pass)
     warehouse.work()
     assert (warehouse.aggregated, warehouse.partitions.refused) == (1, ["d.t"])
     for wait_s in (RETRY_S, 2 * RETRY_S):
@@ -320,10 +321,7 @@ def test_statistics_together_from_the_metastores_own_cache_are_not_published(is_
     """No write invalidates that cache: they would be `fresh` and old. They are not asked for, now or later."""
     warehouse = Warehouse()
     warehouse.caches = True
-    if is_pass:
-        warehouse.partitions.want(TABLE)
-    else:
-        warehouse.partitions.note(written("a"))
+    warehouse.ask_for_a(is_pass=is_pass)
     warehouse.work()
     assert (warehouse.aggregated, warehouse.together(), warehouse.partitions.refused) == (0, [], [])
     assert warehouse.images() != []
@@ -405,10 +403,7 @@ def test_details_are_due_again_when_the_metastore_goes_away_behind_them() -> Non
 def test_what_is_published_during_a_fetch_says_that_it_is_due(is_pass: bool) -> None:
     """A source that is killed behind an event that came meanwhile fetches again; behind the last image it need not."""
     warehouse = Warehouse()
-    if is_pass:
-        warehouse.partitions.want(TABLE)
-    else:
-        warehouse.partitions.note(written("a"))
+    warehouse.ask_for_a(is_pass=is_pass)
     while warehouse.partitions.step() or warehouse.partitions.go_on():
         pass
     *meanwhile, last = warehouse.due
