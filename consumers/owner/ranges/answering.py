@@ -116,8 +116,16 @@ def _decide(answer: RangeRows, demand: Demand, found: Found, ground: Ground) -> 
     A marker says nothing of what follows it, wherever its position lies: see `consumers.owner.rows.view_row`.
     """
     hi, watermark, kin = found.hi, ground.watermark, answer.kin
-    tag = Tag(ground.shard, answer.epoch, hi, hi, watermark, topology=kin.topology, ancestors=kin.ancestors)
-    tag.as_of_ms = answer.as_of_ms
+    tag = Tag(
+        ground.shard,
+        answer.epoch,
+        hi,
+        hi,
+        watermark,
+        topology=kin.topology,
+        ancestors=kin.ancestors,
+        as_of_ms=answer.as_of_ms,
+    )
     decision = decide(demand, tag)
     answer.freshness, answer.why = decision.freshness.value, decision.why
     if not decision.may_be_served:
