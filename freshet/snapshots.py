@@ -64,9 +64,6 @@ def clear_useless(request: RebuildRequest) -> None:
     if not request.target.exists():
         return
     with exclusive(request.target):
-        nowhere = request.target.with_name(".nowhere")
-        is_made_later = request.base == _beside(request.target)
-        prepare(replace(request, target=nowhere, base=None if is_made_later else request.base))
         try:
             start = prepare(replace(request, ends=None)).chosen.start
             past = {each: at for each, at in start.items() if at > (request.ends or {}).get(each, at)}
@@ -77,6 +74,8 @@ def clear_useless(request: RebuildRequest) -> None:
                 raise
             reason = str(error)
         if reason:
+            is_made_later = request.base == _beside(request.target)
+            prepare(replace(request, base=None) if is_made_later else request, anew=True)
             log.warning("what a killed rebuild left is of no use", directory=str(request.target), reason=reason)
             shutil.rmtree(request.target)
             shutil.rmtree(_beside(request.target), ignore_errors=True)

@@ -29,9 +29,8 @@ STATE_NAME = "streaming.json"
 
 class RebuildError(FreshetError):
     """A rebuild was refused or failed. Codes: ``target_exists``, ``target_busy``, ``target_not_shared``,
-    ``history_incomplete``,
-    ``state_missing``, ``offsets_not_rising``, ``no_store``, ``ambiguous_stores``, ``not_a_rebuild``,
-    ``not_a_checkpoint``, ``rebuild_newer``, ``rebuild_failed``.
+    ``history_incomplete``, ``state_missing``, ``offsets_not_rising``, ``no_store``, ``ambiguous_stores``,
+    ``not_a_rebuild``, ``not_a_checkpoint``, ``rebuild_newer``, ``rebuild_failed``.
     """
 
     code = "rebuild_failed"

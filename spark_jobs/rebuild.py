@@ -95,9 +95,9 @@ class Prepared:
     goes_on: bool
 
 
-def prepare(request: RebuildRequest) -> Prepared:
-    """Checks a request without Spark. Raises as `rebuild` does."""
-    found = read_begun(request.target)
+def prepare(request: RebuildRequest, *, anew: bool = False) -> Prepared:
+    """Checks a request without Spark. Raises as `rebuild` does. ``anew``: as if its target were not there."""
+    found = None if anew else read_begun(request.target)
     bounds = topic_bounds(request.kafka, events_topic(request.kafka, request.keyspace))
     begun = request.begun(bounds.topic_id)
     bases: dict[int, Path] = {}

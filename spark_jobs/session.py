@@ -31,7 +31,8 @@ JAVA_VERSIONS = (17, 21)
 JAVA_HINT = (
     "install a complete JRE 17 or 21 (Debian, Ubuntu: apt-get install openjdk-17-jre-headless) or set JAVA_HOME to one"
 )
-BRIEF_JAVA = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+SERIAL_COLLECTOR = "-XX:+UseSerialGC"
+BRIEF_JAVA = ("-XX:TieredStopAtLevel=1", SERIAL_COLLECTOR)
 """Without the second compiler and a parallel collector, which a session of minutes pays back and one of seconds does
 not."""
 JAVA_VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
@@ -118,12 +119,7 @@ def configuration(settings: SparkSettings, *, submitted: bool) -> dict[str, str]
         "spark.databricks.delta.snapshotPartitions": "4",  # of a table's log, which has a line for each file
     }
     if not submitted:
-        java = [f"-Dlog4j2.configurationFile={LOG_CONFIG}"]
-        if settings.brief:
-            chosen = " ".join(os.environ.get(name, "") for name in JAVA_VARIABLES)
-            java += [
-                each for each in BRIEF_JAVA if not (each.endswith("GC") and re.search(r"-XX:\+Use\w+GC\b", chosen))
-            ]
+        java = [f"-Dlog4j2.configurationFile={LOG_CONFIG}", *(_brief_java() if settings.brief else ())]
         properties |= {
             "spark.master": settings.master,
             "spark.driver.memory": settings.driver_memory,
@@ -137,6 +133,12 @@ def configuration(settings: SparkSettings, *, submitted: bool) -> dict[str, str]
         if settings.master.startswith("local"):
             properties |= {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
     return properties | dict(settings.extra)
+
+
+def _brief_java() -> list[str]:
+    chosen = " ".join(os.environ.get(name, "") for name in JAVA_VARIABLES)
+    has_collector = re.search(r"-XX:\+Use\w+GC\b", chosen) is not None
+    return [each for each in BRIEF_JAVA if each != SERIAL_COLLECTOR or not has_collector]
 
 
 def _connector(settings: SparkSettings) -> dict[str, str]:
