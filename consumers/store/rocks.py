@@ -39,7 +39,7 @@ from consumers.fold.state import is_head_key
 from consumers.store.errors import StoreCorruptError, StoreError, store_error
 from consumers.store.index import INDEX, INDEX_END
 from consumers.store.memtable import Memtable
-from consumers.store.rocks_check import check_directory
+from consumers.store.rocks_check import check_directory, manifest_before, name_manifest
 
 log = structlog.get_logger(__name__)
 
@@ -122,32 +122,66 @@ class Rocks:
     def _open(self) -> Rdict:
         if self._read_only and not (self.path / "CURRENT").exists():
             raise StoreCorruptError(f"{self.path} is not a RocksDB directory", hint="name a store directory")
+        self._check()
+        try:
+            return self._connect()
+        except StoreCorruptError as error:
+            if self._read_only or not _MISSING_SST.search(str(error)):
+                raise
+            return self._connect_without_sst(error)
+
+    def _check(self) -> None:
         try:
             check_directory(self.path)
         except OSError as error:
             raise store_error(error, str(self.path)) from error
-        try:
-            return self._connect()
-        except StoreCorruptError as error:
-            if self._read_only or not self._restore_missing_sst(str(error)):
-                raise
-            return self._connect()
 
-    def _restore_missing_sst(self, why: str) -> bool:
-        """Restores the SST that RocksDB misses (``why``) from the one in doubt; False if that is not the trouble.
+    def _connect_without_sst(self, missing: StoreCorruptError) -> Rdict:
+        """Opens the database although the SST of ``missing`` is not there.
 
-        If RocksDB can't sync its manifest during an ingest it deletes the new SST, but the manifest may name it all the
-        same. If the SST in doubt is another one, RocksDB notices by the unique id in its manifest.
+        If RocksDB can't sync its manifest, or the directory after ``CURRENT`` named a new one, it deletes the SST that
+        it was about to add, but the manifest may name it all the same. Was it to be ingested, it is the one in doubt.
+        Was it made by a compaction, it is lost; but the files that it was made of are still there, and the manifest
+        before names them.
         """
-        named = _MISSING_SST.search(why)
-        if named is None or (missing := self.path / named[1]).exists() or not self._in_doubt.exists():
-            return False
         try:
-            os.link(self._in_doubt, missing)
+            return self._connect_with_sst_in_doubt(missing)
+        except StoreCorruptError:
+            older = manifest_before(self.path)
+            if older is None:
+                raise missing from None
+        current = name_manifest(self.path, older)
+        try:
+            self._check()
+            try:
+                db = self._connect()
+            except StoreCorruptError as error:
+                db = self._connect_with_sst_in_doubt(error)
+        except StoreCorruptError:
+            name_manifest(self.path, current)
+            raise missing from None
+        log.warning("opened as of the manifest before", place=str(self.path), manifest=older)
+        return db
+
+    def _connect_with_sst_in_doubt(self, missing: StoreCorruptError) -> Rdict:
+        """Opens the database with the SST in doubt in the place of the one that is ``missing``.
+
+        If it is another one, RocksDB notices by the size and the unique id in its manifest.
+        """
+        named = _MISSING_SST.search(str(missing))
+        if named is None or (sst := self.path / named[1]).exists() or not self._in_doubt.exists():
+            raise missing
+        try:
+            os.link(self._in_doubt, sst)
         except OSError as error:
             raise store_error(error, str(self.path)) from error
+        try:
+            db = self._connect()
+        except StoreCorruptError:
+            sst.unlink()
+            raise
         log.warning("restored the file of a commit in doubt", place=str(self.path), table=named[1])
-        return True
+        return db
 
     def _connect(self) -> Rdict:
         access = AccessType.read_only(False) if self._read_only else AccessType.read_write()

@@ -1,4 +1,4 @@
-"""Checks the small files of a RocksDB directory before RocksDB reads them.
+"""The small files of a RocksDB directory, which name the others: checks them before RocksDB reads them.
 
 RocksDB 9.8 verifies its SSTs. But one flipped bit in a record type in its MANIFEST (1 to 5, "recyclable") makes
 ``DB::Open`` loop forever in native code, holding the GIL. So each record is verified here first.
@@ -6,11 +6,12 @@ RocksDB 9.8 verifies its SSTs. But one flipped bit in a record type in its MANIF
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Final
 
-from consumers.store.errors import StoreCorruptError
+from consumers.store.errors import StoreCorruptError, store_error
 
 BLOCK_BYTES: Final = 32 * 1024
 _HEADER_BYTES: Final = 7
@@ -62,6 +63,33 @@ def check_directory(directory: Path) -> None:
     for log in directory.glob("*.log"):
         if log.stat().st_size:
             raise StoreCorruptError(f"{log} is not empty, but a store never writes a log", hint=_HINT)
+
+
+def manifest_before(directory: Path) -> str | None:
+    """The name of the newest manifest before the one that ``CURRENT`` names, if there is one."""
+    current = _number((directory / "CURRENT").read_text())
+    older = [path.name for path in directory.glob("MANIFEST-*") if _number(path.name) < current]
+    return max(older, key=_number, default=None)
+
+
+def name_manifest(directory: Path, name: str) -> str:
+    """Lets ``CURRENT`` name another manifest, in one step; returns the name it had before. Raises `StoreError`."""
+    current = directory / "CURRENT"
+    scratch = directory / f"{_number(name):06}.dbtmp"  # RocksDB removes files of that name
+    try:
+        before = current.read_text()
+        with scratch.open("w") as file:
+            file.write(f"{name}\n")
+            file.flush()
+            os.fdatasync(file.fileno())
+        os.replace(scratch, current)
+    except OSError as error:
+        raise store_error(error, str(directory)) from error
+    return before.strip()
+
+
+def _number(manifest: str) -> int:
+    return int(manifest.removeprefix("MANIFEST-"))
 
 
 def check_log(path: Path, data: bytes) -> None:

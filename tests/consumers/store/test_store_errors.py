@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import shutil
 import struct
 from bisect import bisect_left
 from pathlib import Path
@@ -24,7 +25,7 @@ from consumers.store.errors import (
     store_error,
 )
 from consumers.store.index import INDEX
-from consumers.store.rocks import IN_DOUBT_NAME, Rocks, _scan, disk_bytes
+from consumers.store.rocks import IN_DOUBT_NAME, Rocks, _scan, disk_bytes, write_sorted
 from consumers.store.rocks_check import BLOCK_BYTES, check_log, masked_crc32c
 from consumers.store.store import ROCKS_NAME, PartitionStore, StoreView
 from tests.consumers.storing import change, open_at
@@ -183,6 +184,53 @@ def test_a_read_only_view_mends_nothing(tmp_path: Path) -> None:
     store = open_at(tmp_path)
     assert store.get(b"shop.t\0[1]") == b"x"
     store.close()
+
+
+def test_a_store_whose_compacted_file_was_lost_opens_as_of_the_manifest_before(tmp_path: Path) -> None:
+    """RocksDB deletes what a compaction made if the directory can't be synced once ``CURRENT`` names the new manifest.
+
+    The file in doubt, of a commit that failed for the same reason, must not take its place.
+    """
+    store = open_at(tmp_path)
+    for offset in range(1, 4):
+        store.apply(change(offset, {b"shop.t\0[%d]" % offset: b"x" * offset}))
+        store.commit()
+    digest, directory = store.digest(), store.directory
+    store.close()
+    rocks, before = directory / ROCKS_NAME, tmp_path / "before"
+    shutil.copytree(rocks, before)
+    database = Rocks(rocks)
+    database._db.compact_range(None, None)
+    database.close()
+    [compacted] = rocks.glob("*.sst")
+    compacted.rename(directory / "lost")
+    write_sorted([(b"shop.t\0[9]", b"x")], directory / IN_DOUBT_NAME)
+    with pytest.raises(StoreCorruptError, match=compacted.name):
+        Rocks(rocks)
+    assert not compacted.exists(), "another file took its place"
+    for file in (*before.glob("*.sst"), *before.glob("MANIFEST-*")):
+        shutil.copy(file, rocks)
+    store = open_at(tmp_path)
+    assert store.digest() == digest
+    assert (store.state.head.offset, store.get(b"shop.t\0[3]")) == (3, b"xxx")
+    store.close()
+
+
+def test_a_store_goes_back_to_no_manifest_that_lacks_a_file_too(tmp_path: Path) -> None:
+    """It is damaged then, says of which file, and names the manifest that it named."""
+    store = open_at(tmp_path)
+    store.apply(change(1, {b"shop.t\0[1]": b"x"}))
+    store.commit()
+    directory = store.directory
+    store.close()
+    rocks = directory / ROCKS_NAME
+    [table] = rocks.glob("*.sst")
+    table.unlink()
+    current = (rocks / "CURRENT").read_text()
+    shutil.copy(rocks / current.strip(), rocks / "MANIFEST-000001")
+    with pytest.raises(StoreCorruptError, match=table.name):
+        Rocks(rocks)
+    assert (rocks / "CURRENT").read_text() == current
 
 
 def test_a_commit_says_how_long_it_took(tmp_path: Path) -> None:
