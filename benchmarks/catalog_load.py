@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
+import re
 import tempfile
 import threading
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -53,6 +54,8 @@ LAST: Final = "p >= 'd9'"
 """The partitions that are read: those that were added, at most as many as were written."""
 TIMEOUT_S: Final = 60.0
 COLUMNS: Final = 20
+_VARIABLE: Final = re.compile(r"\d+|\b" + DB + r"\.\w+")
+"""What differs between two texts that say the same of a miss."""
 
 
 class Judge:
@@ -95,6 +98,8 @@ class Load:
         self.judge = Judge()
         self.times: dict[str, list[float]] = defaultdict(list)
         self.from_cache = self.reads = self.writes = 0
+        self.misses: Counter[str] = Counter()
+        """Reads that the metastore answered, by kind and why the cache did not."""
         self._number = 0
         """Of the last write. They go on from one run to the next."""
         self._to_probe: asyncio.Queue[tuple[str, float]] = asyncio.Queue()
@@ -116,6 +121,7 @@ class Load:
         """Queries, writes, probes and direct reads, side by side; how long it lasted. Figures of an earlier run go."""
         self.times.clear()
         self.from_cache = self.reads = self.writes = 0
+        self.misses.clear()
         self._stopping.clear()
         loop = asyncio.get_running_loop()
         beside = [loop.run_in_executor(None, self._write, loop), loop.run_in_executor(None, self._ask_directly)]
@@ -159,7 +165,10 @@ class Load:
                 found = await call()
                 self.times[kind].append(time.monotonic() - asked)
                 self.reads += 1
-                self.from_cache += found.served_from == "cache"
+                if found.served_from == "cache":
+                    self.from_cache += 1
+                else:
+                    self.misses[f"{kind}: {_VARIABLE.sub('#', found.why.partition('the cache: ')[2])}"] += 1
                 listed = (await begun.listed(DB, table)).write_ids
                 if kind == "table":
                     self.judge.table(table, listed, found.value)
@@ -260,6 +269,7 @@ def load(
         "reads_s": traffic.reads / lasted,
         "writes": traffic.writes,
         "hit_ratio": traffic.from_cache / traffic.reads,
+        "misses": dict(traffic.misses.most_common()),
         "wrong": len(traffic.judge.wrong),
         "first_wrong": traffic.judge.wrong[:3],
         "processor_share": {name: each / lasted for name, each in used.items()},

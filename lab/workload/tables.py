@@ -24,7 +24,7 @@ class WorkloadTables:
         self._of_thread = threading.local()
         self._sessions: list[WorkloadCatalog] = []
 
-    async def read(self, name: str, own_list: str | None = None) -> SourceTable:
+    async def read(self, name: str, own_list: str | None = None, known: str = "") -> SourceTable:  # noqa: ARG002 - `TableSource`'s
         """See `TableSource`."""
         return await self._threads.run(lambda: translated(lambda: self._read(name, own_list)))
 

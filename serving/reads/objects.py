@@ -70,7 +70,7 @@ class ObjectReads:
         self._owners = owners
         self._metrics = metrics
         self._stale_if_down = stale_if_down
-        self._flights: Flights[ObjectFlightKey, ObjectSource, SourceObjects] = Flights(
+        self._flights: Flights[ObjectFlightKey, tuple[ObjectSource, str], SourceObjects] = Flights(
             self._fetch, metrics.source_shared.inc
         )
 
@@ -84,7 +84,7 @@ class ObjectReads:
             found = await self._ask_owners(space, wanted, demand, after, version)
         except OwnerAway as away:
             self._metrics.missed("object", NO_OWNER)
-            return await self._from_source(lookup, str(away))
+            return await self._from_source(lookup, str(away), "")
         space.epochs.learn_kin(found.shard, found.epoch, found.kin)
         if found.code == HISTORY_LOST:
             raise history_lost_error(demand.vector, found.shard, found.epoch, found.watermark, found.why, found.kin)
@@ -93,7 +93,7 @@ class ObjectReads:
         if not found.served:
             self._metrics.missed("object", miss_reason(found))
             try:
-                return await self._from_source(lookup, found.why)
+                return await self._from_source(lookup, found.why, found.watermark)
             except ReadError as error:
                 stale = await self._stale(lookup, found, error) if self._stale_if_down else None
                 if stale is None:
@@ -135,7 +135,7 @@ class ObjectReads:
 
         return await self._owners.ask_any(space.name, range(space.layout.partitions), ask, lambda _: True)
 
-    async def _from_source(self, lookup: ObjectLookup, cache_why: str) -> RawObjects:
+    async def _from_source(self, lookup: ObjectLookup, cache_why: str, known: str) -> RawObjects:
         space, wanted, demand, deadline = lookup
         source = space.source
         if wanted.page:
@@ -146,7 +146,7 @@ class ObjectReads:
         await learn_shards(self._owners, space, demand.vector, deadline)
         epoch = await epoch_of(self._owners, space, source.shard)
         proof = Proof(demand, source.shard, epoch, space.epochs.kin_of(source.shard, demand.vector))
-        seen = await self._prove(lookup, source, proof)
+        seen = await self._prove(lookup, source, proof, known)
         if wanted.table is not None and not seen.table_id:
             raise ReadError("unknown_table", f"catalog {space.name} has no table {wanted.table.name}")
         why = f"read from the source at {seen.position}: {_judge(proof, wanted, seen).why}; the cache: {cache_why}"
@@ -154,13 +154,15 @@ class ObjectReads:
         found = _of_source(wanted, seen, source.shard, proof.epoch or 0)
         return self._answer("source", freshness, why, proof.token_after(str(seen.hi or seen.position)), found)
 
-    async def _prove(self, lookup: ObjectLookup, source: ObjectSource, proof: Proof) -> SourceObjects:
+    async def _prove(self, lookup: ObjectLookup, source: ObjectSource, proof: Proof, known: str) -> SourceObjects:
         """An answer of the source that proves the demand, as `TableReads` gets one. Raises `ReadError`."""
         space, wanted, _, deadline = lookup
         asked, table = _asked(wanted), wanted.table
         while True:
             seen = await self._flights.read(
-                (space.name, asked, proof.epoch), source, lambda seen: _judge(proof, wanted, seen).may_be_served
+                (space.name, asked, proof.epoch),
+                (source, known),
+                lambda seen: _judge(proof, wanted, seen).may_be_served,
             )
             decision = _judge(proof, wanted, seen)
             if decision.may_be_served:
@@ -172,7 +174,7 @@ class ObjectReads:
                 why = f"{table.name} has table id {seen.table_id} at the source: {decision.why}"
                 raise ReadError("table_id_changed", why)
             if table is not None and table.write_ids is not None:
-                own = await self._read_in_time(source, asked, str(table.write_ids))
+                own = await self._read_in_time(source, asked, known, str(table.write_ids))
                 if _judge(proof, wanted, own).may_be_served:
                     return own
             if asyncio.get_running_loop().time() >= deadline:
@@ -180,17 +182,17 @@ class ObjectReads:
             await asyncio.sleep(POLL_S)
 
     async def _fetch(
-        self, wanted: Mapping[ObjectFlightKey, ObjectSource]
+        self, wanted: Mapping[ObjectFlightKey, tuple[ObjectSource, str]]
     ) -> dict[ObjectFlightKey, SourceObjects | Exception]:
-        return {key: await self._read_in_time(source, key[1]) for key, source in wanted.items()}
+        return {key: await self._read_in_time(source, key[1], known) for key, (source, known) in wanted.items()}
 
     async def _read_in_time(
-        self, source: ObjectSource, asked: WantedObjects, own_list: str | None = None
+        self, source: ObjectSource, asked: WantedObjects, known: str, own_list: str | None = None
     ) -> SourceObjects:
         self._metrics.source_reads.inc()
         try:
             async with asyncio.timeout(SOURCE_TIMEOUT_S):
-                return await source.read_objects(asked, own_list)
+                return await source.read_objects(asked, own_list, known)
         except TimeoutError as error:
             self._metrics.source_failures.inc()
             why = f"the source has not answered for {asked.kind} {asked.table} within {SOURCE_TIMEOUT_S:g} s"

@@ -192,7 +192,7 @@ class TableReads:
             if decision.may_be_served or decision.history_lost or _has_other_id(wanted, found):
                 break
             if wanted.write_ids is not None:
-                own = await read_in_time(source, wanted.name, str(wanted.write_ids))
+                own = await read_in_time(source, wanted.name, str(wanted.write_ids), _known(miss.found))
                 of_own = judge_table(proof, wanted, own)
                 if of_own.may_be_served:
                     found, decision = own, of_own
@@ -263,7 +263,7 @@ class TableReads:
         assert space.source is not None
         self._metrics.source_reads.inc()
         try:
-            seen = await read_in_time(space.source, wanted.name)
+            seen = await read_in_time(space.source, wanted.name, known=_known(found))
         except ReadError:
             self._metrics.source_failures.inc()
             raise
@@ -272,11 +272,16 @@ class TableReads:
         return seen
 
 
-async def read_in_time(source: TableSource, name: str, own_list: str | None = None) -> SourceTable:
+def _known(found: OwnerTable | None) -> str:
+    """The position up to which the owner has folded the log; "" if nobody has answered."""
+    return found.watermark if found is not None else ""
+
+
+async def read_in_time(source: TableSource, name: str, own_list: str | None = None, known: str = "") -> SourceTable:
     """`TableSource.read`, given up after `SOURCE_TIMEOUT_S`: a locked table must not hold its readers for ever."""
     try:
         async with asyncio.timeout(SOURCE_TIMEOUT_S):
-            return await source.read(name, own_list)
+            return await source.read(name, own_list, known)
     except TimeoutError as error:
         why = f"the source has not answered for {name} within {SOURCE_TIMEOUT_S:g} s"
         raise ReadError("source_unreachable", why) from error

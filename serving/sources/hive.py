@@ -14,7 +14,7 @@ from consumers.owner.objects.filter import FilterError
 from serving.errors import ReadError
 from serving.sources.breaker import Breaker
 from serving.sources.hive_objects import read_objects
-from serving.sources.hive_tables import read_lists, read_table
+from serving.sources.hive_tables import event_of, read_lists, read_table
 from serving.sources.source import SourceLists, SourceObjects, SourceTable, SourceThreads, WantedObjects
 from stream.sources.hive.live.connection import MetastoreError, MetastoreUnreachable
 from stream.sources.hive.live.metastore import Metastore, MetastoreSettings
@@ -40,16 +40,17 @@ class HiveTables:
         self._opened: list[Metastore] = []
         self._breaker = Breaker("the metastore")
 
-    async def read(self, name: str, own_list: str | None = None) -> SourceTable:
+    async def read(self, name: str, own_list: str | None = None, known: str = "") -> SourceTable:
         """See `TableSource`."""
         self._breaker.check()
-        return await self._threads.run(lambda: self._run(lambda metastore: read_table(metastore, name, own_list)))
+        at = event_of(known)
+        return await self._threads.run(lambda: self._run(lambda metastore: read_table(metastore, name, own_list, at)))
 
-    async def read_objects(self, wanted: WantedObjects, own_list: str | None = None) -> SourceObjects:
+    async def read_objects(self, wanted: WantedObjects, own_list: str | None = None, known: str = "") -> SourceObjects:
         """See `ObjectSource`."""
         self._breaker.check()
-        threads = self._threads if wanted.names else self._list_threads
-        return await threads.run(lambda: self._run(lambda metastore: read_objects(metastore, wanted, own_list)))
+        threads, at = self._threads if wanted.names else self._list_threads, event_of(known)
+        return await threads.run(lambda: self._run(lambda metastore: read_objects(metastore, wanted, own_list, at)))
 
     async def read_lists(self, names: Sequence[str], txn: int = 0, txns: str = "") -> SourceLists:
         """See `ListSource`."""

@@ -12,11 +12,11 @@ from typing import Final
 from consumers.fold.catalog_state import TRANSACTIONAL
 from consumers.owner.objects.answering import partition_keys, select_named
 from serving.errors import ReadError
-from serving.sources.hive_tables import read_table
+from serving.sources.hive_latest import latest_event
+from serving.sources.hive_tables import event_of, position_of, read_table
 from serving.sources.source import SourceObjects, SourceTable, WantedObjects
 from stream.sources.hive.live.members import FEW_MAX
 from stream.sources.hive.live.metastore import Metastore
-from stream.sources.hive.messages import FLAVOR
 from stream.sources.hive.object_events import (
     AGGREGATE_STATISTICS,
     CATALOG,
@@ -42,8 +42,8 @@ Name = tuple[str, ...]
 Named = list[tuple[Name, bytes | None]]
 
 
-def read_objects(metastore: Metastore, wanted: WantedObjects, own_list: str | None) -> SourceObjects:
-    """The objects that exist, as they were at some moment between two positions.
+def read_objects(metastore: Metastore, wanted: WantedObjects, own_list: str | None, known: int = 0) -> SourceObjects:
+    """The objects that exist, as they were at some moment between two positions. ``known``: as of `latest_event`.
 
     Raises `MetastoreError`, `ThriftError`, `HiveMessageError`, `FilterError`, `ReadError` ``source_failed``.
     """
@@ -52,12 +52,12 @@ def read_objects(metastore: Metastore, wanted: WantedObjects, own_list: str | No
         found = _of_catalog(metastore, wanted)
         return _answer(found, wanted, position_of(lo), position_of(metastore.last_event()))
     for _ in range(ATTEMPTS_MAX):
-        table = read_table(metastore, wanted.table, own_list)
+        table = read_table(metastore, wanted.table, own_list, known)
         if table.image is None:
             return SourceObjects([], [], table.position, table.hi)
         of_table, statistics_of = _of_table(metastore, wanted, table)
-        hi = position_of(metastore.last_event())
-        if hi == table.position or _has_id(metastore, wanted.table, table.table_id):
+        hi = position_of(latest_event(metastore, wanted.table.lower(), event_of(str(table.position)), known))
+        if table.position.at_or_past(hi) or _has_id(metastore, wanted.table, table.table_id):
             shown = _answer(of_table, wanted, table.position, hi)
             return shown._replace(
                 table_id=table.table_id,
@@ -67,11 +67,6 @@ def read_objects(metastore: Metastore, wanted: WantedObjects, own_list: str | No
                 statistics_of=statistics_of,
             )
     raise ReadError("source_failed", f"the name {wanted.table} was given to another table each time that it was read")
-
-
-def position_of(event_id: int) -> Position:
-    """The position of an event."""
-    return Position.parse(f"{FLAVOR}/{event_id}")
 
 
 def _answer(found: Named, wanted: WantedObjects, position: Position, hi: Position) -> SourceObjects:

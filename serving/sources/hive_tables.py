@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from serving.sources.hive_latest import latest_event
 from serving.sources.source import ListedTable, SourceLists, SourceTable
 from stream.sources.hive.live.metastore import Metastore, ServerList, txn_list
 from stream.sources.hive.messages import FLAVOR, HiveMessageError
@@ -11,8 +12,8 @@ from tokens import Position, ValidWriteIdList
 from tokens.writeid_state import WriteIds
 
 
-def read_table(metastore: Metastore, name: str, own_list: str | None) -> SourceTable:
-    """The table with its list, which may be too old, never too new.
+def read_table(metastore: Metastore, name: str, own_list: str | None, known: int = 0) -> SourceTable:
+    """The table with its list, which may be too old, never too new. ``known``: as of `latest_event`.
 
     Raises `MetastoreError`, `ThriftError`, `HiveMessageError`.
     """
@@ -22,9 +23,10 @@ def read_table(metastore: Metastore, name: str, own_list: str | None) -> SourceT
         lists |= metastore.without_collapse(lists, metastore.transactions())
     listed = lists.get(name.lower())
     table = metastore.table(name)
-    position, hi = (Position.parse(f"{FLAVOR}/{event}") for event in (lo, metastore.last_event()))
+    position = position_of(lo)
     if table is None:
-        return SourceTable(0, "", None, "", position, hi=hi)
+        return SourceTable(0, "", None, "", position, hi=position_of(metastore.last_event()))
+    hi = position_of(latest_event(metastore, table.name, lo, known))
     if not table.transactional:
         return SourceTable(table.table_id, "external", table.image, "", position, hi=hi)
     ids = (listed or ServerList(0, (), ())).write_ids()
@@ -39,7 +41,7 @@ def read_lists(metastore: Metastore, names: Sequence[str], txn: int, txns: str) 
     A transaction reads as of its own beginning, and its own ids are valid for it. Raises `MetastoreError`,
     `ThriftError`, `HiveMessageError`.
     """
-    position = Position.parse(f"{FLAVOR}/{metastore.last_event()}")
+    position = position_of(metastore.last_event())
     if not txns:
         known = metastore.transactions()
         hwm = min(txn, known.hwm) if txn else known.hwm
@@ -56,6 +58,17 @@ def read_lists(metastore: Metastore, names: Sequence[str], txn: int, txns: str) 
         text = str(ValidWriteIdList(name, ids.hwm, ids.open, ids.aborted)) if ids is not None else ""
         tables.append(ListedTable(name, table.table_id if table is not None else 0, text))
     return SourceLists(txns, tables, position)
+
+
+def position_of(event_id: int) -> Position:
+    """The position of an event."""
+    return Position.parse(f"{FLAVOR}/{event_id}")
+
+
+def event_of(position: str) -> int:
+    """The event at a position of a metastore's log; 0 if it is none."""
+    flavor, _, event = position.partition("/")
+    return int(event) if flavor == FLAVOR and event.isdecimal() else 0
 
 
 def _count_own(ids: WriteIds, own: ValidWriteIdList) -> None:

@@ -59,7 +59,8 @@ class SourceRow(NamedTuple):
 class SourceTable(NamedTuple):
     """The source's answer for a catalog table; ``image`` is None if there is none. ``position``: as in `SourceRow`.
 
-    ``hi``: nothing in the image is later; None: ``position``, since all was read in one snapshot.
+    ``hi``: nothing in the image is later. It may be before ``position``: that tells what the image cannot lack.
+    None: ``position``, since all was read in one snapshot.
     """
 
     table_id: int
@@ -168,11 +169,13 @@ class TableSource(Protocol):
     def shard(self) -> str:
         """The shard that its positions belong to."""
 
-    async def read(self, name: str, own_list: str | None = None) -> SourceTable:
+    async def read(self, name: str, own_list: str | None = None, known: str = "") -> SourceTable:
         """The table ``db.table``, its id, its list and the log's position, from one snapshot.
 
         ``own_list``: the list of a reader that may have a transaction open. The answer may then hold that
         transaction's uncommitted writes: it is for this reader only and must not be cached.
+        ``known``: the position up to which the cache has folded the log. A source that can tell that nothing of the
+        table is later answers with that as ``hi``, so that the session can go on with what is cached.
         """
 
     async def close(self) -> None:
@@ -187,8 +190,8 @@ class ObjectSource(Protocol):
     def shard(self) -> str:
         """The shard that its positions belong to."""
 
-    async def read_objects(self, wanted: WantedObjects, own_list: str | None = None) -> SourceObjects:
-        """The objects, as they were at some moment after a position. ``own_list``: as in `TableSource.read`.
+    async def read_objects(self, wanted: WantedObjects, own_list: str | None = None, known: str = "") -> SourceObjects:
+        """The objects, as they were at some moment after a position. Others: as in `TableSource.read`.
 
         It may give more than was wanted, but nothing of another kind or table. Raises ``bad_filter`` too.
         """

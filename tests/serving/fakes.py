@@ -236,7 +236,7 @@ class FakeTableSource:
         self.gate = asyncio.Event()
         self.gate.set()
 
-    async def read(self, _: str, own_list: str | None = None) -> SourceTable:
+    async def read(self, _: str, own_list: str | None = None, known: str = "") -> SourceTable:  # noqa: ARG002 - `TableSource`'s
         self.lists.append(own_list)
         await self.gate.wait()
         return self._own if own_list is not None and self._own is not None else self._shared

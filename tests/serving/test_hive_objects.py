@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -13,7 +13,9 @@ import pytest
 from freshet.local.hive.server import HiveServer
 from serving.errors import ReadError
 from serving.sources.hive import HiveTables
+from serving.sources.hive_latest import EVENTS_MAX, latest_event
 from serving.sources.hive_objects import read_objects
+from serving.sources.hive_tables import read_table
 from serving.sources.source import SourceObjects, WantedObjects
 from stream.sources.hive.live.metastore import Metastore, MetastoreSettings
 from stream.sources.hive.objects import image_of
@@ -187,6 +189,78 @@ def test_whether_statistics_of_many_partitions_hold_is_not_read(
 def nulls_of(statistics: Any) -> int | None:
     """The number of nulls in the first column's statistics."""
     return statistics["statsObj"][0]["statsData"]["longStats"]["numNulls"] if statistics else None
+
+
+def test_an_answer_is_no_later_than_the_last_event_of_its_table(catalog: HiveCatalog) -> None:
+    """Not the end of the log, which is beyond what any owner has folded: the session's next read would miss too."""
+    catalog.create("t", transactional=False, partitioned=True)
+    catalog.create("u", transactional=False)
+    metastore, name = catalog.metastore, name_of(catalog)
+    known = metastore.last_event()
+
+    def latest() -> tuple[int, int, int]:
+        """The log's end, and as late as which event the table and its partitions are."""
+        end, table = metastore.last_event(), read_table(metastore, name, None, known)
+        found = read_objects(metastore, WantedObjects("partition", name), None, known)
+        return end, *(int(str(each.hi).rpartition("/")[2]) for each in (table, found))
+
+    assert latest() == (known, known, known)
+    catalog.alter("u", v="1")
+    catalog.abort(catalog.open())
+    end, *found = latest()
+    assert (end > known, found) == (True, [known, known])
+    catalog.add_partitions("t", "a")
+    written = metastore.last_event()
+    catalog.alter("u", v="2")
+    end, *found = latest()
+    assert (end > written, found) == (True, [written, written])
+
+
+def test_an_answer_may_be_as_late_as_a_rename_away_from_its_name(catalog: HiveCatalog) -> None:
+    """The event is named after the new name. What was read by the name before may be another table's."""
+    catalog.create("t", transactional=False)
+    before = catalog.metastore.last_event()
+    catalog.alter("t", rename_to="u")
+    renamed = catalog.metastore.last_event()
+    for table in ("t", "u"):
+        assert latest_event(catalog.metastore, name_of(catalog, table), before, before) == renamed
+    assert latest_event(catalog.metastore, name_of(catalog, "v"), before, before) == before
+
+
+class Log:
+    """The part of a metastore that tells its events, of which the first ones were deleted."""
+
+    def __init__(self, first: int, end: int) -> None:
+        self.first, self.end = first, end
+
+    def events(self, after: int, count: int) -> list[dict[str, Any]]:
+        """Of another table."""
+        ids = range(max(after + 1, self.first), self.end + 1)
+        shown = {"eventTime": 1, "eventType": "INSERT", "dbName": "d", "tableName": "other", "message": "{}"}
+        return [{"eventId": each, **shown} for each in ids[:count]]
+
+    def last_event(self) -> int:
+        """The log's end."""
+        return self.end
+
+
+@pytest.mark.parametrize(
+    ("log", "lo", "known", "latest"),
+    [
+        (Log(1, 20), 20, 15, 15),
+        (Log(1, 20), 20, 0, 0),
+        (Log(1, 200), 200, 15, 200),
+        (Log(1, 200), 200 - EVENTS_MAX, 15, 200),
+        (Log(1, 200), 190, 0, 190),
+        (Log(18, 20), 20, 15, 20),
+        (Log(21, 20), 20, 15, 20),
+        (Log(1, 20), 20, 25, 20),
+    ],
+    ids=["known", "all", "far", "too many since", "far and some since", "cleaned", "all cleaned", "ahead"],
+)
+def test_what_the_log_does_not_tell_is_as_late_as_its_end(log: Log, lo: int, known: int, latest: int) -> None:
+    """An event that was deleted, or that lies too far back, may have been one of the table."""
+    assert latest_event(cast("Metastore", log), "d.t", lo, known) == latest
 
 
 def test_what_a_server_lacks_is_an_error_and_opens_no_circuit(catalog: HiveCatalog) -> None:

@@ -220,8 +220,8 @@ class Moving(FakeTableSource):
         super().__init__(answers[-1])
         self.answers = list(answers)
 
-    async def read(self, name: str, own_list: str | None = None) -> SourceTable:
-        await super().read(name, own_list)
+    async def read(self, name: str, own_list: str | None = None, known: str = "") -> SourceTable:
+        await super().read(name, own_list, known)
         await asyncio.sleep(self.delay_s)
         return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
 
@@ -336,7 +336,7 @@ def test_a_tables_partition_is_remembered(monkeypatch: pytest.MonkeyPatch) -> No
 class DownSource(FakeTableSource):
     """A source that does not answer."""
 
-    async def read(self, _: str, own_list: str | None = None) -> SourceTable:  # noqa: ARG002
+    async def read(self, _: str, own_list: str | None = None, known: str = "") -> SourceTable:  # noqa: ARG002
         raise ReadError("source_unreachable", "no metastore answers")
 
 

@@ -84,7 +84,7 @@ class SimulatedTableSource:
     def __init__(self, world: Metastores) -> None:
         self._world = world
 
-    async def read(self, name: str, own_list: str | None = None) -> SourceTable:
+    async def read(self, name: str, own_list: str | None = None, known: str = "") -> SourceTable:  # noqa: ARG002 - `TableSource`'s
         """See `serving.sources.source.TableSource`."""
         found = _read.get().source = self._world.read_metastore(name, own_list)
         return found

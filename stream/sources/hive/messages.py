@@ -73,6 +73,8 @@ class TableObject:
     """Names of the partition columns, lower case."""
     is_ambiguous: bool = False
     """Whether ``name`` may be another table's: its database has a dot in its own name."""
+    columns: int = 0
+    """A checksum of its columns and partition keys, with their types and comments; 0: they are not known."""
 
 
 def parse_notification(row: Mapping[str, Any]) -> Notification:
@@ -212,7 +214,18 @@ def table_of(found: Struct, field: str) -> TableObject:
         raise HiveMessageError(f"{field} of {name} has no valid partition keys") from error
     image, struct = image_of(found, "Table"), encode_struct(found)
     full_acid = transactional and not insert_only
-    return TableObject(name, table_id, transactional, full_acid, image, struct, partition_keys, has_dot(db))
+    shown = repr([(plain.get("sd") or {}).get("cols"), keys]).encode("utf-8", "surrogatepass")
+    return TableObject(
+        name,
+        table_id,
+        transactional,
+        full_acid,
+        image,
+        struct,
+        partition_keys,
+        has_dot(db),
+        columns=zlib.crc32(shown) or 1,
+    )
 
 
 def parse_struct(text: Any, field: str, name: str) -> Struct:

@@ -65,11 +65,21 @@ class ObjectEvents:
         """A table that was just created has no partitions."""
         return [ObjectSet(kind, table_id, change) for kind in _OF_PARTITIONS for change in ("begun", "complete")]
 
-    def of_altered_table(self, table_id: int) -> list[Change]:
-        """ALTER_TABLE may change every partition: cascades leave no event."""
+    def of_altered_table(
+        self, table_id: int, *, is_partitioned: bool = True, has_same_columns: bool = False
+    ) -> list[Change]:
+        """ALTER_TABLE may change every partition: cascades leave no event.
+
+        ``is_partitioned``: the table has partitions, or had them before. ``has_same_columns``: and the same name, so
+        the metastore leaves constraints and statistics as they are.
+        """
         why = "the table was altered"
         voids: list[Change] = [ObjectSet(kind, table_id, "void", reason=why) for kind in _OF_PARTITIONS]
-        return [*voids, *(ObjectImage(kind, table_id, (), "written") for kind in _OF_COLUMNS)]
+        kinds = [*(() if has_same_columns else _OF_COLUMNS), *([AGGREGATE_STATISTICS] if is_partitioned else ())]
+        return [
+            *(voids if is_partitioned else ()),
+            *(ObjectImage(kind, table_id, (), "written") for kind in dict.fromkeys(kinds)),
+        ]
 
     def of_write(self, event: Notification, table: TableObject) -> list[Change]:
         """The changes of an event that writes ``table`` or a part of it. Raises `HiveMessageError`."""

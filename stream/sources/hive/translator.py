@@ -59,6 +59,8 @@ class _Open:
 class _Table:
     table_id: int
     kind: str
+    columns: int = 0
+    """As of `TableObject`, after the last event that may have changed them."""
 
 
 class HiveTranslator:
@@ -131,7 +133,7 @@ class HiveTranslator:
     def bind(self, table: TableObject) -> list[Change]:
         """The server shows ``table``: bind its name, if that is news."""
         changes = self._rebind(table)
-        self._bind(table)
+        self._bind(table).columns = table.columns
         return changes
 
     def forget(self, name: str) -> list[Change]:
@@ -308,6 +310,7 @@ class HiveTranslator:
         table = parse_table(event.message, "tableObjJson")
         changes = self._forget(table.name, dropped=False) if table.name in self._tables else []
         known = self._bind(table)
+        known.columns = table.columns
         changes.append(BindName(table.name, table.table_id))
         changes += self._server_list(table.name, table.table_id)
         image = table.image if self._with_images else None
@@ -318,7 +321,9 @@ class HiveTranslator:
         return [*changes, created, *self._objects.of_new_table(table.table_id)]
 
     def _bind(self, table: TableObject) -> _Table:
-        known = _Table(table.table_id, "transactional" if table.transactional else "external")
+        before = self._tables.get(table.name)
+        columns = before.columns if before is not None and before.table_id == table.table_id else 0
+        known = _Table(table.table_id, "transactional" if table.transactional else "external", columns)
         self._unname(table.name)
         self._tables[table.name] = known
         self._names[table.table_id] = table.name
@@ -388,12 +393,30 @@ class HiveTranslator:
             names = [bound]
         else:
             names = self._rebind(after)
-        self._bind(after)
+        has_same_columns = self._has_same_columns(event, before, after)
+        self._bind(after).columns = after.columns
         if after.full_acid and not before.full_acid and self._ids.seed(after.name):
             lists += self._seeded_list(after)
         # The image is awaited before the name is bound: else a reader may meet the old image under the new name.
         written = self._written(event, after, write_id)
-        return lists + written + names + self._objects.of_altered_table(after.table_id)
+        is_partitioned = bool(before.partition_keys or after.partition_keys)
+        return [
+            *(lists + written + names),
+            *self._objects.of_altered_table(
+                after.table_id, is_partitioned=is_partitioned, has_same_columns=has_same_columns
+            ),
+        ]
+
+    def _has_same_columns(self, event: Notification, before: TableObject, after: TableObject) -> bool:
+        """Whether nothing changed in columns and name, nor since the last event that tells of them.
+
+        The image before may be older than that event: two alters at once each show what they have read.
+        """
+        known = self._tables.get(after.name)
+        is_truncated = str(event.message.get("isTruncateOp", "")).lower() == "true"
+        if known is None or known.table_id != after.table_id or is_truncated or before.name != after.name:
+            return False
+        return known.columns == before.columns == after.columns and before.transactional == after.transactional
 
     def _left(self, event: Notification, before: TableObject, write_id: int) -> list[Change]:
         """The table was renamed to where nobody is told of it. It is not dropped: it may come back, by its id too."""

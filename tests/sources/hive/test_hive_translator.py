@@ -395,3 +395,61 @@ def test_a_foreign_key_to_a_database_with_a_dot_is_of_the_table_that_has_it(serv
     added = translator.translate(_event(4, "ADD_FOREIGNKEY", "t", foreignKeyListJson=[_KEY_OF_A]) | {"db": "a.b"})
     assert added is not None
     assert ObjectImage("constraints", 1, (), "written") in added.changes
+
+
+def _shown(*columns: str, keys: tuple[str, ...] = ()) -> str:
+    """The external table ``s.a`` with these columns, as an event shows it."""
+
+    def listed(names: tuple[str, ...]) -> dict[str, Any]:
+        fields = [{"1": {"str": name}, "2": {"str": "int"}} for name in names]
+        return {"lst": ["rec", len(fields), *fields]}
+
+    struct = {"1": {"str": "a"}, "2": {"str": "s"}, "7": {"rec": {"1": listed(columns)}}, "8": listed(keys)}
+    return json.dumps({**struct, "25": {"i64": 7}})
+
+
+def _written_by_alter(*steps: tuple[str, str], **message: Any) -> set[str]:
+    """What the last of these alters, (before, after), made of what belongs to the table: kinds that were written."""
+    translator = HiveTranslator()
+    translator.translate(_event(1, "CREATE_TABLE", "a", tableObjJson=steps[0][0]))
+    last = None
+    for at, (before, after) in enumerate(steps, 2):
+        row = _event(at, "ALTER_TABLE", "a", tableObjBeforeJson=before, tableObjAfterJson=after, **message)
+        last = translator.translate(row)
+    assert last is not None
+    return {change.kind for change in last.changes if isinstance(change, ObjectImage | ObjectSet)}
+
+
+OF_COLUMNS = {"constraints", "statistics", "aggregate_statistics"}
+OF_PARTITIONS = {"partition", "partition_statistics", "aggregate_statistics"}
+
+
+def test_an_alter_that_leaves_the_columns_leaves_constraints_and_statistics() -> None:
+    """Else each parameter that is set would have them read again, and each reader go to the metastore meanwhile."""
+    x, y, keyed = _shown("x"), _shown("x", "y"), _shown("x", keys=("p",))
+    assert _written_by_alter((x, x)) == set(), "a table without partition columns has no partitions"
+    assert _written_by_alter((keyed, keyed)) == OF_PARTITIONS, "a cascade leaves no event"
+    assert _written_by_alter((x, y)) == OF_COLUMNS
+    assert _written_by_alter((x, y), (y, x)) == OF_COLUMNS
+    assert _written_by_alter((x, y), (y, y)) == set()
+
+
+def test_an_alter_that_read_older_columns_may_change_constraints_and_statistics() -> None:
+    """Of two alters at once, the one that is logged later may show the columns that it read, and bring them back."""
+    x, y = _shown("x"), _shown("x", "y")
+    assert _written_by_alter((x, y), (x, x)) == OF_COLUMNS
+
+
+def test_a_truncation_and_an_alter_of_a_table_whose_columns_are_not_known_write_all() -> None:
+    """A truncation ends statistics. A source that has just started knows the names of tables, not their columns."""
+    x = _shown("x")
+    assert _written_by_alter((x, x), isTruncateOp="true") == OF_COLUMNS
+    assert _written_by_alter((x, x), isTruncateOp="false") == set()
+    translator = HiveTranslator(names={"s.a": 7})
+    first, second = (
+        translator.translate(_event(at, "ALTER_TABLE", "a", tableObjBeforeJson=x, tableObjAfterJson=x)) for at in (1, 2)
+    )
+    assert first is not None
+    assert {each.kind for each in first.changes if isinstance(each, ObjectImage)} == OF_COLUMNS
+    assert second is not None
+    assert not [each for each in second.changes if isinstance(each, ObjectImage)]

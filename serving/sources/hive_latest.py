@@ -1,0 +1,45 @@
+"""How late something can be that was read of a metastore's table: as the last event that concerns it, if that is known.
+
+A session takes that position away, and whatever it reads next must have reached it. The end of the log is beyond what
+any owner has folded: a session that took that away would miss with its next table as well, and with the one after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from stream.sources.hive.live.metastore import Metastore
+from stream.sources.hive.messages import HiveMessageError, parse_envelope, parse_notification, parse_table
+
+EVENTS_MAX: Final = 64
+"""Events that are looked at. Of what lies farther back it is not told what it concerns."""
+OF_TRANSACTIONS: Final = frozenset({"OPEN_TXN", "COMMIT_TXN", "ABORT_TXN", "ALLOC_WRITE_ID_EVENT"})
+"""They change lists, and no object of a table."""
+
+
+def latest_event(metastore: Metastore, name: str, lo: int, known: int) -> int:
+    """An event after which nothing is that was just read of the table ``name`` and of what belongs to it.
+
+    ``lo``: the log's end before that. ``known``: an event up to which a cache has folded the log; what is at or before
+    it needs no telling apart. Raises `MetastoreError`, `ThriftError`.
+    """
+    since = known if 0 < lo - known < EVENTS_MAX else lo
+    rows = metastore.events(since, EVENTS_MAX)
+    is_whole = [row["eventId"] for row in rows] == list(range(since + 1, since + 1 + len(rows)))
+    if not is_whole or not lo <= since + len(rows) < since + EVENTS_MAX:  # the log was cleaned, or it goes on
+        return metastore.last_event()
+    return max((row["eventId"] for row in rows if _concerns(row, name)), default=since)
+
+
+def _concerns(row: Mapping[str, Any], name: str) -> bool:
+    """Whether the event may have changed something of the table, or given its name to another one."""
+    try:
+        event = parse_envelope(row)
+        if event.event_type in OF_TRANSACTIONS:
+            return False
+        if event.event_type == "ALTER_TABLE" and event.table_name != name:  # the name before is in the message
+            return parse_table(parse_notification(row).message, "tableObjBeforeJson").name == name
+    except HiveMessageError:
+        return True
+    return event.event_type == "ADD_FOREIGNKEY" or event.table_name in (name, "")
