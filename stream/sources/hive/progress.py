@@ -24,14 +24,20 @@ class Progress:
             self.objects_due: bool = bool(found.get("objects", True))
             detailed = found.get("details", "")
             parted = found.get("partitions", "") if detailed is not None else None
+            self.untold: tuple[str, ...] = tuple(str(each) for each in found.get("untold", []))
+            """Tables of which nobody told the statistics of all partitions together when the cursor was published."""
+            self.adds_together: bool = bool(found.get("adds_together"))
+            """Whether the sweep of constraints and statistics is made for these alone: all else has been published."""
             if not found.get("together"):
-                detailed = ""  # an earlier version has not published the statistics of all partitions together
+                # An earlier version has not published the statistics of all partitions together.
+                self.adds_together = detailed is None and not self.sweeping
+                detailed = ""
             self.detailed: str | None = None if detailed is None else str(detailed)
             """The last table whose constraints and statistics a sweep has published; None: those of all."""
             self.parted: str | None = None if parted is None else str(parted)
             """The same for partitions, which have a sweep of their own before that."""
         except (ValueError, TypeError, AttributeError, RecursionError):
-            self.sweeping, self.swept, dirty = True, "", []
+            self.sweeping, self.swept, dirty, self.untold, self.adds_together = True, "", [], (), False
             self.objects_due, self.detailed, self.parted = True, "", ""
         self._dirty = dict.fromkeys(dirty)
 
@@ -56,19 +62,28 @@ class Progress:
             self.parted = name
         else:
             self.detailed = name
+            self.adds_together = self.adds_together and name is not None
 
     def begin_sweep(self) -> None:
         """Everything is to be fetched again."""
         self.sweeping, self.swept, self.objects_due = True, "", True
         self.detailed = self.parted = ""
+        self.adds_together = False
 
-    def cursor(self, others: Iterable[str] = ()) -> str:
-        """As text, for the state in the topic. ``others``: tables of which something else is to be fetched."""
+    def cursor(self, others: Iterable[str] = (), untold: Collection[str] = ()) -> str:
+        """As text, for the state in the topic. ``others``: tables of which something else is to be fetched.
+
+        ``untold``: those of which nobody told the statistics of all partitions together. With too many of them it is
+        these that a sweep asks for again, not everything.
+        """
         left = {*self._dirty, *others}
         if len(left) > DIRTY_MAX:
             return json.dumps({"sweeping": True, "swept": ""})
         found = {"sweeping": self.sweeping, "swept": self.swept, "dirty": sorted(left), "objects": self.objects_due}
-        return json.dumps({**found, "details": self.detailed, "partitions": self.parted, "together": True})
+        told = {"untold": sorted(untold), "together": True, "adds_together": self.adds_together}
+        if len(untold) > DIRTY_MAX:
+            told = {"together": False}
+        return json.dumps({**found, "details": self.detailed, "partitions": self.parted, **told})
 
 
 def checksum_of(row: Mapping[str, Any]) -> int:

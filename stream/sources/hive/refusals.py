@@ -58,12 +58,15 @@ class Refusals(Generic[Thing]):
         """It was given, or there is no such thing any more."""
         self._waits.pop(thing, None)
 
-    def due(self) -> list[Thing]:
-        """Those to ask for now. They are kept: if nobody hears of them, they are due after another wait."""
+    def due(self, count: int | None = None) -> list[Thing]:
+        """Those to ask for now, at most ``count``.
+
+        They are kept: if nobody hears of them, they are due after another wait.
+        """
         if not self._waits:
             return []
         now_s = self._clock()
-        found = [(thing, wait) for thing, wait in self._waits.items() if wait.until_s <= now_s]
+        found = [(thing, wait) for thing, wait in self._waits.items() if wait.until_s <= now_s][:count]
         for _, wait in found:
             wait.until_s, wait.is_over = now_s + wait.seconds, True
         return [thing for thing, _ in found]

@@ -126,6 +126,9 @@ class Warehouse:
         self.calls += names
         return [(self.values[0], {})] if names and self.has_statistics else []
 
+    opened = 1
+    """Connections to it."""
+
     def caches_aggregates(self) -> bool:
         """It does not."""
         return False
@@ -219,6 +222,20 @@ def test_a_pass_asks_again_where_nobody_told_the_statistics_together() -> None:
     warehouse.cannot_aggregate = True
     warehouse.sweep()
     assert (warehouse.of(FEW), warehouse.due) == ([PARTITIONS], ["d.few"])
+
+
+@pytest.mark.parametrize("is_upgrade", [False, True])
+def test_an_upgrade_reads_the_partitions_of_no_large_table_again(
+    is_upgrade: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They have been published, and the statistics of so many together are read through."""
+    monkeypatch.setattr("stream.sources.hive.live.members.FEW_MAX", 1)
+    warehouse = Warehouse()
+    together = "" if is_upgrade else ', "together": true'
+    done = "null" if is_upgrade else '""'
+    warehouse.progress.__init__(f'{{"sweeping": false, "details": {done}, "partitions": null{together}}}')  # type: ignore[misc]
+    warehouse.sweep()
+    assert (warehouse.of(FEW), warehouse.due) == ([], [] if is_upgrade else ["d.few"])
 
 
 def test_a_table_without_partition_columns_has_no_partitions() -> None:

@@ -51,6 +51,12 @@ class Warehouse:
         self.aggregating_fails: Exception | None = None
         self.caches = False
         """Whether the metastore has a cache of its own for the statistics of all together."""
+        self.opened = 0
+        """Connections to the metastore."""
+        self.moves_meanwhile = False
+        """Whether another metastore answers than the one that was asked for its settings."""
+        self.pending: list[Callable[[], None]] | None = None
+        """What was asked for, if it is not answered at once."""
         self.aggregated = 0
         """How many times these were asked for."""
         self.refuses = 0
@@ -70,10 +76,17 @@ class Warehouse:
     def run(self, work: Callable[[Metastore], Any]) -> Future[Any]:
         """As `Fetcher.run`."""
         future: Future[Any] = Future()
-        try:
-            future.set_result(work(cast("Metastore", self)))
-        except FreshetError as error:
-            future.set_exception(error)
+
+        def answer() -> None:
+            try:
+                future.set_result(work(cast("Metastore", self)))
+            except FreshetError as error:
+                future.set_exception(error)
+
+        if self.pending is None:
+            answer()
+        else:
+            self.pending.append(answer)
         return future
 
     def publish(self, changes: list[Change]) -> None:
@@ -118,6 +131,7 @@ class Warehouse:
     def aggregate_statistics(self, *_: object) -> Struct:
         """Those of all together."""
         self.aggregated += 1
+        self.opened += self.moves_meanwhile
         if self.aggregating_fails is not None:
             raise self.aggregating_fails
         return {}
@@ -131,7 +145,7 @@ class Warehouse:
 
     def work(self) -> None:
         """All that is to be done is done."""
-        while self.partitions.step() or self.partitions.go_on():
+        while self.partitions.step() or self.partitions.go_on() or self.partitions.ask_again():
             pass
 
     def partitions_by_names(self, _: str, names: Sequence[str]) -> list[tuple[Values, Struct]]:
@@ -271,7 +285,7 @@ def test_statistics_together_that_nobody_told_are_asked_for_again_after_a_while(
     warehouse.aggregating_fails = UNTOLD[0]
     warehouse.ask_for_a(is_pass=is_pass)
     warehouse.work()
-    assert (warehouse.aggregated, warehouse.partitions.refused) == (1, ["d.t"])
+    assert (warehouse.aggregated, warehouse.partitions.untold) == (1, ["d.t"])
     for wait_s in (RETRY_S, 2 * RETRY_S):
         asked = warehouse.aggregated
         warehouse.now_s += wait_s - 1
@@ -284,7 +298,7 @@ def test_statistics_together_that_nobody_told_are_asked_for_again_after_a_while(
             warehouse.aggregating_fails = None
         warehouse.work()
         assert warehouse.aggregated == asked + 1
-    assert (warehouse.together(), warehouse.partitions.refused) == (["HiveEvent/10"], [])
+    assert (warehouse.together(), warehouse.partitions.untold) == (["HiveEvent/10"], [])
     warehouse.partitions.note(written("a"))
     warehouse.work()
     assert len(warehouse.together()) == 2, "nothing is left of the refusal"
@@ -297,7 +311,7 @@ def test_a_refusal_outlasts_the_first_chunk_that_is_read_again() -> None:
     warehouse.partitions.want(TABLE)
     warehouse.dropped_meanwhile = DROPS_KEPT + 1
     warehouse.work()
-    assert (warehouse.partitions.refused, warehouse.together()) == (["d.t"], [])
+    assert (warehouse.partitions.untold, warehouse.together()) == (["d.t"], [])
     warehouse.aggregating_fails = None
     warehouse.now_s += RETRY_S
     warehouse.work()
@@ -313,7 +327,70 @@ def test_a_dropped_table_is_not_asked_for_its_statistics_again() -> None:
     warehouse.partitions.forget(TABLE)
     warehouse.now_s += RETRY_MAX_S
     warehouse.work()
-    assert (warehouse.aggregated, warehouse.partitions.refused) == (1, [])
+    assert (warehouse.aggregated, warehouse.partitions.untold) == (1, [])
+
+
+def test_a_metastore_that_is_slow_to_tell_statistics_together_holds_nothing_up() -> None:
+    """It is asked for those of one table at a time, and what is written meanwhile is published."""
+    warehouse = Warehouse()
+    warehouse.aggregating_fails = UNTOLD[1]
+    warehouse.ask_for_a(is_pass=False)
+    warehouse.work()
+    warehouse.now_s += RETRY_S
+    warehouse.aggregating_fails, warehouse.pending = None, []
+    assert warehouse.partitions.ask_again()
+    assert not warehouse.partitions.ask_again(), "nothing has arrived, and no other call is made"
+    (late,) = warehouse.pending
+    assert (warehouse.partitions.is_under_way, warehouse.partitions.untold) == (True, ["d.t"])
+    warehouse.pending = None
+    before = len(warehouse.images())
+    warehouse.partitions.note(written("b"))
+    assert warehouse.partitions.step()
+    assert len(warehouse.images()) == before + 1
+    assert (warehouse.together(), warehouse.partitions.is_under_way) == (["HiveEvent/10"], False)
+    late()
+    warehouse.work()
+    assert warehouse.together() == ["HiveEvent/10"], "the write had them told, and later"
+
+
+def test_statistics_together_that_were_asked_for_before_a_write_do_not_count_as_told_after_it() -> None:
+    """The fold refuses them, and if they ended the wait nobody would ask again."""
+    warehouse = Warehouse()
+    warehouse.aggregating_fails = UNTOLD[1]
+    warehouse.ask_for_a(is_pass=False)
+    warehouse.work()
+    warehouse.now_s += RETRY_S
+    warehouse.pending = []
+    assert warehouse.partitions.ask_again()
+    (late,) = warehouse.pending
+    warehouse.pending = None
+    warehouse.ask_for_a(is_pass=False)
+    warehouse.work()
+    warehouse.aggregating_fails = None
+    late()
+    warehouse.work()
+    assert (warehouse.together(), warehouse.partitions.untold) == ([], ["d.t"])
+
+
+def test_a_restart_asks_for_statistics_together_that_nobody_told() -> None:
+    """Alone: neither the table nor its partitions are read again for them."""
+    warehouse = Warehouse()
+    warehouse.partitions.note_untold([TABLE])
+    warehouse.work()
+    assert (warehouse.aggregated, warehouse.partitions.untold, warehouse.partitions.tables) == (0, ["d.t"], [])
+    warehouse.now_s += RETRY_S
+    warehouse.work()
+    assert (warehouse.together(), warehouse.images(), warehouse.partitions.untold) == (["HiveEvent/10"], [], [])
+
+
+def test_statistics_together_that_another_metastore_may_have_told_are_not_published() -> None:
+    """The one that was asked has no cache of its own; the one that answered may have one."""
+    warehouse = Warehouse()
+    warehouse.moves_meanwhile = True
+    warehouse.ask_for_a(is_pass=False)
+    warehouse.work()
+    assert (warehouse.aggregated, warehouse.together(), warehouse.partitions.untold) == (1, [], ["d.t"])
+    assert warehouse.images() != []
 
 
 @pytest.mark.parametrize("is_pass", [False, True])
@@ -323,7 +400,7 @@ def test_statistics_together_from_the_metastores_own_cache_are_not_published(is_
     warehouse.caches = True
     warehouse.ask_for_a(is_pass=is_pass)
     warehouse.work()
-    assert (warehouse.aggregated, warehouse.together(), warehouse.partitions.refused) == (0, [], [])
+    assert (warehouse.aggregated, warehouse.together(), warehouse.partitions.untold) == (0, [], [])
     assert warehouse.images() != []
 
 

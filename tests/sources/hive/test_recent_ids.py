@@ -110,12 +110,27 @@ def test_statistics_together_are_published_once_after_an_upgrade(detailed: str, 
     """A topic of an earlier version has none: the last sweep is made again, which goes on where it is cut off."""
     progress = Progress(OF_EARLIER_VERSION % (detailed, json.dumps(parted)))
     assert (progress.sweeping, progress.parted, progress.detailed) == (False, parted, "")
+    is_all_else_published = (detailed, parted) == ("null", None)
+    assert progress.adds_together == is_all_else_published
     if parted is not None:
         progress.note_belongings(None)
     for done in ("d.c", None):
         progress.note_belongings(done)
         again = Progress(progress.cursor())
         assert (again.parted, again.detailed) == (None, done)
+        assert again.adds_together == (is_all_else_published and done is not None)
+
+
+def test_tables_whose_statistics_together_nobody_tells_are_kept_apart() -> None:
+    """A metastore that tells none of many tables must not have the whole catalog fetched at each restart."""
+    progress = Progress()
+    progress.sweeping, progress.parted, progress.detailed = False, None, None
+    again = Progress(progress.cursor(["d.a"], ["d.c", "d.b"]))
+    assert (again.sweeping, [*again.dirty], again.untold) == (False, ["d.a"], ("d.b", "d.c"))
+    assert (again.detailed, again.adds_together) == (None, False)
+    many = Progress(again.cursor((), [f"d.t{number}" for number in range(DIRTY_MAX + 1)]))
+    assert (many.sweeping, many.parted, many.detailed, many.untold) == (False, None, "", ())
+    assert many.adds_together, "the last sweep asks for them again, and for nothing that was told"
 
 
 def test_a_busy_table_does_not_hold_up_the_others() -> None:

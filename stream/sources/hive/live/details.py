@@ -61,7 +61,7 @@ class TableDetails:
     """What belongs to one table. ``constraints`` None: they are not to be published; ``statistics``: there are none.
 
     ``is_read``: whether these could be read at all. ``members``: all partitions, or the statistics of all; None: they
-    are many, or could not be read.
+    are many (``has_many``), or could not be read.
     """
 
     shape: Shape
@@ -69,6 +69,7 @@ class TableDetails:
     statistics: Struct | None = None
     is_read: bool = True
     members: Sequence[Member] | None = ()
+    has_many: bool = False
 
     @property
     def table_id(self) -> int:
@@ -254,6 +255,8 @@ class Details:
             is_as_read = self._voids == fetched.voids and self._touched_at(name) <= shape.lo
             if not kinds:
                 continue
+            if details.has_many and self._progress.adds_together:
+                continue  # theirs are read through, and the partitions themselves have been published
             if details.members is None or not is_as_read or self._name_of(details.table_id) != name:
                 self._partitions.want(details.table_id)
                 is_taken = False
@@ -350,7 +353,8 @@ def _fetch_rest(metastore: Metastore, names: tuple[str, ...], voids: int, known:
     for name, shape in shapes.items():
         rest = _rest_of(metastore, name, shape)
         if PARTITION_STATISTICS in _kinds_of(shape, is_first=False):
-            rest = replace(rest, members=read_few_statistics(metastore, name, shape.columns))
+            members, has_many = read_few_statistics(metastore, name, shape.columns)
+            rest = replace(rest, members=members, has_many=has_many)
         found[name] = rest
     return FetchedDetails(names, lo, metastore.last_event(), found, voids, unread)
 

@@ -116,6 +116,8 @@ class Following:
         )
         self._translator.last_event_id = self._at
         self._compose()
+        known = self._translator.tables
+        self._partitions.note_untold(known[name] for name in self._progress.untold if name in known)
         if self._progress.objects_due:
             self._objects.want_catalog()
         if transactions is not None:
@@ -172,6 +174,7 @@ class Following:
         worked = self._fetch_dirty() or self._fetch_objects() or self._partitions.step() or self._details.step()
         worked = worked or self._go_on_with_sweep() or self._details.go_on_with_sweep()
         worked = self._partitions.go_on() or worked
+        worked = self._partitions.ask_again() or worked
         return self._reconcile() or worked
 
     @property
@@ -323,7 +326,7 @@ class Following:
     def _cursor(self) -> str:
         due = [*self._partitions.tables, *self._details.tables]
         refused = [*self._partitions.refused, *self._details.refused, *self._images.unreadable]
-        return self._progress.cursor([*due, *refused])
+        return self._progress.cursor([*due, *refused], self._partitions.untold)
 
     def _note_status(self) -> None:
         status = self._status

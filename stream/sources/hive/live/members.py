@@ -129,20 +129,22 @@ def read_few(metastore: Metastore, name: str, keys: Sequence[str]) -> tuple[Memb
     return tuple(_member(PARTITION, *found) for found in stored)
 
 
-def read_few_statistics(metastore: Metastore, name: str, columns: Sequence[str]) -> tuple[Member, ...] | None:
-    """The statistics of all partitions of a table that have some; None as for `read_few`."""
+def read_few_statistics(
+    metastore: Metastore, name: str, columns: Sequence[str]
+) -> tuple[tuple[Member, ...] | None, bool]:
+    """The statistics of all partitions of a table that have some, None as for `read_few`; and whether they are many."""
     try:
         names = metastore.partition_names(name, FEW_MAX + 1)
         if len(names) > FEW_MAX:
-            return None
+            return None, True
         found = metastore.partition_statistics(name, columns, names)
         # the metastore answers the same for partitions without statistics as for none
         together = _together(metastore, name, columns, names if found else [])
     except MetastoreRefused:
-        return None
+        return None, False
     if together is None:  # a pass asks once more, and remembers what it was refused
-        return None
-    return (*(_member(PARTITION_STATISTICS, *each) for each in found), *together)
+        return None, False
+    return (*(_member(PARTITION_STATISTICS, *each) for each in found), *together), False
 
 
 def _together(
@@ -158,7 +160,11 @@ def _together(
     try:
         if columns and partitions and metastore.caches_aggregates():
             return []
+        opened = metastore.opened
         found = metastore.aggregate_statistics(name, columns, partitions, TOGETHER_TIMEOUT_S)
+        if metastore.opened != opened:
+            log.warning("another metastore may have told the statistics of all partitions together", table=name)
+            return None
     except MetastoreError as error:
         if isinstance(error, MetastoreUnreachable) and not isinstance(error, MetastoreTimeout):
             raise

@@ -119,6 +119,11 @@ class ObjectCalls:
         shown = [(values_of(each), self._statistics_of(name, (LIST, listed), each)) for each, listed in named]
         return [(values, each) for values, each in shown if each is not None]
 
+    @property
+    def opened(self) -> int:
+        """How many connections there were: what one metastore said of itself may not hold on the next one."""
+        return self._connection.opened
+
     def caches_aggregates(self) -> bool:
         """Whether `aggregate_statistics` may be answered from the metastore's cache; also if it does not say so.
 

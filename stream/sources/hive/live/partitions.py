@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from itertools import islice
-from typing import Final
+from typing import Final, NamedTuple
 
 import structlog
 
@@ -49,6 +49,17 @@ WRITTEN_MAX: Final = 50
 """Written partitions of a table that are fetched by name. With more of them, all are fetched."""
 KINDS: Final = (PARTITION, PARTITION_STATISTICS)
 WHOLE: Final = ("begun", "complete")
+
+
+class Asked(NamedTuple):
+    """Partitions of a table that are being read, after the event ``lo`` and as many ``voids``."""
+
+    table_id: int
+    name: str
+    values: Sequence[Values]
+    lo: int
+    voids: int
+    found: Future[Chunk]
 
 
 class Pass:
@@ -132,6 +143,8 @@ class Partitions:
         """Ids of tables whose partitions the metastore could not give."""
         self._untold = Refusals[int](clock)
         """Ids of tables of which it could not tell the statistics of all partitions together."""
+        self._asked_again: Asked | None = None
+        """Of one of those, which are being read once more."""
         self._fetcher = fetcher
         self._publish = publish
         self._position = position
@@ -159,18 +172,28 @@ class Partitions:
 
     @property
     def refused(self) -> list[str]:
-        """The tables of which something could not be read: it is tried again after a while."""
-        return [name for name in map(self._name_of, {*self._refusals, *self._untold}) if name]
+        """The tables whose partitions could not be read: they are tried again after a while."""
+        return [name for name in map(self._name_of, self._refusals) if name]
+
+    @property
+    def untold(self) -> list[str]:
+        """The tables of which nobody told the statistics of all partitions together: these are asked for again."""
+        return [name for name in map(self._name_of, self._untold) if name]
 
     @property
     def is_under_way(self) -> bool:
         """Whether something is being fetched."""
-        return bool(self._passes)
+        return bool(self._passes) or self._asked_again is not None
 
     @property
     def is_busy(self) -> bool:
         """Whether as many tables wait as can have a pass."""
         return len(self._whole) + len(self._passes) >= PASSES_MAX
+
+    def note_untold(self, table_ids: Iterable[int]) -> None:
+        """Before a restart nobody told the statistics of all partitions together of these tables."""
+        for table_id in table_ids:
+            self._untold.note(table_id)
 
     def want(self, table_id: int) -> None:
         """All partitions of a table are to be fetched, after the pass that is under way."""
@@ -239,8 +262,6 @@ class Partitions:
 
     def step(self) -> bool:
         """Fetch and publish the written partitions of one table; False if there are none."""
-        for each in self._untold.due():
-            self._note_written(each, ())
         if not self._written:
             return False
         lo = self._position()  # before the name is taken, which events up to there may change
@@ -250,8 +271,10 @@ class Partitions:
             self._forget_refusals(table_id)
             return True
         self._fetching = table_id
+        self._stop_asking(table_id)
+        with_together = not self._untold.waits(table_id)
         try:
-            self._fetch_written(table_id, name, asked, lo)
+            self._take_written(self._ask(table_id, name, asked, lo, with_together=with_together))
         except BaseException:
             self.want(table_id)
             raise
@@ -259,12 +282,43 @@ class Partitions:
             self._fetching = 0
         return True
 
-    def _fetch_written(self, table_id: int, name: str, asked: list[Values], lo: int) -> None:
-        voids, with_together = self._voids, not self._untold.waits(table_id)
+    def ask_again(self) -> bool:
+        """Ask for the statistics together that nobody told, of one table at a time; False if there is nothing to do.
+
+        That may take as long as a call may last, so everything else goes on meanwhile.
+        """
+        asked = self._asked_again
+        if asked is None:
+            table_id = next(iter(self._untold.due(1)), 0)
+            name = self._name_of(table_id) if table_id else ""
+            if name:
+                self._asked_again = self._ask(table_id, name, (), self._position(), with_together=True)
+            elif table_id:
+                self._forget_refusals(table_id)
+            return bool(table_id)
+        if not asked.found.done():
+            return False
+        self._asked_again = None
+        self._fetching = asked.table_id
         try:
-            found = self._fetcher.run(
-                lambda metastore: read_named(metastore, name, asked, with_together=with_together)
-            ).result()
+            self._take_written(asked)
+        finally:
+            self._fetching = 0
+        return True
+
+    def _stop_asking(self, table_id: int) -> None:
+        """What else is read of the table tells them too, and later: an older answer must not count as the last."""
+        if self._asked_again is not None and self._asked_again.table_id == table_id:
+            self._asked_again = None
+
+    def _ask(self, table_id: int, name: str, values: Sequence[Values], lo: int, *, with_together: bool) -> Asked:
+        found = self._fetcher.run(lambda metastore: read_named(metastore, name, values, with_together=with_together))
+        return Asked(table_id, name, values, lo, self._voids, found)
+
+    def _take_written(self, asked: Asked) -> None:
+        table_id, name, values, lo, voids, _ = asked
+        try:
+            found = asked.found.result()
         except (MetastoreRefused, HiveMessageError) as error:
             self._position()
             self._refused(table_id, name, lo, error)
@@ -274,7 +328,7 @@ class Partitions:
         if self._rebound_at(name) > lo or self._name_of(table_id) != name:
             self._again(table_id)
         elif self._voids > voids or not self._allows(table_id, lo):
-            self._note_written(table_id, asked)
+            self._note_written(table_id, values)
         else:
             self._fetching = 0
             self._publish_written(table_id, changes_of(table_id, found.members, lo, found.hi))
@@ -348,6 +402,7 @@ class Partitions:
                 self._forget_refusals(table_id)
             else:
                 self._fetching = table_id
+                self._stop_asking(table_id)
                 self._publish([ObjectSet(kind, table_id, "begun", lo=f"{FLAVOR}/{lo}") for kind in KINDS])
                 together = not self._untold.waits(table_id)
                 self._passes[table_id] = Pass(self._fetcher, table_id, name, lo, with_together=together)
