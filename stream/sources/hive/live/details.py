@@ -60,6 +60,8 @@ class Shape(NamedTuple):
 class TableDetails:
     """What belongs to one table. ``constraints`` None: they are not to be published; ``statistics``: there are none.
 
+    ``parents``: the tables that its foreign keys point to.
+
     ``is_read``: whether these could be read at all. ``members``: all partitions, or the statistics of all; None: they
     are many (``has_many``), or could not be read.
     """
@@ -70,6 +72,7 @@ class TableDetails:
     is_read: bool = True
     members: Sequence[Member] | None = ()
     has_many: bool = False
+    parents: frozenset[str] = frozenset()
 
     @property
     def table_id(self) -> int:
@@ -130,6 +133,8 @@ class Details:
         """Those that were fetched and are not published yet. What is published meanwhile must say that they are due."""
         self._refusals = Refusals[str](clock)
         """Tables of which the metastore could not give them."""
+        self._parents: dict[int, frozenset[str]] = {}
+        """Id of a table with foreign keys → the tables that these point to: a DROP of one takes its keys away."""
         self._voids = 0
         self._shapes: dict[str, Shape] = {}
         """Tables that the sweep of tables has read: the sweep of what belongs to them need not read them again."""
@@ -153,6 +158,12 @@ class Details:
     def want(self, table_id: int) -> None:
         """The table's constraints or statistics were written, or are unknown."""
         self._due[table_id] = None
+
+    def note_dropped(self, table_id: int, name: str) -> None:
+        """A table is gone, and with it the foreign keys that pointed to it, of which no event tells."""
+        self._parents.pop(table_id, None)
+        for child in [child for child, parents in self._parents.items() if name in parents]:
+            self.want(child)
 
     def void(self) -> None:
         """Something was voided: what was read before, or is being read, counts no more."""
@@ -286,6 +297,9 @@ class Details:
             is_bound = self._name_of(details.table_id) == name and last <= details.shape.lo
             if is_bound and self._voids == fetched.voids:
                 changes += _images(details, lo, hi)
+                self._parents.pop(details.table_id, None)
+                if details.parents:
+                    self._parents[details.table_id] = details.parents
                 if details.is_read:
                     self._refusals.forget(name)
                 else:
@@ -370,8 +384,9 @@ def _rest_of(metastore: Metastore, name: str, shape: Shape) -> TableDetails:
     except MetastoreRefused as error:  # it is gone, or the metastore is an old one: the others go on
         log.warning("constraints or statistics cannot be read", table=name, reason=str(error))
         return TableDetails(shape, is_read=False)
-    has_foreign_key = bool(field(constraints, FOREIGN_KEYS))
-    return TableDetails(shape, None if has_foreign_key else constraints, statistics)
+    keys = field(constraints, FOREIGN_KEYS) or []
+    parents = frozenset(f"{field(each, 1, '')}.{field(each, 2, '')}".lower() for each in keys)
+    return TableDetails(shape, None if keys else constraints, statistics, parents=parents)
 
 
 def _images(details: TableDetails, lo: str, hi: str) -> list[Change]:

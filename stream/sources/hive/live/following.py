@@ -259,6 +259,7 @@ class Following:
             case TableImage(change="dropped"):
                 self._partitions.forget(change.table_id)
                 self._drops.forget(change.table_id)
+                self._details.note_dropped(change.table_id, change.name)
                 self._images.touched[change.name] = event_id
                 progress.done(change.name)
             case TableImage():
