@@ -227,7 +227,7 @@ TABLES: Final = (
         "a reader's own uncommitted write is offered as a fill",
         Replace(
             TableReads._fetch_one,
-            "read_in_time(any_source, any_name)",
+            "read_in_time(any_source, any_name, known=any_known)",
             "read_in_time(any_source, any_name, None if wanted.write_ids is None else str(wanted.write_ids))",
         ),
     ),

@@ -20,7 +20,7 @@ from serving.client.transactions import TransactionState
 from serving.http import batches, lists, query, responses, routes
 from serving.reads.rows import RowReads
 from serving.reads.tables import TableReads
-from serving.sources import hive_tables
+from serving.sources import hive_latest, hive_tables
 from stream.sources.mariadb import by_range, charsets, connection
 from stream.sources.mariadb.binlog.reading.logged_statements import LoggedStatements
 from tokens import decision
@@ -199,6 +199,15 @@ BEGINNINGS: Final = (
         "lists_move_no_token",
         "the answer with a transaction's lists has the token of the request",
         Replace(TableReads.read_lists, "proof.token_after(str(found.position))", "demand.token"),
+    ),
+    warehouse(
+        "read_through_is_as_old_as_the_cache",
+        "an answer of the metastore moves the session no further than the cache has folded",
+        Replace(
+            hive_latest.latest_event,
+            "max((row['eventId'] for row in rows if _concerns(row, name)), default=since)",
+            "since",
+        ),
     ),
     warehouse(
         "own_write_leaves_the_others_valid",
