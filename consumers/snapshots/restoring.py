@@ -27,7 +27,7 @@ from consumers.store.directory import holds_store, partition_directory
 from consumers.store.errors import RetryableStoreError, StoreError, store_error
 from consumers.store.leader_epochs import keep_leader_epoch
 from consumers.store.manifest import Manifest, sync_directory, write_manifest
-from consumers.store.rocks import Rocks
+from consumers.store.rocks.database import Rocks
 from consumers.store.view import ROCKS_NAME, committed_head
 from stream.kafka.topics import Topic
 
