@@ -55,9 +55,9 @@ check: lint ## Check format, lint, types, fast tests, the lock: under a minute
 	$(BIN)/python -m tests.packaging.audit_lock
 	$(BIN)/pytest -q -m "not integration and not slow" -n 2 --dist worksteal
 
-test: setup ## Run all tests, on real servers: the fast ones first; always two side by side
+test: setup ## Run all tests, on real servers: the fast ones first
 	$(BIN)/pytest -q -m "not integration and not slow" -n 2 --dist worksteal
-	$(BIN)/pytest -m "integration or slow" -n 2 --dist loadfile
+	$(BIN)/pytest -m "integration or slow" -n 3 --dist loadfile --no-loadscope-reorder # they wait more than they work
 
 simulate: setup ## Run 100,000 new histories, of slow worlds fewer, for a nightly run (SIMULATE_HISTORIES, SIMULATE_SEED=today)
 	$(BIN)/freshet simulate --histories $${SIMULATE_HISTORIES:-100000} --seed $${SIMULATE_SEED:-$$(date +%Y%m%d)} --jobs 2
@@ -88,5 +88,6 @@ mutation: setup ## Make mistakes in the code that tests or the simulator must no
 bench: setup ## Measure on this machine
 	$(BIN)/python -m benchmarks
 
-soak: setup ## Run real servers under random faults, judge every answer (SOAK_MINUTES=30 SOAK_SEED=…)
+soak: setup ## Run real servers under random faults, judge every answer (SOAK_MINUTES=30 SOAK_SEED=…); then all of the tests that are long
 	$(BIN)/python -m benchmarks.soak
+	FRESHET_TEST_LONG=1 $(BIN)/pytest -m long -n 2 --dist loadfile
