@@ -21,8 +21,9 @@ from typing import Any
 
 from rocksdict import DBCompactionStyle, Options, Rdict, WriteBatch, WriteOptions
 
-from consumers.store import rocks
-from consumers.store.rocks import Rocks, store_options
+from consumers.store.rocks import tables
+from consumers.store.rocks.database import Rocks
+from consumers.store.rocks.tables import store_options
 
 KEYS = 200_000
 VALUE_BYTES = 190
@@ -124,7 +125,7 @@ def small_commits(style: str, commits: int, rows: int) -> dict[str, Any]:
             made.set_compaction_style(DBCompactionStyle.level())
         return made
 
-    original, rocks.store_options = rocks.store_options, options
+    original, tables.store_options = tables.store_options, options
     try:
         with tempfile.TemporaryDirectory() as name:
             directory = Path(name)
@@ -143,7 +144,7 @@ def small_commits(style: str, commits: int, rows: int) -> dict[str, Any]:
             lookups = len(wanted) / (time.thread_time() - began)
             database.close()
     finally:
-        rocks.store_options = original
+        tables.store_options = original
     useful = commits * rows * (VALUE_BYTES + 20)
     return {
         "compaction": style,

@@ -27,7 +27,7 @@ from consumers.store.digest import digest_items
 from consumers.store.errors import RetryableStoreError, StoreCorruptError, StoreLockedError, store_error
 from consumers.store.manifest import Manifest, check_manifest, read_manifest, write_atomically, write_manifest
 from consumers.store.memtable import Memtable
-from consumers.store.rocks import Rocks
+from consumers.store.rocks.database import Rocks
 from consumers.store.store import ROCKS_NAME, committed_head, partition_directory
 from spark_jobs.output import STATE_NAME, PartitionSummary, RebuildError, history_incomplete, not_shared
 from stream.wire.codec import HEADER_SIZE, decode, headers

@@ -26,7 +26,7 @@ from consumers.snapshots.places import Place
 from consumers.store.digest import Digest, digest_items
 from consumers.store.index import INDEX
 from consumers.store.leader_epochs import kept_leader_epoch
-from consumers.store.rocks import write_sorted
+from consumers.store.rocks.tables import write_sorted
 from consumers.store.view import StoreView
 
 Pair = tuple[bytes, bytes]

@@ -16,7 +16,7 @@ from consumers.store.manifest import (
     sync_directory,
     write_manifest,
 )
-from consumers.store.rocks import IN_DOUBT_NAME
+from consumers.store.rocks.database import IN_DOUBT_NAME
 from consumers.store.view import ROCKS_NAME
 
 _LOCK_NAME: Final = "lock"

@@ -47,7 +47,7 @@ class Sweep(NamedTuple):
 
 
 class Scanned(Protocol):
-    """The part of `consumers.store.rocks.Rocks` that is needed here."""
+    """The part of `consumers.store.rocks.database.Rocks` that is needed here."""
 
     def get(self, key: bytes) -> bytes | None: ...
     def scan(self, start: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]: ...

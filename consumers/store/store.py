@@ -50,7 +50,7 @@ from consumers.store.manifest import (
     write_manifest,
 )
 from consumers.store.memtable import Memtable
-from consumers.store.rocks import Rocks, disk_bytes
+from consumers.store.rocks.database import Rocks, disk_bytes
 from consumers.store.view import ROCKS_NAME, StoreView, committed_head, merge_items
 from stream.wire.codec import NewerWireError
 from stream.wire.keys import SEPARATOR

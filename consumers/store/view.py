@@ -12,7 +12,7 @@ from consumers.store.digest import digest_items
 from consumers.store.dropping import NOTE
 from consumers.store.errors import RebuildNeededError, StoreCorruptError, StoreError
 from consumers.store.manifest import read_manifest
-from consumers.store.rocks import Rocks
+from consumers.store.rocks.database import Rocks
 
 ROCKS_NAME: Final = "db"
 _META_END: Final = b"\x01"

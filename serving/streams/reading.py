@@ -229,14 +229,14 @@ class Reading:
         """The last one, with a checkpoint after all that was told. Set once the stream has begun."""
 
     def end_at(self, offsets: tuple[int, ...]) -> None:
-        """It ends when all has been told that lies before these, partition by partition."""
+        """It ends when all has been told that is whole before these, partition by partition."""
         self._end = offsets
 
     @property
     def has_ended(self) -> bool:
-        """Whether all has been told that it was asked for. A checkpoint's offsets lie before what was not told."""
-        told = self.watermark.checkpoint.offsets
-        return self._end is not None and all(at >= end for at, end in zip(told, self._end, strict=True))
+        """Whether all that is whole has been told of what it was asked for. Half a transaction may never be whole."""
+        read = self.watermark.read
+        return self._end is not None and all(at >= end for at, end in zip(read, self._end, strict=True))
 
     async def begin(self, begin: Begin) -> None:
         """Finds the beginning. Raises `ReadError`."""
@@ -245,7 +245,9 @@ class Reading:
             return
         streams, keyspace, wanted = self._streams, self._keyspace, begin
         self._follower = await streams.take_follower(keyspace, lambda: streams.start_of(keyspace, wanted))
-        self.watermark, self._places = Watermark({}, self._follower.checkpoint), self._follower.places
+        follower = self._follower
+        self.watermark = Watermark({}, follower.checkpoint, follower.offsets)
+        self._places = follower.places
 
     async def _begin_now(self) -> None:
         """At the ring's end. It lies before whatever is committed after this."""
@@ -298,7 +300,7 @@ class Reading:
                 self._forget_ended(item)
             checkpoint = item.checkpoint.at_or_past(self._places)
             self._places |= checkpoint.places
-            self.watermark = item if checkpoint is item.checkpoint else Watermark(item.marks, checkpoint)
+            self.watermark = item if checkpoint is item.checkpoint else Watermark(item.marks, checkpoint, item.read)
             return False
         return not isinstance(item, Transaction) or item.place > self._places.get(item.shard, NOWHERE)
 
@@ -306,7 +308,7 @@ class Reading:
         if isinstance(item, Transaction):
             self._places[item.shard] = item.place
         checkpoint = item.checkpoint.at_or_past(self._places)
-        self.watermark = Watermark(self.watermark.marks, checkpoint)
+        self.watermark = Watermark(self.watermark.marks, checkpoint, self.watermark.read)
         return checkpoint
 
     def _forget_ended(self, watermark: Watermark) -> None:

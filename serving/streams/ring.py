@@ -58,7 +58,7 @@ class Ring:
         self._passed: dict[int, int] = {}
         """Partition → the offset that a reader must have come to, behind what no place of a shard says: what nobody
         can read, and shards that are over."""
-        self._watermark = Watermark({}, checkpoint)
+        self._watermark = Watermark({}, checkpoint, checkpoint.offsets)
         self.lost: FreshetError | None = None
         """Why nobody can go on where it ends: the log is another one there."""
 

@@ -217,12 +217,12 @@ class Assembler:
         self._let_go()
 
     def _mark(self, partition: int, shard: _Shard, record: Record) -> None:
+        self._moved.add(record["shard"])
         place = Place(record["epoch"], record["ordinal"])
         if place < shard.frontier[partition]:
             return
         shard.frontier[partition] = shard.last[partition][place.epoch] = place
         shard.marks[place] = Mark(place, record["position"], record["timestamp"], record["as_of_ms"])
-        self._moved.add(record["shard"])
 
     def _frame(self, offset: int, frame: Record) -> Iterator[_Piece]:
         epoch, base, at = frame["epoch"], frame["ordinal"], 0
@@ -283,7 +283,7 @@ class Assembler:
         self._forget_ended()
         checkpoint = self.checkpoint
         items += [Unreadable(*each, checkpoint) for each in unreadable]
-        items.append(Watermark(dict(self._marks), checkpoint))
+        items.append(Watermark(dict(self._marks), checkpoint, self.offsets))
         return items
 
     def _forget_ended(self) -> None:

@@ -71,10 +71,13 @@ class Watermark:
     """Everything up to ``marks`` (shard → mark) has been given out. ``checkpoint``: goes on after it.
 
     A shard that has not come to the stream's beginning has no mark: what follows may still be left out.
+    ``read``: partition → the offset behind what was read. What is whole before these has been given out; the rest of
+    it, a transaction that is only half there, holds the checkpoint's offsets back.
     """
 
     marks: Mapping[str, Mark]
     checkpoint: Checkpoint
+    read: tuple[int, ...]
 
 
 @dataclass(slots=True, eq=False)

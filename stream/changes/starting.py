@@ -71,7 +71,7 @@ def start_now(kafka: KafkaCluster, keyspace: str, topic: Topic) -> Start:
 
 
 def published_by_now(kafka: KafkaCluster, keyspace: str, topic: Topic) -> tuple[int, ...]:
-    """Partition → the offset behind its last marker. What is before it is whole, and nothing committed is after it."""
+    """Partition → the offset behind its last marker. What is whole by now lies before these."""
     at = end_offsets(kafka, topic.name, range(topic.partitions))
     seen, _ = _back_to_markers(kafka, keyspace, topic, at)
     found = seen.markers.values()

@@ -14,8 +14,8 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from consumers.store import rocks
 from consumers.store.errors import StoreError
+from consumers.store.rocks import tables
 from consumers.store.store import PartitionStore, partition_directory
 from consumers.store.view import StoreView
 from tests.data_at_rest.history import CURRENT, KEYSPACE, TOPIC_ID, Items, keys_ever, unpack
@@ -29,7 +29,7 @@ PARTS = {"live": "live/shop/0", "checkpoint": "checkpoints/shop/0/1", "rebuild":
 
 def by_owner(root: Path) -> Items:
     """Opened as its owner does, each key by look-up and all by scan."""
-    rocks._shared_cache.clear()  # as a new process: the cache knows the same files from before they were damaged
+    tables._shared_cache.clear()  # as a new process: the cache knows the same files from before they were damaged
     store = PartitionStore.open(root, keyspace=KEYSPACE, partition=0, topic_id=TOPIC_ID)
     try:
         found = list(store.items())

@@ -35,6 +35,11 @@ from stream.kafka.connection import KafkaCluster, client_settings
 from stream.kafka.reader import TopicReadError
 from stream.kafka.topics import Topic, ensure_topics, events_topic
 from stream.publish.publisher import Publisher
+from stream.publish.shard_producer import PublisherLost
+from stream.publish.topology import DeclaredTopology
+from stream.wire.batch import Batch, BatchLimits
+from stream.wire.events import VALUE, RowChange, SourceTransaction
+from stream.wire.keys import Layout, row_key
 from tests.patience import PATIENCE_S
 from tests.stream.publishing import publisher, transaction
 from tokens import Vector
@@ -97,9 +102,9 @@ def run(kafka: KafkaCluster, keyspace: str, story: Callable[[Streams, Source], A
 
 
 @asynccontextmanager
-async def begun(streams: Streams, keyspace: str, begin: Begin) -> AsyncIterator[Reading]:
+async def begun(streams: Streams, keyspace: str, begin: Begin, *, ends_now: bool = False) -> AsyncIterator[Reading]:
     """A stream, closed afterwards."""
-    reading = await streams.begin(keyspace, begin)
+    reading = await streams.begin(keyspace, begin, ends_now=ends_now)
     try:
         yield reading
     finally:
@@ -198,6 +203,58 @@ def test_a_topic_of_which_a_partition_has_expired_has_no_earliest_second(
         with pytest.raises(ReadError, match="without a marker") as refused:
             await streams.begin(keyspace_name, FromEarliest())
         assert (refused.value.code, "start from now" in refused.value.hint) == ("stream_too_old", True)
+
+    run(kafka, keyspace_name, story)
+
+
+def publish_and_die(kafka: KafkaCluster, keyspace: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second shard's source: two whole transactions, and the first batch of a large one before it is killed."""
+    shards = (f"{keyspace}/0", f"{keyspace}/1")
+    limits = BatchLimits(batch_bytes=20_000)
+    source = Publisher(kafka, keyspace, shards[1], Layout(PARTITIONS), topology=DeclaredTopology(shards), limits=limits)
+    source.open(lambda: ("MariaDB/0-2-0", 1_700_000_000))
+
+    def numbered(number: int, rows: int) -> SourceTransaction:
+        changes = [RowChange(row_key("shop.t", [key]), VALUE, b"{}") for key in range(rows)]
+        return SourceTransaction(f"MariaDB/0-2-{number}", f"MariaDB/0-2-{number}", 1_700_000_000 + number, changes)
+
+    source.publish(numbered(1, 1))
+    source.publish(numbered(2, 3))
+    source.flush()
+    commit = source._commit
+
+    def commit_and_die(batch: Batch) -> None:
+        commit(batch)
+        source._mark_lost(PublisherLost("killed"))
+
+    monkeypatch.setattr(source, "_commit", commit_and_die)
+    with pytest.raises(PublisherLost):
+        source.publish(numbered(3, 5_000))
+
+
+def test_a_stream_until_now_tells_all_that_is_whole_and_does_not_wait_for_half_a_transaction(
+    kafka: KafkaCluster, keyspace_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A shard's source that died amid a large one may not come back for hours, and its last word may be far back."""
+    monkeypatch.setattr("stream.changes.starting.WINDOW_RECORDS", 4)  # so the other shard is not in sight of the end
+
+    async def story(streams: Streams, source: Source) -> None:
+        async with begun(streams, keyspace_name, FromNow()) as reading:
+            beginning = reading.watermark.checkpoint
+        await asyncio.to_thread(publish_and_die, kafka, keyspace_name, monkeypatch)
+        last = await asyncio.to_thread(source.publish, 41)
+        found: list[Transaction] = []
+        async with begun(streams, keyspace_name, beginning, ends_now=True) as reading:
+            async with asyncio.timeout(PATIENCE_S):
+                async for batch in reading.batches(0.2):
+                    found += [item for item, _ in batch if isinstance(item, Transaction)]
+                    if reading.has_ended:
+                        break
+        # its epoch began at 0
+        assert [each.gtid for each in found if each.shard.endswith("/1")] == [f"MariaDB/0-2-{n}" for n in (0, 1, 2)]
+        assert [each.gtid for each in found if each.shard.endswith("/0")] == [
+            f"MariaDB/0-1-{number}" for number in range(1, last + 1) if told(number)
+        ]
 
     run(kafka, keyspace_name, story)
 
@@ -431,7 +488,7 @@ def test_a_stream_tells_nothing_that_its_watermarks_have_passed(monkeypatch: pyt
     """What was left out before its beginning is in the ring that it joins, too."""
     passed = Checkpoint("shop", "id", (0,), {"a": Place(1, 5)})
     following = Following(fails=False)
-    following.items = [Watermark({}, passed)]
+    following.items = [Watermark({}, passed, passed.offsets)]
     following.read = dict(passed.places)
     monkeypatch.setattr("serving.streams.reading.Follower", lambda *_: following)
     monkeypatch.setattr("serving.streams.reading.check_topics", lambda *_: Topic("t", "id", 1))
@@ -486,7 +543,7 @@ def test_a_ring_lets_in_nobody_who_lacks_what_nobody_can_read() -> None:
 def test_a_ring_lets_in_who_begins_after_a_shard_is_over() -> None:
     """Such a reader never hears of that shard: it lacks nothing once it is past the offsets behind it."""
     ring = Ring(Checkpoint("ks", "id", (0,), {"a": Place(1, 2)}))
-    ring.append([Watermark({}, Checkpoint("ks", "id", (7,), {"b": Place(1, 1)}))])
+    ring.append([Watermark({}, Checkpoint("ks", "id", (7,), {"b": Place(1, 1)}), (7,))])
     assert (ring.join({"b": Place(1, 1)}, [6]), ring.join({"b": Place(1, 1)}, [7])) == (None, Joined(0, {}))
 
 
@@ -495,7 +552,7 @@ def test_watermarks_do_not_fill_the_ring() -> None:
     ring = Ring(Checkpoint("ks", "id", (0,)), bytes_max=5_000)
     ring.append([item(1)])
     for _ in range(1_000):
-        ring.append([Watermark({}, Checkpoint("ks", "id", (0,), {"a": Place(1, 1)}))])
+        ring.append([Watermark({}, Checkpoint("ks", "id", (0,), {"a": Place(1, 1)}), (0,))])
     assert ring.join({"a": Place(1, 1)}, [0]) == Joined(0, {})
     assert ring.end()[0] == 2
 
@@ -505,7 +562,8 @@ def test_a_reader_at_the_end_of_the_ring_is_told_each_later_watermark(monkeypatc
 
     def watermark(*shards: str, as_of_ms: int) -> Watermark:
         marks = {shard: Mark(Place(1, 1), "MariaDB/0-1-1", 0, as_of_ms) for shard in shards}
-        return Watermark(marks, Checkpoint("shop", "id", (as_of_ms,), {shard: Place(1, 1) for shard in shards}))
+        places = {shard: Place(1, 1) for shard in shards}
+        return Watermark(marks, Checkpoint("shop", "id", (as_of_ms,), places), (as_of_ms,))
 
     async def story() -> None:
         streams = Streams(KafkaCluster("127.0.0.1:1"), FrontMetrics())

@@ -18,7 +18,7 @@ from consumers.snapshots.errors import SnapshotError
 from consumers.snapshots.finding import find_snapshots
 from consumers.snapshots.places import Place
 from consumers.snapshots.writing import write_snapshot
-from consumers.store.rocks import Rocks
+from consumers.store.rocks.database import Rocks
 from consumers.store.store import ROCKS_NAME, PartitionStore
 from freshet.auditing import Audit, Audited, audit, audit_again_and_again
 from freshet.local.artifacts import jars

@@ -16,7 +16,7 @@ import pytest
 from consumers.fold.state import is_head_key
 from consumers.store.errors import RebuildNeededError
 from consumers.store.manifest import read_manifest
-from consumers.store.rocks import Rocks
+from consumers.store.rocks.database import Rocks
 from consumers.store.store import PartitionStore, partition_directory
 from spark_jobs.output import STATE_NAME, RebuildError, _locked, exclusive
 from spark_jobs.partition import BEGUN_NAME, FoldTask, complete_task, run_task

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from consumers.store.errors import StoreCorruptError
-from consumers.store.rocks import Rocks
+from consumers.store.rocks.database import Rocks
 from consumers.store.store import ROCKS_NAME, partition_directory
 from freshet.cli import app
 from spark_jobs.output import RebuildError, find_stores

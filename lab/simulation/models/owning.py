@@ -54,7 +54,7 @@ class OwnerCrash(Exception):
 
 
 class MemoryRocks:
-    """The part of `consumers.store.rocks.Rocks` that `PartitionStore` uses.
+    """The part of `consumers.store.rocks.database.Rocks` that `PartitionStore` uses.
 
     ``dies``: "before" or "after" if the process crashes at the next ingest; else "".
     """

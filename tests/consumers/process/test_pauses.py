@@ -14,7 +14,7 @@ from consumers.owner.partitions import DISK_FULL, Ownership
 from consumers.process.loop import Consumption, ConsumptionSettings
 from consumers.process.run import make_checkpoint
 from consumers.store.errors import DiskFullError, DiskIOError, StoreCorruptError
-from consumers.store.rocks import Rocks
+from consumers.store.rocks.database import Rocks
 from stream.kafka.connection import KafkaCluster
 from tests.consumers.consuming import Feed, until
 from tests.consumers.process.test_rebalance_errors import Silent

@@ -13,7 +13,7 @@ from consumers.store import dropping
 from consumers.store.dropping import NOTE, Dropping, LastDropped
 from consumers.store.errors import StoreCorruptError, StoreError, store_error
 from consumers.store.memtable import Memtable
-from consumers.store.rocks import Rocks
+from consumers.store.rocks.database import Rocks
 from consumers.store.store import PartitionStore, StoreView
 from stream.wire.codec import encode
 from tests.consumers.fold.test_backfills import TABLE, begun, complete, topology

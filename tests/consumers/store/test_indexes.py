@@ -14,7 +14,7 @@ from consumers.store import indexing
 from consumers.store.errors import StoreNewerError
 from consumers.store.index import INDEX, UNKNOWN, Extraction, Index, values_of
 from consumers.store.manifest import INDEXED_VERSION, read_manifest
-from consumers.store.rocks import Rocks
+from consumers.store.rocks.database import Rocks
 from consumers.store.store import PartitionStore, StoreView
 from stream.wire.keys import row_key
 from tests.consumers.histories import frame, marker, start

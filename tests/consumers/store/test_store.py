@@ -334,7 +334,7 @@ def test_readers_are_answered_while_the_database_is_reopened(tmp_path: Path) -> 
 
 def test_a_commit_needs_no_files_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On systems other than Linux the file is built in place, with the same contents."""
-    monkeypatch.setattr("consumers.store.rocks.sys", SimpleNamespace(platform="darwin"))
+    monkeypatch.setattr("consumers.store.rocks.tables.sys", SimpleNamespace(platform="darwin"))
     for name in ("memfd_create", "sendfile", "fdatasync"):
         monkeypatch.delattr(os, name)
     entries = {key(number): b"v" for number in range(500)}

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from consumers.process.opening import open_store
-from consumers.store import rocks
 from consumers.store.errors import StoreCorruptError, StoreError
+from consumers.store.rocks import tables
 from consumers.store.store import PartitionStore, StoreView
 from tests.consumers.histories import key, marker, start, value
 
@@ -96,7 +96,7 @@ def test_a_read_that_finds_damage_marks_the_store_as_broken(tmp_path: Path) -> N
             content = bytearray(file.read_bytes())
             content[20 : len(content) // 2] = bytes(len(content) // 2 - 20)
             file.write_bytes(content)
-    rocks._shared_cache.clear()  # what this process has read of it is there, undamaged
+    tables._shared_cache.clear()  # what this process has read of it is there, undamaged
     store, why = open_store(tmp_path, "shop", 0, "t")
     if why is None:
         with pytest.raises(StoreCorruptError):

@@ -25,8 +25,9 @@ from consumers.store.errors import (
     store_error,
 )
 from consumers.store.index import INDEX
-from consumers.store.rocks import IN_DOUBT_NAME, Rocks, _scan, disk_bytes, write_sorted
-from consumers.store.rocks_check import BLOCK_BYTES, check_log, masked_crc32c
+from consumers.store.rocks.database import IN_DOUBT_NAME, Rocks, _scan, disk_bytes
+from consumers.store.rocks.small_files import BLOCK_BYTES, check_log, masked_crc32c
+from consumers.store.rocks.tables import write_sorted
 from consumers.store.store import ROCKS_NAME, PartitionStore, StoreView
 from tests.consumers.storing import change, open_at
 

@@ -13,7 +13,7 @@ from consumers.fold.state import FOLD_VERSION
 from consumers.process.opening import begin, check_range, open_store
 from consumers.store.errors import RebuildNeededError, StoreCorruptError, StoreLockedError, StoreNewerError
 from consumers.store.manifest import MANIFEST_NAME, checksum_of, read_manifest, write_manifest
-from consumers.store.rocks import Rocks
+from consumers.store.rocks.database import Rocks
 from consumers.store.store import ROCKS_NAME
 from tests.consumers.histories import LAYOUT, key, marker, start
 from tests.consumers.storing import change, crash, open_at

@@ -21,7 +21,7 @@ from consumers.fold.entry import VALUE, VOID, decode_entry, encode_transaction_t
 from consumers.fold.state import Head, Lineage, Void, head_entries, read_head
 from consumers.store.errors import StoreCorruptError, StoreNewerError
 from consumers.store.manifest import MANIFEST_NAME, Manifest, read_manifest, write_manifest
-from consumers.store.rocks_check import check_log
+from consumers.store.rocks.small_files import check_log
 from spark_jobs.output import REPORT_NAME, RebuildError, read_report
 from tests.fuzz.engine import Case, Misbehaved, Target, refused
 from tests.fuzz.mutate import Rng, some_bytes, some_tree
@@ -152,7 +152,7 @@ def _report() -> Case:
 
 
 def _log() -> Case:
-    from consumers.store.rocks_check import masked_crc32c
+    from consumers.store.rocks.small_files import masked_crc32c
 
     def record(kind: int, body: bytes) -> bytes:
         typed = bytes([kind]) + body

@@ -61,6 +61,37 @@ def logged(histories_of: dict[str, list[SourceTransaction]], layout: Layout, cho
     return log
 
 
+@given(st.lists(histories(), min_size=2, max_size=2), layouts, st.randoms(use_true_random=False))
+@settings(max_examples=40)
+def test_what_is_whole_before_the_offsets_of_a_watermark_has_been_told(
+    lists: list[list[SourceTransaction]], layout: Layout, choose: random.Random
+) -> None:
+    """So a stream ends there, though a shard's source died amid a transaction and never speaks again."""
+    log = logged(dict(zip((SHARD, OTHER), lists, strict=True)), layout, choose)
+    dead = framer_of("shop/dead", layout)
+    large = SourceTransaction(
+        "MariaDB/0-9-1",
+        "MariaDB/0-9-1",
+        1_600_000_001,
+        [RowChange(row_key("shop.t", [key]), VALUE, b"{}") for key in range(200)],
+    )
+    dead.add(large, 0, dead.room(large, 0))
+    log.publish(dead)  # the first batch, and no more
+    whole = [seen(each) for each in transactions(follow(log, log.beginning(), choose))]
+    ends, framer = log.ends, framer_of("shop/2", layout)
+    log.publish(framer, SourceTransaction("MariaDB/0-3-1", "MariaDB/0-3-1", 1_600_000_001, large.changes[:5]))
+    found: list[Item] = []
+    for item in follow(log, log.beginning(), choose):
+        found.append(item)
+        if isinstance(item, Watermark) and all(at >= end for at, end in zip(item.read, ends, strict=True)):
+            break
+    else:
+        raise AssertionError("no watermark says that all of it was read")
+    told_by_then = [seen(each) for each in transactions(found)]
+    assert all(each in told_by_then for each in whole)
+    assert large.gtid not in [gtid for gtid, _, _ in told_by_then]
+
+
 def only_told(transaction: Transaction, histories_of: dict[str, list[SourceTransaction]]) -> bool:
     """Whether a transaction is exactly one of its source's."""
     return seen(transaction) in map(told, histories_of[transaction.shard])

@@ -7,13 +7,9 @@ log and memtable are not used.
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import re
-import sys
-from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from itertools import chain
 from pathlib import Path
 from threading import Lock
 from typing import Any, Final
@@ -21,82 +17,26 @@ from typing import Any, Final
 import structlog
 from rocksdict import (
     AccessType,
-    BlockBasedOptions,
-    Cache,
     Checkpoint,
-    ChecksumType,
-    DataBlockIndexType,
     DbClosedError,
-    DBCompactionStyle,
-    DBCompressionType,
     IngestExternalFileOptions,
-    Options,
     Rdict,
-    SstFileWriter,
 )
 
-from consumers.fold.state import is_head_key
 from consumers.store.errors import StoreCorruptError, StoreError, store_error
 from consumers.store.index import INDEX, INDEX_END
 from consumers.store.memtable import Memtable
-from consumers.store.rocks_check import check_directory, manifest_before, name_manifest
+from consumers.store.rocks import tables
+from consumers.store.rocks.small_files import check_directory, manifest_before, name_manifest
+from consumers.store.rocks.tables import NO_ENTRIES, NO_KEYS, build_table
 
 log = structlog.get_logger(__name__)
-
-BLOCK_CACHE_BYTES: Final = 64 << 20
-"""One cache for all stores of a process."""
-
-VIEW_CACHE_BYTES: Final = 8 << 20
-"""For each read-only store. A cache of its own makes it read what is on disk, not what the owner has cached."""
-
-_SORT_ROWS: Final = 8_192
-"""Sorting holds the GIL. Keys are sorted in runs of this length first, so that readers get a turn in between."""
 
 IN_DOUBT_NAME: Final = "in-doubt.sst"
 """In the store directory: the SST of a failed commit, kept until a commit succeeds."""
 _MISSING_SST: Final = re.compile(r"/(\d{6,}\.sst): No such file or directory")
 
-NO_ENTRIES: Final[Mapping[bytes, bytes]] = {}
-NO_KEYS: Final[Set[bytes]] = frozenset()
-_LEVEL_ZERO_FILES: Final = 12
 _LEVELS: Final = 7
-_TARGET_FILE_BYTES: Final = 32 << 20
-
-_shared_cache: list[Cache] = []
-
-
-def _table_options(read_only: bool) -> BlockBasedOptions:
-    if not _shared_cache:
-        _shared_cache.append(Cache(BLOCK_CACHE_BYTES))
-    table = BlockBasedOptions()
-    table.set_block_cache(Cache(VIEW_CACHE_BYTES) if read_only else _shared_cache[0])
-    table.set_block_size(4096)
-    table.set_bloom_filter(10, False)
-    table.set_checksum_type(ChecksumType.xxh3())
-    table.set_data_block_index_type(DataBlockIndexType.binary_and_hash())
-    table.set_data_block_hash_ratio(0.75)
-    table.set_format_version(6)
-    return table
-
-
-def store_options(*, read_only: bool = False) -> Options:
-    """Options of a store: small files arrive at level 0; universal compaction merges those of similar size."""
-    options = Options(raw_mode=True)
-    options.create_if_missing(True)
-    options.set_paranoid_checks(True)
-    options.set_block_based_table_factory(_table_options(read_only))
-    options.set_compression_type(DBCompressionType.lz4())
-    options.set_compaction_style(DBCompactionStyle.universal())
-    options.set_level_zero_file_num_compaction_trigger(_LEVEL_ZERO_FILES)
-    options.set_target_file_size_base(_TARGET_FILE_BYTES)
-    options.set_max_background_jobs(2)
-    options.set_write_buffer_size(1 << 20)
-    options.set_max_open_files(512)
-    options.set_keep_log_file_num(3)
-    options.set_max_manifest_file_size(256 << 10)
-    options.set_max_log_file_size(1 << 20)
-    options.set_stats_dump_period_sec(0)
-    return options
 
 
 class Rocks:
@@ -187,7 +127,7 @@ class Rocks:
         access = AccessType.read_only(False) if self._read_only else AccessType.read_write()
         # Without explicit column families rocksdict reads the OPTIONS file. That file has no checksum (a flipped byte
         # crashed the process), and its options lack our cache.
-        options = store_options(read_only=self._read_only)
+        options = tables.store_options(read_only=self._read_only)
         try:
             return Rdict(str(self.path), options, {"default": options}, access)
         except Exception as error:
@@ -315,7 +255,7 @@ class Rocks:
             if self._must_keep_scratch:
                 self._keep_scratch(scratch)
             scratch.unlink(missing_ok=True)  # may be a hard link to a live SST, so it must not be truncated
-            size = _build(entries, scratch, of_indexes, gone | self._hidden_by(entries))
+            size = build_table(entries, scratch, of_indexes, gone | self._hidden_by(entries))
             options = IngestExternalFileOptions()
             options.set_move_files(True)
             options.set_allow_blocking_flush(False)
@@ -422,82 +362,6 @@ def _is_closed(error: Exception) -> bool:
     return isinstance(error, DbClosedError) or (isinstance(error, RuntimeError) and "borrowed" in str(error))
 
 
-def write_sorted(pairs: Iterable[tuple[bytes, bytes]], path: Path) -> int:
-    """Writes a sorted file of pairs in key order, synced, for `Rocks.ingest_files`; returns its size in bytes."""
-    try:
-        writer = SstFileWriter(store_options())
-        writer.open(str(path))
-        for key, value in pairs:
-            writer[key] = value
-        writer.finish()
-        return int(writer.file_size())
-    except Exception as error:
-        raise store_error(error, str(path)) from error
-
-
-def _build(
-    entries: Mapping[bytes, bytes],
-    path: Path,
-    of_indexes: Mapping[bytes, bytes] = NO_ENTRIES,
-    gone: Set[bytes] = NO_KEYS,
-) -> int:
-    """Writes a durable sorted file of ``entries``; returns its size in bytes. ``gone``: keys that go.
-
-    It is built in memory, because rocksdict holds the GIL while RocksDB syncs a file: on a busy disk that can block
-    reads for a tenth of a second. Python releases the GIL while it copies and syncs. Other systems than Linux have no
-    files in memory; there the file is built in place.
-    """
-    if sys.platform != "linux":
-        return _write_table(entries, str(path), of_indexes, gone)
-    with contextlib.ExitStack() as stack:
-        memory = os.memfd_create(path.name)
-        stack.callback(os.close, memory)
-        size = _write_table(entries, f"/proc/self/fd/{memory}", of_indexes, gone)
-        disk = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-        stack.callback(os.close, disk)
-        sent = 0
-        while sent < size:
-            more = os.sendfile(disk, memory, sent, size - sent)
-            if not more:
-                raise OSError(errno.EIO, f"only {sent} of {size} bytes of {path.name} could be copied")
-            sent += more
-        os.fdatasync(disk)
-    return size
-
-
-def _write_table(entries: Mapping[bytes, bytes], path: str, of_indexes: Mapping[bytes, bytes], gone: Set[bytes]) -> int:
-    """Writes an SST of ``entries`` with RocksDB, synced; returns its size in bytes. ``gone``: keys that go."""
-    writer = SstFileWriter(store_options())
-    writer.open(path)
-    keys = _sorted_in_runs(entries)
-    if gone:
-        keys = [key for key in keys if key not in gone]
-    at = bisect_left(keys, INDEX)
-    without = sorted(gone, reverse=True)
-
-    def write(of_state: list[bytes], end: bytes | None) -> None:
-        for key, entry in _pairs(entries, of_state):
-            while without and without[-1] < key:
-                del writer[without.pop()]
-            if entry or is_head_key(key):
-                writer[key] = entry
-            else:
-                del writer[key]
-        while without and (end is None or without[-1] < end):
-            del writer[without.pop()]
-
-    write(keys[:at], INDEX)
-    for key in _sorted_in_runs(of_indexes):
-        writer[key] = of_indexes[key]
-    write(keys[at:], None)
-    writer.finish()
-    return int(writer.file_size())
-
-
-def _pairs(entries: Mapping[bytes, bytes], keys: list[bytes]) -> Iterator[tuple[bytes, bytes]]:
-    return entries.pairs(keys) if isinstance(entries, Memtable) else ((key, entries[key]) for key in keys)
-
-
 def _scan(place: Any, end: bytes | None, path: str) -> Iterator[tuple[bytes, bytes]]:
     """Yields the pairs from an iterator's place on, without those of indexes. Raises `StoreError` if it ended early.
 
@@ -517,15 +381,6 @@ def _scan(place: Any, end: bytes | None, path: str) -> Iterator[tuple[bytes, byt
     except Exception as error:
         place = None  # else the traceback's frame would keep the database open
         raise store_error(error, path) from error
-
-
-def _sorted_in_runs(entries: Mapping[bytes, bytes]) -> list[bytes]:
-    keys = list(entries)
-    if len(keys) > _SORT_ROWS:
-        runs = [sorted(keys[at : at + _SORT_ROWS]) for at in range(0, len(keys), _SORT_ROWS)]
-        keys = list(chain.from_iterable(runs))
-    keys.sort()
-    return keys
 
 
 def disk_bytes(directory: Path) -> int:
