@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from stream.sources.hive.live import details
-from stream.sources.hive.live.members import Member
 from stream.sources.hive.live.metastore import Metastore
 from stream.sources.hive.structs import encode_struct
 from stream.wire.events import ObjectSet
@@ -51,9 +50,9 @@ def test_changes_while_few_partitions_are_read_are_not_lost(
     quiet = catalog.table_id("quiet")
     left = dict(changes)
 
-    read_first: Callable[..., tuple[Member, ...] | None] = getattr(details, sweep)
+    read_first: Callable[..., object] = getattr(details, sweep)
 
-    def read(metastore: Metastore, of: str, *shape: Sequence[str]) -> tuple[Member, ...] | None:
+    def read(metastore: Metastore, of: str, *shape: Sequence[str]) -> object:
         found = read_first(metastore, of, *shape)
         db, _, name = of.partition(".")
         change = left.pop(name, None) if db == catalog.db else None
