@@ -14,14 +14,14 @@ import pytest
 
 from consumers.fold.objects import decode_object, decode_set, object_key, objects_prefix, set_key
 from freshet.local.hive.server import HiveServer
-from stream.sources.hive.live.connection import MetastoreError
 from stream.sources.hive.live.fetching import Fetcher
 from stream.sources.hive.live.following import Following, FollowOptions, HiveHistoryLost
 from stream.sources.hive.live.metastore import Metastore, MetastoreSettings
 from stream.sources.hive.live.source import end_of_log
-from stream.sources.hive.live.thrift import integer, long, record, text, texts
 from stream.sources.hive.messages import parse_notification
 from stream.sources.hive.recent_ids import RecentWriteIds
+from stream.sources.hive.rpc.connection import MetastoreError
+from stream.sources.hive.rpc.thrift import integer, long, record, text, texts
 from stream.sources.hive.structs import BOOL, encode_struct
 from stream.sources.status import SourceStatus
 from stream.wire.events import ObjectImage, ResumePoint, SourceTransaction
@@ -264,7 +264,7 @@ def test_a_cleaned_log_is_a_lost_history(new_hive: Callable[..., HiveServer]) ->
             following(catalog, consumer, consumer.resume(names)) as source,
             pytest.raises(HiveHistoryLost, match="deleted"),
         ):
-            eventually(lambda: source.following.step() and False, timeout_s=5)
+            eventually(lambda: source.following.step() and False)
         assert consumer.folded.framer.resume.position == at
 
 
