@@ -198,7 +198,7 @@ def test_an_answer_is_no_later_than_the_last_event_of_its_table(catalog: HiveCat
     metastore, name = catalog.metastore, name_of(catalog)
     known = metastore.last_event()
 
-    def latest() -> tuple[int, int, int]:
+    def latest() -> tuple[int, ...]:
         """The log's end, and as late as which event the table and its partitions are."""
         end, table = metastore.last_event(), read_table(metastore, name, None, known)
         found = read_objects(metastore, WantedObjects("partition", name), None, known)
