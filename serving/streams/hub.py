@@ -13,7 +13,7 @@ import structlog
 from serving.streams.ring import BYTES_MAX, Ring
 from stream.changes.checkpoint import Checkpoint
 from stream.changes.following import Follower
-from stream.changes.starting import start_at_checkpoint, start_now
+from stream.changes.starting import published_by_now, start_at_checkpoint, start_now
 from stream.kafka.connection import KafkaCluster
 from stream.kafka.topics import check_topics
 from tokens.errors import FreshetError
@@ -97,7 +97,8 @@ class Hub:
         with ExitStack() as stack:
             follower = stack.enter_context(Follower(self._kafka, topic, start))
             if self.ring is None:
-                self.ring = Ring(start.checkpoint, self._ring_bytes_max)
+                begun = published_by_now(self._kafka, self._keyspace, topic)
+                self.ring = Ring(start.checkpoint, begun, self._ring_bytes_max)
             ring, self.failure = self.ring, None
             self._wake()
             while not self._stops.is_set() and not self._is_idle():

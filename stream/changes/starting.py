@@ -97,7 +97,8 @@ def start_at_earliest(kafka: KafkaCluster, keyspace: str, topic: Topic) -> Start
 def _start_at(kafka: KafkaCluster, keyspace: str, topic: Topic, second: int) -> Start:
     at = offsets_for_timestamp(kafka, topic.name, range(topic.partitions), second)
     _, checkpoint = _back_to_markers(kafka, keyspace, topic, at)
-    return Start(checkpoint, skip_others=FromTime(second))
+    skip = FromTime(second)
+    return Start(checkpoint, dict.fromkeys(checkpoint.places, skip), skip)
 
 
 def start_after(kafka: KafkaCluster, keyspace: str, topic: Topic, vector: Vector) -> Start:
