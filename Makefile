@@ -16,7 +16,7 @@ ifdef PIP_INDEX_URL
 export UV_DEFAULT_INDEX ?= $(PIP_INDEX_URL)
 endif
 
-.PHONY: help setup lock demo format lint check test simulate hunt dist environment fuzz mutation bench soak helm
+.PHONY: help setup lock demo format lint check test simulate hunt dist sbom environment fuzz mutation bench soak helm
 
 help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -55,9 +55,9 @@ check: lint ## Check format, lint, types, fast tests, the lock: under a minute
 	$(BIN)/python -m tests.packaging.audit_lock
 	$(BIN)/pytest -q -m "not integration and not slow" -n 2 --dist worksteal
 
-test: setup ## Run all tests, on real servers: the fast ones first; always two side by side
+test: setup ## Run all tests, on real servers: the fast ones first
 	$(BIN)/pytest -q -m "not integration and not slow" -n 2 --dist worksteal
-	$(BIN)/pytest -m "integration or slow" -n 2 --dist loadfile
+	$(BIN)/pytest -m "integration or slow" -n 3 --dist loadfile --no-loadscope-reorder # they wait more than they work
 
 simulate: setup ## Run 100,000 new histories, of slow worlds fewer, for a nightly run (SIMULATE_HISTORIES, SIMULATE_SEED=today)
 	$(BIN)/freshet simulate --histories $${SIMULATE_HISTORIES:-100000} --seed $${SIMULATE_SEED:-$$(date +%Y%m%d)} --jobs 2
@@ -68,6 +68,11 @@ hunt: setup ## Hunt every planted bug anew, for a nightly run (HUNT_HISTORIES=10
 dist: setup ## Build both wheels, of the application and of its client, into dist/
 	$(BIN)/uv build --quiet --wheel --clear --no-build-isolation --python $(BIN)/python --out-dir $(DIST) .
 	$(BIN)/uv build --quiet --wheel --no-build-isolation --python $(BIN)/python --out-dir $(DIST) serving/client
+
+sbom: setup ## Write the bill of materials of what the image and the wheel install, as CycloneDX, into dist/sbom.json
+	mkdir -p $(DIST)
+	$(BIN)/uv tool run --quiet --from cyclonedx-bom==7.5.0 cyclonedx-py requirements docker/requirements.lock \
+		--pyproject pyproject.toml --output-reproducible --of JSON --output-file $(DIST)/sbom.json
 
 environment: dist ## Pack what Spark's executors need beside PySpark, into dist/environment.tar.gz
 	$(BIN)/uv venv --quiet --clear --relocatable --python $(BIN)/python $(DIST)/environment
@@ -88,5 +93,6 @@ mutation: setup ## Make mistakes in the code that tests or the simulator must no
 bench: setup ## Measure on this machine
 	$(BIN)/python -m benchmarks
 
-soak: setup ## Run real servers under random faults, judge every answer (SOAK_MINUTES=30 SOAK_SEED=…)
+soak: setup ## Run real servers under random faults, judge every answer (SOAK_MINUTES=30 SOAK_SEED=…); then all of the tests that are long
 	$(BIN)/python -m benchmarks.soak
+	FRESHET_TEST_LONG=1 $(BIN)/pytest -m long -n 2 --dist loadfile

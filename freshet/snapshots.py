@@ -101,7 +101,7 @@ def farthest(
 
     Raises `SnapshotError` if the place does not answer, and as `spark_jobs.offsets.topic_bounds`.
     """
-    from consumers.snapshots.finding import Wanted, find_snapshots
+    from consumers.snapshots.finding import find_snapshots, refusal_of_whole
     from spark_jobs.offsets import topic_bounds
     from stream.kafka.topics import events_topic
 
@@ -114,13 +114,10 @@ def farthest(
         if snapshot is None:
             refused.append(str(found.error))
             continue
-        wanted = [
-            Wanted(each, bounds.topic_id, len(bounds.end), low, ends.get(each, 0)) for each, low in bounds.low.items()
-        ]
-        errors = [error for each in wanted if (error := each.refusal(snapshot)) is not None]
+        error = refusal_of_whole(snapshot, bounds.topic_id, bounds.low, ends)
         begins = {each.partition: each.begin for each in snapshot.partitions}
-        if errors:
-            refused.append(str(errors[0]))
+        if error is not None:
+            refused.append(str(error))
         elif needed.witness and not snapshot.is_witness:
             refused.append(f"snapshot {snapshot.name} is neither verified nor folded from the topic's beginning")
         elif needed.begins is not None and begins != dict(needed.begins):

@@ -48,11 +48,13 @@ def spark_settings(
 
 
 def register(session: Any, config: Path | str | None = None) -> None:
-    """Registers the data source ``freshet`` in a Spark session, over the Kafka of the settings.
+    """Registers the data source ``freshet`` in a Spark session, over the Kafka and the snapshots of the settings.
 
     ``config``: the settings file; None: as the commands find it. Raises `SettingsError`, `KafkaSettingsError`.
     """
     from freshet.settings import load_settings
     from spark_jobs.source.datasource import register_source
 
-    register_source(session, load_settings(Path(config) if config else None).kafka.cluster)
+    settings = load_settings(Path(config) if config else None)
+    places = {name: each.snapshots for name, each in settings.keyspaces.items() if each.snapshots}
+    register_source(session, settings.kafka.cluster, places=places)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from consumers.fold.state import FOLD_VERSION
@@ -96,3 +97,17 @@ class Wanted:
         if snapshot.layout and Layout.parse(snapshot.layout).partitions != self.partitions:
             return f"has the layout {snapshot.layout}, the topic has {self.partitions} partitions"
         return "" if held is not None and held.files else f"has nothing of partition {self.partition}"
+
+
+def refusal_of_whole(
+    snapshot: Snapshot, topic_id: str, starts: Mapping[int, int], ends: Mapping[int, int]
+) -> SnapshotError | None:
+    """Why not all partitions of a topic can begin with ``snapshot``; None if they can.
+
+    ``starts``, ``ends``: partition → the offsets that the topic has, or that are wanted of it.
+    """
+    for partition, start in starts.items():
+        error = Wanted(partition, topic_id, len(starts), start, ends.get(partition, 0)).refusal(snapshot)
+        if error is not None:
+            return error
+    return None

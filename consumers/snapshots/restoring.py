@@ -134,11 +134,14 @@ def restore_partition(
     *,
     fixed: bool = False,
     patience: Patience | None = None,
+    below: Sequence[bytes] = (b"",),
 ) -> SnapshotPartition:
     """Makes the store of a partition below ``data_dir``, where there is none. Returns what the snapshot has of it.
 
-    ``fixed``: with the offset in its manifest, as a checkpoint has it. Raises `SnapshotError` if a file is missing or
-    damaged, `StoreError` if the store can't be written, `Stopped` once ``patience`` is over; then there is no store.
+    ``fixed``: with the offset in its manifest, as a checkpoint has it. ``below``: what the keys that are needed begin
+    with, those of the head among them; files without such keys are not copied. Raises `SnapshotError` if a file is
+    missing or damaged, `StoreError` if the store can't be written, `Stopped` once ``patience`` is over; then there is
+    no store.
     """
     held = snapshot.of(partition)
     assert held is not None, "`Wanted.refusal` and the commands look before"
@@ -148,7 +151,7 @@ def restore_partition(
     try:
         shutil.rmtree(building, ignore_errors=True)  # of a process that was killed
         building.mkdir(parents=True)
-        files = download(place, found, held, building)
+        files = download(place, found, [each for each in held.files if _may_have(each, below)], building)
         if patience is not None:
             patience.settle()
         _ingest(building / ROCKS_NAME, files, held, place)
@@ -162,6 +165,12 @@ def restore_partition(
     finally:
         shutil.rmtree(building, ignore_errors=True)
     return held
+
+
+def _may_have(file: SnapshotFile, below: Sequence[bytes]) -> bool:
+    """Whether it may hold a key that begins with one of these."""
+    first, last = bytes.fromhex(file.first), bytes.fromhex(file.last)
+    return any(first[: len(each)] <= each <= last for each in below)
 
 
 def _ingest(path: Path, files: list[Path], held: SnapshotPartition, place: Place) -> None:
@@ -184,8 +193,8 @@ def _ingest(path: Path, files: list[Path], held: SnapshotPartition, place: Place
         )
 
 
-def download(place: Place, found: Found, held: SnapshotPartition, into: Path) -> list[Path]:
-    """Copies a partition's files and checks them; their paths in key order.
+def download(place: Place, found: Found, files: Sequence[SnapshotFile], into: Path) -> list[Path]:
+    """Copies files of a partition and checks them; their paths in the same order.
 
     Raises `SnapshotError`, `Stopped`, ``OSError``.
     """
@@ -198,7 +207,7 @@ def download(place: Place, found: Found, held: SnapshotPartition, into: Path) ->
             raise damaged(f"{place.uri}/{found.path_of(file.name)} differs from what was written")
         return path
 
-    return _side_by_side(copy, list(enumerate(held.files)))
+    return _side_by_side(copy, list(enumerate(files)))
 
 
 def _side_by_side(work: Callable[[T], R], items: Sequence[T]) -> list[R]:

@@ -13,6 +13,7 @@ import typer
 from freshet.commands.rebuild import AsJson, Bootstrap, DriverMemory, Master, SparkLog
 from freshet.keyspaces import explain_unknown_keyspace
 from freshet.settings import load_settings
+from freshet.snapshots import set_place
 from freshet.spark import spark_settings
 
 if TYPE_CHECKING:
@@ -46,6 +47,13 @@ def command(
         Path | None,
         typer.Option(help="With --table: a checkpoint or rebuild before the moment, to begin with.", metavar="DIR"),
     ] = None,
+    snapshots: Annotated[
+        str | None,
+        typer.Option(
+            help="With --table: begin with the newest snapshot there before the moment (default: the setting).",
+            metavar="URI",
+        ),
+    ] = None,
     bootstrap: Bootstrap = None,
     master: Master = "local[*]",
     driver_memory: DriverMemory = "1g",
@@ -61,16 +69,16 @@ def command(
 
     if follow and offsets:
         raise typer.BadParameter("--follow has no end: it takes no --offsets")
-    if table is None and (as_of or base):
-        raise typer.BadParameter("--as-of and --base need --table")
+    if table is None and (as_of or base or snapshots):
+        raise typer.BadParameter("--as-of, --base and --snapshots need --table")
     if table is not None and (follow or offsets):
         raise typer.BadParameter("--table has one moment: it takes no --follow or --offsets")
     settings = load_settings(flags={"kafka": {"bootstrap": bootstrap}})
     spark = spark_settings(master, driver_memory, spark_log, delta=form is Format.DELTA)
     if table is not None:
         with explain_unknown_keyspace(settings, keyspace):
-            place = keyspace, table, form.value
-            _export_table(settings.kafka.cluster, place, as_of or "", base, to, spark, as_json=as_json)
+            place, begin = (keyspace, table, form.value), (base, snapshots or set_place(settings, keyspace))
+            _export_table(settings.kafka.cluster, place, as_of or "", begin, to, spark, as_json=as_json)
         return
     ends = None if offsets is None else parse_offsets(offsets)
     request = ExportRequest(keyspace, settings.kafka.cluster, to, ends, follow, format=form.value)
@@ -91,13 +99,16 @@ def _export_table(
     kafka: KafkaCluster,
     place: tuple[str, str, str],
     as_of: str,
-    base: Path | None,
+    begin: tuple[Path | None, str],
     to: Path,
     spark: SparkSettings,
     *,
     as_json: bool,
 ) -> None:
-    """Writes the rows of a table (``place``: keyspace, name, format) at one moment, and says how many."""
+    """Writes the rows of a table (``place``: keyspace, name, format) at one moment, and says how many.
+
+    ``begin``: a checkpoint or rebuild, else the place of snapshots.
+    """
     from spark_jobs.session import spark_session
     from spark_jobs.source.cut import parse_as_of
     from spark_jobs.source.reading import plan
@@ -105,7 +116,8 @@ def _export_table(
 
     keyspace, table, form = place
     check_target(to, form)
-    planned = plan(kafka, keyspace, table, parse_as_of(as_of), str(base or ""))
+    base, snapshots = begin
+    planned = plan(kafka, keyspace, table, parse_as_of(as_of), str(base or ""), snapshots=snapshots)
     with spark_session(f"freshet export {table}", spark) as session:
         report = write_table(session, planned, to, form=form, moment=as_of)
     if as_json:

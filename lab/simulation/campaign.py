@@ -116,12 +116,12 @@ class HuntResult:
     failure: BrokenHistory | None
 
 
-def hunt(bug: PlantedBug, seed: int, histories: int, *, motifs: bool = True) -> HuntResult:
-    """Runs up to ``histories`` of the bug's world with the bug planted, until it is caught.
+def hunt(bug: PlantedBug, seed: int, histories: int, *, first: int = 0, motifs: bool = True) -> HuntResult:
+    """Runs up to ``histories`` of the bug's world, from number ``first`` on, with the bug planted, until it is caught.
 
     Raises `PlantedBugError` if the bug does not fit the code or is itself broken.
     """
-    report = run_many(all_worlds(motifs=motifs)[bug.world], seed, range(histories), during=bug.planted())
+    report = run_many(all_worlds(motifs=motifs)[bug.world], seed, range(first, first + histories), during=bug.planted())
     failure = report.failure
     rule = failure.violation.rule if failure is not None else ""
     if failure is not None:

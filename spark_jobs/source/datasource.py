@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -21,9 +21,11 @@ from stream.kafka.reader import start_offsets
 
 
 class TableSource(DataSource):  # type: ignore[misc]  # PySpark's are not typed here
-    """The data source. Options: ``keyspace``, ``table``; ``asOf``, ``changes``, ``base``."""
+    """The data source. Options: ``keyspace``, ``table``; ``asOf``, ``changes``, ``base``, ``snapshots``."""
 
     kafka: ClassVar[KafkaCluster]
+    places: ClassVar[Mapping[str, str]] = {}
+    """Keyspace → where its snapshots are, unless the option says it."""
     _planned: Plan | None = None
 
     @classmethod
@@ -37,15 +39,16 @@ class TableSource(DataSource):  # type: ignore[misc]  # PySpark's are not typed 
 
     def reader(self, schema: Any) -> DataSourceReader:
         """Reads the table, or its changes up to the moment."""
-        planned = self.planned()
+        changes = self.is_of_changes()
+        planned = self.planned().of_changes() if changes else self.planned()
         planned.check_whole()
-        return TableReader(planned, schema, changes=self.is_of_changes())
+        return TableReader(planned, schema, changes=changes)
 
     def streamReader(self, schema: Any) -> DataSourceStreamReader:
         """Reads the changes as they come."""
         if self.options.get("asOf"):
             raise AsOfError("a stream has no end: it takes no asOf", hint="leave it out")
-        return ChangeStream(self.planned(), schema)
+        return ChangeStream(self.planned().of_changes(), schema)
 
     def planned(self) -> Plan:
         """What is read; the topic is asked once.
@@ -57,8 +60,10 @@ class TableSource(DataSource):  # type: ignore[misc]  # PySpark's are not typed 
             if missing:
                 raise AsOfError(f"the option {missing[0]} is missing", hint=f'.option("{missing[0]}", …)')
             as_of = parse_as_of(self.options.get("asOf", ""))
-            place = self.options["keyspace"], self.options["table"]
-            self._planned = plan(self.kafka, *place, as_of, self.options.get("base", ""), whole=False)
+            keyspace, base = self.options["keyspace"], self.options.get("base", "")
+            snapshots = self.options.get("snapshots", self.places.get(keyspace, ""))
+            place = keyspace, self.options["table"]
+            self._planned = plan(self.kafka, *place, as_of, base, snapshots=snapshots, whole=False)
         return self._planned
 
     def is_of_changes(self) -> bool:
@@ -66,14 +71,18 @@ class TableSource(DataSource):  # type: ignore[misc]  # PySpark's are not typed 
         return str(self.options.get("changes", "false")).lower() == "true"
 
 
-def register_source(session: Any, kafka: KafkaCluster, planned: Plan | None = None) -> None:
+def register_source(
+    session: Any, kafka: KafkaCluster, planned: Plan | None = None, *, places: Mapping[str, str] | None = None
+) -> None:
     """Registers the data source over a Kafka in a Spark session, and has filters pushed down to it.
 
     The class holds Kafka's settings, so Spark sends them to the workers, and shows them nowhere. ``planned``: what is
-    read, if that is known already.
+    read, if that is known already. ``places``: keyspace → where its snapshots are.
     """
     session.conf.set("spark.sql.python.filterPushdown.enabled", "true")
-    session.dataSource.register(type("FreshetSource", (TableSource,), {"kafka": kafka, "_planned": planned}))
+    session.dataSource.register(
+        type("FreshetSource", (TableSource,), {"kafka": kafka, "_planned": planned, "places": places or {}})
+    )
 
 
 class TableReader(DataSourceReader):  # type: ignore[misc]  # PySpark's are not typed here

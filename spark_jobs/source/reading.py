@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
@@ -12,10 +11,10 @@ import pyarrow as pa
 from spark_jobs.exporting.changes import Changes, Exported
 from spark_jobs.exporting.columns import table_of
 from spark_jobs.offsets import TopicBounds, choose_range, topic_bounds
-from spark_jobs.output import find_stores
 from spark_jobs.source.cut import AsOf, AsOfError, Cut, Survey, cutter
 from spark_jobs.source.filters import Used, keeps, only_partition
-from spark_jobs.source.table import Base, TablePartition
+from spark_jobs.source.origins import Origin, newest_snapshot, stores_at
+from spark_jobs.source.table import TablePartition
 from stream.kafka.connection import KafkaCluster
 from stream.kafka.reader import read_range
 from stream.kafka.topics import events_topic
@@ -33,7 +32,8 @@ _MARKERS: Final = headers("Marker")
 class Plan:
     """What is read: a keyspace's table, and for each partition the offsets; with the table's description at the cut.
 
-    ``low``: the first offsets that are retained. ``base``: partition → store directory that a state begins with.
+    ``low``: the first offsets that are retained. ``base``: partition → what its state begins with. ``is_found``: that
+    was found, not asked for, so changes are read from the topic's start all the same.
     """
 
     kafka: KafkaCluster
@@ -48,7 +48,8 @@ class Plan:
     prefix: int = 0
     layout: str = ""
     cut: Cut = field(default_factory=dict)
-    base: dict[int, str] = field(default_factory=dict)
+    base: dict[int, Origin] = field(default_factory=dict)
+    is_found: bool = False
 
     @property
     def topic(self) -> str:
@@ -58,6 +59,10 @@ class Plan:
     def schema(self) -> pa.Schema:
         """The columns of what is read: those that say what a row is, and the table's own."""
         return table_of([], self.columns).schema
+
+    def of_changes(self) -> Plan:
+        """The same for the changes: they are not in a snapshot that was found."""
+        return replace(self, start=dict.fromkeys(self.start, 0)) if self.is_found else self
 
     def check_whole(self) -> None:
         """Raises `OffsetsError` ``offsets_expired`` if retention has cut what it begins with."""
@@ -77,16 +82,30 @@ class Plan:
             yield message.offset(), message.value()
 
 
-def plan(kafka: KafkaCluster, keyspace: str, table: str, as_of: AsOf, base: str = "", *, whole: bool = True) -> Plan:
+def plan(
+    kafka: KafkaCluster,
+    keyspace: str,
+    table: str,
+    as_of: AsOf,
+    base: str = "",
+    *,
+    snapshots: str = "",
+    whole: bool = True,
+) -> Plan:
     """Reads what the topic says of the table and, if a moment is given, where it lies: the topic once, in this process.
 
-    ``whole``: all from the start must be retained. Else what is retained must describe the table: that does for a
-    stream that goes on. Raises `AsOfError`, `OffsetsError` (``offsets_expired``: what is needed is no longer retained),
-    `RebuildError`.
+    ``base``: a checkpoint or rebuild that it begins with. Without one, it begins with the newest snapshot before the
+    moment at the place ``snapshots``, if there is one. ``whole``: all from there on must be retained. Else what is
+    retained must describe the table: that does for a stream that goes on. Raises `AsOfError`, `OffsetsError`
+    (``offsets_expired``: what is needed is no longer retained), `RebuildError`.
     """
     bounds = topic_bounds(kafka, events_topic(kafka, keyspace))
-    stores = find_stores(Path(base), keyspace) if base else {}
-    bases = {partition: Base.read(directory, table) for partition, directory in stores.items()}
+    origins: dict[int, Origin] = {}
+    if base:
+        origins = stores_at(base, keyspace, bounds)
+    elif snapshots:
+        origins = newest_snapshot(snapshots, keyspace, bounds, as_of)
+    bases = {partition: origin.read("") for partition, origin in origins.items()}
     starts = {partition: bases[partition].head.offset if partition in bases else 0 for partition in bounds.low}
     retained = {partition: max(low, starts[partition]) for partition, low in bounds.low.items()}
     chosen = choose_range(bounds, None, starts if whole or not as_of.is_now else retained)
@@ -112,13 +131,14 @@ def plan(kafka: KafkaCluster, keyspace: str, table: str, as_of: AsOf, base: str 
         prefix=known.prefix,
         layout=survey.layout,
         cut=survey.cut,
-        base={partition: str(directory) for partition, directory in stores.items()},
+        base=origins,
+        is_found=bool(origins) and not base,
     )
 
 
 def table_batches(planned: Plan, partition: int, filters: list[Used]) -> Iterator[pa.Table]:
     """The table's rows in a partition at the plan's moment, which pass the filters."""
-    base = Base.read(Path(planned.base[partition]), planned.table) if partition in planned.base else None
+    base = planned.base[partition].read(planned.table) if partition in planned.base else None
     state = TablePartition(planned.table, partition, planned.cut, base)
     state.fold(planned.messages(partition, planned.start[partition], planned.end[partition]))
     yield from _batches(state.rows(), planned, filters)

@@ -37,10 +37,11 @@ class Base:
 
     @staticmethod
     def read(directory: Path, table: str) -> Base:
-        """Reads a store directory. Raises `consumers.store.errors.StoreError`."""
+        """Reads a store directory; of the table "" the head alone. Raises `consumers.store.errors.StoreError`."""
         with StoreView(directory) as view:
-            mine = f"{table}\0".encode()
-            entries = {key: value for key, value in view.items() if key.startswith((mine, META))}
+            entries = dict(view.items(META, b"\x01"))
+            if table:
+                entries |= dict(view.items(f"{table}\0".encode(), f"{table}\1".encode()))
             return Base(view.head, entries)
 
     def check(self, as_of: AsOf) -> None:

@@ -32,7 +32,7 @@ Told = dict[str, dict[str, Any]]
 def told() -> Told:
     """What each target found, all run one after the other in processes with a memory limit."""
     command = [sys.executable, "-m", "tests.fuzz", "--seed", str(SEED), "--count", str(COUNT), "--json"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=800, check=False)
     found = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(found) == len(TARGETS), done.stderr[-2_000:]
     return {each["target"]: each for each in found}

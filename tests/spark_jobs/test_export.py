@@ -40,6 +40,7 @@ from stream.wire.events import ABSENT, VALUE, VOID
 from tests.consumers.consuming import until
 from tests.consumers.histories import event, frame, key, start
 from tests.docs.naming import ROOT
+from tests.lengths import length
 from tests.patience import PATIENCE_S
 from tests.spark_jobs.topics import TestTopic, history
 
@@ -254,12 +255,13 @@ bootstrap, prefix, keyspace, to, log = sys.argv[1:]
 with spark_session("export", spark_settings("local[1]", "512m", Path(log), brief=True)) as session:
     export(session, ExportRequest(keyspace, KafkaCluster(bootstrap, prefix=prefix), Path(to), offsets_per_commit=5))
 """
-KILLS = 3
+KILLS = length(2, 3)
 KILLED_WITHIN_S = 1.0
 """After the first commit of a run."""
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_an_export_that_is_killed_at_random_instants_has_each_change_once(topic: Topics, tmp_path: Path) -> None:
     """SIGKILL to the driver alone, whose JVM and workers end later, or to all of them, amid small commits."""
     filled, rng = topic(1), Random(5)

@@ -26,6 +26,7 @@ from stream.publish.topology import DeclaredTopology
 from stream.wire.codec import MAGIC, decode
 from stream.wire.events import VALUE, OpenTransaction, ResumePoint, RowChange, SourceTransaction
 from stream.wire.keys import Layout, row_key
+from tests.lengths import length
 from tests.patience import PATIENCE_S
 from tests.stream.committed import markers, records, rows
 from tests.stream.publishing import assert_exactly_once, number_of, publisher, transaction
@@ -65,6 +66,7 @@ def _publish_flushed(out: Publisher, numbers: range) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_killed_at_any_instant_it_publishes_everything_once(kafka: KafkaCluster, keyspace: str) -> None:
     """Kill -9 of a publishing process, also inside a transaction that spans batches, loses and repeats nothing."""
     chance = random.Random(20)
@@ -76,7 +78,7 @@ def test_killed_at_any_instant_it_publishes_everything_once(kafka: KafkaCluster,
             if attempt % 4 == 3:
                 time.sleep(chance.uniform(0.2, 0.8))  # also while it starts
                 process.kill()
-            elif attempt < 12:
+            elif attempt < length(8, 12):
                 while not process.stdout.readline().startswith("resumed"):
                     assert process.poll() is None
                 time.sleep(chance.uniform(0, 0.12))

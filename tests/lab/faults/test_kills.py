@@ -21,6 +21,7 @@ from stream.kafka.connection import KafkaCluster
 from stream.kafka.topics import describe_topic, events_topic
 from stream.wire.events import RowChange
 from tests.consumers.consuming import ConsumeProcess, caught_up, digest_of, expected, until
+from tests.lengths import length
 from tests.patience import PATIENCE_S
 from tests.sources.mariadb.conftest import Source
 from tests.sources.mariadb.test_requirements import LOGGED, replicate
@@ -28,13 +29,13 @@ from tests.sources.mariadb.test_source import PARTITIONS, ROOT, command, of_kind
 from tests.stream.committed import records, rows
 from tokens.errors import FreshetError
 
-KILLS = int(os.environ.get("FAULTS_KILLS", "12"))
+KILLS = int(os.environ.get("FAULTS_KILLS", length(5, 12)))
 LIVES_S = (0.9, 3.4)
 """How long a process runs: from when it has only begun to when it is in full swing."""
 WRITERS_PAUSE_S = 0.01
 BACKFILLED_ROWS = 60_000
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(1800)]
 
 
 class Load:

@@ -141,7 +141,7 @@ def test_a_store_that_vanishes_under_its_owner_is_rebuilt(rig: FaultyStack) -> N
             assert row is None or (row.value or {})["version"] == 3
             return row is not None and row.served_from == "cache" and (store / "0" / "manifest.json").exists()
 
-        until(from_the_cache, "rebuilt", 60)
+        until(from_the_cache, "rebuilt")
     assert_calm(rig)
 
 
@@ -156,7 +156,7 @@ def test_a_paused_process_that_is_asked_to_stop_stops_when_it_goes_on(rig: Fault
     time.sleep(0.5)  # nothing may happen meanwhile
     assert process.running()
     os.kill(process.pid, signal.SIGCONT)
-    until(lambda: not process.running(), "stopped", 20)
+    until(lambda: not process.running(), "stopped")
     assert "partition released" in process.log_tail()
 
 

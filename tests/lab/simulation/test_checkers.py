@@ -45,6 +45,14 @@ CRUDE: Final[dict[tuple[str, str], Change]] = {
     ("warehouse", "never raises"): Return(answers.raw_image, "1 // 0"),
 }
 """World and rule → a bug for a rule that no planted bug breaks first. They are too crude to be planted."""
+CAUGHT_BY: Final[dict[tuple[str, str], list[tuple[int, int]]]] = {
+    ("installation", "no stale answer"): [(3, 19)],
+    ("installation", "locations never go back"): [(2, 69)],
+}
+"""World and rule → seed and number of a history that its crude bug breaks first: the hunt begins there.
+
+If histories change, the hunt from the beginning finds another one, which takes minutes: then put its number here.
+"""
 KEPT: Final = kept_catches()
 PLANTED: Final = {(bug.world, KEPT[bug.name].rule) for bug in PLANTED_BUGS if bug.name in KEPT}
 RULES: Final = [(name, rule) for name, world in WORLDS.items() for rule in world.rules]
@@ -61,4 +69,5 @@ def test_every_rule_of_a_world_is_checked_by_its_own_checker() -> None:
 def test_a_rule_is_broken_first_by_its_crude_bug(world: str, rule: str) -> None:
     """A rule that no planted bug breaks first can still complain."""
     crude = PlantedBug("crude", "...", world, (CRUDE[world, rule],))
-    assert any(hunt(crude, seed, HISTORIES_MAX).rule == rule for seed in SEEDS)
+    places = [*CAUGHT_BY.get((world, rule), []), *((seed, 0) for seed in SEEDS)]
+    assert any(hunt(crude, seed, HISTORIES_MAX, first=first).rule == rule for seed, first in places)

@@ -264,7 +264,7 @@ def test_a_cleaned_log_is_a_lost_history(new_hive: Callable[..., HiveServer]) ->
             following(catalog, consumer, consumer.resume(names)) as source,
             pytest.raises(HiveHistoryLost, match="deleted"),
         ):
-            eventually(lambda: source.following.step() and False, timeout_s=5)
+            eventually(lambda: source.following.step() and False)
         assert consumer.folded.framer.resume.position == at
 
 

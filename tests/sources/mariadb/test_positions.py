@@ -160,6 +160,6 @@ def test_waiting_for_a_position_ends_when_it_is_reached_or_the_time_is_over(sour
     reader = SnapshotReader(source.settings)
     at = source.position()
     domain, server, sequence = at.removeprefix("MariaDB/").split(",")[0].split("-")
-    assert reader.wait_for_position(at, 5.0)
+    assert reader.wait_for_position(at, PATIENCE_S)
     assert not reader.wait_for_position(f"MariaDB/{domain}-{server}-{int(sequence) + 1000}", 0.2)
     reader.close()

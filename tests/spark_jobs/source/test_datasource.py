@@ -12,15 +12,23 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from consumers.snapshots.manifest import Snapshot
+from consumers.snapshots.places import Place
+from consumers.snapshots.writing import write_snapshot
+from consumers.store.store import StoreView
 from freshet.spark import register
 from spark_jobs.export import ExportError
 from spark_jobs.offsets import OffsetsError
+from spark_jobs.output import find_stores
+from spark_jobs.partition import FoldTask
 from spark_jobs.source.cut import AsOf, AsOfError, parse_as_of
 from spark_jobs.source.datasource import ChangeStream, TableSource
-from spark_jobs.source.reading import change_batches, plan
+from spark_jobs.source.origins import FromSnapshot
+from spark_jobs.source.reading import Plan, change_batches, plan, table_batches
 from spark_jobs.source.writing import write_table
+from stream.wire.codec import HEADER_SIZE
 from stream.wire.events import ABSENT, VALUE
-from tests.consumers.histories import frame, gtid, key, marker
+from tests.consumers.histories import SHARD, frame, gtid, key, marker
 from tests.consumers.owning import schema, vector
 from tests.spark_jobs.source.shop import COLUMNS, Shop
 from tests.spark_jobs.topics import TestTopic
@@ -160,3 +168,93 @@ def test_a_table_at_a_moment_is_written_whole_or_not_at_all(
         write_table(spark, planned, tmp_path / "out")
     assert refused.value.code == "export_exists"
     assert sorted(each.name for each in tmp_path.iterdir()) == ["out"]
+
+
+def snapshot(made: Shop, filled: TestTopic, place: Place, markers: int, directory: Path) -> tuple[Snapshot, int]:
+    """A snapshot of the state after each partition's first markers, in many files; and the last transaction in it."""
+    task = FoldTask(filled.keyspace, filled.topic_id(), str(directory), {0: 0, 1: 0}, {0: 0, 1: 0})
+    for number, messages in enumerate(made.partitions):
+        at = [place for place, each in enumerate(messages) if each[:HEADER_SIZE] == marker(1)[:HEADER_SIZE]]
+        end = at[markers - 1] + 1
+        with task.open(number) as fold:
+            fold.fold(range(end), messages[:end])
+            fold.finish()
+    stores = find_stores(directory)
+    with StoreView(stores[0]) as view:
+        reached = int(view.head.lineages[SHARD].watermark.rpartition("-")[2])
+    return write_snapshot(place, stores, made_from="owners", file_bytes=200), reached
+
+
+def test_a_table_begins_with_the_newest_snapshot_before_the_moment(
+    spark: Any, shop: tuple[Shop, TestTopic], tmp_path: Path
+) -> None:
+    """Found by itself, for each moment; the topic's beginning may be gone. Changes are in no snapshot."""
+    made, filled = shop
+    uri = (tmp_path / "snapshots").as_uri()
+    old, after_old = snapshot(made, filled, Place(uri), 2, tmp_path / "old")
+    new, after_new = snapshot(made, filled, Place(uri), 5, tmp_path / "new")
+    last = len(made.states) - 1
+    assert after_old < after_new < last
+    beginnings = {after_old - 1: "", after_old: old.name, after_new - 1: old.name, after_new: new.name, last: new.name}
+    for number, name in beginnings.items():
+        planned = plan(filled.kafka, filled.keyspace, TABLE, parse_as_of(vector(number)), snapshots=uri)
+        assert begun_with(planned) == ({name} if name else set()), number
+        assert rows_of(planned) == images(made, number)
+    at = made.times[after_old] - 1  # the source's clock was past it when the old one was made
+    assert begun_with(plan(filled.kafka, filled.keyspace, TABLE, AsOf(seconds=at), snapshots=uri)) == set()
+    (tmp_path / "freshet.toml").write_text(
+        f'[kafka]\nbootstrap = "{filled.kafka.bootstrap}"\n[keyspaces.{filled.keyspace}]\nsnapshots = "{uri}"\n'
+    )
+    register(spark, tmp_path / "freshet.toml")
+    read = spark.read.format("freshet").option("keyspace", filled.keyspace).option("table", TABLE)
+    changes = read.option("changes", "true").load().where("_key is not null").select("_ordinal").collect()
+    assert min(row["_ordinal"] for row in changes) == 3
+    for partition in range(2):
+        filled.delete_before(partition, old.offsets[partition])
+    read = read.option("changes", "false")
+    for moment, number in ((vector(after_new - 1), after_new - 1), ("", last)):
+        rows = read.option("asOf", moment).load().where("_kind = 'value'").collect()
+        assert {row["_key"]: row["name"] for row in rows} == images(made, number)
+    with pytest.raises(OffsetsError):
+        plan(filled.kafka, filled.keyspace, TABLE, parse_as_of(vector(after_old - 1)), snapshots=uri)
+
+
+def test_a_damaged_snapshot_is_passed_over_and_so_is_a_place_that_does_not_answer(
+    shop: tuple[Shop, TestTopic], tmp_path: Path
+) -> None:
+    """An older one does, or the topic from its start; a base of another topic is refused."""
+    made, filled = shop
+    uri = (tmp_path / "snapshots").as_uri()
+    old, _ = snapshot(made, filled, Place(uri), 2, tmp_path / "old")
+    new, _ = snapshot(made, filled, Place(uri), 5, tmp_path / "new")
+    file = tmp_path / "snapshots" / filled.keyspace / new.name / new.partitions[1].files[0].name
+    data = bytearray(file.read_bytes())
+    data[20] ^= 1
+    file.write_bytes(data)
+    for place, name in ((uri, old.name), ("nosuch://there", ""), ((tmp_path / "none").as_uri(), "")):
+        planned = plan(filled.kafka, filled.keyspace, TABLE, AsOf(), snapshots=place)
+        assert begun_with(planned) == ({name} if name else set())
+        assert rows_of(planned) == images(made, len(made.states) - 1)
+    filled.create_again()
+    with pytest.raises(AsOfError, match="topic id"):
+        plan(filled.kafka, filled.keyspace, TABLE, AsOf(), str(tmp_path / "old"))
+
+
+def begun_with(planned: Plan) -> set[str]:
+    """The names of the snapshots that a plan begins with."""
+    return {each.snapshot.name for each in planned.base.values() if isinstance(each, FromSnapshot)}
+
+
+def rows_of(planned: Plan) -> dict[str, str]:
+    """Key → name of the rows whose image is known, of all partitions."""
+    tables = [each for partition in planned.end for each in table_batches(planned, partition, [])]
+    rows = [row for each in tables for row in each.to_pylist() if row["_kind"] == "value"]
+    return {row["_key"]: row["name"] for row in rows}
+
+
+def images(made: Shop, number: int) -> dict[str, str]:
+    """The same from the history's own book, after a transaction."""
+    state = made.states[number].items()
+    return {
+        key.split(b"\0")[1].decode(): image.decode().split('"')[-2] for key, (kind, image) in state if kind == VALUE
+    }
