@@ -84,7 +84,8 @@ def test_a_stream_after_a_token_joins_beside_a_shard_that_is_silent(
     async def story(streams: Streams, source: Source) -> None:
         async with begun(streams, keyspace_name, FromNow()) as shared:
             await asyncio.to_thread(speak, 1, 2)
-            last = await asyncio.to_thread(source.publish, 30)
+            for _ in range(30):  # a batch each: the other shard is far behind
+                last = await asyncio.to_thread(source.publish, 1)
             epoch = 0
             async with asyncio.timeout(PATIENCE_S):
                 async for batch in shared.batches(0.2):
