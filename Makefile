@@ -16,7 +16,7 @@ ifdef PIP_INDEX_URL
 export UV_DEFAULT_INDEX ?= $(PIP_INDEX_URL)
 endif
 
-.PHONY: help setup lock demo format lint check test simulate hunt dist environment fuzz mutation bench soak helm
+.PHONY: help setup lock demo format lint check test simulate hunt dist sbom environment fuzz mutation bench soak helm
 
 help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -68,6 +68,11 @@ hunt: setup ## Hunt every planted bug anew, for a nightly run (HUNT_HISTORIES=10
 dist: setup ## Build both wheels, of the application and of its client, into dist/
 	$(BIN)/uv build --quiet --wheel --clear --no-build-isolation --python $(BIN)/python --out-dir $(DIST) .
 	$(BIN)/uv build --quiet --wheel --no-build-isolation --python $(BIN)/python --out-dir $(DIST) serving/client
+
+sbom: setup ## Write the bill of materials of what the image and the wheel install, as CycloneDX, into dist/sbom.json
+	mkdir -p $(DIST)
+	$(BIN)/uv tool run --quiet --from cyclonedx-bom==7.5.0 cyclonedx-py requirements docker/requirements.lock \
+		--pyproject pyproject.toml --output-reproducible --of JSON --output-file $(DIST)/sbom.json
 
 environment: dist ## Pack what Spark's executors need beside PySpark, into dist/environment.tar.gz
 	$(BIN)/uv venv --quiet --clear --relocatable --python $(BIN)/python $(DIST)/environment

@@ -10,7 +10,8 @@ import structlog
 from consumers.store.errors import store_error
 from consumers.store.index import Index
 from consumers.store.manifest import write_atomically
-from freshet.settings import MariaDBSourceSettings, Settings, SourceSettings
+from freshet.sections.sources import MariaDBSourceSettings, SourceSettings
+from freshet.settings import Settings
 from stream.sources.learnt_indexes import LearntIndex, learnt_indexes
 from stream.sources.mariadb.charsets import read_charsets
 from stream.sources.mariadb.connection import ConnectionSettings, MariaDBError, connect, translated

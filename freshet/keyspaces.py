@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from freshet.settings import MariaDBSourceSettings, Settings
+from freshet.sections.sources import MariaDBSourceSettings
+from freshet.settings import Settings
 from freshet.settings_errors import unknown_keyspace
 from tokens.errors import FreshetError
 

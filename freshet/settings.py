@@ -28,6 +28,13 @@ from freshet.sections.access import ClientSettings, OwnCertificate, TlsSettings,
 from freshet.sections.limits import LimitsSettings
 from freshet.sections.secrets import secret_in
 from freshet.sections.shards import Shards, ShardSettings, map_of, names_of
+from freshet.sections.sources import (
+    EncryptedSettings,
+    HiveSourceSettings,
+    MariaDBSourceSettings,
+    SourceSettings,
+    WorkloadSourceSettings,
+)
 from freshet.sections.values import Host, Json, Name, Names, Port, Section, Shard
 from freshet.settings_errors import (
     SettingsError,
@@ -48,12 +55,8 @@ if TYPE_CHECKING:
 
 DEFAULT_CONFIG = Path("freshet.toml")
 LOCAL_CONFIG = Path(".freshet/local/freshet.toml")
-PASSWORD_VARIABLE = "FRESHET_MARIADB_PASSWORD"
-"""The password of sources for which the settings have none, in every command."""
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 HOUR_MS, DAY_MS, YEAR_MS = 3_600_000, 86_400_000, 366 * 86_400_000
-
-Uri = Annotated[str, Field(pattern=r"^thrift://[^/:\s]+:[0-9]{1,5}$", max_length=300)]
 
 _config_file: ContextVar[Path | None] = ContextVar("freshet_config_file", default=None)
 
@@ -82,91 +85,6 @@ class KafkaSettings(Section):
         except ValueError as error:
             raise SettingsError(f"kafka.extra_files: {error}", hint="is it there, and readable?") from None
         return KafkaCluster(self.bootstrap, self.extra | read, self.prefix).check()
-
-
-def _password() -> SecretStr:
-    """The password of sources that the settings give none for."""
-    return SecretStr(os.environ.get(PASSWORD_VARIABLE, ""))
-
-
-class MariaDBSourceSettings(Section):
-    """A MariaDB or MySQL server whose binlog is one shard. ``server_id`` must differ from every other replica's.
-
-    ``ssl_ca``: a file of certificates; one of them must have signed the server's, which is for its host if
-    ``ssl_verify_host``. ``ssl_cert``, ``ssl_key``: files of the own certificate, which needs ``ssl_ca``.
-
-    ``include``/``exclude`` are ``db.table`` patterns (``shop.*``); ``key_prefix_columns``: table → how many
-    leading primary-key columns choose the partition (default: all of them).
-
-    ``backfill``: patterns of the tables whose rows are published from the beginning, beside their changes, at most
-    ``backfill_rows_per_s`` (0: as fast as the server answers) in ``backfill_share`` of the source's time, and not while
-    the source is more than ``backfill_lag_max_s`` behind (0: always). ``freshet backfill`` asks for others.
-    """
-
-    kind: Literal["mariadb", "mysql"]
-    host: Host = "127.0.0.1"
-    port: Port = 3306
-    user: str = Field(default="freshet", min_length=1, max_length=128)
-    password: SecretStr = Field(default_factory=_password)
-    ssl_ca: str = Field(default="", max_length=1_000)
-    ssl_verify_host: bool = True
-    ssl_cert: str = Field(default="", max_length=1_000)
-    ssl_key: str = Field(default="", max_length=1_000)
-    databases: Names = Field(min_length=1)
-    include: Names = Field(default_factory=list)
-    exclude: Names = Field(default_factory=list)
-    server_id: int = Field(default=4_380, ge=1, le=2**32 - 1)
-    backfill: Names = Field(default_factory=list)
-    backfill_rows_per_s: int = Field(default=0, ge=0, le=10_000_000)
-    backfill_share: float = Field(default=1.0, gt=0, le=1)
-    backfill_lag_max_s: float = Field(default=5.0, ge=0, le=86_400)
-    key_prefix_columns: Annotated[dict[str, Annotated[int, Field(ge=1, le=64)]], Json] = Field(default_factory=dict)
-
-    @model_validator(mode="after")
-    def _own_certificate_needs_an_authority(self) -> MariaDBSourceSettings:
-        if (self.ssl_cert or self.ssl_key) and not self.ssl_ca:
-            raise ValueError("ssl_cert needs ssl_ca: without it the connection is plain")
-        return self
-
-
-class WorkloadSourceSettings(Section):
-    """A catalog kept in tables of a MariaDB ``database``, and the random history that ``seed`` generates in it."""
-
-    kind: Literal["workload"]
-    host: Host = "127.0.0.1"
-    port: Port = 3306
-    user: str = Field(default="freshet", min_length=1, max_length=128)
-    password: SecretStr = Field(default_factory=_password)
-    database: str = Field(default="catalog_truth", min_length=1, max_length=64)
-    seed: int = Field(default=1, ge=0, le=2**63 - 1)
-    tables: int = Field(default=8, ge=1, le=100_000)
-    transactions_per_s: float = Field(default=50.0, gt=0, le=1_000_000)
-
-
-class HiveSourceSettings(Section):
-    """Hive Metastores over one database; its notification log is one shard. ``uris``: tried in turn.
-
-    ``catalog``: the Hive catalog that is published (default: the keyspace's name). ``call_timeout_s`` bounds each call.
-    ``poll_interval_ms``: between two looks at a log that had nothing new. ``bootstrap_threads`` fetch tables when a
-    catalog is published for the first time. ``txn_list_age_s``: how long one list of transactions serves them.
-    ``reconcile_every_s``: how often the transactions that seem open are compared with the metastore's.
-    """
-
-    kind: Literal["hive"]
-    catalog: str = Field(default="", max_length=128)
-    call_timeout_s: float = Field(default=30.0, ge=0.1, le=3_600)
-    poll_interval_ms: int = Field(default=100, ge=1, le=60_000)
-    bootstrap_threads: int = Field(default=8, ge=1, le=64)
-    txn_list_age_s: float = Field(default=60.0, ge=0, le=3_600)
-    reconcile_every_s: float = Field(default=30.0, ge=0.1, le=86_400)
-    uris: Annotated[list[Uri], BeforeValidator(split_list), Field(min_length=1, max_length=64)] = Field(
-        default=["thrift://127.0.0.1:9083"]
-    )
-
-
-SourceSettings = Annotated[
-    MariaDBSourceSettings | WorkloadSourceSettings | HiveSourceSettings, Field(discriminator="kind")
-]
 
 
 LEARNT: Final = "schema"
@@ -230,6 +148,14 @@ class KeyspaceSettings(Section):
         fits = {"mariadb": "rows", "mysql": "rows", "workload": "catalog", "hive": "catalog"}
         if self.source is not None and fits[self.source.kind] != self.kind:
             raise ValueError(f"a {self.source.kind} source needs kind = {fits[self.source.kind]!r}, not {self.kind!r}")
+        return self
+
+    @model_validator(mode="after")
+    def _every_shard_is_encrypted_that_should_be(self) -> KeyspaceSettings:
+        for text, shard in self.ranges.items():
+            merged = self.source.model_copy(update=shard.own()) if self.source is not None else None
+            if isinstance(merged, EncryptedSettings) and merged.ssl_cert and not merged.ssl_ca:
+                raise ValueError(f"shard {text}: ssl_cert needs ssl_ca: without it the connection is plain")
         return self
 
     @model_validator(mode="after")

@@ -11,7 +11,8 @@ from typing import Any, Final
 
 from freshet.checks.finding import Check
 from freshet.sections.secrets import read_files
-from freshet.settings import MariaDBSourceSettings, Settings, config_in_use
+from freshet.sections.sources import EncryptedSettings
+from freshet.settings import Settings, config_in_use
 
 _SECRETS: Final = frozenset({"password", "bearer_token", "owner_token", "metrics_token", "token", "extra"})
 """Keys of the settings file whose values are secrets, or may hold some (`KafkaSettings.extra`)."""
@@ -56,7 +57,7 @@ def _private(settings: Settings) -> Iterator[Path]:
     for name in settings.keyspaces:
         for shard in settings.shards_of(name):
             source = settings.source_of(name, shard)
-            if isinstance(source, MariaDBSourceSettings):
+            if isinstance(source, EncryptedSettings):
                 named.append(source.ssl_key or source.ssl_cert)
     yield from (Path(each) for each in named if each)
 

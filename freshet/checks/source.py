@@ -33,7 +33,7 @@ from stream.sources.mariadb.schema import TableFilter, TableInfo, read_tables, u
 from stream.sources.mariadb.selected_rows import quoted
 
 if TYPE_CHECKING:
-    from freshet.settings import MariaDBSourceSettings
+    from freshet.sections.sources import MariaDBSourceSettings
 
 SHOWN_MAX: Final = 20
 """Tables that are named one by one; the rest is counted."""

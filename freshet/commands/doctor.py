@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from freshet.settings import MariaDBSourceSettings, Settings, load_settings
+from freshet.sections.sources import MariaDBSourceSettings
+from freshet.settings import Settings, load_settings
 from freshet.settings_errors import SettingsError
 
 if TYPE_CHECKING:

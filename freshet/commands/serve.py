@@ -14,15 +14,8 @@ import typer
 from consumers.owner.client import Identity
 from freshet.commands.bytes import Dirs, FreeShare
 from freshet.commands.source import server_of, table_filter
-from freshet.settings import (
-    BytesSettings,
-    HiveSourceSettings,
-    KeyspaceSettings,
-    MariaDBSourceSettings,
-    Settings,
-    WorkloadSourceSettings,
-    load_settings,
-)
+from freshet.sections.sources import HiveSourceSettings, MariaDBSourceSettings, WorkloadSourceSettings
+from freshet.settings import BytesSettings, KeyspaceSettings, Settings, load_settings
 from freshet.settings_errors import SettingsError
 
 if TYPE_CHECKING:

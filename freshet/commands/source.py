@@ -17,7 +17,8 @@ import typer
 
 from freshet import DISTRIBUTION
 from freshet.sections.shards import names_of
-from freshet.settings import PASSWORD_VARIABLE, MariaDBSourceSettings, Settings, load_settings
+from freshet.sections.sources import PASSWORD_VARIABLE, MariaDBSourceSettings
+from freshet.settings import Settings, load_settings
 from freshet.settings_errors import SettingsError, unknown_keyspace
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ import structlog
 import typer
 
 from freshet.commands import source as source_command
-from freshet.settings import HiveSourceSettings, load_settings
+from freshet.sections.sources import HiveSourceSettings
+from freshet.settings import load_settings
 from freshet.settings_errors import SettingsError
 
 if TYPE_CHECKING:
@@ -73,8 +74,14 @@ def hive(
 def metastore_of(keyspace: str, source: HiveSourceSettings) -> MetastoreSettings:
     """How a source, and a front that reads through, reach the metastore."""
     from stream.sources.hive.live.metastore import MetastoreSettings
+    from stream.sources.hive.live.transport import Access
 
-    addresses = [uri.removeprefix("thrift://").rpartition(":") for uri in source.uris]
-    return MetastoreSettings(
-        tuple((host, int(port)) for host, _, port in addresses), source.catalog or keyspace, source.call_timeout_s
+    access = Access(
+        source.ssl_ca,
+        source.ssl_verify_host,
+        source.ssl_cert,
+        source.ssl_key,
+        source.user,
+        source.password.get_secret_value(),
     )
+    return MetastoreSettings(source.addresses, source.catalog or keyspace, source.call_timeout_s, access)

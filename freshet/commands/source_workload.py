@@ -11,7 +11,8 @@ import structlog
 import typer
 
 from freshet.commands import source as source_command
-from freshet.settings import WorkloadSourceSettings, load_settings
+from freshet.sections.sources import WorkloadSourceSettings
+from freshet.settings import load_settings
 from freshet.settings_errors import SettingsError
 
 log = structlog.get_logger(__name__)

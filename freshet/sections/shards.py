@@ -24,6 +24,9 @@ class ShardSettings(Section):
     user: Annotated[str, Field(min_length=1, max_length=128)] | None = None
     password: SecretStr | None = None
     ssl_ca: Annotated[str, Field(max_length=1_000)] | None = None
+    ssl_verify_host: bool | None = None
+    ssl_cert: Annotated[str, Field(max_length=1_000)] | None = None
+    ssl_key: Annotated[str, Field(max_length=1_000)] | None = None
     server_id: Annotated[int, Field(ge=1, le=2**32 - 1)] | None = None
     succeeds: Annotated[list[Shard], Field(max_length=1_024)] = Field(default_factory=list)
 

@@ -100,7 +100,7 @@ def test_every_secret_may_stand_in_a_file(monkeypatch: pytest.MonkeyPatch) -> No
         settings.client.token,
         settings.source.metrics_token,
         settings.consumer.owner_token,
-        source.password,  # type: ignore[union-attr]
+        source.password,
     )
     assert [each and each.get_secret_value() for each in secrets] == ["hunter2"] * 5
     assert settings.kafka.cluster.extra["sasl.password"] == "hunter2"

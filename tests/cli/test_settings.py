@@ -9,7 +9,8 @@ import pytest
 
 from freshet.commands.consume import consumption_settings
 from freshet.commands.source import _options
-from freshet.settings import MariaDBSourceSettings, Settings, load_settings
+from freshet.sections.sources import MariaDBSourceSettings
+from freshet.settings import Settings, load_settings
 from freshet.settings_errors import SettingsError
 
 SHOP = """

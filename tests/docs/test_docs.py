@@ -15,13 +15,8 @@ import typer
 from freshet import cli
 from freshet.sections.access import TokenSettings
 from freshet.sections.shards import ShardSettings
-from freshet.settings import (
-    HiveSourceSettings,
-    KeyspaceSettings,
-    MariaDBSourceSettings,
-    Settings,
-    WorkloadSourceSettings,
-)
+from freshet.sections.sources import HiveSourceSettings, MariaDBSourceSettings, WorkloadSourceSettings
+from freshet.settings import KeyspaceSettings, Settings
 from serving.client import FreshetClient
 from serving.client.answers import STATUS_OF_CODE
 from tests.docs.naming import ROOT, dotted_exists, file_exists, is_dotted, is_file, number_in, number_of

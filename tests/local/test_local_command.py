@@ -17,7 +17,8 @@ from freshet.commands.local import _port
 from freshet.commands.source import server_of
 from freshet.local.errors import LocalServerError
 from freshet.local.state import ServerRecord, read_state, record_of, write_state
-from freshet.settings import MariaDBSourceSettings, load_settings
+from freshet.sections.sources import MariaDBSourceSettings
+from freshet.settings import load_settings
 from stream.sources.mariadb.connection import connect
 from stream.sources.mariadb.requirements import check_server
 from tests.servers import choice

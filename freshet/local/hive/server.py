@@ -5,12 +5,16 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from freshet.local.hive.home import classpath, init_schema, metastore_home
 from freshet.local.hive.site import DerbyDatabase, MetastoreDatabase, write_site
 from freshet.local.java import QUICK_START, find_java
 from freshet.local.process import ServerProcess
 from freshet.local.server import LocalServer
+
+if TYPE_CHECKING:
+    from stream.sources.hive.live.transport import Access
 
 START_TIMEOUT_S = 180.0
 
@@ -19,8 +23,8 @@ class HiveServer(LocalServer):
     """A metastore on 127.0.0.1. ``start`` returns when it has answered a call.
 
     Its tables are in Derby in the data directory, or in ``database``, which metastores can share (then with the same
-    ``warehouse``). ``settings``: properties on top of those in `freshet.local.hive.site`. ``quick_start``: as in
-    `KafkaServer`. A context manager.
+    ``warehouse``). ``settings``: properties on top of those in `freshet.local.hive.site`; ``access``: what they ask of
+    clients. ``quick_start``: as in `KafkaServer`. A context manager.
     """
 
     NAME = "Hive Metastore"
@@ -34,6 +38,7 @@ class HiveServer(LocalServer):
         database: MetastoreDatabase | None = None,
         warehouse: Path | None = None,
         settings: Mapping[str, str] | None = None,
+        access: Access | None = None,
         heap: str = "384m",
         detached: bool = False,
         quick_start: bool = True,
@@ -43,6 +48,7 @@ class HiveServer(LocalServer):
         self.database = database or DerbyDatabase(self.data_dir / "derby")
         self.warehouse = warehouse or self.data_dir / "warehouse"
         self.settings = dict(settings or {})
+        self.access = access
         self.heap = heap
 
     @property
@@ -84,18 +90,19 @@ class HiveServer(LocalServer):
             detached=self.detached,
         )
         try:
-            self._process.wait_until(lambda: answers(self.host, self.port), START_TIMEOUT_S)
+            self._process.wait_until(lambda: answers(self.host, self.port, access=self.access), START_TIMEOUT_S)
         except BaseException:
             self.stop()
             raise
 
 
-def answers(host: str, port: int, timeout_s: float = 10.0) -> bool:
+def answers(host: str, port: int, timeout_s: float = 10.0, *, access: Access | None = None) -> bool:
     """Whether a metastore answers a call at ``host:port``. An open port is not enough: its first call takes longest."""
     from stream.sources.hive.live.connection import MetastoreConnection, MetastoreError
+    from stream.sources.hive.live.transport import OPEN
     from stream.sources.hive.structs import ThriftError
 
-    with MetastoreConnection(((host, port),), timeout_s=timeout_s) as connection:
+    with MetastoreConnection(((host, port),), timeout_s=timeout_s, access=access or OPEN) as connection:
         try:
             connection.call("get_current_notificationEventId", {})
         except (MetastoreError, ThriftError):

@@ -1,23 +1,23 @@
 """A connection to a Hive Metastore: calls with a deadline, over one socket. Not safe for several threads.
 
-The transport is plain TCP without framing, as a metastore speaks by default. An error closes the connection, since the
-rest of a late answer would be taken for the next one. The next call connects again, to the next of the addresses.
+An error closes the connection, since the rest of a late answer would be taken for the next one. The next call connects
+again, to the next of the addresses.
 """
 
 from __future__ import annotations
 
-import socket
+import ssl
 import time
 from math import inf
 from types import TracebackType
 from typing import Any, Final, Self
 
 from stream.sources.hive.live.thrift import EXCEPTION, Reader, field, message
+from stream.sources.hive.live.transport import OPEN, Access, DeniedError, Transport
 from stream.sources.hive.structs import STRUCT, Struct, ThriftError
 from tokens.errors import FreshetError, one_line
 
 CALL_TIMEOUT_S: Final = 30.0
-PIECE_BYTES: Final = 1 << 18
 UNKNOWN_METHOD: Final = 1
 """A type of Thrift's ``TApplicationException``."""
 
@@ -40,6 +40,12 @@ class MetastoreTimeout(MetastoreUnreachable):
     code = "metastore_timeout"
 
 
+class MetastoreDenied(MetastoreError):
+    """The metastore does not accept the name and password; code ``metastore_denied``."""
+
+    code = "metastore_denied"
+
+
 class MetastoreRefused(MetastoreError):
     """The metastore answered with a declared exception, or does not know the call; code ``metastore_refused``.
 
@@ -56,11 +62,14 @@ class MetastoreRefused(MetastoreError):
 class MetastoreConnection:
     """Calls one of ``addresses`` (host, port). ``timeout_s``: of a whole call, connecting too. A context manager."""
 
-    def __init__(self, addresses: tuple[tuple[str, int], ...], *, timeout_s: float = CALL_TIMEOUT_S) -> None:
+    def __init__(
+        self, addresses: tuple[tuple[str, int], ...], *, timeout_s: float = CALL_TIMEOUT_S, access: Access = OPEN
+    ) -> None:
         self._addresses = addresses
+        self._access = access
         self._timeout_s = timeout_s
         self._next = 0
-        self._socket: socket.socket | None = None
+        self._transport: Transport | None = None
         self._reader = Reader(self._receive)
         self._deadline = 0.0
         self.until_s = inf
@@ -75,7 +84,7 @@ class MetastoreConnection:
         """The value that the function ``name`` returned, without its type; None if it returns nothing.
 
         ``arguments``: its parameters as a struct. Raises `MetastoreUnreachable`, `MetastoreTimeout`,
-        `MetastoreRefused`, `MetastoreError`, `ThriftError`.
+        `MetastoreRefused`, `MetastoreDenied`, `MetastoreError`, `ThriftError`.
         """
         self._deadline = min(time.monotonic() + (timeout_s or self._timeout_s), self.until_s)
         self._sequence += 1
@@ -100,10 +109,10 @@ class MetastoreConnection:
         return _value(name, result)
 
     def close(self) -> None:
-        """Close the socket. The next call opens another."""
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
+        """Closes it. The next call opens another."""
+        if self._transport is not None:
+            self._transport.close()
+            self._transport = None
         self._reader = Reader(self._receive)
 
     def __enter__(self) -> Self:
@@ -116,42 +125,37 @@ class MetastoreConnection:
 
     def _send(self, request: bytes) -> None:
         """Send over the open connection, or a new one: an idle one may have been closed since its last call."""
-        if self._socket is not None and not self._is_idle(self._socket):
+        if self._transport is not None and not self._transport.is_idle():
             self.close()
-        if self._socket is None:
-            self._socket = self._connect()
-        self._socket.settimeout(self._left_s())
-        self._socket.sendall(request)
+        if self._transport is None:
+            self._transport = self._connect()
+        self._transport.send(request)
 
-    @staticmethod
-    def _is_idle(opened: socket.socket) -> bool:
-        """Whether nothing has arrived unasked: what arrives between calls is the connection's end."""
-        try:
-            opened.settimeout(0.0)
-            opened.recv(1, socket.MSG_PEEK)
-        except BlockingIOError:
-            return True
-        except OSError:
-            return False
-        return False
-
-    def _connect(self) -> socket.socket:
+    def _connect(self) -> Transport:
         failure: OSError | None = None
         for tried in range(len(self._addresses)):
             host, port = self._addresses[self._next]
             self.address = f"{host}:{port}"
             share_s = self._left_s() / (len(self._addresses) - tried)
             try:
-                opened = socket.create_connection((host, port), timeout=share_s)
-                opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                opened = Transport.connect((host, port), self._access, self._left_s, share_s)
                 self.opened += 1
                 return opened
             except OSError as error:
                 failure = error
                 self._next = (self._next + 1) % len(self._addresses)
+            except DeniedError as error:
+                raise MetastoreDenied(
+                    f"the metastore at {self.address} does not accept the user {self._access.user!r}: {error}",
+                    hint="check the source's user and password",
+                ) from error
         names = ", ".join(f"{host}:{port}" for host, port in self._addresses)
+        secured = isinstance(failure, ssl.SSLError)
         raise MetastoreUnreachable(
-            f"no metastore answers at {names}: {failure}", hint="check the source's uris, and whether it runs"
+            f"no metastore answers at {names}: {failure}",
+            hint="check the source's ssl_ca, and the host that the server's certificate is for"
+            if secured
+            else "check the source's uris, and whether it runs",
         ) from failure
 
     def _left_s(self) -> float:
@@ -161,12 +165,8 @@ class MetastoreConnection:
         return left_s
 
     def _receive(self) -> bytes:
-        assert self._socket is not None
-        self._socket.settimeout(self._left_s())
-        piece = self._socket.recv(PIECE_BYTES)
-        if not piece:
-            raise ConnectionResetError("it ended amid an answer")
-        return piece
+        assert self._transport is not None
+        return self._transport.receive()
 
     def _answer(self, name: str) -> tuple[int, Struct]:
         answered, kind, sequence, result = self._reader.message()

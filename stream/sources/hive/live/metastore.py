@@ -14,6 +14,7 @@ from typing import Any, Final, Self
 from stream.sources.hive.live.connection import CALL_TIMEOUT_S, MetastoreConnection, MetastoreRefused
 from stream.sources.hive.live.object_calls import ObjectCalls
 from stream.sources.hive.live.thrift import field, integer, long, record, text, texts
+from stream.sources.hive.live.transport import OPEN, Access
 from stream.sources.hive.messages import HiveMessageError, TableObject, has_dot, is_listable, table_of
 from stream.sources.hive.structs import I32, LIST, ListValue, Struct, ThriftError
 from tokens.writeid_state import GAP_MAX, WriteIds
@@ -47,11 +48,12 @@ _EVENT_FIELDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class MetastoreSettings:
-    """Which metastores, and of which catalog. ``timeout_s``: of each call."""
+    """Which metastores, and of which catalog. ``timeout_s``: of each call. ``access``: what they ask of clients."""
 
     addresses: tuple[tuple[str, int], ...]
     catalog: str = "hive"
     timeout_s: float = CALL_TIMEOUT_S
+    access: Access = OPEN
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +101,8 @@ class Metastore(ObjectCalls):
     """Calls as methods. Each raises `MetastoreError` and its subclasses, `ThriftError`. A context manager."""
 
     def __init__(self, settings: MetastoreSettings) -> None:
-        super().__init__(settings.catalog, MetastoreConnection(settings.addresses, timeout_s=settings.timeout_s))
+        connection = MetastoreConnection(settings.addresses, timeout_s=settings.timeout_s, access=settings.access)
+        super().__init__(settings.catalog, connection)
 
     def close(self) -> None:
         """Close the connection. The next call opens another."""
