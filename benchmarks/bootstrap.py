@@ -23,12 +23,12 @@ from benchmarks.spin import spin
 from freshet.local.hive.server import HiveServer
 from freshet.local.hive.site import MetastoreDatabase
 from freshet.local.mariadb import MariaDBServer
-from stream.sources.hive.live.connection import MetastoreConnection
 from stream.sources.hive.live.following import Following, FollowOptions
 from stream.sources.hive.live.metastore import CAPABILITIES, Metastore, MetastoreSettings
 from stream.sources.hive.live.source import end_of_log
-from stream.sources.hive.live.thrift import record, text, texts
 from stream.sources.hive.objects import columns_of
+from stream.sources.hive.rpc.connection import MetastoreConnection
+from stream.sources.hive.rpc.thrift import record, text, texts
 from stream.sources.hive.structs import LIST, MAP, STRING, STRUCT, ListValue, MapValue, Struct
 from stream.sources.status import SourceStatus
 from stream.wire.events import ResumePoint, SourceTransaction

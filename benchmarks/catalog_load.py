@@ -25,7 +25,7 @@ from benchmarks.percentiles import percentiles_ms
 from serving.client import AsyncCatalogTransaction, AsyncClient
 from stream.kafka.connection import KafkaCluster
 from stream.sources.hive.live.metastore import Metastore
-from stream.sources.hive.live.thrift import text
+from stream.sources.hive.rpc.thrift import text
 from stream.sources.hive.structs import I16
 from tests.servers.hive_catalog import HiveCatalog
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import ssl
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -26,7 +27,8 @@ TIMEOUT_S: Final = 120.0
 class Deployment:
     """One consumer and optionally one front for ``keyspaces``, with their data in ``directory``.
 
-    ``more``: further lines of the settings file.
+    ``more``: further lines of the settings file; ``authority``: a file with who signed the front's certificate, if it
+    has one.
     """
 
     directory: Path
@@ -37,15 +39,17 @@ class Deployment:
     front: ServerProcess | None = None
     source: ServerProcess | None = None
     more: str = ""
+    authority: str = ""
     owner: str = ""
     log: Path = field(init=False)
     _log_at: int = 0
-    _front_port: int = 0
+    port: int = 0
+    """The front's."""
 
     def __post_init__(self) -> None:
         self.log = self.directory / "consume.log"
-        self._front_port = free_ports(1)[0]
-        sections = [f"[kafka]\nbootstrap = {json.dumps(self.kafka.bootstrap)}\n[serve]\nport = {self._front_port}\n"]
+        self.port = free_ports(1)[0]
+        sections = [f"[kafka]\nbootstrap = {json.dumps(self.kafka.bootstrap)}\n[serve]\nport = {self.port}\n"]
         sections += [f'[keyspaces.{name}]\nkind = "rows"\npartitions = 4\n' for name in self.keyspaces]
         head = f"data_dir = {json.dumps(str(self.directory / 'stores'))}\n"
         (self.directory / "freshet.toml").write_text(head + "".join(sections) + self.more)
@@ -53,7 +57,7 @@ class Deployment:
     @property
     def url(self) -> str:
         """Base URL of the front."""
-        return f"http://127.0.0.1:{self._front_port}"
+        return f"{'https' if self.authority else 'http'}://127.0.0.1:{self.port}"
 
     def start_consumer(self, until: str = "ready", count: int = 1) -> float:
         """Starts the consumer. Returns the seconds until ``count`` of its log lines are ``until``."""
@@ -80,7 +84,8 @@ class Deployment:
 
     def _front_ready(self) -> bool:
         try:
-            return httpx2.get(f"{self.url}/readyz", timeout=2).status_code == httpx2.codes.OK
+            trusted = ssl.create_default_context(cafile=self.authority) if self.authority else True
+            return httpx2.get(f"{self.url}/readyz", timeout=2, verify=trusted).status_code == httpx2.codes.OK
         except httpx2.HTTPError:
             return False
 

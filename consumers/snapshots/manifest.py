@@ -6,7 +6,7 @@ It is written last, so a snapshot without one is not whole. The format is in doc
 from __future__ import annotations
 
 import json
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
@@ -21,13 +21,14 @@ CHECKSUM: Final = "checksum"
 
 
 class SnapshotFile(msgspec.Struct, frozen=True):
-    """A sorted file of RocksDB with a range of a partition's keys. ``name``: below the snapshot's directory.
+    """A sorted file of RocksDB with a range of a partition's keys. ``name``: below the snapshot's directory, never out
+    of it.
 
     ``first``, ``last``: keys in hex. ``pairs``, ``bytes``, ``checksum`` (XXH3-128): of the file. ``entries``,
     ``digest``: of what it holds of the state, as `consumers.store.digest.digest_items`.
     """
 
-    name: str
+    name: Annotated[str, msgspec.Meta(pattern=r"^[0-9]+/[0-9]+\.sst\Z")]
     first: str
     last: str
     pairs: int

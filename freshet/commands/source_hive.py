@@ -74,7 +74,7 @@ def hive(
 def metastore_of(keyspace: str, source: HiveSourceSettings) -> MetastoreSettings:
     """How a source, and a front that reads through, reach the metastore."""
     from stream.sources.hive.live.metastore import MetastoreSettings
-    from stream.sources.hive.live.transport import Access
+    from stream.sources.hive.rpc.transport import Access
 
     access = Access(
         source.ssl_ca,

@@ -16,9 +16,9 @@ from serving.sources.breaker import Breaker
 from serving.sources.hive_objects import read_objects
 from serving.sources.hive_tables import read_lists, read_table
 from serving.sources.source import SourceLists, SourceObjects, SourceTable, SourceThreads, WantedObjects
-from stream.sources.hive.live.connection import MetastoreError, MetastoreUnreachable
 from stream.sources.hive.live.metastore import Metastore, MetastoreSettings
 from stream.sources.hive.messages import HiveMessageError
+from stream.sources.hive.rpc.connection import MetastoreError, MetastoreUnreachable
 from stream.sources.hive.structs import ThriftError
 
 Found = TypeVar("Found")

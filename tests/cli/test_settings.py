@@ -9,8 +9,8 @@ import pytest
 
 from freshet.commands.consume import consumption_settings
 from freshet.commands.source import _options
-from freshet.sections.sources import MariaDBSourceSettings
-from freshet.settings import Settings, load_settings
+from freshet.sections.sources import HiveSourceSettings, MariaDBSourceSettings
+from freshet.settings import KeyspaceSettings, Settings, load_settings
 from freshet.settings_errors import SettingsError
 
 SHOP = """
@@ -63,6 +63,43 @@ def test_a_table_without_images_is_not_read_from_the_beginning() -> None:
     settings = Settings(keyspaces={"k": {"source": source, "invalidate": "shop.carts"}})  # type: ignore[dict-item]
     wanted = _options(settings, "k", False, "k/0").backfill.tables
     assert ("shop.orders" in wanted, "shop.carts" in wanted) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("more", "problem"),
+    [
+        ({"uris": ["thrift://hms:9083"]}, "the password would be sent to hms as it is"),
+        ({"uris": ["thrift://127.0.0.1:9083", "thrift://10.0.0.9:9083"]}, "sent to 10.0.0.9"),
+        ({"user": ""}, "needed both, or none"),
+        ({"password": ""}, "needed both, or none"),
+        ({"ssl_cert": "own.pem"}, "ssl_cert needs ssl_ca"),
+        ({"uris": ["thrift://hms:9083"], "ssl_ca": "ca.pem"}, ""),
+        ({"uris": ["thrift://hms:9083"], "plain": True}, ""),
+        ({"uris": ["thrift://127.0.0.1:9083", "thrift://localhost:9084"]}, ""),
+    ],
+)
+def test_a_metastores_password_is_not_sent_in_plain(more: dict[str, object], problem: str) -> None:
+    """Beyond this machine it goes over TLS, or somebody has said that the network encrypts. No message shows it."""
+    source = {"kind": "hive", "user": "freshet", "password": "s3cret"} | more
+    if not problem:
+        HiveSourceSettings.model_validate(source)
+        return
+    with pytest.raises(SettingsError, match=problem) as caught:
+        load_settings(flags={"keyspaces": {"lake": {"kind": "catalog", "source": source}}})
+    assert "s3cret" not in str(caught.value)
+
+
+def test_a_shards_own_certificate_needs_an_authority_too() -> None:
+    """Of the shard's or of the keyspace's source; without it the connection would be plain, and nobody would notice."""
+    source = {"kind": "mariadb", "databases": ["shop"]}
+    of_shards = {"-80": {"ssl_cert": "own.pem"}, "80-": {}}
+    for more, is_right in (({}, False), ({"ssl_ca": "ca.pem"}, True)):
+        given = {"kind": "rows", "source": source | more, "shards": of_shards}
+        if is_right:
+            KeyspaceSettings.model_validate(given)
+            continue
+        with pytest.raises(ValueError, match="shard -80: ssl_cert needs ssl_ca"):
+            KeyspaceSettings.model_validate(given)
 
 
 def test_defaults_are_enough_to_start() -> None:

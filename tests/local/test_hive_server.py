@@ -8,8 +8,8 @@ from pathlib import Path
 from freshet.local.hive.server import HiveServer
 from freshet.local.hive.site import MetastoreDatabase
 from freshet.local.mariadb import MariaDBAddress
-from stream.sources.hive.live.connection import MetastoreConnection
-from stream.sources.hive.live.thrift import long, record, text
+from stream.sources.hive.rpc.connection import MetastoreConnection
+from stream.sources.hive.rpc.thrift import long, record, text
 
 
 def test_two_metastores_share_one_database(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Self
 
-from stream.sources.hive.live.connection import MetastoreConnection
 from stream.sources.hive.live.metastore import CAPABILITIES, Metastore, MetastoreSettings, client_capabilities
-from stream.sources.hive.live.thrift import field, integer, long, record, text, texts
+from stream.sources.hive.rpc.connection import MetastoreConnection
+from stream.sources.hive.rpc.thrift import field, integer, long, record, text, texts
 from stream.sources.hive.structs import BOOL, I64, LIST, MAP, STRING, STRUCT, ListValue, MapValue, Struct
 from tokens import ValidWriteIdList
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from consumers.owner.objects.filter import FilterError, PartitionKey, parse_filter
-from stream.sources.hive.live.connection import MetastoreRefused
-from stream.sources.hive.live.thrift import field, record, text, texts
+from stream.sources.hive.rpc.connection import MetastoreRefused
+from stream.sources.hive.rpc.thrift import field, record, text, texts
 from stream.sources.hive.structs import I16, LIST, STRUCT, ListValue
 from tests.servers.hive_catalog import HiveCatalog, mapping
 

@@ -14,7 +14,7 @@ from freshet.local.process import ServerProcess
 from freshet.local.server import LocalServer
 
 if TYPE_CHECKING:
-    from stream.sources.hive.live.transport import Access
+    from stream.sources.hive.rpc.transport import Access
 
 START_TIMEOUT_S = 180.0
 
@@ -98,8 +98,8 @@ class HiveServer(LocalServer):
 
 def answers(host: str, port: int, timeout_s: float = 10.0, *, access: Access | None = None) -> bool:
     """Whether a metastore answers a call at ``host:port``. An open port is not enough: its first call takes longest."""
-    from stream.sources.hive.live.connection import MetastoreConnection, MetastoreError
-    from stream.sources.hive.live.transport import OPEN
+    from stream.sources.hive.rpc.connection import MetastoreConnection, MetastoreError
+    from stream.sources.hive.rpc.transport import OPEN
     from stream.sources.hive.structs import ThriftError
 
     with MetastoreConnection(((host, port),), timeout_s=timeout_s, access=access or OPEN) as connection:

@@ -17,7 +17,7 @@ from consumers.fold.state import FOLD_VERSION
 from consumers.snapshots.checking import check_snapshot
 from consumers.snapshots.errors import SnapshotError
 from consumers.snapshots.finding import Found, Wanted, find_snapshots
-from consumers.snapshots.manifest import MANIFEST_NAME, Snapshot, encode_manifest
+from consumers.snapshots.manifest import MANIFEST_NAME, Snapshot, decode_manifest, encode_manifest
 from consumers.snapshots.places import Place, shown
 from consumers.snapshots.pruning import judge, remove_snapshot
 from consumers.snapshots.restoring import restore_partition
@@ -123,6 +123,23 @@ def test_files_that_fit_the_manifest_but_not_its_digest_are_found(tmp_path: Path
     [(_, error)] = check_snapshot(place, only(place), other)
     assert error is not None
     assert error.code == "snapshot_damaged"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["../../secret", "0/../../1.sst", "/etc/passwd", "0/1.sst\n", "s3://other/0/1.sst", "0\\..\\1.sst", "", "1.sst"],
+)
+def test_a_manifest_names_no_file_outside_its_snapshot(tmp_path: Path, name: str) -> None:
+    """Whoever may write a manifest may not make a consumer read, and ingest, what lies elsewhere."""
+    place = Place(str(tmp_path / "snapshots"))
+    snapshot, _ = snapshot_of(tmp_path, place)
+    [held] = snapshot.partitions
+    files = (msgspec.structs.replace(held.files[0], name=name), *held.files[1:])
+    other = msgspec.structs.replace(snapshot, partitions=(msgspec.structs.replace(held, files=files),))
+    assert decode_manifest(encode_manifest(snapshot), "here") == snapshot
+    with pytest.raises(SnapshotError) as refused:
+        decode_manifest(encode_manifest(other), "here")
+    assert refused.value.code == "snapshot_damaged"
 
 
 @pytest.mark.parametrize("lost", ["file", "manifest", "half of the manifest"])

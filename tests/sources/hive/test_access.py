@@ -15,14 +15,14 @@ from cryptography.hazmat.primitives.serialization.pkcs12 import serialize_key_an
 from cryptography.x509 import load_pem_x509_certificate
 
 from freshet.local.hive.server import HiveServer
-from stream.sources.hive.live.connection import (
+from stream.sources.hive.rpc.connection import (
     MetastoreConnection,
     MetastoreDenied,
     MetastoreError,
     MetastoreUnreachable,
 )
-from stream.sources.hive.live.thrift import message, text
-from stream.sources.hive.live.transport import FRAME_BYTES_MAX, Access
+from stream.sources.hive.rpc.thrift import message, text
+from stream.sources.hive.rpc.transport import FRAME_BYTES_MAX, Access
 from tests.sources.hive.test_connection import listening, reply
 
 USER, PASSWORD = "freshet", "s3cret \N{SNOWMAN}"

@@ -8,10 +8,10 @@ from collections.abc import Callable
 import pytest
 
 from freshet.local.hive.server import HiveServer
-from stream.sources.hive.live.connection import MetastoreRefused
 from stream.sources.hive.live.metastore import Metastore, MetastoreSettings
 from stream.sources.hive.live.object_calls import AGGREGATES_CACHED
-from stream.sources.hive.live.thrift import message, record, text
+from stream.sources.hive.rpc.connection import MetastoreRefused
+from stream.sources.hive.rpc.thrift import message, record, text
 from stream.sources.hive.structs import Struct
 from tests.sources.hive.test_connection import listening
 

@@ -13,13 +13,13 @@ import pytest
 
 from freshet.local.hive.server import HiveServer
 from freshet.local.process import free_ports
-from stream.sources.hive.live.connection import (
+from stream.sources.hive.rpc.connection import (
     MetastoreConnection,
     MetastoreRefused,
     MetastoreTimeout,
     MetastoreUnreachable,
 )
-from stream.sources.hive.live.thrift import long, message, record, text
+from stream.sources.hive.rpc.thrift import long, message, record, text
 from stream.sources.hive.structs import ThriftError
 from tests.patience import PATIENCE_S
 

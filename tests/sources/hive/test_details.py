@@ -8,7 +8,6 @@ from typing import Any, cast
 
 import pytest
 
-from stream.sources.hive.live.connection import MetastoreRefused
 from stream.sources.hive.live.details import Details
 from stream.sources.hive.live.fetching import Fetcher
 from stream.sources.hive.live.metastore import Metastore
@@ -17,6 +16,7 @@ from stream.sources.hive.live.sweep import CHUNK_TABLES
 from stream.sources.hive.messages import HiveMessageError, TableObject
 from stream.sources.hive.progress import Progress
 from stream.sources.hive.refusals import RETRY_MAX_S
+from stream.sources.hive.rpc.connection import MetastoreRefused
 from stream.wire.events import Change, ObjectImage
 
 HERE = CHUNK_TABLES + 1

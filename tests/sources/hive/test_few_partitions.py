@@ -9,7 +9,6 @@ from typing import Any, cast
 import pytest
 
 from stream.sources.hive.live import members
-from stream.sources.hive.live.connection import MetastoreRefused
 from stream.sources.hive.live.details import Details
 from stream.sources.hive.live.fetching import Fetcher
 from stream.sources.hive.live.members import Values
@@ -18,6 +17,7 @@ from stream.sources.hive.live.partitions import KINDS, Partitions
 from stream.sources.hive.messages import TableObject
 from stream.sources.hive.progress import Progress
 from stream.sources.hive.recent_drops import RecentDrops
+from stream.sources.hive.rpc.connection import MetastoreRefused
 from stream.sources.hive.structs import Struct
 from stream.wire.events import DROPS_KEPT, Change, ObjectImage, ObjectSet
 

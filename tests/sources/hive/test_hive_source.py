@@ -14,14 +14,14 @@ import pytest
 
 from consumers.fold.objects import decode_object, decode_set, object_key, objects_prefix, set_key
 from freshet.local.hive.server import HiveServer
-from stream.sources.hive.live.connection import MetastoreError
 from stream.sources.hive.live.fetching import Fetcher
 from stream.sources.hive.live.following import Following, FollowOptions, HiveHistoryLost
 from stream.sources.hive.live.metastore import Metastore, MetastoreSettings
 from stream.sources.hive.live.source import end_of_log
-from stream.sources.hive.live.thrift import integer, long, record, text, texts
 from stream.sources.hive.messages import parse_notification
 from stream.sources.hive.recent_ids import RecentWriteIds
+from stream.sources.hive.rpc.connection import MetastoreError
+from stream.sources.hive.rpc.thrift import integer, long, record, text, texts
 from stream.sources.hive.structs import BOOL, encode_struct
 from stream.sources.status import SourceStatus
 from stream.wire.events import ObjectImage, ResumePoint, SourceTransaction

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from freshet.local.hive.server import HiveServer
-from stream.sources.hive.live.connection import MetastoreError
+from stream.sources.hive.rpc.connection import MetastoreError
 from stream.wire.events import ObjectImage, TableImage
 from tests.servers.hive_catalog import HiveCatalog
 from tests.serving.stack import eventually

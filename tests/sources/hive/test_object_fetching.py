@@ -7,12 +7,12 @@ from typing import Any, cast
 
 import pytest
 
-from stream.sources.hive.live.connection import MetastoreRefused, MetastoreUnreachable
 from stream.sources.hive.live.metastore import Metastore
 from stream.sources.hive.live.objects import LOOK_AGAIN_S, Objects
-from stream.sources.hive.live.thrift import text
 from stream.sources.hive.recent_drops import RecentDrops
 from stream.sources.hive.refusals import RETRY_MAX_S, RETRY_S, Refusals
+from stream.sources.hive.rpc.connection import MetastoreRefused, MetastoreUnreachable
+from stream.sources.hive.rpc.thrift import text
 from stream.wire.events import DROPS_KEPT, Change, ObjectImage, ObjectSet
 
 WRITTEN = ObjectImage("database", 0, ("s",), "written")

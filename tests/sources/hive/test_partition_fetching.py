@@ -9,12 +9,6 @@ from typing import Any, cast
 
 import pytest
 
-from stream.sources.hive.live.connection import (
-    MetastoreError,
-    MetastoreRefused,
-    MetastoreTimeout,
-    MetastoreUnreachable,
-)
 from stream.sources.hive.live.details import Details, FetchedDetails, Shape, TableDetails
 from stream.sources.hive.live.fetching import Fetcher
 from stream.sources.hive.live.members import Values
@@ -24,6 +18,12 @@ from stream.sources.hive.messages import TableObject
 from stream.sources.hive.progress import Progress
 from stream.sources.hive.recent_drops import RecentDrops
 from stream.sources.hive.refusals import RETRY_MAX_S, RETRY_S
+from stream.sources.hive.rpc.connection import (
+    MetastoreError,
+    MetastoreRefused,
+    MetastoreTimeout,
+    MetastoreUnreachable,
+)
 from stream.sources.hive.structs import Struct
 from stream.wire.events import DROPS_KEPT, Change, ObjectImage, ObjectSet
 from tokens.errors import FreshetError

@@ -9,9 +9,9 @@ from collections.abc import Callable
 import pytest
 
 from consumers.process.replay import Replay
-from stream.sources.hive.live.connection import MetastoreError
-from stream.sources.hive.live.thrift import field, integer, long, record, text, texts
 from stream.sources.hive.messages import TableObject
+from stream.sources.hive.rpc.connection import MetastoreError
+from stream.sources.hive.rpc.thrift import field, integer, long, record, text, texts
 from stream.sources.hive.structs import BOOL, I64, LIST, ListValue, Struct
 from tests.servers.hive_catalog import HiveCatalog, mapping
 

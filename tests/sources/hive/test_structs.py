@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stream.sources.hive.live.thrift import Reader
 from stream.sources.hive.objects import image_of, plain_struct, with_binary_fields
+from stream.sources.hive.rpc.thrift import Reader
 from stream.sources.hive.structs import (
     BOOL,
     BYTE,

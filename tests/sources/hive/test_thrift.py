@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stream.sources.hive.live.thrift import CALL, Reader, field, message
+from stream.sources.hive.rpc.thrift import CALL, Reader, field, message
 from stream.sources.hive.structs import (
     BOOL,
     BYTE,

@@ -10,7 +10,7 @@ from pathlib import Path
 from stream.sources.hive.live.following import Following, FollowOptions
 from stream.sources.hive.live.metastore import CAPABILITIES, Metastore, MetastoreSettings
 from stream.sources.hive.live.source import end_of_log
-from stream.sources.hive.live.thrift import record, text, texts
+from stream.sources.hive.rpc.thrift import record, text, texts
 from stream.sources.status import SourceStatus
 from tests.servers.hive_catalog import HiveCatalog, mapping
 from tests.serving.stack import eventually

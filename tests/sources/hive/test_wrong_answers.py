@@ -10,11 +10,11 @@ import pytest
 
 from consumers.fold.catalog_state import decode_binding, decode_table, name_key, table_key
 from stream.sources.hive.live import fetching
-from stream.sources.hive.live.connection import MetastoreConnection
 from stream.sources.hive.live.following import Following, FollowOptions
 from stream.sources.hive.live.metastore import Metastore, MetastoreSettings, ServerList, Transactions
-from stream.sources.hive.live.thrift import integer, long, record, text
 from stream.sources.hive.messages import HiveMessageError, TableObject
+from stream.sources.hive.rpc.connection import MetastoreConnection
+from stream.sources.hive.rpc.thrift import integer, long, record, text
 from stream.sources.hive.structs import LIST, STRUCT, ListValue
 from stream.sources.status import SourceStatus
 from stream.wire.events import ResumePoint, SourceTransaction, TableImage, VoidTable

@@ -17,18 +17,18 @@ from typing import Final, NamedTuple
 
 import structlog
 
-from stream.sources.hive.live.connection import MetastoreRefused
 from stream.sources.hive.live.fetching import Fetcher
 from stream.sources.hive.live.members import Member, read_few, read_few_statistics
 from stream.sources.hive.live.metastore import Metastore
 from stream.sources.hive.live.partitions import KINDS, Partitions
 from stream.sources.hive.live.sweep import CHUNK_TABLES, Sweep
-from stream.sources.hive.live.thrift import field
 from stream.sources.hive.messages import FLAVOR, HiveMessageError, TableObject
 from stream.sources.hive.object_events import CONSTRAINTS, PARTITION, PARTITION_STATISTICS, STATISTICS
 from stream.sources.hive.objects import columns_of, image_of
 from stream.sources.hive.progress import Progress
 from stream.sources.hive.refusals import Refusals
+from stream.sources.hive.rpc.connection import MetastoreRefused
+from stream.sources.hive.rpc.thrift import field
 from stream.sources.hive.structs import Struct, encode_struct
 from stream.wire.events import Change, ObjectImage
 

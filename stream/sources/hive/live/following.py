@@ -14,7 +14,6 @@ from typing import Any, Final, Protocol
 
 import structlog
 
-from stream.sources.hive.live.connection import MetastoreError
 from stream.sources.hive.live.details import Details
 from stream.sources.hive.live.fetching import Fetched, Fetcher
 from stream.sources.hive.live.images import Images
@@ -26,6 +25,7 @@ from stream.sources.hive.messages import FLAVOR
 from stream.sources.hive.progress import Progress, checksum_of
 from stream.sources.hive.recent_drops import RecentDrops
 from stream.sources.hive.recent_ids import RecentWriteIds
+from stream.sources.hive.rpc.connection import MetastoreError
 from stream.sources.hive.translator import HiveTranslator
 from stream.sources.status import SourceStatus
 from stream.wire.events import (

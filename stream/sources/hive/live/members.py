@@ -13,17 +13,17 @@ from typing import Final, NamedTuple
 
 import structlog
 
-from stream.sources.hive.live.connection import (
-    MetastoreError,
-    MetastoreRefused,
-    MetastoreTimeout,
-    MetastoreUnreachable,
-)
 from stream.sources.hive.live.metastore import Metastore
 from stream.sources.hive.messages import FLAVOR
 from stream.sources.hive.object_events import AGGREGATE_STATISTICS, PARTITION, PARTITION_STATISTICS
 from stream.sources.hive.objects import columns_of, image_of
 from stream.sources.hive.partition_names import partition_name
+from stream.sources.hive.rpc.connection import (
+    MetastoreError,
+    MetastoreRefused,
+    MetastoreTimeout,
+    MetastoreUnreachable,
+)
 from stream.sources.hive.structs import Struct, encode_struct
 from stream.wire.events import ObjectImage
 

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Final, Self
 
-from stream.sources.hive.live.connection import CALL_TIMEOUT_S, MetastoreConnection, MetastoreRefused
 from stream.sources.hive.live.object_calls import ObjectCalls
-from stream.sources.hive.live.thrift import field, integer, long, record, text, texts
-from stream.sources.hive.live.transport import OPEN, Access
 from stream.sources.hive.messages import HiveMessageError, TableObject, has_dot, is_listable, table_of
+from stream.sources.hive.rpc.connection import CALL_TIMEOUT_S, MetastoreConnection, MetastoreRefused
+from stream.sources.hive.rpc.thrift import field, integer, long, record, text, texts
+from stream.sources.hive.rpc.transport import OPEN, Access
 from stream.sources.hive.structs import I32, LIST, ListValue, Struct, ThriftError
 from tokens.writeid_state import GAP_MAX, WriteIds
 from tokens.writeids import NO_OPEN_ID

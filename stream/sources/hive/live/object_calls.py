@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from stream.sources.hive.live.connection import MetastoreConnection, MetastoreRefused
-from stream.sources.hive.live.thrift import field, record, text, texts
 from stream.sources.hive.partition_names import values_of
+from stream.sources.hive.rpc.connection import MetastoreConnection, MetastoreRefused
+from stream.sources.hive.rpc.thrift import field, record, text, texts
 from stream.sources.hive.structs import BOOL, I16, I64, LIST, STRUCT, ListValue, MapValue, Struct
 
 ENGINE: Final = "hive"

@@ -15,13 +15,13 @@ from typing import Final
 
 import structlog
 
-from stream.sources.hive.live.connection import MetastoreRefused
 from stream.sources.hive.live.metastore import Metastore
 from stream.sources.hive.messages import FLAVOR
 from stream.sources.hive.object_events import CATALOG, DATABASE, FUNCTION
 from stream.sources.hive.objects import image_of
 from stream.sources.hive.recent_drops import RecentDrops
 from stream.sources.hive.refusals import Refusals
+from stream.sources.hive.rpc.connection import MetastoreRefused
 from stream.sources.hive.structs import Struct, encode_struct
 from stream.wire.events import Change, ObjectImage, ObjectSet
 

@@ -18,7 +18,6 @@ from typing import Final
 
 import structlog
 
-from stream.sources.hive.live.connection import MetastoreRefused
 from stream.sources.hive.live.fetching import Fetcher
 from stream.sources.hive.live.members import (
     Chunk,
@@ -35,6 +34,7 @@ from stream.sources.hive.messages import FLAVOR, HiveMessageError
 from stream.sources.hive.object_events import AGGREGATE_STATISTICS, PARTITION, PARTITION_STATISTICS
 from stream.sources.hive.recent_drops import RecentDrops
 from stream.sources.hive.refusals import Refusals
+from stream.sources.hive.rpc.connection import MetastoreRefused
 from stream.wire.events import Change, ObjectImage, ObjectSet
 
 log = structlog.get_logger(__name__)

@@ -14,11 +14,11 @@ import structlog
 
 from stream.kafka.connection import KafkaUnreachable
 from stream.publish.publisher import PublisherLost
-from stream.sources.hive.live.connection import MetastoreError
 from stream.sources.hive.live.following import Following, FollowOptions, HiveHistoryLost, event_id_of
 from stream.sources.hive.live.metastore import Metastore, Transactions
 from stream.sources.hive.messages import FLAVOR
 from stream.sources.hive.progress import checksum_of
+from stream.sources.hive.rpc.connection import MetastoreError
 from stream.sources.hive.structs import ThriftError
 from stream.sources.status import SourceStatus
 from stream.wire.events import ResumePoint, SourceTransaction

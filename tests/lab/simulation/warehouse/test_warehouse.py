@@ -17,8 +17,8 @@ from lab.simulation.warehouse.judging import Answer, CatalogJudge, Listed
 from lab.simulation.warehouse.metastore import Warehouse
 from lab.simulation.warehouse.serving import MetastoreServer
 from lab.simulation.warehouse.world import WarehouseWorld
-from stream.sources.hive.live.thrift import Reader, message, record, text, texts
 from stream.sources.hive.messages import table_of
+from stream.sources.hive.rpc.thrift import Reader, message, record, text, texts
 
 WORLD = WarehouseWorld()
 MADE: History = [("world", 1, 0, 0, 0, 0), ("create", 0, 4), ("partition", 0, 4, 0, 0), ("let", 3)]

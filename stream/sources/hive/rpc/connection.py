@@ -12,8 +12,8 @@ from math import inf
 from types import TracebackType
 from typing import Any, Final, Self
 
-from stream.sources.hive.live.thrift import EXCEPTION, Reader, field, message
-from stream.sources.hive.live.transport import OPEN, Access, DeniedError, Transport
+from stream.sources.hive.rpc.thrift import EXCEPTION, Reader, field, message
+from stream.sources.hive.rpc.transport import OPEN, Access, DeniedError, Transport
 from stream.sources.hive.structs import STRUCT, Struct, ThriftError
 from tokens.errors import FreshetError, one_line
 

@@ -1,0 +1,176 @@
+"""``python -m benchmarks.doors``: what a token, TLS and mutual TLS cost a front, and how many handshakes it makes.
+
+Four fronts of one consumer differ in their door only, and take turns: each round asks each of them for the same rows as
+fast as it answers, over connections that are kept. Given are reads per second, and reads per second of the front's
+processor time. Then each front that has TLS gets new connections, one after the other.
+
+Threats to validity: fronts, consumer and this generator share the machine's cores, and the generator encrypts too, so
+reads per second fall by more than the front's share; the certificates have keys on the curve P-256.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import hashlib
+import json
+import secrets
+import ssl
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from statistics import median
+from typing import Any, Final, cast
+
+import trustme
+import uvloop
+
+from benchmarks.child import measure, quiet
+from benchmarks.deployed import Deployment
+from benchmarks.load import HttpLoadConnection, LoadConnection, Tally, as_fast_as_possible
+from benchmarks.materialize import as_in_production
+from benchmarks.percentiles import percentiles_ms
+from benchmarks.reads import HTTP_CONNECTIONS, session_token
+from benchmarks.workload import TABLE
+from freshet.local.kafka import KafkaServer
+
+KEYSPACE: Final = "doors"
+HANDSHAKES: Final = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """How a caller comes in. ``settings``: lines of the front's settings file."""
+
+    settings: str = ""
+    secret: str = ""
+    authority: str = ""
+    certificate: str = ""
+
+
+def doors(directory: Path) -> dict[str, Door]:
+    """The four of them. Their certificates and tokens are made in ``directory``."""
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(directory / "ca.pem")
+    for name, identity in (("front", "127.0.0.1"), ("caller", "caller.internal")):
+        made = authority.issue_cert(identity, common_name=identity)
+        made.private_key_and_cert_chain_pem.write_to_path(directory / f"{name}.pem")
+    ca, front, caller = (str(directory / f"{name}.pem") for name in ("ca", "front", "caller"))
+    secret = secrets.token_urlsafe(32)
+    token = f'[serve.tokens.bench]\nroles = ["read"]\nhash = "sha256:{hashlib.sha256(secret.encode()).hexdigest()}"\n'
+    tls = f"[serve.tls]\ncertificate = {json.dumps(front)}\n"
+    subject = '[serve.tokens.bench]\nroles = ["read"]\nsubject = "caller.internal"\n'
+    return {
+        "plain": Door(),
+        "token": Door(token, secret),
+        "tls": Door(token + tls, secret, ca),
+        "mutual_tls": Door(f"{subject}{tls}ca = {json.dumps(ca)}\n", "", ca, caller),
+    }
+
+
+def context_of(door: Mapping[str, str]) -> ssl.SSLContext | None:
+    """Of a client; None for a plain door."""
+    if not door["authority"]:
+        return None
+    context = ssl.create_default_context(cafile=door["authority"])
+    if door["certificate"]:
+        context.load_cert_chain(door["certificate"])
+    return context
+
+
+def reads(port: int, keys: int, seconds: float, demand: str, door: Mapping[str, str]) -> dict[str, Any]:
+    """As many reads as are answered, each at the demand and from the cache. Runs in a child process."""
+    shown = f"Authorization: Bearer {door['secret']}\r\n" if door["secret"] else ""
+    tail = f"?token={demand}&max_wait_ms=1000 HTTP/1.1\r\nHost: 127.0.0.1\r\n{shown}\r\n"
+
+    def request(key: int) -> bytes:
+        return f"GET /v1/rows/{KEYSPACE}/{TABLE}/{key}{tail}".encode()
+
+    async def run() -> dict[str, Any]:
+        tally, loop, draw = Tally(), asyncio.get_running_loop(), Random(3)
+        made, context = [], context_of(door)
+        for _ in range(HTTP_CONNECTIONS):
+            _, connection = await loop.create_connection(
+                lambda: HttpLoadConnection(request, tally.done), "127.0.0.1", port, ssl=context
+            )
+            made.append(connection)
+        wanted = [draw.randrange(keys) for _ in range(20_000)]
+        rate = await as_fast_as_possible(cast("list[LoadConnection]", made), tally, wanted, seconds)
+        found = {"reads_s": rate, "reads": tally.answered, "not_fresh": tally.not_fresh}
+        return found | percentiles_ms(tally.waits)
+
+    as_in_production()
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(run())
+
+
+def handshakes(port: int, door: Mapping[str, str]) -> dict[str, float]:
+    """New connections per second, one after the other. Runs in a child process."""
+
+    async def run() -> float:
+        context, began = context_of(door), time.perf_counter()
+        for _ in range(HANDSHAKES):
+            _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
+            writer.transport.abort()
+        return HANDSHAKES / (time.perf_counter() - began)
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return {"handshakes_s": runner.run(run())}
+
+
+def run(keys: int, rounds: int, seconds: float) -> dict[str, dict[str, float]]:
+    """Medians over the rounds, by door."""
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="freshet-bench-")))
+        kafka = stack.enter_context(KafkaServer(directory / "kafka")).cluster
+        measure("topics:fill_once_each", kafka=kafka, keyspace=KEYSPACE, keys=keys)
+        fronts: dict[str, tuple[Deployment, dict[str, str]]] = {}
+        for name, door in doors(directory).items():
+            place = directory / name
+            place.mkdir()
+            deployed = Deployment(place, kafka, (KEYSPACE,), more=door.settings, authority=door.authority)
+            stack.callback(deployed.stop)
+            shown = {"secret": door.secret, "authority": door.authority, "certificate": door.certificate}
+            fronts[name] = deployed, shown
+        first = fronts["plain"][0]
+        first.start_consumer()
+        for deployed, _ in fronts.values():
+            deployed.start_front()
+        demand = session_token(first.owner, KEYSPACE)
+        found: dict[str, list[dict[str, float]]] = {name: [] for name in fronts}
+        for _ in range(rounds):
+            for name, (deployed, shown) in fronts.items():
+                before = deployed.processor_seconds()["front"]
+                one = measure("doors:reads", port=deployed.port, keys=keys, seconds=seconds, demand=demand, door=shown)
+                used = deployed.processor_seconds()["front"] - before
+                if one["not_fresh"] or not one["reads"]:
+                    raise AssertionError(f"{name}: {one['not_fresh']} of {one['reads']} answers were not fresh")
+                one["reads_front_s"] = one["reads"] / used
+                if shown["authority"]:
+                    one |= measure("doors:handshakes", port=deployed.port, door=shown)
+                found[name].append(one)
+        return {name: {key: median(one[key] for one in each) for key in each[0]} for name, each in found.items()}
+
+
+def main() -> int:
+    """Prints the figures and their ratios to the plain door."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--keys", type=int, default=20_000)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=4.0)
+    options = parser.parse_args()
+    quiet()
+    found = run(options.keys, options.rounds, options.seconds)
+    for each in found.values():
+        each |= {f"{key}_of_plain": each[key] / found["plain"][key] for key in ("reads_s", "reads_front_s")}
+    print(json.dumps(found, indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
