@@ -209,7 +209,7 @@ def delete_topic(kafka: KafkaCluster, name: str) -> None:
         future.result(timeout=60)
 
 
-def try_feed(kafka: KafkaCluster, keyspace: str, old_id: str) -> Feed | None:
+def try_feed(kafka: KafkaCluster, keyspace: str, old_id: str = "") -> Feed | None:
     """A feed of a new topic; None while the old one is still there, or being deleted."""
     from tokens.errors import FreshetError
 
