@@ -24,13 +24,13 @@ from urllib.parse import quote
 from pyarrow.lib import ArrowException
 
 from consumers.store.manifest import sync_directory, write_atomically
-from spark_jobs.engine.executors import check_executors
+from spark_jobs.engine.executors import check_executors, check_shared
 from spark_jobs.exporting.changes import Changes, Exported
 from spark_jobs.exporting.columns import table_of
 from spark_jobs.exporting.compaction import compact_days
 from spark_jobs.exporting.delta import append_files, check_delta, compact, delta_columns, is_appended, table_in
 from spark_jobs.offsets import Range, check_topic, choose_range, topic_bounds
-from spark_jobs.output import RebuildError, exclusive
+from spark_jobs.output import RebuildError, exclusive, not_shared
 from spark_jobs.partition import error_json
 from spark_jobs.streaming import Micro, answers, stream_messages
 from stream.kafka.connection import KafkaCluster
@@ -107,6 +107,7 @@ def export(session: Any, request: ExportRequest) -> ExportReport:
         if request.format == DELTA:
             check_delta(session)
         (root / NOTES / STAGED).mkdir(parents=True, exist_ok=True)
+        check_shared(session, root / NOTES / STAGED)
         _finish(session, root, commit)
         before, files, started = (commit.number, commit.rows), 0, time.monotonic()
         touched = set[str]()
@@ -246,6 +247,9 @@ def _export_batch(
         commit.partitions[partition] = state_from(done["state"])
         commit.rows += done["rows"]
         commit.files |= done["files"]
+    lost = [name for name in commit.files if not (root / NOTES / STAGED / name).exists()]
+    if lost:  # of an executor that joined after `check_shared`
+        raise not_shared(f"{root / NOTES / STAGED / lost[0]} was written by a task and is not there")
     sync_directory(root / NOTES / STAGED)
     _write_commit(root, commit)
     _finish(session, root, commit)

@@ -13,7 +13,7 @@ import structlog
 from serving.streams.ring import BYTES_MAX, Ring
 from stream.changes.checkpoint import Checkpoint
 from stream.changes.following import Follower
-from stream.changes.starting import start_at_checkpoint, start_now
+from stream.changes.starting import start_and_end, start_at_checkpoint
 from stream.kafka.connection import KafkaCluster
 from stream.kafka.topics import check_topics
 from tokens.errors import FreshetError
@@ -91,13 +91,13 @@ class Hub:
         """Until it is stopped, or has had no readers for a while. Goes on at ``checkpoint``, else begins now."""
         topic = check_topics(self._kafka, self._keyspace)
         if checkpoint is not None:  # it may be of a topic that was replaced meanwhile
-            start = start_at_checkpoint(self._kafka, self._keyspace, topic, checkpoint)
+            start, begun = start_at_checkpoint(self._kafka, self._keyspace, topic, checkpoint), checkpoint.offsets
         else:
-            start = start_now(self._kafka, self._keyspace, topic)
+            start, begun = start_and_end(self._kafka, self._keyspace, topic)
         with ExitStack() as stack:
             follower = stack.enter_context(Follower(self._kafka, topic, start))
             if self.ring is None:
-                self.ring = Ring(start.checkpoint, self._ring_bytes_max)
+                self.ring = Ring(start.checkpoint, begun, self._ring_bytes_max)
             ring, self.failure = self.ring, None
             self._wake()
             while not self._stops.is_set() and not self._is_idle():

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 from serving.errors import ReadError
 from serving.metrics import FrontMetrics
+from serving.streams.beginning import Beginning
 from serving.streams.hub import POLL_S, Hub
 from serving.streams.ring import BYTES_MAX, Ring
 from stream.changes.checkpoint import NOWHERE, Checkpoint, CheckpointError, Place
@@ -225,6 +226,7 @@ class Reading:
         self._end: tuple[int, ...] | None = None
         self._places: dict[str, Place] = {}
         """What it has told, or passed over, of each shard."""
+        self._beginning = Beginning()
         self.watermark: Watermark
         """The last one, with a checkpoint after all that was told. Set once the stream has begun."""
 
@@ -246,6 +248,7 @@ class Reading:
         streams, keyspace, wanted = self._streams, self._keyspace, begin
         self._follower = await streams.take_follower(keyspace, lambda: streams.start_of(keyspace, wanted))
         follower = self._follower
+        self._beginning = Beginning(follower.left_out, follower.skip_others)
         self.watermark = Watermark({}, follower.checkpoint, follower.offsets)
         self._places = follower.places
 
@@ -283,26 +286,35 @@ class Reading:
     @property
     def lends_since(self) -> float | None:
         """Since when it does not need its reader of Kafka, by the monotonic clock; None: it has none or needs it."""
-        follower, told_at = self._follower, self._told_at
-        if follower is None or told_at is None or monotonic() - told_at < LENT_S:
-            return None
-        return None if follower.is_waiting else told_at  # a checkpoint does not say what of a beginning is left out
+        told_at = self._told_at
+        is_idle = self._follower is not None and told_at is not None and monotonic() - told_at >= LENT_S
+        return told_at if is_idle else None
 
     async def lend(self) -> None:
         """Gives its reader of Kafka back. It takes another one when its own reader comes back."""
         follower, self._follower = self._follower, None
         if follower is not None:
+            self._beginning.shards = follower.left_out
             await self._streams.give_back(follower)
 
     def _is_new(self, item: Item) -> bool:
         if isinstance(item, Watermark):
+            marks = item.marks
             if self._follower is None:
+                marks = self._beginning.reached(item, self._places)
                 self._forget_ended(item)
             checkpoint = item.checkpoint.at_or_past(self._places)
             self._places |= checkpoint.places
-            self.watermark = item if checkpoint is item.checkpoint else Watermark(item.marks, checkpoint, item.read)
+            self.watermark = Watermark(marks, checkpoint, item.read)
             return False
-        return not isinstance(item, Transaction) or item.place > self._places.get(item.shard, NOWHERE)
+        if not isinstance(item, Transaction):
+            return True
+        if item.place <= self._places.get(item.shard, NOWHERE):
+            return False
+        if self._follower is None and self._beginning.leaves_out(item, is_known=item.shard in self._places):
+            self._places[item.shard] = item.place
+            return False
+        return True
 
     def _pass(self, item: Item) -> Checkpoint:
         if isinstance(item, Transaction):
@@ -328,14 +340,14 @@ class Reading:
 
     async def _join_ring(self, follower: Follower) -> None:
         """Goes on there, if it can. All that ``follower`` has read must have been told: shards may be over by now."""
-        if follower.is_waiting:
-            return
         ring = self._hub.ring
         if ring is None:
             self._hub.start()
-        elif (joined := ring.join(follower.places, follower.offsets)) is not None:
+        elif (joined := ring.join(follower.places, follower.begun, follower.offsets)) is not None:
             self._ring, self._number, self._follower = ring, joined.number, None
-            for shard, place in joined.ended.items():
+            self._beginning.shards = follower.left_out
+            for shard, place in joined.passed.items():
+                self._beginning.pass_over(shard, is_known=shard in self._places)
                 self._places[shard] = max(place, self._places.get(shard, NOWHERE))
             await self._streams.give_back(follower)
 
@@ -349,7 +361,9 @@ class Reading:
         if found is None:
             checkpoint, streams, keyspace = self.watermark.checkpoint, self._streams, self._keyspace
             self._ring = None
-            self._follower = await streams.take_follower(keyspace, lambda: streams.start_of(keyspace, checkpoint))
+            self._follower = await streams.take_follower(
+                keyspace, lambda: self._beginning.added_to(streams.start_of(keyspace, checkpoint))
+            )
             return []
         self._number = found.number
         if found.watermark is not None and found.watermark is not self._ring_end:

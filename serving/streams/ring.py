@@ -32,18 +32,19 @@ class Read(NamedTuple):
 class Joined(NamedTuple):
     """Where a reader goes on. ``number``: of the item that it reads next.
 
-    ``ended``: shard → its last transaction here, of shards that are over: the reader has told or passed over all of it.
+    ``passed``: shard → its last transaction here, of shards that are over, or that were silent ever since the reader
+    began: all of it was told, or lies before the beginning.
     """
 
     number: int
-    ended: dict[str, Place]
+    passed: dict[str, Place]
 
 
 class Ring:
     """Items by number, counted up. The oldest are dropped when they take too much; nobody waits for anybody."""
 
-    def __init__(self, checkpoint: Checkpoint, bytes_max: int = BYTES_MAX) -> None:
-        """``checkpoint``: where the first item follows."""
+    def __init__(self, checkpoint: Checkpoint, begun: tuple[int, ...], bytes_max: int = BYTES_MAX) -> None:
+        """``checkpoint``: where the first item follows. ``begun``: offsets behind all that its places stand for."""
         self._lock = Lock()
         self._items: deque[Item] = deque()
         self._first = 0
@@ -55,6 +56,8 @@ class Ring:
         """Shard → its last transaction that was added, of shards that go on."""
         self._ended: dict[str, Place] = {}
         """The same of shards that are over."""
+        self._heard: dict[str, tuple[int, ...]] = dict.fromkeys(checkpoint.places, begun)
+        """Shard → the offsets behind all that is or was here of it, of shards that go on."""
         self._passed: dict[int, int] = {}
         """Partition → the offset that a reader must have come to, behind what no place of a shard says: what nobody
         can read, and shards that are over."""
@@ -69,11 +72,14 @@ class Ring:
                 if isinstance(item, Watermark):
                     self._watermark = item
                     self._forget_ended(item.checkpoint)
+                    for shard in item.checkpoint.places.keys() - self._heard.keys():
+                        self._heard[shard] = item.read
                     if self._items and isinstance(self._items[-1], Watermark):
                         self._items[-1] = item
                         continue
                 elif isinstance(item, Transaction):
                     self._last[item.shard] = item.place
+                    self._heard.pop(item.shard, None)  # the next watermark says how far it goes
                 self._items.append(item)
                 self._bytes += _size_of(item)
             while self._items and (self._bytes > self._bytes_max or len(self._items) > ITEMS_MAX):
@@ -83,6 +89,7 @@ class Ring:
         """A checkpoint without a shard lies behind all of it: a reader that begins later never hears of that shard."""
         for shard in (self._floor.keys() | self._last.keys()) - checkpoint.places.keys():
             self._floor.pop(shard, None)
+            self._heard.pop(shard, None)
             if shard in self._last:
                 self._ended[shard] = self._last.pop(shard)
             for partition, offset in enumerate(checkpoint.offsets):
@@ -101,17 +108,23 @@ class Ring:
         for shard, place in places.items():
             self._floor[shard] = max(place, self._floor.get(shard, NOWHERE))
 
-    def join(self, places: Mapping[str, Place], offsets: Sequence[int]) -> Joined | None:
+    def join(self, places: Mapping[str, Place], begun: Sequence[int], offsets: Sequence[int]) -> Joined | None:
         """Where a reader that has come to ``places`` can go on; None if it lacks what was dropped.
 
-        ``offsets``: partition → the offset that it reads next. A reader that has not heard of a shard waits, too: what
-        is here of it may be still to come, or be over for that reader already, and nobody can tell which.
+        ``begun``, ``offsets``: partition → the offset that it read first, and that it reads next. A reader that has not
+        heard of a shard waits until it is past all that is here of it: if it still has not, that lies before its
+        beginning. And until the ring has come to the beginning: before, that shard may go on here, which is over there.
         """
         with self._lock:
-            behind = any(places.get(shard, NOWHERE) < place for shard, place in self._floor.items())
+            behind = any(places.get(shard, place) < place for shard, place in self._floor.items())
+            behind |= any(at < first for at, first in zip(self._watermark.read, begun, strict=True))
             behind |= any(offsets[partition] < offset for partition, offset in self._passed.items())
-            behind |= not self._last.keys() <= places.keys()
-            return None if behind else Joined(self._first, dict(self._ended))
+            passed = dict(self._ended)
+            for shard in (self._floor.keys() | self._last.keys()) - places.keys():
+                heard = self._heard.get(shard)
+                behind |= heard is None or any(at < end for at, end in zip(offsets, heard, strict=True))
+                passed[shard] = max(self._floor.get(shard, NOWHERE), self._last.get(shard, NOWHERE))
+            return None if behind else Joined(self._first, passed)
 
     def end(self) -> tuple[int, Watermark]:
         """The number after the last item, and how far everything is."""

@@ -11,12 +11,15 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import shutil
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, Final
 
 from consumers.fold.state import FOLD_VERSION
+from spark_jobs.output import not_shared
 from tokens.errors import FreshetError
 
 PACKAGES: Final = {
@@ -35,6 +38,7 @@ HINT: Final = (
     "send the archive of `make environment`: --archives dist/environment.tar.gz#environment, "
     "with PYSPARK_PYTHON=./environment/bin/python"
 )
+_LOCAL: Final = re.compile(r"local(\[.*\])?")
 _SIGNS: Final = (
     r"\[PYTHON_VERSION_MISMATCH\][^\n]*",
     r"ModuleNotFoundError: [^\n]*",
@@ -69,10 +73,42 @@ def check_executors(session: Any) -> None:
     _fit.add(context.applicationId)
 
 
+def check_shared(session: Any, directory: Path) -> None:
+    """Raises `RebuildError` ``target_not_shared`` if an executor does not see what the driver makes in ``directory``.
+
+    Executors that join later are not asked.
+    """
+    context = session.sparkContext
+    if _LOCAL.fullmatch(context.master):
+        return
+    mark = directory / f".freshet-shared-{secrets.token_hex(8)}"
+    mark.touch()
+    try:
+        places = context.defaultParallelism
+        lacking = context.parallelize(range(places), places).mapPartitions(_lacks(str(mark))).collect()
+    finally:
+        mark.unlink(missing_ok=True)
+    if lacking:
+        raise not_shared(f"{lacking[0]} does not see {directory} as the driver does")
+
+
+def _lacks(mark: str) -> Callable[[Iterator[int]], Iterator[str]]:
+    """A task that answers with its machine's name if a file is not there."""
+
+    def answer(_: Iterator[int]) -> Iterator[str]:
+        import os
+        import platform
+
+        if not os.path.exists(mark):
+            yield platform.node()
+
+    return answer
+
+
 def runs_here(master: str, python: str) -> bool:
     """Whether tasks run on this machine with the interpreter of this process; ``python`` is what workers run."""
     found = shutil.which(python)
-    here = re.fullmatch(r"local(\[.*\])?", master) is not None
+    here = _LOCAL.fullmatch(master) is not None
     return here and found is not None and os.path.abspath(found) == os.path.abspath(sys.executable)
 
 

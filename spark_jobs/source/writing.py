@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from consumers.store.manifest import sync_directory
-from spark_jobs.engine.executors import check_executors
+from spark_jobs.engine.executors import check_executors, check_shared
 from spark_jobs.export import DELTA, PARQUET, ExportError
 from spark_jobs.exporting.delta import LOG, address, check_delta, delta_columns
 from spark_jobs.output import exclusive, sync_tree
@@ -51,6 +51,7 @@ def write_table(session: Any, planned: Plan, target: Path, *, form: str = PARQUE
     with exclusive(root):
         check_target(root, form)
         check_executors(session)
+        check_shared(session, root.parent)
         if form == DELTA:
             check_delta(session)
             planned = replace(planned, columns=delta_columns(planned.columns))

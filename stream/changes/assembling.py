@@ -92,8 +92,10 @@ class Assembler:
     """Feed it messages, in the order of each partition; take what is complete."""
 
     def __init__(self, start: Start, held_bytes_max: int = HELD_BYTES_MAX) -> None:
-        self._start = start
         self._from = start.checkpoint
+        self._unheard = dict(start.skips)
+        """Shard → what will be left out of it, of shards that nothing was read of."""
+        self.skip_others = start.skip_others
         self._next = list(start.checkpoint.offsets)
         """Partition → the offset after the last message."""
         self._anchors = Anchors(start.checkpoint)
@@ -108,14 +110,13 @@ class Assembler:
         """What is taken out of pieces, since more is held than may be."""
         self.held_bytes = 0
         for shard, place in start.checkpoint.places.items():
-            self._shards[shard] = self._new_shard(shard, place)
+            self._shards[shard] = self._new_shard(place, self._unheard.pop(shard, None))
         for partition, (shard, link) in start.links.items():
             if shard in self._shards:
                 self._shards[shard].links[partition] = link
 
-    def _new_shard(self, name: str, done: Place) -> _Shard:
+    def _new_shard(self, done: Place, skip: LeavesOut | None) -> _Shard:
         count = len(self._next)
-        skip = self._start.skips.get(name) or self._start.skip_others
         last = [{done.epoch: done} for _ in range(count)]
         return _Shard(done, [done] * count, [done] * count, [[] for _ in range(count)], skip, last)
 
@@ -125,9 +126,10 @@ class Assembler:
         return self.held_bytes + _MARK_BYTES * sum(len(shard.marks) for shard in self._shards.values())
 
     @property
-    def is_waiting(self) -> bool:
-        """Whether transactions of some shard are still left out."""
-        return any(shard.skip is not None for shard in self._shards.values())
+    def left_out(self) -> dict[str, LeavesOut]:
+        """Shard → what more of it is left out, of shards that have not come to the beginning."""
+        heard = {name: shard.skip for name, shard in self._shards.items() if shard.skip is not None}
+        return {**self._unheard, **heard}
 
     @property
     def places(self) -> dict[str, Place]:
@@ -200,7 +202,8 @@ class Assembler:
     def _add(self, partition: int, offset: int, name: str, record: Record) -> None:
         shard = self._shards.get(record["shard"])
         if shard is None:
-            shard = self._shards[record["shard"]] = self._new_shard(record["shard"], NOWHERE)
+            skip = self._unheard.pop(record["shard"], self.skip_others)
+            shard = self._shards[record["shard"]] = self._new_shard(NOWHERE, skip)
         if name == "Marker":
             _check_chain(partition, shard, record)
             self._mark(partition, shard, record)

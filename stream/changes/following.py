@@ -15,7 +15,7 @@ from confluent_kafka import KafkaException, TopicPartition
 from stream.changes.assembling import HELD_BYTES_MAX, Assembler
 from stream.changes.checkpoint import Checkpoint, Place
 from stream.changes.items import Item
-from stream.changes.start import Start
+from stream.changes.start import FromTime, LeavesOut, Start
 from stream.kafka.connection import KafkaCluster, kafka_error
 from stream.kafka.reader import TopicReadError, open_consumer, poll_batch
 from stream.kafka.topics import Topic, TopicWatch
@@ -33,6 +33,8 @@ class Follower:
     def __init__(self, kafka: KafkaCluster, topic: Topic, start: Start, held_bytes_max: int = HELD_BYTES_MAX) -> None:
         self._kafka, self._topic = kafka, topic
         self._assembler = Assembler(start, held_bytes_max)
+        self.begun = start.checkpoint.offsets
+        """Partition → the offset that it read first."""
         self._paused: set[int] = set()
         self._watch = TopicWatch(kafka, topic)
         self._check_at = monotonic() + CHECK_EVERY_S
@@ -68,9 +70,14 @@ class Follower:
         return self._assembler.offsets
 
     @property
-    def is_waiting(self) -> bool:
-        """Whether the beginning of some shard is still to come."""
-        return self._assembler.is_waiting
+    def left_out(self) -> dict[str, LeavesOut]:
+        """Shard → what more of it is left out, of shards whose beginning is still to come."""
+        return self._assembler.left_out
+
+    @property
+    def skip_others(self) -> FromTime | None:
+        """What is left out of shards that nothing was read of."""
+        return self._assembler.skip_others
 
     def poll(self, timeout_s: float = 0.1) -> list[Item]:
         """What has become complete; waits up to ``timeout_s`` for a message.

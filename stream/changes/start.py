@@ -59,7 +59,8 @@ class Start:
     """``checkpoint``: where to read from, and what of each known shard is behind.
 
     ``links``: partition → shard of the marker before the offset, and its epoch and continuity: the next one names it.
-    ``skips``: shard → what more of it is left out; ``skip_others``: of every other shard.
+    ``skips``: shard → what more of it is left out; ``skip_others``: of every shard that neither they nor the checkpoint
+    name.
     """
 
     checkpoint: Checkpoint

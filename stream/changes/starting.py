@@ -65,17 +65,21 @@ class _Seen:
 
 def start_now(kafka: KafkaCluster, keyspace: str, topic: Topic) -> Start:
     """Everything that is published from now on, and so all that is committed from now on."""
+    return start_and_end(kafka, keyspace, topic)[0]
+
+
+def start_and_end(kafka: KafkaCluster, keyspace: str, topic: Topic) -> tuple[Start, tuple[int, ...]]:
+    """As `start_now` and `published_by_now`, of the same moment."""
     at = end_offsets(kafka, topic.name, range(topic.partitions))
-    _, checkpoint = _back_to_markers(kafka, keyspace, topic, at)
-    return Start(checkpoint)
+    seen, checkpoint = _back_to_markers(kafka, keyspace, topic, at)
+    found = seen.markers.values()
+    ends = (max((each[part].offset + 1 for each in found if part in each), default=0) for part in sorted(at))
+    return Start(checkpoint), tuple(ends)
 
 
 def published_by_now(kafka: KafkaCluster, keyspace: str, topic: Topic) -> tuple[int, ...]:
     """Partition → the offset behind its last marker. What is whole by now lies before these."""
-    at = end_offsets(kafka, topic.name, range(topic.partitions))
-    seen, _ = _back_to_markers(kafka, keyspace, topic, at)
-    found = seen.markers.values()
-    return tuple(max((each[part].offset + 1 for each in found if part in each), default=0) for part in sorted(at))
+    return start_and_end(kafka, keyspace, topic)[1]
 
 
 def start_at_time(kafka: KafkaCluster, keyspace: str, topic: Topic, second: int) -> Start:
@@ -97,7 +101,8 @@ def start_at_earliest(kafka: KafkaCluster, keyspace: str, topic: Topic) -> Start
 def _start_at(kafka: KafkaCluster, keyspace: str, topic: Topic, second: int) -> Start:
     at = offsets_for_timestamp(kafka, topic.name, range(topic.partitions), second)
     _, checkpoint = _back_to_markers(kafka, keyspace, topic, at)
-    return Start(checkpoint, skip_others=FromTime(second))
+    skip = FromTime(second)
+    return Start(checkpoint, dict.fromkeys(checkpoint.places, skip), skip)
 
 
 def start_after(kafka: KafkaCluster, keyspace: str, topic: Topic, vector: Vector) -> Start:

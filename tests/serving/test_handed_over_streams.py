@@ -13,9 +13,9 @@ from serving.streams.hub import Hub
 from serving.streams.reading import FromNow, Reading, Streams
 from serving.streams.ring import Ring
 from stream.changes.assembling import Assembler
-from stream.changes.checkpoint import Checkpoint
+from stream.changes.checkpoint import Checkpoint, Place
 from stream.changes.items import Item, Transaction
-from stream.changes.start import Start
+from stream.changes.start import FromTime, LeavesOut, Start
 from stream.kafka.connection import KafkaCluster
 from stream.kafka.topics import Topic
 from stream.wire.batch import Framer
@@ -33,7 +33,7 @@ class LogFollower:
 
     def __init__(self, log: Log, start: Start) -> None:
         self._log, self._assembler = log, Assembler(start)
-        self.is_waiting = False
+        self.begun = start.checkpoint.offsets
 
     @property
     def checkpoint(self) -> Checkpoint:
@@ -42,6 +42,14 @@ class LogFollower:
     @property
     def places(self) -> object:
         return self._assembler.places
+
+    @property
+    def left_out(self) -> dict[str, LeavesOut]:
+        return self._assembler.left_out
+
+    @property
+    def skip_others(self) -> FromTime | None:
+        return self._assembler.skip_others
 
     @property
     def offsets(self) -> tuple[int, ...]:
@@ -66,7 +74,7 @@ class Handover:
     def __post_init__(self) -> None:
         self._old, self._new = (framer_of(shard, self.log.layout) for shard in (OLD, NEW))
         self._hub = LogFollower(self.log, self.log.beginning())
-        self.ring = Ring(self._hub.checkpoint)
+        self.ring = Ring(self._hub.checkpoint, self._hub.offsets)
 
     def publish(self, *numbers: int) -> None:
         """Transactions of the shard that ends."""
@@ -86,6 +94,10 @@ class Handover:
             gtid = f"MariaDB/0-1-{number}"
             rows = [RowChange(row_key("shop.t", [key]), VALUE, b"{}") for key in range(4)]
             self.log.publish(framer, SourceTransaction(gtid, gtid, 1_700_000_000 + number, rows))
+
+    def end_of(self, shard: str) -> dict[str, Place]:
+        """Where the shared reader is in a shard."""
+        return {shard: self._hub.checkpoint.places[shard]}
 
     def share(self) -> None:
         """The front's shared reader reads all that is there."""
@@ -188,11 +200,15 @@ def test_who_reads_a_handover_for_itself_is_told_everything_once(monkeypatch: py
     run(monkeypatch, handover, story)
 
 
-def test_who_knows_of_a_handover_before_the_shared_reader_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """To the ring the shard goes on, and its transactions there look like new ones."""
+@pytest.mark.parametrize("shared", [0, 1, 3])
+def test_who_knows_of_a_handover_before_the_shared_reader_waits_for_it(
+    monkeypatch: pytest.MonkeyPatch, shared: int
+) -> None:
+    """To the ring the shard goes on, and its transactions there, or to come there, look like new ones."""
     handover = Handover()
-    handover.publish(1, 2, 3)
+    handover.publish(*range(1, shared + 1))
     handover.share()
+    handover.publish(*range(shared + 1, 4))
     handover.succeed(4)
     ahead = LogFollower(handover.log, handover.log.beginning())
     ahead.poll()

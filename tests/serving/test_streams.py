@@ -30,7 +30,7 @@ from serving.streams.ring import Joined, Ring
 from stream.changes.assembling import LogReplaced
 from stream.changes.checkpoint import Checkpoint, CheckpointError, Place
 from stream.changes.items import Item, Mark, Transaction, Unreadable, Watermark
-from stream.changes.start import Start
+from stream.changes.start import FromTime, LeavesOut, Start
 from stream.kafka.connection import KafkaCluster, client_settings
 from stream.kafka.reader import TopicReadError
 from stream.kafka.topics import Topic, ensure_topics, events_topic
@@ -309,7 +309,7 @@ def test_a_reader_that_trickles_lends_its_reader_of_kafka(
 
 def test_what_a_stalled_reader_holds_is_bounded() -> None:
     """A batch of the ring ends once it is large enough, and has one item at least."""
-    ring = Ring(Checkpoint("ks", "id", (0,)), bytes_max=100_000)
+    ring = Ring(Checkpoint("ks", "id", (0,)), (0,), bytes_max=100_000)
     ring.append([item(number, 1_000) for number in range(1, 9)])
     found = ring.read(0, 100, 6_000)
     assert found is not None
@@ -376,7 +376,7 @@ def test_readers_of_the_ring_hear_that_the_log_was_replaced(monkeypatch: pytest.
     async def story() -> None:
         streams = Streams(KafkaCluster("127.0.0.1:1"), FrontMetrics())
         hub = streams._hubs["shop"] = Hub(KafkaCluster("127.0.0.1:1"), "shop", asyncio.get_running_loop())
-        hub.ring = Ring(Checkpoint("shop", "id", (0,)))
+        hub.ring = Ring(Checkpoint("shop", "id", (0,)), (0,))
         async with begun(streams, "shop", FromNow()) as reading:
             hub._keep_following()
             with pytest.raises(ReadError) as told:
@@ -399,13 +399,16 @@ class Following:
 
     def __init__(self, fails: bool) -> None:
         self.fails, self.polls, self.is_closed = fails, 0, False
-        self.checkpoint, self.places, self.offsets = Checkpoint("shop", "id", (0,)), dict[str, Place](), (8,)
+        self.checkpoint, self.places = Checkpoint("shop", "id", (0,)), dict[str, Place]()
         self.read: dict[str, Place] = {}
+        self.begun = (0,)
+        self.left_out: dict[str, LeavesOut] = {}
+        self.skip_others: FromTime | None = None
         self.items: list[Item] = [Unreadable(0, 7, "bad_field", "", self.checkpoint)]
 
     @property
-    def is_waiting(self) -> bool:
-        return self.polls < 2
+    def offsets(self) -> tuple[int, ...]:
+        return (6 + self.polls,)
 
     def poll(self, _: float) -> list[Item]:
         self.polls += 1
@@ -432,7 +435,7 @@ def test_a_stream_joins_the_others_once_it_has_begun(monkeypatch: pytest.MonkeyP
     async def story() -> None:
         streams = Streams(KafkaCluster("127.0.0.1:1"), FrontMetrics())
         hub = streams._hubs["shop"] = Hub(KafkaCluster("127.0.0.1:1"), "shop", asyncio.get_running_loop())
-        hub.ring = Ring(Checkpoint("shop", "id", (0,)))
+        hub.ring = Ring(Checkpoint("shop", "id", (0,), {"a": Place(1, 1)}), (8,))  # behind that shard, which is silent
         hub.ring.append([Unreadable(0, 8, "bad_field", "", following.checkpoint)])
         async with begun(streams, "shop", FromSecond(1)) as reading:
             batches = reading.batches(0.1)
@@ -498,7 +501,7 @@ def test_a_stream_tells_nothing_that_its_watermarks_have_passed(monkeypatch: pyt
     async def story() -> None:
         streams = Streams(KafkaCluster("127.0.0.1:1"), FrontMetrics())
         hub = streams._hubs["shop"] = Hub(KafkaCluster("127.0.0.1:1"), "shop", asyncio.get_running_loop())
-        hub.ring = Ring(Checkpoint("shop", "id", (0,)))
+        hub.ring = Ring(Checkpoint("shop", "id", (0,)), (0,))
         hub.ring.append([item(number) for number in (4, 5, 6)])
         async with begun(streams, "shop", FromSecond(1)) as reading:
             assert await numbers(reading, 6) == [6]
@@ -516,17 +519,18 @@ def item(number: int, size: int = 100) -> Item:
 
 def test_a_ring_lets_in_only_who_lacks_nothing() -> None:
     """A reader may join once it has what was dropped; one that asks for what was dropped is told so."""
-    ring = Ring(Checkpoint("ks", "id", (0,), {"a": Place(1, 2)}), bytes_max=3_000)
-    assert (ring.join({}, [0]), ring.join({"a": Place(1, 2)}, [0])) == (None, Joined(0, {}))
+    ring = Ring(Checkpoint("ks", "id", (0,), {"a": Place(1, 2)}), (5,), bytes_max=3_000)
+    assert (ring.join({}, [0], [4]), ring.join({"a": Place(1, 2)}, [0], [0])) == (None, Joined(0, {}))
+    assert ring.join({}, [0], [5]) == Joined(0, {"a": Place(1, 2)})  # it began behind all of that shard
     ring.append([item(number) for number in range(3, 13)])
-    joined = ring.join({"a": Place(1, 99)}, [0])
+    joined = ring.join({"a": Place(1, 99)}, [0], [0])
     assert joined
     first = joined.number
     found = ring.read(first, 100)
     assert found is not None
     dropped_to = min(each.place for each in found.items if isinstance(each, Transaction)).ordinal - 1
     assert ring.read(first - 1, 1) is None
-    assert (ring.join({"a": Place(1, dropped_to)}, [0]), ring.join({"a": Place(1, dropped_to - 1)}, [0])) == (
+    assert (ring.join({"a": Place(1, dropped_to)}, [0], [0]), ring.join({"a": Place(1, dropped_to - 1)}, [0], [0])) == (
         joined,
         None,
     )
@@ -535,25 +539,39 @@ def test_a_ring_lets_in_only_who_lacks_nothing() -> None:
 def test_a_ring_lets_in_nobody_who_lacks_what_nobody_can_read() -> None:
     """An unreadable message lies behind no marker: a reader at the same places may not have read it yet."""
     checkpoint = Checkpoint("ks", "id", (0,), {"a": Place(1, 2)})
-    ring = Ring(checkpoint, bytes_max=1_500)
+    ring = Ring(checkpoint, (0,), bytes_max=1_500)
     ring.append([Unreadable(0, 7, "bad_field", "", checkpoint), *(item(number) for number in range(3, 6))])
-    assert (ring.join({"a": Place(1, 99)}, [7]), ring.join({"a": Place(1, 99)}, [8]) is not None) == (None, True)
+    assert (ring.join({"a": Place(1, 99)}, [0], [7]), ring.join({"a": Place(1, 99)}, [0], [8]) is not None) == (
+        None,
+        True,
+    )
 
 
 def test_a_ring_lets_in_who_begins_after_a_shard_is_over() -> None:
     """Such a reader never hears of that shard: it lacks nothing once it is past the offsets behind it."""
-    ring = Ring(Checkpoint("ks", "id", (0,), {"a": Place(1, 2)}))
+    ring = Ring(Checkpoint("ks", "id", (0,), {"a": Place(1, 2)}), (0,))
     ring.append([Watermark({}, Checkpoint("ks", "id", (7,), {"b": Place(1, 1)}), (7,))])
-    assert (ring.join({"b": Place(1, 1)}, [6]), ring.join({"b": Place(1, 1)}, [7])) == (None, Joined(0, {}))
+    assert (ring.join({"b": Place(1, 1)}, [0], [6]), ring.join({"b": Place(1, 1)}, [0], [7])) == (None, Joined(0, {}))
+
+
+def test_a_ring_lets_in_who_is_past_all_that_a_silent_shard_said() -> None:
+    """Such a reader has not heard of that shard: what the ring has of it lies before the reader's beginning."""
+    ring = Ring(Checkpoint("ks", "id", (0,)), (0,))
+    ring.append([item(1), Watermark({}, Checkpoint("ks", "id", (3,), {"a": Place(1, 1)}), (8,))])
+    ring.append([Watermark({}, Checkpoint("ks", "id", (9,), {"a": Place(1, 1), "b": Place(1, 1)}), (20,))])
+    read = {"b": Place(1, 1)}
+    assert (ring.join(read, [0], [7]), ring.join(read, [0], [8])) == (None, Joined(0, {"a": Place(1, 1)}))
+    ring.append([item(2)])
+    assert ring.join(read, [0], [99]) is None, "nobody knows yet how far the shard's new transaction goes"
 
 
 def test_watermarks_do_not_fill_the_ring() -> None:
     """A quiet keyspace for a week drops nothing that a reader still needs."""
-    ring = Ring(Checkpoint("ks", "id", (0,)), bytes_max=5_000)
+    ring = Ring(Checkpoint("ks", "id", (0,)), (0,), bytes_max=5_000)
     ring.append([item(1)])
     for _ in range(1_000):
         ring.append([Watermark({}, Checkpoint("ks", "id", (0,), {"a": Place(1, 1)}), (0,))])
-    assert ring.join({"a": Place(1, 1)}, [0]) == Joined(0, {})
+    assert ring.join({"a": Place(1, 1)}, [0], [0]) == Joined(0, {})
     assert ring.end()[0] == 2
 
 
@@ -568,7 +586,7 @@ def test_a_reader_at_the_end_of_the_ring_is_told_each_later_watermark(monkeypatc
     async def story() -> None:
         streams = Streams(KafkaCluster("127.0.0.1:1"), FrontMetrics())
         hub = streams._hubs["shop"] = Hub(KafkaCluster("127.0.0.1:1"), "shop", asyncio.get_running_loop())
-        ring = hub.ring = Ring(Checkpoint("shop", "id", (0,)))
+        ring = hub.ring = Ring(Checkpoint("shop", "id", (0,)), (0,))
         async with begun(streams, "shop", FromNow()) as reading:
             batches = aiter(reading.batches(0.01))
             for mark in (

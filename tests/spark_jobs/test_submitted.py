@@ -15,8 +15,10 @@ import pytest
 from spark_jobs.engine.executors import PACKAGES, question, runs_here, unfit
 from spark_jobs.output import read_report
 from stream.kafka.connection import KafkaCluster
+from tests.consumers.owning import schema
 from tests.docs.naming import ROOT
 from tests.servers.standalone import Standalone, spark_environment, standalone
+from tests.spark_jobs.source.shop import COLUMNS
 from tests.spark_jobs.test_live_verify import consuming
 from tests.spark_jobs.test_streaming import differences
 from tests.spark_jobs.topics import TestTopic, history
@@ -85,7 +87,7 @@ def test_the_pages_local_commands_rebuild_verify_and_export(shop: TestTopic, tmp
 
 
 @pytest.mark.slow
-def test_the_pages_cluster_command_rebuilds_with_the_environment_that_make_packs(
+def test_the_pages_cluster_commands_rebuild_and_verify_with_the_environment_that_make_packs(
     shop: TestTopic, cluster: Standalone, tmp_path: Path
 ) -> None:
     """On workers with nothing but Python; the archive brings all that a task imports."""
@@ -94,10 +96,31 @@ def test_the_pages_cluster_command_rebuilds_with_the_environment_that_make_packs
     packed = run(f"{make} DIST={tmp_path}/dist -C {ROOT}", tmp_path)
     assert packed.returncode == 0, packed.stdout + packed.stderr
     script = "\n".join(rest).replace("spark://HOST:7077", cluster.url).replace("/shared/", f"{tmp_path}/shared/")
-    done = run(script, tmp_path)
+    (tmp_path / "shared" / "tmp").mkdir(parents=True)
+    with consuming(shop, tmp_path / "data", tmp_path / "freshet.toml"):
+        done = run(script, tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
+    assert "shop: live and rebuilt: equal, byte for byte" in done.stdout
     assert differences(shop, tmp_path / "shared" / "rebuilt", tmp_path / "live") == []
     assert read_report(tmp_path / "shared" / "rebuilt").ends == shop.ends()
+
+
+@pytest.mark.slow
+def test_an_export_to_a_directory_of_the_driver_alone_is_refused(
+    shop: TestTopic, cluster: Standalone, tmp_path: Path
+) -> None:
+    """Nothing is committed whose files lie elsewhere. The path is another directory in each process."""
+    shop.write(0, [schema(9000, columns=COLUMNS)])
+    [_, remote] = blocks("docs/operating/rebuild.md")
+    submit = re.sub(r"--archives \S+", "", remote.splitlines()[-1]).replace("spark://HOST:7077", cluster.url)
+    export = submit.replace("verify.py", "export.py") + " --to /proc/self/cwd/"
+    exports = f"export PATH={sys.prefix}/bin:$PATH\n"
+    for more in ("changes", "rows --table shop.items"):
+        done = run(exports + export + more, tmp_path, PYSPARK_PYTHON=sys.executable, PYTHONPATH=str(ROOT))
+        assert done.returncode == 1
+        assert "error[target_not_shared]: " in done.stdout, done.stdout + done.stderr
+    assert not list(tmp_path.rglob("commit.json"))
+    assert not (tmp_path / "rows").exists()
 
 
 @pytest.mark.slow
@@ -106,7 +129,8 @@ def test_an_executor_without_packages_says_so_before_it_folds(cluster: Standalon
     """The error names the executor and the packages, and the way to send them; nothing is folded."""
     venv.create(tmp_path / "bare", symlinks=True, with_pip=False)
     [_, remote] = blocks("docs/operating/rebuild.md")
-    script = re.sub(r"--archives \S+", "", remote.splitlines()[-1]).replace("spark://HOST:7077", cluster.url)
+    [rebuild] = re.findall(r".*rebuild\.py.*", remote)
+    script = re.sub(r"--archives \S+", "", rebuild).replace("spark://HOST:7077", cluster.url)
     exports = f"export PATH={sys.prefix}/bin:$PATH PYSPARK_DRIVER_PYTHON=.venv/bin/python\n"
     done = run(
         exports + script.replace("/shared/", f"{tmp_path}/"), tmp_path, PYSPARK_PYTHON=f"{tmp_path}/bare/bin/python"

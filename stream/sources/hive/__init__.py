@@ -1,1 +1,1 @@
-"""The Hive source: a metastore's notification log → source transactions. Pure; what talks to a server is in `live`."""
+"""The Hive source: a metastore's notification log → source transactions. Pure, but for `live` and `rpc`."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import subprocess
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -31,6 +33,7 @@ from stream.wire.events import ABSENT, VALUE
 from tests.consumers.histories import SHARD, frame, gtid, key, marker
 from tests.consumers.owning import schema, vector
 from tests.spark_jobs.source.shop import COLUMNS, Shop
+from tests.spark_jobs.test_live_verify import FRESHET
 from tests.spark_jobs.topics import TestTopic
 
 Topics = Callable[[int], TestTopic]
@@ -258,3 +261,27 @@ def images(made: Shop, number: int) -> dict[str, str]:
     return {
         key.split(b"\0")[1].decode(): image.decode().split('"')[-2] for key, (kind, image) in state if kind == VALUE
     }
+
+
+def test_the_command_writes_a_table_whose_beginning_is_in_a_snapshot_alone(
+    shop: tuple[Shop, TestTopic], tmp_path: Path
+) -> None:
+    """`freshet export --table` finds it at the place that is set for the keyspace, or given."""
+    made, filled = shop
+    kept, reached = snapshot(made, filled, Place(str(tmp_path / "snapshots")), 3, tmp_path / "made")
+    for partition in range(2):
+        filled.delete_before(partition, kept.offsets[partition])
+    given = ["--keyspace", filled.keyspace, "--bootstrap", filled.kafka.bootstrap, "--master", "local[1]", "--json"]
+    table = ["--table", TABLE, "--as-of", vector(reached), "--to", "out"]
+    done = subprocess.run(
+        [*FRESHET, "export", *given, *table, "--snapshots", "snapshots"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    present = [kind for kind, _ in made.states[reached].values() if kind != ABSENT]
+    assert json.loads(done.stdout)["rows"] == len(present)
+    rows = pq.read_table(tmp_path / "out").to_pylist()
+    assert {row["_key"]: row["name"] for row in rows if row["_kind"] == "value"} == images(made, reached)

@@ -217,7 +217,7 @@ def test_a_marker_at_the_beginning_ends_the_wait_for_it() -> None:
     [reached] = assembler.take()
     assert isinstance(reached, Watermark)
     assert set(reached.marks) == {SHARD}
-    assert not assembler.is_waiting
+    assert not assembler.left_out
 
 
 @pytest.mark.parametrize("begins_at", [0, 5])
@@ -234,14 +234,15 @@ def test_a_shard_that_is_over_is_forgotten(begins_at: int, is_in_a_later_epoch: 
     at = log.ends if begins_at else (0, 0)
     topology = Topology((OTHER,), ((SHARD, 1),))
     new.announce(topology.in_a_new_epoch() if is_in_a_later_epoch else topology)
-    assembler = Assembler(Start(Checkpoint("shop", "topic-id", at, before), skip_others=FromTime(begins_at)))
-    assert assembler.is_waiting is bool(begins_at)
+    skip = FromTime(begins_at)
+    assembler = Assembler(Start(Checkpoint("shop", "topic-id", at, before), dict.fromkeys(before, skip), skip))
+    assert assembler.left_out.keys() == before.keys()
     log.publish(new, rows_txn(2, 4))
     for partition, messages in enumerate(log.partitions):
         for offset, message in enumerate(messages):
             assembler.feed(partition, offset, message)
     last = assembler.take()[-1]
-    assert not assembler.is_waiting
+    assert not assembler.left_out
     assert isinstance(last, Watermark)
     assert SHARD not in last.checkpoint.places
     assert {shard: mark.is_over for shard, mark in last.marks.items()} == (
