@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import atexit
+import itertools
 import os
 import queue
+import random
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import IO, TypeAlias
@@ -21,6 +23,10 @@ from freshet.local.errors import LocalServerError
 POLL_S = 0.05
 STOP_TIMEOUT_S = 20.0
 LOG_TAIL_LINES = 15
+KERNELS_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
+"""The first and the last port that the kernel gives to connections, and to whoever asks for any."""
+PORTS_BELOW, FIRST_PORT = 12_000, 10_000
+"""How many below those we use, if all of them are from this one on."""
 
 DIE_WITH_PARENT = """
 import ctypes, os, sys
@@ -161,7 +167,22 @@ def run_tool(
 
 
 def free_ports(count: int) -> list[int]:
-    """``count`` distinct TCP ports of 127.0.0.1 that are free now."""
+    """``count`` distinct TCP ports of 127.0.0.1 that are free now.
+
+    Where the kernel says which ports it gives away itself, they are below those: nobody gets one by chance before its
+    server listens, or while that is away. Each process walks through them from a random one on.
+    """
+    found: list[int] = []
+    with _walk_lock:
+        walked = 0
+        while _walk and len(found) < count and walked < PORTS_BELOW:
+            port, walked = next(_walk), walked + 1
+            found += [port] if port_is_free(port) else []
+    return found if len(found) == count else _any_ports(count)
+
+
+def _any_ports(count: int) -> list[int]:
+    """Ports that the kernel chooses."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for bound in sockets:
@@ -170,6 +191,22 @@ def free_ports(count: int) -> list[int]:
     finally:
         for bound in sockets:
             bound.close()
+
+
+def _walk_below() -> Iterator[int] | None:
+    """The ports below those that the kernel gives away, again and again from a random one on; None: there are none."""
+    try:
+        first = int(KERNELS_PORTS.read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        return None  # not Linux
+    if first - PORTS_BELOW < FIRST_PORT:
+        return None
+    ports, start = range(first - PORTS_BELOW, first), random.randrange(PORTS_BELOW)
+    return itertools.cycle([*ports[start:], *ports[:start]])
+
+
+_walk = _walk_below()
+_walk_lock = threading.Lock()
 
 
 def port_is_free(port: int) -> bool:

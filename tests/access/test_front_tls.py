@@ -177,16 +177,16 @@ def test_tokens_are_rotated_without_a_restart(front: Secured) -> None:
     kept = front.place / "client.token"
     kept.write_text(f"{front.secret}\n")
     (front.place / "freshet.toml").write_text("serve = [[")
-    eventually(lambda: "credentials can't be read again" in front.process.log(), what="the warning", timeout_s=60)
+    eventually(lambda: "credentials can't be read again" in front.process.log(), what="the warning")
     assert front.ask(token=front.secret) is Unavailable
     with FreshetClient(front.url, kept, tls=Tls(front.files.ca)) as client:
         tokens["reader-2"] = {"hash": digest_of(new.encode())}
         front.write()
-        eventually(lambda: front.ask(token=new) is Unavailable, what="the new token", timeout_s=60)
+        eventually(lambda: front.ask(token=new) is Unavailable, what="the new token")
         assert front.ask(token=front.secret) is Unavailable
         del tokens["reader"]
         front.write()
-        eventually(lambda: front.ask(token=front.secret) is Unauthorized, what="the end of the old token", timeout_s=60)
+        eventually(lambda: front.ask(token=front.secret) is Unauthorized, what="the end of the old token")
         with pytest.raises(Unauthorized):
             client.get_row("shop", "shop.orders", 7)
         kept.write_text(f"{new}\n")

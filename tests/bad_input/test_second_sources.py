@@ -138,7 +138,7 @@ def test_two_sources_of_one_shard_take_turns(shard: Shard, tmp_path: Path) -> No
         until(lambda: first('"event": "ready"') > 0, "ready")
         with shard.running(tmp_path / "second.log") as second:
             until(lambda: second('"event": "ready"') > 0, "the second takes over")
-            until(lambda: first("publisher open") > 1, "the first takes its turn", 60)
-            until(lambda: second("publisher open") > 1, "the second takes its turn", 60)
+            until(lambda: first("publisher open") > 1, "the first takes its turn")
+            until(lambda: second("publisher open") > 1, "the second takes its turn")
         shard.publishes()
         assert first("publisher open") > 1

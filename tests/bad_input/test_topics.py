@@ -47,7 +47,7 @@ def test_a_topic_replaced_under_a_running_consumer_is_a_rebuild(
         address = process.ready()
         until(lambda: caught_up(kafka, keyspace_name, address), "caught up")
         delete_topic(kafka, with_old.topic.name)
-        feed = until(lambda: try_feed(kafka, keyspace_name), "topic made anew")
+        feed = until(lambda: try_feed(kafka, keyspace_name, with_old.topic.topic_id), "topic made anew")
         feed.load(200)
         moved = "store moved aside, rebuilding it from the topic"
         until(lambda: len(process.lines(moved)) == feed.partitions, "noticed")

@@ -69,7 +69,7 @@ def test_the_running_api_is_as_it_is_described(stack: ServingStack, tmp_path: Pa
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=800,
         check=False,
     )
     assert done.returncode == 0, done.stdout[-8_000:] + done.stderr[-2_000:]

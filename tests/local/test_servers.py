@@ -15,6 +15,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from freshet.local import process as processes
 from freshet.local.errors import LocalServerError
 from freshet.local.kafka import KafkaServer
 from freshet.local.mariadb import MariaDBServer
@@ -178,3 +179,22 @@ def test_free_ports_are_distinct_and_free() -> None:
     ports = free_ports(20)
     assert len(set(ports)) == 20
     assert all(port_is_free(port) for port in ports)
+
+
+def test_a_port_is_kept_for_its_server_while_that_is_away() -> None:
+    """The kernel gives it to nobody else, and the next call returns others."""
+    if not processes.KERNELS_PORTS.exists():
+        assert free_ports(1)
+        return
+    first = int(processes.KERNELS_PORTS.read_text().split()[0])
+    ports = [port for _ in range(5) for port in free_ports(3)]
+    assert len(set(ports)) == 15
+    assert max(ports) < first or first < processes.FIRST_PORT + processes.PORTS_BELOW
+
+
+def test_a_machine_without_that_setting_has_ports_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Then the kernel chooses them."""
+    monkeypatch.setattr(processes, "KERNELS_PORTS", tmp_path / "none")
+    monkeypatch.setattr(processes, "_walk", processes._walk_below())
+    assert processes._walk is None
+    assert len(set(free_ports(20))) == 20

@@ -66,7 +66,7 @@ class ShardedStack(ServingStack):
 
     def await_log(self, role: str, words: str) -> None:
         """Until a process has logged these words."""
-        eventually(lambda: words in self.log_of(role), timeout_s=60, what=f"{words} of {role}")
+        eventually(lambda: words in self.log_of(role), what=f"{words} of {role}")
 
     def id_of(self, table: str, *pk: object, prefix: int = 0) -> int:
         """The keyspace id of a row."""

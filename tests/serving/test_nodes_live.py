@@ -246,7 +246,7 @@ def test_a_node_that_is_drained_gives_its_partitions_away_and_no_read_goes_to_th
     try:
         go_on(readers)
         said = nodes.drain(drained)
-        assert shared(nodes, reader, *others)
+        eventually(lambda: shared(nodes, reader, *others), what="the others' announcements")
         go_on(readers)
         assert nodes.stop(drained) == 0
         go_on(readers)

@@ -165,7 +165,7 @@ class Traffic:
     def read(self, number: int) -> None:
         """The row as it was written last, proved; or a refusal."""
         try:
-            row = self.session.get_row(self.stack.keyspace, "items", number, max_wait_ms=2_000)
+            row = self.session.get_row(self.stack.keyspace, "items", number, max_wait_ms=10_000)
         except ClientError as error:
             self.refused.add(error.code)
             return

@@ -192,6 +192,8 @@ def test_a_database_that_refuses_ends_the_sink_with_its_words(
     """No rows are lost by it: the checkpoint is where the rows are. A URL that is none is told, too."""
     full = tmp_path / "no such folder" / "copy.db"
     for to, code in ((f"sqlite:///{full}", "sink_failed"), ("nonsense", "sink_refused")):
-        ended = subprocess.run(command(stack, to, tables), capture_output=True, text=True, timeout=60, check=False)
+        ended = subprocess.run(
+            command(stack, to, tables), capture_output=True, text=True, timeout=PATIENCE_S, check=False
+        )
         assert ended.returncode == 1
         assert f"error[{code}]" in ended.stderr, ended.stderr

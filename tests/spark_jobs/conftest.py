@@ -25,7 +25,9 @@ def java_home() -> str:
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A Spark session on two threads. A process has one at most, and tests elsewhere start their own."""
     log_file = tmp_path_factory.mktemp("spark") / "spark.log"
-    settings = SparkSettings(master="local[2]", jars=jars("spark"), java_home=java_home(), log_file=log_file)
+    settings = SparkSettings(
+        master="local[2]", jars=jars("spark"), java_home=java_home(), log_file=log_file, brief=True
+    )
     with spark_session("freshet tests", settings) as session:
         yield session
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -28,7 +27,7 @@ from spark_jobs.verify import verify_stores
 from stream.kafka.connection import client_settings
 from stream.kafka.topics import TopicError
 from tests.patience import PATIENCE_S
-from tests.spark_jobs.conftest import java_home
+from tests.servers.standalone import spark_environment
 from tests.spark_jobs.topics import TestTopic, items_of, rows
 
 Topics = Callable[[int], TestTopic]
@@ -180,7 +179,7 @@ def test_spark_submit_runs_the_job_and_prints_its_outcome_as_json(topic: Topics,
     submit += ["--conf", "spark.ui.enabled=false"]
     connector = ["--jars", ",".join(map(str, jars("spark")))]
     job = [spark_jobs.rebuild.__file__, "--json", "--config", str(tmp_path / "freshet.toml"), "--keyspace"]
-    environment = os.environ | {"PYSPARK_PYTHON": sys.executable, "JAVA_HOME": java_home()}
+    environment = spark_environment() | {"PYSPARK_PYTHON": sys.executable}
 
     def run(keyspace: str, *more: str) -> subprocess.CompletedProcess[str]:
         command = [*submit, *more, *job, keyspace, "--to", str(tmp_path / f"out{len(more)}")]

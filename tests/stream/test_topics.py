@@ -21,6 +21,8 @@ from stream.kafka.topics import (
     events_topic,
     locations_topic,
 )
+from tests.consumers.consuming import until
+from tokens.errors import FreshetError
 
 
 @pytest.fixture
@@ -51,7 +53,14 @@ def test_a_topic_made_anew_has_another_id(kafka: KafkaCluster, keyspace_name: st
     before = ensure_topics(kafka, keyspace_name, 2)
     for future in admin.delete_topics([before.name]).values():
         future.result()
-    assert ensure_topics(kafka, keyspace_name, 2).topic_id != before.topic_id
+
+    def is_another() -> bool:
+        try:
+            return ensure_topics(kafka, keyspace_name, 2).topic_id != before.topic_id
+        except FreshetError:
+            return False  # the deletion is under way
+
+    until(is_another, "the topic made anew")
 
 
 def test_a_wrong_partition_count_is_refused(kafka: KafkaCluster, keyspace_name: str) -> None:

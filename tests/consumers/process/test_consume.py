@@ -190,8 +190,7 @@ def test_a_recreated_topic_causes_a_rebuild(kafka: KafkaCluster, keyspace_name: 
         folded_to_the_end(kafka, feed, process)
         assert process.terminate() == 0
     delete_topic(kafka, feed.topic.name)
-    again = until(lambda: try_feed(kafka, keyspace_name), "topic made anew")
-    assert again.topic.topic_id != feed.topic.topic_id
+    again = until(lambda: try_feed(kafka, keyspace_name, feed.topic.topic_id), "topic made anew")
     again.load(30)
     with ConsumeProcess(kafka, keyspace_name, tmp_path / "data") as process:
         folded_to_the_end(kafka, again, process)
@@ -210,14 +209,15 @@ def delete_topic(kafka: KafkaCluster, name: str) -> None:
         future.result(timeout=60)
 
 
-def try_feed(kafka: KafkaCluster, keyspace: str) -> Feed | None:
-    """A feed of a new topic; None while the old one is still being deleted."""
+def try_feed(kafka: KafkaCluster, keyspace: str, old_id: str = "") -> Feed | None:
+    """A feed of a new topic; None while the old one is still there, or being deleted."""
     from tokens.errors import FreshetError
 
     try:
-        return Feed(kafka, keyspace, seed=2)
+        feed = Feed(kafka, keyspace, seed=2)
     except FreshetError:
         return None
+    return feed if feed.topic.topic_id != old_id else None
 
 
 def test_a_store_beyond_the_topics_end_is_rebuilt(kafka: KafkaCluster, keyspace_name: str, tmp_path: Path) -> None:

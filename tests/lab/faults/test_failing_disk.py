@@ -239,7 +239,7 @@ def test_a_consumer_on_a_disk_that_fails_waits_and_goes_on(
             with contextlib.suppress(OwnerError), OwnerConnection(address) as owner:
                 owner.get(keyspace_name, 0, [b"shop.items\0[2]"])
         assert process.process.poll() is None
-        until(lambda: caught_up(kafka, keyspace_name, address), "goes on", 60)
+        until(lambda: caught_up(kafka, keyspace_name, address), "goes on")
         assert process.terminate() == 0
         assert not any("Traceback" in str(line) or "exception" in line for line in process.lines())
         names = {path.name for path in (disk.directory / "data" / keyspace_name).iterdir()}

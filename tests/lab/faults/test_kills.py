@@ -34,6 +34,7 @@ LIVES_S = (0.9, 3.4)
 """How long a process runs: from when it has only begun to when it is in full swing."""
 WRITERS_PAUSE_S = 0.01
 BACKFILLED_ROWS = 60_000
+"""Half a minute of a slow backfill."""
 
 pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(1800)]
 
@@ -184,9 +185,8 @@ def test_kills_in_a_backfill_leave_the_table_whole(
     kafka: KafkaCluster, keyspace_name: str, source: Source, tmp_path: Path
 ) -> None:
     """Each row that is at the server is in the stores, no other one is, and the backfill began but once."""
-    source.run(
-        "CREATE TABLE t (id INT PRIMARY KEY, v INT)", f"INSERT INTO t SELECT seq, 0 FROM seq_1_to_{BACKFILLED_ROWS}"
-    )
+    count = length(24_000, BACKFILLED_ROWS)
+    source.run("CREATE TABLE t (id INT PRIMARY KEY, v INT)", f"INSERT INTO t SELECT seq, 0 FROM seq_1_to_{count}")
     rig = Rig(kafka, keyspace_name, source, tmp_path / "data")
     rig.read_slowly()
     assert rig.run_source(lambda: _has_rows(rig), "the backfill is under way") == 0  # so a cursor is in the topic

@@ -77,7 +77,7 @@ def test_changes_while_few_partitions_are_read_are_not_lost(
                 or whole(source, "partition_statistics", catalog.table_id(table)) != stored_statistics(catalog, table)
             ]
 
-        eventually(lambda: not why_not(), timeout_s=60, what="the partitions")
+        eventually(lambda: not why_not(), what="the partitions")
         begun = [
             each
             for txn in consumer.transactions

@@ -102,7 +102,7 @@ class Source:
             return not any(self.why_not(table) for table in tables)
 
         try:
-            eventually(same, timeout_s=60, what="the catalog")
+            eventually(same, what="the catalog")
         except AssertionError:
             raise AssertionError({table: self.why_not(table) for table in tables}) from None
 
@@ -365,7 +365,7 @@ def follow_details(source: Source, *tables: str) -> None:
                 return False
         return True
 
-    eventually(same, timeout_s=60, what="constraints and statistics")
+    eventually(same, what="constraints and statistics")
 
 
 def test_constraints_and_statistics_are_those_of_the_server(catalog: HiveCatalog) -> None:
@@ -533,7 +533,7 @@ def test_changes_amid_a_pass_over_partitions_are_not_lost(
                 for table_id, table in names.items()
             )
 
-        eventually(same, timeout_s=60, what="the partitions")
+        eventually(same, what="the partitions")
         assert not source.consumer.folded.dead
 
 

@@ -97,7 +97,7 @@ def test_a_cancelled_table_goes_on_over_a_kill_when_it_is_started_again(
     fill(source, "t", rows=30_000)
     name = f"{source.database}.t"
     ask = asking(kafka, keyspace_name, capsys)
-    slow = {f"FRESHET_KEYSPACES__{keyspace_name}__SOURCE__BACKFILL_ROWS_PER_S": "2000"}
+    slow = {f"FRESHET_KEYSPACES__{keyspace_name}__SOURCE__BACKFILL_ROWS_PER_S": "500"}  # a minute
     with running(kafka, keyspace_name, source, **slow) as process:
         until(lambda: _published(kafka, keyspace_name), "described")
         ask("start", "t")

@@ -281,7 +281,7 @@ def test_it_waits_for_an_unreachable_kafka_and_continues(
         source.run("INSERT INTO t VALUES (2)")
         broker.restart()
         source.run("INSERT INTO t VALUES (3)")
-        until(lambda: published(broker.cluster, keyspace_name) == source.position(), "rows after the restart", 90)
+        until(lambda: published(broker.cluster, keyspace_name) == source.position(), "rows after the restart")
     found = rows(records(broker.cluster, keyspace_name, PARTITIONS))
     assert [key.partition(b"\0")[2] for _, key, _, _ in found] == [b"[1]", b"[2]", b"[3]"]
 
