@@ -25,6 +25,7 @@ from tokens.errors import FreshetError
 PACKAGES: Final = {
     "confluent_kafka": "confluent-kafka",
     "fastavro": "fastavro",
+    "fsspec": "fsspec",
     "msgspec": "msgspec",
     "numpy": "numpy",
     "pandas": "pandas",

@@ -92,8 +92,12 @@ def test_a_metastores_password_is_not_sent_in_plain(more: dict[str, object], pro
 def test_a_shards_own_certificate_needs_an_authority_too() -> None:
     """Of the shard's or of the keyspace's source; without it the connection would be plain, and nobody would notice."""
     source = {"kind": "mariadb", "databases": ["shop"]}
-    of_shards = {"-80": {"ssl_cert": "own.pem"}, "80-": {}}
-    for more, is_right in (({}, False), ({"ssl_ca": "ca.pem"}, True)):
+    for own, more, is_right in (
+        ({"ssl_cert": "own.pem"}, {}, False),
+        ({"ssl_key": "own.key"}, {}, False),
+        ({"ssl_cert": "own.pem"}, {"ssl_ca": "ca.pem"}, True),
+    ):
+        of_shards = {"-80": own, "80-": {}}
         given = {"kind": "rows", "source": source | more, "shards": of_shards}
         if is_right:
             KeyspaceSettings.model_validate(given)

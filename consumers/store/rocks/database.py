@@ -23,6 +23,7 @@ from rocksdict import (
     Rdict,
 )
 
+from consumers.fold.state import OFFSET_KEY
 from consumers.store.errors import StoreCorruptError, StoreError, store_error
 from consumers.store.index import INDEX, INDEX_END
 from consumers.store.memtable import Memtable
@@ -51,6 +52,8 @@ class Rocks:
         self._in_doubt = path.with_name(IN_DOUBT_NAME)
         self._must_keep_scratch = False
         """The SST of a failed commit has not been renamed to `IN_DOUBT_NAME` yet."""
+        self._committed: bytes | None = None
+        """`OFFSET_KEY`'s value in the last commit of this process."""
         self._reopen_error: StoreError | None = None
         """Why `reopen` failed. Reads fail with it until the next ingest tries again."""
         self._files = 0
@@ -66,9 +69,17 @@ class Rocks:
         try:
             return self._connect()
         except StoreCorruptError as error:
-            if self._read_only or not _MISSING_SST.search(str(error)):
+            if self._read_only:
                 raise
-            return self._connect_without_sst(error)
+            why = error
+        if self._unlink_in_doubt():  # a kill left it in the place of another
+            try:
+                return self._connect()
+            except StoreCorruptError as error:
+                why = error
+        if not _MISSING_SST.search(str(why)):
+            raise why
+        return self._connect_without_sst(why)
 
     def _check(self) -> None:
         try:
@@ -82,7 +93,7 @@ class Rocks:
         If RocksDB can't sync its manifest, or the directory after ``CURRENT`` named a new one, it deletes the SST that
         it was about to add, but the manifest may name it all the same. Was it to be ingested, it is the one in doubt.
         Was it made by a compaction, it is lost; but the files that it was made of are still there, and the manifest
-        before names them.
+        before names them. That one may be older than the last commit: `reopen` looks whether it is.
         """
         try:
             return self._connect_with_sst_in_doubt(missing)
@@ -97,9 +108,10 @@ class Rocks:
                 db = self._connect()
             except StoreCorruptError as error:
                 db = self._connect_with_sst_in_doubt(error)
-        except StoreCorruptError:
-            name_manifest(self.path, current)
-            raise missing from None
+        except StoreError as error:
+            with contextlib.suppress(StoreError):
+                name_manifest(self.path, current)
+            raise (missing if isinstance(error, StoreCorruptError) else error) from None
         log.warning("opened as of the manifest before", place=str(self.path), manifest=older)
         return db
 
@@ -117,11 +129,22 @@ class Rocks:
             raise store_error(error, str(self.path)) from error
         try:
             db = self._connect()
-        except StoreCorruptError:
-            sst.unlink()
+        except BaseException:
+            with contextlib.suppress(OSError):
+                sst.unlink()
             raise
         log.warning("restored the file of a commit in doubt", place=str(self.path), table=named[1])
         return db
+
+    def _unlink_in_doubt(self) -> bool:
+        """Takes the SST in doubt out of the database's directory; whether it was there."""
+        found = False
+        with contextlib.suppress(OSError):
+            for sst in self.path.glob("*.sst"):
+                if sst.samefile(self._in_doubt):
+                    sst.unlink()
+                    found = True
+        return found
 
     def _connect(self) -> Rdict:
         access = AccessType.read_only(False) if self._read_only else AccessType.read_write()
@@ -268,6 +291,7 @@ class Rocks:
             finally:
                 self._let_go()
             self._needs_reopen = False
+            self._committed = entries.get(OFFSET_KEY) or self._committed
         except Exception as error:
             if has_tried:  # else the SST of an earlier attempt is the one in doubt
                 self._must_keep_scratch = True
@@ -324,9 +348,22 @@ class Rocks:
                 log.warning("store closed with an error", place=str(self.path), code=error.code, reason=str(error))
             try:
                 self._db = self._open()
+                self._check_commit()
             except StoreError as error:
                 self._reopen_error = error
                 raise
+
+    def _check_commit(self) -> None:
+        """Raises `StoreCorruptError`, with the database closed, if it lacks the last commit of this process."""
+        if self._committed is None:
+            return
+        try:
+            found = self._db.get(OFFSET_KEY)
+        except Exception as error:
+            raise store_error(error, str(self.path)) from error
+        if found is None or int(found) < int(self._committed):
+            self.close()
+            raise StoreCorruptError(f"{self.path} lacks a commit that was durable", hint="it is folded again")
 
     def property(self, name: str) -> int:
         """An integer property such as ``rocksdb.estimate-num-keys``; 0 if there is none."""

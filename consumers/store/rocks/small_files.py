@@ -66,10 +66,13 @@ def check_directory(directory: Path) -> None:
 
 
 def manifest_before(directory: Path) -> str | None:
-    """The name of the newest manifest before the one that ``CURRENT`` names, if there is one."""
-    current = _number((directory / "CURRENT").read_text())
-    older = [path.name for path in directory.glob("MANIFEST-*") if _number(path.name) < current]
-    return max(older, key=_number, default=None)
+    """The name of the newest manifest before the one that ``CURRENT`` names, if there is one. Raises `StoreError`."""
+    try:
+        current = _number((directory / "CURRENT").read_text())
+        names = [path.name for path in directory.glob("MANIFEST-*") if path.name.removeprefix("MANIFEST-").isdecimal()]
+    except OSError as error:
+        raise store_error(error, str(directory)) from error
+    return max((name for name in names if _number(name) < current), key=_number, default=None)
 
 
 def name_manifest(directory: Path, name: str) -> str:

@@ -234,6 +234,56 @@ def test_a_store_goes_back_to_no_manifest_that_lacks_a_file_too(tmp_path: Path) 
     assert (rocks / "CURRENT").read_text() == current
 
 
+def test_a_running_store_never_goes_back_behind_a_commit(tmp_path: Path) -> None:
+    """Opened anew after a failed commit, a database that lacks a durable one is damaged: its rows would look fresh."""
+    store = open_at(tmp_path)
+    store.apply(change(1, {b"shop.t\0[1]": b"old"}))
+    store.commit()
+    rocks = store.directory / ROCKS_NAME
+    shutil.copytree(rocks, tmp_path / "before")
+    store.apply(change(2, {b"shop.t\0[1]": b"new"}))
+    store.commit()
+    store._rocks.reopen()
+    assert store.get(b"shop.t\0[1]") == b"new"
+    store._rocks.close()
+    shutil.rmtree(rocks)
+    shutil.copytree(tmp_path / "before", rocks)
+    for _ in range(2):
+        with pytest.raises(StoreCorruptError, match="lacks a commit"):
+            store._rocks.reopen()
+    with pytest.raises(StoreCorruptError, match="lacks a commit"):
+        store.get(b"shop.t\0[1]")
+    store.close()
+    store = open_at(tmp_path)
+    assert store.state.head.offset == 1, "a new process folds again from there"
+    store.close()
+
+
+def test_a_file_in_doubt_that_a_kill_left_in_anothers_place_is_taken_away(tmp_path: Path) -> None:
+    """Else the store would be damaged for good, though the manifest before has all that it needs."""
+    store = open_at(tmp_path)
+    for offset in range(1, 3):
+        store.apply(change(offset, {b"shop.t\0[%d]" % offset: b"x" * offset}))
+        store.commit()
+    digest, directory = store.digest(), store.directory
+    store.close()
+    rocks, before = directory / ROCKS_NAME, tmp_path / "before"
+    shutil.copytree(rocks, before)
+    database = Rocks(rocks)
+    database._db.compact_range(None, None)
+    database.close()
+    [compacted] = rocks.glob("*.sst")
+    compacted.unlink()
+    write_sorted([(b"shop.t\0[9]", b"x")], directory / IN_DOUBT_NAME)
+    compacted.hardlink_to(directory / IN_DOUBT_NAME)
+    for file in (*before.glob("*.sst"), *before.glob("MANIFEST-*")):
+        shutil.copy(file, rocks)
+    (rocks / "MANIFEST-000001.bak").write_bytes(b"not one of RocksDB's")
+    store = open_at(tmp_path)
+    assert store.digest() == digest
+    store.close()
+
+
 def test_a_commit_says_how_long_it_took(tmp_path: Path) -> None:
     """Operators see it; it is a duration, not a time."""
     store = open_at(tmp_path)

@@ -105,6 +105,25 @@ def test_who_is_not_accepted_is_told(verdict: bytes, kind: type[MetastoreError],
     assert PASSWORD not in repr(NAMED)
 
 
+@pytest.mark.parametrize("first", ["is silent", "denies"])
+def test_another_metastore_is_asked_if_the_first_does_not_let_us_in(first: str) -> None:
+    """One whose directory of names hangs, or is away, must not keep a healthy one from being asked."""
+
+    def answer(accepted: socket.socket, begun: bytes) -> None:
+        del begun
+        if first == "denies":
+            accepted.sendall(b"\3\0\0\0\4away")
+        _until_closed(accepted)
+
+    with (
+        listening(answer) as bad,
+        listening(scripted(frame(reply(1)))) as good,
+        MetastoreConnection((bad, good), timeout_s=4, access=NAMED) as connection,
+    ):
+        assert connection.call("f", {}) == 5
+        assert connection.address.endswith(str(good[1]))
+
+
 def test_a_frame_longer_than_any_answer_is_not_waited_for() -> None:
     """Something else is at the port; nothing of that size is read."""
     with (

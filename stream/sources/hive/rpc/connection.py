@@ -93,8 +93,9 @@ class MetastoreConnection:
             self._send(request)
             kind, result = self._answer(name)
         except OSError as error:
+            if self._transport is not None:  # else each address was tried
+                self._try_another()
             self.close()
-            self._next = (self._next + 1) % len(self._addresses)
             late = isinstance(error, TimeoutError)
             what = "did not answer in time" if late else f"closed the connection: {error.strerror or error}"
             failure = MetastoreTimeout if late else MetastoreUnreachable
@@ -133,6 +134,7 @@ class MetastoreConnection:
 
     def _connect(self) -> Transport:
         failure: OSError | None = None
+        denied: MetastoreDenied | None = None
         for tried in range(len(self._addresses)):
             host, port = self._addresses[self._next]
             self.address = f"{host}:{port}"
@@ -143,12 +145,14 @@ class MetastoreConnection:
                 return opened
             except OSError as error:
                 failure = error
-                self._next = (self._next + 1) % len(self._addresses)
             except DeniedError as error:
-                raise MetastoreDenied(
+                denied = MetastoreDenied(
                     f"the metastore at {self.address} does not accept the user {self._access.user!r}: {error}",
                     hint="check the source's user and password",
-                ) from error
+                )
+            self._try_another()
+        if denied is not None:
+            raise denied
         names = ", ".join(f"{host}:{port}" for host, port in self._addresses)
         secured = isinstance(failure, ssl.SSLError)
         raise MetastoreUnreachable(
@@ -157,6 +161,9 @@ class MetastoreConnection:
             if secured
             else "check the source's uris, and whether it runs",
         ) from failure
+
+    def _try_another(self) -> None:
+        self._next = (self._next + 1) % len(self._addresses)
 
     def _left_s(self) -> float:
         left_s = self._deadline - time.monotonic()

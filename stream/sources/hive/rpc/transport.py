@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import ssl
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
@@ -69,15 +70,24 @@ class Transport:
     def connect(
         cls, address: tuple[str, int], access: Access, left_s: Callable[[], float], share_s: float
     ) -> Transport:
-        """Connects within ``share_s``, and asks for access. Raises ``OSError``, `DeniedError`."""
+        """Connects and asks for access, both within ``share_s``. Raises ``OSError``, `DeniedError`."""
+        until = time.monotonic() + share_s
+
+        def left_of_share_s() -> float:
+            if (left := until - time.monotonic()) <= 0:
+                raise TimeoutError("it did not let us in in time")
+            return left
+
         opened = socket.create_connection(address, timeout=share_s)
         try:
             opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if access.ssl_ca:
+                opened.settimeout(left_of_share_s())
                 opened = access.context().wrap_socket(opened, server_hostname=address[0])
-            made = cls(opened, left_s)
+            made = cls(opened, left_of_share_s)
             if access.user:
                 made._log_in(access)
+            made._left_s = left_s
         except BaseException:
             opened.close()
             raise
