@@ -19,6 +19,7 @@ from stream.sources.hive.object_events import AGGREGATE_STATISTICS, PARTITION, P
 from stream.sources.hive.objects import columns_of, image_of
 from stream.sources.hive.partition_names import partition_name
 from stream.sources.hive.rpc.connection import (
+    MetastoreDenied,
     MetastoreError,
     MetastoreRefused,
     MetastoreTimeout,
@@ -166,7 +167,7 @@ def _together(
             log.warning("another metastore may have told the statistics of all partitions together", table=name)
             return None
     except MetastoreError as error:
-        if isinstance(error, MetastoreUnreachable) and not isinstance(error, MetastoreTimeout):
+        if isinstance(error, (MetastoreUnreachable, MetastoreDenied)) and not isinstance(error, MetastoreTimeout):
             raise
         log.warning("statistics of all partitions together cannot be read", table=name, reason=str(error))
         return None
