@@ -11,9 +11,11 @@ from typing import Any, Final
 
 from stream.sources.hive.live.metastore import Metastore
 from stream.sources.hive.messages import HiveMessageError, parse_envelope, parse_notification, parse_table
+from stream.sources.hive.rpc.connection import MetastoreTimeout
 
 EVENTS_MAX: Final = 64
 """Events that are looked at. Of what lies farther back it is not told what it concerns."""
+LOOK_TIMEOUT_S: Final = 1.0
 OF_TRANSACTIONS: Final = frozenset({"OPEN_TXN", "COMMIT_TXN", "ABORT_TXN", "ALLOC_WRITE_ID_EVENT"})
 """They change lists, and no object of a table."""
 
@@ -25,7 +27,10 @@ def latest_event(metastore: Metastore, name: str, lo: int, known: int) -> int:
     it needs no telling apart. Raises `MetastoreError`, `ThriftError`.
     """
     since = known if 0 < lo - known < EVENTS_MAX else lo
-    rows = metastore.events(since, EVENTS_MAX)
+    try:
+        rows = metastore.events(since, EVENTS_MAX, LOOK_TIMEOUT_S)
+    except MetastoreTimeout:  # large ones; what was read is good all the same
+        return metastore.last_event()
     is_whole = [row["eventId"] for row in rows] == list(range(since + 1, since + 1 + len(rows)))
     if not is_whole or not lo <= since + len(rows) < since + EVENTS_MAX:  # the log was cleaned, or it goes on
         return metastore.last_event()

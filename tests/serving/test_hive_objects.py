@@ -19,6 +19,7 @@ from serving.sources.hive_tables import read_table
 from serving.sources.source import SourceObjects, WantedObjects
 from stream.sources.hive.live.metastore import Metastore, MetastoreSettings
 from stream.sources.hive.objects import image_of
+from stream.sources.hive.rpc.connection import MetastoreTimeout
 from tests.servers.hive_catalog import HiveCatalog
 from tokens import ValidWriteIdList
 
@@ -230,11 +231,13 @@ def test_an_answer_may_be_as_late_as_a_rename_away_from_its_name(catalog: HiveCa
 class Log:
     """The part of a metastore that tells its events, of which the first ones were deleted."""
 
-    def __init__(self, first: int, end: int) -> None:
-        self.first, self.end = first, end
+    def __init__(self, first: int, end: int, *, is_slow: bool = False) -> None:
+        self.first, self.end, self.is_slow = first, end, is_slow
 
-    def events(self, after: int, count: int) -> list[dict[str, Any]]:
+    def events(self, after: int, count: int, timeout_s: float) -> list[dict[str, Any]]:
         """Of another table."""
+        if self.is_slow:
+            raise MetastoreTimeout(f"not within {timeout_s} s")
         ids = range(max(after + 1, self.first), self.end + 1)
         shown = {"eventTime": 1, "eventType": "INSERT", "dbName": "d", "tableName": "other", "message": "{}"}
         return [{"eventId": each, **shown} for each in ids[:count]]
@@ -255,8 +258,9 @@ class Log:
         (Log(18, 20), 20, 15, 20),
         (Log(21, 20), 20, 15, 20),
         (Log(1, 20), 20, 25, 20),
+        (Log(1, 20, is_slow=True), 20, 15, 20),
     ],
-    ids=["known", "all", "far", "too many since", "far and some since", "cleaned", "all cleaned", "ahead"],
+    ids=["known", "all", "far", "too many since", "far and some since", "cleaned", "all cleaned", "ahead", "slow"],
 )
 def test_what_the_log_does_not_tell_is_as_late_as_its_end(log: Log, lo: int, known: int, latest: int) -> None:
     """An event that was deleted, or that lies too far back, may have been one of the table."""

@@ -372,6 +372,26 @@ def test_statistics_together_that_were_asked_for_before_a_write_do_not_count_as_
     assert (warehouse.together(), warehouse.partitions.untold) == ([], ["d.t"])
 
 
+def test_statistics_together_that_were_told_are_not_lost_when_the_metastore_goes_away() -> None:
+    """The answer was there, and the log could not be read up to it: it is asked for again."""
+    warehouse = Warehouse()
+    warehouse.aggregating_fails = UNTOLD[1]
+    warehouse.ask_for_a(is_pass=False)
+    warehouse.work()
+    warehouse.now_s += RETRY_S
+    warehouse.aggregating_fails, warehouse.pending = None, []
+    assert warehouse.partitions.ask_again()
+    (late,) = warehouse.pending
+    warehouse.pending = None
+    late()
+    warehouse.fails_in = 1
+    with pytest.raises(MetastoreUnreachable):
+        warehouse.partitions.ask_again()
+    assert warehouse.together() == []
+    warehouse.work()
+    assert warehouse.together() == ["HiveEvent/10"]
+
+
 def test_a_restart_asks_for_statistics_together_that_nobody_told() -> None:
     """Alone: neither the table nor its partitions are read again for them."""
     warehouse = Warehouse()

@@ -126,10 +126,10 @@ class Metastore(ObjectCalls):
         event_id: int = field(found, 1)
         return event_id
 
-    def events(self, after: int, count: int) -> list[dict[str, Any]]:
+    def events(self, after: int, count: int, timeout_s: float = 0.0) -> list[dict[str, Any]]:
         """Up to ``count`` events with ids above ``after``, as `parse_notification` takes them."""
         request = record({1: long(after), 2: integer(count)})
-        found = self._connection.call("get_next_notification", {1: request})
+        found = self._connection.call("get_next_notification", {1: request}, timeout_s=timeout_s)
         return [{name: field(row, number) for number, name in _EVENT_FIELDS.items()} for row in field(found, 1, [])]
 
     def table_names(self, db: str) -> list[str]:

@@ -302,6 +302,9 @@ class Partitions:
         self._fetching = asked.table_id
         try:
             self._take_written(asked)
+        except BaseException:
+            self._note_written(asked.table_id, asked.values)
+            raise
         finally:
             self._fetching = 0
         return True

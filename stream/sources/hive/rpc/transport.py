@@ -13,6 +13,8 @@ from tokens.errors import one_line
 
 PIECE_BYTES: Final = 1 << 18
 FRAME_BYTES_MAX: Final = 1 << 30
+LOGIN_S: Final = 5.0
+"""A metastore may ask another server about a password, which takes its time."""
 _START, _OK, _COMPLETE = 1, 2, 5
 _STATUSES: Final = frozenset({_START, _OK, 3, 4, _COMPLETE})
 _HEAD_BYTES: Final = 5
@@ -70,7 +72,7 @@ class Transport:
     def connect(
         cls, address: tuple[str, int], access: Access, left_s: Callable[[], float], share_s: float
     ) -> Transport:
-        """Connects and asks for access, both within ``share_s``. Raises ``OSError``, `DeniedError`."""
+        """Connects within ``share_s``; asks for access in that or `LOGIN_S`. Raises ``OSError``, `DeniedError`."""
         until = time.monotonic() + share_s
 
         def left_of_share_s() -> float:
@@ -80,6 +82,7 @@ class Transport:
 
         opened = socket.create_connection(address, timeout=share_s)
         try:
+            until = max(until, time.monotonic() + min(LOGIN_S, left_s() / 2))  # another may still be asked
             opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if access.ssl_ca:
                 opened.settimeout(left_of_share_s())
