@@ -300,13 +300,16 @@ def test_states_of_two_publishers_are_refused_and_the_hint_is_the_command_that_h
     assert hint == f"hint: stop every other publisher of the shard, then: {healing}"
 
     with subprocess.Popen([*command, "--new-epoch", *rest], env=environment, stderr=subprocess.DEVNULL) as process:
-        catalog.create_table("d.after")
-        deadline = time.monotonic() + PATIENCE_S
-        while len(topic.epochs()) < 2 or topic.position() < event_id_of(catalog.position()[0]):
-            assert process.poll() is None
-            assert time.monotonic() < deadline
-        process.terminate()
-        assert process.wait(PATIENCE_S) == 0
+        try:
+            catalog.create_table("d.after")
+            deadline = time.monotonic() + PATIENCE_S
+            while len(topic.epochs()) < 2 or topic.position() < event_id_of(catalog.position()[0]):
+                assert process.poll() is None
+                assert time.monotonic() < deadline
+            process.terminate()
+            assert process.wait(PATIENCE_S) == 0
+        finally:
+            process.kill()
     assert topic.epochs() == ["first_start", "states_contradict"]
     _agrees(topic.folded(), catalog)
 
