@@ -68,18 +68,16 @@ class Rocks:
         self._check()
         try:
             return self._connect()
-        except StoreCorruptError as error:
+        except StoreCorruptError:
             if self._read_only:
                 raise
-            why = error
-        if self._unlink_in_doubt():  # a kill left it in the place of another
-            try:
-                return self._connect()
-            except StoreCorruptError as error:
-                why = error
-        if not _MISSING_SST.search(str(why)):
-            raise why
-        return self._connect_without_sst(why)
+        self._unlink_in_doubt()  # a kill may have left it in the place of another
+        try:
+            return self._connect_with_sst_in_doubt()
+        except StoreCorruptError as error:
+            if not _MISSING_SST.search(str(error)):
+                raise
+            return self._connect_as_before(error)
 
     def _check(self) -> None:
         try:
@@ -87,27 +85,48 @@ class Rocks:
         except OSError as error:
             raise store_error(error, str(self.path)) from error
 
-    def _connect_without_sst(self, missing: StoreCorruptError) -> Rdict:
-        """Opens the database although the SST of ``missing`` is not there.
+    def _connect_with_sst_in_doubt(self) -> Rdict:
+        """As `_connect`. If an SST is missing, the one in doubt takes its place.
 
-        If RocksDB can't sync its manifest, or the directory after ``CURRENT`` named a new one, it deletes the SST that
-        it was about to add, but the manifest may name it all the same. Was it to be ingested, it is the one in doubt.
-        Was it made by a compaction, it is lost; but the files that it was made of are still there, and the manifest
-        before names them. That one may be older than the last commit: `reopen` looks whether it is.
+        If RocksDB can't sync its manifest, it deletes the SST that was to be ingested, but the manifest may name it all
+        the same. If the SST in doubt is another one, RocksDB notices by the size and the unique id in its manifest.
         """
         try:
-            return self._connect_with_sst_in_doubt(missing)
-        except StoreCorruptError:
-            older = manifest_before(self.path)
-            if older is None:
-                raise missing from None
-        current = name_manifest(self.path, older)
+            return self._connect()
+        except StoreCorruptError as error:
+            missing = error
+        named = _MISSING_SST.search(str(missing))
+        if named is None or not self._in_doubt.exists():
+            raise missing
+        sst = self.path / named[1]
         try:
+            os.link(self._in_doubt, sst)
+        except OSError as error:
+            raise store_error(error, str(self.path)) from error
+        try:
+            db = self._connect()
+        except StoreError as error:
+            with contextlib.suppress(OSError):
+                sst.unlink()
+            raise (missing if isinstance(error, StoreCorruptError) else error) from None
+        log.warning("restored the file of a commit in doubt", place=str(self.path), table=named[1])
+        return db
+
+    def _connect_as_before(self, missing: StoreCorruptError) -> Rdict:
+        """Opens the database as of the manifest before, since the SST of ``missing`` is not there.
+
+        If the directory can't be synced after ``CURRENT`` named a new manifest, RocksDB deletes the SST that a
+        compaction made. But the files that it was made of are still there, and the manifest before names them. That one
+        may be older than the last commit: `reopen` looks whether it is.
+        """
+        manifests = manifest_before(self.path)
+        if manifests is None:
+            raise missing
+        current, older = manifests
+        try:
+            name_manifest(self.path, older)
             self._check()
-            try:
-                db = self._connect()
-            except StoreCorruptError as error:
-                db = self._connect_with_sst_in_doubt(error)
+            db = self._connect_with_sst_in_doubt()
         except StoreError as error:
             with contextlib.suppress(StoreError):
                 name_manifest(self.path, current)
@@ -115,36 +134,12 @@ class Rocks:
         log.warning("opened as of the manifest before", place=str(self.path), manifest=older)
         return db
 
-    def _connect_with_sst_in_doubt(self, missing: StoreCorruptError) -> Rdict:
-        """Opens the database with the SST in doubt in the place of the one that is ``missing``.
-
-        If it is another one, RocksDB notices by the size and the unique id in its manifest.
-        """
-        named = _MISSING_SST.search(str(missing))
-        if named is None or (sst := self.path / named[1]).exists() or not self._in_doubt.exists():
-            raise missing
-        try:
-            os.link(self._in_doubt, sst)
-        except OSError as error:
-            raise store_error(error, str(self.path)) from error
-        try:
-            db = self._connect()
-        except BaseException:
-            with contextlib.suppress(OSError):
-                sst.unlink()
-            raise
-        log.warning("restored the file of a commit in doubt", place=str(self.path), table=named[1])
-        return db
-
-    def _unlink_in_doubt(self) -> bool:
-        """Takes the SST in doubt out of the database's directory; whether it was there."""
-        found = False
+    def _unlink_in_doubt(self) -> None:
+        """Takes the SST in doubt out of the database's directory."""
         with contextlib.suppress(OSError):
             for sst in self.path.glob("*.sst"):
                 if sst.samefile(self._in_doubt):
                     sst.unlink()
-                    found = True
-        return found
 
     def _connect(self) -> Rdict:
         access = AccessType.read_only(False) if self._read_only else AccessType.read_write()

@@ -6,12 +6,12 @@ RocksDB 9.8 verifies its SSTs. But one flipped bit in a record type in its MANIF
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 from typing import Final
 
 from consumers.store.errors import StoreCorruptError, store_error
+from consumers.store.manifest import write_atomically
 
 BLOCK_BYTES: Final = 32 * 1024
 _HEADER_BYTES: Final = 7
@@ -65,30 +65,26 @@ def check_directory(directory: Path) -> None:
             raise StoreCorruptError(f"{log} is not empty, but a store never writes a log", hint=_HINT)
 
 
-def manifest_before(directory: Path) -> str | None:
-    """The name of the newest manifest before the one that ``CURRENT`` names, if there is one. Raises `StoreError`."""
+def manifest_before(directory: Path) -> tuple[str, str] | None:
+    """The name of the manifest that ``CURRENT`` names, and of the newest one before it; None if there is none before.
+
+    Raises `StoreError`.
+    """
     try:
-        current = _number((directory / "CURRENT").read_text())
+        current = (directory / "CURRENT").read_text().strip()
         names = [path.name for path in directory.glob("MANIFEST-*") if path.name.removeprefix("MANIFEST-").isdecimal()]
     except OSError as error:
         raise store_error(error, str(directory)) from error
-    return max((name for name in names if _number(name) < current), key=_number, default=None)
+    older = [name for name in names if _number(name) < _number(current)]
+    return (current, max(older, key=_number)) if older else None
 
 
-def name_manifest(directory: Path, name: str) -> str:
-    """Lets ``CURRENT`` name another manifest, in one step; returns the name it had before. Raises `StoreError`."""
-    current = directory / "CURRENT"
-    scratch = directory / f"{_number(name):06}.dbtmp"  # RocksDB removes files of that name
+def name_manifest(directory: Path, name: str) -> None:
+    """Lets ``CURRENT`` name another manifest, in one step. Raises `StoreError`."""
     try:
-        before = current.read_text()
-        with scratch.open("w") as file:
-            file.write(f"{name}\n")
-            file.flush()
-            os.fdatasync(file.fileno())
-        os.replace(scratch, current)
+        write_atomically(directory / "CURRENT", f"{name}\n".encode())
     except OSError as error:
         raise store_error(error, str(directory)) from error
-    return before.strip()
 
 
 def _number(manifest: str) -> int:

@@ -187,22 +187,28 @@ def test_a_read_only_view_mends_nothing(tmp_path: Path) -> None:
     store.close()
 
 
+def compacted_store(tmp_path: Path) -> tuple[Path, Path, tuple[str, int]]:
+    """Of a closed store with three commits in one file: its directory, its RocksDB before that, its digest."""
+    store = open_at(tmp_path)
+    for offset in range(1, 4):
+        store.apply(change(offset, {b"shop.t\0[%d]" % offset: b"x" * offset}))
+        store.commit()
+    digest, directory, before = store.digest(), store.directory, tmp_path / "before"
+    store.close()
+    shutil.copytree(directory / ROCKS_NAME, before)
+    database = Rocks(directory / ROCKS_NAME)
+    database._db.compact_range(None, None)
+    database.close()
+    return directory, before, digest
+
+
 def test_a_store_whose_compacted_file_was_lost_opens_as_of_the_manifest_before(tmp_path: Path) -> None:
     """RocksDB deletes what a compaction made if the directory can't be synced once ``CURRENT`` names the new manifest.
 
     The file in doubt, of a commit that failed for the same reason, must not take its place.
     """
-    store = open_at(tmp_path)
-    for offset in range(1, 4):
-        store.apply(change(offset, {b"shop.t\0[%d]" % offset: b"x" * offset}))
-        store.commit()
-    digest, directory = store.digest(), store.directory
-    store.close()
-    rocks, before = directory / ROCKS_NAME, tmp_path / "before"
-    shutil.copytree(rocks, before)
-    database = Rocks(rocks)
-    database._db.compact_range(None, None)
-    database.close()
+    directory, before, digest = compacted_store(tmp_path)
+    rocks = directory / ROCKS_NAME
     [compacted] = rocks.glob("*.sst")
     compacted.rename(directory / "lost")
     write_sorted([(b"shop.t\0[9]", b"x")], directory / IN_DOUBT_NAME)
@@ -261,17 +267,8 @@ def test_a_running_store_never_goes_back_behind_a_commit(tmp_path: Path) -> None
 
 def test_a_file_in_doubt_that_a_kill_left_in_anothers_place_is_taken_away(tmp_path: Path) -> None:
     """Else the store would be damaged for good, though the manifest before has all that it needs."""
-    store = open_at(tmp_path)
-    for offset in range(1, 3):
-        store.apply(change(offset, {b"shop.t\0[%d]" % offset: b"x" * offset}))
-        store.commit()
-    digest, directory = store.digest(), store.directory
-    store.close()
-    rocks, before = directory / ROCKS_NAME, tmp_path / "before"
-    shutil.copytree(rocks, before)
-    database = Rocks(rocks)
-    database._db.compact_range(None, None)
-    database.close()
+    directory, before, digest = compacted_store(tmp_path)
+    rocks = directory / ROCKS_NAME
     [compacted] = rocks.glob("*.sst")
     compacted.unlink()
     write_sorted([(b"shop.t\0[9]", b"x")], directory / IN_DOUBT_NAME)
