@@ -13,7 +13,7 @@ from consumers.fold.catalog_state import TRANSACTIONAL
 from consumers.owner.objects.answering import partition_keys, select_named
 from serving.errors import ReadError
 from serving.sources.hive_latest import latest_event
-from serving.sources.hive_tables import event_of, position_of, read_table
+from serving.sources.hive_tables import position_of, seen_table
 from serving.sources.source import SourceObjects, SourceTable, WantedObjects
 from stream.sources.hive.live.members import FEW_MAX
 from stream.sources.hive.live.metastore import Metastore
@@ -52,11 +52,11 @@ def read_objects(metastore: Metastore, wanted: WantedObjects, own_list: str | No
         found = _of_catalog(metastore, wanted)
         return _answer(found, wanted, position_of(lo), position_of(metastore.last_event()))
     for _ in range(ATTEMPTS_MAX):
-        table = read_table(metastore, wanted.table, own_list, known)
+        lo, table = seen_table(metastore, wanted.table, own_list)
         if table.image is None:
             return SourceObjects([], [], table.position, table.hi)
         of_table, statistics_of = _of_table(metastore, wanted, table)
-        hi = position_of(latest_event(metastore, wanted.table.lower(), event_of(str(table.position)), known))
+        hi = position_of(latest_event(metastore, wanted.table.lower(), lo, known))
         if table.position.at_or_past(hi) or _has_id(metastore, wanted.table, table.table_id):
             shown = _answer(of_table, wanted, table.position, hi)
             return shown._replace(

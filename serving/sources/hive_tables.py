@@ -17,6 +17,14 @@ def read_table(metastore: Metastore, name: str, own_list: str | None, known: int
 
     Raises `MetastoreError`, `ThriftError`, `HiveMessageError`.
     """
+    lo, seen = seen_table(metastore, name, own_list)
+    if seen.image is None:
+        return seen
+    return seen._replace(hi=position_of(latest_event(metastore, name.lower(), lo, known)))
+
+
+def seen_table(metastore: Metastore, name: str, own_list: str | None) -> tuple[int, SourceTable]:
+    """The log's end, then the table; of one that is there nobody has looked up ``hi``. Raises as `read_table`."""
     lo = metastore.last_event()
     lists = metastore.write_ids([name])
     if own_list is not None:  # a list of one open id may hide the reader's own
@@ -25,14 +33,13 @@ def read_table(metastore: Metastore, name: str, own_list: str | None, known: int
     table = metastore.table(name)
     position = position_of(lo)
     if table is None:
-        return SourceTable(0, "", None, "", position, hi=position_of(metastore.last_event()))
-    hi = position_of(latest_event(metastore, table.name, lo, known))
+        return lo, SourceTable(0, "", None, "", position, hi=position_of(metastore.last_event()))
     if not table.transactional:
-        return SourceTable(table.table_id, "external", table.image, "", position, hi=hi)
+        return lo, SourceTable(table.table_id, "external", table.image, "", position)
     ids = (listed or ServerList(0, (), ())).write_ids()
     if own_list is not None:
         _count_own(ids, ValidWriteIdList.parse(own_list))
-    return SourceTable(table.table_id, "transactional", table.image, ids.full_text(table.name), position, hi=hi)
+    return lo, SourceTable(table.table_id, "transactional", table.image, ids.full_text(table.name), position)
 
 
 def read_lists(metastore: Metastore, names: Sequence[str], txn: int, txns: str) -> SourceLists:
