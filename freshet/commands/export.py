@@ -77,10 +77,8 @@ def command(
     spark = spark_settings(master, driver_memory, spark_log, delta=form is Format.DELTA)
     if table is not None:
         with explain_unknown_keyspace(settings, keyspace):
-            place, begin = (
-                (keyspace, table, form.value),
-                (base, set_place(settings, keyspace) if snapshots is None else snapshots),
-            )
+            place = keyspace, table, form.value
+            begin = base, set_place(settings, keyspace) if snapshots is None else snapshots
             _export_table(settings.kafka.cluster, place, as_of or "", begin, to, spark, as_json=as_json)
         return
     ends = None if offsets is None else parse_offsets(offsets)

@@ -61,8 +61,12 @@ class FromSnapshot:
             return Base.read(partition_directory(root, self.snapshot.keyspace, self.partition), table)
 
 
-def stores_at(directory: str, keyspace: str, bounds: TopicBounds) -> dict[int, Origin]:
-    """Partition → its store in a checkpoint or rebuild. Raises `RebuildError`, `AsOfError` for another topic."""
+Heads = dict[int, tuple[Origin, Base]]
+"""Partition → where its fold begins, and the head there."""
+
+
+def stores_at(directory: str, keyspace: str, bounds: TopicBounds) -> Heads:
+    """The stores in a checkpoint or rebuild. Raises `RebuildError`, `StoreError`, `AsOfError` for another topic."""
     stores = find_stores(Path(directory), keyspace)
     for store in stores.values():
         manifest = read_manifest(store)
@@ -71,23 +75,27 @@ def stores_at(directory: str, keyspace: str, bounds: TopicBounds) -> dict[int, O
                 f"{store} is of topic id {manifest.topic_id}, the topic's is {bounds.topic_id}",
                 hint="give a base of this topic, or none",
             )
-    return {partition: FromStore(store) for partition, store in stores.items()}
+    return {partition: _headed(FromStore(store)) for partition, store in stores.items()}
 
 
-def newest_snapshot(uri: str, keyspace: str, bounds: TopicBounds, as_of: AsOf) -> dict[int, Origin]:
-    """Partition → its part of the snapshot with the most messages before the moment; empty if there is none.
+def _headed(origin: Origin) -> tuple[Origin, Base]:
+    return origin, origin.read("")
+
+
+def newest_snapshot(uri: str, keyspace: str, bounds: TopicBounds, as_of: AsOf) -> Heads:
+    """The partitions of the snapshot with the most messages before the moment; empty if there is none.
 
     One that is damaged is logged, and so is a place that does not answer: then the topic is read from its start.
     """
     partition = 0
     try:
         for found, snapshot in _candidates(Place(uri), keyspace, bounds, as_of):
-            origins: dict[int, Origin] = {}
+            heads: Heads = {}
             try:
                 for partition in sorted(bounds.end):
-                    origins[partition] = FromSnapshot(uri, found, snapshot, partition)
-                    origins[partition].read("").check(as_of)
-                return origins
+                    heads[partition] = _headed(FromSnapshot(uri, found, snapshot, partition))
+                    heads[partition][1].check(as_of)
+                return heads
             except AsOfError:
                 continue  # its clock was past the moment: an older one may do
             except SnapshotError as error:

@@ -13,7 +13,7 @@ from spark_jobs.exporting.columns import table_of
 from spark_jobs.offsets import TopicBounds, choose_range, topic_bounds
 from spark_jobs.source.cut import AsOf, AsOfError, Cut, Survey, cutter
 from spark_jobs.source.filters import Used, keeps, only_partition
-from spark_jobs.source.origins import Origin, newest_snapshot, stores_at
+from spark_jobs.source.origins import Heads, Origin, newest_snapshot, stores_at
 from spark_jobs.source.table import TablePartition
 from stream.kafka.connection import KafkaCluster
 from stream.kafka.reader import read_range
@@ -100,12 +100,12 @@ def plan(
     (``offsets_expired``: what is needed is no longer retained), `RebuildError`.
     """
     bounds = topic_bounds(kafka, events_topic(kafka, keyspace))
-    origins: dict[int, Origin] = {}
+    heads: Heads = {}
     if base:
-        origins = stores_at(base, keyspace, bounds)
+        heads = stores_at(base, keyspace, bounds)
     elif snapshots:
-        origins = newest_snapshot(snapshots, keyspace, bounds, as_of)
-    bases = {partition: origin.read("") for partition, origin in origins.items()}
+        heads = newest_snapshot(snapshots, keyspace, bounds, as_of)
+    bases = {partition: head for partition, (_, head) in heads.items()}
     starts = {partition: bases[partition].head.offset if partition in bases else 0 for partition in bounds.low}
     retained = {partition: max(low, starts[partition]) for partition, low in bounds.low.items()}
     chosen = choose_range(bounds, None, starts if whole or not as_of.is_now else retained)
@@ -131,8 +131,8 @@ def plan(
         prefix=known.prefix,
         layout=survey.layout,
         cut=survey.cut,
-        base=origins,
-        is_found=bool(origins) and not base,
+        base={partition: origin for partition, (origin, _) in heads.items()},
+        is_found=bool(heads) and not base,
     )
 
 
