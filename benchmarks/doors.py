@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import hashlib
 import json
-import secrets
 import ssl
 import sys
 import tempfile
@@ -38,52 +36,46 @@ from benchmarks.percentiles import percentiles_ms
 from benchmarks.reads import HTTP_CONNECTIONS, session_token
 from benchmarks.workload import TABLE
 from freshet.local.kafka import KafkaServer
+from stream.access.certificates import Certificates
+from stream.access.grants import digest_of, new_secret
+from tests.access.certifying import write
 
 KEYSPACE: Final = "doors"
+SUBJECT: Final = "caller.internal"
+NOTHING: Final = Certificates()
 HANDSHAKES: Final = 300
 
 
 @dataclass(frozen=True, slots=True)
 class Door:
-    """How a caller comes in. ``settings``: lines of the front's settings file."""
+    """How a caller comes in. ``settings``: lines of the front's settings file; ``shown``: by a caller over TLS."""
 
     settings: str = ""
     secret: str = ""
-    authority: str = ""
-    certificate: str = ""
+    shown: Certificates = NOTHING
 
 
 def doors(directory: Path) -> dict[str, Door]:
     """The four of them. Their certificates and tokens are made in ``directory``."""
-    authority = trustme.CA()
-    authority.cert_pem.write_to_path(directory / "ca.pem")
-    for name, identity in (("front", "127.0.0.1"), ("caller", "caller.internal")):
-        made = authority.issue_cert(identity, common_name=identity)
-        made.private_key_and_cert_chain_pem.write_to_path(directory / f"{name}.pem")
-    ca, front, caller = (str(directory / f"{name}.pem") for name in ("ca", "front", "caller"))
-    secret = secrets.token_urlsafe(32)
-    token = f'[serve.tokens.bench]\nroles = ["read"]\nhash = "sha256:{hashlib.sha256(secret.encode()).hexdigest()}"\n'
-    tls = f"[serve.tls]\ncertificate = {json.dumps(front)}\n"
-    subject = '[serve.tokens.bench]\nroles = ["read"]\nsubject = "caller.internal"\n'
+    authority, secret = trustme.CA(), new_secret()
+    front, caller = write(authority, directory, "front", "127.0.0.1"), write(authority, directory, "caller", SUBJECT)
+    token = f'[serve.tokens.bench]\nroles = ["read"]\nhash = "{digest_of(secret.encode())}"\n'
+    subject = f'[serve.tokens.bench]\nroles = ["read"]\nsubject = "{SUBJECT}"\n'
+    tls = f"[serve.tls]\ncertificate = {json.dumps(front.certificate)}\n"
     return {
         "plain": Door(),
         "token": Door(token, secret),
-        "tls": Door(token + tls, secret, ca),
-        "mutual_tls": Door(f"{subject}{tls}ca = {json.dumps(ca)}\n", "", ca, caller),
+        "tls": Door(token + tls, secret, Certificates(ca=front.ca)),
+        "mutual_tls": Door(f"{subject}{tls}ca = {json.dumps(front.ca)}\n", "", caller),
     }
 
 
-def context_of(door: Mapping[str, str]) -> ssl.SSLContext | None:
+def context_of(door: Mapping[str, Any]) -> ssl.SSLContext | None:
     """Of a client; None for a plain door."""
-    if not door["authority"]:
-        return None
-    context = ssl.create_default_context(cafile=door["authority"])
-    if door["certificate"]:
-        context.load_cert_chain(door["certificate"])
-    return context
+    return Certificates(**door["shown"]).client()
 
 
-def reads(port: int, keys: int, seconds: float, demand: str, door: Mapping[str, str]) -> dict[str, Any]:
+def reads(port: int, keys: int, seconds: float, demand: str, door: Mapping[str, Any]) -> dict[str, Any]:
     """As many reads as are answered, each at the demand and from the cache. Runs in a child process."""
     shown = f"Authorization: Bearer {door['secret']}\r\n" if door["secret"] else ""
     tail = f"?token={demand}&max_wait_ms=1000 HTTP/1.1\r\nHost: 127.0.0.1\r\n{shown}\r\n"
@@ -109,7 +101,7 @@ def reads(port: int, keys: int, seconds: float, demand: str, door: Mapping[str, 
         return runner.run(run())
 
 
-def handshakes(port: int, door: Mapping[str, str]) -> dict[str, float]:
+def handshakes(port: int, door: Mapping[str, Any]) -> dict[str, float]:
     """New connections per second, one after the other. Runs in a child process."""
 
     async def run() -> float:
@@ -129,14 +121,13 @@ def run(keys: int, rounds: int, seconds: float) -> dict[str, dict[str, float]]:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="freshet-bench-")))
         kafka = stack.enter_context(KafkaServer(directory / "kafka")).cluster
         measure("topics:fill_once_each", kafka=kafka, keyspace=KEYSPACE, keys=keys)
-        fronts: dict[str, tuple[Deployment, dict[str, str]]] = {}
+        fronts: dict[str, tuple[Deployment, Door]] = {}
         for name, door in doors(directory).items():
             place = directory / name
             place.mkdir()
-            deployed = Deployment(place, kafka, (KEYSPACE,), more=door.settings, authority=door.authority)
+            deployed = Deployment(place, kafka, (KEYSPACE,), more=door.settings, authority=door.shown.ca)
             stack.callback(deployed.stop)
-            shown = {"secret": door.secret, "authority": door.authority, "certificate": door.certificate}
-            fronts[name] = deployed, shown
+            fronts[name] = deployed, door
         first = fronts["plain"][0]
         first.start_consumer()
         for deployed, _ in fronts.values():
@@ -144,15 +135,15 @@ def run(keys: int, rounds: int, seconds: float) -> dict[str, dict[str, float]]:
         demand = session_token(first.owner, KEYSPACE)
         found: dict[str, list[dict[str, float]]] = {name: [] for name in fronts}
         for _ in range(rounds):
-            for name, (deployed, shown) in fronts.items():
+            for name, (deployed, door) in fronts.items():
                 before = deployed.processor_seconds()["front"]
-                one = measure("doors:reads", port=deployed.port, keys=keys, seconds=seconds, demand=demand, door=shown)
+                one = measure("doors:reads", port=deployed.port, keys=keys, seconds=seconds, demand=demand, door=door)
                 used = deployed.processor_seconds()["front"] - before
                 if one["not_fresh"] or not one["reads"]:
                     raise AssertionError(f"{name}: {one['not_fresh']} of {one['reads']} answers were not fresh")
                 one["reads_front_s"] = one["reads"] / used
-                if shown["authority"]:
-                    one |= measure("doors:handshakes", port=deployed.port, door=shown)
+                if door.shown.ca:
+                    one |= measure("doors:handshakes", port=deployed.port, door=door)
                 found[name].append(one)
         return {name: {key: median(one[key] for one in each) for key in each[0]} for name, each in found.items()}
 

@@ -154,7 +154,7 @@ class KeyspaceSettings(Section):
     def _every_shard_is_encrypted_that_should_be(self) -> KeyspaceSettings:
         for text, shard in self.ranges.items():
             merged = self.source.model_copy(update=shard.own()) if self.source is not None else None
-            if isinstance(merged, EncryptedSettings) and (merged.ssl_cert or merged.ssl_key) and not merged.ssl_ca:
+            if isinstance(merged, EncryptedSettings) and merged.lacks_authority:
                 hint = "without it the connection is plain; ssl_cert and ssl_key may be empty too"
                 raise ValueError(f"shard {text}: ssl_cert needs ssl_ca: {hint}")
         return self

@@ -34,9 +34,14 @@ class EncryptedSettings(Section):
     ssl_cert: str = Field(default="", max_length=1_000)
     ssl_key: str = Field(default="", max_length=1_000)
 
+    @property
+    def lacks_authority(self) -> bool:
+        """Whether there is a certificate to show, but none to verify the server with: the connection would be plain."""
+        return bool(self.ssl_cert or self.ssl_key) and not self.ssl_ca
+
     @model_validator(mode="after")
     def _own_certificate_needs_an_authority(self) -> Self:
-        if (self.ssl_cert or self.ssl_key) and not self.ssl_ca:
+        if self.lacks_authority:
             raise ValueError("ssl_cert needs ssl_ca: without it the connection is plain")
         return self
 

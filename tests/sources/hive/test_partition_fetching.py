@@ -330,13 +330,19 @@ def test_a_dropped_table_is_not_asked_for_its_statistics_again() -> None:
     assert (warehouse.aggregated, warehouse.partitions.untold) == (1, [])
 
 
-def test_a_metastore_that_is_slow_to_tell_statistics_together_holds_nothing_up() -> None:
-    """It is asked for those of one table at a time, and what is written meanwhile is published."""
+def untold_warehouse() -> Warehouse:
+    """One that could not tell statistics together, and is due to be asked for them again."""
     warehouse = Warehouse()
     warehouse.aggregating_fails = UNTOLD[1]
     warehouse.ask_for_a(is_pass=False)
     warehouse.work()
     warehouse.now_s += RETRY_S
+    return warehouse
+
+
+def test_a_metastore_that_is_slow_to_tell_statistics_together_holds_nothing_up() -> None:
+    """It is asked for those of one table at a time, and what is written meanwhile is published."""
+    warehouse = untold_warehouse()
     warehouse.aggregating_fails, warehouse.pending = None, []
     assert warehouse.partitions.ask_again()
     assert not warehouse.partitions.ask_again(), "nothing has arrived, and no other call is made"
@@ -355,11 +361,7 @@ def test_a_metastore_that_is_slow_to_tell_statistics_together_holds_nothing_up()
 
 def test_statistics_together_that_were_asked_for_before_a_write_do_not_count_as_told_after_it() -> None:
     """The fold refuses them, and if they ended the wait nobody would ask again."""
-    warehouse = Warehouse()
-    warehouse.aggregating_fails = UNTOLD[1]
-    warehouse.ask_for_a(is_pass=False)
-    warehouse.work()
-    warehouse.now_s += RETRY_S
+    warehouse = untold_warehouse()
     warehouse.pending = []
     assert warehouse.partitions.ask_again()
     (late,) = warehouse.pending
@@ -374,11 +376,7 @@ def test_statistics_together_that_were_asked_for_before_a_write_do_not_count_as_
 
 def test_statistics_together_that_were_told_are_not_lost_when_the_metastore_goes_away() -> None:
     """The answer was there, and the log could not be read up to it: it is asked for again."""
-    warehouse = Warehouse()
-    warehouse.aggregating_fails = UNTOLD[1]
-    warehouse.ask_for_a(is_pass=False)
-    warehouse.work()
-    warehouse.now_s += RETRY_S
+    warehouse = untold_warehouse()
     warehouse.aggregating_fails, warehouse.pending = None, []
     assert warehouse.partitions.ask_again()
     (late,) = warehouse.pending

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+from stream.access.certificates import CertificateError, Certificates
 from tokens.errors import one_line
 
 PIECE_BYTES: Final = 1 << 18
@@ -42,12 +43,13 @@ class Access:
     password: str = field(default="", repr=False)
 
     def context(self) -> ssl.SSLContext:
-        """For one connection, so that renewed files are used. Raises ``OSError`` if a file can't be read."""
-        context = ssl.create_default_context(cafile=self.ssl_ca)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        """For one connection, so that renewed files are used. Raises ``OSError`` if a file can't be used."""
+        files = Certificates(self.ssl_cert, self.ssl_key, self.ssl_ca)
+        try:
+            context = files.load(ssl.PROTOCOL_TLS_CLIENT, ssl.CERT_REQUIRED)
+        except CertificateError as error:
+            raise ConnectionError(str(error)) from error
         context.check_hostname = self.ssl_verify_host
-        if self.ssl_cert:
-            context.load_cert_chain(self.ssl_cert, self.ssl_key or None)
         return context
 
 
