@@ -81,6 +81,14 @@ class Topic:
         markers = [fields["position"] for name, fields in found if name == "Marker"]
         return event_id_of(markers[-1]) if markers else 0
 
+    def await_commits(self) -> None:
+        """Returns when no Kafka transaction hides anything: a publisher waits for those of its own id only."""
+        name, deadline = events_topic(self.kafka, self.keyspace), time.monotonic() + PATIENCE_S
+        while end_offsets(self.kafka, name, range(PARTITIONS)) != end_offsets(
+            self.kafka, name, range(PARTITIONS), committed=False
+        ):
+            assert time.monotonic() < deadline
+
     def await_end(self, catalog: WorkloadCatalog) -> None:
         """Returns when all of the catalog's log is in the topic."""
         deadline = time.monotonic() + PATIENCE_S
@@ -282,10 +290,12 @@ def test_states_of_two_publishers_are_refused_and_the_hint_is_the_command_that_h
     at, timestamp = catalog.position()
     with topic.publisher(**NEVER_WHOLE) as one, topic.publisher(**NEVER_WHOLE, transactional_id="another") as two:
         for publisher in (one, two):
+            topic.await_commits()
             publisher.open(lambda: ("", 0))
         for publisher in (one, two, one, two):
             publisher.publish(SourceTransaction(at, at, timestamp))
             publisher.flush()
+    topic.await_commits()
     command = [sys.executable, "-m", "freshet", "source", "workload", "--keyspace", topic.keyspace]
     rest = ["--host", mariadb.host, "--port", str(mariadb.port), "--user", mariadb.user, "--database", database]
     rest += ["--partitions", str(PARTITIONS), "--bootstrap", topic.kafka.bootstrap]
