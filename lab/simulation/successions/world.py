@@ -102,6 +102,11 @@ class SuccessionsRun(WholeProcesses):
 
     # --- servers ---
 
+    @property
+    def _nothing(self) -> str:
+        """The position of an empty server."""
+        return "MySQL56/" if self._is_mysql else "MariaDB/"
+
     def _gtid(self, shard: str, number: int) -> str:
         server = 1 + SHARDS.index(shard)
         return f"MySQL56/{UUID(int=server)}:{number}" if self._is_mysql else f"MariaDB/{server}-{server}-{number}"
@@ -136,29 +141,35 @@ class SuccessionsRun(WholeProcesses):
     # --- sources ---
 
     def start(self, name: str) -> None:
-        """Starts the source of a shard by the settings of now, unless it runs."""
-        if not self.kernel.is_running(name) and name in MAPS[self.settings].shards:
+        """Starts the source of a shard of the map, unless it runs."""
+        if name in MAPS[self.settings].shards:
+            self._start(name)
+
+    def _start(self, name: str) -> None:
+        if not self.kernel.is_running(name):
             self.kernel.process(name).at_end.append(partial(self.kafka.forget, name))
-            self.kernel.spawn(name, lambda: self._follow(name, SUCCEEDS[name]))
+            self.kernel.spawn(name, lambda: self._follow(name))
 
-    def _topology(self, succeeds: tuple[str, ...]) -> DeclaredTopology:
-        before = {shard for each in MAPS[: self.settings] for shard in each.shards}
-        found = MAPS[self.settings]
-        return DeclaredTopology((), succeeds, found, tuple(sorted(before - {*found.shards})))
+    def _topology(self, shard: str) -> DeclaredTopology:
+        """As the settings were when they last had the shard."""
+        at = max(number for number, each in enumerate(MAPS[: self.settings + 1]) if shard in each.shards)
+        before = {each for earlier in MAPS[:at] for each in earlier.shards}
+        return DeclaredTopology((), SUCCEEDS[shard], MAPS[at], tuple(sorted(before - {*MAPS[at].shards})))
 
-    def _follow(self, shard: str, succeeds: tuple[str, ...]) -> None:
+    def _follow(self, shard: str) -> None:
         """A source: publishes what its server has and gets, until it is killed or its shard is over."""
         limits = BatchLimits(batch_bytes=1_000)
         while True:
             try:
-                out = Publisher(KAFKA, KEYSPACE, shard, LAYOUT, limits=limits, topology=self._topology(succeeds))
+                out = Publisher(KAFKA, KEYSPACE, shard, LAYOUT, limits=limits, topology=self._topology(shard))
                 with out:
-                    point = out.open(lambda: (self._gtid(shard, 1).partition("/")[0] + "/", 1), self._can_begin(shard))
+                    point = out.open(lambda: (self._nothing, 1), self._can_begin(shard))
                     self._publish(out, shard, Position.parse(point.position))
             except TopologyError as error:
                 self.outcome.answers[error.code] += 1
-                self.say(f"{shard} ends: {error}")
-                return
+                self.say(f"{shard} is refused: {error}")
+                if error.code != "ancestor_unknown":  # else its operator starts it again, as the hint says
+                    return
             except FreshetError as error:  # its publisher is lost, Kafka is away, or its server lags
                 self.outcome.answers[error.code] += 1
                 if isinstance(error, PublisherLost) and not self._may_be_lost():
@@ -170,10 +181,10 @@ class SuccessionsRun(WholeProcesses):
 
     def _can_begin(self, shard: str) -> Callable[[str], None]:
         def check(position: str) -> None:
-            has = Position.parse("")
+            has = Position.parse(self._nothing)
             for each in self.servers[shard]:
-                has = has.append(each.gtid) if has else Position.parse(each.gtid)
-            if position and Position.parse(position) and not (has and has.contains(Position.parse(position))):
+                has = has.append(each.gtid)
+            if not has.contains(Position.parse(position)):
                 raise Behind(f"{shard} has {has}, and its ancestors are at {position}")
 
         return check
@@ -220,8 +231,7 @@ class SuccessionsRun(WholeProcesses):
             return
         if name not in MAPS[self.settings].shards and any(name in each.shards for each in MAPS[: self.settings]):
             self.count_fault("started by mistake")
-            self.kernel.process(name).at_end.append(partial(self.kafka.forget, name))
-            self.kernel.spawn(name, lambda: self._follow(name, SUCCEEDS[name]))
+            self._start(name)
             self.pause(pause)
 
     def op_answers(self, shard: int, count: int) -> None:
@@ -252,11 +262,11 @@ class SuccessionsRun(WholeProcesses):
         self.kafka.down = False
         self.kafka.answers_to_lose.clear()
         self.op_move(0)
-        for shard in MAPS[self.settings].shards:
+        for shard in dict.fromkeys(shard for each in MAPS[: self.settings + 1] for shard in each.shards):
             self._replicate(shard)
             if self.kernel.is_running(shard) and self._has_ended(shard):
                 self.kernel.kill(shard)
-            self.start(shard)
+            self._start(shard)  # also one that is to be succeeded, and has never begun
         end = self.kernel.now + SETTLES_IN_S
         while self.kernel.now < end and not self.outcome.violations:
             self.let(2.0)

@@ -12,8 +12,8 @@ from serving.bytecache.filesystem.remote import _settled
 from serving.bytecache.reading.cache import ByteCache
 from serving.bytecache.reading.fetching import Fetch
 from serving.bytecache.reading.flights import Flights
-from serving.bytecache.reading.plan import blocks_of, with_gaps
-from serving.http.bytes.ranges import pieces_of, ranges_of
+from serving.bytecache.reading.plan import blocks_of
+from serving.http.bytes.ranges import ranges_of
 from serving.http.bytes.routes import _answer
 
 BUGS: Final = (
@@ -39,23 +39,9 @@ BUGS: Final = (
         leave_out(Shard._punch, "punch_hole(...)"),
     ),
     files(
-        "room_of_a_reservation_is_kept",
-        "a directory that lends room does not make it",
-        Replace(
-            Directory.reserve,
-            "all(shard.resize(self._shard_quota(), deadline) for shard in self.shards)",
-            "True",
-        ),
-    ),
-    files(
         "last_block_is_left_out",
         "a range that ends just behind a block's beginning lacks that block",
         Replace(blocks_of, "((end - 1) >> BLOCK_BITS) + 1", "end >> BLOCK_BITS"),
-    ),
-    files(
-        "gap_is_fetched_as_if_it_were_there",
-        "the blocks of a gap are taken for missing ones, and those behind it are left out",
-        Replace(with_gaps, "found.append(block)", "found.append(block - len(between))"),
     ),
     files(
         "flight_of_another_file",
@@ -93,10 +79,5 @@ BUGS: Final = (
         "not_modified_for_any_tag",
         "a client that has some version is told that it has this one",
         Replace(_answer, "given.if_none_match and names(...)", "given.if_none_match"),
-    ),
-    files(
-        "parts_of_an_answer_in_one_piece",
-        "a piece of a long answer begins where the one before began",
-        Replace(pieces_of, "at = taken", "at = end"),
     ),
 )
