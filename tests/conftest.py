@@ -6,6 +6,7 @@
 - ``mysql``, ``mysql_database``: the same for MySQL. Where no MySQL can be had, its tests are skipped, and the summary
   says that they were not run.
 - ``postgres``: SQLAlchemy's URL of a PostgreSQL; skipped as MySQL is, where none can be had.
+- ``registry``: root of a schema registry's interface (Confluent's); skipped as MySQL is, where none can be had.
 - ``hive``: (host, port) of a Hive Metastore shared by the session.
 - ``s3``: `S3Address` of an S3-compatible server shared by the session; this process's environment leads there.
 - ``new_kafka(**options)``, ``new_mariadb(**options)``, ``new_mysql(**options)``, ``new_hive(**options)``: start a
@@ -38,10 +39,11 @@ from stream.kafka.connection import KafkaCluster
 from tests.servers import choice
 from tests.servers.databases import own_database
 from tests.servers.postgres import postgres_url
+from tests.servers.registry import registry_url
 from tests.servers.s3 import S3Address, s3_address
 
 SERVER_FIXTURES = {
-    *("kafka", "mariadb", "mysql", "postgres", "hive", "s3"),
+    *("kafka", "mariadb", "mysql", "postgres", "hive", "s3", "registry"),
     *("new_kafka", "new_mariadb", "new_mysql", "new_hive"),
 }
 
@@ -117,6 +119,15 @@ def postgres() -> Iterator[str]:
     with postgres_url() as url:
         if url is None:
             pytest.skip(choice.used["postgres"])
+        yield url
+
+
+@pytest.fixture(scope="session")
+def registry() -> Iterator[str]:
+    """Root of the interface of the session's schema registry."""
+    with registry_url() as url:
+        if url is None:
+            pytest.skip(choice.used["registry"])
         yield url
 
 
