@@ -66,7 +66,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "backfill start": ("freshet backfill start shop orders --follow",),
     "backfill cancel": ("freshet backfill cancel shop orders",),
     "backfill status": ("freshet backfill status shop",),
-    "lag": ("freshet lag shop",),
+    "lag": ("freshet lag shop", "freshet lag shop --tables"),
     "replay": ("freshet replay log.jsonl --every",),
     "simulate": ("freshet simulate --world rows --histories 1000",),
     "demo": ("freshet demo",),
