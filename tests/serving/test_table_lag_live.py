@@ -36,7 +36,7 @@ def test_each_table_has_its_last_change_and_how_much_of_it_is_there(
     """A write of one table is the last change of that one only; a DDL voids its table, which is then read again."""
     with (
         own_database(mariadb, *MADE) as database,
-        ServingStack(tmp_path, kafka, mariadb, keyspace_name, database) as stack,
+        ServingStack(tmp_path, kafka, mariadb, keyspace_name, database, backfill=["*"]) as stack,
     ):
 
         def tables() -> dict[str, Any]:
