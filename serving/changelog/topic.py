@@ -41,7 +41,7 @@ WINDOW: Final = 16
 MADE_TIMEOUT_S: Final = 30.0
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _OWN: Final = re.compile(r"locations|[A-Za-z0-9_-]+\.(events|dlq|requests)")
-_KEYSPACE, _TABLES, _CHECKPOINT, _VERSION = "freshet.keyspace", "freshet.tables", "freshet.checkpoint", "freshet.log"
+_KEYSPACE, _TABLES, _CHECKPOINT, _VERSION = "freshet-keyspace", "freshet-tables", "freshet-checkpoint", "freshet-log"
 VERSION: Final = "1"
 
 
