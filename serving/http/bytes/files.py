@@ -34,14 +34,16 @@ class Files:
 
     def __init__(self, roots: Sequence[str], options: Mapping[str, Any]) -> None:
         """``roots``: URIs. ``options``: of the byte cache. Raises `FreshetError` for a directory it can't use."""
-        from fsspec import filesystem  # most fronts serve no files
+        from fsspec import filesystem, get_filesystem_class  # most fronts serve no files
 
         self._roots = roots
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="freshet-bytes")
         self._stores: dict[str, Any] = {}
-        for scheme in sorted(set(map(scheme_of, roots))):
-            self._stores[scheme] = filesystem("freshet", target_protocol=scheme, **options)
-            self._stores[scheme].cache.places  # noqa: B018 - opens the directories: what is wrong is told at the start
+        for root in roots:
+            scheme = scheme_of(root)
+            place = get_filesystem_class(scheme)._get_kwargs_from_urls(root)  # as a host, and whose account
+            self._stores[root] = filesystem("freshet", target_protocol=scheme, target_options=place, **options)
+            self._stores[root].cache.places  # noqa: B018 - opens the directories: what is wrong is told at the start
         self._open = 0
         self.metrics = BytesMetrics()
 
@@ -73,8 +75,7 @@ class Files:
         self._open -= 1
 
     def _open_now(self, root: str, uri: str) -> Any:
-        scheme = scheme_of(uri)
-        if scheme == "file":  # links may lead out of the root
+        if scheme_of(uri) == "file":  # links may lead out of the root
             real = os.path.realpath(uri.removeprefix("file://"))
             above = os.path.realpath(root.removeprefix("file://"))
             if os.path.commonpath([real, above]) != above:
@@ -82,7 +83,7 @@ class Files:
             if not os.path.isfile(real):
                 raise FileNotFoundError(uri)
             uri = f"file://{real}"
-        return self._stores[scheme].open(uri)
+        return self._stores[root].open(uri)
 
     def _counts(self) -> tuple[Any, list[Any]]:
         cache = next(iter(self._stores.values())).cache
@@ -121,8 +122,10 @@ class File:
     @property
     def etag(self) -> str:
         """Strong; "" where the store has no version, or may still give the same one to other bytes."""
-        version, size, settled = self._opened.opened.identity
-        return f'"{xxhash.xxh3_128_hexdigest(f"{version}:{size}".encode())}"' if version and settled else ""
+        found = self._opened.opened.identity
+        if not found.version or not found.settled:
+            return ""
+        return f'"{xxhash.xxh3_128_hexdigest(f"{found.version}:{found.size}".encode())}"'
 
     @property
     def tally(self) -> Any:
