@@ -134,9 +134,9 @@ def test_blocks_that_changed_places_do_not_verify(tmp_path: Path, key: str) -> N
     stride = BLOCK + 64 if key else BLOCK
     sums = 64 if key else 8
     file = stored(directory, "a", random.Random(3).randbytes(2 * BLOCK))
-    for name, length in (("data", stride), ("sums", sums)):
+    for name, size in (("data", stride), ("sums", sums)):
         with (tmp_path / "cache/0" / name).open("r+b") as raw:
-            first, second = raw.read(length), raw.read(length)
+            first, second = raw.read(size), raw.read(size)
             raw.seek(0)
             raw.write(second + first)
     assert directory.read(file, 0, BLOCK) is None
