@@ -10,6 +10,8 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
+from time import monotonic
 from typing import Any, Final, TypeVar
 
 import structlog
@@ -53,6 +55,7 @@ class Files:
         if self._open >= OPEN_MAX:
             raise ReadError("too_many_requests", f"{OPEN_MAX} files are being read already")
         self._open += 1
+        began = monotonic()
         try:
             opened = await self._run(uri, lambda: self._open_now(root, uri))
             if opened.size < 0:
@@ -60,7 +63,7 @@ class Files:
         except BaseException:
             self._open -= 1
             raise
-        return File(uri, opened, self._run, self._closed)
+        return File(uri, opened, self._run, partial(self._closed, began))
 
     async def count(self) -> None:
         """Brings `metrics` up to date."""
@@ -71,8 +74,9 @@ class Files:
         """Ends the threads. The directories are given back at the end of the process."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _closed(self) -> None:
+    def _closed(self, began: float, tally: Any) -> None:
         self._open -= 1
+        self.metrics.answered(tally, monotonic() - began)
 
     def _open_now(self, root: str, uri: str) -> Any:
         if scheme_of(uri) == "file":  # links may lead out of the root
@@ -110,9 +114,11 @@ class File:
     """One version of a file. Close it."""
 
     def __init__(
-        self, uri: str, opened: Any, run: Callable[[str, Callable[[], Any]], Any], closed: Callable[[], None]
+        self, uri: str, opened: Any, run: Callable[[str, Callable[[], Any]], Any], closed: Callable[[Any], None]
     ) -> None:
-        self._uri, self._opened, self._run, self._closed = uri, opened, run, closed
+        """``closed``: told, once, what was read."""
+        self._uri, self._opened, self._run = uri, opened, run
+        self._closed: Callable[[Any], None] | None = closed
 
     @property
     def size(self) -> int:
@@ -139,7 +145,8 @@ class File:
 
     async def close(self) -> None:
         """Makes room for another one."""
-        if self._closed is not None:
-            self._closed()
+        closed, self._closed = self._closed, None
+        if closed is not None:
+            closed(self.tally)
             with suppress(Exception):
                 self._opened.close()

@@ -162,6 +162,21 @@ def test_a_second_read_comes_from_the_cache_and_is_counted(front: FileFront) -> 
     assert front.metric("freshet_bytes_directory_total{", "damaged_blocks") == 0
 
 
+def test_requests_and_calls_of_the_disk_have_histograms(front: FileFront, data: bytes) -> None:
+    """What each request found and fetched, how long it took, and how long the disk's calls took; HEAD is none."""
+    for _ in range(2):
+        assert front.ask("a", range="bytes=0-199999").content == data[:200_000]
+        assert front.reaches('freshet_bytes_directory_seconds_count{call="write"', "", 1)
+    front.ask("a", "HEAD")
+    for of, count, total in (("cache", 2, 200_000), ("source", 2, 200_000)):
+        assert front.metric(f'freshet_bytes_request_bytes_count{{from="{of}"}}') == count
+        assert front.metric(f'freshet_bytes_request_bytes_sum{{from="{of}"}}') == total
+        assert front.metric(f'freshet_bytes_request_seconds_count{{from="{of}"}}') == 1
+        assert front.metric(f'freshet_bytes_request_seconds_sum{{from="{of}"}}') > 0
+    assert front.metric('freshet_bytes_directory_seconds_count{call="read"') >= 1
+    assert front.metric('freshet_bytes_directory_seconds_count{call="evict"') == 0
+
+
 def test_nothing_outside_of_the_roots_is_given(front: FileFront, tmp_path: Path) -> None:
     """However the way out is spelled: dots, encoded dots, links, other schemes, chains, a root's mere beginning."""
     secret = tmp_path / "secret"
