@@ -134,9 +134,10 @@ class Joined:
         """As `serving.bytecache.shared.server.describe`; None while no owner answers."""
 
         def ask(inner: Owned | Attached) -> Described:
-            owned = isinstance(inner, Owned)
-            found = describe(inner.directory, files=files) if owned else inner.describe(files=files)
-            reads = inner.directory.reads if owned else inner.reads
+            if isinstance(inner, Owned):
+                found, reads = describe(inner.directory, files=files), inner.directory.reads
+            else:
+                found, reads = inner.describe(files=files), inner.reads
             found.times["read"] = Took(list(reads.counts), reads.seconds)
             return found
 
