@@ -36,6 +36,7 @@ from freshet.sections.sources import (
     SourceSettings,
     WorkloadSourceSettings,
 )
+from freshet.sections.tracing import TracingSettings
 from freshet.sections.values import Host, Json, Name, Names, Port, Section, Shard
 from freshet.settings_errors import (
     SettingsError,
@@ -350,6 +351,7 @@ class Settings(BaseSettings):
     client: ClientSettings = ClientSettings()
     schema_registry: SchemaRegistrySettings = SchemaRegistrySettings()
     log: LogSettings = LogSettings()
+    tracing: TracingSettings = TracingSettings()
 
     @classmethod
     def settings_customise_sources(

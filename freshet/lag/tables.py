@@ -1,7 +1,7 @@
 """How far each table of a keyspace is: as its sources say, as the owners hold it, and its last change that is folded.
 
 All of it is there already: the sources' states and the changes are in the topic, and the owners tell what is whole. So
-a fold does nothing for it (docs/decisions/0131-the-last-change-of-a-table-is-looked-up.md).
+a fold does nothing for it (docs/decisions/0134-the-last-change-of-a-table-is-looked-up.md).
 """
 
 from __future__ import annotations

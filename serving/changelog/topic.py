@@ -5,7 +5,7 @@ what it is the log of. So events and progress are one write, as in files, and th
 reads. It fences the one before first, so that nothing is written after what it reads.
 
 Kafka's own place for progress, an offset with metadata in the same transaction, holds 4 KiB, and is forgotten a week
-after its last commit (docs/decisions/0129-a-log-in-a-topic-says-where-it-goes-on.md).
+after its last commit (docs/decisions/0132-a-log-in-a-topic-says-where-it-goes-on.md).
 """
 
 from __future__ import annotations
