@@ -15,8 +15,10 @@ from typing import Any, Final
 import httpx2
 import pytest
 import trustme
+from pydantic import ValidationError
 
 from freshet.local.process import free_ports
+from freshet.sections.registry import SchemaRegistrySettings
 from serving.changelog.records import NAMESPACE, RECORDS, registry_framing, schema_text
 from serving.changelog.registry import RegistryError, SchemaRegistry
 from stream.access.certificates import Certificates
@@ -127,6 +129,15 @@ def test_a_registry_wants_a_password_and_a_certificate(
     with pytest.raises(RegistryError) as unknown:
         registry_framing(SchemaRegistry(url, USER, PASSWORD), topic)
     assert unknown.value.code == "registry_unreachable"
+
+
+@pytest.mark.parametrize(
+    "settings", [{"password": "x"}, {"url": "https://user:secret@registry"}, {"url": "registry:8081"}]
+)
+def test_settings_that_would_fail_or_show_a_secret_are_refused(settings: dict[str, str]) -> None:
+    """A password without its user, and a URL that holds one or is none."""
+    with pytest.raises(ValidationError):
+        SchemaRegistrySettings.model_validate(settings)
 
 
 def test_what_is_no_registry_is_told(registry: str, topic: str) -> None:
