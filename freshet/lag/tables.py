@@ -15,6 +15,7 @@ import msgspec
 import typer
 
 from consumers.owner.protocol import PartitionStatus
+from freshet.keyspaces import shards_in
 from freshet.settings import Settings
 from stream.changes.last import LastChange, last_changes
 from stream.kafka.topics import describe_topic, events_topic
@@ -43,7 +44,7 @@ def table_lags(settings: Settings, keyspace: str, statuses: Mapping[int, Partiti
     topic = describe_topic(kafka, events_topic(kafka, keyspace))
     shards = {shard.shard for each in statuses.values() for shard in each.shards}
     if keyspace in settings.keyspaces:
-        shards &= {*settings.shards_of(keyspace)}  # others are over: what they said last of a table says nothing
+        shards &= {*shards_in(settings, keyspace)}  # others are over: what they said last of a table says nothing
     told: dict[str, dict[str, TableProgress]] = {}
     for shard in sorted(shards):
         point = read_point(kafka, topic, shard)
