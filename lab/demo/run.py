@@ -42,8 +42,11 @@ QUIET_TIMEOUT_S = 120.0
 SAMPLE = 200
 
 
-class Stopped(Exception):
-    """SIGINT or SIGTERM: stop the traffic in order, then judge what was seen. The argument is the signal's number."""
+class Stopped(BaseException):
+    """SIGINT or SIGTERM: stop the traffic in order, then judge what was seen. The argument is the signal's number.
+
+    No `Exception`, since libraries take those for errors of their own: py4j for one of the network.
+    """
 
 
 def run_demo(seconds: float | None, seed: int = 1, say: Any = print) -> Findings:
