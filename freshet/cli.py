@@ -115,7 +115,7 @@ class LazyGroup(TyperGroup):
             near = get_close_matches(args[0], known, n=1)
             if near:
                 ctx.fail(f"No such command {args[0]!r}. Did you mean {near[0]!r}?")
-        return super().resolve_command(ctx, args)  # type: ignore[arg-type]
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: typer.Context, formatter: Any) -> None:  # type: ignore[override]  # noqa: ARG002
         """The list of commands in ``--help``."""
