@@ -26,6 +26,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from freshet.sections.access import ClientSettings, OwnCertificate, TlsSettings, Tokens, TokenSettings, credentials
 from freshet.sections.limits import LimitsSettings
+from freshet.sections.registry import SchemaRegistrySettings
 from freshet.sections.secrets import secret_in
 from freshet.sections.shards import Shards, ShardSettings, map_of, names_of
 from freshet.sections.sources import (
@@ -35,6 +36,7 @@ from freshet.sections.sources import (
     SourceSettings,
     WorkloadSourceSettings,
 )
+from freshet.sections.tracing import TracingSettings
 from freshet.sections.values import Host, Json, Name, Names, Port, Section, Shard
 from freshet.settings_errors import (
     SettingsError,
@@ -347,7 +349,9 @@ class Settings(BaseSettings):
     serve: ServeSettings = ServeSettings()
     bytes: BytesSettings = BytesSettings()
     client: ClientSettings = ClientSettings()
+    schema_registry: SchemaRegistrySettings = SchemaRegistrySettings()
     log: LogSettings = LogSettings()
+    tracing: TracingSettings = TracingSettings()
 
     @classmethod
     def settings_customise_sources(

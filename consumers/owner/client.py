@@ -49,10 +49,14 @@ from consumers.owner.protocol import (
     Rows,
     Status,
     Statuses,
+    Verdict,
+    Verified,
     Wait,
     Waited,
     Welcome,
 )
+from consumers.owner.tracing import TRACED
+from stream import spans
 from stream.access.certificates import CertificateError, Certificates
 from stream.access.networks import Network, resolve_within
 
@@ -271,6 +275,8 @@ class OwnerClient:
         self._last_id = request.id = self._last_id + 1
         if self._topic_id and not isinstance(request, WITHOUT_TOPIC):
             request.topic_id = self._topic_id
+        if spans.is_on and isinstance(request, TRACED):
+            request.trace = spans.traceparent()
         frame = encode_frame(request)
         if connection.lost is not None or connection.transport is None:
             raise _unreachable(self.address, connection.lost or "closed")
@@ -450,6 +456,10 @@ class OwnerConnection:
     def status(self, keyspace: str = "") -> Statuses:
         """As `OwnerClient.status`."""
         return self.ask(Status(0, keyspace), Statuses)
+
+    def tell_verdicts(self, keyspace: str, verdicts: list[Verdict]) -> Statuses:
+        """Tells what an audit found of the owner's partitions; those of others are passed over."""
+        return self.ask(Verified(0, keyspace, verdicts), Statuses)
 
     def drain(self) -> Statuses:
         """Has the process leave its group; the status of the partitions that it hands over."""

@@ -86,6 +86,8 @@ class Get(Message, tag="get"):
     """Who would fill what is missed, so that others may wait for it; "": nobody (`consumers.owner.leasing`)."""
     last_known: bool = False
     """Whether a request without a demand may have an image of before a void. An owner of before gives none."""
+    trace: str = ""
+    """The front's span, as W3C's ``traceparent``; "": it has none (`consumers.owner.tracing`)."""
 
 
 class GetRange(Message, tag="get_range"):
@@ -121,6 +123,8 @@ class GetRange(Message, tag="get_range"):
     order: list[str] = []
     after_values: bytes = b""
     shard: str = ""
+    trace: str = ""
+    """As in `Get`."""
 
 
 class GetTable(Message, tag="get_table"):
@@ -133,6 +137,8 @@ class GetTable(Message, tag="get_table"):
     vector: str = ""
     max_wait_ms: int = 0
     topic_id: str = ""
+    trace: str = ""
+    """As in `Get`."""
 
 
 class GetObjects(Message, tag="get_objects"):
@@ -159,6 +165,8 @@ class GetObjects(Message, tag="get_objects"):
     count_only: bool = False
     max_wait_ms: int = 0
     topic_id: str = ""
+    trace: str = ""
+    """As in `Get`."""
 
 
 class Wait(Message, tag="wait"):
@@ -215,6 +223,22 @@ class Checkpoint(Message, tag="checkpoint"):
 
     keyspace: str
     partition: int = -1
+
+
+class Verdict(msgspec.Struct, array_like=True):
+    """What an audit found: whether the partition's state at ``offset`` was what the topic says. ``at_ms``: when."""
+
+    partition: int
+    offset: int
+    equal: bool
+    at_ms: int
+
+
+class Verified(Message, tag="verified"):
+    """Tells what an audit found, so that `Status` can. The process remembers it while it owns the partition."""
+
+    keyspace: str
+    verdicts: list[Verdict]
 
 
 class Drain(Message, tag="drain"):
@@ -457,10 +481,15 @@ class PartitionStatus(msgspec.Struct, array_like=True):
     tables: dict[str, bool] = {}
     standing: Standing | None = None
     """Who owns it; None: nobody that this process has heard of."""
+    verdict: Verdict | None = None
+    """Of the last audit that told this process."""
 
 
 class Statuses(Message, tag="statuses"):
-    """Answer to `Status` and `Drain`. ``ready``: each partition has caught up with its topic as of its take-over."""
+    """Answer to `Status`, `Drain` and `Verified`.
+
+    ``ready``: each partition has caught up with its topic as of its take-over.
+    """
 
     ready: bool
     instance: str
@@ -510,10 +539,22 @@ class Failure(Message, tag="failure"):
 
 WITHOUT_KEYSPACE: Final = (Hello, Drain)
 """Requests about all keyspaces."""
-WITHOUT_TOPIC: Final = (*WITHOUT_KEYSPACE, Checkpoint)
+WITHOUT_TOPIC: Final = (*WITHOUT_KEYSPACE, Checkpoint, Verified)
 """Requests without a ``topic_id``."""
 Request: TypeAlias = (
-    Hello | Get | GetRange | GetTable | GetObjects | Wait | Fill | FillTable | Checkpoint | Drain | Status | Describe
+    Hello
+    | Get
+    | GetRange
+    | GetTable
+    | GetObjects
+    | Wait
+    | Fill
+    | FillTable
+    | Checkpoint
+    | Verified
+    | Drain
+    | Status
+    | Describe
 )
 Answer: TypeAlias = (
     Welcome

@@ -35,8 +35,17 @@ def prefetch(fixtures: set[str]) -> None:
             artifacts.unpacked("mariadb")
         if "new_mysql" in fixtures or ("mysql" in fixtures and not os.environ.get("FRESHET_TEST_MYSQL")):
             debian.unpacked(PACKAGE, SUITE)
+        if "registry" in fixtures and not os.environ.get("FRESHET_TEST_REGISTRY"):
+            artifacts.jars("registry")
         if "new_hive" in fixtures or ("hive" in fixtures and not os.environ.get("FRESHET_TEST_HIVE")):
             metastore_home()
+        if "hdfs" in fixtures and not os.environ.get("FRESHET_TEST_HDFS"):
+            artifacts.jars("hdfs")
+        if "azure" in fixtures and not os.environ.get("FRESHET_TEST_AZURE"):
+            from tests.servers import azure  # it is above this module
+
+            if azure.can_be_had():
+                azure.installed()
 
 
 @contextmanager
