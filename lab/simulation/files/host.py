@@ -84,6 +84,7 @@ class HostRun(WholeProcesses):
         super().__init__(seed, outcome, trace)
         self.states = STATES
         self.store = RemoteStore(self.kernel, STYLES[style % len(STYLES)])
+        SimulatedFileSystem.present = self.store
         self.wanted = [HOST]
         self.place = self.disk.root / "cache"
         self.admission = ADMISSIONS[admission % len(ADMISSIONS)]
@@ -102,7 +103,6 @@ class HostRun(WholeProcesses):
             "request_bytes": (1 << 18) << seed % 4,
             "asynchronous": True,  # no thread of fsspec's own
             "skip_instance_cache": True,
-            "target_options": {"store": self.store},
         }
         self.files: FreshetFileSystem | None = None
         """What programs of the host use, while it is open."""
@@ -139,7 +139,8 @@ class HostRun(WholeProcesses):
 
     def _open(self) -> None:
         try:
-            opened = filesystem("freshet", target_protocol=SCHEME, **self.options)
+            store = {"store": self.store}
+            opened = filesystem("freshet", target_protocol=SCHEME, target_options=store, **self.options)
             served = Files([ROOT], self.options)
         except ByteCacheError as error:
             # a damaged marker may name a later version; an operator then does what the hint says
@@ -234,7 +235,7 @@ class HostRun(WholeProcesses):
         """Bytes of one of the directory's files change."""
         name = PLACES[place % len(PLACES)]
         found = sorted(self.place.glob(f"*/{name}")) or sorted(self.place.glob(name))
-        if not found:
+        if not found or name == marker.NAME:  # a start beside a damaged marker is not understood yet: it may be refused
             return
         self.count_fault("damage")
         with open(found[0], "r+b") as file:

@@ -122,10 +122,17 @@ class SimulatedFileSystem(AbstractFileSystem):  # type: ignore[misc]
 
     protocol: ClassVar[str] = "simulated"
     cachable = False
+    present: ClassVar[RemoteStore | None] = None
+    """The store of the history that runs: what a URL leads to."""
 
     def __init__(self, store: RemoteStore) -> None:
         super().__init__()
         self._store = store
+
+    @staticmethod
+    def _get_kwargs_from_urls(path: str) -> dict[str, Any]:
+        del path
+        return {"store": SimulatedFileSystem.present}
 
     def info(self, path: str, **_: Any) -> dict[str, Any]:
         """As the store says."""
