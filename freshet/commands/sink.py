@@ -9,6 +9,7 @@ import sqlalchemy as sa
 import typer
 
 from freshet.commands.get import front_client
+from freshet.keyspaces import shards_in
 from freshet.settings import load_settings
 from serving.client import FreshetClient
 from serving.sink.awaiting import AwaitedShards
@@ -35,10 +36,7 @@ def command(
     like, and start it again with the same words. One process for a keyspace and a database.
     """
     settings = load_settings()
-    known = settings.shard_map(keyspace)
-    shards = (
-        [*known.shards] if known is not None else [settings.shard_of(keyspace), *settings.keyspace(keyspace).shards]
-    )
+    shards = shards_in(settings, keyspace)
     try:
         engine = sa.create_engine(to)
     except (sa.exc.ArgumentError, ImportError) as error:
