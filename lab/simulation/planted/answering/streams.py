@@ -68,7 +68,7 @@ BUGS: Final = (
     installation(
         "log_goes_on_without_its_checkpoint",
         "a log that is started again begins at the present",
-        Replace(write_log, "files.checkpoint or begin", "begin"),
+        Replace(write_log, "any_log.checkpoint or begin", "begin"),
     ),
     installation(
         "log_without_what_was_not_synced",
