@@ -101,8 +101,15 @@ def _bounded(value: int) -> int:
     return value
 
 
-def check_described(described: DescriptionAnswer) -> None:
-    """Raises `SinkError` ``sink_refused`` for a table that the stream tells nothing of."""
+def check_described(described: DescriptionAnswer, wanted: str) -> None:
+    """Raises `SinkError` ``sink_refused`` for a table that the stream tells nothing of, or that is not the wanted one.
+
+    Nobody but who runs the sink says which tables of the copy it makes, writes and drops; the front does not.
+    """
+    if described.table != wanted:
+        raise SinkError(
+            f"the front describes {described.table!r} in place of {wanted}", hint="give its name as the source has it"
+        )
     if not described.cacheable or not described.primary_key:
         raise SinkError(
             f"the rows of {described.table} are not in the stream: {described.reason or 'it has no primary key'}",

@@ -283,6 +283,6 @@ def _put_back(kafka: KafkaCluster, letters: list[DeadLetter]) -> None:
         producer.poll(0)
     left = producer.flush(FLUSH_TIMEOUT_S)
     if failed:
-        raise kafka_error(failed[0], kafka, "put dead letters back")
+        raise kafka_error(failed[0], kafka, f"put dead letters back into {letters[0].topic}")
     if left:
         raise KafkaUnreachable(f"{left} messages were not put back after {FLUSH_TIMEOUT_S:g} s")
