@@ -241,17 +241,19 @@ def _new_topic(name: str, partitions: int, replication: int, config: Mapping[str
 def _create(kafka: KafkaCluster, wanted: list[NewTopic], timeout_s: float) -> AdminClient:
     """Create those topics of ``wanted`` that are missing. Where none is, no right to create any is needed."""
     admin = AdminClient(client_settings(kafka))
-    known = call_kafka(kafka, "connect", lambda: admin.list_topics(timeout=timeout_s)).topics
-    missing = [each for each in wanted if each.topic not in known]
-    if not missing:
-        return admin
-    created = admin.create_topics(missing, operation_timeout=timeout_s, request_timeout=timeout_s * 2)
-    for name, future in created.items():
+    _require_broker(admin, kafka, timeout_s)
+    for name, future in admin.create_topics(wanted, operation_timeout=timeout_s, request_timeout=timeout_s * 2).items():
         try:
             future.result()
         except KafkaException as error:
-            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                raise kafka_error(error, kafka, f"create topic {name}") from error
+            if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
+                continue
+            found = kafka_error(error, kafka, f"create topic {name}")
+            if not isinstance(found, KafkaDenied):
+                raise found from error
+            known = call_kafka(kafka, f"find topic {name}", lambda: admin.list_topics(timeout=timeout_s)).topics
+            if name not in known:
+                raise found from error
     return admin
 
 
