@@ -53,6 +53,8 @@ COLD_BYTES: Final = 32 << 20
 MEDIA_BYTES: Final = 256 << 20
 SIZES: Final = {4 << 10: 4_000, 64 << 10: 1_500, 1 << 20: 150}
 ROUNDS: Final = 5
+AGED: Final = (1e9, 1e9)
+"""When files were changed: what was changed just now is not cached."""
 Figures = dict[str, float]
 
 
@@ -115,6 +117,7 @@ def _ratios(_: Path) -> Figures:
 def _cold(folder: Path) -> Figures:
     path = folder / "data"
     path.write_bytes(random.Random(1).randbytes(COLD_BYTES))
+    os.utime(path, AGED)
     fsspec.register_implementation("far", FarFileSystem, clobber=True)
     found: Figures = {}
     far: Any = FarFileSystem
@@ -144,6 +147,7 @@ def _cold(folder: Path) -> Figures:
 def _overlaps(folder: Path) -> Figures:
     path, chance = folder / "data", random.Random(3)
     path.write_bytes(chance.randbytes(COLD_BYTES))
+    os.utime(path, AGED)
     fs = FreshetFileSystem(target_protocol="file", dirs=(f"{folder}/cache:256MiB",))
     file, cache = fs.open_cached(str(path)), fs.cache
     touched: set[int] = set()
@@ -212,6 +216,7 @@ def _readers(path: Path) -> Iterator[dict[str, Callable[[int, int], Any]]]:
 def _shards(folder: Path) -> Figures:
     path, found = folder / "data", dict[str, list[float]]()
     path.write_bytes(random.Random(1).randbytes(COLD_BYTES))
+    os.utime(path, AGED)
     places = [random.Random(i).randrange(COLD_BYTES >> 16) << 16 for i in range(1_000)]
     reads = {}
     for shards in (1, 4, 8, 16):

@@ -1,8 +1,9 @@
 """``python -m benchmarks.doors``: what a token, TLS and mutual TLS cost a front, and how many handshakes it makes.
 
-Four fronts of one consumer differ in their door only, and take turns: each round asks each of them for the same rows as
-fast as it answers, over connections that are kept. Given are reads per second, and reads per second of the front's
-processor time. Then each front that has TLS gets new connections, one after the other.
+Four fronts of one consumer differ in their door only, and take turns: each round asks each of them, in an order of its
+own, for the same rows as fast as it answers, over connections that are kept. Given are reads per second, reads per
+second of the front's processor time, and the medians over the rounds of both beside the plain door of the same round.
+Then each front that has TLS gets new connections, one after the other.
 
 Threats to validity: fronts, consumer and this generator share the machine's cores, and the generator encrypts too, so
 reads per second fall by more than the front's share; the certificates have keys on the curve P-256.
@@ -117,6 +118,7 @@ def handshakes(port: int, door: Mapping[str, Any]) -> dict[str, float]:
 
 def run(keys: int, rounds: int, seconds: float) -> dict[str, dict[str, float]]:
     """Medians over the rounds, by door."""
+    shuffle = Random(11).shuffle
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="freshet-bench-")))
         kafka = stack.enter_context(KafkaServer(directory / "kafka")).cluster
@@ -135,7 +137,10 @@ def run(keys: int, rounds: int, seconds: float) -> dict[str, dict[str, float]]:
         demand = session_token(first.owner, KEYSPACE)
         found: dict[str, list[dict[str, float]]] = {name: [] for name in fronts}
         for _ in range(rounds):
-            for name, (deployed, door) in fronts.items():
+            turns = list(fronts)
+            shuffle(turns)
+            for name in turns:
+                deployed, door = fronts[name]
                 before = deployed.processor_seconds()["front"]
                 one = measure("doors:reads", port=deployed.port, keys=keys, seconds=seconds, demand=demand, door=door)
                 used = deployed.processor_seconds()["front"] - before
@@ -145,6 +150,9 @@ def run(keys: int, rounds: int, seconds: float) -> dict[str, dict[str, float]]:
                 if door.shown.ca:
                     one |= measure("doors:handshakes", port=deployed.port, door=door)
                 found[name].append(one)
+        for each in found.values():
+            for one, plain in zip(each, found["plain"], strict=True):
+                one |= {f"{key}_of_plain": one[key] / plain[key] for key in ("reads_s", "reads_front_s")}
         return {name: {key: median(one[key] for one in each) for key in each[0]} for name, each in found.items()}
 
 
@@ -156,10 +164,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=4.0)
     options = parser.parse_args()
     quiet()
-    found = run(options.keys, options.rounds, options.seconds)
-    for each in found.values():
-        each |= {f"{key}_of_plain": each[key] / found["plain"][key] for key in ("reads_s", "reads_front_s")}
-    print(json.dumps(found, indent=1))
+    print(json.dumps(run(options.keys, options.rounds, options.seconds), indent=1))
     return 0
 
 

@@ -35,6 +35,7 @@ from freshet.sections.sources import (
     SourceSettings,
     WorkloadSourceSettings,
 )
+from freshet.sections.tracing import TracingSettings
 from freshet.sections.values import Host, Json, Name, Names, Port, Section, Shard
 from freshet.settings_errors import (
     SettingsError,
@@ -348,6 +349,7 @@ class Settings(BaseSettings):
     bytes: BytesSettings = BytesSettings()
     client: ClientSettings = ClientSettings()
     log: LogSettings = LogSettings()
+    tracing: TracingSettings = TracingSettings()
 
     @classmethod
     def settings_customise_sources(

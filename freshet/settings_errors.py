@@ -19,7 +19,8 @@ UNION_TAGS = ("mariadb", "mysql", "workload", "names", "ranges")
 class SettingsError(FreshetError):
     """A setting that is missing, unknown or out of its limits. The message names the key.
 
-    Code ``unknown_keyspace`` for a keyspace that is not in the settings; ``which_shard`` where one of several is meant.
+    Code ``unknown_keyspace`` for a keyspace that is not in the settings; ``which_shard`` where one of several is meant;
+    ``no_tracing`` where a package for traces is missing.
     """
 
     code = "bad_settings"

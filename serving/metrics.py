@@ -11,6 +11,8 @@ from prometheus_client import (
     generate_latest,
 )
 
+from stream import spans
+
 # A second series for each counter that says only when the counting began. The library has one switch for all of them.
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
@@ -100,6 +102,8 @@ class FrontMetrics:
         if child is None:
             child = self._answer_children[labels] = self._answers.labels(*labels)
         child.inc(count)
+        if spans.is_on:
+            spans.note_answer(kind, served_from, freshness)
 
     def totals(self) -> tuple[int, int, int]:
         """Answers from the cache, answers from the source, and errors, since the front began."""
@@ -113,6 +117,8 @@ class FrontMetrics:
     def missed(self, kind: str, reason: str) -> None:
         """Counts one read that the cache did not answer. ``reason``: one of `serving.misses`."""
         self._misses.labels(kind, reason).inc()
+        if spans.is_on:
+            spans.note_miss(reason)
 
     def misses(self) -> dict[str, int]:
         """Reason → reads that the cache did not answer, since the front began."""
@@ -126,6 +132,8 @@ class FrontMetrics:
     def refused(self, code: str) -> None:
         """Counts one error answer."""
         self._refused.labels(code).inc()
+        if spans.is_on:
+            spans.note_error(code)
 
     def fill(self, outcome: str, count: int = 1) -> None:
         """Counts fills: accepted, refused, failed, dropped."""

@@ -8,6 +8,9 @@
 - ``postgres``: SQLAlchemy's URL of a PostgreSQL; skipped as MySQL is, where none can be had.
 - ``hive``: (host, port) of a Hive Metastore shared by the session.
 - ``s3``: `S3Address` of an S3-compatible server shared by the session; this process's environment leads there.
+- ``azure``: `AzureAddress` of a storage account shared by the session; this process's environment leads there. Skipped
+  as MySQL is, where none can be had.
+- ``hdfs``: `HdfsAddress` of an HDFS shared by the session.
 - ``new_kafka(**options)``, ``new_mariadb(**options)``, ``new_mysql(**options)``, ``new_hive(**options)``: start a
   server that only this test uses and may kill (``server.kill()``, ``server.restart()``); options as in `KafkaServer`,
   `MariaDBServer`, `MySQLServer`, `HiveServer`.
@@ -36,12 +39,14 @@ from freshet.local.mysql import MySQLServer
 from freshet.settings import use_config
 from stream.kafka.connection import KafkaCluster
 from tests.servers import choice
+from tests.servers.azure import AzureAddress, azure_address
 from tests.servers.databases import own_database
+from tests.servers.hdfs import HdfsAddress, hdfs_address
 from tests.servers.postgres import postgres_url
 from tests.servers.s3 import S3Address, s3_address
 
 SERVER_FIXTURES = {
-    *("kafka", "mariadb", "mysql", "postgres", "hive", "s3"),
+    *("kafka", "mariadb", "mysql", "postgres", "hive", "s3", "azure", "hdfs"),
     *("new_kafka", "new_mariadb", "new_mysql", "new_hive"),
 }
 
@@ -58,9 +63,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Download the servers' files before the first test, so that downloads do not count against its time limit."""
-    needed = {name for item in session.items for name in SERVER_FIXTURES & set(getattr(item, "fixturenames", ()))}
+    needed = {name for item in session.items for name in SERVER_FIXTURES & _asked_for(item)}
     if not session.config.option.collectonly:
         choice.prefetch(needed)
+
+
+def _asked_for(item: pytest.Item) -> set[str]:
+    """The fixtures of a test, and those that its parameters name."""
+    parameters = getattr(getattr(item, "callspec", None), "params", {})
+    named = {value for value in parameters.values() if isinstance(value, str)}
+    return named | set(getattr(item, "fixturenames", ()))
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
@@ -140,6 +152,30 @@ def s3(s3_server: S3Address, monkeypatch: pytest.MonkeyPatch) -> S3Address:
     for name, value in s3_server.environment.items():
         monkeypatch.setenv(name, value)
     return s3_server
+
+
+@pytest.fixture(scope="session")
+def azure_server() -> Iterator[AzureAddress]:
+    """The session's storage account."""
+    with azure_address() as address:
+        if address is None:
+            pytest.skip(choice.used["azure"])
+        yield address
+
+
+@pytest.fixture
+def azure(azure_server: AzureAddress, monkeypatch: pytest.MonkeyPatch) -> AzureAddress:
+    """The session's storage account, and this process's environment leads there."""
+    for name, value in azure_server.environment.items():
+        monkeypatch.setenv(name, value)
+    return azure_server
+
+
+@pytest.fixture(scope="session")
+def hdfs() -> Iterator[HdfsAddress]:
+    """The session's HDFS."""
+    with hdfs_address() as address:
+        yield address
 
 
 @pytest.fixture

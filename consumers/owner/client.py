@@ -53,6 +53,8 @@ from consumers.owner.protocol import (
     Waited,
     Welcome,
 )
+from consumers.owner.tracing import TRACED
+from stream import spans
 from stream.access.certificates import CertificateError, Certificates
 from stream.access.networks import Network, resolve_within
 
@@ -271,6 +273,8 @@ class OwnerClient:
         self._last_id = request.id = self._last_id + 1
         if self._topic_id and not isinstance(request, WITHOUT_TOPIC):
             request.topic_id = self._topic_id
+        if spans.is_on and isinstance(request, TRACED):
+            request.trace = spans.traceparent()
         frame = encode_frame(request)
         if connection.lost is not None or connection.transport is None:
             raise _unreachable(self.address, connection.lost or "closed")

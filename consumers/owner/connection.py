@@ -34,6 +34,8 @@ from consumers.owner.protocol import (
     Status,
     Welcome,
 )
+from consumers.owner.tracing import begin_answer, end_answer
+from stream import spans
 from stream.access.audit import BEGUN, Audit
 from stream.access.certificates import subjects_of
 from stream.access.grants import ADMIN, ANYONE, FILL, NOBODY, READ, Access, AccessRefused, Grant, shown
@@ -144,21 +146,22 @@ class FrontConnection(asyncio.Protocol):
             )
         if not self._greeted:
             return self._greet(request)
+        span = begin_answer(request) if spans.is_on else None
         try:
             self._admit(request)
             answer = self._server.answer(request)
         except Exception as error:  # noqa: BLE001 - a request must never end the connection or the process
-            return failure(request.id, error)
-        if not asyncio.iscoroutine(answer):
-            return answer
-        if self._server.waiting >= WAITING_MAX:
+            answer = failure(request.id, error)
+        if asyncio.iscoroutine(answer) and self._server.waiting >= WAITING_MAX:
             answer.close()
-            return Failure(request.id, "too_busy", f"{WAITING_MAX} requests are waiting already", "try again later")
+            answer = Failure(request.id, "too_busy", f"{WAITING_MAX} requests are waiting already", "try again later")
+        if not asyncio.iscoroutine(answer):
+            return answer if span is None else end_answer(span, answer)
         self._waiting += 1
         self._server.waiting += 1
         if self._waiting >= CONNECTION_WAITING_MAX:
             self._throttle()
-        self._server.spawn(self._answer_later(request.id, answer))
+        self._server.spawn(self._answer_later(request.id, answer, span))
         return None
 
     def _greet(self, request: Request) -> Answer:
@@ -206,7 +209,7 @@ class FrontConnection(asyncio.Protocol):
         if _ROLES.get(type(request)) == ADMIN:
             self._note(caller, request, BEGUN)
 
-    async def _answer_later(self, request_id: int, work: Coroutine[Any, Any, Answer]) -> None:
+    async def _answer_later(self, request_id: int, work: Coroutine[Any, Any, Answer], span: Any) -> None:
         try:
             answer = await work
         except Exception as error:  # noqa: BLE001 - as above
@@ -215,7 +218,7 @@ class FrontConnection(asyncio.Protocol):
             self._waiting -= 1
             self._server.waiting -= 1
         self._throttle()
-        self._send(answer)
+        self._send(answer if span is None else end_answer(span, answer))
 
     def _send(self, answer: Answer) -> None:
         if self._transport is not None and not self._transport.is_closing():

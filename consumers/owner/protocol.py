@@ -86,6 +86,8 @@ class Get(Message, tag="get"):
     """Who would fill what is missed, so that others may wait for it; "": nobody (`consumers.owner.leasing`)."""
     last_known: bool = False
     """Whether a request without a demand may have an image of before a void. An owner of before gives none."""
+    trace: str = ""
+    """The front's span, as W3C's ``traceparent``; "": it has none (`consumers.owner.tracing`)."""
 
 
 class GetRange(Message, tag="get_range"):
@@ -121,6 +123,8 @@ class GetRange(Message, tag="get_range"):
     order: list[str] = []
     after_values: bytes = b""
     shard: str = ""
+    trace: str = ""
+    """As in `Get`."""
 
 
 class GetTable(Message, tag="get_table"):
@@ -133,6 +137,8 @@ class GetTable(Message, tag="get_table"):
     vector: str = ""
     max_wait_ms: int = 0
     topic_id: str = ""
+    trace: str = ""
+    """As in `Get`."""
 
 
 class GetObjects(Message, tag="get_objects"):
@@ -159,6 +165,8 @@ class GetObjects(Message, tag="get_objects"):
     count_only: bool = False
     max_wait_ms: int = 0
     topic_id: str = ""
+    trace: str = ""
+    """As in `Get`."""
 
 
 class Wait(Message, tag="wait"):

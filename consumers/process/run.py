@@ -52,7 +52,7 @@ class OwnerSettings:
     ``files``: of TLS; ``plain``: neither needs it. ``version``: what ``freshet_build_info`` shows. ``metrics_host``:
     "": ``host``. ``standby``: answer, but announce nothing before `freshet swap` has moved readers here.
     ``follower``: announce followers until then. ``zone``: as in the settings. ``front``: URL of the read API in the
-    same process.
+    same process. ``traced``: has the process send spans while it is entered.
     """
 
     host: str = "127.0.0.1"
@@ -69,6 +69,7 @@ class OwnerSettings:
     files: Certificates = field(default_factory=Certificates)
     plain: bool = False
     follow: Callable[[Access], AbstractContextManager[object]] = nullcontext
+    traced: Callable[[], AbstractContextManager[object]] = nullcontext
 
 
 def run_consumer(
@@ -82,7 +83,7 @@ def run_consumer(
 
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     collect_seldom()
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    with owner.traced(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(serve(consume, owner, on_start))
 
 

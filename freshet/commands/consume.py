@@ -130,4 +130,5 @@ def owner_settings(settings: Settings) -> OwnerSettings:
         files=consumer.tls.files,
         plain=consumer.plain,
         follow=partial(following_owner_access, config_in_use()),
+        traced=partial(settings.tracing.traced, "consume"),
     )

@@ -68,7 +68,7 @@ def command(
         renewed(asked, now.consumer.credentials, "owner")
 
     owner = dataclasses.replace(owner_settings(settings), access=asked)
-    with open_front(settings, tell) as server:
+    with settings.tracing.traced("node"), open_front(settings, tell) as server:
         sys.setswitchinterval(SWITCH_INTERVAL_S)
 
         def consumer_beside(url: str) -> ConsumerProcess:

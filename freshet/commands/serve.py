@@ -45,7 +45,7 @@ def command(
     serve_flags: dict[str, Any] = {"host": host, "port": port}
     bytes_flags = {"dirs": bytes_dirs, "free_share": bytes_free_share}
     settings = load_settings(flags={"kafka": {"bootstrap": bootstrap}, "serve": serve_flags, "bytes": bytes_flags})
-    with open_front(settings) as server:
+    with settings.tracing.traced("serve"), open_front(settings) as server:
         run_server(server, server.serve)
     log.info("stopped", role="serve")
 

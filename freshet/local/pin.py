@@ -49,6 +49,20 @@ HIVE_ROOTS = (
 )
 """What a metastore needs beside its tarball, which lacks Hadoop; the tree of its project would be all of Hive."""
 
+HDFS_ROOTS = (
+    "org.apache.hadoop:hadoop-client-minicluster:3.3.6",
+    "org.apache.hadoop:hadoop-client-api:3.3.6",
+    "org.apache.hadoop:hadoop-client-runtime:3.3.6",
+    "ch.qos.reload4j:reload4j:1.2.22",
+    "commons-logging:commons-logging:1.1.3",
+    "javax.activation:javax.activation-api:1.2.0",  # Java 8 had these two
+    "javax.xml.bind:jaxb-api:2.3.1",
+    "junit:junit:4.13.2",
+    "org.hamcrest:hamcrest-core:1.3",
+    "org.slf4j:slf4j-api:1.7.36",
+)
+"""An HDFS for the tests of the byte cache: Hadoop's own small cluster, and what its shaded jars leave out."""
+
 
 def main() -> None:
     """Writes all pin files. Takes about half a minute."""
@@ -61,6 +75,7 @@ def main() -> None:
         write("spark", spark, repository)
         write("delta", [tuple(root.split(":")) for root in DELTA_ROOTS], repository)
         write("streams", resolve(STREAMS_ROOTS, repository), repository)
+        write("hdfs", [tuple(root.split(":")) for root in HDFS_ROOTS], repository)
 
 
 def resolve(roots: tuple[str, ...], repository: Path) -> list[tuple[str, ...]]:

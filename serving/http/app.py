@@ -22,6 +22,8 @@ from serving.http.route import Resource, Route
 from serving.http.routes import ROUTES
 from serving.http.status.reference import reference_response
 from serving.http.status.routes import PAGE
+from serving.http.tracing import Traced
+from stream import spans
 from stream.access.grants import ANY
 
 
@@ -44,7 +46,8 @@ def make_app(front: Front) -> ASGIApp:
         by_path.setdefault(route.path, []).append(route)
     resources = [Resource(front, routes) for routes in by_path.values()]
     router = Router(resources, redirect_slashes=False, default=_unknown_path, lifespan=lifespan)
-    return Guard(router, access=front.access, limits=front.limits, metrics=front.metrics, callers=front.callers)
+    guard = Guard(router, access=front.access, limits=front.limits, metrics=front.metrics, callers=front.callers)
+    return Traced(guard) if spans.is_on else guard
 
 
 async def _unknown_path(scope: Scope, _: Receive, __: Send) -> None:

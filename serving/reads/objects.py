@@ -29,6 +29,7 @@ from serving.reads.proof import Proof, history_lost_error, token_after
 from serving.reads.spaces import TableSpace, epoch_of, learn_shards
 from serving.reads.tables import POLL_S, SOURCE_TIMEOUT_S, judge_table
 from serving.sources.source import ObjectSource, SourceObjects, SourceTable, WantedObjects
+from stream.spans import source_span
 from stream.wire.keys import KeyFormatError, object_name, object_parts
 from tokens import Decision, ValidWriteIdList
 
@@ -191,8 +192,9 @@ class ObjectReads:
     ) -> SourceObjects:
         self._metrics.source_reads.inc()
         try:
-            async with asyncio.timeout(SOURCE_TIMEOUT_S):
-                return await source.read_objects(asked, own_list, known)
+            with source_span(asked.kind, source.shard):
+                async with asyncio.timeout(SOURCE_TIMEOUT_S):
+                    return await source.read_objects(asked, own_list, known)
         except TimeoutError as error:
             self._metrics.source_failures.inc()
             why = f"the source has not answered for {asked.kind} {asked.table} within {SOURCE_TIMEOUT_S:g} s"

@@ -23,6 +23,7 @@ from serving.reads.proof import Proof, Reached, ReadBetween, history_lost_error,
 from serving.reads.rowkey import RowKey, parse_row_key
 from serving.reads.spaces import RowSpace, epoch_of, learn_shards
 from serving.sources.source import RowSource, RowTable, SchemaChanged, SourceKey, SourceRow
+from stream.spans import source_span
 from tokens import Position
 
 COMMIT_S = 0.1
@@ -390,7 +391,8 @@ class RowReads:
         self._metrics.source_snapshots.inc()
         wanted = [SourceKey(miss.lookup.table, miss.lookup.key.values) for miss in misses.values()]
         try:
-            found = await source.read(wanted)
+            with source_span("row", source.shard):
+                found = await source.read(wanted)
         except BaseException as error:
             if isinstance(error, ReadError):
                 self._metrics.source_failures.inc(len(misses))

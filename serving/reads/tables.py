@@ -21,6 +21,7 @@ from serving.reads.owners import OwnerAway, Owners
 from serving.reads.proof import Proof, history_lost_error, token_after
 from serving.reads.spaces import TableSpace, epoch_of, learn_shards
 from serving.sources.source import ListSource, SourceTable, TableSource
+from stream.spans import source_span
 from tokens import Decision, Demand
 
 NAMES_MAX = 100_000
@@ -263,7 +264,8 @@ class TableReads:
         assert space.source is not None
         self._metrics.source_reads.inc()
         try:
-            seen = await read_in_time(space.source, wanted.name, known=_known(found))
+            with source_span("table", space.source.shard):
+                seen = await read_in_time(space.source, wanted.name, known=_known(found))
         except ReadError:
             self._metrics.source_failures.inc()
             raise

@@ -37,6 +37,13 @@ def prefetch(fixtures: set[str]) -> None:
             debian.unpacked(PACKAGE, SUITE)
         if "new_hive" in fixtures or ("hive" in fixtures and not os.environ.get("FRESHET_TEST_HIVE")):
             metastore_home()
+        if "hdfs" in fixtures and not os.environ.get("FRESHET_TEST_HDFS"):
+            artifacts.jars("hdfs")
+        if "azure" in fixtures and not os.environ.get("FRESHET_TEST_AZURE"):
+            from tests.servers import azure  # it is above this module
+
+            if azure.can_be_had():
+                azure.installed()
 
 
 @contextmanager

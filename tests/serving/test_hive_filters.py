@@ -4,28 +4,40 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from random import Random
 
 import pytest
 
-from consumers.owner.objects.filter import FilterError, PartitionKey, parse_filter
+from consumers.owner.objects.filter import DEFAULT_PARTITION, FilterError, PartitionKey, parse_filter
 from stream.sources.hive.rpc.connection import MetastoreRefused
 from stream.sources.hive.rpc.thrift import field, record, text, texts
 from stream.sources.hive.structs import I16, LIST, STRUCT, ListValue
+from tests.lengths import length
 from tests.servers.hive_catalog import HiveCatalog, mapping
 
 Values = tuple[str, ...]
-KEYS = [PartitionKey("ds", "string"), PartitionKey("hr", "int"), PartitionKey("day", "date")]
+KEYS = [
+    PartitionKey("ds", "string"),
+    PartitionKey("hr", "int"),
+    PartitionKey("day", "date"),
+    PartitionKey("at", "timestamp"),
+]
 ROWS: list[Values] = [
-    ("2024-01-01", "1", "2024-01-01"),
-    ("2024-01-02", "2", "2024-01-02"),
-    ("2024-01-02", "10", "2024-02-01"),
-    ("a_b", "-3", "2023-12-31"),
-    ("acb", "7", "1999-05-05"),
-    ("A", "10", "2024-02-29"),
-    ("a%b", "2147483647", "2024-03-01"),
-    ("é", "5", "2024-01-15"),
-    ("it's", "6", "2024-01-16"),
-    ("__HIVE_DEFAULT_PARTITION__", "__HIVE_DEFAULT_PARTITION__", "__HIVE_DEFAULT_PARTITION__"),
+    ("2024-01-01", "1", "2024-01-01", "2024-01-01 00:00:00"),
+    ("2024-01-02", "2", "2024-01-02", "2024-01-01 12:30:00"),
+    ("2024-01-02", "10", "2024-02-01", "2023-05-05 01:02:03"),
+    ("a_b", "-3", "2023-12-31", "2024-01-01 00:00:00"),
+    ("acb", "7", "1999-05-05", "__HIVE_DEFAULT_PARTITION__"),
+    ("A", "10", "2024-02-29", "2023-05-05 01:02:03"),
+    ("a%b", "2147483647", "2024-03-01", "2024-01-01 00:00:00"),
+    ("é", "5", "2024-01-15", "2024-01-01 12:30:00"),
+    ("it's", "6", "2024-01-16", "2023-05-05 01:02:03"),
+    (
+        "__HIVE_DEFAULT_PARTITION__",
+        "__HIVE_DEFAULT_PARTITION__",
+        "__HIVE_DEFAULT_PARTITION__",
+        "__HIVE_DEFAULT_PARTITION__",
+    ),
 ]
 FILTERS = [
     "ds = '2024-01-02'",
@@ -77,6 +89,19 @@ FILTERS = [
     "ds = 'A' or hr = 1 and day = '2024-01-02'",
     "(ds = 'A' or hr = 1) and day = '2024-01-01'",
     "ds = '__HIVE_DEFAULT_PARTITION__'",
+    "hr < '__HIVE_DEFAULT_PARTITION__'",
+    "at > timestamp '2024-01-01 00:00:00'",
+    "at >= '2024-01'",
+    "at = '2024-01-01'",
+    "at <> 2024-01-01 12:30:00",
+    "(at) not in ('2024-01-01 00:00:00')",
+    "at between '2023' and '2024-01-01 12'",
+    "at >= '2024' and day > '2000-01-01'",
+    "day >= '2024-02'",
+    "day <> '2024-02-30'",
+    "(day) not in ('2024-01-01', '1')",
+    "day not between '1' and '2024-01-01'",
+    "day >= timestamp '2024-01-15 12:30:00'",
 ]
 
 REFUSED = ["ds not like 'a%'", "hr = 'x'", "nokey = 1", "ds = 'A", "ds = "]
@@ -84,7 +109,34 @@ TAKEN_TOO: list[tuple[str, list[Values]]] = [
     ("hr in (1, 2)", ROWS[:2]),
     ("hr = '2'", [ROWS[1]]),
     ("hr like '21%'", [ROWS[6]]),
+    ("at > '2024-01-01 00:00:00' and hr = 2", [ROWS[1]]),
 ]
+COMPARISONS = ("=", "<>", "!=", "<", "<=", ">", ">=")
+
+
+def drawn(rng: Random, depth: int = 2) -> str:
+    """A filter by chance, of texts, numbers and dates. No text in it has a sign of a pattern."""
+    if depth and rng.random() < 0.5:
+        left, right = drawn(rng, depth - 1), drawn(rng, depth - 1)
+        both = f"{left} {rng.choice(['and', 'OR'])} {right}"
+        return f"({both})" if rng.random() < 0.5 else both
+    key = rng.choice(["ds", "hr", "day"])
+
+    def literal() -> str:
+        value = rng.choice(ROWS)[["ds", "hr", "day"].index(key)]
+        if value == DEFAULT_PARTITION or "_" in value or "%" in value:
+            value = "1" if key == "hr" else "2024-01-05"
+        return value if key == "hr" else f'"{value}"'
+
+    match rng.randrange(5):
+        case 0:
+            return f"({key}) {rng.choice(['in', 'NOT IN'])} ({literal()}, {literal()})"
+        case 1:
+            return f"{key} {rng.choice(['between', 'not between'])} {literal()} and {literal()}"
+        case 2:
+            return f"{literal()} {rng.choice(COMPARISONS)} {key}"
+        case _:
+            return f"{key} {rng.choice(COMPARISONS)} {literal()}"
 
 
 @pytest.fixture(scope="module")
@@ -123,6 +175,15 @@ def selected(wanted: str) -> list[Values]:
 def test_a_filter_selects_what_the_metastore_does(catalog: HiveCatalog, wanted: str) -> None:
     """Each operator over each type of key; the metastore compares in its database."""
     assert selected(wanted) == at_the_metastore(catalog, wanted)
+
+
+@pytest.mark.long
+def test_random_filters_select_what_the_metastore_selects(catalog: HiveCatalog) -> None:
+    """Operators, parentheses and lists in any combination."""
+    rng = Random(5)
+    for _ in range(length(100, 3000)):
+        wanted = drawn(rng)
+        assert selected(wanted) == at_the_metastore(catalog, wanted), wanted
 
 
 @pytest.mark.parametrize("wanted", REFUSED)

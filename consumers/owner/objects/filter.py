@@ -1,9 +1,10 @@
 """Filters of partitions in Hive's grammar (``PartitionFilter.g4`` of 4.0.1), over typed partition keys. Pure.
 
 ``ds >= '2024-01-01' AND (hr IN (1, 2) OR region LIKE 'e%')``. Keywords and key names are in any case. As in Hive, a
-string's escapes stay as they are written, and ``LIKE`` is SQL's. A value is compared in the type of its key; a key
-of another type is compared as text, for equality only. The default partition is no value of a typed key: only
-``= '__HIVE_DEFAULT_PARTITION__'`` finds it.
+string's escapes stay as they are written, and ``LIKE`` is SQL's. Keys that are whole numbers or dates are compared as
+such, and the default partition is no value of them: only ``= '__HIVE_DEFAULT_PARTITION__'`` finds it. Texts and
+timestamps are compared as texts. Where a filter compares a timestamp, or a date with what is no date, the metastore
+compares all dates of it as texts, and so does this. Keys of other types can only be compared for equality.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _COMPARE: Final[dict[str, Callable[[Any, Any], bool]]] = {
 _REVERSED: Final = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _KEYWORDS: Final = frozenset({"AND", "OR", "NOT", "BETWEEN", "IN", "STRUCT", "CONST", "DATE", "TIMESTAMP", "LIKE"})
 _INTEGERS: Final = frozenset({"tinyint", "smallint", "int", "bigint"})
-_TEXTS: Final = frozenset({"string", "char", "varchar"})
+_TEXTS: Final = frozenset({"string", "char", "varchar", "date", "timestamp"})
 
 
 class FilterError(FreshetError, ValueError):
@@ -79,7 +80,13 @@ def parse_filter(text: str, keys: Sequence[PartitionKey]) -> Matches:
         raise FilterError(
             FILTER_CHARACTERS_MAX, f"it has {len(text)} characters, at most {FILTER_CHARACTERS_MAX} can be"
         )
-    return _Parser(_tokens(text), keys).parse()
+    tokens = _tokens(text)
+    parser = _Parser(tokens, keys)
+    found = parser.parse()
+    if parser.as_texts:
+        texts = [key._replace(type="string") if key.type.lower() == "date" else key for key in keys]
+        return _Parser(tokens, texts).parse()
+    return found
 
 
 def _tokens(text: str) -> list[_Token]:
@@ -101,13 +108,17 @@ def _tokens(text: str) -> list[_Token]:
 
 
 class _Parser:
-    """Reads from the first token to the last: one method a rule of the grammar."""
+    """Reads from the first token to the last: one method a rule of the grammar.
+
+    ``as_texts``: whether it has met what has all dates of the filter compared as texts.
+    """
 
     def __init__(self, tokens: Sequence[_Token], keys: Sequence[PartitionKey]) -> None:
         self._tokens = tokens
         self._next = 0
         self._keys = {key.name.lower(): (place, key) for place, key in enumerate(keys)}
         self._depth = 0
+        self.as_texts = False
 
     def parse(self) -> Matches:
         found = self._any()
@@ -288,11 +299,12 @@ class _Parser:
             text = value.text
             if read is None and key.type.partition("(")[0].strip().lower() not in _TEXTS and compare not in _EQUALITY:
                 raise FilterError(at, f"keys of type {key.type} can only be compared for equality")
-            if read is not None and compare not in _EQUALITY:
-                raise FilterError(value.at, "the default partition can only be compared for equality")
+            self.as_texts |= key.type.lower() == "timestamp"
             return lambda values: compare(values[place], text)
         wanted = read(value.text)
-        if wanted is None:
+        if wanted is None and read is _date:
+            self.as_texts = True
+        elif wanted is None:
             raise FilterError(value.at, f"{excerpt(value.text)} is no {key.type}, which {key.name} is")
 
         def matches(values: Sequence[str]) -> bool:
@@ -316,7 +328,7 @@ def _reader(hive_type: str) -> Callable[[str], Any] | None:
     """How a value of a key is read for comparing; None: it is compared as text."""
     if hive_type.lower() in _INTEGERS:
         return _integer
-    return {"date": _date, "timestamp": _timestamp}.get(hive_type.lower())
+    return _date if hive_type.lower() == "date" else None
 
 
 def _integer(text: str) -> int | None:

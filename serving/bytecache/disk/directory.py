@@ -13,7 +13,7 @@ from time import monotonic
 from typing import Final
 
 from serving.bytecache.disk.extents import DamagedBlockError
-from serving.bytecache.disk.health import SLOW_S, Health
+from serving.bytecache.disk.health import SLOW_S, Health, Times
 from serving.bytecache.disk.layout import BLOCK, BLOCKS, EXTENT, EXTENT_BITS, UNIT_BITS
 from serving.bytecache.disk.marker import LOCK, claim, prepared
 from serving.bytecache.disk.names import CachedFile, Names
@@ -71,6 +71,7 @@ class Directory:
         self.place = place
         self.options = options
         self.health = Health()
+        self.reads = Times()
         self.forked = False
         self._lock_file = lock
         self._lock = threading.Lock()
@@ -207,9 +208,11 @@ class Directory:
         except OSError:
             self.health.failed(monotonic())
         else:
-            ended = monotonic()
-            if data is not None and (ended - began > SLOW_S or self.health.in_a_row):
-                self.health.took(began, ended)
+            if data is not None:
+                ended = monotonic()
+                self.reads.took(ended - began)
+                if ended - began > SLOW_S or self.health.in_a_row:
+                    self.health.took(began, ended)
             return data
         return None
 
@@ -228,7 +231,9 @@ class Directory:
             self.health.failed(monotonic())
         else:
             if found:
-                self.health.took(began, monotonic())
+                ended = monotonic()
+                self.reads.took(ended - began)
+                self.health.took(began, ended)
             return found
         return False
 

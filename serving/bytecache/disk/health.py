@@ -1,4 +1,7 @@
-"""A directory whose disk fails or is slow is left alone for a while; the others go on, and their keys do not move."""
+"""How a directory's disk does: how long its calls take, and whether to use it.
+
+One that fails or is slow is left alone for a while; the others go on, and their keys do not move.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,28 @@ SLOW_S: Final = 5.0
 """A call of the disk that takes longer counts as an error. One that never returns holds its thread."""
 DAMAGED_MAX: Final = 100
 """Blocks that did not verify, after which nothing more is written into the directory."""
+TIMES: Final = 40
+"""Of `Times`: the last one begins after three days."""
+
+
+class Times:
+    """How long calls took. ``counts[i]``: those below 2 ** i µs and not below half of that. Any thread may count."""
+
+    __slots__ = ("counts", "seconds")
+
+    def __init__(self) -> None:
+        self.counts = [0] * TIMES
+        self.seconds = 0.0
+
+    def took(self, seconds: float) -> None:
+        """One more call."""
+        self.counts[int(seconds * 1e6).bit_length()] += 1
+        self.seconds += seconds
+
+    def add(self, other: Times) -> None:
+        """Adds what another one counted."""
+        self.counts = [one + two for one, two in zip(self.counts, other.counts, strict=True)]
+        self.seconds += other.seconds
 
 
 class Health:

@@ -25,6 +25,7 @@ import xxhash
 
 from serving.bytecache.disk.blocks import write_blocks
 from serving.bytecache.disk.extents import Extents
+from serving.bytecache.disk.health import Times
 from serving.bytecache.disk.layout import (
     BLOCK,
     BLOCKS,
@@ -95,6 +96,7 @@ class Shard:
         """``keys``: index in heads → key. ``key``: index of the one that seals; 0: none. Raises ``OSError``."""
         place.mkdir(mode=0o700, exist_ok=True)
         self.counts = ShardCounts()
+        self.writes, self.evictions = Times(), Times()
         self.quota = quota
         self._pools = pools
         self._slots = slots
@@ -225,6 +227,7 @@ class Shard:
                     heapq.heappush(self._free, slot)
                 raise
             self.write_s = monotonic() - began
+            self.writes.took(self.write_s)
             if key in self.table:
                 self._pools.resize(key, self._cost(head, file.size) + cost)
             else:
@@ -329,7 +332,9 @@ class Shard:
         self.counts.evicted += 1
         self.counts.evicted_bytes += cost
         self.counts.evicted_age_s += max(0, int(time()) - self._head(slot).stored)
+        began = monotonic()
         self._vacate(key, slot)
+        self.evictions.took(monotonic() - began)
 
     def _release(self, key: int) -> None:
         self._pools.remove(key)

@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+import inspect
+import os
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from time import time as now
 from typing import Any, Final
 
 from fsspec import AbstractFileSystem
 from fsspec.implementations.dirfs import DirFileSystem
+from fsspec.spec import AbstractBufferedFile
 
 from serving.bytecache.errors import ByteCacheError
 from serving.bytecache.reading.source import Identity
 
 _TAGS: Final = ("ETag", "etag", "generation")
 _TIMES: Final = ("mtime", "LastModified", "last_modified", "modificationTime", "modified")
+_NUMBERS: Final = ("ino", "fileId")
+"""Of the file itself: another one at the same path has another."""
 _MILLISECONDS: Final = 100_000_000_000
 """A time above this is no number of seconds."""
-WHOLE_SECONDS_S: Final = 2.0
-"""How old a time in whole seconds must be; the clocks of store and reader may differ by the rest."""
-_PLACES: Final = ("endpoint_url", "host", "port", "account_name", "base_url")
+SETTLED_S: Final = 2.0
+"""How old a time of change must be. Until then the file may get other bytes under it: it has whole seconds only, or the
+tick of a kernel, and a long write sets it when it begins. The clocks of store and reader may differ by the rest."""
+_PLACES: Final = ("endpoint_url", "profile", "host", "port", "account_name", "base_url", "fo", "org", "repo", "sha")
+"""Options that say where a path is. None of them is a secret: names are shown."""
+_ENDPOINTS: Final = {"s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")}
+"""Variables that say it where no option does."""
 
 
 class Remote:
@@ -27,9 +36,14 @@ class Remote:
 
     def __init__(self, fs: AbstractFileSystem) -> None:
         self._fs = fs
+        asks = getattr(fs, "_info", None) or fs.info
+        self._can_refresh = "refresh" in inspect.signature(asks).parameters
+        self._reads_by_opening = getattr(fs.cat_file, "__func__", None) is AbstractFileSystem.cat_file
 
     def identity(self, path: str) -> Identity:
         """Asks the store itself, not a listing that was kept. Raises ``IsADirectoryError``, and the store's errors."""
+        if self._can_refresh:
+            return self.identity_of(path, self._fs.info(path, refresh=True))
         self._fs.invalidate_cache(self._fs._parent(path))
         return self.identity_of(path, self._fs.info(path))
 
@@ -39,38 +53,48 @@ class Remote:
             raise IsADirectoryError(path)
         if (size := info.get("size")) is None:
             return Identity("", -1)
-        version, settled = self._version(path, info)
-        return Identity(version, int(size), settled)
+        changed = next((info[name] for name in _TIMES if info.get(name)), None)
+        for name in _TAGS:
+            if (tag := info.get(name)) and not str(tag).startswith("W/"):
+                return Identity(f"{tag}", int(size), changed=f"{changed!r}")
+        if changed is None:
+            try:
+                changed = self._fs.modified(path)
+            except (NotImplementedError, KeyError):
+                return Identity("", int(size))
+        number = next((info[name] for name in _NUMBERS if info.get(name)), "")
+        return Identity(f"{changed!r}:{number}", int(size), _settled(changed))
 
     def fetch(self, path: str, ranges: Sequence[tuple[int, int]]) -> Sequence[bytes]:
         """The bytes of each range. Raises the store's errors."""
+        if self._reads_by_opening:
+            return self._read(path, ranges)
         if len(ranges) == 1:
             return [self._fs.cat_file(path, start=ranges[0][0], end=ranges[0][1])]
         starts, ends = zip(*ranges, strict=True)
         return self._fs.cat_ranges([path] * len(ranges), list(starts), list(ends), on_error="raise")  # type: ignore[no-any-return]
 
-    def _version(self, path: str, info: Mapping[str, Any]) -> tuple[str, bool]:
-        """The ETag, if it is a strong one; else when it was changed; else nothing. And whether it is settled."""
-        for name in _TAGS:
-            if (tag := info.get(name)) and not str(tag).startswith("W/"):
-                return f"{tag}", True
-        time = next((info[name] for name in _TIMES if info.get(name)), None)
-        if time is None:
-            try:
-                time = self._fs.modified(path)
-            except (NotImplementedError, KeyError):
-                return "", True
-        return f"{time!r}:{info.get('ino', '')}", _settled(time)
+    def _read(self, path: str, ranges: Sequence[tuple[int, int]]) -> Sequence[bytes]:
+        """By one open file, past fsspec's buffer: that reads megabytes ahead for each range (WebHDFS, SFTP)."""
+        found = []
+        with self._fs.open(path, "rb") as file:
+            for start, end in ranges:
+                if isinstance(file, AbstractBufferedFile):
+                    found.append(file._fetch_range(start, end))
+                else:
+                    file.seek(start)
+                    found.append(file.read(end - start))
+        return found
 
 
 def _settled(changed: object) -> bool:
-    """False for a time of change in whole seconds that has just begun: another change may get the same."""
+    """Whether a time of change is old enough that the file won't get other bytes under it."""
     if isinstance(changed, datetime):
-        changed = changed.timestamp()
+        changed = (changed if changed.tzinfo else changed.replace(tzinfo=UTC)).timestamp()
     if not isinstance(changed, int | float):
-        return True
+        return False  # a text: nobody can tell
     seconds = changed / 1_000 if changed > _MILLISECONDS else changed
-    return seconds % 1 != 0 or now() - seconds > WHOLE_SECONDS_S
+    return now() - seconds > SETTLED_S
 
 
 def name_of(fs: AbstractFileSystem, path: str) -> str:
@@ -79,7 +103,10 @@ def name_of(fs: AbstractFileSystem, path: str) -> str:
         return name_of(fs.fs, fs._join(path))
     protocol = fs.protocol if isinstance(fs.protocol, str) else fs.protocol[0]
     options = fs.storage_options | fs.storage_options.get("client_kwargs", {})
-    place = ",".join(str(options[name]) for name in _PLACES if options.get(name))
+    places = [str(options[name]) for name in _PLACES if options.get(name)]
+    if account := getattr(getattr(fs, "service_client", None), "primary_hostname", ""):
+        places = [account]  # Azure's, however it was given: a connection string is a secret
+    place = ",".join(places) or next(filter(None, map(os.environ.get, _ENDPOINTS.get(protocol, ()))), "")
     return f"{protocol}{f'+{place}' if place else ''}://{path.lstrip('/')}"
 
 

@@ -52,7 +52,8 @@ class ByteCache:
             self.tallies.mine().identity_calls += 1
             identity = source.identity(path)
         entry = None
-        if place is not None and identity.version and identity.settled and 0 <= identity.size < SIZE_MAX:
+        trusted = identity.settled or options.immutable
+        if place is not None and identity.version and trusted and 0 <= identity.size < SIZE_MAX:
             entry = place.enter(path, options.tagged(identity.version), identity.size, options.scope)
         return OpenFile(path, identity, source, options, place, entry)
 

@@ -10,15 +10,18 @@ class Identity(NamedTuple):
     """Which bytes a path has now. ``version``: its ETag, else mtime in ns and size; empty: it can't be cached.
 
     ``settled``: False while the file may still get other bytes under this version: it is not cached yet.
+    ``changed``: when, as the store says; no part of the version, but of the proof that nothing changed during a fetch.
+    An ETag alone is none: a file that was replaced and put back meanwhile has its old one again.
     """
 
     version: str
     size: int
     settled: bool = True
+    changed: str = ""
 
     def same(self, other: Identity) -> bool:
-        """Whether both are one version."""
-        return self[:2] == other[:2]
+        """Whether both are one version, with no other one between them."""
+        return (self.version, self.size, self.changed) == (other.version, other.size, other.changed)
 
 
 class Source(Protocol):

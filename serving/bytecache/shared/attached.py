@@ -14,7 +14,7 @@ from time import monotonic
 from typing import Final, TypeVar
 
 from serving.bytecache.disk.extents import DamagedBlockError, Extents
-from serving.bytecache.disk.health import SLOW_S, Health
+from serving.bytecache.disk.health import SLOW_S, Health, Times
 from serving.bytecache.disk.layout import BLOCK, EXTENT_BITS, HEAD_BITS, UNIT_BITS, file_seed
 from serving.bytecache.disk.names import CachedFile
 from serving.bytecache.disk.seals import Key
@@ -61,6 +61,7 @@ class Attached:
         """Raises `OwnerGoneError` where no owner answers, or one whose files ``keys`` don't open."""
         self.flights = Flights()
         self.health = Health()
+        self.reads = Times()
         self.name = str(place)
         self._place = place
         self._idle: list[socket.socket] = []
@@ -128,24 +129,33 @@ class Attached:
         except OSError:
             self.health.failed(monotonic())
         else:
-            ended = monotonic()
-            if data is not None and (ended - began > SLOW_S or self.health.in_a_row):
-                self.health.took(began, ended)
+            if data is not None:
+                ended = monotonic()
+                self.reads.took(ended - began)
+                if ended - began > SLOW_S or self.health.in_a_row:
+                    self.health.took(began, ended)
             return data
         return None
 
     def read_into(self, file: CachedFile, start: int, into: memoryview) -> bool:
         """As `Directory.read_into`."""
-        if not self.health.usable(monotonic()):
+        began = monotonic()
+        if not self.health.usable(began):
             return False
         extent = start >> EXTENT_BITS
         shard = self._shards[(file.number + extent) % len(self._shards)]
         try:
-            return any(shard.read_into(file, extent * 2 + i, start, into) for i in range(2))
+            found = any(shard.read_into(file, extent * 2 + i, start, into) for i in range(2))
         except DamagedBlockError as damaged:
             self._tell_damaged(file, damaged)
         except OSError:
             self.health.failed(monotonic())
+        else:
+            if found:
+                ended = monotonic()
+                self.reads.took(ended - began)
+                self.health.took(began, ended)
+            return found
         return False
 
     def block(self, file: CachedFile, block: int) -> bytes | None:

@@ -21,7 +21,7 @@ from serving.bytecache.policy.pools import Value
 from serving.bytecache.reading.flights import Flights
 from serving.bytecache.reading.place import Owned
 from serving.bytecache.shared.attached import Attached
-from serving.bytecache.shared.protocol import Described, OwnerGoneError
+from serving.bytecache.shared.protocol import Described, OwnerGoneError, Took
 from serving.bytecache.shared.server import Server, describe
 
 JOIN_S: Final = 10.0
@@ -133,8 +133,13 @@ class Joined:
     def describe(self, *, files: bool) -> Described | None:
         """As `serving.bytecache.shared.server.describe`; None while no owner answers."""
 
-        def ask(inner: Owned | Attached) -> Described | None:
-            return describe(inner.directory, files=files) if isinstance(inner, Owned) else inner.describe(files=files)
+        def ask(inner: Owned | Attached) -> Described:
+            if isinstance(inner, Owned):
+                found, reads = describe(inner.directory, files=files), inner.directory.reads
+            else:
+                found, reads = inner.describe(files=files), inner.reads
+            found.times["read"] = Took(list(reads.counts), reads.seconds)
+            return found
 
         return self._call(ask, None)
 

@@ -139,8 +139,15 @@ class FileLine(msgspec.Struct, omit_defaults=True):
     scope: str = ""
 
 
+class Took(msgspec.Struct):
+    """As `serving.bytecache.disk.health.Times`."""
+
+    counts: list[int]
+    seconds: float
+
+
 class Described(msgspec.Struct, tag=True):
-    """A directory, as ``freshet bytes du --json`` prints it."""
+    """A directory, as ``freshet bytes du --json`` prints it. ``times``: of its owner; ``read``: of who asks."""
 
     place: str
     pid: int
@@ -150,6 +157,7 @@ class Described(msgspec.Struct, tag=True):
     pools: dict[str, int]
     counts: dict[str, int]
     files: list[FileLine] = []
+    times: dict[str, Took] = {}
 
 
 Reply = Welcome | Entered | Located | Done | Described

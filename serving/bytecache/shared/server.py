@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from serving.bytecache.disk.directory import Directory
+from serving.bytecache.disk.health import Times
 from serving.bytecache.disk.layout import BLOCK, BLOCKS, EXTENT_BITS, UNIT_BITS
 from serving.bytecache.disk.names import CachedFile
 from serving.bytecache.policy.pools import Value
@@ -37,6 +38,7 @@ from serving.bytecache.shared.protocol import (
     Reserve,
     Resize,
     Store,
+    Took,
     Verify,
     Wait,
     Welcome,
@@ -220,5 +222,10 @@ def describe(directory: Directory, *, files: bool) -> Described:
         if blocks
     ]
     entries = sum(len(shard.table) for shard in directory.shards)
+    writes, evictions = Times(), Times()
+    for shard in directory.shards:
+        writes.add(shard.writes)
+        evictions.add(shard.evictions)
+    times = {"write": Took(writes.counts, writes.seconds), "evict": Took(evictions.counts, evictions.seconds)}
     place = str(directory.place)
-    return Described(place, os.getpid(), directory.quota, directory.used, entries, pools, counts, lines)
+    return Described(place, os.getpid(), directory.quota, directory.used, entries, pools, counts, lines, times)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
@@ -31,9 +32,19 @@ def arguments(base_url: str, request: HttpRequest, bearer: Bearer | None = None)
         "url": f"{base_url}{request.path}{query}",
         "content": request.body or None,
         "headers": dict(request.headers)
+        | _traceparent()
         | (bearer.headers() if bearer is not None else {})
         | ({"content-type": "application/json"} if request.body else {}),
     }
+
+
+def _traceparent() -> dict[str, str]:
+    """The application's span, where it uses OpenTelemetry and one is under way, so that the front's is below it."""
+    trace = sys.modules.get("opentelemetry.trace")  # an application that has spans has imported it
+    context = trace.get_current_span().get_span_context() if trace is not None else None
+    if context is None or not context.is_valid:
+        return {}
+    return {"traceparent": f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"}
 
 
 def unreachable(base_url: str, error: httpx2.HTTPError) -> Unreachable:

@@ -10,6 +10,8 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
+from time import monotonic
 from typing import Any, Final, TypeVar
 
 import structlog
@@ -34,14 +36,16 @@ class Files:
 
     def __init__(self, roots: Sequence[str], options: Mapping[str, Any]) -> None:
         """``roots``: URIs. ``options``: of the byte cache. Raises `FreshetError` for a directory it can't use."""
-        from fsspec import filesystem  # most fronts serve no files
+        from fsspec import filesystem, get_filesystem_class  # most fronts serve no files
 
         self._roots = roots
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="freshet-bytes")
         self._stores: dict[str, Any] = {}
-        for scheme in sorted(set(map(scheme_of, roots))):
-            self._stores[scheme] = filesystem("freshet", target_protocol=scheme, **options)
-            self._stores[scheme].cache.places  # noqa: B018 - opens the directories: what is wrong is told at the start
+        for root in roots:
+            scheme = scheme_of(root)
+            place = get_filesystem_class(scheme)._get_kwargs_from_urls(root)  # as a host, and whose account
+            self._stores[root] = filesystem("freshet", target_protocol=scheme, target_options=place, **options)
+            self._stores[root].cache.places  # noqa: B018 - opens the directories: what is wrong is told at the start
         self._open = 0
         self.metrics = BytesMetrics()
 
@@ -51,6 +55,7 @@ class Files:
         if self._open >= OPEN_MAX:
             raise ReadError("too_many_requests", f"{OPEN_MAX} files are being read already")
         self._open += 1
+        began = monotonic()
         try:
             opened = await self._run(uri, lambda: self._open_now(root, uri))
             if opened.size < 0:
@@ -58,7 +63,7 @@ class Files:
         except BaseException:
             self._open -= 1
             raise
-        return File(uri, opened, self._run, self._closed)
+        return File(uri, opened, self._run, partial(self._closed, began))
 
     async def count(self) -> None:
         """Brings `metrics` up to date."""
@@ -69,12 +74,12 @@ class Files:
         """Ends the threads. The directories are given back at the end of the process."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _closed(self) -> None:
+    def _closed(self, began: float, tally: Any) -> None:
         self._open -= 1
+        self.metrics.answered(tally, monotonic() - began)
 
     def _open_now(self, root: str, uri: str) -> Any:
-        scheme = scheme_of(uri)
-        if scheme == "file":  # links may lead out of the root
+        if scheme_of(uri) == "file":  # links may lead out of the root
             real = os.path.realpath(uri.removeprefix("file://"))
             above = os.path.realpath(root.removeprefix("file://"))
             if os.path.commonpath([real, above]) != above:
@@ -82,7 +87,7 @@ class Files:
             if not os.path.isfile(real):
                 raise FileNotFoundError(uri)
             uri = f"file://{real}"
-        return self._stores[scheme].open(uri)
+        return self._stores[root].open(uri)
 
     def _counts(self) -> tuple[Any, list[Any]]:
         cache = next(iter(self._stores.values())).cache
@@ -109,9 +114,11 @@ class File:
     """One version of a file. Close it."""
 
     def __init__(
-        self, uri: str, opened: Any, run: Callable[[str, Callable[[], Any]], Any], closed: Callable[[], None]
+        self, uri: str, opened: Any, run: Callable[[str, Callable[[], Any]], Any], closed: Callable[[Any], None]
     ) -> None:
-        self._uri, self._opened, self._run, self._closed = uri, opened, run, closed
+        """``closed``: told, once, what was read."""
+        self._uri, self._opened, self._run = uri, opened, run
+        self._closed: Callable[[Any], None] | None = closed
 
     @property
     def size(self) -> int:
@@ -121,8 +128,10 @@ class File:
     @property
     def etag(self) -> str:
         """Strong; "" where the store has no version, or may still give the same one to other bytes."""
-        version, size, settled = self._opened.opened.identity
-        return f'"{xxhash.xxh3_128_hexdigest(f"{version}:{size}".encode())}"' if version and settled else ""
+        found = self._opened.opened.identity
+        if not found.version or not found.settled:
+            return ""
+        return f'"{xxhash.xxh3_128_hexdigest(f"{found.version}:{found.size}".encode())}"'
 
     @property
     def tally(self) -> Any:
@@ -136,7 +145,8 @@ class File:
 
     async def close(self) -> None:
         """Makes room for another one."""
-        if self._closed is not None:
-            self._closed()
+        closed, self._closed = self._closed, None
+        if closed is not None:
+            closed(self.tally)
             with suppress(Exception):
                 self._opened.close()

@@ -50,8 +50,8 @@ def shown_type(schema: JsonObject) -> Markup:
 
 
 def prose(text: str) -> Markup:
-    """Markdown as HTML. HTML in it is shown, not taken."""
-    return Markup(_markdown().render(text))
+    """Markdown as HTML. HTML in it is shown, not taken. What is wide can be moved by keys: it takes the focus."""
+    return Markup(_markdown().render(text).replace("<pre>", '<pre tabindex="0">'))
 
 
 def curl(method: str, path: str, operation: JsonObject) -> str:

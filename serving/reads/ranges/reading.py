@@ -25,6 +25,7 @@ from serving.reads.rows import COMMIT_S
 from serving.reads.spaces import RowSpace, epoch_of, learn_shards
 from serving.sources.source import RowSource, SchemaChanged, SourceRange
 from stream.sources.key_range import KeyRange
+from stream.spans import source_span
 from tokens import Position, Vector
 
 ROUNDS_MAX: Final = 8
@@ -256,7 +257,8 @@ class RangeReads:
             self._metrics.source_reads.inc()
             self._metrics.source_snapshots.inc()
             try:
-                return await source.read_range(asked.table, wanted)
+                with source_span("range", source.shard):
+                    return await source.read_range(asked.table, wanted)
             except ReadError:
                 self._metrics.source_failures.inc()
                 raise

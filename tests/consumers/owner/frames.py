@@ -73,11 +73,31 @@ PARTITION = PartitionStatus(
     STANDING,
 )
 
+TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 REQUESTS: tuple[Request, ...] = (
     Hello(1, VERSION, "secret", OLDEST),
-    Get(2, "shop", 3, [b"shop.items\0[7]"], VECTOR, 50, {"shop.items": b"meaning1"}, "t1", 9, "front", True),
-    GetTable(3, "hive", "shop.items", LIST, 7, VECTOR, 50, "t1"),
-    GetObjects(10, "hive", "partition", "shop.items", 7, LIST, VECTOR, ['["1"]'], ["1"], "a = 1", '["0"]', "1.5", 9),
+    Get(2, "shop", 3, [b"shop.items\0[7]"], VECTOR, 50, {"shop.items": b"meaning1"}, "t1", 9, "front", True, TRACE),
+    GetTable(3, "hive", "shop.items", LIST, 7, VECTOR, 50, "t1", TRACE),
+    GetObjects(
+        10,
+        "hive",
+        "partition",
+        "shop.items",
+        7,
+        LIST,
+        VECTOR,
+        ['["1"]'],
+        ["1"],
+        "a = 1",
+        '["0"]',
+        "1.5",
+        9,
+        True,
+        True,
+        50,
+        "t1",
+        TRACE,
+    ),
     Wait(4, "shop", 3, VECTOR, 50, "t1"),
     Fill(5, "shop", 3, b"shop.items\0[7]", b'{"id":7}', AT, AT, 9, b"stamp", b"meaning1", "t1"),
     FillTable(6, "hive", 3, 7, "shop.items", "transactional", b"{}", LIST, AT, AT, b"stamp", "t1"),
@@ -106,6 +126,7 @@ REQUESTS: tuple[Request, ...] = (
         ["total"],
         b"[9]",
         "shop/-80",
+        TRACE,
     ),
 )
 ANSWERS: tuple[Answer, ...] = (

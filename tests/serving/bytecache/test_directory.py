@@ -21,6 +21,7 @@ from serving.bytecache.disk.names import CachedFile
 from serving.bytecache.disk.space import write_all
 from serving.bytecache.errors import ByteCacheError
 from serving.bytecache.policy.pools import Value
+from tests.lengths import length
 from tests.serving.bytecache.stores import MIB, allocated_bytes, open_directory
 
 KEY = "07" * 32
@@ -133,9 +134,9 @@ def test_blocks_that_changed_places_do_not_verify(tmp_path: Path, key: str) -> N
     stride = BLOCK + 64 if key else BLOCK
     sums = 64 if key else 8
     file = stored(directory, "a", random.Random(3).randbytes(2 * BLOCK))
-    for name, length in (("data", stride), ("sums", sums)):
+    for name, size in (("data", stride), ("sums", sums)):
         with (tmp_path / "cache/0" / name).open("r+b") as raw:
-            first, second = raw.read(length), raw.read(length)
+            first, second = raw.read(size), raw.read(size)
             raw.seek(0)
             raw.write(second + first)
     assert directory.read(file, 0, BLOCK) is None
@@ -183,6 +184,7 @@ for i in range(1_000_000):
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("key", ["", KEY])
 def test_a_killed_process_loses_nothing_that_was_stored(tmp_path: Path, key: str) -> None:
     """After kill -9 at any moment every entry that had been stored is read back whole, and none is wrong."""
@@ -190,7 +192,7 @@ def test_a_killed_process_loses_nothing_that_was_stored(tmp_path: Path, key: str
     key_file = str(tmp_path / "key") if key else ""
     chance = random.Random(key)
     last = -1
-    for round_ in range(int(os.environ.get("FRESHET_TEST_BYTES_KILLS", "2"))):
+    for round_ in range(length(share=2, whole=100)):
         command = [sys.executable, "-c", WRITER, str(tmp_path / "cache"), key_file]
         writer = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert writer.stdout is not None

@@ -24,12 +24,13 @@ from fsspec.tests.abstract.put import AbstractPutTests
 from serving.bytecache.errors import ByteCacheError
 from serving.bytecache.filesystem.filesystem import FreshetFileSystem
 from serving.bytecache.shared.opening import close_caches
+from tests.serving.bytecache.stores import aged
 
 MIB = 1 << 20
 
 
 class CountingFileSystem(LocalFileSystem):  # type: ignore[misc]
-    """Local files as a remote store, with what is asked of it counted."""
+    """Local files as a remote store, with what is asked of it counted. Its clock is ten seconds behind."""
 
     protocol = "counted"
     cachable = False
@@ -45,7 +46,8 @@ class CountingFileSystem(LocalFileSystem):  # type: ignore[misc]
 
     def info(self, path: str, **kwargs: Any) -> dict[str, Any]:
         self.infos += 1
-        return super().info(path, **kwargs)  # type: ignore[no-any-return]
+        found: dict[str, Any] = super().info(path, **kwargs)
+        return found | {"mtime": found["mtime"] - 10}
 
 
 @pytest.fixture
@@ -111,6 +113,7 @@ def test_pandas_reads_a_url_whose_store_is_an_option(tmp_path: Path, tmp_path_fa
     place = tmp_path_factory.mktemp("bytes") / "cache"
     frame = pd.DataFrame({"a": [1, 2, 3]})
     frame.to_parquet(tmp_path / "a.parquet")
+    aged(tmp_path / "a.parquet")
     options = {"target_protocol": "file", "dirs": f"{place}:64MiB"}
     try:
         for _ in range(2):
@@ -153,7 +156,7 @@ def test_a_change_within_the_second_that_a_store_tells_is_read(counted: Counting
     second = int(time.time())
     for content in (b"1" * 10, b"2" * 10):
         path.write_bytes(content)
-        os.utime(path, (second + 1, second + 1))
+        os.utime(path, (second + 11, second + 11))
         assert fs.cat_file(str(path)) == content
     os.utime(path, (second - 10, second - 10))
     assert fs.cat_file(str(path)) == b"2" * 10

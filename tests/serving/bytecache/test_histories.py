@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from pathlib import Path
 from typing import Any
@@ -11,19 +10,19 @@ import pytest
 
 from serving.bytecache.disk.layout import BLOCK
 from serving.bytecache.reading.cache import ByteCache
+from tests.lengths import LONG, length
 from tests.serving.bytecache.stores import MIB, DirectoryStore, cache_of, open_directory
 
-OPS = int(os.environ.get("FRESHET_TEST_BYTES_OPS", "1500"))
+OPS = length(share=1_500, whole=500_000)
 
 
+@pytest.mark.long
+@pytest.mark.timeout(0 if LONG else 900)
 @pytest.mark.parametrize("seed", range(2))
 def test_any_history_of_reads_and_changes_gives_the_stores_bytes(
     store: DirectoryStore, tmp_path: Path, seed: int
 ) -> None:
-    """Reads, overwrites, evictions, resizes, restarts and damage in any order: each read equals a direct one.
-
-    ``FRESHET_TEST_BYTES_OPS`` makes it longer.
-    """
+    """Reads, overwrites, evictions, resizes, restarts and damage in any order: each read equals a direct one."""
     chance = random.Random(seed)
     (tmp_path / "key").write_text("0a" * 32)
     options: dict[str, Any] = {"key_file": str(tmp_path / "key") if seed % 2 else "", "shards": 1 + seed % 3}

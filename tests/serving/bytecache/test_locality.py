@@ -17,7 +17,7 @@ import pytest
 from serving.bytecache.options import from_environment
 from serving.bytecache.policy.locality import LOAD_MAX, choose, ranked, splits_of
 from serving.bytecache.shared.opening import close_caches
-from tests.serving.bytecache.stores import MIB, DirectoryStore
+from tests.serving.bytecache.stores import MIB, DirectoryStore, aged
 from tests.serving.bytecache.test_processes import Reader
 
 HOSTS = [f"10.0.0.{i}:8480" for i in range(8)]
@@ -90,6 +90,7 @@ def test_a_read_at_another_host_is_served_and_counted(tmp_path: Path) -> None:
     """
     for i in range(40):
         (tmp_path / f"f{i}").write_bytes(bytes([i]) * 1_000)
+        aged(tmp_path / f"f{i}")
     names = [f"{tmp_path}/f{i}" for i in range(40)]
     options = {"target_protocol": "file", "hosts": ("one", "two"), "host": "one", "dirs": (f"{tmp_path}/c:64MiB",)}
     fs = fsspec.filesystem("freshet", **options)

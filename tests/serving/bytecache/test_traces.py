@@ -17,7 +17,7 @@ from serving.bytecache.reading.replay import lines, replayed, touches
 from serving.bytecache.reading.source import Identity
 from serving.bytecache.reading.trace import Trace
 from serving.bytecache.shared.opening import close_caches
-from tests.serving.bytecache.stores import MIB, DirectoryStore, open_directory
+from tests.serving.bytecache.stores import MIB, DirectoryStore, aged, open_directory
 
 
 @pytest.mark.parametrize("policy", ["s3fifo", "lru", "fifo", "lirs"])
@@ -103,6 +103,7 @@ def test_settings_choose_what_is_traced(tmp_path: Path) -> None:
     """The options of the file system reach the trace: a share of the files, without their names."""
     for i in range(40):
         (tmp_path / f"f{i}").write_bytes(b"x" * 100)
+        aged(tmp_path / f"f{i}")
     options = {"trace": str(tmp_path / "trace"), "trace_share": 0.5, "trace_anonymous": True}
     fs = fsspec.filesystem("freshet", target_protocol="file", dirs=(f"{tmp_path}/c:64MiB",), **options)
     try:

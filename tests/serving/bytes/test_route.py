@@ -21,6 +21,7 @@ from serving.errors import ReadError
 from serving.http.bytes.files import Files
 from serving.http.bytes.naming import root_of
 from tests.patience import PATIENCE_S
+from tests.serving.bytecache.stores import aged
 from tests.serving.bytes.conftest import FileFront
 from tokens.errors import FreshetError
 
@@ -32,6 +33,7 @@ def data(front: FileFront) -> bytes:
     """What the file ``a`` holds: more than a piece."""
     content = random.Random(5).randbytes(9 * MIB + 11)
     (front.root / "a").write_bytes(content)
+    aged(front.root / "a")
     return content
 
 
@@ -106,12 +108,14 @@ def test_a_replaced_file_has_another_tag_and_its_own_bytes(front: FileFront) -> 
     """Same length, another version: If-Range gives all of the new one, If-Match refuses, If-None-Match sends it."""
     path = front.root / "b"
     path.write_bytes(b"1" * 100_000)
+    aged(path)
     before = front.ask("b").headers["etag"]
     assert front.ask("b", if_none_match=f'"x", {before}').status_code == 304
     part = front.ask("b", range="bytes=0-1", if_range=before)
     assert (part.status_code, part.content) == (206, b"11")
     fresh = front.root / "new"
     fresh.write_bytes(b"2" * 100_000)
+    aged(fresh)
     os.replace(fresh, path)
     part = front.ask("b", range="bytes=0-1", if_range=before)
     assert (part.status_code, part.content) == (200, b"2" * 100_000)
@@ -138,6 +142,7 @@ def test_head_says_what_get_would(front: FileFront, data: bytes) -> None:
 def test_a_second_read_comes_from_the_cache_and_is_counted(front: FileFront) -> None:
     """The answer's headers and /metrics say what was here and what was fetched; the sums fit."""
     (front.root / "b").write_bytes(b"b" * 300_000)
+    aged(front.root / "b")
     first, second = (front.ask("b", range="bytes=10-200009").headers for _ in range(2))
     assert (first["freshet-served-from"], first["freshet-misses"], first["freshet-miss-bytes"]) == (
         "source",
@@ -155,6 +160,21 @@ def test_a_second_read_comes_from_the_cache_and_is_counted(front: FileFront) -> 
     assert front.reaches("freshet_bytes_directory_used_bytes{", "", 200_000)
     assert front.reaches("freshet_bytes_directory_total{", "written_bytes", 200_000)
     assert front.metric("freshet_bytes_directory_total{", "damaged_blocks") == 0
+
+
+def test_requests_and_calls_of_the_disk_have_histograms(front: FileFront, data: bytes) -> None:
+    """What each request found and fetched, how long it took, and how long the disk's calls took; HEAD is none."""
+    for _ in range(2):
+        assert front.ask("a", range="bytes=0-199999").content == data[:200_000]
+        assert front.reaches('freshet_bytes_directory_seconds_count{call="write"', "", 1)
+    front.ask("a", "HEAD")
+    for of, count, total in (("cache", 2, 200_000), ("source", 2, 200_000)):
+        assert front.metric(f'freshet_bytes_request_bytes_count{{from="{of}"}}') == count
+        assert front.metric(f'freshet_bytes_request_bytes_sum{{from="{of}"}}') == total
+        assert front.metric(f'freshet_bytes_request_seconds_count{{from="{of}"}}') == 1
+        assert front.metric(f'freshet_bytes_request_seconds_sum{{from="{of}"}}') > 0
+    assert front.metric('freshet_bytes_directory_seconds_count{call="read"') >= 1
+    assert front.metric('freshet_bytes_directory_seconds_count{call="evict"') == 0
 
 
 def test_nothing_outside_of_the_roots_is_given(front: FileFront, tmp_path: Path) -> None:
@@ -227,6 +247,7 @@ def test_a_file_replaced_amid_a_long_answer_ends_the_connection(front: FileFront
     fresh = front.root / "new"
     data *= 8  # more than what is fetched ahead, and than what a connection holds
     (front.root / "a").write_bytes(data)
+    aged(front.root / "a")
     with httpx2.stream("GET", url, timeout=60) as answer:
         pieces = answer.iter_bytes(64 * 1024)
         got = bytearray(next(pieces))

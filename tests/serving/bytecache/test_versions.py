@@ -1,0 +1,149 @@
+"""Which bytes a path has now: stores that say little, and files that change in the worst moment."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fsspec import AbstractFileSystem
+from fsspec.implementations.local import LocalFileSystem
+from fsspec.spec import AbstractBufferedFile
+
+from serving.bytecache.errors import ByteCacheError
+from serving.bytecache.filesystem.filesystem import FreshetFileSystem
+from serving.bytecache.filesystem.remote import Remote, name_of
+from serving.bytecache.shared.opening import close_caches
+from tests.serving.bytecache.stores import MIB, aged
+
+
+class TaggedFileSystem(LocalFileSystem):  # type: ignore[misc]
+    """Local files whose ETag is their content's, as S3's is. ``before_read`` may change them."""
+
+    cachable = False
+    before_read: Callable[[], object] = staticmethod(lambda: None)
+    after_read: Callable[[], object] = staticmethod(lambda: None)
+
+    def info(self, path: str, **given: Any) -> dict[str, Any]:
+        found: dict[str, Any] = super().info(path, **given)
+        return found | {"ETag": hashlib.md5(Path(path).read_bytes()).hexdigest()}
+
+    def cat_file(self, path: str, start: int | None = None, end: int | None = None, **given: Any) -> bytes:
+        self.before_read()
+        found: bytes = super().cat_file(path, start=start, end=end, **given)
+        self.after_read()
+        return found
+
+
+class FarFile(AbstractBufferedFile):  # type: ignore[misc]
+    """As fsspec's file of WebHDFS or SFTP: with a buffer that reads ahead."""
+
+    def _fetch_range(self, start: int, end: int) -> bytes:
+        self.fs.fetched += end - start
+        return self.fs.content[start:end]  # type: ignore[no-any-return]
+
+
+class FarFileSystem(AbstractFileSystem):  # type: ignore[misc]
+    """A store of one file, whose reads go through fsspec's buffer."""
+
+    protocol = "far"
+    cachable = False
+    content = bytes(range(256)) * (8 << 12)
+    fetched = 0
+
+    def info(self, path: str, **_: Any) -> dict[str, Any]:
+        return {"name": path, "size": len(self.content), "type": "file", "ETag": "one"}
+
+    def _open(self, path: str, mode: str = "rb", block_size: Any = None, **_: Any) -> Any:
+        return FarFile(self, path, mode, block_size or "default")
+
+
+@pytest.fixture
+def dirs(tmp_path: Path) -> Iterator[tuple[str]]:
+    """An empty cache directory."""
+    yield (f"{tmp_path}/cache:64MiB",)
+    close_caches()
+
+
+def test_what_changes_within_a_tick_of_the_clock_is_read(dirs: tuple[str], tmp_path: Path) -> None:
+    """A kernel whose clock has ticks gives two changes in place the same time: what is that young is not kept."""
+    fs, path = FreshetFileSystem(target_protocol="file", dirs=dirs, skip_instance_cache=True), tmp_path / "a"
+    path.write_bytes(b"1" * 100_000)
+    changed = path.stat()
+    assert fs.cat_file(str(path)) == b"1" * 100_000
+    with path.open("r+b") as file:
+        file.write(b"2" * 100_000)
+    os.utime(path, ns=(changed.st_atime_ns, changed.st_mtime_ns))
+    assert fs.cat_file(str(path)) == b"2" * 100_000
+    aged(path)
+    for _ in range(2):
+        assert fs.cat_file(str(path)) == b"2" * 100_000
+    assert fs.tally.hit_bytes == 100_000
+
+
+def test_a_file_that_is_put_back_during_a_fetch_gives_no_bytes_of_the_other(dirs: tuple[str], tmp_path: Path) -> None:
+    """Its ETag is the old one again; when it was changed is not, and what was fetched is of neither for sure."""
+    store, path = TaggedFileSystem(), tmp_path / "a"
+    fs = FreshetFileSystem(fs=store, dirs=dirs)
+    path.write_bytes(b"1" * 100_000)
+    aged(path)
+    store.before_read = lambda: path.write_bytes(b"2" * 100_000)
+    store.after_read = lambda: path.write_bytes(b"1" * 100_000)
+    with pytest.raises(ByteCacheError) as changed:
+        fs.cat_file(str(path))
+    assert changed.value.code == "file_changed"
+    store.before_read = store.after_read = lambda: None
+    assert fs.cat_file(str(path)) == b"1" * 100_000
+
+
+def test_no_more_is_read_than_was_asked_for(dirs: tuple[str]) -> None:
+    """fsspec's own buffer would read megabytes ahead for each range: the cache reads past it."""
+    store = FarFileSystem()
+    fs = FreshetFileSystem(fs=store, dirs=dirs)
+    assert fs.cat_file("/a", 100_000, 100_010) == store.content[100_000:100_010]
+    assert store.fetched == 64 << 10
+    assert fs.cat_ranges(["/a", "/a"], [0, 5 * MIB], [3, 5 * MIB + 3]) == [
+        store.content[:3],
+        store.content[5 * MIB : 5 * MIB + 3],
+    ]
+    assert store.fetched == 3 * (64 << 10)
+
+
+@pytest.mark.parametrize(
+    ("changed", "age_s", "settled"),
+    [
+        (lambda at: at.timestamp(), 1, False),
+        (lambda at: at.timestamp(), 5, True),
+        (lambda at: int(at.timestamp() * 1_000), 1, False),  # milliseconds, as HDFS
+        (lambda at: int(at.timestamp() * 1_000), 5, True),
+        (lambda at: at, 1, False),
+        (lambda at: at, 5, True),
+        (lambda at: at.replace(tzinfo=None), 1, False),  # without a zone it is UTC
+        (lambda at: at.replace(tzinfo=None), 5, True),
+        (lambda at: at.isoformat(), 5, False),  # a text: nobody can tell
+    ],
+)
+def test_a_time_settles_when_it_is_old_enough(changed: Callable[[datetime], Any], age_s: int, settled: bool) -> None:
+    """Times come as seconds, milliseconds, dates and texts; where there is an ETag they don't matter."""
+    remote, at = Remote(FarFileSystem()), datetime.now(UTC) - timedelta(seconds=age_s)
+    info = {"type": "file", "size": 5, "mtime": changed(at)}
+    assert remote.identity_of("a", info).settled == settled
+    assert remote.identity_of("a", info | {"etag": '"x"'}).settled
+    assert not remote.identity_of("a", info | {"etag": 'W/"x"'}).version.startswith("W/")
+
+
+def test_the_place_of_a_store_is_a_part_of_a_files_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two stores with the same path are never taken for one: what an option says of the place, or the environment."""
+    far = FarFileSystem()
+    assert name_of(far, "/b/a") == "far://b/a"
+    far.storage_options = {"host": "one", "port": 2, "password": "secret"}
+    assert name_of(far, "/b/a") == "far+one,2://b/a"
+    s3 = type("S3", (FarFileSystem,), {"protocol": ("s3", "s3a")})()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://here")
+    assert name_of(s3, "b/a") == "s3+http://here://b/a"
+    s3.storage_options = {"client_kwargs": {"endpoint_url": "http://there"}}
+    assert name_of(s3, "b/a") == "s3+http://there://b/a"
