@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from freshet.owners import live_checkpoint
+from freshet.owners import live_checkpoint, tell_verdicts
 from freshet.snapshots import Needed, base_stores, farthest
 from tokens.errors import FreshetError
 
@@ -65,6 +65,7 @@ def audit(request: Audit, progress: Progress | None = None) -> Audited:
     Raises as `freshet.owners.live_checkpoint`, `spark_jobs.rebuild.rebuild` and `spark_jobs.verify.verify_stores`, and
     `SnapshotError`.
     """
+    from consumers.owner.protocol import Verdict
     from consumers.snapshots.places import Place
     from consumers.snapshots.writing import write_snapshot
     from consumers.store.leader_epochs import keep_leader_epoch, kept_leader_epoch
@@ -89,6 +90,10 @@ def audit(request: Audit, progress: Progress | None = None) -> Audited:
         run_rebuild(fold, request.spark, progress)
         folded = find_stores(target, keyspace)
         verdict = verify_stores(live, folded, names=("live", "rebuilt"), keep=request.keep)
+        with _verdict_stands("the owners are not told of the verdict, so no page shows it"):
+            at_ms = int(time.time() * 1000)
+            told = [Verdict(each.partition, each.offset, each.equal, at_ms) for each in verdict.partitions]
+            tell_verdicts(kafka, keyspace, request.owners, told)
         if not verdict.equal:
             with _verdict_stands("the events that made the differences are not told"):
                 verdict = with_events(verdict, kafka, topic_bounds(kafka, events_topic(kafka, keyspace)).low)

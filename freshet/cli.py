@@ -16,6 +16,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -106,6 +107,15 @@ class LazyGroup(TyperGroup):
         """The command, or None if it does not exist."""
         entry = next((entry for entry in ENTRIES if entry.name == cmd_name), None)
         return _load(entry) if entry is not None and _exists(entry.name) else None
+
+    def resolve_command(self, ctx: typer.Context, args: list[str]) -> Any:  # type: ignore[override]
+        """The command that ``args`` begin with. For a misspelled one the nearest is named."""
+        known = self.list_commands(ctx)
+        if args and args[0] not in known and not ctx.resilient_parsing:
+            near = get_close_matches(args[0], known, n=1)
+            if near:
+                ctx.fail(f"No such command {args[0]!r}. Did you mean {near[0]!r}?")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: typer.Context, formatter: Any) -> None:  # type: ignore[override]  # noqa: ARG002
         """The list of commands in ``--help``."""

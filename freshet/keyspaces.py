@@ -28,6 +28,17 @@ def explain_unknown_keyspace(settings: Settings, keyspace: str) -> Iterator[None
         raise unknown_keyspace(keyspace, settings.keyspaces, also=str(error), hint=error.hint) from error
 
 
+def shards_in(settings: Settings, keyspace: str) -> list[str]:
+    """The shards that publish in a keyspace's topic, those that have a source elsewhere too; not those that are over.
+
+    Raises `SettingsError`.
+    """
+    known = settings.shard_map(keyspace)
+    if known is not None:
+        return [*known.shards]
+    return [settings.shard_of(keyspace), *settings.keyspace(keyspace).shards]
+
+
 def full_table_name(settings: Settings, keyspace: str, table: str) -> str:
     """``db.table``, also for a table without ``db`` if the settings name one database, as for the front."""
     found = settings.keyspaces.get(keyspace)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from consumers.owner.protocol import Verdict
     from stream.kafka.connection import KafkaCluster
 
 OWNERS_TIMEOUT_S = 5.0
@@ -53,10 +54,26 @@ def live_checkpoint(kafka: KafkaCluster, keyspace: str, owners: list[str]) -> Ma
     from stream.kafka.topics import describe_topic, events_topic
 
     partitions = range(describe_topic(kafka, events_topic(kafka, keyspace)).partitions)
-    if not owners:
-        deadline = time.monotonic() + OWNERS_TIMEOUT_S
-        with LocationsReader(kafka) as locations:
-            left = (max(deadline - time.monotonic(), 0) for _ in partitions)
-            found = [locations.wait_for(keyspace, each, wait_s) for each, wait_s in zip(partitions, left, strict=True)]
-        owners = [each.address for each in found]
-    return checkpoint_owners(owners, keyspace, partitions, identity=load_settings().consumer.identity)
+    addresses = owners or _announced(kafka, keyspace, partitions)
+    return checkpoint_owners(addresses, keyspace, partitions, identity=load_settings().consumer.identity)
+
+
+def tell_verdicts(kafka: KafkaCluster, keyspace: str, owners: Sequence[str], verdicts: list[Verdict]) -> None:
+    """Tells the owners what an audit found, so that the page can show it.
+
+    Raises `OwnerError` ``bad_request`` of an owner that is too old for it, and as `live_checkpoint`.
+    """
+    identity = load_settings().consumer.identity
+    addresses = owners or _announced(kafka, keyspace, [each.partition for each in verdicts])
+    for address in sorted(set(addresses)):
+        with OwnerConnection(address, identity=identity) as owner:
+            owner.tell_verdicts(keyspace, verdicts)
+
+
+def _announced(kafka: KafkaCluster, keyspace: str, partitions: Sequence[int]) -> list[str]:
+    """The addresses of the partitions' owners. Raises `LocationError`."""
+    deadline = time.monotonic() + OWNERS_TIMEOUT_S
+    with LocationsReader(kafka) as locations:
+        left = (max(deadline - time.monotonic(), 0) for _ in partitions)
+        found = [locations.wait_for(keyspace, each, wait_s) for each, wait_s in zip(partitions, left, strict=True)]
+    return [each.address for each in found]

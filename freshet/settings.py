@@ -26,6 +26,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from freshet.sections.access import ClientSettings, OwnCertificate, TlsSettings, Tokens, TokenSettings, credentials
 from freshet.sections.limits import LimitsSettings
+from freshet.sections.registry import SchemaRegistrySettings
 from freshet.sections.secrets import secret_in
 from freshet.sections.shards import Shards, ShardSettings, map_of, names_of
 from freshet.sections.sources import (
@@ -348,6 +349,7 @@ class Settings(BaseSettings):
     serve: ServeSettings = ServeSettings()
     bytes: BytesSettings = BytesSettings()
     client: ClientSettings = ClientSettings()
+    schema_registry: SchemaRegistrySettings = SchemaRegistrySettings()
     log: LogSettings = LogSettings()
     tracing: TracingSettings = TracingSettings()
 

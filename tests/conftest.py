@@ -6,6 +6,7 @@
 - ``mysql``, ``mysql_database``: the same for MySQL. Where no MySQL can be had, its tests are skipped, and the summary
   says that they were not run.
 - ``postgres``: SQLAlchemy's URL of a PostgreSQL; skipped as MySQL is, where none can be had.
+- ``registry``: root of a schema registry's interface (Confluent's); skipped as MySQL is, where none can be had.
 - ``hive``: (host, port) of a Hive Metastore shared by the session.
 - ``s3``: `S3Address` of an S3-compatible server shared by the session; this process's environment leads there.
 - ``azure``: `AzureAddress` of a storage account shared by the session; this process's environment leads there. Skipped
@@ -43,10 +44,11 @@ from tests.servers.azure import AzureAddress, azure_address
 from tests.servers.databases import own_database
 from tests.servers.hdfs import HdfsAddress, hdfs_address
 from tests.servers.postgres import postgres_url
+from tests.servers.registry import registry_url
 from tests.servers.s3 import S3Address, s3_address
 
 SERVER_FIXTURES = {
-    *("kafka", "mariadb", "mysql", "postgres", "hive", "s3", "azure", "hdfs"),
+    *("kafka", "mariadb", "mysql", "postgres", "hive", "s3", "azure", "hdfs", "registry"),
     *("new_kafka", "new_mariadb", "new_mysql", "new_hive"),
 }
 
@@ -129,6 +131,15 @@ def postgres() -> Iterator[str]:
     with postgres_url() as url:
         if url is None:
             pytest.skip(choice.used["postgres"])
+        yield url
+
+
+@pytest.fixture(scope="session")
+def registry() -> Iterator[str]:
+    """Root of the interface of the session's schema registry."""
+    with registry_url() as url:
+        if url is None:
+            pytest.skip(choice.used["registry"])
         yield url
 
 

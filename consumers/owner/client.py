@@ -49,6 +49,8 @@ from consumers.owner.protocol import (
     Rows,
     Status,
     Statuses,
+    Verdict,
+    Verified,
     Wait,
     Waited,
     Welcome,
@@ -454,6 +456,10 @@ class OwnerConnection:
     def status(self, keyspace: str = "") -> Statuses:
         """As `OwnerClient.status`."""
         return self.ask(Status(0, keyspace), Statuses)
+
+    def tell_verdicts(self, keyspace: str, verdicts: list[Verdict]) -> Statuses:
+        """Tells what an audit found of the owner's partitions; those of others are passed over."""
+        return self.ask(Verified(0, keyspace, verdicts), Statuses)
 
     def drain(self) -> Statuses:
         """Has the process leave its group; the status of the partitions that it hands over."""

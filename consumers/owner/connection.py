@@ -32,6 +32,7 @@ from consumers.owner.protocol import (
     OwnerError,
     Request,
     Status,
+    Verified,
     Welcome,
 )
 from consumers.owner.tracing import begin_answer, end_answer
@@ -49,7 +50,7 @@ WAITING_MAX: Final = 20_000
 HELLO_TIMEOUT_S: Final = 10.0
 WRITE_BUFFER_BYTES: Final = 8 << 20
 _OWNER_TOKEN_HINT: Final = "set consumer.owner_token to the same value on both sides, or see [consumer.tokens.NAME]"
-_ROLES: Final[dict[type, str]] = {Fill: FILL, FillTable: FILL, Checkpoint: ADMIN, Drain: ADMIN}
+_ROLES: Final[dict[type, str]] = {Fill: FILL, FillTable: FILL, Checkpoint: ADMIN, Verified: ADMIN, Drain: ADMIN}
 """Requests that need another role than to read."""
 
 

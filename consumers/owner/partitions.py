@@ -20,6 +20,7 @@ import structlog
 from consumers.fold.state import Head
 from consumers.owner.leasing import Leases
 from consumers.owner.overlay import Overlay
+from consumers.owner.protocol import Verdict
 from consumers.store.errors import store_error
 from consumers.store.manifest import write_atomically
 from consumers.store.store import Commit, PartitionStore
@@ -47,7 +48,7 @@ RECENT_MAX: Final = 4_096
 @dataclass
 class Partition:
     """One owned partition. Fields are written by the fold thread; ``overlay``, ``recent``, ``leases``, ``waiters``,
-    ``meanings`` and ``grounds`` by the answering one."""
+    ``meanings``, ``grounds`` and ``verdict`` by the answering one."""
 
     keyspace: str
     number: int
@@ -100,6 +101,8 @@ class Partition:
     grounds: dict[tuple[str, str], Any] = field(default_factory=dict)
     """(table, shard) → what `consumers.owner.ranges.ground` has worked out of the head ``grounds_of``."""
     grounds_of: Head | None = None
+    verdict: Verdict | None = None
+    """What the last audit has told."""
 
     @property
     def name(self) -> str:

@@ -225,6 +225,22 @@ class Checkpoint(Message, tag="checkpoint"):
     partition: int = -1
 
 
+class Verdict(msgspec.Struct, array_like=True):
+    """What an audit found: whether the partition's state at ``offset`` was what the topic says. ``at_ms``: when."""
+
+    partition: int
+    offset: int
+    equal: bool
+    at_ms: int
+
+
+class Verified(Message, tag="verified"):
+    """Tells what an audit found, so that `Status` can. The process remembers it while it owns the partition."""
+
+    keyspace: str
+    verdicts: list[Verdict]
+
+
 class Drain(Message, tag="drain"):
     """Has the process leave its group for good; it answers for each partition until the next owner is announced."""
 
@@ -465,10 +481,15 @@ class PartitionStatus(msgspec.Struct, array_like=True):
     tables: dict[str, bool] = {}
     standing: Standing | None = None
     """Who owns it; None: nobody that this process has heard of."""
+    verdict: Verdict | None = None
+    """Of the last audit that told this process."""
 
 
 class Statuses(Message, tag="statuses"):
-    """Answer to `Status` and `Drain`. ``ready``: each partition has caught up with its topic as of its take-over."""
+    """Answer to `Status`, `Drain` and `Verified`.
+
+    ``ready``: each partition has caught up with its topic as of its take-over.
+    """
 
     ready: bool
     instance: str
@@ -518,10 +539,22 @@ class Failure(Message, tag="failure"):
 
 WITHOUT_KEYSPACE: Final = (Hello, Drain)
 """Requests about all keyspaces."""
-WITHOUT_TOPIC: Final = (*WITHOUT_KEYSPACE, Checkpoint)
+WITHOUT_TOPIC: Final = (*WITHOUT_KEYSPACE, Checkpoint, Verified)
 """Requests without a ``topic_id``."""
 Request: TypeAlias = (
-    Hello | Get | GetRange | GetTable | GetObjects | Wait | Fill | FillTable | Checkpoint | Drain | Status | Describe
+    Hello
+    | Get
+    | GetRange
+    | GetTable
+    | GetObjects
+    | Wait
+    | Fill
+    | FillTable
+    | Checkpoint
+    | Verified
+    | Drain
+    | Status
+    | Describe
 )
 Answer: TypeAlias = (
     Welcome

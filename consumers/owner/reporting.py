@@ -69,6 +69,7 @@ def partition_status(partition: Partition, now: float) -> PartitionStatus:
         topic_id=store.manifest.topic_id,
         silent_seconds=round(partition.silent_seconds, 1),
         tables=backfilled_tables(head),
+        verdict=partition.verdict,
     )
 
 

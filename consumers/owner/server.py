@@ -46,6 +46,7 @@ from consumers.owner.protocol import (
     ShardKin,
     Standing,
     Status,
+    Verified,
     Wait,
     Waited,
     Welcome,
@@ -181,6 +182,8 @@ class OwnerServer:
                 return describe_table(self._partitions(request), request)
             case Checkpoint():
                 return self._checkpoint(request)
+            case Verified():
+                return self._note_verdicts(request)
             case Hello():
                 return Welcome(request.id, VERSION, self.instance)
 
@@ -415,6 +418,13 @@ class OwnerServer:
                 return is_done(self._partition(*place))
             finally:
                 partition.waiters.pop(moved, None)
+
+    def _note_verdicts(self, request: Verified) -> Answer:
+        for each in request.verdicts:
+            partition = self.ownership.get(request.keyspace, each.partition)
+            if partition is not None:  # its next owner was not audited
+                partition.verdict = each
+        return status_of(self.ownership, self.ownership.of(request.keyspace), request.id, self.stands)
 
     async def _checkpoint(self, request: Checkpoint) -> Answer:
         if request.partition < 0:

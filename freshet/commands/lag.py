@@ -9,6 +9,7 @@ import msgspec
 import typer
 
 from consumers.owner.protocol import OwnerError, PartitionStatus
+from freshet.lag.tables import show_lags, table_lags
 from freshet.owners import owner_addresses, owner_connection
 from freshet.settings import load_settings
 
@@ -23,12 +24,17 @@ def command(
         typer.Option(help="Address of an owner; repeatable. Default: as announced.", metavar="HOST:PORT"),
     ] = None,
     bootstrap: Annotated[str | None, typer.Option(help="Kafka's address, host:port.")] = None,
+    tables: Annotated[bool, typer.Option("--tables", help="Show each table, instead of each partition.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Show for each partition its offsets, its watermarks, and how far it is behind the source in source time.
 
     "heard" is the time since the last message of the source; a running source sends one each second. Of the tables that
     are published from the beginning it says in how many partitions they are complete.
+
+    --tables: how far each table is read at the source, in how many partitions it is whole, and its last change that was
+    folded. For that the ends of the topic's partitions are read, and no owner is kept from its work.
+
     Exit code 1 if a partition has no owner that answers.
     """
     settings = load_settings(flags={"kafka": {"bootstrap": bootstrap}})
@@ -42,7 +48,10 @@ def command(
         except OwnerError as error:
             silent[address] = str(error)
     missing = sorted(number for number in addresses if number >= 0 and number not in found)
-    if as_json:
+    if tables:
+        lags = table_lags(settings, keyspace, found)
+        show_lags(keyspace, lags, as_json=as_json)
+    elif as_json:
         typer.echo(json.dumps(_plain(keyspace, found, missing, silent), ensure_ascii=False))
     else:
         _show(found, missing, silent)

@@ -1,8 +1,9 @@
-"""``freshet log``: the committed transactions of a keyspace, one a line, printed or kept in files."""
+"""``freshet log``: the committed transactions of a keyspace, printed or kept in files or in a topic."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from time import sleep
 from typing import Annotated
 from urllib.parse import unquote_to_bytes
 
@@ -10,13 +11,14 @@ import msgspec
 import typer
 
 from freshet.commands.get import front_client
-from freshet.settings import load_settings
+from freshet.settings import Settings, load_settings
 from serving.changelog.errors import ChangeLogError
 from serving.changelog.files import Heading, LogFiles
 from serving.changelog.writing import write_log
-from serving.client import FreshetClient
+from serving.client import FreshetClient, NotFoundError, Unavailable, Unreachable
 
 DAY_S = 86_400
+PAUSE_S = 1.0
 
 
 def command(
@@ -34,36 +36,97 @@ def command(
         ),
     ] = "earliest",
     to: Annotated[Path | None, typer.Option(help="Write into files in this directory, instead of printing.")] = None,
+    to_topic: Annotated[
+        str, typer.Option(metavar="NAME", help="Write into this topic, one record a transaction, instead of printing.")
+    ] = "",
     keep_days: Annotated[
-        float | None, typer.Option(min=0.01, help="Remove files that ended longer ago. Default: keep all.")
+        float | None,
+        typer.Option(
+            min=0.01, help="Remove files that ended longer ago; of a topic: when it is made. Default: keep all."
+        ),
     ] = None,
     follow: Annotated[bool, typer.Option("--follow", help="Go on with what is committed later.")] = False,
     url: Annotated[str, typer.Option(help="The front (default: that of the settings).")] = "",
 ) -> None:
-    """Print the committed transactions of a keyspace, or keep a complete log of them in files: one a line, in JSON.
+    """Print the committed transactions of a keyspace, or keep a complete log of them in files or in a topic.
 
-    With --to the log goes on where its files end, exactly: kill it whenever you like, and start it again with the same
-    words. One process for a keyspace and a directory.
+    Files have one transaction a line, in JSON; a topic has one a record, in Avro. With --to and --to-topic the log goes
+    on where it ends, exactly: kill it whenever you like, and start it again with the same words. One process for a
+    keyspace and a directory, or for a topic.
     """
     settings, tables = load_settings(), sorted(set(table or ()))
-    if to is None and keep_days is not None:
-        raise ChangeLogError("--keep-days is of files", hint="name their directory with --to")
-    if to is not None and key is not None:
-        raise ChangeLogError("a log of one row is not kept in files", hint="leave --key out, or --to")
+    is_kept = to is not None or bool(to_topic)
+    if to is not None and to_topic:
+        raise ChangeLogError("a log is kept in files or in a topic", hint="run two, each with one of both")
+    if not is_kept and keep_days is not None:
+        raise ChangeLogError("--keep-days is of files and topics", hint="name the directory with --to, or --to-topic")
+    if is_kept and key is not None:
+        raise ChangeLogError("a log of one row is not kept", hint="leave --key out, or --to and --to-topic")
+    keep_s = keep_days * DAY_S if keep_days is not None else None
     with front_client(settings, url) as client:
-        if to is None:
+        if to is not None:
+            _into_files(client, to, Heading(keyspace, tables), begin, keep_s, once=not follow)
+        elif to_topic:
+            _into_topic(settings, client, to_topic, Heading(keyspace, tables), begin, keep_s, once=not follow)
+        else:
             _show(client, keyspace, begin, tables, key, follow=follow)
-            return
-        keep_s = keep_days * DAY_S if keep_days is not None else None
-        try:
-            with LogFiles(to, Heading(keyspace, tables), keep_s=keep_s) as files:
-                write_log(client, keyspace, files, begin, tables=tables, once=not follow)
-        except OSError as error:
-            raise ChangeLogError(
-                f"the log in {to} can't be written: {error.strerror or error}",
-                hint="mend it, and start again: the log goes on where it was",
-                code="log_failed",
-            ) from error
+
+
+def _into_files(
+    client: FreshetClient, to: Path, heading: Heading, begin: str, keep_s: float | None, *, once: bool
+) -> None:
+    try:
+        with LogFiles(to, heading, keep_s=keep_s) as files:
+            write_log(client, heading.keyspace, files, begin, tables=heading.tables, once=once)
+    except OSError as error:
+        raise ChangeLogError(
+            f"the log in {to} can't be written: {error.strerror or error}",
+            hint="mend it, and start again: the log goes on where it was",
+            code="log_failed",
+        ) from error
+
+
+def _into_topic(
+    settings: Settings,
+    client: FreshetClient,
+    name: str,
+    heading: Heading,
+    begin: str,
+    keep_s: float | None,
+    *,
+    once: bool,
+) -> None:
+    # Not above: files need neither Kafka's client nor Avro.
+    from serving.changelog.records import own_framing, registry_framing
+    from serving.changelog.topic import LogTopic, check_name
+
+    kafka, registry = settings.kafka.cluster, settings.schema_registry.registry
+    check_name(kafka, name)
+    framing = registry_framing(registry, name) if registry is not None else own_framing()
+
+    def kinds(table: str) -> dict[str, str]:
+        """The columns of a table as the front knows it; none of one that is gone. It waits as the log does."""
+        while True:
+            try:
+                return {column.name: column.kind for column in client.describe(heading.keyspace, table).columns}
+            except NotFoundError:
+                return {}
+            except (Unavailable, Unreachable):
+                if once:
+                    raise
+                sleep(PAUSE_S)
+
+    with LogTopic(
+        kafka,
+        name,
+        heading.keyspace,
+        heading.tables,
+        framing,
+        kinds,
+        replication=settings.kafka.replication_factor,
+        keep_s=keep_s,
+    ) as log:
+        write_log(client, heading.keyspace, log, begin, tables=heading.tables, once=once)
 
 
 def _show(

@@ -11,6 +11,7 @@ import structlog
 import typer
 
 from freshet.commands.get import front_client
+from freshet.keyspaces import shards_in
 from freshet.sections.secrets import secret_in
 from freshet.settings import load_settings
 from serving.client import FreshetClient
@@ -46,10 +47,7 @@ def command(
     like, and start it again with the same words. One process for a keyspace and a database.
     """
     settings = load_settings()
-    known = settings.shard_map(keyspace)
-    shards = (
-        [*known.shards] if known is not None else [settings.shard_of(keyspace), *settings.keyspace(keyspace).shards]
-    )
+    shards = shards_in(settings, keyspace)
     engine = _engine(to, password_file)
     with front_client(settings, url) as client:
         sink = Sink(client, keyspace, engine, table, shards, follows_schemas=follow_schemas, readers=readers)

@@ -46,6 +46,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "log": (
         "freshet log shop --table shop.orders --key 7 --from -86400",
         "freshet log shop --to /var/lib/shop-log --keep-days 90 --follow",
+        "freshet log shop --to-topic shop-log --follow",
     ),
     "compare": ("freshet compare MariaDB/0-1-5 MariaDB/0-1-7",),
     "inspect": ("freshet inspect shop orders 7", "freshet inspect .freshet/shop/0 --digest"),
@@ -65,7 +66,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "backfill start": ("freshet backfill start shop orders --follow",),
     "backfill cancel": ("freshet backfill cancel shop orders",),
     "backfill status": ("freshet backfill status shop",),
-    "lag": ("freshet lag shop",),
+    "lag": ("freshet lag shop", "freshet lag shop --tables"),
     "replay": ("freshet replay log.jsonl --every",),
     "simulate": ("freshet simulate --world rows --histories 1000",),
     "demo": ("freshet demo",),

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import base64
 import os
+import tempfile
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from freshet.local.artifacts import jars
-from freshet.local.java import QUICK_START, find_java
+from freshet.local.java import QUICK_START, class_archive, find_java
 from freshet.local.process import ServerProcess, run_tool
 from freshet.local.server import LocalServer
 
@@ -57,7 +58,8 @@ class KafkaServer(LocalServer):
     Ports and data are kept in the data directory, so a second start on it (also after a kill) continues where the
     first ended. ``settings``: broker properties on top of `SETTINGS`. ``listeners``: name of an additional listener →
     the port that it binds and the port that it advertises (of a proxy in front of it). ``quick_start``: with the flags
-    `QUICK_START`; what measures it is without them. A context manager.
+    `QUICK_START` and an archive of its classes; what measures it is without them. ``train``: the flag that makes that
+    archive. A context manager.
     """
 
     NAME = "Kafka"
@@ -75,9 +77,11 @@ class KafkaServer(LocalServer):
         heap: str = "512m",
         detached: bool = False,
         quick_start: bool = True,
+        train: str | None = None,
     ) -> None:
         super().__init__(data_dir, port, detached=detached)
         self.quick_start = quick_start
+        self.train = train
         self.heap = heap
         self.settings = dict(settings or {})
         self.listeners = dict(listeners or {})
@@ -104,16 +108,18 @@ class KafkaServer(LocalServer):
         config = self._write_config()
         (self.data_dir / "log4j2.properties").write_text(LOG4J2)
         classpath = os.pathsep.join(str(jar) for jar in jars("kafka"))
+        flags = (*QUICK_START, *(() if self.train else class_archive("kafka", classpath, _train)))
         log4j = f"-Dlog4j2.configurationFile={self.data_dir / 'log4j2.properties'}"
         if not (self.data_dir / "logs" / "meta.properties").exists():
             cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-            tool = [java, *QUICK_START, "-Xmx256m", log4j, "-cp", classpath, "kafka.tools.StorageTool"]
+            tool = [java, *flags, "-Xmx256m", log4j, "-cp", classpath, "kafka.tools.StorageTool"]
             run_tool("kafka.tools.StorageTool", [*tool, "format", f"--cluster-id={cluster}", "-c", str(config)])
         self._process = ServerProcess(
             "Kafka",
             [
                 java,
-                *(QUICK_START if self.quick_start else ()),
+                *(flags if self.quick_start else ()),
+                *((self.train,) if self.train else ()),
                 f"-Xmx{self.heap}",
                 "-XX:+ExitOnOutOfMemoryError",
                 log4j,
@@ -152,6 +158,11 @@ class KafkaServer(LocalServer):
         path = self.data_dir / "server.properties"
         path.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
         return path
+
+
+def _train(flag: str) -> None:
+    with tempfile.TemporaryDirectory(prefix="freshet-kafka-") as directory, KafkaServer(directory, train=flag):
+        pass
 
 
 def answers(bootstrap: str, timeout_s: float = 1.0) -> bool:

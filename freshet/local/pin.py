@@ -29,6 +29,8 @@ DELTA_ROOTS = (
 """Of Delta's tree what PySpark does not contain. The Python package wants an older PySpark, and is not needed."""
 STREAMS_ROOTS = ("org.apache.kafka:kafka-streams:4.3.1", "org.slf4j:slf4j-nop:1.7.36")
 """No server: what the benchmarks measure beside a consumer."""
+REGISTRY_ROOTS = ("io.apicurio:apicurio-registry-app:3.0.9:tar.gz:all",)
+"""For the tests of change logs. The next minor version wants Java 21."""
 HIVE_ROOTS = (
     "org.apache.hive:hive-standalone-metastore-server:4.0.1:tar.gz:bin",
     "org.apache.hive.hcatalog:hive-hcatalog-server-extensions:4.2.0:jar:sources",  # Central has no 4.0.1 of it
@@ -74,6 +76,7 @@ def main() -> None:
         spark = [c for c in resolve(SPARK_ROOTS, repository) if c[1] in SPARK_NEEDS]
         write("spark", spark, repository)
         write("delta", [tuple(root.split(":")) for root in DELTA_ROOTS], repository)
+        write("registry", [tuple(root.split(":")) for root in REGISTRY_ROOTS], repository)
         write("streams", resolve(STREAMS_ROOTS, repository), repository)
         write("hdfs", [tuple(root.split(":")) for root in HDFS_ROOTS], repository)
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import importlib.metadata
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated, Final
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from freshet import DISTRIBUTION
 from freshet.sections.values import Section
@@ -17,13 +18,20 @@ EXPORT_TIMEOUT_S: Final = 5
 """How long the collector may take for one batch of spans, and a process to end if the collector is away."""
 
 
+def _url(text: str) -> str:
+    """Raises ``ValueError`` for what is no URL of a collector."""
+    if text and not re.fullmatch(r"https?://[^\s/]+(/[^\s]*)?", text):
+        raise ValueError(f"{text!r} is no URL, such as http://127.0.0.1:4318")
+    return text
+
+
 class TracingSettings(Section):
     """``endpoint``: URL of a collector that takes OTLP over HTTP; empty: there are no traces.
 
     ``share``: how many of the requests are kept whose caller does not say; a caller's ``traceparent`` says it.
     """
 
-    endpoint: Annotated[str, Field(pattern=r"^(https?://[^\s/]+[^\s]*)?$", max_length=1_000)] = ""
+    endpoint: Annotated[str, AfterValidator(_url), Field(max_length=1_000)] = ""
     share: float = Field(default=1.0, ge=0, le=1)
 
     @contextmanager

@@ -19,6 +19,7 @@ from rich.live import Live
 from consumers.owner.client import OwnerConnection
 from freshet.local.errors import LocalServerError
 from lab.demo.catalog_traffic import CatalogDriver
+from lab.demo.first_answers import SCHEMA, first_answers
 from lab.demo.readers import SHARD, Readers
 from lab.demo.row_traffic import RowTraffic, create_tables
 from lab.demo.stack import CATALOG, ROWS, Stack
@@ -41,8 +42,11 @@ QUIET_TIMEOUT_S = 120.0
 SAMPLE = 200
 
 
-class Stopped(Exception):
-    """SIGINT or SIGTERM: stop the traffic in order, then judge what was seen. The argument is the signal's number."""
+class Stopped(BaseException):
+    """SIGINT or SIGTERM: stop the traffic in order, then judge what was seen. The argument is the signal's number.
+
+    No `Exception`, since libraries take those for errors of their own: py4j for one of the network.
+    """
 
 
 def run_demo(seconds: float | None, seed: int = 1, say: Any = print) -> Findings:
@@ -81,11 +85,16 @@ def _run(findings: Findings, seconds: float | None, seed: int, say: Any) -> None
 def _start(stack: Stack, findings: Findings, say: Any) -> None:
     with stack.connect(ROWS) as connection:
         create_tables(connection)
+        connection.query(SCHEMA)
     CatalogDriver.prepare(stack)
     say("starting source mariadb, source workload, consume, serve …")
     stack.start_roles()
     findings.ready_s = time.monotonic() - findings.started_s
-    say(f"ready after {findings.ready_s:.1f} s; the read API is at {stack.url}")
+    findings.page = f"{stack.url}/"
+    say(f"ready after {findings.ready_s:.1f} s; look at {findings.page} meanwhile")
+    answers = first_answers(stack, say)
+    if [row.served_from for row in answers[1:]] != ["cache", "cache"] or answers[2].freshness != "fresh":
+        findings.errors.append("the cache did not follow the first changes")
 
 
 def _drive(
@@ -191,7 +200,8 @@ def _progress(findings: Findings) -> Iterator[Any]:
     """Gives a function that shows the findings: a live table on a terminal, else a line every few seconds."""
     console = Console()
     if console.is_terminal:
-        with Live(console=console, refresh_per_second=4, transient=True) as live:
+        # A screen of its own is drawn anew as a whole, so that nothing of the table is left where it was resized.
+        with Live(console=console, refresh_per_second=4, screen=True) as live:
             yield lambda: live.update(findings.table())
         return
     ticks = 0

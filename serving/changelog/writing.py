@@ -1,14 +1,14 @@
-"""The loop of a change log: each event of the stream becomes a line, once, in whatever way the process ends."""
+"""The loop of a change log: each event of the stream becomes a line or a record, once, however the process ends."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from time import monotonic
-from typing import Final
+from typing import Final, Protocol
 
-from serving.changelog.files import MARKS, LogFiles
-from serving.client import FreshetClient
+from serving.changelog.files import MARKS
+from serving.client import FreshetClient, StreamEvent
 
 HEARTBEAT_MS: Final = 500
 GIVE_UP_S: Final = 60.0
@@ -17,39 +17,51 @@ QUIET_S: Final = 60.0
 """Where nothing changes a watermark is logged so often: the topic must go back to the last checkpoint."""
 
 
+class Log(Protocol):
+    """Where a log is kept. ``checkpoint``: behind the last event that was appended; empty: there is none."""
+
+    checkpoint: str
+
+    def append(self, event: StreamEvent) -> None:
+        """Adds an event, which has a checkpoint."""
+
+    def sync(self) -> None:
+        """What was appended outlives a crash from now on."""
+
+
 def write_log(
     client: FreshetClient,
     keyspace: str,
-    files: LogFiles,
+    log: Log,
     begin: str,
     *,
     tables: Sequence[str] = (),
     once: bool = False,
     clock: Callable[[], float] = monotonic,
 ) -> None:
-    """Writes the changes of ``tables`` (none: all) into ``files``, with their rows.
+    """Writes the changes of ``tables`` (none: all) into ``log``, with their rows.
 
     It goes on where the log ends; an empty one begins at ``begin``, as a stream does. ``once``: until all is there that
     Kafka has now, or no front answers for `GIVE_UP_S`; else for ever. It may be killed anywhere, and run again. Raises
-    `ClientError`, `OSError`.
+    `ClientError`, and what the log raises.
     """
     events = client.stream(
         keyspace,
-        files.checkpoint or begin,
+        log.checkpoint or begin,
         tables=tables,
         include_rows=True,
         until="now" if once else "",
         heartbeat_ms=HEARTBEAT_MS,
         give_up_s=GIVE_UP_S if once else None,
     )
-    has_more, logged_at = not files.checkpoint, clock()
+    has_more, logged_at = not log.checkpoint, clock()
     with closing(events):  # type: ignore[type-var]  # a generator
         for event in events:
             is_mark = event.kind in MARKS
             if event.kind == "watermark" and not has_more and clock() - logged_at < QUIET_S:
                 continue  # it says nothing that the last one does not
-            files.append(event)
+            log.append(event)
             has_more = not is_mark
             if is_mark:
-                files.sync()
+                log.sync()
                 logged_at = clock()

@@ -1,4 +1,4 @@
-"""One shard's transactional producer: each batch becomes one Kafka transaction.
+"""One shard's transactional producer, or that of a change log: each batch becomes one Kafka transaction.
 
 A transaction with events is never aborted: on any error the producer is dropped with its open transaction, as in a
 crash (docs/concepts/publishing.md, docs/decisions/0005-crash-only-publisher.md).
@@ -7,7 +7,7 @@ crash (docs/concepts/publishing.md, docs/decisions/0005-crash-only-publisher.md)
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from time import sleep
 from typing import Final
@@ -117,10 +117,12 @@ class ShardProducer:
             del producer
             raise self._loss(error) from error.with_traceback(None)
 
-    def commit(self, records: Sequence[tuple[int, bytes]], time_ms: int) -> int:
+    def commit(
+        self, records: Sequence[tuple[int, bytes]], time_ms: int, headers: Mapping[str, bytes] | None = None
+    ) -> int:
         """Commit (partition, value) records, all with ``time_ms``, as one Kafka transaction.
 
-        Returns the offset of the last one, in its partition. Raises `PublisherLost`.
+        ``headers``: of the last one. Returns its offset, in its partition. Raises `PublisherLost`.
         """
         producer = self._opened()
         try:
@@ -135,6 +137,7 @@ class ShardProducer:
                 partition=partition,
                 timestamp=time_ms,
                 on_delivery=lambda _, message: offsets.append(message.offset()),
+                headers=dict(headers) if headers else None,
             )
             self._retry_until_done(producer.commit_transaction)
         except (KafkaException, BufferError) as error:

@@ -51,6 +51,13 @@ def test_help_lists_the_commands_that_exist(capsys: pytest.CaptureFixture[str]) 
     assert "demo" not in listed
 
 
+@pytest.mark.parametrize(("typed", "meant"), [("gte", "get"), ("lags", "lag"), ("verfiy", "verify")])
+def test_a_misspelled_command_is_told_the_nearest(typed: str, meant: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Though no command is loaded for it."""
+    assert cli.run([typed]) == 2
+    assert f"Did you mean {meant!r}?" in capsys.readouterr().err
+
+
 def test_a_command_whose_module_is_missing_is_not_listed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -134,7 +134,7 @@ def test_archives_are_unpacked_once(repository: Repository) -> None:
     assert sorted(repository.fetched) == ["a", "b"]
 
 
-@pytest.mark.parametrize("name", ["kafka", "mariadb", "spark", "delta", "streams"])
+@pytest.mark.parametrize("name", ["kafka", "mariadb", "spark", "delta", "streams", "registry"])
 def test_the_projects_pins_can_be_read(name: str) -> None:
     """The project's pin files are valid, and no artifact is pinned twice."""
     pins = artifacts.read_pins(name)

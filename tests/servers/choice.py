@@ -35,6 +35,8 @@ def prefetch(fixtures: set[str]) -> None:
             artifacts.unpacked("mariadb")
         if "new_mysql" in fixtures or ("mysql" in fixtures and not os.environ.get("FRESHET_TEST_MYSQL")):
             debian.unpacked(PACKAGE, SUITE)
+        if "registry" in fixtures and not os.environ.get("FRESHET_TEST_REGISTRY"):
+            artifacts.jars("registry")
         if "new_hive" in fixtures or ("hive" in fixtures and not os.environ.get("FRESHET_TEST_HIVE")):
             metastore_home()
         if "hdfs" in fixtures and not os.environ.get("FRESHET_TEST_HDFS"):

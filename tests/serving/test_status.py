@@ -15,7 +15,7 @@ import httpx2
 import pytest
 
 import serving.http.status.page as page
-from consumers.owner.protocol import PartitionStatus, ShardStatus, Statuses
+from consumers.owner.protocol import PartitionStatus, ShardStatus, Statuses, Verdict
 from serving.http.app import make_app
 from serving.http.front import make_front
 from serving.http.routes import ROUTES
@@ -219,6 +219,50 @@ def test_the_page_shows_what_is_wrong() -> None:
     assert text.index('scope="row">void') < text.index('scope="row">no_owner')  # the most frequent first
     assert 'scope="row">behind' not in text
     assert text.count("<polyline") == 4  # an age with a gap, and answers of two kinds
+
+
+def audited(*verdicts: bool | None) -> KeyspaceStatus:
+    """A keyspace with a partition for each verdict, verified one second after another; None: not verified."""
+    parts = [
+        PartitionState(
+            "shop", at, "a:1", "ready", verified_at=None if equal is None else NOW + at, verified_equal=equal
+        )
+        for at, equal in enumerate(verdicts)
+    ]
+    return KeyspaceStatus("shop", True, [], parts)
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "told", "is_well"),
+    [
+        ((True, True), "verified at 12 Jan 13:46:40 UTC: equal", True),
+        ((None, True), "verified at 12 Jan 13:46:41 UTC: equal in 1 of 2 partitions", True),
+        ((True, False), "verified at 12 Jan 13:46:40 UTC: differs", False),
+    ],
+)
+def test_the_page_says_what_was_verified(verdicts: tuple[bool | None, ...], told: str, is_well: bool) -> None:
+    """The oldest look counts; a partition that was not looked at is not said to be equal; one that differs is all."""
+    keyspace = audited(*verdicts)
+    assert page.audit_of(keyspace) == (told, is_well)
+    history = StatusHistory([], [], [], [], [], {}, [])
+    shown = page.page_response(FrontStatus([keyspace], NOW), history, refresh=False).body.decode()
+    assert f'<span class="badge {"well" if is_well else "ill"}">{told}</span>' in shown
+
+
+def test_without_an_audit_the_page_says_nothing_of_one() -> None:
+    """No badge: not verified is not the same as equal."""
+    assert page.audit_of(audited(None, None)) is None
+    assert "verified" not in rendered()
+
+
+def test_an_owners_verdict_is_in_the_status() -> None:
+    """With the audit's time in seconds."""
+    part = told(0, 1.0)
+    part.verdict = Verdict(0, 100, True, int(NOW * 1000))
+    watch = watch_of({"a:1": [part]}, dict.fromkeys(range(4), "a:1"))
+    seen = {each.partition: each for each in asyncio.run(watch.look()).partitions}
+    assert (seen[0].verified_at, seen[0].verified_equal) == (NOW, True)
+    assert seen[1].verified_at is None
 
 
 def test_the_page_loads_nothing_from_elsewhere_and_runs_nothing_inline() -> None:

@@ -37,6 +37,7 @@ class Librdkafka:
         self.calls: list[Any] = []
         self.errors: list[Exception] = []
         self.queue_full = False
+        self.headers: list[dict[str, bytes] | None] = []
 
     def init_transactions(self, timeout_s: float) -> None:
         """A request to a broker."""
@@ -64,8 +65,10 @@ class Librdkafka:
         partition: int,
         timestamp: int,
         on_delivery: Callable[[None, Any], None] | None = None,
+        headers: dict[str, bytes] | None = None,
     ) -> None:
         """Takes a record; delivered at once."""
+        self.headers.append(headers)
         if self.queue_full:
             raise BufferError
         self.calls.append((topic, partition, value, timestamp))
@@ -115,7 +118,8 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Made:
 def test_a_batch_is_one_transaction_and_its_last_offset_is_told(made: Made) -> None:
     """Records go to their partitions with the batch's time, between begin and commit."""
     made.producer.open()
-    offset = made.producer.commit(RECORDS, 77)
+    offset = made.producer.commit(RECORDS, 77, {"place": b"9"})
+    assert made.client.headers == [None, None, {"place": b"9"}], "those of the last record"
     wanted = [("events", partition, value, 77) for partition, value in RECORDS]
     assert made.client.calls == ["init", "begin", *wanted, "commit"]
     assert offset == 41 + 5

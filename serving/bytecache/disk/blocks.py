@@ -17,7 +17,7 @@ from serving.bytecache.disk.layout import (
 )
 from serving.bytecache.disk.names import CachedFile
 from serving.bytecache.disk.seals import Key, checksums, seal_block
-from serving.bytecache.disk.space import write_all
+from serving.bytecache.disk.space import write_all, write_together
 
 
 def write_blocks(
@@ -33,8 +33,7 @@ def write_blocks(
             nonces = b"".join(each for each, _ in sealed)
             write_all(sums, nonces, sums_place + inner * CELLS * NONCE_ROOM)
             continue
-        for block in run:
-            write_all(data, parts[block], place + (block % BLOCKS << BLOCK_BITS))
+        write_together(data, [parts[block] for block in run], place + (inner << BLOCK_BITS))
         checked = [checksums(parts[block], file.seed, block) for block in run]
         write_all(sums, b"".join(each for each, _ in checked), sums_place + 8 * inner)
         granules = b"".join(each for _, each in checked)

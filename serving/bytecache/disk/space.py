@@ -6,6 +6,7 @@ import ctypes
 import errno
 import mmap
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Literal
 
@@ -48,6 +49,13 @@ def write_all(file: int, data: bytes | bytearray | memoryview, at: int) -> None:
     written = os.pwrite(file, data, at)
     while written < len(data):
         written += os.pwrite(file, memoryview(data)[written:], at + written)
+
+
+def write_together(file: int, parts: Sequence[bytes | memoryview], at: int) -> None:
+    """As `write_all`, for what follows each other. In one call the kernel keeps it in larger pieces, read faster."""
+    written = os.pwritev(file, parts, at)
+    if written < sum(map(len, parts)):
+        write_all(file, memoryview(b"".join(parts))[written:], at + written)
 
 
 def shared_memory(name: str, length: int) -> tuple[int, mmap.mmap]:

@@ -19,7 +19,9 @@ class PartitionState(msgspec.Struct):
 
     ``age_s``: the largest of its shards; None if one is unknown: a catalog's source tells no clock. ``silent_s``: since
     anything was folded; a live source says something each second. ``behind``: records of the topic that are not folded
-    yet. None: unknown. ``tables``: each whose backfill has begun, and whether it is whole.
+    yet. None: unknown. ``tables``: each whose backfill has begun, and whether it is whole. ``verified_at``: when
+    `freshet verify` looked last, in Unix seconds, and whether it found that the state is what the topic says. None: not
+    since this owner has it.
     """
 
     keyspace: str
@@ -33,6 +35,8 @@ class PartitionState(msgspec.Struct):
     overlay_entries: int = 0
     shards: list[ShardState] = []
     tables: dict[str, bool] = {}
+    verified_at: float | None = None
+    verified_equal: bool | None = None
 
     @property
     def has_clock(self) -> bool:

@@ -56,6 +56,13 @@ class Edge(NamedTuple):
     is_well: bool
 
 
+class Audit(NamedTuple):
+    """What the last `freshet verify` found of a keyspace."""
+
+    told: str
+    is_well: bool
+
+
 class Chart(NamedTuple):
     """``lines``: class → points of an SVG polyline, one for each stretch without a gap. ``text``: the same in words."""
 
@@ -71,6 +78,7 @@ def page_response(status: FrontStatus, history: StatusHistory, *, refresh: bool)
         at=strftime("%H:%M:%S UTC", gmtime(status.at)),
         is_ready=all(each.ready for each in status.keyspaces),
         paths={each.name: path_of(each) for each in status.keyspaces},
+        audits={each.name: audit_of(each) for each in status.keyspaces},
         tables={each.name: tables_of(each) for each in status.keyspaces},
         charts=charts_of(history),
         misses=misses_of(history),
@@ -128,6 +136,18 @@ def proved_until(part: PartitionState) -> str:
     if part.has_clock or part.silent_s is None:
         return shown_age(part.age_s)
     return f"no clock, heard of {shown_age(part.silent_s)}"
+
+
+def audit_of(keyspace: KeyspaceStatus) -> Audit | None:
+    """What was verified; None: nothing that an owner knows of. One partition that differs is what counts."""
+    told = [(each.verified_at, each.verified_equal) for each in keyspace.partitions if each.verified_at is not None]
+    if not told:
+        return None
+    first = strftime("%d %b %H:%M:%S UTC", gmtime(min(at for at, _ in told)))
+    if not all(equal for _, equal in told):
+        return Audit(f"verified at {first}: differs", False)
+    part = "" if len(told) == len(keyspace.partitions) else f" in {len(told)} of {len(keyspace.partitions)} partitions"
+    return Audit(f"verified at {first}: equal{part}", True)
 
 
 def tables_of(keyspace: KeyspaceStatus) -> list[tuple[str, int]]:

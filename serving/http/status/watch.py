@@ -164,6 +164,8 @@ def _state(told: PartitionStatus, address: str, now: float) -> PartitionState:
         told.overlay_entries,
         shards,
         told.tables,
+        told.verdict.at_ms / 1000 if told.verdict is not None else None,
+        told.verdict.equal if told.verdict is not None else None,
     )
 
 

@@ -39,6 +39,8 @@ from consumers.owner.protocol import (
     Standing,
     Status,
     Statuses,
+    Verdict,
+    Verified,
     Wait,
     Waited,
     Welcome,
@@ -71,6 +73,7 @@ PARTITION = PartitionStatus(
     1.5,
     {"shop.items": True},
     STANDING,
+    Verdict(3, 9, True, 1_000),
 )
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -103,6 +106,7 @@ REQUESTS: tuple[Request, ...] = (
     FillTable(6, "hive", 3, 7, "shop.items", "transactional", b"{}", LIST, AT, AT, b"stamp", "t1"),
     Checkpoint(7, "shop", 3),
     Status(8, "shop", "t1"),
+    Verified(15, "shop", [Verdict(3, 9, True, 1_000)]),
     Drain(14),
     Describe(9, "shop", "shop.items", "t1"),
     GetRange(

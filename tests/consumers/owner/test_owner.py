@@ -12,6 +12,8 @@ from consumers.owner.client import OwnerClient
 from consumers.owner.protocol import (
     UNKNOWN_KEY,
     Fill,
+    Verdict,
+    Verified,
 )
 from consumers.store.store import StoreView
 from stream.wire.codec import encode
@@ -283,5 +285,20 @@ def test_the_overlay_is_bounded_and_forgets_the_least_recently_used(tmp_path: Pa
         assert owner.partition.overlay.evictions > 0
         [row] = await client.get(KEYSPACE, 0, [key(99)])
         assert not (await client.fill(fill_of(row, 99, b"x" * 6_000, 3))).accepted
+
+    owner.run(use)
+
+
+def test_what_an_audit_found_is_told_by_the_status(owner: Owner) -> None:
+    """Of the partitions that the process owns; of others nothing is remembered."""
+
+    async def use(client: OwnerClient) -> None:
+        assert (await client.status()).partitions[0].verdict is None
+        verdicts = [Verdict(0, 7, True, 1_000), Verdict(5, 7, False, 1_000)]
+        await client.request(Verified(0, KEYSPACE, verdicts))
+        [partition] = (await client.status()).partitions
+        assert partition.verdict == verdicts[0]
+        await client.request(Verified(0, "another", [Verdict(0, 9, False, 2_000)]))
+        assert (await client.status()).partitions[0].verdict == verdicts[0]
 
     owner.run(use)

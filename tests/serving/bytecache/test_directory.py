@@ -18,7 +18,7 @@ import pytest
 from serving.bytecache.disk.directory import Directory, lock_directory
 from serving.bytecache.disk.layout import BLOCK, EXTENT
 from serving.bytecache.disk.names import CachedFile
-from serving.bytecache.disk.space import write_all
+from serving.bytecache.disk.space import write_all, write_together
 from serving.bytecache.errors import ByteCacheError
 from serving.bytecache.policy.pools import Value
 from tests.lengths import length
@@ -325,16 +325,16 @@ def test_a_full_disk_shrinks_the_cache_and_fails_no_read(tmp_path: Path, monkeyp
     for i in range(20):
         stored(directory, f"f{i}", random.Random(i).randbytes(EXTENT))
     before = directory.used
-    write, left = write_all, [2]
+    left = [2]
 
-    def full(file: int, data: bytes, at: int) -> None:
+    def full(file: int, data: Any, at: int) -> None:
         if left[0]:
             left[0] -= 1
             raise OSError(errno.ENOSPC, "no space left on device")
-        write(file, data, at)
+        (write_together if isinstance(data, list) else write_all)(file, data, at)
 
-    for module in ("blocks", "shard"):
-        monkeypatch.setattr(f"serving.bytecache.disk.{module}.write_all", full)
+    monkeypatch.setattr("serving.bytecache.disk.blocks.write_together", full)
+    monkeypatch.setattr("serving.bytecache.disk.shard.write_all", full)
     file = stored(directory, "more", b"m" * EXTENT)
     assert directory.read(file, 0, 1) is None
     assert directory.used < before
@@ -345,6 +345,19 @@ def test_a_full_disk_shrinks_the_cache_and_fails_no_read(tmp_path: Path, monkeyp
     directory.close()
 
 
+@pytest.mark.parametrize("taken", [1, 5_000, 65_536, 70_000])
+def test_what_the_kernel_writes_in_part_is_written_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: int
+) -> None:
+    """A call that takes some of the bytes only is followed by another one for the rest."""
+    parts, place = [memoryview(bytes([i]) * BLOCK) for i in range(3)], tmp_path / "file"
+    with place.open("wb") as file:
+        given = os.pwrite
+        monkeypatch.setattr(os, "pwritev", lambda to, all_of, at: given(to, b"".join(all_of)[:taken], at))
+        write_together(file.fileno(), parts, 10)
+    assert place.read_bytes() == bytes(10) + b"".join(parts)
+
+
 def test_a_failing_disk_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After three errors in a row the directory is not used for a while; no error reaches the reader."""
     directory = open_directory(tmp_path / "cache")
@@ -353,8 +366,8 @@ def test_a_failing_disk_is_left_alone(tmp_path: Path, monkeypatch: pytest.Monkey
     def failing(*_: object) -> None:
         raise OSError(errno.EIO, "input/output error")
 
-    for module in ("blocks", "shard"):
-        monkeypatch.setattr(f"serving.bytecache.disk.{module}.write_all", failing)
+    monkeypatch.setattr("serving.bytecache.disk.blocks.write_together", failing)
+    monkeypatch.setattr("serving.bytecache.disk.shard.write_all", failing)
     for i in range(3):
         directory.store(file, i + 1, memoryview(b"b"), Value.NORMAL, 0)
     now = time.monotonic()

@@ -1,0 +1,227 @@
+"""A change log in a topic: each event once and whole, whenever the process is killed.
+
+What is appended goes out in Kafka transactions. The last record of each says in its headers where the log goes on, and
+what it is the log of. So events and progress are one write, as in files, and the topic's end is all that a new process
+reads. It fences the one before first, so that nothing is written after what it reads.
+
+Kafka's own place for progress, an offset with metadata in the same transaction, holds 4 KiB, and is forgotten a week
+after its last commit (docs/decisions/0132-a-log-in-a-topic-says-where-it-goes-on.md).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Mapping
+from time import time
+from types import TracebackType
+from typing import Any, Final, Self
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
+
+from serving.changelog.errors import ChangeLogError
+from serving.changelog.files import MARKS
+from serving.changelog.records import Describe, Encoder
+from serving.client import StreamEvent
+from stream.kafka.connection import REQUEST_TIMEOUT_S, KafkaCluster, call_kafka, client_settings, kafka_error
+from stream.kafka.reader import end_offsets, read_range, start_offsets
+from stream.kafka.topics import TopicError, describe_topic
+from stream.publish.clock import SystemClock
+from stream.publish.shard_producer import PublisherLost, ShardProducer
+
+BATCH_BYTES: Final = 1024 * 1024
+"""What was appended goes out at a mark, or when it is so large."""
+RECORD_BYTES_MIN: Final = 1024 * 1024
+"""What a topic must take: each row image, and the producer's batches. Kafka's default is above it."""
+RECORD_BYTES_MAX: Final = 8 * 1024 * 1024
+WINDOW: Final = 16
+"""Offsets that are looked at first, at the end of the topic."""
+MADE_TIMEOUT_S: Final = 30.0
+_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_OWN: Final = re.compile(r"locations|[A-Za-z0-9_-]+\.(events|dlq|requests)")
+_KEYSPACE, _TABLES, _CHECKPOINT, _VERSION = "freshet-keyspace", "freshet-tables", "freshet-checkpoint", "freshet-log"
+VERSION: Final = "1"
+
+
+class LogTopic:
+    """The log of ``tables`` (none: all) of a keyspace in a topic. A context manager; it is made if it is missing.
+
+    ``framing``, ``describe``: as in `serving.changelog.records.Encoder`. ``keep_s``: how long a topic that is made
+    keeps records; None: for ever. Raises `ChangeLogError`, `KafkaUnreachable`, `KafkaRequestError`.
+    """
+
+    def __init__(
+        self,
+        kafka: KafkaCluster,
+        topic: str,
+        keyspace: str,
+        tables: list[str],
+        framing: Mapping[str, bytes],
+        describe: Describe,
+        *,
+        replication: int = 1,
+        keep_s: float | None = None,
+    ) -> None:
+        check_name(kafka, topic)
+        self._admin = AdminClient(client_settings(kafka))
+        self._kafka, self._topic, self._keyspace, self._tables = kafka, topic, keyspace, tables
+        self._ensure(replication, keep_s)
+        bytes_max = self._bytes_max()
+        self._encoder = Encoder(keyspace, framing, describe, bytes_max)
+        self._pending: list[tuple[int, bytes]] = []
+        self._pending_bytes = 0
+        self._producer = ShardProducer(
+            kafka, topic, f"the log in {topic}", transactional_id(kafka, keyspace, topic), SystemClock(), _NEVER
+        )
+        self.checkpoint = ""
+        """Behind the last event that is in the log or waits to be; empty: there is none."""
+
+    def __enter__(self) -> Self:
+        self._producer.open()
+        self.checkpoint = self._read_end()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._producer.drop()
+
+    def append(self, event: StreamEvent) -> None:
+        """Adds an event, which has a checkpoint. It is surely in the topic after the next `sync`."""
+        self.checkpoint = event.checkpoint
+        for record in self._encoder.records(event):
+            self._pending.append((0, record))
+            self._pending_bytes += len(record)
+        if self._pending_bytes >= BATCH_BYTES and event.kind not in MARKS:  # behind a mark comes a sync
+            self.sync()
+
+    def sync(self) -> None:
+        """Commits what was appended. Raises `ChangeLogError`."""
+        if not self._pending:
+            return
+        headers = {_VERSION: VERSION, _KEYSPACE: self._keyspace, _TABLES: json.dumps(self._tables)}
+        headers[_CHECKPOINT] = self.checkpoint
+        try:
+            encoded = {name: text.encode() for name, text in headers.items()}
+            self._producer.commit(self._pending, int(time() * 1000), encoded)
+        except PublisherLost as error:
+            if error.code == "fenced":
+                raise ChangeLogError(
+                    f"another process writes the log of {self._keyspace} in {self._topic}, or Kafka gave this one up",
+                    hint="run one for a topic, and start it again if there is no other",
+                    code="log_taken",
+                ) from error
+            raise ChangeLogError(
+                f"the log in {self._topic} can't be written: {error}",
+                hint="start it again: the log goes on where it was",
+                code="log_failed",
+            ) from error
+        self._pending, self._pending_bytes = [], 0
+
+    def _read_end(self) -> str:
+        """The checkpoint in the topic's last record; empty if it never had any. Raises `ChangeLogError`."""
+        end = end_offsets(self._kafka, self._topic, [0], committed=False)[0]
+        low = start_offsets(self._kafka, self._topic, [0])[0]
+        start, upto, window = max(low, end - WINDOW), end, WINDOW
+        while start < upto:
+            headers = None
+            for message in read_range(self._kafka, self._topic, 0, start, upto):
+                headers = message.headers() or []
+            if headers is not None:
+                return self._checkpoint_in(dict(headers))
+            window *= 8
+            start, upto = max(low, start - window), start
+        if low > 0:
+            raise ChangeLogError(
+                f"{self._topic} has lost all its records, so it does not say where the log goes on",
+                hint="log into another topic; a longer retention.ms keeps the end for longer than a log may be stopped",
+            )
+        return ""
+
+    def _checkpoint_in(self, headers: Mapping[str, bytes | None]) -> str:
+        """Raises `ChangeLogError` if the last record is not one of this log."""
+        found = {name: (headers.get(name) or b"").decode(errors="replace") for name in (_VERSION, _KEYSPACE, _TABLES)}
+        version, keyspace, tables = found.values()
+        if not version:
+            raise ChangeLogError(
+                f"the last record of {self._topic} is of no change log", hint="give the log a topic of its own"
+            )
+        if version != VERSION:
+            raise ChangeLogError(
+                f"the log in {self._topic} is of version {version}, not {VERSION}",
+                hint="go on with the version of Freshet that wrote it, or log into another topic",
+            )
+        if (keyspace, tables) != (self._keyspace, json.dumps(self._tables)):
+            raise ChangeLogError(
+                f"{self._topic} is the log of {', '.join(json.loads(tables)) or 'all tables'} of {keyspace}",
+                hint="go on with the same tables, or log into another topic",
+            )
+        return (headers[_CHECKPOINT] or b"").decode()
+
+    def _ensure(self, replication: int, keep_s: float | None) -> None:
+        """Make the topic if it is missing, and refuse one with several partitions: the log has one order."""
+        try:
+            topic = describe_topic(self._kafka, self._topic)
+        except TopicError:
+            self._make(replication, keep_s)
+            topic = describe_topic(self._kafka, self._topic)
+        if topic.partitions != 1:
+            raise ChangeLogError(
+                f"{self._topic} has {topic.partitions} partitions: a log has one, in which its order is",
+                hint="let Freshet make the topic, or make one with one partition",
+            )
+
+    def _make(self, replication: int, keep_s: float | None) -> None:
+        kept = str(int(keep_s * 1000)) if keep_s is not None else "-1"
+        config = {"cleanup.policy": "delete", "retention.ms": kept, "retention.bytes": "-1"}
+        config["min.insync.replicas"] = str(min(replication, 2))
+        wanted = NewTopic(self._topic, num_partitions=1, replication_factor=replication, config=config)
+        [future] = self._admin.create_topics([wanted], operation_timeout=MADE_TIMEOUT_S).values()
+        try:
+            future.result()
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise kafka_error(error, self._kafka, f"create topic {self._topic}") from error
+
+    def _bytes_max(self) -> int:
+        """What a record may have. Raises `ChangeLogError` for a topic that would lose records."""
+        resource = ConfigResource(ConfigResource.Type.TOPIC, self._topic)
+
+        def ask() -> Mapping[str, Any]:
+            [future] = self._admin.describe_configs([resource], request_timeout=REQUEST_TIMEOUT_S).values()
+            found: Mapping[str, Any] = future.result()
+            return found
+
+        doing = f"read the settings of {self._topic}"
+        found = call_kafka(self._kafka, doing, ask, patience_s=MADE_TIMEOUT_S)
+        if "compact" in str(found["cleanup.policy"].value):
+            raise ChangeLogError(
+                f"{self._topic} is compacted: its records have no keys", hint="set cleanup.policy=delete for it"
+            )
+        bytes_max = int(found["max.message.bytes"].value)
+        if bytes_max < RECORD_BYTES_MIN:
+            raise ChangeLogError(
+                f"{self._topic} takes records of {bytes_max} bytes at most: a row may have more",
+                hint=f"set max.message.bytes for it to {RECORD_BYTES_MIN} or more",
+            )
+        return min(bytes_max, RECORD_BYTES_MAX) - _BATCH_OVERHEAD
+
+
+_NEVER: Final = threading.Event()
+"""Nobody asks the producer to stop: the log may be killed at any moment."""
+_BATCH_OVERHEAD: Final = 1_024
+"""What Kafka adds to a record that is alone in its batch, with the names of the headers."""
+
+
+def check_name(kafka: KafkaCluster, topic: str) -> None:
+    """Raises `ChangeLogError` for what is no name of a topic, or that of one of Freshet's own."""
+    own = topic.startswith(f"{kafka.prefix}.") and _OWN.fullmatch(topic.removeprefix(f"{kafka.prefix}."))
+    if not _NAME.fullmatch(topic) or own or topic.startswith("__"):
+        raise ChangeLogError(f"no log can be kept in a topic {topic!r}", hint="name one that is the log's alone")
+
+
+def transactional_id(kafka: KafkaCluster, keyspace: str, topic: str) -> str:
+    """As of the shards' publishers, whose names have no colon: so a log never fences one of these."""
+    return kafka.transactional_id(keyspace, f"log:{topic}")

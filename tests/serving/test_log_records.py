@@ -1,0 +1,135 @@
+"""The records of a change log in a topic: what a reader gets of each event, and how large ones are cut."""
+
+from __future__ import annotations
+
+import json
+from io import BytesIO
+from typing import Any
+
+import pytest
+from fastavro import schemaless_reader
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serving.changelog.records import MARGIN_BYTES, RECORDS, VOID_REASON, Encoder, own_framing, schema_text
+from serving.client import StreamChange, StreamColumn, StreamEvent
+from stream.wire.announced import fingerprint_of
+from stream.wire.codec import HEADER_SIZE, MAGIC
+
+KINDS = {"id": "int", "price": "double", "big": "int", "raw": "binary", "name": "text", "doc": "json"}
+
+
+def encoder(bytes_max: int = 1_000_000, asked: list[str] | None = None) -> Encoder:
+    """Of a keyspace whose tables have the columns `KINDS`."""
+
+    def describe(table: str) -> dict[str, str]:
+        if asked is not None:
+            asked.append(table)
+        return KINDS
+
+    return Encoder("shop", own_framing(), describe, bytes_max)
+
+
+def read(record: bytes) -> tuple[str, dict[str, Any]]:
+    """Name and fields of a record, as any reader of Avro gets them with the schema's file."""
+    framing = {header: name for name, header in own_framing().items()}
+    name = framing[record[:HEADER_SIZE]]
+    body = BytesIO(record[HEADER_SIZE:])
+    fields = schemaless_reader(body, json.loads(schema_text(name)), None)
+    assert not body.read(), "nothing follows"
+    assert isinstance(fields, dict)
+    return name, fields
+
+
+def row(number: int, **columns: Any) -> StreamChange:
+    return StreamChange("row", "shop.items", [number], "value", {"id": number, **columns})
+
+
+def event(*changes: StreamChange) -> StreamEvent:
+    return StreamEvent(
+        "transaction", "c", "t", "shop/0", 1, gtid="MariaDB/0-1-5", timestamp=1_700_000_000, changes=list(changes)
+    )
+
+
+def test_values_have_the_types_of_avro() -> None:
+    """The double 1.0, whose canonical form is 1, is a double; what no type holds is exact text."""
+    asked: list[str] = []
+    image = {"price": 1, "big": 2**63, "raw": {"base64": "AAE="}, "name": None, "doc": {"a": [1]}, "new": 3}
+    made = encoder(asked=asked)
+    [record] = made.records(event(row(7, **image)))
+    name, fields = read(record)
+    assert name == "Transaction"
+    assert (fields["keyspace"], fields["shard"], fields["epoch"], fields["gtid"]) == (
+        "shop",
+        "shop/0",
+        1,
+        "MariaDB/0-1-5",
+    )
+    [change] = fields["changes"]
+    wanted = {"id": 7, "price": 1.0, "big": str(2**63), "raw": b"\0\1", "name": None, "doc": '{"a":[1]}', "new": 3}
+    assert change["row"] == wanted
+    assert [type(each) for each in change["row"].values()] == [type(each) for each in wanted.values()]
+    assert change["key"] == [7]
+    made.records(event(row(8)))
+    assert asked == ["shop.items"], "a table is asked for once"
+
+
+def test_a_description_in_the_log_stands_for_what_follows() -> None:
+    """After a DDL the columns are as the log tells, whatever the front knew before."""
+    told = StreamChange(
+        "schema", "shop.items", columns=[StreamColumn("id", "int"), StreamColumn("v", "double")], primary_key=["id"]
+    )
+    asked: list[str] = []
+    [record] = encoder(asked=asked).records(event(told, row(1, v=2, price=3)))
+    described, changed = read(record)[1]["changes"]
+    assert described["columns"] == [{"name": "id", "kind": "int"}, {"name": "v", "kind": "double"}]
+    assert described["primary_key"] == ["id"]
+    assert repr(changed["row"]) == repr({"id": 1, "v": 2.0, "price": 3})
+    assert not asked
+
+
+def test_what_is_no_row_is_a_record_too() -> None:
+    """Voids, watermarks and messages that nobody can read are told, each as what it is."""
+    made = encoder()
+    void = StreamChange("void", "shop.items", reason="ddl")
+    [record] = made.records(
+        event(void, StreamChange("row", "shop.items", [1], "void"), StreamChange("row", "*", [2], "deleted"))
+    )
+    changes = read(record)[1]["changes"]
+    assert [(each["kind"], each["op"], each["row"], each["reason"]) for each in changes] == [
+        ("void", "", None, "ddl"),
+        ("row", "void", None, ""),
+        ("row", "deleted", None, ""),
+    ]
+    [mark] = made.records(StreamEvent("watermark", "c", "v1.x", timestamp=5, as_of_ms=6))
+    assert read(mark) == ("Watermark", {"keyspace": "shop", "token": "v1.x", "timestamp": 5, "as_of_ms": 6})
+    [lost] = made.records(StreamEvent("unreadable", "c", partition=3, offset=9, reason="not_freshet"))
+    assert read(lost) == ("Unreadable", {"keyspace": "shop", "partition": 3, "offset": 9, "reason": "not_freshet"})
+    [empty] = made.records(event())
+    assert read(empty)[1]["changes"] == []
+
+
+@given(st.lists(st.integers(0, 3_000), min_size=1, max_size=30))
+def test_a_large_transaction_comes_in_parts_that_fit(sizes: list[int]) -> None:
+    """The parts have the changes in order, each once, and each says which of how many it is."""
+    bytes_max = MARGIN_BYTES + 2_500
+    records = encoder(bytes_max).records(event(*(row(n, name="x" * size) for n, size in enumerate(sizes))))
+    parts = [read(record)[1] for record in records]
+    assert all(len(record) <= bytes_max for record in records)
+    assert [(part["part"], part["parts"]) for part in parts] == [(n, len(parts)) for n in range(len(parts))]
+    changes = [change for part in parts for change in part["changes"]]
+    assert [change["key"] for change in changes] == [[n] for n in range(len(sizes))]
+    for size, change in zip(sizes, changes, strict=True):
+        if size < 2_000:
+            assert change["row"]["name"] == "x" * size
+        elif size > 2_500:
+            assert (change["op"], change["row"], change["reason"]) == ("void", None, VOID_REASON)
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_a_record_names_its_schema(name: str) -> None:
+    """Without a registry it begins as Avro's single-object encoding: a reader finds the file by the fingerprint."""
+    from fastavro.schema import to_parsing_canonical_form
+
+    canonical = to_parsing_canonical_form(json.loads(schema_text(name)))
+    assert own_framing()[name] == MAGIC + fingerprint_of(canonical)

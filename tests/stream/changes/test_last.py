@@ -1,0 +1,69 @@
+"""The last change of each table, found from the end of a partition."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from stream.changes.last import LastChange, last_in
+from stream.wire.events import ABSENT, VALUE, RowChange, SourceTransaction, VoidTable
+from stream.wire.keys import Layout, row_key
+from tests.stream.changes.topics import Log, framer_of
+
+TABLES = ("shop.a", "shop.b", "shop.c")
+
+
+def log_of(choose: random.Random, transactions: int) -> tuple[Log, dict[str, int]]:
+    """A partition with rows of several tables in a transaction, and voids; table → its last transaction."""
+    log, last = Log(Layout(1)), dict[str, int]()
+    framer = framer_of("shop/0", log.layout)
+    for number in range(1, transactions + 1):
+        tables = [table for table in TABLES[:2] if choose.random() < 0.5]
+        rows = [
+            RowChange(row_key(each, [choose.randrange(9)]), *choose.choice([(VALUE, b"{}"), (ABSENT, b"")]))
+            for each in tables
+        ]
+        void = [VoidTable(choose.choice([*TABLES, "*"]), "DDL")] if choose.random() < 0.05 else []
+        gtid = f"MariaDB/0-1-{number}"
+        log.publish(framer, SourceTransaction(gtid, gtid, 1_700_000_000 + number, [*rows, *void]))
+        changed = {each.table for each in void} | set(tables)
+        last |= dict.fromkeys(TABLES if "*" in changed else changed, number)
+    return log, last
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_last_change_of_each_table_is_found(seed: int) -> None:
+    """Whatever the windows cut, and no further back than is needed; a table without a change has none."""
+    log, last = log_of(random.Random(seed), 900)
+    read_to: list[int] = []
+
+    def read(partition: int, start: int, end: int) -> list[tuple[int, bytes]]:
+        read_to.append(start)
+        return list(enumerate(log.partitions[partition]))[start:end]
+
+    end = log.ends[0]
+    found = last_in(read, 0, 0, end, frozenset(TABLES))
+    assert {table: each.timestamp - 1_700_000_000 for table, each in found.items()} == last
+    for table, each in found.items():
+        assert each == LastChange(
+            table, each.kind, "shop/0", f"MariaDB/0-1-{last[table]}", each.timestamp, 0, each.offset
+        )
+    read_to.clear()
+    last_in(read, 0, 0, end, frozenset(TABLES[:2]))
+    assert min(read_to) > 0, "both change all the time"
+
+
+def test_what_is_behind_the_end_or_before_the_low_offset_does_not_count() -> None:
+    """The owner has folded up to the end, and the looking back is bounded."""
+    log, _ = log_of(random.Random(1), 200)
+
+    def read(partition: int, start: int, end: int) -> list[tuple[int, bytes]]:
+        return list(enumerate(log.partitions[partition]))[start:end]
+
+    low, end = 300, 500
+    found = last_in(read, 0, low, end, frozenset(TABLES))
+    assert {"shop.a", "shop.b"} <= found.keys()
+    assert all(low <= each.offset < end for each in found.values())
+    assert not last_in(read, 0, end, end, frozenset(TABLES))
+    assert not last_in(read, 0, low, end, frozenset())
