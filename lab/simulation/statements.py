@@ -30,11 +30,10 @@ BYTE_DECODING: Final = (
 )
 """Left out: they decode the binlog's bytes, which fuzzing and tests on real servers cover."""
 WITHOUT_WORLD: Final = {
-    "serving/bytecache/": "which caches files",
+    "serving/bytecache/shared/": "through which processes of one machine share a directory: real sockets and memory",
     "serving/client/cache/objects.py": "which has a model of its own in `tests/serving/test_composite_objects.py`",
     "serving/client/sessions/": "which goes around drivers, frameworks and browsers",
     "serving/http/status/": "which shows people what owners tell",
-    "serving/sink/": "which writes to other databases, and has a model of its own in `tests/serving/test_sink.py`",
 }
 """Left out: folder or module → what it does, which no world has. Each has tests of its own."""
 _REPOSITORY: Final = Path(__file__).parents[2]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from lab.simulation.catalog.world import CatalogWorld
 from lab.simulation.engine import World, share_of
+from lab.simulation.files.world import FilesWorld
 from lab.simulation.hive.world import HiveWorld
 from lab.simulation.installation.world import InstallationWorld
 from lab.simulation.processes.world import ProcessesWorld
 from lab.simulation.replicas.world import ReplicasWorld
 from lab.simulation.rows.world import RowsWorld
+from lab.simulation.successions.world import SuccessionsWorld
 from lab.simulation.warehouse.world import WarehouseWorld
 from tokens.errors import FreshetError
 
@@ -29,6 +31,8 @@ def all_worlds(*, motifs: bool = True) -> dict[str, World]:
         ReplicasWorld(),
         InstallationWorld(),
         WarehouseWorld(),
+        FilesWorld(),
+        SuccessionsWorld(),
     )
     return {world.name: world for world in worlds}
 

@@ -54,6 +54,8 @@ class InstallationRun(Routing):
         self._check_ready()
         if not self.outcome.violations and (behind := self.check_followers(SETTLES_IN_S)):
             self._fail(f"not told all: {behind}")
+        if not self.outcome.violations and (lacks := self.check_logged(SETTLES_IN_S)):
+            self._fail(lacks)
         if not self.outcome.violations and (left := self.check_kept(SETTLES_IN_S)):
             self._fail(f"the application's cache keeps no {left}")
         if not self.outcome.violations and (lacks := self.check_copied(SETTLES_IN_S)):

@@ -13,6 +13,7 @@ from lab.simulation.installation.applications.giving import GIVES
 from lab.simulation.installation.applications.sinking import STATEMENTS_MAX
 from lab.simulation.installation.faults import DIES_WITHIN, PLACES, WORDS
 from lab.simulation.installation.finding import WAYS
+from lab.simulation.installation.following.logs import STEPS_MAX, TORN
 from lab.simulation.installation.following.readers import BEGINNINGS, FOLLOWERS, HEARTBEAT_MS
 from lab.simulation.installation.operating.locating import ASKS
 from lab.simulation.installation.operating.routing import ROUTED_ROWS
@@ -117,11 +118,18 @@ OPERATES: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
     "route": (4, (ROUTED_ROWS, _PATIENCE)),
 }
 """Op → (weight, fields): those of operators, which only placed histories have."""
+LOGS: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
+    "keep log": (2, (_PAUSE,)),
+    "log dies": (2, (STEPS_MAX, _PAUSE)),
+    "log torn": (1, (len(TORN), _PAUSE)),
+}
+"""Op → (weight, fields): those of who keeps a log in files, which some histories have besides."""
+WITH_LOGS: Final = 0.2
 WITH_FOLLOWERS: Final = 0.3
 WITH_RANGES: Final = 0.4
 WITH_APPLICATIONS: Final = 0.35
 """The share of those histories."""
-KINDS: Final = COMMON | RARE | RANGES | FOLLOWS | APPLIES | OPERATES
+KINDS: Final = COMMON | RARE | RANGES | FOLLOWS | LOGS | APPLIES | OPERATES
 MOTIFS: Final = 0.33
 """The share of histories with one."""
 
@@ -200,13 +208,21 @@ def _followed(rng: Random) -> list[Op]:
 def _with_more(ops: History, rng: Random) -> History:
     """The same ops, in some histories with others among them. Where there are none, nothing else differs."""
     is_placed = float(bool(ops[0][-1] % 2))
-    among = ((RANGES, WITH_RANGES), (FOLLOWS, WITH_FOLLOWERS), (APPLIES, WITH_APPLICATIONS), (OPERATES, is_placed))
+    among = (
+        (RANGES, WITH_RANGES),
+        (FOLLOWS, WITH_FOLLOWERS),
+        (APPLIES, WITH_APPLICATIONS),
+        (OPERATES, is_placed),
+        (LOGS, WITH_LOGS),
+    )
     for more, share in among:
         if rng.random() < share:
             names = rng.choices([*more], [weight for weight, _ in more.values()], k=2 + rng.randrange(4))
             for name in names:
                 place = rng.randrange(1, len(ops) + 1)
                 ops.insert(place, (name, *(rng.randrange(bound) for bound in more[name][1])))
+            if more is LOGS:
+                ops.insert(min(3, len(ops)), ("keep log", rng.randrange(_PAUSE)))
             if more is APPLIES:
                 ops.insert(min(2, len(ops)), ("invalidate", 0, rng.randrange(_PAUSE)))
             if more is FOLLOWS and rng.random() < MOTIFS:

@@ -13,8 +13,9 @@ from lab.simulation.planted import (
     publishing,
     sources,
     stores,
+    successions,
 )
-from lab.simulation.planted.answering import applications, fronts, locating, reading, sinks, streams
+from lab.simulation.planted.answering import applications, files, fronts, locating, reading, sinks, streams
 from lab.simulation.planted.planting import PlantedBug, PlantedBugError
 
 PLANTED_BUGS: Final = (
@@ -24,6 +25,7 @@ PLANTED_BUGS: Final = (
     *fold_rows.BUGS,
     *fold_catalog.BUGS,
     *stores.BUGS,
+    *successions.BUGS,
     *owner_rows.BUGS,
     *owner_tables.BUGS,
     *fronts.BUGS,
@@ -32,6 +34,7 @@ PLANTED_BUGS: Final = (
     *locating.BUGS,
     *sinks.BUGS,
     *applications.BUGS,
+    *files.BUGS,
 )
 
 

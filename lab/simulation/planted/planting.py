@@ -225,3 +225,13 @@ def installation(name: str, what: str, *changes: Change) -> PlantedBug:
 def warehouse(name: str, what: str, *changes: Change) -> PlantedBug:
     """A bug that the world of a live catalog must catch."""
     return PlantedBug(name, what, "warehouse", changes)
+
+
+def files(name: str, what: str, *changes: Change) -> PlantedBug:
+    """A bug that the world of remote files must catch."""
+    return PlantedBug(name, what, "files", changes)
+
+
+def successions(name: str, what: str, *changes: Change) -> PlantedBug:
+    """A bug that the world of shards that are handed over must catch."""
+    return PlantedBug(name, what, "successions", changes)

@@ -52,6 +52,7 @@ class Disk:
             "open": self._open_file,
             "memfd_create": self._open_in_memory,
             "close": self._close_file,
+            "pwrite": self._stepping(os.pwrite),
             "replace": self._stepping(os.replace),
             "link": self._stepping(os.link),
             "rename": self._stepping(os.rename),
@@ -96,8 +97,8 @@ class Disk:
     def _open_file(self, path: Any, flags: int, mode: int = 0o777) -> int:
         return self._keep(os.open(path, flags, mode))
 
-    def _open_in_memory(self, name: str) -> int:
-        return self._keep(os.memfd_create(name))
+    def _open_in_memory(self, name: str, flags: int = os.MFD_CLOEXEC) -> int:
+        return self._keep(os.memfd_create(name, flags))
 
     def _keep(self, handle: int) -> int:
         process = self._kernel.current_process

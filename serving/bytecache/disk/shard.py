@@ -223,8 +223,7 @@ class Shard:
                 self._write_head(slot, head._replace(bits=bits))
             except BaseException:
                 if key not in self.table:
-                    self._punch(slot)
-                    heapq.heappush(self._free, slot)
+                    self._give_back(slot)
                 raise
             self.write_s = monotonic() - began
             self.writes.took(self.write_s)
@@ -344,12 +343,17 @@ class Shard:
         del self.table[key]
         self._heads[slot << HEAD_BITS : slot + 1 << HEAD_BITS] = EMPTY_HEAD
         self._kept_heat[slot] = self._heat[slot] = 0
+        self._give_back(slot)
+
+    def _give_back(self, slot: int) -> None:
+        heapq.heappush(self._free, slot)  # first: nothing else ever frees it if the disk fails now
         self._punch(slot)
-        heapq.heappush(self._free, slot)
 
     def _punch(self, slot: int) -> None:
-        write_all(self._files["heads"], EMPTY_HEAD, slot << HEAD_BITS)
-        punch_hole(self._files["data"], slot * SLOT_BYTES, SLOT_BYTES)
+        try:
+            write_all(self._files["heads"], EMPTY_HEAD, slot << HEAD_BITS)
+        finally:  # also if the disk takes no head: bytes without one would count for nobody, and never leave
+            punch_hole(self._files["data"], slot * SLOT_BYTES, SLOT_BYTES)
 
     def _write_head(self, slot: int, head: Head) -> None:
         raw = head.pack()

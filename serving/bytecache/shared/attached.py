@@ -50,6 +50,8 @@ from serving.bytecache.shared.protocol import (
 
 ANSWER_S: Final = 30.0
 """How long an owner may take for an answer, besides what it was asked to wait."""
+WELCOME_S: Final = 5.0
+"""How long it may take to welcome a process: it has nothing to look up for that. One that was stopped never does."""
 HEAT_MAX: Final = 255
 R = TypeVar("R")
 
@@ -274,7 +276,7 @@ class Attached:
 
     def _connect(self) -> tuple[socket.socket, Welcome, list[int]]:
         link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        link.settimeout(ANSWER_S)
+        link.settimeout(WELCOME_S)
         files: list[int] = []
         try:
             at_socket(self._place, "connect", link)

@@ -26,8 +26,8 @@ from serving.bytecache.shared.server import Server, describe
 
 JOIN_S: Final = 10.0
 """How long to try to attach to an owner that holds the lock, and does not answer yet."""
-RETRY_S: Final = 5.0
-"""After that was in vain: how long the directory is not used."""
+RETRY_S: Final = 30.0
+"""After that was in vain: how long the directory is not used. Whoever tries again stands still for `JOIN_S`."""
 R = TypeVar("R")
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from serving.bytecache.disk.directory import Directory, lock_directory
-from serving.bytecache.disk.layout import BLOCK, EXTENT
+from serving.bytecache.disk.layout import BLOCK, EXTENT, UNIT_BITS
 from serving.bytecache.disk.names import CachedFile
 from serving.bytecache.disk.space import write_all, write_together
 from serving.bytecache.errors import ByteCacheError
@@ -375,6 +375,31 @@ def test_a_failing_disk_is_left_alone(tmp_path: Path, monkeypatch: pytest.Monkey
     assert directory.health.usable(now + 31)
     assert directory.block(file, 0) is None
     monkeypatch.undo()
+    directory.close()
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
+def test_bytes_whose_head_can_t_be_written_leave_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int
+) -> None:
+    """A disk that fails between the bytes and their head, also while they are taken back: no room is lost by it."""
+    place = tmp_path / "cache"
+    directory = open_directory(place, shards=1)
+    before = allocated_bytes(place)
+
+    def failing(*_: object) -> None:
+        raise OSError(error, "the disk")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("serving.bytecache.disk.shard.write_all", failing)
+        for i in range(2):
+            stored(directory, f"f{i}", bytes([i]) * EXTENT)
+    assert allocated_bytes(place) < before + EXTENT // 2
+    file = stored(directory, "more", b"m" * EXTENT)
+    directory.resize(64 * MIB)
+    directory.store(file, 0, memoryview(b"m" * EXTENT), Value.NORMAL, 0)
+    assert directory.read(file, 0, 1) == b"m"
+    assert directory.shards[0].table == {file.number << UNIT_BITS: 0}, "and no place is"
     directory.close()
 
 

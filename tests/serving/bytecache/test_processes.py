@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -170,6 +171,40 @@ def test_a_socket_of_a_dead_owner_is_replaced(store: DirectoryStore, tmp_path: P
     assert readers[1].role == "owner"
     readers[1].ask("a", 0, 10)
     assert readers[1].answer()[1]
+
+
+def test_an_owner_that_is_stopped_holds_no_reader_for_long(
+    store: DirectoryStore, tmp_path: Path, readers: list[Reader], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has the lock and answers nothing: what it told before is read, the rest comes from the store for a while."""
+    content = random.Random(8).randbytes(2 * MIB)
+    store.put("a", content)
+    owner = Reader(store, tmp_path / "cache")
+    readers.append(owner)
+    for limit in ("attached.ANSWER_S", "attached.WELCOME_S", "joined.JOIN_S"):
+        monkeypatch.setattr(f"serving.bytecache.shared.{limit}", 0.2)
+    place = Joined(tmp_path / "cache", DirectoryOptions(quota=64 << 20))
+    cache = ByteCache([place])
+    file = cache.open(store, "a")
+    assert cache.read(file, 0, MIB) == content[:MIB]
+    owner.process.send_signal(signal.SIGSTOP)
+    try:
+        fetched = store.bytes_asked
+        assert cache.read(file, 5, MIB) == content[5:MIB]
+        assert store.bytes_asked == fetched
+        began = time.monotonic()
+        for _ in range(20):
+            assert cache.read(file, MIB, 2 * MIB) == content[MIB:]
+        assert time.monotonic() - began < 20  # it was tried once, not for each read
+    finally:
+        owner.process.send_signal(signal.SIGCONT)
+    monkeypatch.setattr(place, "_not_before", 0.0)  # the while is over
+    file = cache.open(store, "a")
+    assert cache.read(file, MIB, 2 * MIB) == content[MIB:]
+    fetched = store.bytes_asked
+    assert cache.read(file, MIB, 2 * MIB) == content[MIB:]
+    assert store.bytes_asked == fetched
+    place.close()
 
 
 def test_a_process_attaches_to_a_directory_of_the_most_shards(store: DirectoryStore, tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from lab.simulation.planted.planting import Replace, Return, always, installation, leave_out
+from serving.changelog.files import LogFiles
+from serving.changelog.writing import write_log
 from serving.client.streaming import Following
 from serving.streams.encoding import Encoder
 from serving.streams.reading import Reading
@@ -62,5 +64,34 @@ BUGS: Final = (
         "a stream after a token leaves out the first transaction behind it",
         always(Assembler._transaction, "any_shard.skip.leaves_out(any_last, any_position, any_time)"),
         leave_out(Assembler._transaction, "any_shard.skip = None"),
+    ),
+    installation(
+        "log_goes_on_without_its_checkpoint",
+        "a log that is started again begins at the present",
+        Replace(write_log, "files.checkpoint or begin", "begin"),
+    ),
+    installation(
+        "log_without_what_was_not_synced",
+        "a log says that it is synced before it has written what waits",
+        leave_out(LogFiles.sync, "self._write()"),
+    ),
+    installation(
+        "log_keeps_a_torn_line",
+        "what a crash has left of a line stays in front of the next one",
+        leave_out(LogFiles._recover, "os.ftruncate(self._file, end)"),
+    ),
+    installation(
+        "log_file_without_its_checkpoint",
+        "a new file of a log does not say where the one before ended",
+        Replace(
+            LogFiles._begin_file,
+            "msgspec.structs.replace(...)",
+            "msgspec.structs.replace(self._heading, begun_at=self._begun_at)",
+        ),
+    ),
+    installation(
+        "log_recovers_its_first_file",
+        "a log goes on where its first file ends",
+        Replace(LogFiles._recover, "files_of(...)[-1:]", "files_of(self._directory, self._heading.keyspace)[:1]"),
     ),
 )

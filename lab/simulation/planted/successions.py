@@ -1,0 +1,33 @@
+"""Planted bugs in handing shards over: where successors begin, and who is ended."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from lab.simulation.planted.planting import Replace, leave_out, successions
+from stream.publish.handover import (
+    begins_at,
+    take_over,
+)
+
+BUGS: Final = (
+    successions(
+        "successor_begins_where_the_first_one_ends",
+        "a successor of two shards begins at the end of one of them",
+        Replace(begins_at, "joint_position(...)", "points[0].position"),
+    ),
+    successions(
+        "ancestor_is_not_ended",
+        "a successor begins, and its ancestor goes on publishing",
+        leave_out(take_over, "end(each.point.shard)"),
+    ),
+    successions(
+        "end_is_not_read_again",
+        "a successor begins where its ancestor was before it was ended",
+        Replace(
+            take_over,
+            "if going_on:\n    found = [read_ancestor(kafka, topic, name) for name in names]\n    can_begin(...)",
+            "pass",
+        ),
+    ),
+)

@@ -1,0 +1,75 @@
+"""What a reader of the topic is told of each row, against what was written to it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from random import Random
+
+from lab.simulation.kafka.log import Kind, PartitionLog
+from stream.changes.assembling import Assembler
+from stream.changes.checkpoint import Checkpoint
+from stream.changes.items import Transaction
+from stream.changes.start import Start
+from stream.wire.events import VALUE, VOID
+
+Told = dict[bytes, list[bytes | None]]
+"""Key → its images in the order in which they were told; None where the row is void."""
+
+
+def told(keyspace: str, topic_id: str, logs: Sequence[PartitionLog], rng: Random) -> Told:
+    """As a change stream tells the committed records, whose partitions are read in any turns."""
+    assembler = Assembler(Start(Checkpoint(keyspace, topic_id, (0,) * len(logs), {})))
+    left = [
+        [each for each in log.read(0, log.stable, log.end) if each.kind is Kind.DATA and not each.was_aborted]
+        for log in logs
+    ]
+    found: Told = {}
+    while any(left):
+        partition = rng.choice([number for number, kept in enumerate(left) if kept])
+        record = left[partition].pop(0)
+        assembler.feed(partition, record.offset, record.value)
+        for item in assembler.take():
+            if isinstance(item, Transaction):
+                _take(found, item)
+    return found
+
+
+def _take(found: Told, transaction: Transaction) -> None:
+    for event in transaction.events:
+        key = getattr(event, "key", None)
+        if key is not None:  # a row
+            operation = getattr(event, "operation", VOID)
+            found.setdefault(key, []).append(getattr(event, "image", b"") if operation == VALUE else None)
+
+
+def first_wrong(found: Told, written: Mapping[bytes, Sequence[bytes]]) -> str:
+    """What a reader is told that was not written so; "" if there is nothing.
+
+    Each image comes once, in the order of the writes; none is left out unless the row is called void after it. A void
+    may come again: what two ancestors have told to different places is told without images.
+    """
+    for key, images in found.items():
+        numbers = [None if image is None else _number(written.get(key, []), image) for image in images]
+        if -1 in numbers:
+            return f"{key!r} is told with an image that nobody has written"
+        known = [number for number in numbers if number is not None]
+        if known != sorted(set(known)):
+            return f"{key!r} is told its writes in the order {known}"
+        for at, number in enumerate(numbers):
+            before = max((each for each in numbers[:at] if each is not None), default=-1)
+            if number is not None and number > before + 1 and None not in numbers[:at]:
+                return f"{key!r} is not told write {before + 1}"
+    return ""
+
+
+def lacking(found: Told, written: Mapping[bytes, Sequence[bytes]]) -> str:
+    """A row that a reader takes for another one than was written last; "" if there is none."""
+    for key, images in written.items():
+        last = found.get(key, [b""])[-1]
+        if last is not None and last != images[-1]:
+            return f"{key!r} is told {len(found.get(key, []))} times, and not its last write"
+    return ""
+
+
+def _number(images: Sequence[bytes], image: bytes) -> int:
+    return images.index(image) if image in images else -1
