@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import time
 from collections.abc import Iterator, Mapping
@@ -46,6 +47,10 @@ OFFSETS_PER_COMMIT: Final = 1_000_000
 COMMITS_UNCOMPACTED: Final = 100
 """After so many, an export that follows the topic makes few files of many; else it does so at its end."""
 ROWS_PER_FILE: Final = 500_000
+_STAGED_NAME: Final = re.compile(r"[0-9a-f]{16}\.parquet")
+_PLACE: Final = re.compile(
+    rf"table=(?!(\.{{0,2}}|{NOTES})/)[^/\0]+/day=\d{{4}}-\d{{2}}-\d{{2}}/part-\d+-\d{{20}}-[0-9a-f]{{16}}\.parquet"
+)
 PARQUET: Final = "parquet"
 DELTA: Final = "delta"
 
@@ -163,6 +168,8 @@ def read_commit(target: Path) -> Commit | None:
     try:
         fields = json.loads(path.read_bytes())
         partitions = {int(partition): state_from(each) for partition, each in fields.pop("partitions").items()}
+        if not all(_STAGED_NAME.fullmatch(name) and _PLACE.fullmatch(place) for name, place in fields["files"].items()):
+            raise ValueError("it names files elsewhere")  # whoever may write it may not have us move others' files
         return Commit(**fields, partitions=partitions)
     except (FileNotFoundError, NotADirectoryError):
         if target.exists() and (not target.is_dir() or {each.name for each in target.iterdir()} - {NOTES}):
@@ -332,12 +339,17 @@ def _write(changes: Changes, task: ExportTask, files: dict[str, str]) -> int:
         pq.write_table(table_of(group, typed), staged / name, compression="zstd")
         with open(staged / name, "rb") as written:
             os.fsync(written.fileno())
-        first = group[0]
-        files[name] = (
-            f"table={quote(table, safe='')}/day={day}/part-{first['_partition']}-{first['_offset']:020d}-{name}"
-        )
+        files[name] = place_of(table, day, group[0]["_partition"], group[0]["_offset"], name)
         rows += len(group)
     return rows
+
+
+def place_of(table: str, day: str, partition: int, offset: int, name: str) -> str:
+    """Where a file of a table's day belongs, below the export's root. A Delta table is called as what follows ``=``."""
+    called = quote(table, safe="")
+    if called in ("", ".", "..", NOTES):  # tables that no database has, but an event may name
+        called = "%" + "%".join(f"{byte:02X}" for byte in table.encode())
+    return f"table={called}/day={day}/part-{partition}-{offset:020d}-{name}"
 
 
 if __name__ == "__main__":

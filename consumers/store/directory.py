@@ -7,7 +7,7 @@ from fcntl import LOCK_EX, LOCK_NB, flock
 from pathlib import Path
 from typing import Final
 
-from consumers.store.errors import HINT_LOCKED, StoreCorruptError, StoreLockedError, store_error
+from consumers.store.errors import HINT_LOCKED, StoreCorruptError, StoreError, StoreLockedError, store_error
 from consumers.store.manifest import (
     MANIFEST_NAME,
     Manifest,
@@ -24,8 +24,17 @@ SCRATCH_NAME: Final = "commit.sst"
 
 
 def partition_directory(data_dir: Path, keyspace: str, partition: int) -> Path:
-    """Where a partition's store lives."""
+    """Where a partition's store lives. Raises `StoreError` if the keyspace's name would lead elsewhere."""
+    if not names_a_directory(keyspace):
+        raise StoreError(
+            f"{keyspace!r} is no name of a keyspace", hint="a name has letters, digits, - and _", code="store_denied"
+        )
     return data_dir / keyspace / str(partition)
+
+
+def names_a_directory(name: str) -> bool:
+    """Whether a name is one directory, or file, below the one that it is put behind."""
+    return name not in ("", ".", "..") and "/" not in name and "\0" not in name
 
 
 def holds_store(directory: Path) -> bool:

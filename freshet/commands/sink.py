@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated
 
 import sqlalchemy as sa
+import structlog
 import typer
 
 from freshet.commands.get import front_client
 from freshet.keyspaces import shards_in
+from freshet.sections.secrets import secret_in
 from freshet.settings import load_settings
 from serving.client import FreshetClient
 from serving.sink.awaiting import AwaitedShards
@@ -18,15 +21,23 @@ from serving.sink.running import READERS, SHARD_WAIT_S, Sink
 from tokens import Vector
 from tokens.errors import one_line
 
+log = structlog.get_logger(__name__)
+
 
 def command(
-    to: Annotated[str, typer.Argument(metavar="URL", help="The database of the copy, as SQLAlchemy writes it.")],
+    to: Annotated[
+        str,
+        typer.Argument(metavar="URL", help="The database of the copy, as SQLAlchemy writes it, without a password."),
+    ],
     keyspace: Annotated[str, typer.Option(help="The keyspace.")],
     table: Annotated[list[str], typer.Option(metavar="DB.TABLE", help="A table to copy; repeatable.")],
     url: Annotated[str, typer.Option(help="The front (default: that of the settings).")] = "",
     follow_schemas: Annotated[
         bool, typer.Option("--follow-schemas", help="Make a table whose columns change anew, and read it again.")
     ] = False,
+    password_file: Annotated[
+        Path | None, typer.Option(help="A file with the password of the copy's database.", metavar="FILE")
+    ] = None,
     readers: Annotated[int, typer.Option(min=1, max=64, help="Tables that are read side by side.")] = READERS,
     once: Annotated[bool, typer.Option("--once", help="End when the copy has all that was committed by now.")] = False,
 ) -> None:
@@ -37,12 +48,7 @@ def command(
     """
     settings = load_settings()
     shards = shards_in(settings, keyspace)
-    try:
-        engine = sa.create_engine(to)
-    except (sa.exc.ArgumentError, ImportError) as error:
-        raise SinkError(
-            one_line(f"{to}: {error}"), hint="sqlite:///copy.db, mysql+pymysql://…, postgresql+psycopg://…"
-        ) from error
+    engine = _engine(to, password_file)
     with front_client(settings, url) as client:
         sink = Sink(client, keyspace, engine, table, shards, follows_schemas=follow_schemas, readers=readers)
         try:
@@ -55,6 +61,23 @@ def command(
             ) from error
         finally:
             engine.dispose()
+
+
+def _engine(to: str, password_file: Path | None) -> sa.Engine:
+    """The database of the copy. No error shows the URL, which may have a password in it. Raises `SinkError`."""
+    try:
+        url = sa.make_url(to)
+        if password_file is not None:
+            url = url.set(password=secret_in(password_file, "--password"))
+        elif url.password is not None:
+            log.warning("a command line can be read by all users of this machine", hint="use --password-file")
+        return sa.create_engine(url, hide_parameters=True)  # else errors would show rows
+    except (sa.exc.ArgumentError, ImportError, ValueError) as error:
+        reason = error if password_file is not None or isinstance(error, ImportError) else "it is not as SQLAlchemy's"
+        raise SinkError(
+            one_line(f"the URL of the copy can't be used: {reason}"),
+            hint="sqlite:///copy.db, mysql+pymysql://…, postgresql+psycopg://…",
+        ) from None
 
 
 def _reached(client: FreshetClient, keyspace: str, shards: frozenset[str]) -> Callable[[Vector], bool]:

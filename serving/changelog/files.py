@@ -26,6 +26,7 @@ from typing import Final, Self
 import msgspec
 import structlog
 
+from consumers.store.directory import names_a_directory
 from consumers.store.manifest import sync_directory
 from serving.changelog.errors import ChangeLogError
 from serving.client import StreamEvent
@@ -93,6 +94,8 @@ class LogFiles:
         self._bytes, self._begun_at = 0, 0.0
         self.checkpoint = ""
         """Behind the last event that is in the log; empty: there is none."""
+        if not names_a_directory(heading.keyspace):
+            raise ChangeLogError(f"{heading.keyspace!r} is no name of a keyspace", hint="letters, digits, - and _")
         directory.mkdir(parents=True, exist_ok=True)
         self._lock = os.open(directory / f"{heading.keyspace}.lock", os.O_CREAT | os.O_RDWR, 0o600)
         try:

@@ -183,7 +183,10 @@ class Guard:
             incident = secrets.token_hex(6)
             self._metrics.refused("internal")
             self._note(scope, "internal")
-            _log.exception("request failed", incident=incident, path=scope["path"], error=type(error).__name__)
+            what, keyspace = asked_of(scope)  # no more of the path: it may have a row's key
+            _log.exception(
+                "request failed", incident=incident, what=what, keyspace=keyspace, error=type(error).__name__
+            )
             if is_begun:
                 return
             hint = f"look for incident {incident} in the log of `freshet serve`"

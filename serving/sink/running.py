@@ -27,7 +27,7 @@ from serving.client.answers import DescribedColumn, DescriptionAnswer, Page
 from serving.sink.applying import Batch, remove_unread, write_page
 from serving.sink.awaiting import AwaitedShards
 from serving.sink.errors import SinkError
-from serving.sink.state import SinkState, StateTable
+from serving.sink.state import STATE_NAME, SinkState, StateTable
 from serving.sink.tables import (
     CopyTable,
     check_columns,
@@ -99,11 +99,13 @@ class Sink:
         self._state = self._states.load(self._engine)
         self._leave_out()
         names = {name.partition(".")[2] for name in self._wanted}
+        if STATE_NAME in names:
+            raise SinkError(f"a table of the copy can't be called {STATE_NAME}: the sink keeps its checkpoints there")
         if len(names) != len(self._wanted) or not all(names):
             raise SinkError("two tables have one name in the copy, or a table has no database: write db.table")
         for table in self._wanted:
             described = self._client.describe(self._keyspace, table)
-            check_described(described)
+            check_described(described, table)
             is_there = fits if self._follows_schemas else exists
             if table not in self._state.copies:  # what is there under its name is not ours to drop
                 self._state = self._state.with_due(table)
@@ -155,7 +157,7 @@ class Sink:
             self._withheld_since = monotonic()
         elif monotonic() - self._withheld_since >= self._shard_wait_s:
             for table in self._state.withheld:
-                check_described(self._client.describe(self._keyspace, table))
+                check_described(self._client.describe(self._keyspace, table), table)
             self._withheld_since = monotonic()
 
     def _take(self, event: StreamEvent) -> None:
@@ -237,7 +239,7 @@ class Sink:
         """
         before = self._tables[described.table]
         self._batch.changes = [each for each in self._batch.changes if each[0].name != described.table]
-        check_described(described)
+        check_described(described, described.table)
         self._state = self._state.with_due(described.table)
         self._commit()
         state = replace(state, version=self._state.version)

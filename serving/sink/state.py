@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import sqlalchemy as sa
@@ -66,14 +66,17 @@ class SinkState:
         return replace(self, copies={**self.copies, table: copying})
 
 
+STATE_NAME: Final = "freshet_sink"
+
+
 class StateTable:
-    """The table ``freshet_sink``: a row for each keyspace."""
+    """The table `STATE_NAME`: a row for each keyspace."""
 
     def __init__(self, metadata: sa.MetaData, keyspace: str) -> None:
         long = sa.Text().with_variant(mysql.LONGTEXT(), "mysql", "mariadb")
         self._keyspace = keyspace
         self._table = sa.Table(
-            "freshet_sink",
+            STATE_NAME,
             metadata,
             sa.Column("keyspace", sa.String(150), primary_key=True),
             sa.Column("version", sa.BigInteger(), nullable=False),

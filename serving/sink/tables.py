@@ -60,7 +60,8 @@ class CopyTable:
             return None
         if isinstance(value, dict):
             return b64decode(value["base64"])
-        convert = _converter(self.table.c[name].type)
+        kind = self.table.c[name].type
+        convert = _converter(kind)
         wanted = "a text column"
         try:
             given = value if convert is None else convert(value)
@@ -68,12 +69,17 @@ class CopyTable:
                 wanted = "a column of bytes"
                 raise ValueError("a text has no NUL here")
             return given
-        except (ValueError, ArithmeticError) as error:
+        except (ValueError, ArithmeticError):
             raise SinkError(
-                f"{self.name}.{name} has the value {value!r}, which the copy's column does not take",
+                f"{self.name}.{name} has a value that the copy's column, {kind}, does not take: {_shown(value)}",
                 hint=f"make {self.table.name}.{name} {wanted}, and start again",
                 code="sink_value",
-            ) from error
+            ) from None
+
+
+def _shown(value: Any) -> str:
+    """What may be told of a value: rows don't go into logs."""
+    return f"a text of {len(value)} characters" if isinstance(value, str) else f"of type {type(value).__name__}"
 
 
 def _converter(kind: sa.types.TypeEngine[Any]) -> Callable[[Any], Any] | None:
@@ -101,8 +107,15 @@ def _bounded(value: int) -> int:
     return value
 
 
-def check_described(described: DescriptionAnswer) -> None:
-    """Raises `SinkError` ``sink_refused`` for a table that the stream tells nothing of."""
+def check_described(described: DescriptionAnswer, wanted: str) -> None:
+    """Raises `SinkError` ``sink_refused`` for a table that the stream tells nothing of, or that is not the wanted one.
+
+    Nobody but who runs the sink says which tables of the copy it makes, writes and drops; the front does not.
+    """
+    if described.table != wanted:
+        raise SinkError(
+            f"the front describes {described.table!r} in place of {wanted}", hint="give its name as the source has it"
+        )
     if not described.cacheable or not described.primary_key:
         raise SinkError(
             f"the rows of {described.table} are not in the stream: {described.reason or 'it has no primary key'}",

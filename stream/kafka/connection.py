@@ -144,8 +144,8 @@ class KafkaDenied(KafkaRequestError):
 
 _DENIED_CODES: Final = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED: "a right on a topic",
-    KafkaError.GROUP_AUTHORIZATION_FAILED: "the right Read on a consumer group",
-    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "the rights Write and Describe on a transactional id",
+    KafkaError.GROUP_AUTHORIZATION_FAILED: "a right on its consumer group (Describe, and Read if it joins the group)",
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "the right Write on a transactional id",
     KafkaError.CLUSTER_AUTHORIZATION_FAILED: "the right Create on the topic",
 }
 """Code → what is lacking."""
@@ -175,6 +175,13 @@ def _without_values(text: str, extra: Mapping[str, str]) -> str:
     return text
 
 
+def what_lacks(error: KafkaError, user: str = "") -> str:
+    """A hint that says which right ``user`` has not; empty if the broker refused for another reason."""
+    lacking = _DENIED_CODES.get(error.code(), "")
+    page = "docs/operating/security.md has those of each process, as commands"
+    return f"{user or 'this client'} lacks {lacking}: {page}" if lacking else ""
+
+
 def kafka_error(error: KafkaException | KafkaError, kafka: KafkaCluster, doing: str) -> FreshetError:
     """The `FreshetError` to raise for ``error``. ``doing``: the failed action, for the message."""
     cause = error.args[0] if isinstance(error, KafkaException) else error
@@ -185,12 +192,8 @@ def kafka_error(error: KafkaException | KafkaError, kafka: KafkaCluster, doing: 
             + ("; also check the security settings in kafka.extra" if kafka.extra else ""),
         )
     text = cause.str() if isinstance(cause, KafkaError) else str(cause)
-    if isinstance(cause, KafkaError) and (lacking := _DENIED_CODES.get(cause.code())):
-        return KafkaDenied(
-            f"Kafka at {kafka.bootstrap} denied ({doing}): {text}",
-            hint=f"{kafka.extra.get('sasl.username', 'this client')} lacks {lacking}:"
-            " docs/operating/security.md has those of each process, as commands",
-        )
+    if isinstance(cause, KafkaError) and (lacking := what_lacks(cause, kafka.extra.get("sasl.username", ""))):
+        return KafkaDenied(f"Kafka at {kafka.bootstrap} denied ({doing}): {text}", hint=lacking)
     missing = isinstance(cause, KafkaError) and cause.code() == KafkaError.UNKNOWN_TOPIC_OR_PART
     hint = "check the keyspace's name; its source creates the topics" if missing else ""
     return KafkaRequestError(f"Kafka at {kafka.bootstrap} refused ({doing}): {text}", hint=hint)

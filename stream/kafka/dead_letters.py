@@ -15,7 +15,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from stream.kafka.connection import KafkaCluster, KafkaUnreachable, call_kafka, client_settings, kafka_error
 from stream.kafka.reader import end_offsets, read_range, start_offsets
-from stream.kafka.topics import MESSAGE_BYTES_MAX, dead_letter_topic, describe_topic
+from stream.kafka.topics import MESSAGE_BYTES_MAX, dead_letter_topic, describe_topic, events_topic
 from stream.wire.checks import check
 from stream.wire.codec import CodecError, decode
 from tokens.errors import FreshetError
@@ -224,7 +224,8 @@ def retry(kafka: KafkaCluster, keyspace: str, letter_id: str = "", *, dry_run: b
     `DeadLetterError`.
     """
     letters = [find_letter(kafka, keyspace, letter_id)] if letter_id else read_letters(kafka, keyspace)
-    results = [RetryResult(letter, _obstacle(letter)) for letter in letters]
+    own = events_topic(kafka, keyspace)
+    results = [RetryResult(letter, _obstacle(letter, own)) for letter in letters]
     good = [result.letter for result in results if not result.problem]
     if good and not dry_run:
         _put_back(kafka, good)
@@ -253,7 +254,9 @@ _ORDERED: Final = ("Marker", "SourceState")
 """Records that say how far a shard is: written again later, they would say it of another place."""
 
 
-def _obstacle(letter: DeadLetter) -> str:
+def _obstacle(letter: DeadLetter, own: str) -> str:
+    if letter.topic != own:  # who may write letters only may not have an operator write elsewhere
+        return f"it names the topic {letter.topic}, and letters of this keyspace are of {own}"
     if not letter.is_complete:
         return f"only {len(letter.value)} of its {letter.size} bytes were kept"
     problem = letter.problem()
@@ -283,6 +286,6 @@ def _put_back(kafka: KafkaCluster, letters: list[DeadLetter]) -> None:
         producer.poll(0)
     left = producer.flush(FLUSH_TIMEOUT_S)
     if failed:
-        raise kafka_error(failed[0], kafka, "put dead letters back")
+        raise kafka_error(failed[0], kafka, f"put dead letters back into {letters[0].topic}")
     if left:
         raise KafkaUnreachable(f"{left} messages were not put back after {FLUSH_TIMEOUT_S:g} s")

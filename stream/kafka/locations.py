@@ -130,7 +130,7 @@ def announce(kafka: KafkaCluster, announcements: Iterable[Announcement]) -> None
         producer.produce(locations_topic(kafka), encode_announcement(each), key, partition=0, on_delivery=delivered)
     left = producer.flush(FLUSH_TIMEOUT_S)
     if failed:
-        raise kafka_error(failed[0], kafka, "announce")
+        raise kafka_error(failed[0], kafka, f"write to {locations_topic(kafka)}")
     if left:
         raise KafkaUnreachable(
             f"{left} announcements were not written at {kafka.bootstrap} within {FLUSH_TIMEOUT_S:g} s"
@@ -306,7 +306,8 @@ class LocationsReader:
                 self._learn(poll_batch(reading, 1000, 0.2))
             except Exception as error:  # noqa: BLE001 - without this thread no owner would be found any more
                 if not has_warned:
-                    log.warning("cannot read locations, retrying", error=str(error))
+                    hint = getattr(error, "hint", "")
+                    log.warning("cannot read locations, retrying", error=str(error), hint=hint)
                     has_warned = True
                 if reading is not None:
                     reading.close()

@@ -20,7 +20,15 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from stream.kafka.connection import REQUEST_TIMEOUT_S, KafkaCluster, Settings, call_kafka, client_settings, kafka_error
+from stream.kafka.connection import (
+    REQUEST_TIMEOUT_S,
+    KafkaCluster,
+    Settings,
+    call_kafka,
+    client_settings,
+    kafka_error,
+    what_lacks,
+)
 from tokens.errors import FreshetError
 
 PREFETCH_KB: Final = 64 * 1024
@@ -55,7 +63,7 @@ class TopicReadError(FreshetError):
     """A topic cannot be read any further.
 
     Codes: ``offset_out_of_range`` (the next record is gone, or another one has taken its offset: rebuild; the offset is
-    never reset), ``read_failed``, ``read_timeout`` (no progress before the deadline).
+    never reset), ``read_failed``, ``read_timeout`` (no progress before the deadline), ``kafka_denied`` (no right).
     """
 
     code = "read_failed"
@@ -115,6 +123,9 @@ def _is_notice(message: Message) -> bool:
         return True
     topic, partition = message.topic(), message.partition()
     place = f"{topic}/{partition} at {message.offset()}"
+    if lacking := what_lacks(error):
+        text = error.str() if topic is None else f"{topic}/{partition}: {error.str()}"
+        raise TopicReadError(text, hint=lacking, code="kafka_denied")
     if error.code() not in _LOST_CODES:
         raise TopicReadError(f"{place}: {error.str()}", code="read_failed")
     lost = TopicReadError(

@@ -16,7 +16,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 
 from stream.kafka.connection import KafkaCluster, KafkaUnreachable, client_settings, kafka_error
 from stream.kafka.reader import TopicReadError, open_consumer, poll_batch
-from stream.kafka.topics import ensure_requests_topic, requests_topic
+from stream.kafka.topics import TopicRight, ensure_requests_topic, requests_topic
 from stream.wire.keys import SEPARATOR
 
 log = structlog.get_logger(__name__)
@@ -69,14 +69,15 @@ class HotKeysSender:
         except (KafkaException, BufferError) as error:
             self._report(str(error))
 
-    def _delivered(self, error: KafkaError | None, _: Message) -> None:
+    def _delivered(self, error: KafkaError | None, message: Message) -> None:
         if error is not None:
-            self._report(str(error))
+            shown = kafka_error(error, self._kafka, f"write to {message.topic()}")
+            self._report(str(shown), shown.hint)
 
-    def _report(self, reason: str) -> None:
+    def _report(self, reason: str, hint: str = "") -> None:
         if reason != self._reported:
             self._reported = reason
-            log.info("hot rows can't be asked for", reason=reason)
+            log.info("hot rows can't be asked for", reason=reason, hint=hint)
 
     def close(self) -> None:
         """Send what can be sent at once."""
@@ -104,7 +105,7 @@ def send_request(kafka: KafkaCluster, keyspace: str, shard: str, value: bytes, r
     producer.produce(topic, value, shard, partition=0, on_delivery=delivered)
     producer.flush(FLUSH_TIMEOUT_S)
     if failed:
-        raise kafka_error(failed[0], kafka, "send a request")
+        raise kafka_error(failed[0], kafka, f"write to {topic}")
     if not written:
         raise KafkaUnreachable(f"the request was not written at {kafka.bootstrap} within {FLUSH_TIMEOUT_S:g} s")
     return written[0]
@@ -119,6 +120,7 @@ class RequestsReader:
         self._shard = shard.encode()
         self._consumer: Consumer | None = None
         self._open_at = 0.0
+        self._right: TopicRight | None = None
 
     def new(self, offset: int) -> list[tuple[int, bytes]]:
         """The requests that have arrived, each with the offset after it. ``offset``: where the first call begins."""
@@ -126,12 +128,16 @@ class RequestsReader:
             if monotonic() < self._open_at:
                 return []
             self._open_at = monotonic() + RETRY_S
+            if self._right is None and self._kafka.extra:  # else it is nobody whose rights could be fewer
+                self._right = TopicRight(self._kafka, self._topic)
             self._consumer = open_consumer(self._kafka, more=_LIGHT)
             self._consumer.assign([TopicPartition(self._topic, 0, offset)])
+        if self._right is not None and (denied := self._right.denied()) is not None:
+            log.warning("requests can't be read", code=denied.code, reason=str(denied), hint=denied.hint)
         try:
             messages = poll_batch(self._consumer, timeout_s=0)
         except (TopicReadError, KafkaException) as error:  # such as no topic yet
-            log.debug("requests can't be read", reason=str(error))
+            log.debug("requests can't be read", reason=str(error), hint=getattr(error, "hint", ""))
             self.close()
             return []
         own = [message for message in messages if message.key() == self._shard]

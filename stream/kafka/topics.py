@@ -13,9 +13,16 @@ from time import monotonic, sleep
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
-from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
+from confluent_kafka.admin import AclOperation, AdminClient, ConfigResource, NewTopic
 
-from stream.kafka.connection import REQUEST_TIMEOUT_S, KafkaCluster, call_kafka, client_settings, kafka_error
+from stream.kafka.connection import (
+    REQUEST_TIMEOUT_S,
+    KafkaCluster,
+    KafkaDenied,
+    call_kafka,
+    client_settings,
+    kafka_error,
+)
 from tokens.errors import FreshetError
 
 DAY_MS: Final = 24 * 3600 * 1000
@@ -93,6 +100,26 @@ class TopicWatch:
         return found if found != self._topic.topic_id else ""
 
 
+class TopicRight:
+    """Asks once whether this client may know a topic, without waiting: librdkafka's readers say nothing if not."""
+
+    def __init__(self, kafka: KafkaCluster, name: str) -> None:
+        self._kafka, self._name = kafka, name
+        self._admin = AdminClient(client_settings(kafka))  # kept: a request ends with its client
+        topics = TopicCollection([name])
+        self._asked: Future[Any] | None = self._admin.describe_topics(topics, request_timeout=REQUEST_TIMEOUT_S)[name]
+
+    def denied(self) -> KafkaDenied | None:
+        """The broker's refusal, once it is here, and once only."""
+        asked = self._asked
+        if asked is None or not asked.done():
+            return None
+        self._asked = None
+        error = asked.exception()
+        found = kafka_error(error, self._kafka, f"read {self._name}") if isinstance(error, KafkaException) else None
+        return found if isinstance(found, KafkaDenied) else None
+
+
 def events_topic(kafka: KafkaCluster, keyspace: str) -> str:
     """Name of the topic that holds a keyspace's events."""
     return f"{kafka.prefix}.{keyspace}.events"
@@ -168,6 +195,19 @@ def ensure_requests_topic(
     _await_topic(_create(kafka, [_new_topic(name, 1, replication, config)], timeout_s), kafka, name, timeout_s)
 
 
+def may_write(kafka: KafkaCluster, name: str, *, timeout_s: float = REQUEST_TIMEOUT_S) -> bool:
+    """Whether the broker lets this client write to a topic; also true where it does not say."""
+    admin = AdminClient(client_settings(kafka))
+    asked = admin.describe_topics(
+        TopicCollection([name]), include_authorized_operations=True, request_timeout=timeout_s
+    )
+    try:
+        found = asked[name].result().authorized_operations
+    except KafkaException:
+        return True
+    return found is None or AclOperation.WRITE in found
+
+
 def describe_topic(kafka: KafkaCluster, name: str, *, timeout_s: float = REQUEST_TIMEOUT_S) -> Topic:
     """The id and partition count of any topic. Raises `TopicError` ``topic_missing``, `KafkaUnreachable`."""
     admin = AdminClient(client_settings(kafka))
@@ -199,15 +239,21 @@ def _new_topic(name: str, partitions: int, replication: int, config: Mapping[str
 
 
 def _create(kafka: KafkaCluster, wanted: list[NewTopic], timeout_s: float) -> AdminClient:
-    """Create those topics of ``wanted`` that are missing."""
+    """Create those topics of ``wanted`` that are missing. Where none is, no right to create any is needed."""
     admin = AdminClient(client_settings(kafka))
     _require_broker(admin, kafka, timeout_s)
     for name, future in admin.create_topics(wanted, operation_timeout=timeout_s, request_timeout=timeout_s * 2).items():
         try:
             future.result()
         except KafkaException as error:
-            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                raise kafka_error(error, kafka, f"create topic {name}") from error
+            if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
+                continue
+            found = kafka_error(error, kafka, f"create topic {name}")
+            if not isinstance(found, KafkaDenied):
+                raise found from error
+            known = call_kafka(kafka, f"find topic {name}", lambda: admin.list_topics(timeout=timeout_s)).topics
+            if name not in known:
+                raise found from error
     return admin
 
 
@@ -219,6 +265,7 @@ def _await_topic(admin: AdminClient, kafka: KafkaCluster, name: str, timeout_s: 
         if found is not None and found.error is None and all(each.leader >= 0 for each in found.partitions.values()):
             return
         if monotonic() > deadline:
+            _describe(admin, kafka, name, timeout_s)  # raises if it is not listed for want of a right
             raise TopicError(
                 f"topic {name} has no leader after {timeout_s:g} s", hint="check that every broker is running"
             )

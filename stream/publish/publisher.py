@@ -181,7 +181,7 @@ class Publisher:
         try:
             found = read_opening(self.kafka, topic, self.layout, self.shard, self._topology)
         except TopicReadError as error:  # retention, or an election, has taken what was about to be read
-            if error.code == "read_failed":  # such as no right to read: another try would only fence a rival that works
+            if error.code in ("read_failed", "kafka_denied"):  # another try would only fence a rival that works
                 raise
             raise PublisherLost(str(error), hint=error.hint) from error
         if found.problem is not None and found.problem.code not in HEALED_BY_A_NEW_EPOCH and not self._new_epoch:

@@ -14,8 +14,8 @@ from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from stream.kafka.connection import KafkaCluster, KafkaUnreachable, client_settings, kafka_error
-from stream.kafka.topics import MESSAGE_BYTES_MIN
+from stream.kafka.connection import KafkaCluster, KafkaDenied, KafkaUnreachable, client_settings, kafka_error
+from stream.kafka.topics import MESSAGE_BYTES_MIN, may_write
 from stream.publish.clock import Clock
 from tokens.errors import FreshetError
 
@@ -47,7 +47,7 @@ class PublisherLost(FreshetError):
 
     Codes: ``publisher_lost`` (broker, network, or a transaction that cannot be framed), ``fenced`` (another publisher
     of the shard has taken over, or the broker has timed out this one's transaction. Kafka doesn't tell which: start
-    again after a pause), ``topic_replaced`` (the topic was deleted and made anew).
+    again after a pause), ``topic_replaced`` (the topic was deleted and made anew), ``kafka_denied`` (it may not write).
     """
 
     code = "publisher_lost"
@@ -183,10 +183,17 @@ class ShardProducer:
                 code="fenced",
             )
         if isinstance(error, KafkaException):
-            mine = kafka_error(error, self._kafka, f"publish {self._shard}")
+            mine = kafka_error(self._refusal(error), self._kafka, f"publish {self._shard} to {self._topic}")
             hint = "the source retries by itself" if isinstance(mine, KafkaUnreachable) else mine.hint
-            return PublisherLost(str(mine), hint=hint)
+            return PublisherLost(str(mine), hint=hint, code="kafka_denied" if isinstance(mine, KafkaDenied) else None)
         return PublisherLost(f"publisher of {self._shard}: the producer's queue is full")
+
+    def _refusal(self, error: KafkaException) -> KafkaException:
+        """``error``, or that a right is lacking: librdkafka may tell nobody, and refuse later calls for its state."""
+        is_late = error.args[0].code() == KafkaError._STATE and bool(self._kafka.extra)
+        if is_late and not may_write(self._kafka, self._topic):
+            return KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
+        return error
 
 
 def _deliver(producer: Producer, timeout_s: float) -> None:

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 
 import pytest
+from starlette.types import Receive, Scope, Send
+from structlog.testing import capture_logs
+
+from serving.http.guard import Guard
+from serving.http.limits import RequestLimits
+from serving.metrics import FrontMetrics
+from stream.access.grants import Access
+from tests.serving.test_guard import ask, scope_of
 
 PROGRAM = """
 import structlog
@@ -29,3 +38,19 @@ def test_a_traceback_shows_no_variables(form: str) -> None:
     assert "ValueError: failed" in found.stderr
     assert "hunter2" not in found.stderr
     assert "DE89" not in found.stderr
+
+
+def test_an_unexpected_error_tells_no_key_of_a_row() -> None:
+    """What was asked is told as the audit tells it; the rest of the path is data."""
+
+    async def fails(_: Scope, __: Receive, ___: Send) -> None:
+        raise ZeroDivisionError
+
+    guard = Guard(fails, access=Access(), limits=RequestLimits(), metrics=FrontMetrics())
+    with capture_logs() as logged:
+        status, _ = asyncio.run(ask(guard, scope_of("/v1/rows/shop/users/planted@example.org")))
+    assert status == 500
+    assert [(each["event"], each["what"], each["keyspace"]) for each in logged] == [
+        ("request failed", "GET /v1/rows", "shop")
+    ]
+    assert "planted" not in str([{**each, "exc_info": ""} for each in logged])

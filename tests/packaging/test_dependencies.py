@@ -39,6 +39,18 @@ def test_the_image_has_the_versions_that_are_tested() -> None:
     assert not {"pyspark", "pytest", "mypy", "testcontainers"} & image.keys()
 
 
+def test_the_image_installs_pinned_debian_packages_only() -> None:
+    """What `apt-get install` is given stands in the lock, where each package has its version, the JRE among them."""
+    commands = re.findall(r"apt-get install ([^&]*)", (ROOT / "docker" / "Dockerfile").read_text())
+    given = [word for command in commands for word in command.replace("\\\n", " ").split() if word[:2] != "--"]
+    assert given == ["$(grep", "'^#'", "/tmp/debian.lock)"]
+    lines = (ROOT / "docker" / "debian.lock").read_text().splitlines()
+    locked = [line for line in lines if not line.startswith("#")]
+    assert [line for line in locked if not re.fullmatch(r"[a-z0-9][a-z0-9.+-]+=[0-9][0-9A-Za-z.+:~-]*", line)] == []
+    assert sum(line.startswith("openjdk-17-jre-headless=") for line in locked) == 1
+    assert len({line.partition("=")[0] for line in locked}) == len(locked) > 20
+
+
 def test_the_client_declares_what_it_imports_and_imports_no_room() -> None:
     """The client declares every package that it imports, and imports no room but `tokens`."""
     assert complaints(ROOT / "serving" / "client") == ""

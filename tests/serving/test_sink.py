@@ -53,6 +53,26 @@ class Killed(BaseException):
     """The process has gone."""
 
 
+class LyingFront:
+    """Describes another table than it was asked for."""
+
+    def describe(self, _: str, __: str) -> DescriptionAnswer:
+        return msgspec.structs.replace(ITEMS, table="shop.kept")
+
+
+def test_a_front_names_no_other_table_of_the_copy() -> None:
+    """Only who runs the sink says what it makes, writes and drops: not the front, nor a table called as the sink's."""
+    engine = in_memory()
+    with engine.begin() as connection:
+        connection.execute(sa.text("CREATE TABLE kept (id INTEGER)"))
+    for front, table in ((LyingFront(), TABLE), (FakeFront(random.Random(1), 0), "shop.freshet_sink")):
+        sink = Sink(front, "shop", engine, [table], [SHARD], follows_schemas=True)  # type: ignore[arg-type]
+        with pytest.raises(SinkError) as refused:
+            sink.run()
+        assert refused.value.code == "sink_refused"
+    assert set(sa.inspect(engine).get_table_names()) == {"kept", "freshet_sink"}
+
+
 class FakeFront:
     """A source of one table whose history grows while it is read, and that kills its reader now and then.
 
@@ -228,7 +248,7 @@ def test_a_column_that_does_not_take_a_value_is_named(kind: str, value: Any) -> 
         own = "freshet_token TEXT, freshet_copy INT"
         connection.execute(sa.text(f"CREATE TABLE items (id INT PRIMARY KEY, v {kind}, {own})"))
     table = opened(engine)
-    with pytest.raises(SinkError, match=rf"shop\.items\.v has the value '?{value}") as refused:
+    with pytest.raises(SinkError, match=r"shop\.items\.v has a value that the copy's column") as refused:
         Batch().add(table, [1], token(1), {"id": 1, "v": value}, 1)
     assert refused.value.code == "sink_value"
 
@@ -238,7 +258,7 @@ def test_a_text_with_a_nul_needs_bytes_in_postgresql() -> None:
     engine = in_memory()
     row = {"id": 1, "v": "a\0b"}
     assert opened(engine).values_of(row) == row
-    with pytest.raises(SinkError, match=r"shop\.items\.v has the value") as refused:
+    with pytest.raises(SinkError, match=r"shop\.items\.v has a value that the copy's column") as refused:
         replace(opened(engine), takes_nul=False).values_of(row)
     assert refused.value.hint == "make items.v a column of bytes, and start again"
     other = in_memory()

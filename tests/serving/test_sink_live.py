@@ -141,14 +141,21 @@ def test_a_copy_equals_its_source_after_kills(
     assert in_copy(to, "copied", "id, part, amount, price, flag") == exact
 
 
-def test_a_copy_in_mariadb_has_the_same_rows(stack: ServingStack, tables: list[str], mariadb: MariaDBAddress) -> None:
+def test_a_copy_in_mariadb_has_the_same_rows(
+    stack: ServingStack, tables: list[str], mariadb: MariaDBAddress, tmp_path: Path
+) -> None:
     """Into tables that the operator has made, with the source's own types; ended and caught up in between."""
     with own_database(mariadb, f"CREATE TABLE copied {MADE}") as database:
         to = f"mysql+pymysql://{mariadb.user}:{mariadb.password}@{mariadb.host}:{mariadb.port}/{database}"
         engine = sa.create_engine(to)
-        refused = subprocess.run(command(stack, to, tables, "--once"), capture_output=True, text=True, check=False)
+        (tmp_path / "password").write_text(f"{mariadb.password}\n")
+        wrong = to.replace(f":{mariadb.password}@", ":planted@")
+        by_file = ("--password-file", str(tmp_path / "password"), "--once")
+        refused = subprocess.run(command(stack, wrong, tables, *by_file), capture_output=True, text=True, check=False)
         assert refused.returncode == 1
-        assert "has no column freshet_token, freshet_copy" in refused.stderr
+        assert (
+            "has no column freshet_token, freshet_copy" in refused.stderr
+        )  # the file's password is the one that counts
         with engine.begin() as connection:
             connection.execute(sa.text("ALTER TABLE copied ADD freshet_token TEXT, ADD freshet_copy BIGINT"))
         copied_once(stack, to, tables)

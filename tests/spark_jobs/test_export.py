@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from datetime import UTC, date, datetime
 from functools import partial
 from pathlib import Path
@@ -22,6 +23,7 @@ import pytest
 import spark_jobs.export
 from consumers.store.manifest import write_atomically
 from spark_jobs.export import (
+    COMMIT_NAME,
     NOTES,
     STAGED,
     Commit,
@@ -30,11 +32,13 @@ from spark_jobs.export import (
     ExportTask,
     export,
     finish_commit,
+    place_of,
     read_commit,
     run_export,
 )
 from spark_jobs.exporting.changes import Changes, Exported
 from spark_jobs.exporting.columns import table_of
+from spark_jobs.exporting.delta import table_in
 from spark_jobs.output import RebuildError
 from stream.wire.events import ABSENT, VALUE, VOID
 from tests.consumers.consuming import until
@@ -140,6 +144,37 @@ def test_a_committed_file_that_is_lost_is_noticed(tmp_path: Path) -> None:
     with pytest.raises(ExportError) as refused:
         finish_commit(tmp_path, Commit("shop", "t1", files={"x.parquet": "table=a/day=b/part-x.parquet"}))
     assert refused.value.code == "export_damaged"
+
+
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [
+        ("../../secret", "table=a.b/day=2026-01-02/part-0-00000000000000000007-0123456789abcdef.parquet"),
+        ("0123456789abcdef.parquet", "../other/day=2026-01-02/part-0-00000000000000000007-0123456789abcdef.parquet"),
+        ("0123456789abcdef.parquet", "table=../day=2026-01-02/part-0-00000000000000000007-0123456789abcdef.parquet"),
+        ("0123456789abcdef.parquet", "table=a/b/day=2026-01-02/part-0-00000000000000000007-0123456789abcdef.parquet"),
+        ("0123456789abcdef.parquet", "/etc/cron.d/x"),
+    ],
+)
+def test_a_commit_names_no_file_outside_its_export(tmp_path: Path, name: str, place: str) -> None:
+    """Whoever may write the notes of an export may not have the next run move files from or to elsewhere."""
+    (tmp_path / NOTES).mkdir()
+    good = "table=a.b/day=2026-01-02/part-0-00000000000000000007-0123456789abcdef.parquet"
+    kept = Commit("shop", "t1", files={"0123456789abcdef.parquet": good})
+    (tmp_path / NOTES / COMMIT_NAME).write_text(json.dumps(asdict(kept)))
+    assert read_commit(tmp_path) == kept
+    (tmp_path / NOTES / COMMIT_NAME).write_text(json.dumps(asdict(kept) | {"files": {name: place}}))
+    with pytest.raises(ExportError) as refused:
+        read_commit(tmp_path)
+    assert refused.value.code == "export_damaged"
+
+
+@pytest.mark.parametrize("table", ["..", ".", "", NOTES, "../../x", "a/b", "/etc"])
+def test_a_table_that_no_database_has_is_a_directory_of_the_export(table: str) -> None:
+    """An event may name any table: a Delta table's directory is called as it, and is one of the export's own."""
+    place = place_of(table, "2026-01-02", 0, 7, "0123456789abcdef.parquet")
+    assert table_in(place) not in ("", ".", "..", NOTES)
+    assert place.count("/") == 2
 
 
 def test_what_the_topic_cannot_tell_is_a_row_of_its_own_kind(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from stream.kafka.dead_letters import (
     retry,
 )
 from stream.kafka.reader import end_offsets, read_range
-from stream.kafka.topics import ensure_topics, events_topic
+from stream.kafka.topics import dead_letter_topic, ensure_topics, events_topic
 from stream.wire.codec import encode
 
 GOOD = encode(
@@ -102,6 +103,18 @@ def test_of_a_huge_message_the_beginning_is_kept(kafka: KafkaCluster, keyspace: 
     assert (len(kept.value), kept.size, kept.is_complete) == (VALUE_BYTES_MAX, 20 << 20, False)
     [result] = retry(kafka, keyspace)
     assert "bytes were kept" in result.problem
+
+
+def test_a_letter_of_another_topic_is_not_put_back(kafka: KafkaCluster, keyspace: str) -> None:
+    """Consumers may write letters and no events: one that was taken over has an operator write nothing elsewhere."""
+    _, good = _letters(kafka, keyspace)
+    other = dead_letter_topic(kafka, keyspace)
+    send_letters(kafka, keyspace, replace(good, topic=other, partition=0))
+    before = end_offsets(kafka, other, [0])
+    [result] = retry(kafka, keyspace)
+    assert f"it names the topic {other}" in result.problem
+    assert len(read_letters(kafka, keyspace)) == 1
+    assert end_offsets(kafka, other, [0]) == before
 
 
 def test_only_what_can_be_decoded_is_put_back(kafka: KafkaCluster, keyspace: str) -> None:

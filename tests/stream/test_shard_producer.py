@@ -171,7 +171,7 @@ def test_an_absent_broker_at_the_start_is_unreachable(made: Made) -> None:
         (KafkaError.PRODUCER_FENCED, "fenced"),
         (KafkaError.INVALID_PRODUCER_EPOCH, "fenced"),
         (KafkaError.TRANSACTION_COORDINATOR_FENCED, "fenced"),
-        (KafkaError.TOPIC_AUTHORIZATION_FAILED, "publisher_lost"),
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, "kafka_denied"),
         (KafkaError.INVALID_RECORD, "publisher_lost"),
     ],
 )
