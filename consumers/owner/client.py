@@ -22,6 +22,7 @@ from consumers.owner.framing import FrameBuffer, decode_answer, encode_frame, id
 from consumers.owner.protocol import (
     OBJECTS_SINCE,
     OLDEST,
+    TRACED,
     VERSION,
     WITHOUT_TOPIC,
     Answer,
@@ -55,7 +56,6 @@ from consumers.owner.protocol import (
     Waited,
     Welcome,
 )
-from consumers.owner.tracing import TRACED
 from stream import spans
 from stream.access.certificates import CertificateError, Certificates
 from stream.access.networks import Network, resolve_within

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -19,6 +19,7 @@ from consumers.owner.framing import (
 )
 from consumers.owner.protocol import (
     OLDEST,
+    TRACED,
     VERSION,
     WITHOUT_KEYSPACE,
     Answer,
@@ -28,14 +29,19 @@ from consumers.owner.protocol import (
     Fill,
     FillTable,
     Get,
+    GetRange,
     Hello,
     OwnerError,
+    OwnerObjects,
+    OwnerRow,
+    OwnerTable,
+    RangeRows,
     Request,
+    Rows,
     Status,
     Verified,
     Welcome,
 )
-from consumers.owner.tracing import begin_answer, end_answer
 from stream import spans
 from stream.access.audit import BEGUN, Audit
 from stream.access.certificates import subjects_of
@@ -258,3 +264,31 @@ def failure(request_id: int, error: Exception) -> Failure:
         return Failure(request_id, "bad_request", f"the table name in the key is not UTF-8: {error}", "")
     log.error("request failed", error=f"{type(error).__name__}: {error}", exc_info=error)
     return Failure(request_id, "internal", f"{type(error).__name__}: {error}", "see the owner's log")
+
+
+def begin_answer(request: Request) -> Any:
+    """The span of the answer to ``request``; None if its front has none."""
+    if not isinstance(request, TRACED) or not request.trace:
+        return None
+    name = type(request).__name__
+    told: dict[str, str | int | bool] = {"keyspace": request.keyspace, "kind": name}
+    if isinstance(request, Get | GetRange):
+        told["partition"] = request.partition
+    if isinstance(request, Get):
+        told["keys"] = len(request.keys)
+    return spans.begin(f"owner {name}", request.trace, told)
+
+
+def end_answer(span: Any, answer: Answer) -> Answer:
+    """Ends the span with what ``answer`` decides; returns the answer."""
+    if isinstance(answer, Failure):
+        spans.end(span, {}, failed=answer.code)
+        return answer
+    decided: Sequence[OwnerRow | OwnerTable | RangeRows | OwnerObjects] = ()
+    if isinstance(answer, Rows):
+        decided = answer.rows
+    elif isinstance(answer, OwnerTable | RangeRows | OwnerObjects):
+        decided = [answer]
+    freshness = ",".join(sorted({each.freshness for each in decided}))
+    spans.end(span, {"served": sum(each.served for each in decided), "freshness": freshness})
+    return answer

@@ -87,7 +87,7 @@ class Get(Message, tag="get"):
     last_known: bool = False
     """Whether a request without a demand may have an image of before a void. An owner of before gives none."""
     trace: str = ""
-    """The front's span, as W3C's ``traceparent``; "": it has none (`consumers.owner.tracing`)."""
+    """The front's span, as W3C's ``traceparent``; "": it has none (`consumers.owner.connection`)."""
 
 
 class GetRange(Message, tag="get_range"):
@@ -541,6 +541,8 @@ WITHOUT_KEYSPACE: Final = (Hello, Drain)
 """Requests about all keyspaces."""
 WITHOUT_TOPIC: Final = (*WITHOUT_KEYSPACE, Checkpoint, Verified)
 """Requests without a ``topic_id``."""
+TRACED: Final = (Get, GetRange, GetTable, GetObjects)
+"""Requests that carry the front's span."""
 Request: TypeAlias = (
     Hello
     | Get

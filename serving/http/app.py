@@ -13,6 +13,7 @@ from starlette.routing import Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from serving.errors import ReadError
+from serving.http.admission.tracing import Traced
 from serving.http.front import Front
 from serving.http.guard import Guard
 from serving.http.letters.routes import LETTERS_PAGE
@@ -22,7 +23,6 @@ from serving.http.route import Resource, Route
 from serving.http.routes import ROUTES
 from serving.http.status.reference import reference_response
 from serving.http.status.routes import PAGE
-from serving.http.tracing import Traced
 from stream import spans
 from stream.access.grants import ANY
 

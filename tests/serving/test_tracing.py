@@ -14,9 +14,9 @@ from typing import Any
 import httpx2
 import pytest
 
+from consumers.owner.connection import begin_answer, end_answer
 from consumers.owner.framing import decode_request, encode_frame
 from consumers.owner.protocol import Failure, Get
-from consumers.owner.tracing import begin_answer, end_answer
 from freshet.local.mariadb import MariaDBAddress
 from freshet.local.process import free_ports
 from freshet.sections.tracing import TracingSettings

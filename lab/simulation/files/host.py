@@ -89,7 +89,6 @@ class HostRun(WholeProcesses):
         self.wanted = [HOST]
         self.place = self.disk.root / "cache"
         self.admission = ADMISSIONS[admission % len(ADMISSIONS)]
-        self.disk_was_full = False
         keys = self.disk.root / "keys"
         keys.write_text("0a" * 32)
         self.options: dict[str, Any] = {
@@ -228,7 +227,6 @@ class HostRun(WholeProcesses):
     def op_disk(self, fails: int, pause: int) -> None:
         """The host's disk is full, or fails, for a while."""
         self.count_fault("disk fails" if fails else "disk full")
-        self.disk_was_full |= not fails
         broken = self.disk.failing if fails else self.disk.full
         broken.add(HOST)
         self.pause(pause)
