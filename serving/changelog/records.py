@@ -19,6 +19,8 @@ from typing import Any, Final
 
 from fastavro import parse_schema, schemaless_writer
 
+from serving.changelog.errors import ChangeLogError
+from serving.changelog.files import MARKS
 from serving.changelog.registry import SchemaRegistry
 from serving.client import StreamChange, StreamEvent
 from stream.wire.canonical import json_of
@@ -31,6 +33,8 @@ MARGIN_BYTES: Final = 4_096
 VOID_REASON: Final = "its image is above what a record of the log's topic may hold"
 _SCHEMAS: Final = Path(__file__).resolve().parents[2] / "schemas" / "log"
 _LONG_MAX: Final = 2**63 - 1
+_UNSIGNED_END: Final = 2**64
+"""Integer columns are below. A double of above may be no integer exactly: it is written with 17 digits and zeros."""
 _FLOATS: Final = ("float", "double")
 
 Kinds = Mapping[str, str]
@@ -73,12 +77,20 @@ class Encoder:
         self._kinds: dict[str, Kinds] = {}
 
     def records(self, event: StreamEvent) -> list[bytes]:
-        """The messages of an event: one, or the parts of a large transaction."""
+        """The messages of an event: one, or the parts of a large transaction.
+
+        Raises `ChangeLogError` for a kind of event that only a later version knows.
+        """
         if event.kind == "transaction":
             return self._transaction(event)
         if event.kind == "unreadable":
             fields = {"partition": event.partition, "offset": event.offset, "reason": event.reason}
             return [self._record("Unreadable", fields)]
+        if event.kind not in MARKS:
+            raise ChangeLogError(
+                f"the front tells an event of a kind that this version has no record for: {event.kind}",
+                hint="go on with the version of Freshet that the front has: the log goes on where it was",
+            )
         fields = {"token": event.token, "timestamp": event.timestamp, "as_of_ms": event.as_of_ms}
         return [self._record("Watermark", fields)]
 
@@ -131,10 +143,11 @@ class Encoder:
 def _value(value: Any, kind: str) -> Any:
     """A canonical value as one of Avro's types. ``kind`` of its column, empty: unknown.
 
-    The canonical form of the double 1.0 is ``1``: only the kind tells it from an integer.
+    The canonical form of the double 1.0 is ``1``: only the kind tells it from an integer. A row may be of before the
+    DDL that made its column one of doubles, and then have an integer that no double is: that stays one.
     """
     if isinstance(value, int):
-        if kind in _FLOATS:
+        if kind in _FLOATS and (float(value) == value or not -_LONG_MAX - 1 <= value < _UNSIGNED_END):
             return float(value)
         return value if -_LONG_MAX - 1 <= value <= _LONG_MAX else str(value)
     if value is None or isinstance(value, float | str):

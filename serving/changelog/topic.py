@@ -2,7 +2,8 @@
 
 What is appended goes out in Kafka transactions. The last record of each says in its headers where the log goes on, and
 what it is the log of. So events and progress are one write, as in files, and the topic's end is all that a new process
-reads. It fences the one before first, so that nothing is written after what it reads.
+reads. It fences the one before first, so that nothing is written after what it reads. A process that would be refused,
+such as that of another log, fences nobody: it has looked at the end before.
 
 Kafka's own place for progress, an offset with metadata in the same transaction, holds 4 KiB, and is forgotten a week
 after its last commit (docs/decisions/0132-a-log-in-a-topic-says-where-it-goes-on.md).
@@ -39,6 +40,9 @@ RECORD_BYTES_MAX: Final = 8 * 1024 * 1024
 WINDOW: Final = 16
 """Offsets that are looked at first, at the end of the topic."""
 MADE_TIMEOUT_S: Final = 30.0
+TRANSACTION_TIMEOUT_S: Final = 120
+"""How long a Kafka transaction may take: one of the source may have 64 MB. Readers wait so long, and about 10 s more,
+for what a killed log has left open, unless it is started again."""
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _OWN: Final = re.compile(r"locations|[A-Za-z0-9_-]+\.(events|dlq|requests)")
 _KEYSPACE, _TABLES, _CHECKPOINT, _VERSION = "freshet-keyspace", "freshet-tables", "freshet-checkpoint", "freshet-log"
@@ -68,17 +72,27 @@ class LogTopic:
         self._admin = AdminClient(client_settings(kafka))
         self._kafka, self._topic, self._keyspace, self._tables = kafka, topic, keyspace, tables
         self._ensure(replication, keep_s)
-        bytes_max = self._bytes_max()
-        self._encoder = Encoder(keyspace, framing, describe, bytes_max)
+        headers = {_VERSION: VERSION, _KEYSPACE: keyspace, _TABLES: json.dumps(tables)}
+        self._headers = {name: text.encode() for name, text in headers.items()}
+        """Of each last record, beside the checkpoint."""
+        room = self._bytes_max() - sum(map(len, self._headers.values()))
+        self._encoder = Encoder(keyspace, framing, describe, room)
         self._pending: list[tuple[int, bytes]] = []
         self._pending_bytes = 0
         self._producer = ShardProducer(
-            kafka, topic, f"the log in {topic}", transactional_id(kafka, keyspace, topic), SystemClock(), _NEVER
+            kafka,
+            topic,
+            f"the log in {topic}",
+            transactional_id(kafka, keyspace, topic),
+            SystemClock(),
+            _NEVER,
+            transaction_timeout_s=TRANSACTION_TIMEOUT_S,
         )
         self.checkpoint = ""
         """Behind the last event that is in the log or waits to be; empty: there is none."""
 
     def __enter__(self) -> Self:
+        self._read_end(committed=True)  # for what it refuses
         self._producer.open()
         self.checkpoint = self._read_end()
         return self
@@ -101,16 +115,15 @@ class LogTopic:
         """Commits what was appended. Raises `ChangeLogError`."""
         if not self._pending:
             return
-        headers = {_VERSION: VERSION, _KEYSPACE: self._keyspace, _TABLES: json.dumps(self._tables)}
-        headers[_CHECKPOINT] = self.checkpoint
+        headers = {**self._headers, _CHECKPOINT: self.checkpoint.encode()}
         try:
-            encoded = {name: text.encode() for name, text in headers.items()}
-            self._producer.commit(self._pending, int(time() * 1000), encoded)
+            self._producer.commit(self._pending, int(time() * 1000), headers)
         except PublisherLost as error:
             if error.code == "fenced":
                 raise ChangeLogError(
-                    f"another process writes the log of {self._keyspace} in {self._topic}, or Kafka gave this one up",
-                    hint="run one for a topic, and start it again if there is no other",
+                    f"another process writes the log of {self._keyspace} in {self._topic}, or a transaction was not in "
+                    f"Kafka within {TRANSACTION_TIMEOUT_S} s",
+                    hint="run one for a topic. If there is no other, look at the way to Kafka, and start it again",
                     code="log_taken",
                 ) from error
             raise ChangeLogError(
@@ -120,9 +133,12 @@ class LogTopic:
             ) from error
         self._pending, self._pending_bytes = [], 0
 
-    def _read_end(self) -> str:
-        """The checkpoint in the topic's last record; empty if it never had any. Raises `ChangeLogError`."""
-        end = end_offsets(self._kafka, self._topic, [0], committed=False)[0]
+    def _read_end(self, *, committed: bool = False) -> str:
+        """The checkpoint in the topic's last record; empty if it never had any. Raises `ChangeLogError`.
+
+        ``committed``: without what is open, which another process may still commit.
+        """
+        end = end_offsets(self._kafka, self._topic, [0], committed=committed)[0]
         low = start_offsets(self._kafka, self._topic, [0])[0]
         start, upto, window = max(low, end - WINDOW), end, WINDOW
         while start < upto:

@@ -19,7 +19,7 @@ from stream.kafka.topics import MESSAGE_BYTES_MIN, may_write
 from stream.publish.clock import Clock
 from tokens.errors import FreshetError
 
-TRANSACTION_TIMEOUT_MS: Final = 10_000
+TRANSACTION_TIMEOUT_S: Final = 10
 """Age at which the broker aborts a dead publisher's transaction. Without a successor, readers wait until then.
 
 The broker looks for such transactions every 10 s (``transaction.abort.timed.out.transaction.cleanup.interval.ms``). So
@@ -64,14 +64,20 @@ class ShardProducer:
         transactional_id: str,
         clock: Clock,
         stopping: threading.Event,
+        *,
+        transaction_timeout_s: int = TRANSACTION_TIMEOUT_S,
     ) -> None:
-        """``stopping``: once it is set, no wait for a broker lasts longer than `STOP_TIMEOUT_S`."""
+        """``stopping``: once it is set, no wait for a broker lasts longer than `STOP_TIMEOUT_S`.
+
+        ``transaction_timeout_s``: for producers with larger batches than a shard's.
+        """
         self.transactional_id = transactional_id
         self._kafka = kafka
         self._topic = topic
         self._shard = shard
         self._clock = clock
         self._stopping = stopping
+        self._transaction_timeout_s = transaction_timeout_s
         self._producer: Producer | None = None
 
     def open(self) -> None:
@@ -80,7 +86,7 @@ class ShardProducer:
             self._kafka,
             **{
                 "transactional.id": self.transactional_id,
-                "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
+                "transaction.timeout.ms": self._transaction_timeout_s * 1000,
                 "enable.idempotence": True,
                 "acks": "all",
                 "compression.type": "lz4",
@@ -139,7 +145,8 @@ class ShardProducer:
                 on_delivery=lambda _, message: offsets.append(message.offset()),
                 headers=dict(headers) if headers else None,
             )
-            self._retry_until_done(producer.commit_transaction)
+            patience_s = max(REQUEST_TIMEOUT_S, self._transaction_timeout_s)
+            self._retry_until_done(producer.commit_transaction, patience_s)
         except (KafkaException, BufferError) as error:
             del producer  # else the error's traceback would keep librdkafka's threads and sockets alive
             raise self._loss(error) from error.with_traceback(None)
@@ -154,9 +161,9 @@ class ShardProducer:
             raise PublisherLost(f"publisher of {self._shard} is not open")
         return self._producer
 
-    def _retry_until_done(self, request: Callable[[float], None]) -> None:
+    def _retry_until_done(self, request: Callable[[float], None], patience_s: float = REQUEST_TIMEOUT_S) -> None:
         """Call ``request`` with a timeout in seconds until it succeeds. Raises `KafkaException`."""
-        end = self._clock.monotonic() + REQUEST_TIMEOUT_S
+        end = self._clock.monotonic() + patience_s
         stopping = False
         while True:
             try:

@@ -11,9 +11,11 @@ from fastavro import schemaless_reader
 from hypothesis import given
 from hypothesis import strategies as st
 
+from serving.changelog.errors import ChangeLogError
 from serving.changelog.records import MARGIN_BYTES, RECORDS, VOID_REASON, Encoder, own_framing, schema_text
 from serving.client import StreamChange, StreamColumn, StreamEvent
 from stream.wire.announced import fingerprint_of
+from stream.wire.canonical import float_json
 from stream.wire.codec import HEADER_SIZE, MAGIC
 
 KINDS = {"id": "int", "price": "double", "big": "int", "raw": "binary", "name": "text", "doc": "json"}
@@ -72,6 +74,30 @@ def test_values_have_the_types_of_avro() -> None:
     assert change["key"] == [7]
     made.records(event(row(8)))
     assert asked == ["shop.items"], "a table is asked for once"
+
+
+@pytest.mark.parametrize("value", [2**60 + 1, -(2**53) - 1, 2**63 - 1, 2**64 - 1])
+def test_an_integer_of_before_a_ddl_to_double_is_exact(value: int) -> None:
+    """No double is it, so it stays an integer, or its digits."""
+    [record] = encoder().records(event(row(7, price=value)))
+    told = read(record)[1]["changes"][0]["row"]["price"]
+    assert (type(told), told) == ((int, value) if value < 2**63 else (str, str(value)))
+
+
+@pytest.mark.parametrize("value", [5e-324, 1e15, 2.0**53, 1.5e19, 1.2345678901234567e20, -1.2345678901234567e20, 1e300])
+def test_a_large_double_is_a_double(value: float) -> None:
+    """Also where its canonical form is an integer with zeros at its end."""
+    [record] = encoder().records(event(row(7, price=json.loads(float_json(value)))))
+    told = read(record)[1]["changes"][0]["row"]["price"]
+    assert (type(told), told) == (float, value)
+
+
+def test_an_event_of_a_kind_that_only_a_newer_front_knows_is_refused() -> None:
+    """A record that says something else would be worse than none: the log goes on with a newer version."""
+    with pytest.raises(ChangeLogError, match="savepoint") as refused:
+        encoder().records(StreamEvent("savepoint", "c"))
+    assert refused.value.code == "log_refused"
+    assert "version" in refused.value.hint
 
 
 def test_a_description_in_the_log_stands_for_what_follows() -> None:

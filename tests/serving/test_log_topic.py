@@ -13,6 +13,7 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from serving.changelog import topic as log_topic
 from serving.changelog.errors import ChangeLogError
 from serving.changelog.records import own_framing
 from serving.changelog.topic import BATCH_BYTES, LogTopic
@@ -37,6 +38,13 @@ def topic(kafka: KafkaCluster) -> Iterator[str]:
 
 def log(kafka: KafkaCluster, topic: str, keyspace: str = "shop", tables: list[str] = TABLES) -> LogTopic:
     return LogTopic(kafka, topic, keyspace, tables, own_framing(), lambda _: {})
+
+
+def make(kafka: KafkaCluster, topic: str, partitions: int, config: dict[str, str]) -> None:
+    wanted = NewTopic(topic, num_partitions=partitions, replication_factor=1, config=config)
+    admin = AdminClient(client_settings(kafka))
+    [made] = admin.create_topics([wanted]).values()
+    made.result(timeout=60)
 
 
 def event(number: int, size: int = 0) -> StreamEvent:
@@ -163,6 +171,46 @@ def test_another_log_is_refused(kafka: KafkaCluster, topic: str) -> None:
         pass
 
 
+def test_another_log_that_is_refused_leaves_the_running_one_alone(kafka: KafkaCluster, topic: str) -> None:
+    """A mistaken command ends; the log goes on. Also with what is in a Kafka transaction that has not ended."""
+    with log(kafka, topic) as into:
+        into.append(event(1))
+        into.sync()
+        with pytest.raises(ChangeLogError, match=r"is the log of shop\.items") as refused, log(kafka, topic, tables=[]):
+            pass
+        assert refused.value.code == "log_refused"
+        into.append(event(2))
+        into.sync()
+        hang(kafka, topic, into)
+        with pytest.raises(ChangeLogError, match=r"is the log of shop\.items"), log(kafka, topic, tables=[]):
+            pass
+    assert numbers(kafka, topic) == [1, 2]
+
+
+def test_records_leave_room_for_the_names_of_many_tables(kafka: KafkaCluster, topic: str) -> None:
+    """They are in the headers of each transaction's last record, which is as large as the topic takes, or void."""
+    make(kafka, topic, 1, {"max.message.bytes": "1048588"})
+    tables, sizes = [f"shop.{'t' * 50}{number}" for number in range(300)], range(1_020_000, 1_048_000, 4_000)
+    with log(kafka, topic, tables=tables) as into:
+        for size in sizes:
+            into.append(event(size, size))
+            into.sync()
+    ops = [fields["changes"][0]["op"] for _, fields in records(kafka, topic)]
+    assert len(ops) == len(sizes)
+    assert (ops[0], ops[-1]) == ("value", "void")
+
+
+def test_a_log_has_time_for_large_transactions_and_says_how_much(
+    kafka: KafkaCluster, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kafka gives up a transaction that takes longer, as if another process had taken the log."""
+    monkeypatch.setattr(log_topic, "TRANSACTION_TIMEOUT_S", 1)
+    with log(kafka, topic) as into, log(kafka, topic):
+        into.append(event(1))
+        with pytest.raises(ChangeLogError, match="within 1 s"):
+            into.sync()
+
+
 def test_a_log_whose_end_is_gone_is_refused(kafka: KafkaCluster, topic: str) -> None:
     """Retention has taken the last record: to begin anew would hide the gap."""
     with log(kafka, topic) as into:
@@ -187,10 +235,7 @@ def test_a_topic_that_would_lose_records_or_their_order_is_refused(
     kafka: KafkaCluster, topic: str, partitions: int, config: dict[str, str], words: str
 ) -> None:
     """Before anything is written."""
-    wanted = NewTopic(topic, num_partitions=partitions, replication_factor=1, config=config)
-    admin = AdminClient(client_settings(kafka))
-    [made] = admin.create_topics([wanted]).values()
-    made.result(timeout=60)
+    make(kafka, topic, partitions, config)
     with pytest.raises(ChangeLogError, match=words):
         log(kafka, topic)
 

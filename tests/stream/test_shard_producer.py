@@ -155,6 +155,21 @@ def test_an_outage_ends_the_publisher_in_time(made: Made) -> None:
     assert STOP_TIMEOUT_S <= made.clock.seconds - began <= STOP_TIMEOUT_S + 3
 
 
+def test_a_producer_of_large_batches_has_more_time_for_each(made: Made) -> None:
+    """Its transaction may take so long at the broker, and it waits so long for the commit."""
+    made.producer = ShardProducer(
+        KafkaCluster("127.0.0.1:1"), "log", "log", "tx", made.clock, made.stopping, transaction_timeout_s=120
+    )
+    made.producer.open()
+    assert made.client.settings["transaction.timeout.ms"] == 120_000
+    made.errors += [failing(KafkaError._TIMED_OUT) for _ in range(100)]
+    made.producer.commit(RECORDS, 1)
+    assert made.client.calls.count("commit") == 101
+    made.errors += [failing(KafkaError._TIMED_OUT) for _ in range(130)]
+    with pytest.raises(PublisherLost):
+        made.producer.commit(RECORDS, 1)
+
+
 def test_an_absent_broker_at_the_start_is_unreachable(made: Made) -> None:
     """No transaction was begun, so this is an outage and no loss."""
     made.errors += [failing(KafkaError._TIMED_OUT) for _ in range(1_000)]

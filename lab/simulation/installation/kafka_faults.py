@@ -42,6 +42,8 @@ FAULTS: Final = (
     "poison",
     "dead letters' topic gone",
 )
+LOG_IS_ANOTHER: Final = frozenset({"tail lost", "commit record lost", "topic replaced", "beginning lost"})
+"""Faults after which the log does not have what was folded or told."""
 OPS: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
     "coordinator": (1, (len(PAUSES_S),)),
     "tail": (1, (2, 12)),

@@ -10,6 +10,7 @@ from lab.simulation.installation.applications.sinking import COPIES
 from lab.simulation.installation.finding import Stretch
 from lab.simulation.installation.following.copies import TELLS_ALL
 from lab.simulation.installation.judging import RULES as JUDGED
+from lab.simulation.installation.kafka_faults import LOG_IS_ANOTHER
 from lab.simulation.installation.operating.locating import NEVER_BACK
 from lab.simulation.installation.operating.routing import Routing
 from lab.simulation.installation.parts import CONSUMERS, FOLLOWER, FRONTS, PROCESSES, SOURCES, Truth
@@ -29,8 +30,6 @@ NEVER_WRITTEN: Final = 5_000
 """Ids from here on have never been a row."""
 CONSUMERS_VOID: Final = frozenset({"poison", "dead letters' topic gone"})
 """Faults after which consumers call rows void and their sources know nothing of it: tables stay incomplete."""
-LOG_IS_ANOTHER: Final = frozenset({"tail lost", "commit record lost", "topic replaced", "beginning lost"})
-"""Faults after which the log does not have what was folded."""
 SETTLES_IN_S: Final = 180.0
 """Longer than two of the group's session timeouts, the longest back-offs, and a request that runs into its timeout."""
 

@@ -15,7 +15,7 @@ import msgspec
 
 from lab.simulation.engine import Outcome
 from lab.simulation.installation.following.copies import TELLS_ALL, FollowedCopy
-from lab.simulation.installation.following.readers import EARLY, LOST, Following
+from lab.simulation.installation.following.readers import EARLY, Following
 from lab.simulation.installation.processes import SHARD
 from lab.simulation.installation.writing import ACCOUNTS, KEYSPACE, ORDERS
 from lab.simulation.kernel.fronts import blocking_client
@@ -63,7 +63,7 @@ class Logging(Following):
         if not self._logs:
             return
         self.kernel.kill(LOGGER)
-        for path in self._files()[-1:]:
+        for path in self._files(self._logs)[-1:]:
             with path.open("ab") as file:
                 file.write(TORN[end % len(TORN)])
         self._start_log()
@@ -80,12 +80,12 @@ class Logging(Following):
             try:
                 heading = Heading(KEYSPACE, [])
                 with LogFiles(
-                    self._directory(), heading, file_bytes_max=FILE_BYTES, clock=lambda: self.kernel.time
+                    self._directory(self._logs), heading, file_bytes_max=FILE_BYTES, clock=lambda: self.kernel.time
                 ) as files:
                     write_log(client, KEYSPACE, files, "now", clock=lambda: self.kernel.now)
             except ClientError as error:
                 self._count(f"log ended: {error.code}")
-                if error.code in LOST:
+                if self.has_lost(error.code):
                     self._logs += 1
                 elif error.code not in EARLY:
                     self.complain(TELLS_ALL, f"the log ends for {error.code}: {error}")
@@ -96,22 +96,25 @@ class Logging(Following):
                 self.say(f"the log can't be written: {error}")
             self.kernel.wait(lambda: False, 0.5)
 
-    def _directory(self) -> Path:
-        return self.disk.data_dir(LOGGER) / str(self._logs)
+    def _directory(self, log: int) -> Path:
+        return self.disk.data_dir(LOGGER) / str(log)
 
-    def _files(self) -> list[Path]:
-        directory = self._directory()
+    def _files(self, log: int) -> list[Path]:
+        directory = self._directory(log)
         return sorted(directory.glob("*.jsonl")) if directory.exists() else []
 
-    def _lines(self) -> Iterator[StreamEvent]:
-        """The whole lines of the log, without the headings, as anybody would read them."""
-        for path in self._files():
+    def _lines(self, log: int) -> Iterator[StreamEvent]:
+        """The whole lines of a log, without the headings, as anybody would read them."""
+        for path in self._files(log):
             whole = path.read_bytes().rpartition(b"\n")[0]
             for line in whole.split(b"\n")[1:]:
                 yield msgspec.json.decode(line, type=StreamEvent)
 
     def check_logged(self, within_s: float) -> str:
-        """What the last log lacks some time after the last commit, if there is one; "" if it is complete."""
+        """What the last log lacks some time after the last commit, if there is one; "" if it is complete.
+
+        The logs before it are true up to where they end.
+        """
         if not self._logs:
             return ""
         self.disk.dies_at.pop(LOGGER, None)
@@ -120,21 +123,24 @@ class Logging(Following):
         self.record_commits()
         last = self.record.histories[-1].end
         end = self.kernel.now + within_s
-        while not (self.outcome.violations or self._is_at(last)) and self.kernel.now < end:
+        while not (self.outcome.violations or self._told_by(self._logs) >= last) and self.kernel.now < end:
             self.let(1.0)
-        return "" if self.outcome.violations or self._is_at(last, judge=True) else f"log {self._logs} lacks commits"
+        if self.outcome.violations:
+            return ""
+        told = [self._told_by(log, judge=True) for log in range(1, self._logs + 1)]
+        return "" if self.outcome.violations or told[-1] >= last else f"log {self._logs} lacks commits"
 
-    def _is_at(self, last: int, *, judge: bool = False) -> bool:
-        """Whether a copy that is kept by the log's lines is at the last commit. ``judge``: and each line is true."""
+    def _told_by(self, log: int, *, judge: bool = False) -> int:
+        """The commit that a copy is at which is kept by a log's lines; -1: none. ``judge``: and each line is true."""
 
         def complain(rule: str, what: str) -> None:
             if judge:
                 self.complain(rule, what)
 
-        copy = FollowedCopy(self.record, SHARD, frozenset({ACCOUNTS.name, ORDERS.name}), complain, f"log {self._logs}")
+        copy = FollowedCopy(self.record, SHARD, frozenset({ACCOUNTS.name, ORDERS.name}), complain, f"log {log}")
         try:
-            for event in self._lines():
+            for event in self._lines(log):
                 copy.take(event)
         except msgspec.DecodeError as error:
-            complain(TELLS_ALL, f"a line of log {self._logs} can't be read: {error}")
-        return copy.told is not None and copy.told >= last
+            complain(TELLS_ALL, f"a line of log {log} can't be read: {error}")
+        return -1 if copy.told is None else copy.told

@@ -8,7 +8,7 @@ from typing import Final
 
 from lab.simulation.engine import Outcome
 from lab.simulation.installation.following.copies import TELLS_ALL, FollowedCopy
-from lab.simulation.installation.kafka_faults import KafkaFaults
+from lab.simulation.installation.kafka_faults import LOG_IS_ANOTHER, KafkaFaults
 from lab.simulation.installation.parts import Complain, Truth
 from lab.simulation.installation.processes import SHARD
 from lab.simulation.installation.writing import ACCOUNTS, KEYSPACE, ORDERS
@@ -16,6 +16,7 @@ from lab.simulation.kernel.fronts import async_client, blocking_client
 from lab.simulation.whole_processes.run import CLIENT
 from serving.client.errors import ClientError
 from serving.client.streaming import StreamEvent
+from stream.changes.checkpoint import Checkpoint
 from tokens import Vector
 
 FOLLOWERS: Final = 2
@@ -25,8 +26,13 @@ TOKEN: Final = "token"
 BEGINNINGS: Final = (("now", "-1", "-20"), ("now", "-20", TOKEN))
 """Of each reader."""
 HEARTBEAT_MS: Final = (300, 2_000, 10_000)
-LOST: Final = frozenset({"checkpoint_lost", "stream_too_old", "bad_checkpoint"})
-"""Codes after which a reader begins anew, as the page of the stream says."""
+LOST: Final = frozenset({"checkpoint_lost", "stream_too_old"})
+"""Codes after which a reader begins anew, as the page of the stream says, where Kafka has lost something.
+
+``bad_checkpoint`` is none of them: nobody sends a checkpoint that no stream gave out.
+"""
+NO_BEGINNING: Final = frozenset({"stream_too_old", "bad_checkpoint"})
+"""Codes for a second or a token that is older than the topic, or for a token that names no shard of the keyspace."""
 EARLY: Final = frozenset({"unknown_keyspace", "no_owner"})
 """Codes that say that nothing is there yet."""
 
@@ -137,10 +143,15 @@ class Following(KafkaFaults):
     def _ended(self, follower: Follower, error: ClientError) -> None:
         self._count(f"stream ended: {error.code}")
         self.say(f"{follower.copy.name}: the stream ends: {error.code}: {error}")
-        if error.code in LOST:
+        has_begun = Checkpoint.is_text(follower.begin)
+        if self.has_lost(error.code) or (error.code in NO_BEGINNING and not has_begun):
             follower.begin_anew()
         elif error.code not in EARLY:
             follower.copy.complain(TELLS_ALL, f"the stream ends for {error.code}: {error}")
+
+    def has_lost(self, code: str) -> bool:
+        """Whether a stream ends with ``code`` since Kafka has lost something in this history."""
+        return code in LOST and bool(self.struck & LOG_IS_ANOTHER)
 
     def check_followers(self, within_s: float) -> str:
         """What the readers have not heard of, some time after the last commit; "" if they were told everything."""
