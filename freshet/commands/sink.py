@@ -55,12 +55,20 @@ def command(
             sink.run(is_done=_reached(client, keyspace, frozenset(shards)) if once else lambda _: False)
         except sa.exc.SQLAlchemyError as error:
             raise SinkError(
-                one_line(f"the database of the copy: {error}")[:500],
+                one_line(f"the database of the copy: {_said(error)}")[:500],
                 hint="mend it, and start again: the copy goes on where it was",
                 code="sink_failed",
-            ) from error
+            ) from None  # what the driver says may have values of rows in it
         finally:
             engine.dispose()
+
+
+def _said(error: sa.exc.SQLAlchemyError) -> str:
+    """What failed, without what a driver says of it: `Duplicate entry 'alice@example.com' for key 'email'`."""
+    if not isinstance(error, sa.exc.DBAPIError) or error.orig is None:
+        return str(error)
+    number = getattr(error.orig, "sqlstate", None) or next((each for each in error.orig.args if type(each) is int), "")
+    return " ".join(f"{type(error.orig).__name__} {number} at {error.statement or 'no statement'}".split())
 
 
 def _engine(to: str, password_file: Path | None) -> sa.Engine:
@@ -69,7 +77,7 @@ def _engine(to: str, password_file: Path | None) -> sa.Engine:
         url = sa.make_url(to)
         if password_file is not None:
             url = url.set(password=secret_in(password_file, "--password"))
-        elif url.password is not None:
+        elif url.password is not None or {"password", "passwd"} & url.query.keys():
             log.warning("a command line can be read by all users of this machine", hint="use --password-file")
         return sa.create_engine(url, hide_parameters=True)  # else errors would show rows
     except (sa.exc.ArgumentError, ImportError, ValueError) as error:

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -20,6 +21,7 @@ HINT = "install a JRE 17 or 21 (Debian, Ubuntu: apt-get install openjdk-17-jre-h
 QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 """Flags for a JVM that does not live long: the second compiler and a parallel collector cost a server as much processor
 time as its start does. At full rate it is slower than without them."""
+UNUSED_S = 30 * 86_400
 WELL_KNOWN = ("/usr/lib/jvm", "/opt/java", "/Library/Java/JavaVirtualMachines")
 
 
@@ -69,7 +71,7 @@ def class_archive(name: str, classpath: str, train: Callable[[str], None]) -> tu
     """Flags for a quick start with an archive of the classes that the server loads (JEP 350), made on first use.
 
     It halves the processor time of a start. ``train`` starts the server with a flag, and stops it. There are no flags
-    if the runtime has made no archive. Archives of other versions of the server or of Java are removed.
+    if the runtime has made no archive. Archives that have not been used for a month are removed.
     """
     java = find_java()
     digest = hashlib.sha256("\0".join((java.version, *QUICK_START, classpath)).encode()).hexdigest()[:12]
@@ -77,18 +79,20 @@ def class_archive(name: str, classpath: str, train: Callable[[str], None]) -> tu
     if not archive.exists():
         with exclusive(archive.with_suffix(".lock")):
             if not archive.exists():
-                _make_archive(name, archive, train)
+                _make_archive(archive, train)
+    archive.touch()
     return (f"-XX:SharedArchiveFile={archive}",) if archive.stat().st_size else ()
 
 
-def _make_archive(name: str, archive: Path, train: Callable[[str], None]) -> None:
+def _make_archive(archive: Path, train: Callable[[str], None]) -> None:
     staging = archive.with_suffix(".partial")
     staging.unlink(missing_ok=True)
     train(f"-XX:ArchiveClassesAtExit={staging}")
     if not staging.exists():
         staging.touch()
-    for other in archive.parent.glob(f"{name}-*.jsa"):
-        other.unlink(missing_ok=True)
+    for other in archive.parent.glob("*.jsa"):
+        if other.stat().st_mtime < time.time() - UNUSED_S:
+            other.unlink(missing_ok=True)
     staging.rename(archive)
 
 

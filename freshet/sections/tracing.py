@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import re
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated, Final
@@ -67,4 +68,6 @@ class TracingSettings(Section):
             yield
         finally:
             spans.turn_off()
-            provider.shutdown()
+            ending = threading.Thread(target=provider.shutdown, daemon=True)  # by itself it tries for half a minute
+            ending.start()
+            ending.join(EXPORT_TIMEOUT_S)

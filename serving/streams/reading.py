@@ -59,7 +59,7 @@ class FromSecond(NamedTuple):
 
 
 class FromEarliest(NamedTuple):
-    """Begin with the first second that the topic can tell."""
+    """Begin with the first that the topic can tell."""
 
 
 class FromVector(NamedTuple):

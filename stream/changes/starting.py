@@ -91,11 +91,18 @@ def start_at_time(kafka: KafkaCluster, keyspace: str, topic: Topic, second: int)
 
 
 def start_at_earliest(kafka: KafkaCluster, keyspace: str, topic: Topic) -> Start:
-    """From the first second that the topic can tell; now, if it never had anything. Raises `StreamTooOld`."""
+    """All that the topic has; from the first second that it can tell, if retention has deleted its beginning.
+
+    Raises `StreamTooOld`. A second does not find the beginning of a whole topic: a source that begins with an old
+    backlog publishes it under later times, or retention would delete it at once.
+    """
+    if not any(start_offsets(kafka, topic.name, range(topic.partitions)).values()):
+        nothing = (0,) * topic.partitions
+        return Start(Checkpoint(keyspace, topic.topic_id, nothing, {}, nothing))
     earliest = earliest_second(kafka, topic)
-    if not earliest and any(start_offsets(kafka, topic.name, range(topic.partitions)).values()):
+    if not earliest:
         raise StreamTooOld(f"retention has left a partition of {topic.name} without a marker", earliest)
-    return _start_at(kafka, keyspace, topic, earliest) if earliest else start_now(kafka, keyspace, topic)
+    return _start_at(kafka, keyspace, topic, earliest)
 
 
 def _start_at(kafka: KafkaCluster, keyspace: str, topic: Topic, second: int) -> Start:

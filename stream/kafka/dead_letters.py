@@ -7,14 +7,15 @@ A null value resolves the letter.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from stream.kafka.connection import KafkaCluster, KafkaUnreachable, call_kafka, client_settings, kafka_error
-from stream.kafka.reader import end_offsets, read_range, start_offsets
+from stream.kafka.reader import end_offsets, read_range, read_ranges, start_offsets
 from stream.kafka.topics import MESSAGE_BYTES_MAX, dead_letter_topic, describe_topic, events_topic
 from stream.wire.checks import check
 from stream.wire.codec import CodecError, decode
@@ -218,14 +219,16 @@ class RetryResult:
 
 
 def retry(kafka: KafkaCluster, keyspace: str, letter_id: str = "", *, dry_run: bool = False) -> list[RetryResult]:
-    """Put messages that this version can decode back into their topic, and resolve their letters.
+    """Put messages that this version can decode, and that their topic still has, back into it; resolve their letters.
 
     They are folded as late events, so newer entries stay. ``dry_run`` only reports. Raises `KafkaUnreachable`,
     `DeadLetterError`.
     """
     letters = [find_letter(kafka, keyspace, letter_id)] if letter_id else read_letters(kafka, keyspace)
     own = events_topic(kafka, keyspace)
-    results = [RetryResult(letter, _obstacle(letter, own)) for letter in letters]
+    obstacles = {letter.id: _obstacle(letter, own) for letter in letters}
+    true = _true_letters(kafka, own, [letter for letter in letters if not obstacles[letter.id]])
+    results = [RetryResult(each, obstacles[each.id] or ("" if each.id in true else _UNTRUE)) for each in letters]
     good = [result.letter for result in results if not result.problem]
     if good and not dry_run:
         _put_back(kafka, good)
@@ -248,6 +251,35 @@ def dismiss(kafka: KafkaCluster, keyspace: str, letter_id: str = "") -> list[Dea
             publisher.resolve(letter.id)
         publisher.flush()
     return letters
+
+
+_UNTRUE: Final = "the topic does not have it at its place, or no longer: nothing proves that a source wrote it"
+_GAP_MAX: Final = 1_000
+"""Over so many messages between two letters it is read on; beyond it a new read begins."""
+
+
+def _true_letters(kafka: KafkaCluster, topic: str, letters: Sequence[DeadLetter]) -> set[str]:
+    """The ids of those whose bytes are still in the topic, at the place that they name.
+
+    Who may write letters, as consumers do, could else have an operator write events.
+    """
+    partitions = range(describe_topic(kafka, topic).partitions)
+    lows, ends = start_offsets(kafka, topic, partitions), end_offsets(kafka, topic, partitions)
+    by_place = {(letter.partition, letter.offset): letter for letter in letters}
+    stretches: dict[int, list[tuple[int, int]]] = {}
+    for partition, offset in sorted(by_place):
+        if partition in lows and lows[partition] <= offset < ends[partition]:
+            found = stretches.setdefault(partition, [])
+            begun = found.pop()[0] if found and offset - found[-1][1] < _GAP_MAX else offset
+            found.append((begun, offset + 1))
+    true = set()
+    for at in zip_longest(*stretches.values()):
+        ranges = {partition: each for partition, each in zip(stretches, at, strict=True) if each is not None}
+        for message in read_ranges(kafka, topic, ranges):
+            letter = by_place.get((message.partition() or 0, message.offset() or 0))
+            if letter is not None and letter.value == message.value():
+                true.add(letter.id)
+    return true
 
 
 _ORDERED: Final = ("Marker", "SourceState")

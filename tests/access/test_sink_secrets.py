@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import sqlite3
 import traceback
 from pathlib import Path
 
+import psycopg
+import pymysql
 import pytest
 import sqlalchemy as sa
 
-from freshet.commands.sink import _engine
+from freshet.commands.sink import _engine, _said
 from serving.sink.errors import SinkError
 from serving.sink.tables import CopyTable
 
@@ -45,3 +48,20 @@ def test_a_sinks_errors_show_no_rows(tmp_path: Path) -> None:
         CopyTable("shop.t", table, ("id",), {"id": "int", "v": "date"}).values_of({"id": 1, "v": PLANTED})
     assert PLANTED not in str(refused.value)
     assert "shop.t.v has a value that the copy's column, DATE, does not take: a text of 14" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (pymysql.err.IntegrityError(1062, f"Duplicate entry '{PLANTED}' for key 'email'"), "IntegrityError 1062"),
+        (psycopg.errors.UniqueViolation(f"DETAIL: Key (email)=({PLANTED}) already exists."), "UniqueViolation 23505"),
+        (sqlite3.IntegrityError(f"UNIQUE constraint failed: {PLANTED}"), "IntegrityError"),
+    ],
+)
+def test_what_a_driver_says_of_a_row_is_not_told(error: Exception, told: str) -> None:
+    """A driver's own words hold values, whatever SQLAlchemy hides: its name and number say enough."""
+    failed = sa.exc.DBAPIError("INSERT INTO t (v)\n VALUES (?)", {"v": PLANTED}, error, hide_parameters=True)
+    said = _said(failed)
+    assert said.startswith(told)
+    assert said.endswith("at INSERT INTO t (v) VALUES (?)")
+    assert PLANTED not in said

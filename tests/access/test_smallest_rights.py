@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pytest
+from confluent_kafka import Producer
 from confluent_kafka.admin import AclBinding, AdminClient
 from structlog.testing import capture_logs
 
@@ -32,6 +33,7 @@ from stream.publish.resume import read_point
 from stream.wire.keys import Layout
 from tests.access.rights import USERS, give, rights, take, user_of
 from tests.consumers.histories import value
+from tests.patience import PATIENCE_S
 from tests.servers.secured import guarded_kafka
 from tests.serving.stack import eventually
 from tokens.errors import FreshetError
@@ -141,8 +143,13 @@ def as_spark(_: Guarded, kafka: KafkaCluster) -> None:
 
 def as_operator(guarded: Guarded, kafka: KafkaCluster) -> None:
     """`freshet dlq retry`, `backfill`, `lag` and `swap`."""
+    topic, found = events_topic(kafka, KEYSPACE), value(1, b"{}", 1)
+    offsets: list[int] = []
+    producer = Producer(client_settings(guarded.root))
+    producer.produce(topic, found, partition=0, on_delivery=lambda _, message: offsets.append(message.offset()))
+    producer.flush(PATIENCE_S)
     publisher = DeadLetterPublisher(guarded.root, KEYSPACE)
-    publisher.send(DeadLetter(events_topic(kafka, KEYSPACE), 0, 1, "bad", "of a test", value(1, b"{}", 1)))
+    publisher.send(DeadLetter(topic, 0, offsets[0], "bad", "of a test", found))
     publisher.flush()
     assert "" in {each.problem for each in retry(kafka, KEYSPACE)}
     read_for_a_while(kafka, dead_letter_topic(kafka, KEYSPACE))

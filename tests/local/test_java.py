@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 
 import pytest
 
-from freshet.local.java import class_archive
+from freshet.local.java import UNUSED_S, class_archive
 
 
 class Training:
@@ -45,11 +47,16 @@ def test_a_runtime_that_makes_none_is_asked_once() -> None:
     assert train.starts == 1
 
 
-def test_an_archive_of_other_jars_is_replaced(cache: Path) -> None:
-    """What was made for the version of before does not stay in the cache for ever; another server's does."""
-    for name, jar in (("kafka", "a.jar"), ("hive", "a.jar"), ("kafka", "b.jar")):
-        class_archive(name, jar, Training(jar))
-    assert sorted(path.read_text() for path in cache.glob("*.jsa")) == ["a.jar", "b.jar"]
+def test_an_archive_that_nobody_uses_is_removed(cache: Path) -> None:
+    """What was made for a version of long ago does not stay in the cache for ever; what another checkout uses does."""
+    for jar in ("old.jar", "other.jar"):
+        class_archive("kafka", jar, Training(jar))
+    long_ago = time.time() - UNUSED_S - 1
+    for each in cache.glob("*.jsa"):
+        os.utime(each, (long_ago, long_ago))
+    class_archive("kafka", "other.jar", Training(None))
+    class_archive("kafka", "new.jar", Training("new.jar"))
+    assert sorted(path.read_text() for path in cache.glob("*.jsa")) == ["new.jar", "other.jar"]
 
 
 def test_a_start_that_was_killed_leaves_nothing_that_is_used(cache: Path) -> None:

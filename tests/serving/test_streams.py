@@ -187,6 +187,18 @@ def test_a_topic_that_lost_its_start_says_how_far_back_it_goes(kafka: KafkaClust
     run(kafka, keyspace_name, story)
 
 
+def test_earliest_is_the_beginning_of_a_whole_topic(kafka: KafkaCluster, keyspace_name: str) -> None:
+    """Also of one that begins with a backlog of long ago, which lies in Kafka under the times of its publication."""
+
+    async def story(streams: Streams, source: Source) -> None:
+        last = await asyncio.to_thread(source.publish, 9)
+        async with begun(streams, keyspace_name, FromEarliest()) as reading:
+            began, *found = await numbers(reading, last)
+            assert (began, found) == (0, [number for number in range(1, last + 1) if told(number)])
+
+    run(kafka, keyspace_name, story)
+
+
 def test_a_topic_of_which_a_partition_has_expired_has_no_earliest_second(
     kafka: KafkaCluster, keyspace_name: str
 ) -> None:

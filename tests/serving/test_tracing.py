@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 import sys
 import threading
+import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -19,7 +21,7 @@ from consumers.owner.framing import decode_request, encode_frame
 from consumers.owner.protocol import Failure, Get
 from freshet.local.mariadb import MariaDBAddress
 from freshet.local.process import free_ports
-from freshet.sections.tracing import TracingSettings
+from freshet.sections.tracing import EXPORT_TIMEOUT_S, TracingSettings
 from freshet.settings_errors import SettingsError
 from serving.client import FreshetClient
 from stream import spans
@@ -237,6 +239,18 @@ def test_a_missing_package_is_said_before_anything_starts(monkeypatch: pytest.Mo
         raise AssertionError("it must not start")
     assert refused.value.code == "no_tracing"
     assert "[otel]" in refused.value.hint
+
+
+def test_a_collector_that_hangs_delays_no_end() -> None:
+    """Who deploys gives a process some seconds to end, and kills it then."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        settings = TracingSettings(endpoint=f"http://127.0.0.1:{silent.getsockname()[1]}")
+        with settings.traced("serve"):
+            for _ in range(2_000):
+                with spans.request_span("GET /v1/rows", "", {}):
+                    pass
+            began = time.monotonic()
+        assert time.monotonic() - began < EXPORT_TIMEOUT_S + 5
 
 
 def test_off_means_that_nothing_is_loaded(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 
 from freshet.cli import run
 from stream.kafka.connection import KafkaCluster, client_settings
@@ -21,7 +22,8 @@ from stream.kafka.dead_letters import (
 )
 from stream.kafka.reader import end_offsets, read_range
 from stream.kafka.topics import dead_letter_topic, ensure_topics, events_topic
-from stream.wire.codec import encode
+from stream.wire.codec import decode, encode
+from tests.patience import PATIENCE_S
 
 GOOD = encode(
     "TableVoid",
@@ -36,6 +38,7 @@ GOOD = encode(
         "reason": "altered",
     },
 )
+OTHER = encode("TableVoid", {**decode(GOOD)[1], "ordinal": 2})
 MARKER = encode(
     "Marker",
     {
@@ -117,16 +120,42 @@ def test_a_letter_of_another_topic_is_not_put_back(kafka: KafkaCluster, keyspace
     assert end_offsets(kafka, other, [0]) == before
 
 
+def publish(kafka: KafkaCluster, keyspace: str, *values: bytes) -> list[DeadLetter]:
+    """Writes messages to partition 1 of the events, which is empty; their letters."""
+    topic = events_topic(kafka, keyspace)
+    producer = Producer(client_settings(kafka))
+    for value in values:
+        producer.produce(topic, value, partition=1)
+    assert producer.flush(PATIENCE_S) == 0
+    return [
+        DeadLetter(topic, 1, offset, "unknown_schema", "newer?", value, len(value))
+        for offset, value in enumerate(values)
+    ]
+
+
+def test_a_letter_that_the_topic_does_not_bear_out_is_not_put_back(kafka: KafkaCluster, keyspace: str) -> None:
+    """A consumer that was taken over may write letters, but no event: not by the hand of an operator either."""
+    first, second, *_, far = publish(kafka, keyspace, GOOD, OTHER, *[GOOD] * 1_500, OTHER)
+    forged = replace(first, value=OTHER, size=len(OTHER))
+    ahead, elsewhere = replace(second, offset=9_999), replace(second, partition=7)
+    send_letters(kafka, keyspace, forged, second, far, ahead, elsewhere)
+    found = {result.letter.id: bool(result.problem) for result in retry(kafka, keyspace)}
+    assert found == {forged.id: True, second.id: False, far.id: False, ahead.id: True, elsewhere.id: True}
+    [end] = end_offsets(kafka, events_topic(kafka, keyspace), [1]).values()
+    assert end == 1_503 + 2
+
+
 def test_only_what_can_be_decoded_is_put_back(kafka: KafkaCluster, keyspace: str) -> None:
     """Retrying puts back the messages that this version can decode, and keeps the others."""
-    bad, good = _letters(kafka, keyspace)
+    bad, _ = _letters(kafka, keyspace)
+    [good] = publish(kafka, keyspace, GOOD)
     send_letters(kafka, keyspace, bad, good)
     assert [bool(result.problem) for result in retry(kafka, keyspace, dry_run=True)] == [True, False]
     assert read_letters(kafka, keyspace) == [bad, good]
     assert [bool(result.problem) for result in retry(kafka, keyspace)] == [True, False]
     assert read_letters(kafka, keyspace) == [bad]
     [end] = end_offsets(kafka, events_topic(kafka, keyspace), [1]).values()
-    assert [message.value() for message in read_range(kafka, events_topic(kafka, keyspace), 1, 0, end)] == [GOOD]
+    assert [message.value() for message in read_range(kafka, events_topic(kafka, keyspace), 1, 0, end)] == [GOOD] * 2
 
 
 def test_what_says_how_far_a_shard_is_is_never_put_back(kafka: KafkaCluster, keyspace: str) -> None:
@@ -159,7 +188,8 @@ def test_the_command_lists_shows_and_retries(
     """Dead letters can be listed, shown and retried from the command line, also as JSON."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FRESHET_KAFKA__BOOTSTRAP", kafka.bootstrap)
-    bad, good = _letters(kafka, keyspace)
+    bad, _ = _letters(kafka, keyspace)
+    [good] = publish(kafka, keyspace, GOOD)
     send_letters(kafka, keyspace, bad, good)
 
     assert run(["dlq", "list", keyspace, "--json"]) == 0

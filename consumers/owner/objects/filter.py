@@ -350,5 +350,9 @@ def _timestamp(text: str) -> datetime | None:
 
 
 def _like(pattern: str) -> re.Pattern[str]:
-    parts = {"%": ".*", "_": "."}
-    return re.compile("".join(parts.get(each) or re.escape(each) for each in pattern), re.DOTALL)
+    """SQL's pattern. Between two `%` the first place that fits is taken for good: else time doubles with each `%`."""
+    first, *parts = ("".join("." if each == "_" else re.escape(each) for each in part) for part in pattern.split("%"))
+    if not parts:
+        return re.compile(first, re.DOTALL)
+    inner = "".join(f"(?>.*?{part})" for part in parts[:-1] if part)
+    return re.compile(f"{first}{inner}.*{parts[-1]}", re.DOTALL)

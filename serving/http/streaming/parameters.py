@@ -32,8 +32,8 @@ class StreamParameters(msgspec.Struct, forbid_unknown_fields=True, kw_only=True)
     begin: Annotated[
         str,
         Meta(
-            description="`now`; `earliest`, the first second that the topic can tell; seconds since 1970, or ago if "
-            "negative (`-60`); a token, after whose positions to begin; or a `checkpoint`, after whose event to go on."
+            description="`now`; `earliest`, all that the topic can tell; seconds since 1970, or ago if negative "
+            "(`-60`); a token, after whose positions to begin; or a `checkpoint`, after whose event to go on."
         ),
     ] = msgspec.field(name="from", default="now")
     tables: Annotated[str, Meta(description="Tables, separated by commas; none: all.")] = ""

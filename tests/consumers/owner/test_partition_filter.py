@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from random import Random
 
 import pytest
@@ -173,3 +174,19 @@ def test_random_filters_agree_with_pythons_own_comparisons() -> None:
 def test_statistics_hold_as_hive_says(image: dict[str, object], listed: str, expected: bool) -> None:
     """As `isCurrentStatsValidForTheQuery`: the last write must be valid for the reader, and the basics accurate."""
     assert is_stats_compliant(image, ValidWriteIdList.parse(listed)) is expected
+
+
+def test_a_pattern_matches_as_one_that_tries_every_place() -> None:
+    """Taking the first place that fits for each part finds what trying all of them finds."""
+    rng = Random(3)
+    for _ in range(2_000):
+        text, value = ("".join(rng.choices(letters, k=rng.randint(0, 7))) for letters in ("ab%_", "ab"))
+        every = re.compile("".join({"%": ".*", "_": "."}.get(each, each) for each in text), re.DOTALL)
+        matches = parse_filter(f"ds like '{text}'", KEYS)
+        assert matches([value, "", "", "", "", ""]) is (every.fullmatch(value) is not None), (text, value)
+
+
+@pytest.mark.parametrize("pattern", ["%" * 30 + "x", "%a" * 2_000, "%" * 20_000])
+def test_no_pattern_holds_the_interpreter(pattern: str) -> None:
+    """Trying every place of every sign takes longer than anybody lives, and no other thread runs meanwhile."""
+    assert not parse_filter(f"ds like '{pattern}b'", KEYS)(["a" * 2_000, "", "", "", "", ""])
