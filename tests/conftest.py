@@ -23,6 +23,7 @@ Tests that use one of the servers get the marker ``integration`` automatically.
 
 from __future__ import annotations
 
+import os
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator
@@ -39,6 +40,7 @@ from freshet.local.mariadb import MariaDBAddress, MariaDBServer
 from freshet.local.mysql import MySQLServer
 from freshet.settings import use_config
 from stream.kafka.connection import KafkaCluster
+from tests.lengths import LONG
 from tests.servers import choice
 from tests.servers.azure import AzureAddress, azure_address
 from tests.servers.databases import own_database
@@ -52,20 +54,29 @@ SERVER_FIXTURES = {
     *("new_kafka", "new_mariadb", "new_mysql", "new_hive"),
 }
 
+LONG_RUN_SERVERS = {"azure", "hdfs", "registry"}
+"""Servers of several hundred megabytes, for some tests each: only a long run downloads them (docs/decisions/0125)."""
+
 settings.register_profile("busy_machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy_machine")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests that need servers, so that ``-m 'not integration'`` leaves them out."""
+    """Mark tests that need servers, so that ``-m 'not integration'`` leaves them out, and those of long runs."""
     for item in items:
         if SERVER_FIXTURES & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.integration)
+        for name in sorted(LONG_RUN_SERVERS & _asked_for(item)):
+            item.add_marker(pytest.mark.long)
+            variable = f"FRESHET_TEST_{name.upper()}"
+            if not LONG and not os.environ.get(variable):
+                item.add_marker(pytest.mark.skip(reason=f"make soak runs it; {variable} would name a server"))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Download the servers' files before the first test, so that downloads do not count against its time limit."""
-    needed = {name for item in session.items for name in SERVER_FIXTURES & _asked_for(item)}
+    run = [item for item in session.items if item.get_closest_marker("skip") is None]
+    needed = {name for item in run for name in SERVER_FIXTURES & _asked_for(item)}
     if not session.config.option.collectonly:
         choice.prefetch(needed)
 
