@@ -186,7 +186,8 @@ class Joined:
 
     def _answered(self, ask: Callable[[Owned | Attached], R]) -> R:
         """As `_call`, of what may not be left out without a word. Raises `ByteCacheError` ``bytes_dir_in_use``."""
-        found = self._call(lambda inner: [ask(inner)], [])
+        nothing: list[R] = []
+        found = self._call(lambda inner: [ask(inner)], nothing)
         if not found:
             raise self._no_answer()
         return found[0]
