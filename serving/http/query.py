@@ -333,7 +333,7 @@ def requested_list(text: str | UnsetType | None) -> ValidWriteIdList | None:
     if not text:
         raise ReadError("bad_write_ids", "valid_write_ids is empty", hint="leave it out for an external table")
     try:
-        return ValidWriteIdList.parse(text)
+        return ValidWriteIdList.parse(text.lower())  # its only letters are the table's name
     except TokenError as error:
         raise ReadError("bad_write_ids", f"valid_write_ids: {error}", hint=error.hint) from error
 

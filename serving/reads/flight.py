@@ -52,11 +52,7 @@ class Flights(Generic[Key, Wanted, Result]):
         unproved = self._unproved(earlier, found, proves)
         if not unproved:
             return found
-        later = {
-            key: flight
-            for key in unproved
-            if (flight := self._under_way.get(key)) is not None and flight is not earlier[key]
-        }
+        later = {key: flight for key in unproved if (flight := self._under_way.get(key)) is not None}
         own = self._start({key: wanted[key] for key in unproved if key not in later})
         found |= await _results({**later, **own})
         if unproved := self._unproved(later, found, proves):

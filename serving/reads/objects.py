@@ -285,7 +285,7 @@ def _of_source(wanted: RequestedObjects, seen: SourceObjects, shard: str, epoch:
 
 def _check_list(table: RequestedTable | None) -> None:
     listed = table.write_ids.table if table is not None and table.write_ids is not None else None
-    if table is not None and listed and listed.lower() != table.name:
+    if table is not None and listed and listed != table.name:
         raise ReadError("bad_write_ids", f"valid_write_ids is a list of {listed}, but the request is for {table.name}")
 
 

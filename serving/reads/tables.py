@@ -114,7 +114,7 @@ class TableReads:
     async def _read(self, lookup: TableLookup) -> RawTableAnswer:
         space, wanted, demand, _ = lookup
         listed = wanted.write_ids.table if wanted.write_ids is not None else None
-        if listed and wanted.name and listed.lower() != wanted.name:
+        if listed and wanted.name and listed != wanted.name:
             raise ReadError(
                 "bad_write_ids", f"valid_write_ids is a list of {listed}, but the request is for {wanted.name}"
             )
@@ -127,7 +127,6 @@ class TableReads:
             return await self._from_source(TableMiss(lookup, None, str(away)))
         if not wanted.name:
             lookup = lookup._replace(wanted=_with_name(wanted, found.name))
-        space.epochs.learn(found.shard, found.epoch)
         space.epochs.learn_kin(found.shard, found.epoch, found.kin)
         if found.code == HISTORY_LOST:
             raise history_lost_error(demand.vector, found.shard, found.epoch, found.watermark, found.why, found.kin)

@@ -40,6 +40,7 @@ _FENCED_CODES: Final = frozenset(
         KafkaError.TRANSACTION_COORDINATOR_FENCED,
     }
 )
+_NO_REASONS: Final = frozenset({KafkaError._FATAL, KafkaError._STATE})
 
 
 class PublisherLost(FreshetError):
@@ -114,8 +115,9 @@ class ShardProducer:
             self._retry_until_done(partial(_deliver, producer))
             self._retry_until_done(producer.abort_transaction)
         except (KafkaException, BufferError) as error:
+            cause = _cause(producer, error)
             del producer
-            raise self._loss(error) from error.with_traceback(None)
+            raise self._loss(cause) from cause
 
     def commit(
         self, records: Sequence[tuple[int, bytes]], time_ms: int, headers: Mapping[str, bytes] | None = None
@@ -141,8 +143,9 @@ class ShardProducer:
             )
             self._retry_until_done(producer.commit_transaction)
         except (KafkaException, BufferError) as error:
+            cause = _cause(producer, error)
             del producer  # else the error's traceback would keep librdkafka's threads and sockets alive
-            raise self._loss(error) from error.with_traceback(None)
+            raise self._loss(cause) from cause
         return offsets[-1]
 
     def drop(self) -> None:
@@ -200,3 +203,19 @@ def _deliver(producer: Producer, timeout_s: float) -> None:
     """Raises `KafkaException` if something is not delivered in time."""
     if producer.flush(timeout_s):
         raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+
+
+def _cause(producer: Producer, error: KafkaException | BufferError) -> KafkaException | BufferError:
+    """What has ended ``producer``, without a traceback.
+
+    A broker's answer may come while records are handed over, such as that a successor has fenced the producer. Then
+    librdkafka refuses the next record without a reason. It tells the reason to whoever begins another transaction.
+    """
+    error.with_traceback(None)
+    if isinstance(error, KafkaException) and error.args[0].code() in _NO_REASONS:
+        try:
+            producer.begin_transaction()
+        except KafkaException as reason:
+            if reason.args[0].code() not in _NO_REASONS:
+                return reason.with_traceback(None)
+    return error

@@ -69,6 +69,16 @@ def test_a_weak_secret_is_refused(secret: str | list[str]) -> None:
         Carrier(secret)
 
 
+@pytest.mark.parametrize("since", [(NOW - 3_700, NOW - 10), (NOW - 10, NOW - 3_700)])
+def test_of_two_doubts_the_later_one_is_carried_on(since: tuple[float, float]) -> None:
+    """In whichever order they were heard of: the later write is not forgotten with the earlier one."""
+    before, after = session(), session()
+    for each in since:
+        before.doubt("shop/0", Doubt(4, each))
+    assert carrier().take(after, carrier().carry(before))
+    assert after.carried.doubts == {"shop/0": Doubt(4, NOW - 10)}
+
+
 def test_an_old_doubt_is_not_carried_on() -> None:
     """A doubt is kept for as long as the session; else its reads would go to the source for ever."""
     doubtful = session()

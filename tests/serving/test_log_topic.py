@@ -114,13 +114,18 @@ def hang(kafka: KafkaCluster, topic: str, into: LogTopic) -> None:
     producer.flush(60)
 
 
-def test_a_second_process_fences_the_first(kafka: KafkaCluster, topic: str) -> None:
-    """The later one goes on behind what the first one committed, and the first one ends, with nothing more written."""
+@pytest.mark.parametrize("waiting", [1, 2_000])
+def test_a_second_process_fences_the_first(kafka: KafkaCluster, topic: str, waiting: int) -> None:
+    """The later one goes on behind what the first one committed, and the first one ends, with nothing more written.
+
+    Also where the first one hears of it while it hands over one of many records.
+    """
     with ExitStack() as stack:
         first = stack.enter_context(log(kafka, topic))
         first.append(event(1))
         first.sync()
-        first.append(event(2))
+        for number in range(waiting):
+            first.append(event(2 + number))
         second = stack.enter_context(log(kafka, topic))
         assert second.checkpoint == "1"
         with pytest.raises(ChangeLogError) as taken:

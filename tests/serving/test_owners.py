@@ -319,6 +319,32 @@ def test_a_silent_owner_is_passed_by_and_still_asked_to_the_end(monkeypatch: pyt
     asyncio.run(asyncio.wait_for(run(), 20))
 
 
+def test_a_slow_owner_is_waited_for_if_the_follower_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A follower that is behind answers sooner, and its answer would send the reader to the source."""
+    owner, behind = FakeOwner(), FakeOwner()
+    monkeypatch.setattr("serving.reads.owners.HEDGE_S", 0.02)
+    owners = following(Network(monkeypatch, {"o:1": owner, "f:1": behind}), "f:1")
+
+    async def run() -> None:
+        follower_has_answered = asyncio.Event()
+
+        async def answers_at_once(*_: object) -> Description:
+            asyncio.get_running_loop().call_later(0.02, follower_has_answered.set)
+            return Description(0, False, "")
+
+        async def slow(*_: object) -> Description:
+            await follower_has_answered.wait()
+            return owner.description
+
+        monkeypatch.setattr(behind, "describe", answers_at_once)
+        monkeypatch.setattr(owner, "describe", slow)
+        found = await owners.read("shop", 0, describe, lambda each: each.found, patience_s=0.0)
+        assert found == owner.description
+        await owners.close()
+
+    asyncio.run(asyncio.wait_for(run(), 20))
+
+
 def test_a_follower_that_hangs_holds_up_no_answer_of_the_owner(monkeypatch: pytest.MonkeyPatch) -> None:
     """A follower is asked beside a slow owner: whoever answers first counts."""
     owner, follower = FakeOwner(), FakeOwner()

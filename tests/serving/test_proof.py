@@ -111,14 +111,23 @@ def test_an_empty_token_is_told_from_none(given: bool, why: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("as_of_ms", "position", "is_proved"),
-    [(900, "0-1-5", True), (1_200, "0-1-5", True), (1_200, "0-1-4", False), (900, "0-1-4", False)],
+    ("known_ms", "as_of_ms", "position", "is_proved"),
+    [
+        (1_000, 900, "0-1-5", True),
+        (1_000, 1_200, "0-1-5", True),
+        (900, 1_200, "0-1-5", True),
+        (900, 900, "0-1-5", False),
+        (1_000, 1_200, "0-1-4", False),
+        (1_000, 900, "0-1-4", False),
+    ],
 )
-def test_a_time_is_proved_by_the_later_of_what_is_known_of_it(as_of_ms: int, position: str, is_proved: bool) -> None:
+def test_a_time_is_proved_by_the_later_of_what_is_known_of_it(
+    known_ms: int, as_of_ms: int, position: str, is_proved: bool
+) -> None:
     """A replica at or past an owner's position has all of the owner's time; one that is behind it proves none."""
     for epoch in (None, 1):
         proof = Proof(ReadDemand(not_before_ms=1_000), "ks/0", epoch)
-        proof.reached = Reached(at("0-1-5"), 1_000)
+        proof.reached = Reached(at("0-1-5"), known_ms)
         assert proof.judge(at(position), as_of_ms).may_be_served is is_proved
 
 

@@ -288,6 +288,30 @@ def test_an_owner_that_is_behind_the_ddl_is_not_described_to_at_every_read(monke
     asyncio.run(run())
 
 
+def test_a_read_of_a_key_that_means_something_else_is_not_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that began before a DDL looks the key up as it was: who knows the new description reads for itself."""
+
+    class BySpelling(FakeRowSource):
+        async def read(self, wanted: Sequence[SourceKey]) -> list[Any]:
+            found = await super().read(wanted)
+            images = {OLD.meaning: IMAGE, NEW.meaning: b'{"id":8}'}
+            return [row._replace(image=images[key.table.meaning]) for key, row in zip(wanted, found, strict=True)]
+
+    async def story() -> None:
+        owner, source = FakeOwner(), BySpelling(None, "0-1-5")
+        reads, space = Reads(monkeypatch, owner), space_of(source)
+        source.gate.clear()
+        tasks = [asyncio.create_task(reads.answer(space))]
+        await settle()
+        owner.description.columns[0].exact, reads.now = False, reads.now + 60
+        tasks.append(asyncio.create_task(reads.answer(space)))
+        await settle()
+        source.gate.set()
+        assert [bytes(served(answer).value) for answer in await asyncio.gather(*tasks)] == [IMAGE, b'{"id":8}']
+
+    asyncio.run(story())
+
+
 def test_a_key_that_does_not_fit_is_refused_only_by_the_sources_description(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also at the first read: the owner may be behind the DDL that changed the key."""
     owner, source = MeaningOwner(NEW), FakeRowSource(IMAGE, "0-1-9")
@@ -576,3 +600,27 @@ def test_another_spelling_of_a_key_may_name_a_row_of_another_shard(
     answer = served(asyncio.run(Reads(monkeypatch, owner).answer(space)))
     assert (answer.served_from, answer.found) == ("source", expected)
     assert not owner.fills or not expected
+
+
+def test_a_row_of_another_spelling_is_looked_for_until_it_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shards behind it are not asked: what one of them still has of the key is no second answer."""
+    names = ("shop/-40", "shop/40-80", "shop/80-")
+    shards, layout = ShardMap.parse({name: name.removeprefix("shop/") for name in names}), Layout(1)
+    owner = FakeOwner(watermarks=Vector(dict.fromkeys(names, (1, at("0-1-1")))))
+    owner.description.columns[0].exact = False
+    spelled = {shards.shard_of(layout.keyspace_id(key)): key for key in (row_key("shop.items", [n]) for n in range(99))}
+    own = shards.shard_of(layout.keyspace_id(row_key("shop.items", [7])))
+    first, second = (name for name in names if name != own)
+    asked = []
+    sources = [FakeRowSource(None, "0-1-9", shard=name) for name in names]
+    for source in sources:
+
+        async def read(_: object, shard: str = source.shard) -> list[SourceRow]:
+            asked.append(shard)
+            image = None if shard == own else shard.encode()
+            return [SourceRow(image, spelled[shard], at("0-1-9"), at("0-1-9"))]
+
+        monkeypatch.setattr(source, "read", read)
+    space = RowSpace("shop", layout, source=sources[0], sources=sources, map=shards)
+    answer = served(asyncio.run(Reads(monkeypatch, owner).answer(space)))
+    assert (bytes(answer.value), asked) == (first.encode(), [own, first]), second

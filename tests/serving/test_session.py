@@ -50,6 +50,17 @@ def test_an_own_write_is_in_the_next_demand() -> None:
     assert session.vector == vector(shop="3 0-1-6")
 
 
+def test_an_own_write_is_never_placed_in_an_epoch_that_the_session_knows_to_be_over() -> None:
+    """A front that is behind names an older one. In that epoch the write would be lost, as all else in it."""
+    located = msgspec.json.encode({"token": str(vector(shop="2 0-1-1"))})
+    front = Front((200, located), row(vector(shop="3 0-1-5")))
+    session = Session(front, Vector())
+    session.observe("shop/0", "MariaDB/0-1-5")
+    session.adopt(str(vector(shop="3 0-1-4")))
+    session.get_row("shop", "shop.orders", 7)
+    assert Vector.parse(front.requests[1].params["token"]) == vector(shop="3 0-1-5")
+
+
 def test_the_epoch_of_an_own_write_is_requested_once() -> None:
     """A session that has read nothing yet requests the shard's epoch once, before its first demand."""
     located = msgspec.json.encode({"token": str(vector(shop="2 0-1-1"))})

@@ -11,6 +11,7 @@ from consumers.fold.shards import Kin
 from consumers.owner.protocol import FillTable, OwnerTable
 from serving.answers import RawTableAnswer
 from serving.errors import ReadError
+from serving.http.query import requested_list
 from serving.metrics import FrontMetrics
 from serving.reads import tables
 from serving.reads.demands import ReadDemand, RequestedTable
@@ -74,6 +75,17 @@ def test_a_shared_read_has_no_list_of_its_reader(monkeypatch: pytest.MonkeyPatch
     assert served(asyncio.run(Reads(monkeypatch, owner).answer(source, managed()))).value
     assert source.lists == [None]
     assert len(owner.fills) == 1
+
+
+@pytest.mark.parametrize(("listed", "is_served"), [("DB.T", True), ("db.t", True), ("db.other", False)])
+def test_a_list_is_of_the_table_that_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch, listed: str, is_served: bool
+) -> None:
+    """In whatever case the engine writes the name: to Hive it is the same table."""
+    wanted = managed()._replace(write_ids=requested_list(LIST.replace("db.t", listed)))
+    answer = asyncio.run(Reads(monkeypatch, FakeOwner()).answer(FakeTableSource(transactional(5)), wanted))
+    assert is_served is not isinstance(answer, ReadError)
+    assert is_served or (isinstance(answer, ReadError) and answer.code == "bad_write_ids")
 
 
 def test_a_read_with_the_readers_own_list_is_not_cached(monkeypatch: pytest.MonkeyPatch) -> None:

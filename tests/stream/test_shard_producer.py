@@ -38,6 +38,8 @@ class Librdkafka:
         self.errors: list[Exception] = []
         self.queue_full = False
         self.headers: list[dict[str, bytes] | None] = []
+        self.ended: tuple[int, int] | None = None
+        """A broker's answer has come behind the first record: what the next one and a new transaction are told."""
 
     def init_transactions(self, timeout_s: float) -> None:
         """A request to a broker."""
@@ -55,6 +57,8 @@ class Librdkafka:
 
     def begin_transaction(self) -> None:
         """Local."""
+        if self.ended is not None and self.headers:
+            raise failing(self.ended[1])
         self.calls.append("begin")
 
     def produce(
@@ -68,6 +72,8 @@ class Librdkafka:
         headers: dict[str, bytes] | None = None,
     ) -> None:
         """Takes a record; delivered at once."""
+        if self.ended is not None and self.headers:
+            raise failing(self.ended[0])
         self.headers.append(headers)
         if self.queue_full:
             raise BufferError
@@ -186,6 +192,26 @@ def test_any_other_error_ends_the_publisher_at_once(made: Made, code: int, shown
     assert bool(lost.value.hint) is (code != KafkaError.INVALID_RECORD), "fencing and a missing right say what to do"
 
 
+@pytest.mark.parametrize(
+    ("told", "reason", "shown"),
+    [
+        (KafkaError._FATAL, KafkaError._FENCED, "fenced"),
+        (KafkaError._STATE, KafkaError.INVALID_PRODUCER_EPOCH, "fenced"),
+        (KafkaError._STATE, KafkaError.TOPIC_AUTHORIZATION_FAILED, "kafka_denied"),
+        (KafkaError._STATE, KafkaError._STATE, "publisher_lost"),
+        (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError._FENCED, "publisher_lost"),
+    ],
+)
+def test_an_error_between_two_records_is_told_with_its_reason(made: Made, told: int, reason: int, shown: str) -> None:
+    """librdkafka gives none to whoever hands over a record; what a record itself is refused for is a reason."""
+    made.producer.open()
+    made.client.ended = told, reason
+    with pytest.raises(PublisherLost) as lost:
+        made.producer.commit(RECORDS, 1)
+    assert lost.value.code == shown
+    assert "commit" not in made.client.calls
+
+
 def test_a_full_queue_ends_the_publisher(made: Made) -> None:
     """A part of the batch is in the transaction, so it can't go on."""
     made.producer.open()
@@ -203,11 +229,12 @@ def test_a_dropped_producer_commits_nothing(made: Made) -> None:
     assert "commit" not in made.client.calls
 
 
+@pytest.mark.parametrize("ended", [None, (KafkaError._FATAL, KafkaError._FENCED)])
 @pytest.mark.parametrize("full", [False, True])
-def test_a_lost_producer_is_let_go(made: Made, full: bool) -> None:
+def test_a_lost_producer_is_let_go(made: Made, full: bool, ended: tuple[int, int] | None) -> None:
     """Whoever keeps the error keeps no producer alive: its threads would hold connections to the broker."""
     made.producer.open()
-    made.client.queue_full = full
+    made.client.queue_full, made.client.ended = full, ended
     made.errors += [failing(KafkaError._FENCED)]
     client, made.client = weakref.ref(made.client), None
     with pytest.raises(PublisherLost) as lost:

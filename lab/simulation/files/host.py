@@ -18,6 +18,7 @@ from lab.simulation.kernel.threads import SimulatedLock
 from lab.simulation.whole_processes.run import Bound, WholeProcesses
 from serving.bytecache.disk import marker
 from serving.bytecache.disk.directory import Directory
+from serving.bytecache.disk.layout import HEAD_BYTES
 from serving.bytecache.errors import ByteCacheError
 from serving.bytecache.filesystem.filesystem import FreshetFileSystem
 from serving.bytecache.policy.pools import POLICIES
@@ -35,11 +36,16 @@ ROOT: Final = f"{SCHEME}://files"
 QUOTA: Final = 9 << 20
 ROOM: Final = "no more room than given"
 ADMISSIONS: Final = ("all", "all", "second", "share=0.5", f"budget={QUOTA * 200}")
-KILLS: Final = frozenset({"kill", "death while writing"})
 SHAPE: Final = 6
 """Integers in the first op."""
 PLACES: Final = ("data", "sums", "heads", "heat", "names.log", marker.NAME)
 """The files of a directory that may be damaged."""
+RECORD: Final = HEAD_BYTES
+"""Damage meets bytes between zeros only where so many bytes are not all zeros."""
+STRIDE: Final = 40_503
+"""Odd, so that neighbouring numbers lead to bytes all over a file."""
+BURST: Final = 8
+"""Places of a file that are damaged at once."""
 ROOM_SLACK: Final = 64 << 10
 """What the small files beside a directory's data take."""
 
@@ -144,12 +150,11 @@ class HostRun(WholeProcesses):
             served = Files([ROOT], self.options)
         except ByteCacheError as error:
             # a damaged marker may name a later version; an operator then does what the hint says
-            is_expected = error.code == "bytes_dir_newer" or "disk" in " ".join(self.struck)
-            # after a kill amid the first start the next one may be refused once: it must only not stay so
-            is_expected = is_expected or (error.code == "bytes_dir_denied" and bool(self.struck & KILLS))
+            is_newer = error.code == "bytes_dir_newer" and "damage" in self.struck
+            is_expected = is_newer or "disk" in " ".join(self.struck)
             if not is_expected:
                 self.complain("never raises", f"the directory can't be opened: {error}")
-            if error.code == "bytes_dir_newer":
+            if is_newer:
                 shutil.rmtree(self.place)
             self.gave_up(HOST, error)
             return
@@ -233,18 +238,19 @@ class HostRun(WholeProcesses):
         broken.discard(HOST)
 
     def op_damage(self, place: int, at: int, wide: int) -> None:
-        """Bytes of one of the directory's files change."""
+        """A byte, several in a row, or some all over one of the directory's files change."""
         name = PLACES[place % len(PLACES)]
         found = sorted(self.place.glob(f"*/{name}")) or sorted(self.place.glob(name))
-        if not found or name == marker.NAME:  # a start beside a damaged marker is not understood yet: it may be refused
+        if not found:
             return
         self.count_fault("damage")
+        length = (1, 16, 1)[wide % 3]
         with open(found[0], "r+b") as file:
-            offset = _written(file.fileno(), at)
-            if offset >= 0:
-                self.say(f"{name} is damaged at {offset}")
-                kept = os.pread(file.fileno(), 1 + 15 * (wide % 2), offset)
-                os.pwrite(file.fileno(), bytes(each ^ (1 + at % 255) for each in kept), offset)
+            places = _written(file.fileno(), at, BURST if wide % 3 == 2 else 1)
+            self.say(f"{name} is damaged at {places}")
+            for place in places:
+                kept = os.pread(file.fileno(), length, place)
+                os.pwrite(file.fileno(), bytes(each ^ (1 + at % 255) for each in kept), place)
 
     def op_store(self, down: int, pause: int) -> None:
         """The store goes away for a while."""
@@ -260,18 +266,26 @@ class HostRun(WholeProcesses):
         self.store.to_shorten = 1 + times
 
 
-def _written(file: int, at: int) -> int:
-    """One of the places of a sparse file where there is something, chosen by ``at``; -1 if there is nothing."""
-    places, offset = list[int](), 0
+def _written(file: int, at: int, count: int) -> list[int]:
+    """Up to ``count`` bytes of a sparse file, chosen by ``at`` among records that are in use.
+
+    Which byte of a record is not zero must not count: nonces are random, and a history is the same each time.
+    """
+    records, offset = list[int](), 0
     size = os.fstat(file).st_size
-    while offset < size and len(places) < 64:
+    while offset < size:
         try:
             begin = os.lseek(file, offset, os.SEEK_DATA)
         except OSError:
             break
         offset = os.lseek(file, begin, os.SEEK_HOLE)
-        places += range(begin, offset, max(1, (offset - begin) // 16))
-    return places[at % len(places)] if places else -1
+        data = os.pread(file, offset - begin, begin)
+        records += [begin + i for i in range(0, len(data), RECORD) if any(data[i : i + RECORD])]
+    if not records:
+        return []
+    record, byte = divmod(at * STRIDE % (len(records) * RECORD), RECORD)
+    chosen = {(record + i * len(records) // count) % len(records) for i in range(count)}
+    return sorted(min(records[each] + byte, size - 1) for each in chosen)
 
 
 STATES: Final[dict[str, Callable[[HostRun], bool]]] = {

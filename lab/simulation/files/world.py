@@ -29,7 +29,7 @@ from serving.bytecache.policy.pools import POLICIES
 OPS: Final = ops_of(ReadingRun)
 _PAUSE: Final = len(PAUSES_S)
 _DIES_WITHIN: Final = 12
-_OFFSETS: Final = 64
+_OFFSETS: Final = 4_096
 COMMON: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
     "read": (10, (FILES, PARTS, len(LENGTHS), 5, len(GIVEN), 2)),
     "get": (6, (FILES, PARTS, len(LENGTHS), 5, len(CONDITIONS), 2)),
@@ -48,7 +48,7 @@ RARE: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
     "kill": (2, (1, 1)),
     "die writing": (2, (_DIES_WITHIN,)),
     "disk": (2, (2, _PAUSE)),
-    "damage": (4, (len(PLACES), _OFFSETS, 2)),
+    "damage": (4, (len(PLACES), _OFFSETS, 3)),
     "store": (1, (2, 2)),
     "shorten": (1, (3,)),
 }

@@ -136,7 +136,12 @@ class WholeProcesses(TracedRun):
                 self.outcome.met[fault, state] += 1
 
     def close(self) -> None:
-        """See `engine.HistoryRun.close`."""
+        """See `engine.HistoryRun.close`.
+
+        Python runs the ``finally`` and ``except`` blocks of a thread that is ended, also those of a process that was
+        killed long ago, where no operating system would. What they find must not count.
+        """
+        self.outcome = Outcome()
         self.kernel.close()
 
     # --- ops ---

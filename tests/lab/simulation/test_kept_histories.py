@@ -6,6 +6,7 @@ import pytest
 
 from lab.simulation.catalog.world import CatalogWorld
 from lab.simulation.engine import History, run_one
+from lab.simulation.files.world import FilesWorld
 from lab.simulation.rows.world import RowsWorld
 from lab.simulation.warehouse.world import WarehouseWorld
 
@@ -267,6 +268,14 @@ WAREHOUSE: dict[str, History] = {
 }
 
 
+FILES: dict[str, History] = {
+    "a host is killed amid its first start, and its finally blocks run when the history is over": [
+        ("get", 0, 0, 0, 0, 0, 0),
+        ("kill", 0, 0),
+    ],
+}
+
+
 @pytest.mark.parametrize("ops", ROWS.values(), ids=ROWS)
 def test_a_history_that_once_broke_a_rule_of_rows_breaks_none(ops: History) -> None:
     """What the simulator has found once is not lost again."""
@@ -283,3 +292,9 @@ def test_a_history_that_once_broke_a_rule_of_tables_breaks_none(ops: History) ->
 def test_a_history_that_once_broke_a_rule_of_a_live_catalog_breaks_none(ops: History) -> None:
     """The same for whole processes that follow a metastore."""
     assert run_one(WarehouseWorld(), ops).violations == []
+
+
+@pytest.mark.parametrize("ops", FILES.values(), ids=FILES)
+def test_a_history_that_once_broke_a_rule_of_files_breaks_none(ops: History) -> None:
+    """Each of them was a defect, of the product or of the simulator."""
+    assert run_one(FilesWorld(), ops).violations == []
