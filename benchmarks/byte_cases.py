@@ -32,6 +32,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from serving.bytecache.disk.layout import BLOCK
 from serving.bytecache.filesystem.filesystem import FreshetFileSystem
+from serving.bytecache.filesystem.remote import SETTLED_S
 from serving.bytecache.policy.pools import POLICIES
 from serving.bytecache.policy.simulate import Touch, simulate
 from serving.bytecache.reading.plan import blocks_of
@@ -53,8 +54,6 @@ COLD_BYTES: Final = 32 << 20
 MEDIA_BYTES: Final = 256 << 20
 SIZES: Final = {4 << 10: 4_000, 64 << 10: 1_500, 1 << 20: 150}
 ROUNDS: Final = 5
-AGED: Final = (1e9, 1e9)
-"""When files were changed: what was changed just now is not cached."""
 Figures = dict[str, float]
 
 
@@ -117,7 +116,7 @@ def _ratios(_: Path) -> Figures:
 def _cold(folder: Path) -> Figures:
     path = folder / "data"
     path.write_bytes(random.Random(1).randbytes(COLD_BYTES))
-    os.utime(path, AGED)
+    time.sleep(SETTLED_S + 0.1)  # what was changed just now is not cached
     fsspec.register_implementation("far", FarFileSystem, clobber=True)
     found: Figures = {}
     far: Any = FarFileSystem
@@ -147,7 +146,7 @@ def _cold(folder: Path) -> Figures:
 def _overlaps(folder: Path) -> Figures:
     path, chance = folder / "data", random.Random(3)
     path.write_bytes(chance.randbytes(COLD_BYTES))
-    os.utime(path, AGED)
+    time.sleep(SETTLED_S + 0.1)  # what was changed just now is not cached
     fs = FreshetFileSystem(target_protocol="file", dirs=(f"{folder}/cache:256MiB",))
     file, cache = fs.open_cached(str(path)), fs.cache
     touched: set[int] = set()
@@ -216,7 +215,7 @@ def _readers(path: Path) -> Iterator[dict[str, Callable[[int, int], Any]]]:
 def _shards(folder: Path) -> Figures:
     path, found = folder / "data", dict[str, list[float]]()
     path.write_bytes(random.Random(1).randbytes(COLD_BYTES))
-    os.utime(path, AGED)
+    time.sleep(SETTLED_S + 0.1)  # what was changed just now is not cached
     places = [random.Random(i).randrange(COLD_BYTES >> 16) << 16 for i in range(1_000)]
     reads = {}
     for shards in (1, 4, 8, 16):

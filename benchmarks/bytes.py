@@ -30,6 +30,7 @@ import fsspec
 from serving.bytecache.disk.layout import BLOCKS, HEAD_BYTES
 from serving.bytecache.disk.names import CachedFile
 from serving.bytecache.disk.shard import Head, Shard
+from serving.bytecache.filesystem.remote import SETTLED_S
 from serving.bytecache.policy.pools import Pools
 from serving.bytecache.shared.opening import close_caches
 
@@ -67,7 +68,7 @@ def main() -> None:
 def _reads(folder: Path, rounds: int) -> dict[int, dict[str, float]]:
     path = folder / "data"
     path.write_bytes(random.Random(1).randbytes(FILE_BYTES))
-    os.utime(path, (1e9, 1e9))  # what was changed just now is not cached
+    time.sleep(SETTLED_S + 0.1)  # what was changed just now is not cached
     (folder / "key").write_text("0b" * 32)
     plain = {"target_protocol": "file", "dirs": (f"{folder}/plain:256MiB",)}
     sealed = {"target_protocol": "file", "dirs": (f"{folder}/sealed:256MiB",), "key_file": str(folder / "key")}

@@ -11,7 +11,7 @@ import os
 import shutil
 import tempfile
 from bisect import bisect_left
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,6 +26,8 @@ from lab.simulation.kernel.switching import Process, Switching
 IN_MEMORY: Final = "/dev/shm"
 STEP_S: Final = 0.002
 """The longest time that a step of a write takes."""
+PART_SHARE: Final = 0.25
+"""How often the kernel takes only a part of what is to be written together, as it may."""
 _MANIFEST: Final = "MANIFEST-000005"
 _DIGEST_BYTES: Final = 8
 _FIRST_TABLE: Final = 10
@@ -53,6 +55,7 @@ class Disk:
             "memfd_create": self._open_in_memory,
             "close": self._close_file,
             "pwrite": self._stepping(os.pwrite),
+            "pwritev": self._write_together,
             "replace": self._stepping(os.replace),
             "link": self._stepping(os.link),
             "rename": self._stepping(os.rename),
@@ -93,6 +96,14 @@ class Disk:
             return call(*arguments)
 
         return stepping
+
+    def _write_together(self, handle: int, parts: Sequence[bytes | memoryview], at: int) -> int:
+        """As ``os.pwritev``: returns how much was written, at times less than was given."""
+        self.step()
+        data = b"".join(parts)
+        rng = self._kernel.rng
+        length = 1 + int(rng.random() * len(data)) if rng.random() < PART_SHARE else len(data)
+        return os.pwrite(handle, data[:length], at)
 
     def _open_file(self, path: Any, flags: int, mode: int = 0o777) -> int:
         return self._keep(os.open(path, flags, mode))

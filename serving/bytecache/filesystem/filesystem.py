@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, ClassVar, Final, TypeVar
 
 from fsspec import AbstractFileSystem, filesystem
@@ -80,7 +80,10 @@ class FreshetFileSystem(AsyncFileSystem, ChainedFileSystem):  # type: ignore[mis
         return self.cache.tallies.total()
 
     def forget(self, path: str, *, prefix: bool = False) -> int:
-        """Nothing of the file (or of all whose path begins so) is read from the cache any more; how many they were."""
+        """Nothing of the file (or of all whose path begins so) is read from the cache any more; how many they were.
+
+        Raises `ByteCacheError` ``bytes_dir_in_use`` if an owner of the cache's directory does not answer.
+        """
         return self.cache.forget(name_of(self.fs, self._strip_protocol(path)), prefix=prefix)
 
     def prefetch(self, path: str, start: int = 0, end: int | None = None) -> int:
@@ -102,11 +105,15 @@ class FreshetFileSystem(AsyncFileSystem, ChainedFileSystem):  # type: ignore[mis
 
     @contextmanager
     def _changing(self, *paths: str, prefix: bool = False) -> Iterator[None]:
-        """Files are changed meanwhile. Nothing is left of what was read before the change or during it."""
+        """Files are changed meanwhile. Nothing is left of what was read before the change or during it.
+
+        Where that can't be promised, `ByteCacheError` ``bytes_dir_in_use`` is raised: most often before the change.
+        """
 
         def forget() -> None:
-            for path in paths:
-                self.forget(path, prefix=prefix)
+            with ExitStack() as each:  # all of them, also where one can't be forgotten
+                for path in paths:
+                    each.callback(self.forget, path, prefix=prefix)
 
         forget()
         try:

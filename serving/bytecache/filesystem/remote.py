@@ -10,6 +10,7 @@ from time import time as now
 from typing import Any, Final
 
 from fsspec import AbstractFileSystem
+from fsspec.archive import AbstractArchiveFileSystem
 from fsspec.implementations.dirfs import DirFileSystem
 from fsspec.spec import AbstractBufferedFile
 
@@ -18,6 +19,8 @@ from serving.bytecache.reading.source import Identity
 
 _TAGS: Final = ("ETag", "etag", "generation")
 _TIMES: Final = ("mtime", "LastModified", "last_modified", "modificationTime", "modified")
+_CREATED: Final = "created"
+"""Of local files: when anything of them changed last. It can't be set, as ``cp -p`` and ``tar x`` do the other."""
 _NUMBERS: Final = ("ino", "fileId")
 """Of the file itself: another one at the same path has another."""
 _MILLISECONDS: Final = 100_000_000_000
@@ -38,6 +41,8 @@ class Remote:
         self._fs = fs
         asks = getattr(fs, "_info", None) or fs.info
         self._can_refresh = "refresh" in inspect.signature(asks).parameters
+        self._is_archive = isinstance(_inmost(fs), AbstractArchiveFileSystem)
+        """A member's time says nothing of the archive, which may be replaced as a whole."""
         self._reads_by_opening = getattr(fs.cat_file, "__func__", None) is AbstractFileSystem.cat_file
 
     def identity(self, path: str) -> Identity:
@@ -53,6 +58,8 @@ class Remote:
             raise IsADirectoryError(path)
         if (size := info.get("size")) is None:
             return Identity("", -1)
+        if self._is_archive:
+            return Identity("", int(size))
         changed = next((info[name] for name in _TIMES if info.get(name)), None)
         for name in _TAGS:
             if (tag := info.get(name)) and not str(tag).startswith("W/"):
@@ -63,7 +70,8 @@ class Remote:
             except (NotImplementedError, KeyError):
                 return Identity("", int(size))
         number = next((info[name] for name in _NUMBERS if info.get(name)), "")
-        return Identity(f"{changed!r}:{number}", int(size), _settled(changed))
+        times = [changed, info[_CREATED]] if info.get(_CREATED) else [changed]
+        return Identity(f"{':'.join(map(repr, times))}:{number}", int(size), all(map(_settled, times)))
 
     def fetch(self, path: str, ranges: Sequence[tuple[int, int]]) -> Sequence[bytes]:
         """The bytes of each range. Raises the store's errors."""
@@ -95,6 +103,11 @@ def _settled(changed: object) -> bool:
         return False  # a text: nobody can tell
     seconds = changed / 1_000 if changed > _MILLISECONDS else changed
     return now() - seconds > SETTLED_S
+
+
+def _inmost(fs: AbstractFileSystem) -> AbstractFileSystem:
+    """Behind folders that look like roots."""
+    return _inmost(fs.fs) if isinstance(fs, DirFileSystem) else fs
 
 
 def name_of(fs: AbstractFileSystem, path: str) -> str:

@@ -145,8 +145,19 @@ class ByteCache:
         raise ByteCacheError("bytes_not_given", f"no directory of the byte cache can do without {wanted} bytes")
 
     def forget(self, path: str, *, prefix: bool = False) -> int:
-        """Nothing of the file at ``path`` (or of all that begin so) is read from here any more; how many they were."""
-        return sum(place.forget(path, prefix=prefix) for place in self.places)
+        """Nothing of the file at ``path`` (or of all that begin so) is read from here any more; how many they were.
+
+        Raises `ByteCacheError` ``bytes_dir_in_use`` if a directory's owner does not answer; the others have forgotten.
+        """
+        forgotten, refused = 0, None
+        for place in self.places:
+            try:
+                forgotten += place.forget(path, prefix=prefix)
+            except ByteCacheError as error:
+                refused = error
+        if refused is not None:
+            raise refused
+        return forgotten
 
     def _look_up(self, file: OpenFile, blocks: range, found: dict[int, bytes | memoryview], missing: set[int]) -> None:
         assert file.entry is not None

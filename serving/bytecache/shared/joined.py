@@ -32,7 +32,7 @@ R = TypeVar("R")
 
 
 class Joined:
-    """As `serving.bytecache.reading.place.Place`. Never raises because an owner is gone."""
+    """As `serving.bytecache.reading.place.Place`. No read raises because an owner is gone."""
 
     def __init__(self, path: Path, options: DirectoryOptions) -> None:
         """Raises `ByteCacheError` for a directory that can't be used, or whose owner does not answer."""
@@ -127,8 +127,8 @@ class Joined:
         self._call(lambda inner: inner.wait(file, blocks, timeout_s), None)
 
     def forget(self, path: str, *, prefix: bool) -> int:
-        """As `Place.forget`."""
-        return self._call(lambda inner: inner.forget(path, prefix=prefix), 0)
+        """As `Place.forget`. Raises `ByteCacheError` ``bytes_dir_in_use``: it would be read again."""
+        return self._answered(lambda inner: inner.forget(path, prefix=prefix))
 
     def describe(self, *, files: bool) -> Described | None:
         """As `serving.bytecache.shared.server.describe`; None while no owner answers."""
@@ -144,12 +144,12 @@ class Joined:
         return self._call(ask, None)
 
     def verify(self) -> tuple[int, int]:
-        """As `Directory.verify`."""
-        return self._call(lambda inner: (inner.directory if isinstance(inner, Owned) else inner).verify(), (0, 0))
+        """As `Directory.verify`. Raises `ByteCacheError` ``bytes_dir_in_use``."""
+        return self._answered(lambda inner: (inner.directory if isinstance(inner, Owned) else inner).verify())
 
     def resize(self, quota: int) -> None:
-        """As `Directory.resize`."""
-        self._call(lambda inner: (inner.directory if isinstance(inner, Owned) else inner).resize(quota), None)
+        """As `Directory.resize`. Raises `ByteCacheError` ``bytes_dir_in_use``."""
+        self._answered(lambda inner: (inner.directory if isinstance(inner, Owned) else inner).resize(quota))
 
     def reserve(self, wanted: int) -> Callable[[], object] | None:
         """As `Place.reserve`. Whoever owns the directory later is asked for the same again."""
@@ -183,6 +183,17 @@ class Joined:
                 if not self._rejoin(inner):
                     return otherwise
         return otherwise
+
+    def _answered(self, ask: Callable[[Owned | Attached], R]) -> R:
+        """As `_call`, of what may not be left out without a word. Raises `ByteCacheError` ``bytes_dir_in_use``."""
+        nothing: list[R] = []
+        found = self._call(lambda inner: [ask(inner)], nothing)
+        if not found:
+            raise self._no_answer()
+        return found[0]
+
+    def _no_answer(self) -> ByteCacheError:
+        return ByteCacheError("bytes_dir_in_use", f"{self._path} has an owner that does not answer")
 
     def _rejoin(self, gone: Attached | Owned | None) -> bool:
         """Whether there is an owner again, other than ``gone``; another thread may have been faster.
@@ -224,7 +235,7 @@ class Joined:
                 self._reserve_again(attached)
                 return
             if time.monotonic() > deadline:
-                raise ByteCacheError("bytes_dir_in_use", f"{self._path} has an owner that does not answer")
+                raise self._no_answer()
             time.sleep(pause)
             pause = min(2 * pause, 0.1)
 

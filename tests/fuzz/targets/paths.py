@@ -92,6 +92,7 @@ def _checkpoints() -> Case:
     made = tempfile.TemporaryDirectory(prefix="freshet-fuzz-")
     directory = Path(made.name)
     place = directory / "logs"
+    place.mkdir()
 
     def draw(rng: Rng) -> tuple[str, int]:
         return some_text(rng, ("shop", *NAMES), ODD)[:200], rng.randrange(1 << 16)

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from fsspec.implementations.local import LocalFileSystem
+
 from serving.bytecache.disk.directory import Directory, DirectoryOptions, lock_directory
+from serving.bytecache.filesystem.remote import Remote
 from serving.bytecache.reading.cache import ByteCache
 from serving.bytecache.reading.fetching import FetchRules
 from serving.bytecache.reading.place import Owned
 from serving.bytecache.reading.source import Identity
+from tests.patience import PATIENCE_S
 
 MIB = 1 << 20
 
@@ -51,11 +56,16 @@ class DirectoryStore:
         return sum(end - start for _, start, end in self.asked)
 
 
-def aged(path: Path) -> Path:
-    """The file, changed ten seconds ago: what was changed just now is not cached."""
-    found = path.stat()
-    os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns - 10 * 10**9))
-    return path
+def aged(*paths: Path) -> None:
+    """Waits until files are old enough to be cached. Their times of change are set ten seconds back."""
+    for path in paths:
+        found = path.stat()
+        os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns - 10 * 10**9))
+    remote = Remote(LocalFileSystem())
+    deadline = time.monotonic() + PATIENCE_S
+    while not all(remote.identity(str(path)).settled for path in paths):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def open_directory(place: Path, quota: int = 64 * MIB, **options: object) -> Directory:

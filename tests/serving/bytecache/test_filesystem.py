@@ -47,7 +47,7 @@ class CountingFileSystem(LocalFileSystem):  # type: ignore[misc]
     def info(self, path: str, **kwargs: Any) -> dict[str, Any]:
         self.infos += 1
         found: dict[str, Any] = super().info(path, **kwargs)
-        return found | {"mtime": found["mtime"] - 10}
+        return found | {name: found[name] - 10 for name in ("mtime", "created")}
 
 
 @pytest.fixture

@@ -90,7 +90,7 @@ def test_a_read_at_another_host_is_served_and_counted(tmp_path: Path) -> None:
     """
     for i in range(40):
         (tmp_path / f"f{i}").write_bytes(bytes([i]) * 1_000)
-        aged(tmp_path / f"f{i}")
+    aged(*(tmp_path / f"f{i}" for i in range(40)))
     names = [f"{tmp_path}/f{i}" for i in range(40)]
     options = {"target_protocol": "file", "hosts": ("one", "two"), "host": "one", "dirs": (f"{tmp_path}/c:64MiB",)}
     fs = fsspec.filesystem("freshet", **options)

@@ -21,9 +21,12 @@ import pytest
 
 from serving.bytecache.disk.directory import DirectoryOptions
 from serving.bytecache.disk.layout import BLOCK
+from serving.bytecache.errors import ByteCacheError
+from serving.bytecache.filesystem.filesystem import FreshetFileSystem
 from serving.bytecache.policy.pools import Value
 from serving.bytecache.reading.cache import ByteCache
 from serving.bytecache.reading.fetching import FetchRules
+from serving.bytecache.reading.files import ReadOptions
 from serving.bytecache.shared.attached import Attached
 from serving.bytecache.shared.joined import Joined
 from serving.bytecache.shared.protocol import OwnerGoneError
@@ -205,6 +208,50 @@ def test_an_owner_that_is_stopped_holds_no_reader_for_long(
     assert cache.read(file, MIB, 2 * MIB) == content[MIB:]
     assert store.bytes_asked == fetched
     place.close()
+
+
+def test_nothing_is_forgotten_in_vain_beside_a_stopped_owner(
+    store: DirectoryStore, tmp_path: Path, readers: list[Reader], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who lets the cache forget is told that it can't, and a file is not changed; a reader still learns of a change."""
+    store.put("a", b"1" * 2 * MIB)
+    readers.append(owner := Reader(store, tmp_path / "cache"))
+    for limit in ("attached.ANSWER_S", "attached.WELCOME_S", "joined.JOIN_S"):
+        monkeypatch.setattr(f"serving.bytecache.shared.{limit}", 0.2)
+    place = Joined(tmp_path / "cache", DirectoryOptions(quota=64 << 20))
+    other = Joined(tmp_path / "other", DirectoryOptions(quota=64 << 20))
+    cache, frozen = ByteCache([place]), ReadOptions(immutable=True)
+    assert cache.read(cache.open(store, "a", frozen), 0, MIB) == b"1" * MIB
+    assert other.enter("a", "v", 10, "") is not None
+    fs = FreshetFileSystem(target_protocol="file", skip_instance_cache=True)
+    monkeypatch.setattr(FreshetFileSystem, "cache", ByteCache([place, other]))
+    file = cache.open(store, "a")
+    owner.process.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, owner.process.pid, os.WSTOPPED)  # until then it may still answer
+    try:
+        for ask in (
+            lambda: fs.forget("a"),
+            lambda: ByteCache([place, other]).forget("a"),
+            lambda: fs.pipe_file(f"{store.root}/a", b"2" * 2 * MIB),
+            place.verify,
+            lambda: place.resize(32 << 20),
+        ):
+            with pytest.raises(ByteCacheError) as refused:
+                ask()
+            assert refused.value.code == "bytes_dir_in_use"
+        assert other.known("a") is None  # another directory has forgotten it all the same
+        assert (store.root / "a").read_bytes() == b"1" * 2 * MIB
+        store.put("a", b"2" * 2 * MIB)
+        with pytest.raises(ByteCacheError) as changed:
+            cache.read(file, MIB, 2 * MIB)
+        assert changed.value.code == "file_changed"
+    finally:
+        owner.process.send_signal(signal.SIGCONT)
+    monkeypatch.setattr(place, "_not_before", 0.0)  # the while is over
+    assert cache.forget("a") <= 1  # what the owner was asked while it stood still, it may have done by now
+    assert cache.read(cache.open(store, "a", frozen), 0, 2 * MIB) == b"2" * 2 * MIB
+    place.close()
+    other.close()
 
 
 def test_a_process_attaches_to_a_directory_of_the_most_shards(store: DirectoryStore, tmp_path: Path) -> None:

@@ -103,7 +103,7 @@ def test_settings_choose_what_is_traced(tmp_path: Path) -> None:
     """The options of the file system reach the trace: a share of the files, without their names."""
     for i in range(40):
         (tmp_path / f"f{i}").write_bytes(b"x" * 100)
-        aged(tmp_path / f"f{i}")
+    aged(*(tmp_path / f"f{i}" for i in range(40)))
     options = {"trace": str(tmp_path / "trace"), "trace_share": 0.5, "trace_anonymous": True}
     fs = fsspec.filesystem("freshet", target_protocol="file", dirs=(f"{tmp_path}/c:64MiB",), **options)
     try:

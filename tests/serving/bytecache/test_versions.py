@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import os
+import tarfile
+import zipfile
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fsspec import AbstractFileSystem
+from fsspec import AbstractFileSystem, filesystem
+from fsspec.implementations.dirfs import DirFileSystem
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.spec import AbstractBufferedFile
 
@@ -147,3 +151,44 @@ def test_the_place_of_a_store_is_a_part_of_a_files_name(monkeypatch: pytest.Monk
     assert name_of(s3, "b/a") == "s3+http://here://b/a"
     s3.storage_options = {"client_kwargs": {"endpoint_url": "http://there"}}
     assert name_of(s3, "b/a") == "s3+http://there://b/a"
+
+
+def test_a_file_made_anew_with_the_same_time_is_read(dirs: tuple[str], tmp_path: Path) -> None:
+    """``tar x`` and ``cp -p`` keep the size and the time of change, and the file system may give the same number."""
+    fs, path = FreshetFileSystem(target_protocol="file", dirs=dirs, skip_instance_cache=True), tmp_path / "a"
+    path.write_bytes(b"1" * 100_000)
+    aged(path)
+    assert fs.cat_file(str(path)) == b"1" * 100_000
+    before = path.stat()
+    with path.open("r+b") as file:  # the same number for sure
+        file.write(b"2" * 100_000)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert (path.stat().st_ino, path.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+    assert fs.cat_file(str(path)) == b"2" * 100_000
+    kept = Remote(fs.fs).identity(str(path))
+    assert not kept.settled  # whatever its time of change says
+    aged(path)
+    for _ in range(2):
+        assert fs.cat_file(str(path)) == b"2" * 100_000
+    assert fs.tally.hit_bytes == 100_000
+
+
+@pytest.mark.parametrize("kind", ["tar", "zip"])
+@pytest.mark.parametrize("rooted", [False, True])
+def test_members_of_an_archive_are_not_cached(dirs: tuple[str], tmp_path: Path, kind: str, rooted: bool) -> None:
+    """Another archive at the same place has a member of equal size and time: its bytes are given."""
+    path = tmp_path / f"x.{kind}"
+    for content in (b"1" * 1_000, b"2" * 1_000):
+        if kind == "tar":
+            with tarfile.open(path, "w") as tar:
+                member = tarfile.TarInfo("in/a")
+                member.size, member.mtime = len(content), 1_000_000_000
+                tar.addfile(member, io.BytesIO(content))
+        else:
+            with zipfile.ZipFile(path, "w") as archive:
+                archive.writestr(zipfile.ZipInfo("in/a", (2001, 9, 9, 1, 46, 40)), content)
+        store = filesystem(kind, fo=str(path), skip_instance_cache=True)
+        fs = FreshetFileSystem(fs=DirFileSystem("in", store) if rooted else store, dirs=dirs, skip_instance_cache=True)
+        for _ in range(2):
+            assert fs.cat_file("a" if rooted else "in/a") == content
+        assert fs.tally.hit_bytes == 0
