@@ -17,7 +17,7 @@ import pytest
 from confluent_kafka import Producer
 
 from freshet.local.mariadb import MariaDBAddress
-from stream.kafka.connection import KafkaCluster
+from stream.kafka.connection import KafkaCluster, client_settings
 from stream.kafka.topics import events_topic
 from tests.servers.browser import chromium
 from tests.servers.choice import used
@@ -65,7 +65,7 @@ def stack(
         ServingStack(directory, cluster, mariadb, KEYSPACE, database, backfill=["*"]) as running,
     ):
         eventually(lambda: whole_in(running) == 2, what="a whole table")
-        producer = Producer({"bootstrap.servers": cluster.bootstrap})
+        producer = Producer(client_settings(cluster))
         producer.produce(events_topic(cluster, KEYSPACE), b"not a message of ours", partition=0)
         assert producer.flush(30) == 0
         eventually(lambda: running.get(f"/v1/dead-letters/{KEYSPACE}").json()["letters"], what="a dead letter")
