@@ -19,16 +19,15 @@ from time import time
 from types import TracebackType
 from typing import Any, Final, Self
 
-from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
+from confluent_kafka.admin import AdminClient, ConfigResource
 
 from serving.changelog.errors import ChangeLogError
 from serving.changelog.files import MARKS
 from serving.changelog.records import Describe, Encoder
 from serving.client import StreamEvent
-from stream.kafka.connection import REQUEST_TIMEOUT_S, KafkaCluster, call_kafka, client_settings, kafka_error
+from stream.kafka.connection import REQUEST_TIMEOUT_S, KafkaCluster, call_kafka, client_settings
 from stream.kafka.reader import end_offsets, read_range, start_offsets
-from stream.kafka.topics import TopicError, describe_topic
+from stream.kafka.topics import TopicError, describe_topic, ensure_topic
 from stream.publish.clock import SystemClock
 from stream.publish.shard_producer import PublisherLost, ShardProducer
 
@@ -178,28 +177,19 @@ class LogTopic:
 
     def _ensure(self, replication: int, keep_s: float | None) -> None:
         """Make the topic if it is missing, and refuse one with several partitions: the log has one order."""
+        kept = str(int(keep_s * 1000)) if keep_s is not None else "-1"
+        config = {"cleanup.policy": "delete", "retention.ms": kept, "retention.bytes": "-1"}
+        config["min.insync.replicas"] = str(min(replication, 2))
         try:
             topic = describe_topic(self._kafka, self._topic)
         except TopicError:
-            self._make(replication, keep_s)
+            ensure_topic(self._kafka, self._topic, config, replication=replication, timeout_s=MADE_TIMEOUT_S)
             topic = describe_topic(self._kafka, self._topic)
         if topic.partitions != 1:
             raise ChangeLogError(
                 f"{self._topic} has {topic.partitions} partitions: a log has one, in which its order is",
                 hint="let Freshet make the topic, or make one with one partition",
             )
-
-    def _make(self, replication: int, keep_s: float | None) -> None:
-        kept = str(int(keep_s * 1000)) if keep_s is not None else "-1"
-        config = {"cleanup.policy": "delete", "retention.ms": kept, "retention.bytes": "-1"}
-        config["min.insync.replicas"] = str(min(replication, 2))
-        wanted = NewTopic(self._topic, num_partitions=1, replication_factor=replication, config=config)
-        [future] = self._admin.create_topics([wanted], operation_timeout=MADE_TIMEOUT_S).values()
-        try:
-            future.result()
-        except KafkaException as error:
-            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                raise kafka_error(error, self._kafka, f"create topic {self._topic}") from error
 
     def _bytes_max(self) -> int:
         """What a record may have. Raises `ChangeLogError` for a topic that would lose records."""

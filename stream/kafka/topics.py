@@ -182,8 +182,20 @@ def check_topics(
 
 def ensure_locations_topic(kafka: KafkaCluster, *, replication: int = 1, timeout_s: float = REQUEST_TIMEOUT_S) -> None:
     """Create the topic of the locations if missing. Raises `TopicError`, `KafkaUnreachable`, `KafkaRequestError`."""
-    admin = _create(kafka, [_new_topic(locations_topic(kafka), 1, replication, _LOCATIONS_SETTINGS)], timeout_s)
-    _await_topic(admin, kafka, locations_topic(kafka), timeout_s)
+    ensure_topic(kafka, locations_topic(kafka), _LOCATIONS_SETTINGS, replication=replication, timeout_s=timeout_s)
+
+
+def ensure_topic(
+    kafka: KafkaCluster,
+    name: str,
+    config: Mapping[str, str],
+    *,
+    replication: int = 1,
+    timeout_s: float = REQUEST_TIMEOUT_S,
+) -> None:
+    """Create a topic of one partition if missing. Raises `TopicError`, `KafkaUnreachable`, `KafkaRequestError`."""
+    admin = _create(kafka, [_new_topic(name, 1, replication, config)], timeout_s)
+    _await_topic(admin, kafka, name, timeout_s)
 
 
 def ensure_requests_topic(
@@ -191,8 +203,7 @@ def ensure_requests_topic(
 ) -> None:
     """Create the topic of the requests if missing. Raises `TopicError`, `KafkaUnreachable`, `KafkaRequestError`."""
     config = {"cleanup.policy": "delete", "retention.ms": str(RETENTION_MS), **_BROKER_TIME}
-    name = requests_topic(kafka, keyspace)
-    _await_topic(_create(kafka, [_new_topic(name, 1, replication, config)], timeout_s), kafka, name, timeout_s)
+    ensure_topic(kafka, requests_topic(kafka, keyspace), config, replication=replication, timeout_s=timeout_s)
 
 
 def may_write(kafka: KafkaCluster, name: str, *, timeout_s: float = REQUEST_TIMEOUT_S) -> bool:
