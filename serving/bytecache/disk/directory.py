@@ -147,7 +147,8 @@ class Directory:
             return None
         with self._lock:
             known = self.names.by_path.get(path)
-            if known is not None and (known.version, known.size) == (version, size):
+            # One that the disk did not let go of is known and dead: it is tried again.
+            if known is not None and known.alive and (known.version, known.size) == (version, size):
                 return known
             try:
                 if known is not None:

@@ -273,6 +273,14 @@ FILES: dict[str, History] = {
         ("get", 0, 0, 0, 0, 0, 0),
         ("kill", 0, 0),
     ],
+    "the disk is full as a version is let go of for another, and the first one is never cached again": [
+        ("put", 3, 1, 0),
+        ("let", 0),
+        ("get", 3, 0, 0, 0, 0, 0),
+        ("read", 0, 0, 0, 0, 0, 0),
+        ("read", 3, 0, 0, 0, 8, 1),
+        ("disk", 0, 1),
+    ],
 }
 
 

@@ -12,12 +12,14 @@ import threading
 import time
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from serving.bytecache.disk.directory import Directory, lock_directory
 from serving.bytecache.disk.layout import BLOCK, EXTENT, UNIT_BITS
 from serving.bytecache.disk.names import CachedFile
+from serving.bytecache.disk.shard import Shard
 from serving.bytecache.disk.space import write_all, write_together
 from serving.bytecache.errors import ByteCacheError
 from serving.bytecache.policy.pools import Value
@@ -432,6 +434,19 @@ def test_another_version_of_a_path_forgets_the_earlier_one(directory: Directory)
     assert directory.used < used - EXTENT // 2
     directory.store(old, 0, memoryview(b"o" * EXTENT), Value.NORMAL, 0)
     assert readable(directory, old) == 0
+
+
+def test_a_file_that_the_disk_would_not_let_go_of_is_cached_again(
+    directory: Directory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another version came while the disk was full; then the first one is back. It is not fetched for ever after."""
+    stored(directory, "a", b"x" * 10)
+    with monkeypatch.context() as full:
+        full.setattr(Shard, "forget_file", Mock(side_effect=OSError(errno.ENOSPC, "full")))
+        assert directory.enter("a", "v2", 10) is None
+    again = stored(directory, "a", b"x" * 10)
+    assert again.alive
+    assert directory.read(again, 0, 10) == b"x" * 10
 
 
 def test_a_prefix_is_forgotten_at_once_and_for_good(tmp_path: Path) -> None:
