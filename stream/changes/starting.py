@@ -63,13 +63,8 @@ class _Seen:
         return {shard: max(each.place for each in found.values()) for shard, found in self.markers.items()}
 
 
-def start_now(kafka: KafkaCluster, keyspace: str, topic: Topic) -> Start:
-    """Everything that is published from now on, and so all that is committed from now on."""
-    return start_and_end(kafka, keyspace, topic)[0]
-
-
 def start_and_end(kafka: KafkaCluster, keyspace: str, topic: Topic) -> tuple[Start, tuple[int, ...]]:
-    """As `start_now` and `published_by_now`, of the same moment."""
+    """Everything that is published from now on, and so all that is committed from now on; and `published_by_now`."""
     at = end_offsets(kafka, topic.name, range(topic.partitions))
     seen, checkpoint = _back_to_markers(kafka, keyspace, topic, at)
     found = seen.markers.values()

@@ -13,7 +13,6 @@ from lab.simulation.planted.every import PLANTED_BUGS
 from lab.simulation.planted.planting import Change, PlantedBug, Replace, Return
 from lab.simulation.worlds import all_worlds
 from serving import answers
-from serving.bytecache.disk.shard import Shard
 from serving.client.session import SessionState
 from serving.reads.locations import LocationReads
 from stream.publish.publisher import Publisher
@@ -45,7 +44,6 @@ CRUDE: Final[dict[tuple[str, str], Change]] = {
     ),
     ("warehouse", "monotonic reads"): ONLY_THE_FIRST_TOKEN,
     ("warehouse", "never raises"): Return(answers.raw_image, "1 // 0"),
-    ("files", "recovers by itself"): Return(Shard._put, "0"),
     ("successions", "recovers by itself"): Return(Publisher.publish, "None"),
     ("successions", "never raises"): Return(Publisher.flush, "1 // 0"),
 }

@@ -13,7 +13,7 @@ from stream.changes.checkpoint import Checkpoint, CheckpointError
 from stream.changes.following import Follower
 from stream.changes.items import Transaction
 from stream.changes.start import Start
-from stream.changes.starting import start_at_checkpoint, start_now
+from stream.changes.starting import start_and_end, start_at_checkpoint
 from stream.kafka.reader import end_offsets
 from stream.kafka.topics import check_topics, ensure_topics
 from tests.consumers.process.test_topic_losses import lose_tail
@@ -48,7 +48,7 @@ def test_a_checkpoint_past_a_lost_end_is_refused_once_the_log_has_grown_past_it(
         raise AssertionError(f"{last} was not told")
 
     publish(1)
-    start = start_now(kafka, keyspace_name, topic)
+    start, _ = start_and_end(kafka, keyspace_name, topic)
     checkpoint = follow(start, publish(22))
     resumed = start_at_checkpoint(kafka, keyspace_name, topic, Checkpoint.parse(str(checkpoint)))
     assert resumed.checkpoint == checkpoint
