@@ -132,11 +132,7 @@ class KafkaServer(LocalServer):
             cwd=self.data_dir,
             detached=self.detached,
         )
-        try:
-            self._process.wait_until(lambda: answers(self.bootstrap), START_TIMEOUT_S)
-        except BaseException:
-            self.stop()
-            raise
+        self._process.wait_until(lambda: answers(self.bootstrap), START_TIMEOUT_S)
 
     def _write_config(self) -> Path:
         broker, controller = self._ports

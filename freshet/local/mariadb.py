@@ -95,11 +95,7 @@ class MariaDBServer(LocalServer):
             cwd=self.data_dir,
             detached=self.detached,
         )
-        try:
-            self._process.wait_until(lambda: answers(self.address), START_TIMEOUT_S)
-        except BaseException:
-            self.stop()
-            raise
+        self._process.wait_until(lambda: answers(self.address), START_TIMEOUT_S)
 
     def _arguments(self, base: Path, data: Path) -> list[str]:
         scratch = self.data_dir / "tmp"  # not the system's: a starting server deletes temporary files of others there

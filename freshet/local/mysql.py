@@ -74,11 +74,7 @@ class MySQLServer(LocalServer):
             cwd=self.data_dir,
             detached=self.detached,
         )
-        try:
-            self._process.wait_until(lambda: answers(self.address), START_TIMEOUT_S)
-        except BaseException:
-            self.stop()
-            raise
+        self._process.wait_until(lambda: answers(self.address), START_TIMEOUT_S)
 
     def _arguments(self, root: Path, data: Path) -> list[str]:
         scratch = self.data_dir / "tmp"

@@ -56,8 +56,9 @@ class LocalServer(ABC):
             try:
                 self._launch()
                 break
-            except LocalServerError as error:
-                is_taken = any(words in str(error) for words in self.PORT_TAKEN)
+            except BaseException as error:
+                self.stop()
+                is_taken = isinstance(error, LocalServerError) and any(words in str(error) for words in self.PORT_TAKEN)
                 if not chosen_here or not is_taken or not left:
                     raise
                 self._ports = ()
@@ -73,7 +74,7 @@ class LocalServer(ABC):
     def _launch(self) -> None:
         """Starts the process on its ports, with new data if there is none, and waits until it answers.
 
-        Raises `LocalServerError`.
+        Raises `LocalServerError`. What it has started is stopped then.
         """
 
     @property

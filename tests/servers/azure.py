@@ -79,11 +79,7 @@ class AzuriteServer(LocalServer):
             detached=self.detached,
             env=os.environ | {"AZURITE_ACCOUNTS": f"{ACCOUNT}:{SECRET}"},
         )
-        try:
-            self._process.wait_until(self._answers, START_TIMEOUT_S)
-        except BaseException:
-            self.stop()
-            raise
+        self._process.wait_until(self._answers, START_TIMEOUT_S)
 
     def _answers(self) -> bool:
         try:

@@ -62,11 +62,7 @@ class HdfsServer(LocalServer):
         ]
         log = self.data_dir / "hdfs.log"
         self._process = ServerProcess(self.NAME, command, log_file=log, cwd=self.data_dir, detached=self.detached)
-        try:
-            self._process.wait_until(told.exists, START_TIMEOUT_S)
-        except BaseException:
-            self.stop()
-            raise
+        self._process.wait_until(told.exists, START_TIMEOUT_S)
 
 
 @contextmanager

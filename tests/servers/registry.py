@@ -49,11 +49,7 @@ class RegistryServer(LocalServer):
             env=os.environ | environment,
             detached=self.detached,
         )
-        try:
-            self._process.wait_until(self._answers, START_TIMEOUT_S)
-        except BaseException:
-            self.stop()
-            raise
+        self._process.wait_until(self._answers, START_TIMEOUT_S)
 
     def _answers(self) -> bool:
         try:

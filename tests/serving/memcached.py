@@ -43,11 +43,7 @@ class MemcachedServer(LocalServer):
             cwd=self.data_dir,
             detached=self.detached,
         )
-        try:
-            self._process.wait_until(self._answers, START_TIMEOUT_S)
-        except BaseException:
-            self.stop()
-            raise
+        self._process.wait_until(self._answers, START_TIMEOUT_S)
 
     def _answers(self) -> bool:
         try:

@@ -89,11 +89,7 @@ class HiveServer(LocalServer):
             cwd=self.data_dir,
             detached=self.detached,
         )
-        try:
-            self._process.wait_until(lambda: answers(self.host, self.port, access=self.access), START_TIMEOUT_S)
-        except BaseException:
-            self.stop()
-            raise
+        self._process.wait_until(lambda: answers(self.host, self.port, access=self.access), START_TIMEOUT_S)
 
 
 def answers(host: str, port: int, timeout_s: float = 10.0, *, access: Access | None = None) -> bool:
