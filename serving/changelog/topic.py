@@ -26,7 +26,7 @@ from serving.changelog.files import MARKS
 from serving.changelog.records import Describe, Encoder
 from serving.client import StreamEvent
 from stream.kafka.connection import REQUEST_TIMEOUT_S, KafkaCluster, call_kafka, client_settings
-from stream.kafka.reader import end_offsets, read_range, start_offsets
+from stream.kafka.reader import end_offsets, read_range, start_offsets, windows_back
 from stream.kafka.topics import TopicError, describe_topic, ensure_topic
 from stream.publish.clock import SystemClock
 from stream.publish.shard_producer import PublisherLost, ShardProducer
@@ -139,15 +139,12 @@ class LogTopic:
         """
         end = end_offsets(self._kafka, self._topic, [0], committed=committed)[0]
         low = start_offsets(self._kafka, self._topic, [0])[0]
-        start, upto, window = max(low, end - WINDOW), end, WINDOW
-        while start < upto:
+        for start, upto in windows_back(low, end, WINDOW):
             headers = None
             for message in read_range(self._kafka, self._topic, 0, start, upto):
                 headers = message.headers() or []
             if headers is not None:
                 return self._checkpoint_in(dict(headers))
-            window *= 8
-            start, upto = max(low, start - window), start
         if low > 0:
             raise ChangeLogError(
                 f"{self._topic} has lost all its records, so it does not say where the log goes on",

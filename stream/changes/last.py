@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from stream.kafka.connection import KafkaCluster
-from stream.kafka.reader import read_range, start_offsets
+from stream.kafka.reader import read_range, start_offsets, windows_back
 from stream.wire.codec import CodecError, NewerWireError, Record, decode
 from stream.wire.events import EVERY_TABLE
 from stream.wire.keys import SEPARATOR
@@ -64,16 +64,15 @@ def last_changes(
 def last_in(read: Read, partition: int, low: int, end: int, tables: frozenset[str]) -> dict[str, LastChange]:
     """Of one partition. It goes back in windows that grow, until each table has a change."""
     found: dict[str, LastChange] = {}
-    window, upto = WINDOW, end
-    while upto > low and tables - found.keys():
-        start = max(low, upto - window)
+    for start, upto in windows_back(low, end, WINDOW):
+        if found.keys() >= tables:
+            break
         later: dict[str, LastChange] = {}
         for offset, value in read(partition, start, upto):
             for each in _changes(value, partition, offset):
                 for table in tables if each.table == EVERY_TABLE else tables & {each.table}:
                     later[table] = each._replace(table=table)
         found = later | found  # what was found before lies behind this window
-        window, upto = window * 4, start
     return found
 
 

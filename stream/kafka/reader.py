@@ -240,6 +240,17 @@ def read_ranges(
         consumer.close()
 
 
+def windows_back(low: int, end: int, first: int) -> Iterator[tuple[int, int]]:
+    """Ranges of offsets from ``end`` back to ``low``, without a gap: the last ``first`` offsets, then ever larger ones.
+
+    For whoever looks for the last of something, which is most often near the end: reading backwards one by one is slow.
+    """
+    while low < end:
+        start = max(low, end - first)
+        yield start, end
+        first, end = first * 4, start
+
+
 def _read_until(
     kafka: KafkaCluster, consumer: Consumer, topic: str, ends: dict[int, int], timeout_s: float, messages_max: int
 ) -> Iterator[Message]:

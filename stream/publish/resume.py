@@ -13,7 +13,7 @@ from time import monotonic
 from typing import Final
 
 from stream.kafka.connection import KafkaCluster
-from stream.kafka.reader import end_offsets, read_range, start_offsets
+from stream.kafka.reader import end_offsets, read_range, start_offsets, windows_back
 from stream.kafka.topics import Topic
 from stream.wire.codec import CodecError, Record, decode, headers, is_of_unknown_schema
 from stream.wire.declarations import Declarations
@@ -78,14 +78,11 @@ def read_tail(
     end = end_offsets(kafka, topic, [partition], committed=False)[partition]
     low = start_offsets(kafka, topic, [partition])[partition]
     scan = _Scan([])
-    start, upto = max(low, end - window), end
-    while start < upto:
+    for start, upto in windows_back(low, end, window):
         patience_s = max(deadline - monotonic(), 0.001)
         scan.prepend(_scan(kafka, topic, partition, shard, start, upto, patience_s))
         if _has_snapshot(scan.states):
             break
-        window *= 4
-        start, upto = max(low, start - window), start
     states, newest_ms = scan.states, scan.newest_ms
     if not states:
         return Tail(None, "", newest_ms, low == 0 and scan.last_unknown < 0)

@@ -16,6 +16,7 @@ from stream.kafka.reader import (
     poll_batch,
     read_range,
     start_offsets,
+    windows_back,
 )
 from stream.kafka.topics import ensure_topics
 from tests.patience import PATIENCE_S
@@ -159,3 +160,10 @@ def test_an_absent_broker_is_one_clear_error() -> None:
     """Requesting offsets without a broker fails within seconds."""
     with pytest.raises(KafkaUnreachable):
         end_offsets(KafkaCluster("127.0.0.1:1"), "t", [0], timeout_s=1.0)
+
+
+def test_windows_back_leave_no_gap_and_grow() -> None:
+    """Whoever looks for the last of something finds it, wherever it lies."""
+    assert list(windows_back(3, 100, 10)) == [(90, 100), (50, 90), (3, 50)]
+    assert list(windows_back(0, 4, 10)) == [(0, 4)]
+    assert list(windows_back(7, 7, 10)) == []
