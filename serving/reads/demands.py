@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
+from serving.errors import ReadError
 from tokens import EventToken, ValidWriteIdList, Vector
 
 NO_VECTOR = Vector()
@@ -79,3 +80,11 @@ class RequestedTable(NamedTuple):
     def name(self) -> str:
         """``db.table`` in lower case, as Hive keeps names; "" of a table that is asked by id alone."""
         return f"{self.db}.{self.table}".lower() if self.table else ""
+
+    def check_list(self) -> None:
+        """Raises `ReadError` ``bad_write_ids`` if the list is of another table."""
+        listed = self.write_ids.table if self.write_ids is not None else None
+        if listed and self.name and listed != self.name:
+            raise ReadError(
+                "bad_write_ids", f"valid_write_ids is a list of {listed}, but the request is for {self.name}"
+            )

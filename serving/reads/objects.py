@@ -80,7 +80,8 @@ class ObjectReads:
         after, version = _page_of(wanted.page)
         deadline = asyncio.get_running_loop().time() + demand.max_wait_ms / 1000
         lookup = ObjectLookup(space, wanted, demand, deadline)
-        _check_list(wanted.table)
+        if wanted.table is not None:
+            wanted.table.check_list()
         try:
             found = await self._ask_owners(space, wanted, demand, after, version)
         except OwnerAway as away:
@@ -281,12 +282,6 @@ def _of_source(wanted: RequestedObjects, seen: SourceObjects, shard: str, epoch:
         compliant=_compliant(wanted, seen, chosen),
         names=[] if wanted.count_only else [object_name(seen.names[place]) for place in chosen],
     )  # fmt: skip
-
-
-def _check_list(table: RequestedTable | None) -> None:
-    listed = table.write_ids.table if table is not None and table.write_ids is not None else None
-    if table is not None and listed and listed != table.name:
-        raise ReadError("bad_write_ids", f"valid_write_ids is a list of {listed}, but the request is for {table.name}")
 
 
 def _page_text(after: str, version: str) -> str:

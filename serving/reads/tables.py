@@ -113,11 +113,7 @@ class TableReads:
 
     async def _read(self, lookup: TableLookup) -> RawTableAnswer:
         space, wanted, demand, _ = lookup
-        listed = wanted.write_ids.table if wanted.write_ids is not None else None
-        if listed and wanted.name and listed != wanted.name:
-            raise ReadError(
-                "bad_write_ids", f"valid_write_ids is a list of {listed}, but the request is for {wanted.name}"
-            )
+        wanted.check_list()
         try:
             found = await self._ask_owners(lookup)
         except OwnerAway as away:
