@@ -95,10 +95,7 @@ class Encoder:
         return [self._record("Watermark", fields)]
 
     def _record(self, name: str, fields: Mapping[str, Any]) -> bytes:
-        out = BytesIO()
-        out.write(self._framing[name])
-        schemaless_writer(out, _parsed(name), {"keyspace": self._keyspace, **fields})
-        return out.getvalue()
+        return self._framing[name] + _encoded(_parsed(name), {"keyspace": self._keyspace, **fields})
 
     def _transaction(self, event: StreamEvent) -> list[bytes]:
         room = self._bytes_max - MARGIN_BYTES - len(event.token) - len(event.checkpoint)
@@ -129,9 +126,9 @@ class Encoder:
             "primary_key": change.primary_key,
             "cacheable": change.cacheable,
         }
-        encoded = _encoded_change(fields)
+        encoded = _encoded(_change_schema(), fields)
         if len(encoded) > room and change.row is not None:
-            encoded = _encoded_change({**fields, "row": None, "op": "void", "reason": VOID_REASON})
+            encoded = _encoded(_change_schema(), {**fields, "row": None, "op": "void", "reason": VOID_REASON})
         return encoded
 
     def _kinds_of(self, table: str) -> Kinds:
@@ -175,14 +172,12 @@ def _blocks(items: Sequence[bytes]) -> bytes:
     """An Avro array of items that are encoded already."""
     if not items:
         return b"\0"
-    count = BytesIO()
-    schemaless_writer(count, "long", len(items))
-    return count.getvalue() + b"".join(items) + b"\0"
+    return _encoded("long", len(items)) + b"".join(items) + b"\0"
 
 
-def _encoded_change(fields: Mapping[str, Any]) -> bytes:
+def _encoded(schema: Any, value: Any) -> bytes:
     out = BytesIO()
-    schemaless_writer(out, _change_schema(), fields)
+    schemaless_writer(out, schema, value)
     return out.getvalue()
 
 
