@@ -13,10 +13,10 @@ from time import monotonic
 from typing import Final
 
 from serving.bytecache.disk.extents import DamagedBlockError
-from serving.bytecache.disk.health import SLOW_S, Health, Times
-from serving.bytecache.disk.layout import BLOCK, BLOCKS, EXTENT, EXTENT_BITS, UNIT_BITS
+from serving.bytecache.disk.layout import BLOCK, BLOCKS, EXTENT, UNIT_BITS
 from serving.bytecache.disk.marker import LOCK, claim, prepared
 from serving.bytecache.disk.names import CachedFile, Names
+from serving.bytecache.disk.reads import DiskReads
 from serving.bytecache.disk.seals import Key, read_keys
 from serving.bytecache.disk.shard import Shard
 from serving.bytecache.disk.space import Medium, free_bytes, is_rotational
@@ -63,15 +63,14 @@ def lock_directory(place: Path) -> int | None:
     return lock
 
 
-class Directory:
-    """A cache directory. Thread-safe. Faults of its disk are counted, and never reach a reader."""
+class Directory(DiskReads):
+    """A cache directory. Thread-safe."""
 
     def __init__(self, place: Path, options: DirectoryOptions, lock: int) -> None:
         """``lock``: of `lock_directory`; it is closed with the directory. Raises `ByteCacheError`."""
+        super().__init__()
         self.place = place
         self.options = options
-        self.health = Health()
-        self.reads = Times()
         self.forked = False
         self._lock_file = lock
         self._lock = threading.Lock()
@@ -106,6 +105,7 @@ class Directory:
             )
             for i in range(shards)
         ]
+        self._extents = [shard.extents for shard in self.shards]
         for shard in self.shards:
             shard.load(self.names.by_number)
         for number in [*self.names.by_number.keys() - self._numbers_in_use()]:
@@ -192,55 +192,10 @@ class Directory:
         """Neighbouring extents lie in different shards."""
         return self.shards[(number + extent) % len(self.shards)]
 
-    def read(self, file: CachedFile, start: int, end: int) -> bytes | None:
-        """The bytes, which lie in one extent; None if not all of them are stored here."""
-        began = monotonic()
-        if self.health.isolated_until > began:
-            return None
-        extent = start >> EXTENT_BITS
-        shard = self.shards[(file.number + extent) % len(self.shards)]
-        unit = extent << 1
-        try:
-            data = shard.extents.read(file, unit, start, end)
-            if data is None:
-                data = shard.extents.read(file, unit + 1, start, end)
-        except DamagedBlockError as damaged:
-            self._block_damaged(shard, file, damaged)
-        except OSError:
-            self.health.failed(monotonic())
-        else:
-            if data is not None:
-                ended = monotonic()
-                self.reads.took(ended - began)
-                if ended - began > SLOW_S or self.health.in_a_row:
-                    self.health.took(began, ended)
-            return data
-        return None
-
-    def read_into(self, file: CachedFile, start: int, into: memoryview) -> bool:
-        """As `read`, into the caller's memory and without a copy, where start and end lie on verified parts."""
-        began = monotonic()
-        if not self.health.usable(began):
-            return False
-        extent = start >> EXTENT_BITS
-        shard = self.shards[(file.number + extent) % len(self.shards)]
-        try:
-            found = any(shard.extents.read_into(file, extent * 2 + i, start, into) for i in range(2))
-        except DamagedBlockError as damaged:
-            self._block_damaged(shard, file, damaged)
-        except OSError:
-            self.health.failed(monotonic())
-        else:
-            if found:
-                ended = monotonic()
-                self.reads.took(ended - began)
-                self.health.took(began, ended)
-            return found
-        return False
-
-    def _block_damaged(self, shard: Shard, file: CachedFile, damaged: DamagedBlockError) -> None:
+    def _damaged(self, file: CachedFile, damaged: DamagedBlockError) -> None:
         self.health.block_damaged()
         if not self.forked:
+            shard = self.shard_of(file.number, damaged.unit >> 1)
             shard.forget_block(file.number, damaged.unit, damaged.block)
 
     def block(self, file: CachedFile, block: int) -> bytes | memoryview | None:

@@ -10,13 +10,12 @@ import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from time import monotonic
 from typing import Final, TypeVar
 
 from serving.bytecache.disk.extents import DamagedBlockError, Extents
-from serving.bytecache.disk.health import SLOW_S, Health, Times
-from serving.bytecache.disk.layout import BLOCK, EXTENT_BITS, HEAD_BITS, UNIT_BITS, file_seed
+from serving.bytecache.disk.layout import BLOCK, HEAD_BITS, UNIT_BITS, file_seed
 from serving.bytecache.disk.names import CachedFile
+from serving.bytecache.disk.reads import DiskReads
 from serving.bytecache.disk.seals import Key
 from serving.bytecache.policy.pools import Value
 from serving.bytecache.reading.flights import Flights
@@ -56,14 +55,13 @@ HEAT_MAX: Final = 255
 R = TypeVar("R")
 
 
-class Attached:
+class Attached(DiskReads):
     """As `serving.bytecache.reading.place.Place`, but its calls raise `OwnerGoneError` when the owner is gone."""
 
     def __init__(self, place: Path, keys: Sequence[Key]) -> None:
         """Raises `OwnerGoneError` where no owner answers, or one whose files ``keys`` don't open."""
+        super().__init__()
         self.flights = Flights()
-        self.health = Health()
-        self.reads = Times()
         self.name = str(place)
         self._place = place
         self._idle: list[socket.socket] = []
@@ -78,14 +76,15 @@ class Attached:
             raise OwnerGoneError("the owner has other keys")
         self._salt = welcome.salt
         self._heats: list[mmap.mmap] = []
-        self._shards: list[Extents] = []
+        shards: list[Extents] = []
         for i in range(welcome.shards):
             heads, heat, sums, data = files[4 * i : 4 * i + 4]
             memory = mmap.mmap(heads, welcome.slots << HEAD_BITS, prot=mmap.PROT_READ)
             self._heats.append(mmap.mmap(heat, welcome.slots))
             os.close(heads)
             os.close(heat)
-            self._shards.append(Extents(memory, sums, data, by_index, self._salt, self._tell_hits))
+            shards.append(Extents(memory, sums, data, by_index, self._salt, self._tell_hits))
+        self._extents = shards
         self._close_files = weakref.finalize(self, _close, [file for i, file in enumerate(files) if i % 4 > 1])
 
     def close(self) -> None:
@@ -113,52 +112,6 @@ class Attached:
     def known(self, path: str) -> CachedFile | None:
         """As `Place.known`."""
         return self._file(path, self._call(Known(path), Entered), "")
-
-    def read(self, file: CachedFile, start: int, end: int) -> bytes | None:
-        """As `Directory.read`."""
-        began = monotonic()
-        if self.health.isolated_until > began:
-            return None
-        extent = start >> EXTENT_BITS
-        shard = self._shards[(file.number + extent) % len(self._shards)]
-        unit = extent << 1
-        try:
-            data = shard.read(file, unit, start, end)
-            if data is None:
-                data = shard.read(file, unit + 1, start, end)
-        except DamagedBlockError as damaged:
-            self._tell_damaged(file, damaged)
-        except OSError:
-            self.health.failed(monotonic())
-        else:
-            if data is not None:
-                ended = monotonic()
-                self.reads.took(ended - began)
-                if ended - began > SLOW_S or self.health.in_a_row:
-                    self.health.took(began, ended)
-            return data
-        return None
-
-    def read_into(self, file: CachedFile, start: int, into: memoryview) -> bool:
-        """As `Directory.read_into`."""
-        began = monotonic()
-        if not self.health.usable(began):
-            return False
-        extent = start >> EXTENT_BITS
-        shard = self._shards[(file.number + extent) % len(self._shards)]
-        try:
-            found = any(shard.read_into(file, extent * 2 + i, start, into) for i in range(2))
-        except DamagedBlockError as damaged:
-            self._tell_damaged(file, damaged)
-        except OSError:
-            self.health.failed(monotonic())
-        else:
-            if found:
-                ended = monotonic()
-                self.reads.took(ended - began)
-                self.health.took(began, ended)
-            return found
-        return False
 
     def block(self, file: CachedFile, block: int) -> bytes | None:
         """One whole block."""
@@ -215,7 +168,7 @@ class Attached:
 
     # Inside.
 
-    def _tell_damaged(self, file: CachedFile, damaged: DamagedBlockError) -> None:
+    def _damaged(self, file: CachedFile, damaged: DamagedBlockError) -> None:
         with suppress(OwnerGoneError):
             self._call(Check(file.number, damaged.block), Done)
 
@@ -228,12 +181,12 @@ class Attached:
 
     def _learn(self, number: int, slots: Sequence[tuple[int, int]]) -> None:
         for unit, slot in slots:
-            shard = self._shards[(number + (unit >> 1)) % len(self._shards)]
+            shard = self._extents[(number + (unit >> 1)) % len(self._extents)]
             shard.table[number << UNIT_BITS | unit] = slot
 
     def _tell_hits(self) -> None:
         """Counts hits where the owner sees them."""
-        for shard, heat in zip(self._shards, self._heats, strict=True):
+        for shard, heat in zip(self._extents, self._heats, strict=True):
             for _ in range(len(shard.hits)):
                 try:
                     slot = shard.table[shard.hits.popleft()]

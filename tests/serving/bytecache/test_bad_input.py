@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from serving.bytecache.disk import directory as directories
-from serving.bytecache.disk import extents, space
+from serving.bytecache.disk import extents, reads, space
 from serving.bytecache.disk.directory import Directory, DirectoryOptions
 from serving.bytecache.disk.layout import BLOCK
 from serving.bytecache.errors import ByteCacheError
@@ -52,6 +52,7 @@ def test_a_slow_disk_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     directory, clock = open_directory(tmp_path / "cache"), Clock()
     file = kept(directory)
     monkeypatch.setattr(directories, "monotonic", clock)
+    monkeypatch.setattr(reads, "monotonic", clock)
     clock.slow = 6.0
     for _ in range(3):
         assert directory.read(file, 0, 10) == b"a" * 10
