@@ -27,9 +27,9 @@ import os
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -48,6 +48,8 @@ from tests.servers.hdfs import HdfsAddress, hdfs_address
 from tests.servers.postgres import postgres_url
 from tests.servers.registry import registry_url
 from tests.servers.s3 import S3Address, s3_address
+
+Server = TypeVar("Server")
 
 SERVER_FIXTURES = {
     *("kafka", "mariadb", "mysql", "postgres", "hive", "s3", "azure", "hdfs", "registry"),
@@ -113,6 +115,15 @@ def no_config() -> None:
     use_config(None)
 
 
+@contextmanager
+def or_skip(name: str, server: AbstractContextManager[Server | None]) -> Iterator[Server]:
+    """What ``server`` gives; the test is skipped, and the reason said, if it can't be had."""
+    with server as found:
+        if found is None:
+            pytest.skip(choice.used[name])
+        yield found
+
+
 @pytest.fixture(scope="session")
 def kafka() -> Iterator[KafkaCluster]:
     """The session's Kafka."""
@@ -130,27 +141,21 @@ def mariadb() -> Iterator[MariaDBAddress]:
 @pytest.fixture(scope="session")
 def mysql() -> Iterator[MariaDBAddress]:
     """Address of the session's MySQL (GTIDs, row binlog, full metadata)."""
-    with choice.mysql_address() as address:
-        if address is None:
-            pytest.skip(choice.used["mysql"])
+    with or_skip("mysql", choice.mysql_address()) as address:
         yield address
 
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[str]:
     """SQLAlchemy's URL of a PostgreSQL's database."""
-    with postgres_url() as url:
-        if url is None:
-            pytest.skip(choice.used["postgres"])
+    with or_skip("postgres", postgres_url()) as url:
         yield url
 
 
 @pytest.fixture(scope="session")
 def registry() -> Iterator[str]:
     """Root of the interface of the session's schema registry."""
-    with registry_url() as url:
-        if url is None:
-            pytest.skip(choice.used["registry"])
+    with or_skip("registry", registry_url()) as url:
         yield url
 
 
@@ -179,9 +184,7 @@ def s3(s3_server: S3Address, monkeypatch: pytest.MonkeyPatch) -> S3Address:
 @pytest.fixture(scope="session")
 def azure_server() -> Iterator[AzureAddress]:
     """The session's storage account."""
-    with azure_address() as address:
-        if address is None:
-            pytest.skip(choice.used["azure"])
+    with or_skip("azure", azure_address()) as address:
         yield address
 
 
