@@ -6,10 +6,11 @@ import uuid
 from collections.abc import Iterator
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from freshet.local.mariadb import MariaDBAddress
 from serving.client import Session
-from stream.kafka.connection import KafkaCluster
+from stream.kafka.connection import KafkaCluster, client_settings
 from tests.servers.databases import own_database
 from tests.serving.stack import ServingStack
 
@@ -51,3 +52,13 @@ def session(stack: ServingStack) -> Iterator[Session]:
     """A session that has seen nothing."""
     with stack.client() as client:
         yield client.session()
+
+
+@pytest.fixture
+def topic(kafka: KafkaCluster) -> Iterator[str]:
+    """The name of a topic that is not there yet, for a log."""
+    name = f"log-{uuid.uuid4().hex[:12]}"
+    yield name
+    admin = AdminClient(client_settings(kafka))
+    for deleted in admin.delete_topics([name]).values():
+        deleted.exception(timeout=60)

@@ -16,10 +16,10 @@ from freshet.local.mariadb import MariaDBServer
 from serving.changelog.files import files_of
 from serving.client import StreamEvent
 from stream.kafka.connection import KafkaCluster, client_settings
+from tests.serving.logs import command, finished
 from tests.serving.sharded import ShardedStack, start_servers
 from tests.serving.stack import without_settings
 from tests.serving.test_log_topic import records
-from tests.serving.test_log_topic_live import command, finished
 from tests.serving.test_resharding_live import REPLICA, Traffic, replicate, reshard
 
 MOVED = {"-40": ["-80"], "40-80": ["-80"], "80-c0": ["80-"], "c0-": ["80-"]}

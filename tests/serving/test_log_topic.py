@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import uuid
 from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -25,16 +24,6 @@ from stream.kafka.reader import end_offsets, read_range, start_offsets
 from tests.serving.test_log_records import read
 
 TABLES = ["shop.items"]
-
-
-@pytest.fixture
-def topic(kafka: KafkaCluster) -> Iterator[str]:
-    """The name of a topic that is not there yet."""
-    name = f"log-{uuid.uuid4().hex[:12]}"
-    yield name
-    admin = AdminClient(client_settings(kafka))
-    for deleted in admin.delete_topics([name]).values():
-        deleted.exception(timeout=60)
 
 
 def log(kafka: KafkaCluster, topic: str, keyspace: str = "shop", tables: list[str] = TABLES) -> LogTopic:

@@ -4,95 +4,36 @@ from __future__ import annotations
 
 import json
 import random
-import subprocess
-import sys
-import threading
-import uuid
 from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import httpx2
-import pytest
-from confluent_kafka.admin import AdminClient
 from fastavro import schemaless_reader
 
 from freshet.local.mariadb import MariaDBAddress
-from stream.kafka.connection import KafkaCluster, client_settings
-from tests.patience import PATIENCE_S
+from stream.kafka.connection import KafkaCluster
 from tests.servers.databases import own_database
-from tests.serving.stack import ServingStack, settled, without_settings
+from tests.serving.logs import finished, run_for, written
+from tests.serving.stack import ServingStack, settled
 from tests.serving.test_log_topic import values
-
-
-@pytest.fixture
-def topic(kafka: KafkaCluster) -> Iterator[str]:
-    """The name of a topic that the log makes."""
-    name = f"log-{uuid.uuid4().hex[:12]}"
-    yield name
-    admin = AdminClient(client_settings(kafka))
-    for deleted in admin.delete_topics([name]).values():
-        deleted.exception(timeout=60)
-
-
-def command(stack: ServingStack, *words: str) -> list[str]:
-    """``freshet log`` of the stack's keyspace."""
-    return [sys.executable, "-m", "freshet", "--config", str(stack.config), "log", stack.keyspace, *words]
-
-
-def run_for(stack: ServingStack, seconds: float, *words: str) -> None:
-    """Runs it for so long, and kills it."""
-    process = subprocess.Popen(
-        command(stack, *words), stderr=subprocess.PIPE, env=without_settings() | stack.environment
-    )
-    try:
-        with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(seconds)
-    finally:
-        process.kill()
-        _, said = process.communicate()
-    assert b"error[" not in said
-
-
-def finished(stack: ServingStack, *words: str) -> subprocess.CompletedProcess[str]:
-    """Runs it to its end."""
-    environment = without_settings() | stack.environment
-    run = command(stack, *words)
-    return subprocess.run(run, capture_output=True, timeout=4 * PATIENCE_S, text=True, check=False, env=environment)
 
 
 def test_a_topic_has_every_commit_once_after_kills(
     kafka: KafkaCluster, mariadb: MariaDBAddress, registry: str, tmp_path: Path, keyspace_name: str, topic: str
 ) -> None:
     """Killed at random moments while rows are written; readers find the schemas in the registry, and typed rows."""
-    choose, gtids, ends = random.Random(5), list[str](), threading.Event()
+    choose = random.Random(5)
     made = "CREATE TABLE items (id INT PRIMARY KEY, v INT, price DOUBLE, big BIGINT UNSIGNED, raw VARBINARY(9))"
     with (
         own_database(mariadb, made) as database,
         ServingStack(tmp_path, kafka, mariadb, keyspace_name, database, partitions=3) as stack,
     ):
         stack.environment["FRESHET_SCHEMA_REGISTRY__URL"] = registry
-
-        def write() -> None:
-            with stack.connect(autocommit=False) as connection, connection.cursor() as cursor:
-                while not ends.is_set():
-                    for _ in range(choose.randint(1, 4)):
-                        values = f"{choose.randint(1, 40)}, {len(gtids)}, {len(gtids)}, 1 << 63, '\\0x'"
-                        cursor.execute(f"REPLACE INTO items VALUES ({values})")
-                    connection.commit()
-                    cursor.execute("SELECT @@last_gtid")
-                    gtids.append(f"MariaDB/{cursor.fetchone()[0]}")
-                    ends.wait(0.01)
-
-        writer = threading.Thread(target=write)
-        writer.start()
-        try:
+        with written(stack, choose, lambda number: f"{number}, {number}, 1 << 63, '\\0x'") as gtids:
             for _ in range(4):
                 run_for(stack, choose.uniform(2.5, 5), "--to-topic", topic, "--follow")
-        finally:
-            ends.set()
-            writer.join()
         stack.run("ALTER TABLE items MODIFY v BIGINT")
         settled(stack)
         ended = finished(stack, "--to-topic", topic)
