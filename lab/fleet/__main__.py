@@ -26,25 +26,25 @@ def measure(instances: int, partitions: int, rate: int, *, watch: bool, seed: in
     if watch:
         front.learn_all()
     quiet_s = 120.0
-    cold = front.run(quiet_s)
+    _, cold = front.run(quiet_s)
     before = front.batches
     lost = fleet.lose(1 / 3)
-    during = front.run(NOTICED_S)
+    during, _ = front.run(NOTICED_S)
     fleet.give_away(lost)
     front.told(lost)
     after, settled_s = 1.0, 0.0
     while after > 0.001 and settled_s < SETTLED_S_MAX:
-        after = front.run(1.0)
+        after, _ = front.run(1.0)
         settled_s += 1.0
     return {
         "follows the topic": watch,
         "locations known": len(front.cache),
         f"batches in the first {quiet_s:.0f} s": before,
-        "share of reads without an owner in that time": round(cold, 4),
-        "share of them until the groups notice the loss": round(during, 4),
+        "share of reads of unknown partitions in that time": round(cold, 4),
+        "share led to lost owners until the groups notice the loss": round(during, 4),
         "batches from the loss on": front.batches - before,
         "most batches in a second": front.most_a_second,
-        "seconds until 99.9 % of reads meet owners": settled_s,
+        "seconds until 99.9 % of reads are not led astray": settled_s,
         "entries that are wrong then": front.wrong(),
     }
 
