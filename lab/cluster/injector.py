@@ -6,12 +6,15 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from typing import Final
 
 from lab.blackbox.recording import Recorder
-from lab.cluster.rig import ClusterStack
+from lab.cluster.rig import READY_S_MAX, ClusterStack
 from lab.demo.row_traffic import RowTraffic
 from lab.faults.injector import AFTERMATH_S, Injector
 from lab.faults.schedule import Fault
+
+POLL_S: Final = 0.1
 
 
 class ClusterInjector(Injector):
@@ -28,6 +31,12 @@ class ClusterInjector(Injector):
         began = self._recorder.now()
         with super()._fault(fault):
             yield
+        deadline = time.monotonic() + READY_S_MAX
+        while fault.target in self._cluster.nodes and not self._cluster.answers(fault.target):  # it starts again
+            if time.monotonic() > deadline:
+                self.errors.append(f"{fault.target} did not answer again after {fault.kind}")
+                break
+            time.sleep(POLL_S)
         self._recorder.fault(began, fault.target, fault.kind)
 
     def _at_role(self, fault: Fault, undo: ExitStack) -> None:

@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import httpx2
+
 from freshet.local.process import free_ports
 from lab.demo.stack import CATALOG
 from lab.faults.network import Network
@@ -25,6 +27,9 @@ SOURCE, SPARE, FOLLOWER = "source-rows", "spare", "follower"
 ZONES: Final = ("east", "west")
 DRAIN_S_MAX: Final = 30.0
 """How long a drain may take; the others have to catch up with little."""
+HOMES: Final = 3
+READY_S_MAX: Final = 60.0
+"""How long a node may take to start on a busy machine."""
 CLIENTS: Final[tuple[tuple[bool, Consistency], ...]] = (
     (True, "bounded"),
     (True, "any"),
@@ -72,9 +77,11 @@ class ClusterStack(LinkedStack):
         return f"http://127.0.0.1:{self._front_ports[self.nodes[0]]}"
 
     def client(self) -> FreshetClient:
-        """A client of the next of `CLIENTS`, which has been told of two nodes, and in which zone it is."""
+        """A client of the next of `CLIENTS`, which has been told of `HOMES` nodes, and in which zone it is."""
         number = next(self._made)
-        homes = [self.network.links[f"clients>{self.nodes[(number + each) % len(self.nodes)]}"] for each in (0, 1)]
+        homes = [
+            self.network.links[f"clients>{self.nodes[(number + each) % len(self.nodes)]}"] for each in range(HOMES)
+        ]
         routes, consistency = CLIENTS[number % len(CLIENTS)]
         return FreshetClient(
             [f"http://{each.address}" for each in homes],
@@ -120,6 +127,14 @@ class ClusterStack(LinkedStack):
             "serve": {"port": self._front_ports[role], "announced": f"http://{links[f'clients>{role}'].address}"},
             "consumer": {**consumer, **({"group": "followers", "follower": True} if role == FOLLOWER else {})},
         }
+
+    def answers(self, role: str) -> bool:
+        """Whether a node's read API does."""
+        try:
+            url = f"http://127.0.0.1:{self._front_ports[role]}/healthz"
+            return httpx2.get(url, timeout=2).status_code == httpx2.codes.OK
+        except httpx2.HTTPError:
+            return False
 
     def drain(self, role: str) -> str:
         """Has a node give its partitions to the others, by the command. What went wrong, or nothing."""
