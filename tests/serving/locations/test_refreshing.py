@@ -140,6 +140,7 @@ def test_an_error_is_shared_once_and_the_next_caller_tries_again() -> None:
         errors = await asyncio.gather(*asking, return_exceptions=True)
         codes = {(each.code, each.stale and each.stale.leader) for each in errors if isinstance(each, LocationError)}
         assert (len(errors), codes) == (10, {("location_timeout", at("a"))})
+        assert all("no broker" in str(each) for each in errors), "one of them waited for its own deadline"
         assert len(topic.reads) == 1
         assert locations.leader(KEY) == at("a")
         topic.failure = None
