@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import random
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
