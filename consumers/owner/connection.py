@@ -21,6 +21,7 @@ from consumers.owner.protocol import (
     OLDEST,
     TRACED,
     VERSION,
+    WAITING,
     WITHOUT_KEYSPACE,
     Answer,
     Checkpoint,
@@ -115,10 +116,10 @@ class FrontConnection(asyncio.Protocol):
         self._throttle()
 
     def _throttle(self) -> None:
-        """Reads requests only while answers can be written and few requests wait."""
+        """Reads requests only while answers can be written."""
         if self._transport is None or self._transport.is_closing():
             return
-        if self._write_paused or self._waiting >= CONNECTION_WAITING_MAX:
+        if self._write_paused:
             self._transport.pause_reading()
         else:
             self._transport.resume_reading()
@@ -153,21 +154,23 @@ class FrontConnection(asyncio.Protocol):
             )
         if not self._greeted:
             return self._greet(request)
+        is_busy = self._waiting >= CONNECTION_WAITING_MAX or self._server.waiting >= WAITING_MAX
+        if is_busy and isinstance(request, WAITING):
+            request.max_wait_ms = 0  # reading on, since those behind it need not wait, and may be of other callers
         span = begin_answer(request) if spans.is_on else None
         try:
             self._admit(request)
             answer = self._server.answer(request)
         except Exception as error:  # noqa: BLE001 - a request must never end the connection or the process
             answer = failure(request.id, error)
-        if asyncio.iscoroutine(answer) and self._server.waiting >= WAITING_MAX:
+        if is_busy and asyncio.iscoroutine(answer):
             answer.close()
-            answer = Failure(request.id, "too_busy", f"{WAITING_MAX} requests are waiting already", "try again later")
+            why = f"{self._waiting} requests of this connection are waiting already, {self._server.waiting} of all"
+            answer = Failure(request.id, "too_busy", why, "try again later")
         if not asyncio.iscoroutine(answer):
             return answer if span is None else end_answer(span, answer)
         self._waiting += 1
         self._server.waiting += 1
-        if self._waiting >= CONNECTION_WAITING_MAX:
-            self._throttle()
         self._server.spawn(self._answer_later(request.id, answer, span))
         return None
 
@@ -224,7 +227,6 @@ class FrontConnection(asyncio.Protocol):
         finally:
             self._waiting -= 1
             self._server.waiting -= 1
-        self._throttle()
         self._send(answer if span is None else end_answer(span, answer))
 
     def _send(self, answer: Answer) -> None:
