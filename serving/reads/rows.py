@@ -22,8 +22,8 @@ from serving.reads.owners import OtherPartition, OwnerAway, Owners
 from serving.reads.proof import Proof, Reached, ReadBetween, history_lost_error, token_after, unknown_shards_error
 from serving.reads.rowkey import RowKey, parse_row_key
 from serving.reads.spaces import RowSpace, epoch_of, learn_shards
-from serving.reads.turns import in_turns
 from serving.sources.source import RowSource, RowTable, SchemaChanged, SourceKey, SourceRow
+from serving.turns import in_turns
 from stream.spans import source_span
 from tokens import Position
 

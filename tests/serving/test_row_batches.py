@@ -22,8 +22,8 @@ from serving.reads.fills import Fills
 from serving.reads.rowkey import parse_row_key
 from serving.reads.rows import RowReads
 from serving.reads.spaces import RowSpace
-from serving.reads.turns import ELEMENTS_A_TURN
 from serving.sources.source import RowTable, SchemaChanged, SourceKey, SourceRow
+from serving.turns import ELEMENTS_A_TURN
 from stream.wire.events import Column
 from stream.wire.keys import Layout, row_key, split_row_key
 from tests.serving.fakes import FakeOwner, FakeRowSource, Network, at, demand_of, items_of, owner_row, seen
