@@ -229,7 +229,7 @@ class Sink:
                 hint="leave it out, or drop the copy and start again; --follow-schemas makes a copy anew",
                 code="sink_schema_changed",
             )
-        columns = [DescribedColumn(column.name, column.kind) for column in change.columns]
+        columns = [DescribedColumn(column.name, column.kind, column.sql_type) for column in change.columns]
         return self._made_anew(DescriptionAnswer(table.name, columns, change.primary_key, change.cacheable), state)
 
     def _made_anew(self, described: DescriptionAnswer, state: SinkState) -> SinkState:

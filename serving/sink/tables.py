@@ -8,6 +8,7 @@ columns it has two: ``freshet_token``, the event that the row was last changed b
 from __future__ import annotations
 
 import datetime as dt
+import re
 from base64 import b64decode
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,18 +18,17 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql
 
-from serving.client.answers import DescriptionAnswer
+from serving.client.answers import DescribedColumn, DescriptionAnswer
 from serving.sink.errors import SinkError
 
 TOKEN: Final = "freshet_token"
 COPY: Final = "freshet_copy"
 _KEY_LENGTH: Final = 255
-"""Characters of a text in a key where the database needs a bound."""
+"""Characters of a text in a key where the database needs a bound, unless the source's own is longer."""
+_LENGTH: Final = re.compile(r"(?:var)?(?:char|binary)\((\d+)\)")
 
 _TEXT: Final = sa.Text().with_variant(mysql.LONGTEXT(collation="utf8mb4_bin"), "mysql", "mariadb")
 _BYTES: Final = sa.LargeBinary().with_variant(mysql.LONGBLOB(), "mysql", "mariadb")
-_KEY_TEXT: Final = sa.Text().with_variant(mysql.VARCHAR(_KEY_LENGTH, collation="utf8mb4_bin"), "mysql", "mariadb")
-_KEY_BYTES: Final = sa.LargeBinary().with_variant(mysql.VARBINARY(_KEY_LENGTH), "mysql", "mariadb")
 _INTEGER: Final = (
     sa.BigInteger().with_variant(sa.Numeric(20, 0), "postgresql").with_variant(sa.Numeric(20, 0), "mysql", "mariadb")
 )
@@ -153,8 +153,12 @@ def open_table(engine: sa.Engine, metadata: sa.MetaData, described: DescriptionA
     kinds = {column.name: column.kind for column in described.columns}
     if not exists(engine, described):
         columns = [
-            sa.Column(column, _type_of(kind, is_key=column in described.primary_key), autoincrement=False)
-            for column, kind in kinds.items()
+            sa.Column(
+                column.name,
+                key_type(column) if column.name in described.primary_key else _type_of(column.kind),
+                autoincrement=False,
+            )
+            for column in described.columns
         ]
         own = sa.Column(TOKEN, _TEXT), sa.Column(COPY, sa.BigInteger())
         sa.Table(name, sa.MetaData(), *columns, *own, sa.PrimaryKeyConstraint(*described.primary_key)).create(engine)
@@ -182,16 +186,29 @@ def check_columns(table: sa.Table, source: str, names: Sequence[str]) -> None:
         )
 
 
-def _type_of(kind: str, *, is_key: bool) -> sa.types.TypeEngine[Any]:
+def _type_of(kind: str) -> sa.types.TypeEngine[Any]:
     """The type of a new column: of the kinds in `schemas/TableSchema.avsc`. One of a later version is a text."""
     match kind:
         case "int" | "year" | "bit":
             return _INTEGER
         case "decimal":
-            return _KEY_TEXT.with_variant(sa.Numeric(), "postgresql") if is_key else _DECIMAL
+            return _DECIMAL
         case "float" | "double":
             return sa.Double()
         case "binary" | "opaque":
-            return _KEY_BYTES if is_key else _BYTES
+            return _BYTES
         case _:
-            return _KEY_TEXT if is_key else _TEXT
+            return _TEXT
+
+
+def key_type(column: DescribedColumn) -> sa.types.TypeEngine[Any]:
+    """The type of a new column of the primary key: MariaDB and MySQL have no key of a text without a bound."""
+    found = _LENGTH.match(column.sql_type.lower())
+    length = max(_KEY_LENGTH, int(found[1]) if found else 0)
+    kind = _type_of(column.kind)
+    if isinstance(kind, sa.LargeBinary):
+        return sa.LargeBinary().with_variant(mysql.VARBINARY(length), "mysql", "mariadb")
+    if isinstance(kind, sa.Text):
+        text = sa.Text().with_variant(mysql.VARCHAR(length, collation="utf8mb4_bin"), "mysql", "mariadb")
+        return text.with_variant(sa.Numeric(), "postgresql") if column.kind == "decimal" else text
+    return kind

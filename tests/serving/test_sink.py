@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.dialects import mysql
 
 from serving.client import StreamChange, StreamColumn, StreamEvent
 from serving.client.answers import DescribedColumn, DescriptionAnswer, Page, Row
@@ -19,7 +20,7 @@ from serving.sink.awaiting import AwaitedShards
 from serving.sink.errors import SinkError
 from serving.sink.running import Sink
 from serving.sink.state import SinkState, StateTable
-from serving.sink.tables import TOKEN, CopyTable, open_table
+from serving.sink.tables import TOKEN, CopyTable, key_type, open_table
 from tokens import EventToken, Position, Vector
 
 SHARD, TABLE = "shop/0", "shop.items"
@@ -238,6 +239,23 @@ def test_a_table_that_is_made_loses_nothing() -> None:
         batch.write(connection)
         row = connection.execute(sa.select(table.table)).mappings().one()
     assert [row[f"c{at}"] for at in range(len(KINDS))] == [each[2] for each in KINDS]
+
+
+@pytest.mark.parametrize(
+    ("kind", "sql_type", "made"),
+    [
+        ("text", "varchar(300)", "VARCHAR(300) COLLATE utf8mb4_bin"),
+        ("text", "char(4)", "VARCHAR(255) COLLATE utf8mb4_bin"),
+        ("text", "", "VARCHAR(255) COLLATE utf8mb4_bin"),
+        ("binary", "varbinary(1000)", "VARBINARY(1000)"),
+        ("decimal", "decimal(65,30)", "VARCHAR(255) COLLATE utf8mb4_bin"),
+        ("int", "bigint(20) unsigned", "NUMERIC(20, 0)"),
+    ],
+)
+def test_a_key_that_is_made_takes_the_longest_of_the_source(kind: str, sql_type: str, made: str) -> None:
+    """MariaDB wants a bound of a key's text: the source's own, where the stream has told it."""
+    column = DescribedColumn("id", kind, sql_type)
+    assert key_type(column).compile(mysql.dialect()) == made
 
 
 @pytest.mark.parametrize(("kind", "value"), [("DATE", "0000-00-00"), ("BIGINT", 2**63)])
