@@ -25,6 +25,8 @@ TOKEN: Final = "freshet_token"
 COPY: Final = "freshet_copy"
 _KEY_LENGTH: Final = 255
 """Characters of a text in a key where the database needs a bound, unless the source's own is longer."""
+_KEY_LENGTHS: Final = {"decimal": 68, "date": 10, "time": 17, "datetime": 26, "timestamp": 26, "uuid": 36, "inet": 45}
+"""Kind → characters of its longest text. All columns of a key together have 768 of them in MariaDB and MySQL."""
 _LENGTH: Final = re.compile(r"(?:var)?(?:char|binary)\((\d+)\)")
 
 _TEXT: Final = sa.Text().with_variant(mysql.LONGTEXT(collation="utf8mb4_bin"), "mysql", "mariadb")
@@ -116,6 +118,11 @@ def check_described(described: DescriptionAnswer, wanted: str) -> None:
         raise SinkError(
             f"the front describes {described.table!r} in place of {wanted}", hint="give its name as the source has it"
         )
+    if own := [column.name for column in described.columns if column.name.lower() in (TOKEN, COPY)]:
+        raise SinkError(
+            f"{described.table} has a column {own[0]} at the source, which the sink keeps for itself in a copy",
+            hint="leave the table out, or give the column another name at the source",
+        )
     if not described.cacheable or not described.primary_key:
         raise SinkError(
             f"the rows of {described.table} are not in the stream: {described.reason or 'it has no primary key'}",
@@ -143,6 +150,12 @@ def drop_table(engine: sa.Engine, described: DescriptionAnswer) -> None:
     sa.Table(_name_of(described), sa.MetaData()).drop(engine, checkfirst=True)
 
 
+def last_reading(engine: sa.Engine, table: CopyTable) -> int:
+    """The highest number of a reading that a row of the copy has, from a sink that is forgotten; 0: none has one."""
+    with engine.connect() as connection:
+        return int(connection.scalar(sa.select(sa.func.max(table.table.c[COPY]))) or 0)
+
+
 def _name_of(described: DescriptionAnswer) -> str:
     return described.table.partition(".")[2]
 
@@ -155,7 +168,7 @@ def open_table(engine: sa.Engine, metadata: sa.MetaData, described: DescriptionA
         columns = [
             sa.Column(
                 column.name,
-                key_type(column) if column.name in described.primary_key else _type_of(column.kind),
+                key_type(column, engine) if column.name in described.primary_key else _type_of(column.kind),
                 autoincrement=False,
             )
             for column in described.columns
@@ -201,14 +214,19 @@ def _type_of(kind: str) -> sa.types.TypeEngine[Any]:
             return _TEXT
 
 
-def key_type(column: DescribedColumn) -> sa.types.TypeEngine[Any]:
-    """The type of a new column of the primary key: MariaDB and MySQL have no key of a text without a bound."""
+def key_type(column: DescribedColumn, engine: sa.Engine) -> sa.types.TypeEngine[Any]:
+    """The type of a new column of the primary key: MariaDB and MySQL have no key of a text without a bound.
+
+    Nor are two texts one key there that differ in blanks at their end: the source may have both.
+    """
+    is_mariadb = getattr(engine.dialect, "is_mariadb", False)  # a URL of MySQL's may lead to one
+    collation = "utf8mb4_nopad_bin" if is_mariadb else "utf8mb4_0900_bin"
     found = _LENGTH.match(column.sql_type.lower())
-    length = max(_KEY_LENGTH, int(found[1]) if found else 0)
+    length = _KEY_LENGTHS.get(column.kind) or max(_KEY_LENGTH, int(found[1]) if found else 0)
     kind = _type_of(column.kind)
     if isinstance(kind, sa.LargeBinary):
         return sa.LargeBinary().with_variant(mysql.VARBINARY(length), "mysql", "mariadb")
     if isinstance(kind, sa.Text):
-        text = sa.Text().with_variant(mysql.VARCHAR(length, collation="utf8mb4_bin"), "mysql", "mariadb")
+        text = sa.Text().with_variant(mysql.VARCHAR(length, collation=collation), "mysql", "mariadb")
         return text.with_variant(sa.Numeric(), "postgresql") if column.kind == "decimal" else text
     return kind
