@@ -1,7 +1,7 @@
 """The owner's server: answers the owner protocol from the stores of this process. asyncio, one thread.
 
 A request is answered while its frame is read; only one that waits gets a task. Limits: bytes per frame, keys per
-request, waiting requests per connection and per process (others don't wait).
+request, requests that wait per connection (the next ones don't) and under way per process (``too_busy``).
 """
 
 from __future__ import annotations

@@ -52,6 +52,8 @@ def test_requests_that_wait_do_not_hold_up_those_that_need_not(owner: Owner, mon
         [row] = await client.get(KEYSPACE, 0, [key(1)])
         assert row.image == b'{"id":1}'
         assert [(await each)[0].served for each in never[20:]] == [False] * 10
+        reached = await asyncio.gather(*(client.wait(KEYSPACE, 0, vector(3), 0) for _ in range(30)))
+        assert all(each.reached for each in reached)  # they take a task each, and are not refused for that
         assert not any(each.done() for each in never[:20])
         owner.fold(marker(8))
         assert all([(await each)[0].served for each in never[:20]])
