@@ -226,10 +226,10 @@ def _unwrapped(value: bytes) -> _Message:
         raise DebeziumError("a message is Avro or Protobuf, not JSON", hint=_SCHEMAS_HINT)
     try:
         message = _MESSAGE.decode(value)
-    except msgspec.ValidationError as error:
-        raise DebeziumError("a message has no schema beside its payload", hint=_SCHEMAS_HINT) from error
     except msgspec.DecodeError as error:
-        raise Malformed(f"no JSON: {error}") from error
+        if isinstance(error, msgspec.ValidationError) and value[:1] == b"{":
+            raise DebeziumError("a message has no schema beside its payload", hint=_SCHEMAS_HINT) from error
+        raise Malformed(f"no message of Debezium: {error}") from error
     if bytes(message.schema) in (b"", NULL):
         raise DebeziumError("a message has no schema beside its payload", hint=_SCHEMAS_HINT)
     return message
