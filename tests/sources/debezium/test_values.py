@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 
 import pytest
 
@@ -84,7 +85,7 @@ def field(name: str, form: str, kind: str, column_type: str, **more: str) -> dic
     return {"field": name, "type": form, "name": kind or None, "parameters": parameters}
 
 
-def schema_of(*fields: dict[str, object]) -> bytes:
+def schema_of(*fields: Mapping[str, object]) -> bytes:
     """The schema of a message with these columns."""
     return json.dumps({"type": "struct", "fields": [{"field": "after", "type": "struct", "fields": fields}]}).encode()
 
