@@ -52,7 +52,10 @@ def test_a_hot_table_is_not_read_from_the_beginning() -> None:
     """Whatever the patterns of the backfill say; the bound of its fills goes to the consumer."""
     source = {"kind": "mariadb", "databases": ["shop"], "backfill": ["shop.*"]}
     settings = Settings(keyspaces={"k": {"source": source, "hot": {"shop.carts": 1_000}}})  # type: ignore[dict-item]
-    wanted = source_options(settings, "k", False, "k/0").backfill.tables
+    backfill = source_options(settings, "k", False, "k/0").backfill
+    assert backfill is not None
+    wanted = backfill.tables
+    assert wanted is not None
     assert ("shop.orders" in wanted, "shop.carts" in wanted) == (True, False)
     assert consumption_settings(settings).hot == {"k": {"shop.carts": 1_000}}
 
@@ -61,7 +64,10 @@ def test_a_table_without_images_is_not_read_from_the_beginning() -> None:
     """A table of mode invalidate is left out of the backfill: its chunks would be published without their rows."""
     source = {"kind": "mariadb", "databases": ["shop"], "backfill": ["shop.*"]}
     settings = Settings(keyspaces={"k": {"source": source, "invalidate": "shop.carts"}})  # type: ignore[dict-item]
-    wanted = source_options(settings, "k", False, "k/0").backfill.tables
+    backfill = source_options(settings, "k", False, "k/0").backfill
+    assert backfill is not None
+    wanted = backfill.tables
+    assert wanted is not None
     assert ("shop.orders" in wanted, "shop.carts" in wanted) == (True, False)
 
 
