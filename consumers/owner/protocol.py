@@ -502,6 +502,7 @@ class SchemaColumn(msgspec.Struct, array_like=True):
     name: str
     kind: str
     exact: bool
+    sql_type: str = ""
 
 
 class Description(Message, tag="description"):
@@ -543,6 +544,8 @@ WITHOUT_TOPIC: Final = (*WITHOUT_KEYSPACE, Checkpoint, Verified)
 """Requests without a ``topic_id``."""
 TRACED: Final = (Get, GetRange, GetTable, GetObjects)
 """Requests that carry the front's span."""
+WAITING: Final = (Get, GetRange, GetTable, GetObjects, Wait)
+"""Requests with a ``max_wait_ms``."""
 Request: TypeAlias = (
     Hello
     | Get
