@@ -124,7 +124,7 @@ def path_with_everything(stack: ServingStack, path: str) -> str:
 
 
 @pytest.mark.parametrize("look", LOOKS)
-@pytest.mark.parametrize("path", ["/", "/key", "/dead-letters", "/docs"])
+@pytest.mark.parametrize("path", ["/", "/?hours=24", "/key", "/dead-letters", "/docs"])
 def test_everybody_can_read_the_pages(browser: Browser, stack: ServingStack, path: str, look: str) -> None:
     """axe-core finds nothing: contrast, names, order, roles. On a phone nothing but tables moves sideways."""
     with opened(browser, path_with_everything(stack, path), look) as page:
@@ -212,6 +212,23 @@ def test_a_key_is_looked_up_by_keyboard_alone(browser: Browser, stack: ServingSt
         assert page.get_by_role("heading", name="orders 7 may be served: fresh").is_visible()
         assert '"total": "35.00"' in page.locator("pre").inner_text()
         press_until(page, "Tab", lambda: '"total"' in focused(page))  # what is wide can be moved by keys
+
+
+def test_a_day_is_chosen_by_keyboard_and_a_look_keeps_the_focus(browser: Browser, stack: ServingStack) -> None:
+    """By Tab and Enter; and what has the focus has it still when the page was fetched again by itself."""
+    with opened(browser, stack.url) as page:
+        eventually(lambda: page.locator("svg.small").count() or not page.reload(), what="a chart of a partition")
+        press_until(page, "Tab", lambda: focused(page) == "The last day")
+        page.keyboard.press("Enter")
+        page.wait_for_url("**/?hours=24")
+        assert page.get_by_role("heading", name="The last day").is_visible()
+        assert page.get_by_role("link", name="The last day").get_attribute("aria-current") == "page"
+        held = "document.activeElement.id"
+        press_until(page, "Tab", lambda: page.evaluate(held) == "oldest1")
+        page.evaluate("document.getElementById('main').dataset.before = 'yes'")
+        eventually(lambda: page.evaluate("!document.getElementById('main').dataset.before"), what="a fetched page")
+        assert page.evaluate(held) == "oldest1"
+        assert page.get_by_role("heading", name="The last day").is_visible()
 
 
 def test_a_wrong_key_is_said_where_a_screen_reader_hears_it(browser: Browser, stack: ServingStack) -> None:
