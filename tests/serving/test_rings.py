@@ -5,24 +5,24 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from itertools import groupby
-from math import inf
 from typing import cast, get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.http.status.rings import STEP_S, Hours, Moment, Rings, Worst
+from serving.http.status.rings import STEP_S, UNKNOWN, Hours, Moment, Rings, Worst
 
 DAY_S = 24 * 3_600
 NOW = 1_000_000_000.0
-AGES = st.one_of(st.just(inf), st.floats(0, 1e6))
+AGES = st.one_of(st.just(float(UNKNOWN)), st.floats(0, 1e6))
 COUNTS = st.integers(0, 1_000)
 MOMENTS = st.builds(
     Moment,
     st.just(0.0),
     st.lists(AGES, min_size=3, max_size=3).map(lambda ages: array("d", ages)),
-    st.fixed_dictionaries({name: st.builds(Worst, AGES, AGES) for name in ("shop", "payroll")}),
+    st.lists(st.integers(0, 1), min_size=3, max_size=3).map(lambda looks: array("I", looks)),
+    st.fixed_dictionaries({name: st.builds(Worst, AGES, COUNTS, COUNTS) for name in ("shop", "payroll")}),
     st.tuples(COUNTS, COUNTS, COUNTS),
     st.dictionaries(st.sampled_from(["void", "behind"]), st.integers(1, 100)),
 )
@@ -41,7 +41,7 @@ def days(draw: st.DrawFn) -> list[Moment]:
 
 @given(days())
 def test_a_point_is_what_its_moments_come_to(moments: list[Moment]) -> None:
-    """Of ages and of records behind the worst, of counts the sum; an age that was unknown once is unknown."""
+    """Of ages and of records behind the largest that is known, of counts the sum, and how often one was unknown."""
     rings = Rings()
     for each in moments:
         rings.add(each)
@@ -56,6 +56,8 @@ def test_a_point_is_what_its_moments_come_to(moments: list[Moment]) -> None:
             for name, worst in point.worst.items():
                 assert worst.age_s == max(each.worst[name].age_s for each in some)
                 assert worst.behind == max(each.worst[name].behind for each in some)
+                assert worst.unknown == sum(each.worst[name].unknown for each in some)
+            assert list(point.unknown) == [sum(looks) for looks in zip(*(each.unknown for each in some), strict=True)]
             assert point.counts == tuple(map(sum, zip(*(each.counts for each in some), strict=True)))
             assert point.misses == sum((Counter(each.misses) for each in some), Counter())
 
@@ -66,7 +68,7 @@ def test_days_of_looks_take_bounded_memory(hours: int) -> None:
     rings = Rings()
     at = NOW
     while at < NOW + 2 * DAY_S:
-        rings.add(Moment(at, array("d", [1.0]), {"shop": Worst(1.0, 0)}, (1, 0, 0), {}))
+        rings.add(Moment(at, array("d", [1.0]), array("I", [0]), {"shop": Worst(1.0, 0, 0)}, (1, 0, 0), {}))
         at += STEP_S[1]
     asked = cast("Hours", hours)
     points = rings.last(asked, at)

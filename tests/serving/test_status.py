@@ -29,8 +29,8 @@ from serving.http.status.answers import (
     StatusEvent,
     StatusHistory,
 )
-from serving.http.status.rings import STEP_S
-from serving.http.status.watch import LOOK_S, Watch
+from serving.http.status.rings import LOOK_S, STEP_S
+from serving.http.status.watch import Watch
 from serving.locations.refreshing import Locations
 from serving.metrics import FrontMetrics
 from serving.reads.owners import OwnerAway, Owners
@@ -173,11 +173,14 @@ def test_the_partitions_that_were_the_oldest_are_told_first() -> None:
     owner[2], owner[3] = told(2, 1.0), told(3, 1.0)
     watch.remember(asyncio.run(watch.look()))
     [shop] = watch.history(["shop"], partitions=3).keyspaces
-    assert [(each.partition, each.age_s) for each in shop.partitions] == [
-        (2, [None, 1.0 + LOOK_S]),
-        (3, [90.0, 1.0 + LOOK_S]),
-        (0, [1.0, 1.0 + LOOK_S]),
+    assert [(each.partition, each.age_s, each.unknown) for each in shop.partitions] == [
+        (2, [None, 1.0 + LOOK_S], [1, 0]),
+        (3, [90.0, 1.0 + LOOK_S], [0, 0]),
+        (0, [1.0, 1.0 + LOOK_S], [0, 0]),
     ]
+    [shop] = watch.history(["shop"], 24, 1).keyspaces
+    assert (shop.age_s, shop.unknown) == ([1.0 + LOOK_S], [1])  # of all but the look at which one was unknown
+    assert [(each.partition, each.age_s, each.unknown) for each in shop.partitions] == [(2, [1.0 + LOOK_S], [1])]
     assert watch.history(["shop"]).keyspaces[0].partitions == []
 
 
@@ -212,7 +215,7 @@ def test_the_status_api_is_described_and_answers() -> None:
     ]
     for query, hours in (("", 1), ("?hours=24&partitions=8", 24)):
         history = json.loads(served(f"/v1/status/history{query}").content)
-        assert history["keyspaces"] == [{"name": "shop", "age_s": [], "behind": [], "partitions": []}]
+        assert history["keyspaces"] == [{"name": "shop", "age_s": [], "behind": [], "unknown": [], "partitions": []}]
         assert history["hours"] == hours
     for query in ("hours=7", "partitions=-1", "partitions=65"):
         assert served(f"/v1/status/history?{query}").json()["code"] == "bad_parameter"
@@ -245,7 +248,11 @@ def rendered(*, refresh: bool = True) -> str:
         [0, 5, 7],
         [0, 1, 0],
         [0, 0, 2],
-        [KeyspaceHistory("<b>shop", [1.0, None, 3.0], [0, 1, 2], [PartitionHistory(2, [1.0, None, 3.0])])],
+        [
+            KeyspaceHistory(
+                "<b>shop", [1.0, None, 3.0], [0, 1, 2], [0, 1, 0], [PartitionHistory(2, [1, None, 3], [0, 1, 0])]
+            )
+        ],
         {"behind": [0, 0, 0], "no_owner": [0, 4, 1], "void": [0, 7, 0]},
         [StatusEvent(NOW, "<b>shop", "moved", [0, 1])],
     )

@@ -69,21 +69,27 @@ class FrontStatus(msgspec.Struct):
 
 
 class PartitionHistory(msgspec.Struct):
-    """The age of one partition for each moment: the largest since the moment before; None: it was unknown then."""
+    """The age of one partition for each moment: the largest since the moment before; None: it was not known then.
+
+    ``unknown``: at how many looks since the moment before.
+    """
 
     partition: int
     age_s: list[float | None]
+    unknown: list[int]
 
 
 class KeyspaceHistory(msgspec.Struct):
     """A value for each moment: the largest age and the most records behind of any partition; None: one is unknown.
 
-    ``partitions``: those with the worst ages in the whole time, the worst first.
+    ``unknown``: at how many looks since the moment before the age of one was. ``partitions``: those with the worst ages
+    in the whole time, the worst first.
     """
 
     name: str
     age_s: list[float | None]
     behind: list[int | None]
+    unknown: list[int] = []
     partitions: list[PartitionHistory] = []
 
 

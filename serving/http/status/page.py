@@ -14,9 +14,10 @@ from typing import Final, NamedTuple
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from serving.errors import ReadError
-from serving.http.responses import Response
+from serving.http.responses import PAGE_HEADERS, Response, html_response
 from serving.http.status.answers import FrontStatus, KeyspaceStatus, PartitionState, StatusHistory
 from serving.http.status.inspector import AskedKey, HeldKey
+from serving.http.status.rings import LOOK_S
 from serving.http.status.timeline import AWAY
 from serving.misses import REASONS
 
@@ -47,15 +48,6 @@ GAP_STEPS: Final = 2.5
 """Over so many steps without a look no line is drawn."""
 
 _DIRECTORY = Path(__file__).parent / "files"
-_POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self';"
-    " base-uri 'none'; frame-ancestors 'none'"
-)
-_HEADERS = (
-    (b"content-security-policy", _POLICY.encode()),
-    (b"x-content-type-options", b"nosniff"),
-    (b"referrer-policy", b"no-referrer"),
-)
 
 
 class Edge(NamedTuple):
@@ -104,11 +96,6 @@ def page_response(status: FrontStatus, history: StatusHistory, *, refresh: bool)
     return html_response(html)
 
 
-def html_response(html: str, status: int = 200) -> Response:
-    """A page that may load what is in ``files/``, and nothing else."""
-    return Response(status, html.encode(), b"text/html; charset=utf-8", _HEADERS)
-
-
 def key_response(
     keyspaces: list[str], asked: AskedKey, held: HeldKey | None, problem: ReadError | None = None
 ) -> Response:
@@ -120,7 +107,7 @@ def key_response(
 @cache
 def file_response(name: str) -> Response:
     """A file of the page."""
-    return Response(200, (_DIRECTORY / name).read_bytes(), FILES[name], _HEADERS)
+    return Response(200, (_DIRECTORY / name).read_bytes(), FILES[name], PAGE_HEADERS)
 
 
 def path_of(keyspace: KeyspaceStatus) -> list[Edge]:
@@ -177,9 +164,9 @@ def charts_of(history: StatusHistory) -> list[Chart]:
     charts = []
     for each in history.keyspaces:
         known = [age for age in each.age_s if age is not None]
-        text = (
-            f"now {shown_age(each.age_s[-1])}, at most {shown_age(max(known))}" if known else "no source tells a clock"
-        )
+        text = "no source tells a clock"
+        if known:
+            text = f"now {shown_age(each.age_s[-1])}, at most {shown_age(max(known))}{_unknown(each.unknown)}"
         lines = _lines("age", history, each.age_s, max([*known, OLD_S]))
         charts.append(Chart(f"{each.name}: age of the oldest partition", text, lines))
     if not has_answers(history):
@@ -198,14 +185,16 @@ def oldest_of(history: StatusHistory) -> list[tuple[str, list[tuple[int, Chart]]
         for each in keyspace.partitions:
             known = [age for age in each.age_s if age is not None]
             if known:
-                text = f"at most {max(known):.1f} s"
-                if unknown := len(each.age_s) - len(known):
-                    text += f", unknown for {unknown * history.step_s:.0f} s"
+                text = f"at most {max(known):.1f} s{_unknown(each.unknown)}"
                 lines = _lines("age", history, each.age_s, max([*known, OLD_S]))
                 charts.append((each.partition, Chart(f"Age of partition {each.partition}", text, lines)))
         if charts:
             shown.append((keyspace.name, charts))
     return shown
+
+
+def _unknown(looks: list[int]) -> str:
+    return f", unknown for {sum(looks) * LOOK_S:.0f} s" if any(looks) else ""
 
 
 def events_of(history: StatusHistory) -> list[tuple[str, str, str, str]]:

@@ -1,7 +1,8 @@
 """What was seen in the last hour, six hours and day: the further back, the fewer points. Pure, and of bounded memory.
 
-A point of a coarser ring is what the finer points in its stretch of time come to: the worst of their ages and of their
-records behind, and the sum of their counts. Unknown is the worst of all: it is infinite here.
+A point of a coarser ring is what the finer points in its stretch of time come to: the largest of their ages and of
+their records behind, as far as these are known, and the sum of their counts. How often an age was unknown is counted:
+a front that has just begun knows none, and one such look must not hide five minutes.
 """
 
 from __future__ import annotations
@@ -10,30 +11,42 @@ from array import array
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from functools import reduce
-from math import inf
+from operator import add
 from typing import Final, Literal, NamedTuple
 
 Hours = Literal[1, 6, 24]
-STEP_S: Final[dict[Hours, float]] = {1: 10.0, 6: 60.0, 24: 300.0}
+LOOK_S: Final = 10.0
+"""Between two looks that are remembered."""
+STEP_S: Final[dict[Hours, float]] = {1: LOOK_S, 6: 60.0, 24: 300.0}
 """Hours that are kept → seconds between two points."""
 
 
+UNKNOWN: Final = -1
+"""Smaller than all that is known."""
+
+
 class Worst(NamedTuple):
-    """The largest age in seconds of a keyspace's partitions, and the most records behind. `inf`: one is unknown."""
+    """The largest age in seconds of a keyspace's partitions, and the most records behind; ``unknown``: looks without.
+
+    `UNKNOWN` at a look: of one partition it is.
+    """
 
     age_s: float
-    behind: float
+    behind: int
+    unknown: int
 
 
 class Moment(NamedTuple):
     """What was seen at Unix time ``at``, and counted since the moment before.
 
-    ``ages_s``: of each remembered partition, always in the same order. ``worst``: of each keyspace. ``counts``: answers
-    from the cache, from the source, and errors. ``misses``: reads that the cache did not answer, by reason.
+    ``ages_s``: of each remembered partition, always in the same order; ``unknown``: at how many looks it was not known.
+    ``worst``: of each keyspace. ``counts``: answers from the cache, from the source, and errors. ``misses``: reads that
+    the cache did not answer, by reason.
     """
 
     at: float
     ages_s: array[float]
+    unknown: array[int]
     worst: Mapping[str, Worst]
     counts: tuple[int, int, int]
     misses: Mapping[str, int]
@@ -48,13 +61,15 @@ def _both(then: Moment, now: Moment) -> Moment:
     return Moment(
         now.at,
         array("d", map(max, then.ages_s, now.ages_s)),
-        {
-            name: Worst(max(then.worst[name].age_s, worst.age_s), max(then.worst[name].behind, worst.behind))
-            for name, worst in now.worst.items()
-        },
+        array("I", map(add, then.unknown, now.unknown)),
+        {name: _worse(then.worst[name], worst) for name, worst in now.worst.items()},
         (then.counts[0] + now.counts[0], then.counts[1] + now.counts[1], then.counts[2] + now.counts[2]),
         Counter(then.misses) + Counter(now.misses),
     )
+
+
+def _worse(then: Worst, now: Worst) -> Worst:
+    return Worst(max(then.age_s, now.age_s), max(then.behind, now.behind), then.unknown + now.unknown)
 
 
 class Ring:
@@ -92,13 +107,3 @@ class Rings:
         """The points of the last ``hours`` before Unix time ``now``, the oldest first."""
         ring = self._rings[hours]
         return ring.since(now - ring.kept_s)
-
-
-def unless_unknown(value: float) -> float | None:
-    """``value``, or None for what is unknown."""
-    return None if value == inf else value
-
-
-def badness(ages_s: list[float]) -> tuple[int, float]:
-    """By what partitions are put in order: how often the age was unknown, then the largest."""
-    return ages_s.count(inf), max((each for each in ages_s if each != inf), default=0.0)

@@ -6,12 +6,11 @@ import asyncio
 import time
 from array import array
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from heapq import nlargest
 from itertools import islice
-from math import inf
 from operator import sub
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 import structlog
 
@@ -24,20 +23,19 @@ from serving.http.status.answers import (
     StatusEvent,
     StatusHistory,
 )
-from serving.http.status.rings import STEP_S, Hours, Moment, Rings, Worst, badness, unless_unknown
+from serving.http.status.rings import LOOK_S, STEP_S, UNKNOWN, Hours, Moment, Rings, Worst
 from serving.http.status.timeline import AWAY, changes
 from serving.metrics import FrontMetrics
 from serving.reads.owners import OwnerAway, Owners
 from serving.reads.spaces import RowSpace, TableSpace
 
-LOOK_S: Final = STEP_S[1]
-"""Between two looks that are remembered."""
 FRESH_S: Final = 1.0
 """A look that is younger serves further requests: many readers cost the owners no more than one."""
 EVENTS_MAX: Final = 500
 """Changes that are remembered; they are kept longer than a day if there are few."""
 PARTITIONS_MAX: Final = 1_000
 """Partitions whose ages are remembered one by one. Those beyond it count for the worst of their keyspace only."""
+Number = TypeVar("Number", int, float)
 
 _log = structlog.get_logger(__name__)
 
@@ -108,7 +106,8 @@ class Watch:
         misses = counted.misses - self._counted.misses
         self._counted = counted
         of_each = array("d", (ages[each] for each in self._remembered))
-        self._rings.add(Moment(look.at, of_each, worst, (cache, source, refused), misses))
+        unknown = array("I", (each == UNKNOWN for each in of_each))
+        self._rings.add(Moment(look.at, of_each, unknown, worst, (cache, source, refused), misses))
 
     def history(self, keyspaces: list[str], hours: Hours = 1, partitions: int = 0) -> StatusHistory:
         """The last ``hours`` of these keyspaces, and of as many ``partitions`` of each.
@@ -134,19 +133,21 @@ class Watch:
 
     def _of_keyspace(self, name: str, moments: list[Moment], partitions: int) -> KeyspaceHistory:
         worst = [each.worst[name] for each in moments]
-        ages = {
-            partition: [each.ages_s[index] for each in moments]
+        known = [
+            PartitionHistory(
+                partition,
+                [_unless_unknown(each.ages_s[index]) for each in moments],
+                [each.unknown[index] for each in moments],
+            )
             for index, (keyspace, partition) in enumerate(self._remembered if partitions and moments else ())
             if keyspace == name
-        }
+        ]
         return KeyspaceHistory(
             name,
-            [unless_unknown(each.age_s) for each in worst],
-            [None if each.behind == inf else int(each.behind) for each in worst],
-            [
-                PartitionHistory(partition, [unless_unknown(each) for each in ages[partition]])
-                for partition in nlargest(partitions, ages, key=lambda each: badness(ages[each]))
-            ],
+            [_unless_unknown(each.age_s) for each in worst],
+            [_unless_unknown(each.behind) for each in worst],
+            [each.unknown for each in worst],
+            nlargest(partitions, known, key=lambda each: (sum(each.unknown), max(filter(None, each.age_s), default=0))),
         )
 
     async def _partitions_of(self, space: RowSpace | TableSpace) -> list[PartitionState]:
@@ -187,7 +188,7 @@ def _state(told: PartitionStatus, address: str, now: float) -> PartitionState:
         told.partition,
         address,
         "ready" if told.ready else told.state,
-        unless_unknown(max((_or_unknown(each.age_s) for each in shards), default=inf)),
+        _largest([each.age_s for each in shards]),
         told.silent_seconds if told.silent_seconds >= 0 else None,
         max(0, told.end - told.position) if told.end >= 0 else None,
         told.entries,
@@ -206,11 +207,19 @@ def _badness(state: PartitionState) -> tuple[bool, float, int]:
 
 
 def _worst(states: list[PartitionState]) -> Worst:
-    return Worst(
-        max((_or_unknown(each.age_s) for each in states), default=inf),
-        max((_or_unknown(each.behind) for each in states), default=inf),
-    )
+    age_s = _largest([each.age_s for each in states])
+    return Worst(_or_unknown(age_s), _or_unknown(_largest([each.behind for each in states])), age_s is None)
 
 
-def _or_unknown(value: float | None) -> float:
-    return inf if value is None else value
+def _largest(values: Sequence[Number | None]) -> Number | None:
+    """None if one is unknown, or there is none."""
+    known = [each for each in values if each is not None]
+    return max(known) if known and len(known) == len(values) else None
+
+
+def _or_unknown(value: Number | None) -> Number | int:
+    return UNKNOWN if value is None else value
+
+
+def _unless_unknown(value: Number) -> Number | None:
+    return None if value == UNKNOWN else value
