@@ -36,6 +36,12 @@ class ByteCache:
         self._rules = rules or FetchRules()
         self.tallies = Tallies()
 
+    def after_fork(self) -> None:
+        """In the child: what another thread of the parent held at the fork is nobody's. The places have their own."""
+        self.tallies = Tallies()
+        if self.trace is not None:
+            self.trace.after_fork()
+
     def open(
         self, source: Source, path: str, options: ReadOptions | None = None, identity: Identity | None = None
     ) -> OpenFile:

@@ -63,6 +63,10 @@ class Trace:
             self._file.write(line)
             self._lines += 1
 
+    def after_fork(self) -> None:
+        """In the child, which writes on at the end of the same file."""
+        self._lock = threading.Lock()
+
     def close(self) -> None:
         """Ends it."""
         self._file.close()

@@ -65,6 +65,8 @@ def _after_fork() -> None:
     _lock = threading.Lock()
     for place in _places.values():
         place.after_fork()
+    for cache in _caches.values():
+        cache.after_fork()
     _places.clear()
     _caches.clear()
 

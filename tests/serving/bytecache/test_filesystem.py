@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -264,6 +265,26 @@ def test_a_fork_amid_reading_does_no_harm(counted: CountingFileSystem, tmp_path:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert file.read(10) == b"a" * 10
     assert fs.cat_file(f"{tmp_path}/b", 5, 9) == b"bbbb"
+
+
+def test_a_fork_while_other_threads_count_leaves_the_child_able_to_read(
+    counted: CountingFileSystem, tmp_path: Path
+) -> None:
+    """What a thread of the parent held at the fork, of the trace or the counts, does not stop the child's reads."""
+    (tmp_path / "a").write_bytes(b"a" * MIB)
+    fs = FreshetFileSystem(fs=counted, trace=str(tmp_path / "trace"))
+    file = fs.open(f"{tmp_path}/a")
+    assert fs.cache.trace is not None
+    with fs.cache.trace._lock, fs.cache.tallies._lock:
+        child = os.fork()
+        if child == 0:
+            signal.alarm(30)
+            fine = False
+            try:
+                fine = file.read(10) == b"a" * 10
+            finally:
+                os._exit(0 if fine else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_pandas_pyarrow_and_duckdb_read_twice_and_fetch_once(counted: CountingFileSystem, tmp_path: Path) -> None:
