@@ -209,8 +209,9 @@ def test_a_port_that_is_in_use_is_told_before_anything_starts(
     monkeypatch.chdir(tmp_path)
     started: list[Part] = []
     monkeypatch.setattr(Together, "run", lambda each: started.extend(part.part for part in each._parts))
+    monkeypatch.setenv("FRESHET_SERVE__HOST", "127.0.0.2")
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
+        taken.bind(("127.0.0.2", 0))
         taken.listen()
         assert cli.run(["--config", str(settings), "up", "--port", str(taken.getsockname()[1])]) == 1
     said = capsys.readouterr().err

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+import msgspec
 import pytest
 
 import serving.http.status.page as page
@@ -164,7 +165,7 @@ def test_a_day_is_told_with_fewer_points_and_the_same_counts() -> None:
 
 
 def test_the_partitions_that_were_the_oldest_are_told_first() -> None:
-    """What was unknown most often, then the oldest: of as many as are asked for, and each with its ages."""
+    """Who was unknown was at least as old as that takes: of as many as are asked for, and each with its ages."""
     owner = [told(0, 1.0), told(1, 1.0), told(2, None), told(3, 90.0)]
     now = [NOW]
     watch = watch_of({"a:1": owner}, dict.fromkeys(range(4), "a:1"), lambda: now[0])
@@ -174,14 +175,39 @@ def test_the_partitions_that_were_the_oldest_are_told_first() -> None:
     watch.remember(asyncio.run(watch.look()))
     [shop] = watch.history(["shop"], partitions=3).keyspaces
     assert [(each.partition, each.age_s, each.unknown) for each in shop.partitions] == [
-        (2, [None, 1.0 + LOOK_S], [1, 0]),
         (3, [90.0, 1.0 + LOOK_S], [0, 0]),
         (0, [1.0, 1.0 + LOOK_S], [0, 0]),
+        (1, [1.0, 1.0 + LOOK_S], [0, 0]),
     ]
+    assert msgspec.json.decode(msgspec.json.encode(watch.history(["shop"])), type=StatusHistory).keyspaces
     [shop] = watch.history(["shop"], 24, 1).keyspaces
     assert (shop.age_s, shop.unknown) == ([1.0 + LOOK_S], [1])  # of all but the look at which one was unknown
-    assert [(each.partition, each.age_s, each.unknown) for each in shop.partitions] == [(2, [1.0 + LOOK_S], [1])]
-    assert watch.history(["shop"]).keyspaces[0].partitions == []
+    assert [(each.partition, each.age_s, each.unknown) for each in shop.partitions] == [(3, [90.0], [0])]
+    for _ in range(12):
+        now[0] += LOOK_S
+        owner[:] = [told(2, None), *(told(each, NOW - now[0] + 1.0) for each in (0, 1, 3))]
+        watch.remember(asyncio.run(watch.look()))
+    [shop] = watch.history(["shop"], partitions=2).keyspaces
+    assert [(each.partition, sum(each.unknown)) for each in shop.partitions] == [(2, 13), (3, 0)]
+    told_to_programs = msgspec.json.encode(watch.history(["shop"], partitions=2))
+    assert msgspec.json.decode(told_to_programs, type=StatusHistory).keyspaces == [shop]
+
+
+def test_a_catalog_whose_source_tells_no_clock_has_no_oldest_partitions() -> None:
+    """What nobody can know is not told as a failure; where one partition has a clock, the others are missed."""
+    owner = [told(at, None) for at in range(4)]
+    watch = watch_of({"a:1": owner}, dict.fromkeys(range(4), "a:1"))
+    watch.remember(asyncio.run(watch.look()))
+    assert watch.history(["shop"], partitions=4).keyspaces[0].partitions == []
+
+
+def test_a_line_ends_where_an_age_was_unknown_and_its_words_tell_for_how_long() -> None:
+    """A point of five minutes with one such look is a gap, though the age of the other looks still counts."""
+    at = [NOW + 300 * each for each in range(4)]
+    shop = KeyspaceHistory("shop", [0.0, 0.0, 900.0, 0.0], [0] * 4, [0, 0, 20, 0])
+    [chart] = page.charts_of(StatusHistory(at, [], [], [], [shop], hours=24, step_s=300))
+    assert chart.text == "at most 900.0 s, unknown for 200 s"
+    assert [points.count(",") for _, points in chart.lines] == [2, 1]
 
 
 def test_partitions_beyond_what_is_remembered_still_count_for_their_keyspace(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -285,7 +311,7 @@ def test_the_page_shows_what_is_wrong() -> None:
 def test_time_without_a_look_is_a_gap_in_the_line() -> None:
     """A line goes by the clock, so a front that slept does not seem to have looked."""
     at = [NOW, NOW + 10, NOW + 20, NOW + 590, NOW + 600]
-    history = StatusHistory(at, [], [], [], [KeyspaceHistory("shop", [0.0] * 5, [0] * 5)])
+    history = StatusHistory(at, [], [], [], [KeyspaceHistory("shop", [0.0] * 5, [0] * 5, [0] * 5)])
     [chart] = page.charts_of(history)
     assert [points for _, points in chart.lines] == ["0.0,80.0 10.0,80.0 20.0,80.0", "590.0,80.0 600.0,80.0"]
 

@@ -35,11 +35,14 @@ class FormParameters(msgspec.Struct, forbid_unknown_fields=True):
 
 def _retry(kafka: KafkaCluster, keyspace: str, letter: str) -> str:
     [result] = retry(kafka, keyspace, letter)
+    if not result.problem:
+        _log.info("dead letter put back", keyspace=keyspace, letter=letter)
     return result.problem
 
 
 def _dismiss(kafka: KafkaCluster, keyspace: str, letter: str) -> str:
     dismiss(kafka, keyspace, letter)
+    _log.info("dead letter dismissed", keyspace=keyspace, letter=letter)
     return ""
 
 
@@ -56,12 +59,11 @@ async def post_dismiss(front: Front, given: FormParameters, _: None) -> Response
 async def _resolve(
     front: Front, given: FormParameters, resolve: Callable[[KafkaCluster, str, str], str], what: str
 ) -> Response:
-    with told_on_the_page(front, given.keyspace):
+    with told_on_the_page(front, given.keyspace):  # a press that outlasts its request goes on: its thread logs the end
         kafka = kafka_of(front, given.keyspace)
         problem = await ask_kafka(lambda: resolve(kafka, given.keyspace, given.letter))
         if problem:
             raise ReadError("letter_refused", f"{given.letter} was not {what}: {problem}")
-        _log.info(f"dead letter {what}", keyspace=given.keyspace, letter=given.letter)
         return html_response(letters_page(front, given.keyspace, None, done=f"{given.letter} was {what}."))
 
 

@@ -83,13 +83,13 @@ class KeyspaceHistory(msgspec.Struct):
     """A value for each moment: the largest age and the most records behind of any partition; None: one is unknown.
 
     ``unknown``: at how many looks since the moment before the age of one was. ``partitions``: those with the worst ages
-    in the whole time, the worst first.
+    in the whole time, the worst first: unknown for a time is as old as that. Without a clock there are none.
     """
 
     name: str
     age_s: list[float | None]
     behind: list[int | None]
-    unknown: list[int] = []
+    unknown: list[int]
     partitions: list[PartitionHistory] = []
 
 

@@ -15,7 +15,14 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from serving.errors import ReadError
 from serving.http.responses import PAGE_HEADERS, Response, html_response
-from serving.http.status.answers import FrontStatus, KeyspaceStatus, PartitionState, StatusHistory
+from serving.http.status.answers import (
+    FrontStatus,
+    KeyspaceHistory,
+    KeyspaceStatus,
+    PartitionHistory,
+    PartitionState,
+    StatusHistory,
+)
 from serving.http.status.inspector import AskedKey, HeldKey
 from serving.http.status.rings import LOOK_S
 from serving.http.status.timeline import AWAY
@@ -166,8 +173,8 @@ def charts_of(history: StatusHistory) -> list[Chart]:
         known = [age for age in each.age_s if age is not None]
         text = "no source tells a clock"
         if known:
-            text = f"now {shown_age(each.age_s[-1])}, at most {shown_age(max(known))}{_unknown(each.unknown)}"
-        lines = _lines("age", history, each.age_s, max([*known, OLD_S]))
+            text = f"at most {max(known):.1f} s{_unknown(each.unknown)}"
+        lines = _lines("age", history, _where_known(each), max([*known, OLD_S]))
         charts.append(Chart(f"{each.name}: age of the oldest partition", text, lines))
     if not has_answers(history):
         return charts
@@ -184,10 +191,9 @@ def oldest_of(history: StatusHistory) -> list[tuple[str, list[tuple[int, Chart]]
         charts = []
         for each in keyspace.partitions:
             known = [age for age in each.age_s if age is not None]
-            if known:
-                text = f"at most {max(known):.1f} s{_unknown(each.unknown)}"
-                lines = _lines("age", history, each.age_s, max([*known, OLD_S]))
-                charts.append((each.partition, Chart(f"Age of partition {each.partition}", text, lines)))
+            text = (f"at most {max(known):.1f} s" if known else "") + _unknown(each.unknown)
+            lines = _lines("age", history, _where_known(each), max([*known, OLD_S]))
+            charts.append((each.partition, Chart(f"Age of partition {each.partition}", text.removeprefix(", "), lines)))
         if charts:
             shown.append((keyspace.name, charts))
     return shown
@@ -195,6 +201,11 @@ def oldest_of(history: StatusHistory) -> list[tuple[str, list[tuple[int, Chart]]
 
 def _unknown(looks: list[int]) -> str:
     return f", unknown for {sum(looks) * LOOK_S:.0f} s" if any(looks) else ""
+
+
+def _where_known(history: KeyspaceHistory | PartitionHistory) -> list[float | None]:
+    """A line ends where an age was unknown at any look, however young it was at the others."""
+    return [None if unknown else age for age, unknown in zip(history.age_s, history.unknown, strict=True)]
 
 
 def events_of(history: StatusHistory) -> list[tuple[str, str, str, str]]:

@@ -23,7 +23,7 @@ from serving.http.status.answers import (
     StatusEvent,
     StatusHistory,
 )
-from serving.http.status.rings import LOOK_S, STEP_S, UNKNOWN, Hours, Moment, Rings, Worst
+from serving.http.status.rings import LOOK_S, STEP_S, UNKNOWN, Hours, Moment, Rings, Worst, together
 from serving.http.status.timeline import AWAY, changes
 from serving.metrics import FrontMetrics
 from serving.reads.owners import OwnerAway, Owners
@@ -115,13 +115,14 @@ class Watch:
         Answers are counted for the whole front: told where all keyspaces are.
         """
         moments = self._rings.last(hours, self._clock())
+        oldest = self._oldest(moments, partitions)
         counted = moments if self._spaces.keys() <= set(keyspaces) else []
         return StatusHistory(
             [each.at for each in moments],
             [each.counts[0] for each in counted],
             [each.counts[1] for each in counted],
             [each.counts[2] for each in counted],
-            [self._of_keyspace(name, moments, partitions) for name in keyspaces],
+            [self._of_keyspace(name, moments, oldest.get(name, [])) for name in keyspaces],
             {
                 reason: [each.misses.get(reason, 0) for each in counted]
                 for reason in sorted({reason for each in counted for reason in each.misses})
@@ -131,24 +132,43 @@ class Watch:
             STEP_S[hours],
         )
 
-    def _of_keyspace(self, name: str, moments: list[Moment], partitions: int) -> KeyspaceHistory:
+    def _of_keyspace(self, name: str, moments: list[Moment], oldest: list[tuple[int, int]]) -> KeyspaceHistory:
         worst = [each.worst[name] for each in moments]
-        known = [
-            PartitionHistory(
-                partition,
-                [_unless_unknown(each.ages_s[index]) for each in moments],
-                [each.unknown[index] for each in moments],
-            )
-            for index, (keyspace, partition) in enumerate(self._remembered if partitions and moments else ())
-            if keyspace == name
-        ]
         return KeyspaceHistory(
             name,
             [_unless_unknown(each.age_s) for each in worst],
             [_unless_unknown(each.behind) for each in worst],
             [each.unknown for each in worst],
-            nlargest(partitions, known, key=lambda each: (sum(each.unknown), max(filter(None, each.age_s), default=0))),
+            [
+                PartitionHistory(
+                    partition,
+                    [_unless_unknown(each.ages_s[index]) for each in moments],
+                    [each.unknown[index] for each in moments],
+                )
+                for index, partition in oldest
+            ],
         )
+
+    def _oldest(self, moments: list[Moment], number: int) -> dict[str, list[tuple[int, int]]]:
+        """Keyspace → (place among the remembered, partition) of the oldest; none of a catalog, which tells no clock.
+
+        Who was unknown for a time was at least as old as that at its end.
+        """
+        if not moments or not number:
+            return {}
+        all_of_it = together(moments)
+        found: dict[str, list[tuple[float, int, int]]] = {}
+        clocks = set()
+        for index, (keyspace, partition) in enumerate(self._remembered):
+            age_s = all_of_it.ages_s[index]
+            if age_s != UNKNOWN:
+                clocks.add(keyspace)
+            worst = max(age_s, all_of_it.unknown[index] * LOOK_S)
+            found.setdefault(keyspace, []).append((worst, -index, partition))
+        return {
+            keyspace: [(-place, partition) for _, place, partition in nlargest(number, found[keyspace])]
+            for keyspace in clocks
+        }
 
     async def _partitions_of(self, space: RowSpace | TableSpace) -> list[PartitionState]:
         by_address: dict[str, list[int]] = {}
@@ -208,7 +228,7 @@ def _badness(state: PartitionState) -> tuple[bool, float, int]:
 
 def _worst(states: list[PartitionState]) -> Worst:
     age_s = _largest([each.age_s for each in states])
-    return Worst(_or_unknown(age_s), _or_unknown(_largest([each.behind for each in states])), age_s is None)
+    return Worst(_or_unknown(age_s), _or_unknown(_largest([each.behind for each in states])), int(age_s is None))
 
 
 def _largest(values: Sequence[Number | None]) -> Number | None:
