@@ -261,7 +261,7 @@ def run(events: int, rounds: int, readers: int, rate: int, seconds: float) -> di
         kinds: dict[str, Any] = {
             kind: {name: median(each[kind][name] for each in found) for name in found[0][kind]} for kind in found[0]
         }
-        kinds["wire"] = {name: wire(100_000, each) for name, each in (("one_row_a_frame", 1), ("full_rate", OWN))}
+        kinds["wire"] = {name: wire(events, each) for name, each in (("one_row_a_frame", 1), ("full_rate", OWN))}
         return {**kinds, "readers": readers, "rate": rate, "load_average": load}
 
 
