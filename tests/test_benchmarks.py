@@ -80,6 +80,19 @@ def test_change_streams_are_measured() -> None:
     assert all(each["with_before"] > each["now"] for each in found["wire"].values())
 
 
+@pytest.mark.slow
+@pytest.mark.integration
+def test_what_an_abuser_takes_is_measured() -> None:
+    """Each abuser is at work while a reader reads on, and what it costs front and reader is told."""
+    command = [sys.executable, "-m", "benchmarks.abuse", "--rounds", "1", "--seconds", "1", "--rate", "50"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout)
+    assert list(found) == ["quiet", "connections", "slow", "uncached"]
+    assert all(each["reads"] > 0 and each["not_fresh"] == 0 for each in found.values())
+    assert all(found[name]["p99_of_busy"] > 0 and found[name]["abuser_core"] > 0 for name in found if name != "quiet")
+
+
 def test_the_judge_of_catalog_reads_finds_what_is_missing() -> None:
     """A run without wrong answers says something only if one would be found."""
     judge = Judge()

@@ -95,9 +95,9 @@ def run_server(server: FrontServer, run: Callable[[], Coroutine[Any, Any, None]]
     """Runs ``run``, which serves ``server``, to its end. Raises `SettingsError` ``cannot_listen``."""
     import uvloop
 
-    from stream.memory import collect_seldom
+    from stream.interpreter import prepare_to_answer
 
-    collect_seldom()
+    prepare_to_answer()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         try:
             runner.run(run())
