@@ -56,12 +56,12 @@ def test_a_benchmark_of_its_own_runs(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.integration
 def test_the_doors_of_a_front_are_measured() -> None:
-    """Plain, with a token, over TLS and mutual TLS: each door answers, and what it costs is told."""
+    """Plain, with a token, over TLS and mutual TLS, with traces: each door answers, and what it costs is told."""
     command = [sys.executable, "-m", "benchmarks.doors", "--keys", "500", "--rounds", "1", "--seconds", "0.5"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout)
-    assert list(found) == ["plain", "token", "tls", "mutual_tls"]
+    assert list(found) == ["plain", "token", "tls", "mutual_tls", "traced_1_percent", "traced"]
     assert all(each["reads_front_s_of_plain"] > 0 and each["p99_ms"] > 0 for each in found.values())
     assert found["mutual_tls"]["handshakes_s"] > 0
 
