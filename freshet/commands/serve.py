@@ -68,6 +68,11 @@ def open_front(settings: Settings, tell: Callable[[Settings], None] = lambda _: 
         raise SettingsError("no keyspace is configured", hint="add [keyspaces.<name>] to the settings file")
     chosen, access = settings.serve, front_access(settings)
     check_front(chosen.host, access, chosen.tls.files, plain=chosen.plain)
+    if chosen.dead_letter_buttons and access.is_open:
+        raise SettingsError(
+            "serve.dead_letter_buttons is set, but nobody is asked for a token",
+            hint="give the front tokens ([serve.tokens.NAME]), or use `freshet dlq`",
+        )
     shown = settings.consumer.identity
 
     def renew(now: Settings) -> None:
@@ -128,6 +133,7 @@ def _front(settings: Settings, locations: Locations, access: Access, identity: I
         callers=chosen.limits.of_caller,
         stale_if_down=chosen.serve_stale_if_down,
         kafka=settings.kafka.cluster,
+        resolves_letters=chosen.dead_letter_buttons,
         files=_files(settings.bytes),
     )
 

@@ -225,7 +225,7 @@ def _address_in(scope: Scope) -> str:
 def _secret_in(scope: Scope) -> bytes:
     for name, value in scope["headers"]:
         if name == b"authorization":
-            return bearer_of(as_bearer(value, scope.get("method", "")))
+            return bearer_of(as_bearer(value, scope.get("method", ""), scope["path"]))
     return b""
 
 
