@@ -24,6 +24,7 @@ from freshet.settings_errors import SettingsError, unknown_keyspace
 if TYPE_CHECKING:
     from stream.sources.mariadb.connection import ConnectionSettings
     from stream.sources.mariadb.schema import TableFilter
+    from stream.sources.mariadb.source import SourceOptions
     from stream.sources.status import SourceStatus
 
 app = typer.Typer(
@@ -102,7 +103,7 @@ def _binlog_command(kind: Literal["mariadb", "mysql"]) -> Callable[..., None]:
         stopping = threading.Event()
         make = publishers(settings, keyspace, stopping, new_epoch=new_epoch, shard=name)
         source = MariaDBSource(
-            _options(settings, keyspace, new_epoch, name),
+            source_options(settings, keyspace, new_epoch, name),
             make,
             ready(keyspace),
             lambda: RequestsReader(settings.kafka.cluster, keyspace, name),
@@ -240,11 +241,12 @@ def server_of(source: MariaDBSourceSettings) -> ConnectionSettings:
         ssl_verify_host=source.ssl_verify_host,
         ssl_cert=source.ssl_cert or None,
         ssl_key=source.ssl_key or None,
-        product="MySQL" if source.kind == "mysql" else "MariaDB",
+        product="MySQL" if source.is_mysql else "MariaDB",
     )
 
 
-def _options(settings: Settings, keyspace: str, new_epoch: bool, shard: str) -> Any:
+def source_options(settings: Settings, keyspace: str, new_epoch: bool, shard: str) -> SourceOptions:
+    """What a source of rows reads, and how. Raises `SettingsError`."""
     from stream.sources.mariadb.backfill.run import BackfillOptions
     from stream.sources.mariadb.schema import TableFilter
     from stream.sources.mariadb.source import SourceOptions
@@ -369,6 +371,11 @@ def _add_hive() -> None:
     app.command("hive")(import_module("freshet.commands.source_hive").hive)
 
 
+def _add_debezium() -> None:
+    """Adds the subcommand ``debezium``, which uses what is above."""
+    app.command("debezium")(import_module("freshet.commands.source_debezium").debezium)
+
+
 def _add_workload() -> None:
     """Adds the subcommand ``workload`` if its module exists: a function ``workload`` or an ``app``."""
     if find_spec("freshet.commands.source_workload") is None:
@@ -381,4 +388,5 @@ def _add_workload() -> None:
 
 
 _add_hive()
+_add_debezium()
 _add_workload()

@@ -18,6 +18,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "get": ("freshet get shop orders 7", "freshet get shop orders 7 --after 0-1-15", "freshet get shop lines 7,2"),
     "source mariadb": ("freshet source mariadb --keyspace shop", "freshet source mariadb --keyspace shop --shard=-80"),
     "source mysql": ("freshet source mysql --keyspace shop",),
+    "source debezium": ("freshet source debezium --keyspace shop",),
     "source hive": ("freshet source hive --keyspace hive",),
     "source workload": ("freshet source workload --keyspace hive",),
     "consume": ("freshet consume", "freshet consume --keyspace shop --workers auto"),

@@ -55,9 +55,12 @@ class MariaDBSourceSettings(EncryptedSettings):
     ``backfill``: patterns of the tables whose rows are published from the beginning, beside their changes, at most
     ``backfill_rows_per_s`` (0: as fast as the server answers) in ``backfill_share`` of the source's time, and not while
     the source is more than ``backfill_lag_max_s`` behind (0: always). ``freshet backfill`` asks for others.
+
+    ``kind = "debezium"``: the changes are read from the topics ``<topic_prefix>.…`` of a connector, which Kafka Connect
+    at ``connect_url`` runs; ``server`` says what it reads. The rest says how that server itself is reached.
     """
 
-    kind: Literal["mariadb", "mysql"]
+    kind: Literal["mariadb", "mysql", "debezium"]
     host: Host = "127.0.0.1"
     port: Port = 3306
     user: str = Field(default="freshet", min_length=1, max_length=128)
@@ -71,6 +74,23 @@ class MariaDBSourceSettings(EncryptedSettings):
     backfill_share: float = Field(default=1.0, gt=0, le=1)
     backfill_lag_max_s: float = Field(default=5.0, ge=0, le=86_400)
     key_prefix_columns: Annotated[dict[str, Annotated[int, Field(ge=1, le=64)]], Json] = Field(default_factory=dict)
+    server: Literal["mysql", "mariadb"] = "mysql"
+    topic_prefix: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]*$", max_length=200)] = ""
+    connect_url: Annotated[str, Field(pattern=r"^(https?://[^\s]+)?$", max_length=300)] = ""
+
+    @property
+    def is_mysql(self) -> bool:
+        """Whether the server must be MySQL; else MariaDB."""
+        return (self.server if self.kind == "debezium" else self.kind) == "mysql"
+
+    @model_validator(mode="after")
+    def _connector_is_named(self) -> Self:
+        named = [name for name in ("topic_prefix", "connect_url") if getattr(self, name)]
+        if self.kind == "debezium" and len(named) < 2:
+            raise ValueError('kind = "debezium" needs topic_prefix and connect_url')
+        if self.kind != "debezium" and (named or "server" in self.model_fields_set):
+            raise ValueError('server, topic_prefix and connect_url are for kind = "debezium"')
+        return self
 
 
 class WorkloadSourceSettings(Section):

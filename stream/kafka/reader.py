@@ -110,11 +110,11 @@ def poll_batch(consumer: Consumer, messages_max: int = 10_000, timeout_s: float 
         return []
     messages = [first, *consumer.consume(messages_max - 1, 0)] if messages_max > 1 else [first]
     if any(map(Message.error, messages)):
-        return [message for message in messages if not _is_notice(message)]
+        return [message for message in messages if not is_notice(message)]
     return messages
 
 
-def _is_notice(message: Message) -> bool:
+def is_notice(message: Message) -> bool:
     """Whether ``message`` is a recoverable error instead of data. Raises `TopicReadError` for any other error."""
     error = message.error()
     if error is None:

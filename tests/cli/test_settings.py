@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from freshet.commands.consume import consumption_settings
-from freshet.commands.source import _options
+from freshet.commands.source import source_options
 from freshet.sections.sources import HiveSourceSettings, MariaDBSourceSettings
 from freshet.settings import KeyspaceSettings, Settings, load_settings
 from freshet.settings_errors import SettingsError
@@ -52,7 +52,7 @@ def test_a_hot_table_is_not_read_from_the_beginning() -> None:
     """Whatever the patterns of the backfill say; the bound of its fills goes to the consumer."""
     source = {"kind": "mariadb", "databases": ["shop"], "backfill": ["shop.*"]}
     settings = Settings(keyspaces={"k": {"source": source, "hot": {"shop.carts": 1_000}}})  # type: ignore[dict-item]
-    wanted = _options(settings, "k", False, "k/0").backfill.tables
+    wanted = source_options(settings, "k", False, "k/0").backfill.tables
     assert ("shop.orders" in wanted, "shop.carts" in wanted) == (True, False)
     assert consumption_settings(settings).hot == {"k": {"shop.carts": 1_000}}
 
@@ -61,7 +61,7 @@ def test_a_table_without_images_is_not_read_from_the_beginning() -> None:
     """A table of mode invalidate is left out of the backfill: its chunks would be published without their rows."""
     source = {"kind": "mariadb", "databases": ["shop"], "backfill": ["shop.*"]}
     settings = Settings(keyspaces={"k": {"source": source, "invalidate": "shop.carts"}})  # type: ignore[dict-item]
-    wanted = _options(settings, "k", False, "k/0").backfill.tables
+    wanted = source_options(settings, "k", False, "k/0").backfill.tables
     assert ("shop.orders" in wanted, "shop.carts" in wanted) == (True, False)
 
 
@@ -275,7 +275,7 @@ def test_shards_have_ranges_and_servers_of_their_own() -> None:
     assert (east.host, east.port, east.user, east.databases) == ("db-2", 3307, "reader", ["shop"])
     for wanted, shard in (("-80", "shop/-80"), ("shop/-80", "shop/-80"), ("80-", "shop/east")):
         assert settings.shard_of("shop", wanted) == shard
-    options = _options(settings, "shop", False, "shop/east")
+    options = source_options(settings, "shop", False, "shop/east")
     assert (options.shard, options.tables.key_range, options.settings.host) == ("shop/east", "80-", "db-2")
 
 

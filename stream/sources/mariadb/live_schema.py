@@ -52,7 +52,7 @@ class LiveSchema:
         connection = self._connect()
         with translated(self._settings):
             self.charsets = read_charsets(connection)
-            self.live = read_tables(connection, self.charsets, self.include)
+            self.live = self.found(connection, read_tables(connection, self.charsets, self.include))
             self.cascades = read_cascades(connection)
             self._cascades_at = end_of_log(connection)
             self.catalog.resume(self.live, self._cascades_at)
@@ -61,6 +61,10 @@ class LiveSchema:
                 self._held_before = None
             ((mode,),) = fetch_all(connection, "SELECT @@lower_case_table_names")
             self.lower_case_names = int(mode) != 0
+
+    def found(self, _connection: Connection, tables: Mapping[str, TableInfo]) -> Mapping[str, TableInfo]:
+        """What is made of the tables that were read from the server."""
+        return tables
 
     def hold_again(self, words: str) -> None:
         """Have the next `load` hold what an earlier source held: see `HELD` for ``words``, or what the topic says."""
@@ -87,8 +91,10 @@ class LiveSchema:
         """Read a table, which is not as it was thought to be. Raises `MariaDBError`."""
 
         def ask(connection: Connection) -> tuple[TableInfo | None, GtidPosition]:
-            prefixes = self.include.prefixes
-            return read_table(connection, self.charsets, database, table, prefixes), end_of_log(connection)
+            info = read_table(connection, self.charsets, database, table, self.include.prefixes)
+            if info is not None:
+                info = self.found(connection, {info.name: info})[info.name]
+            return info, end_of_log(connection)
 
         self.catalog.doubt(f"{database}.{table}", *self._retried(ask))
 

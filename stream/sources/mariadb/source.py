@@ -6,7 +6,7 @@ It resumes from the position in the topic. It keeps no state elsewhere.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -20,6 +20,7 @@ from stream.sources.mariadb.backfill.run import NO_BACKFILL, Backfill, BackfillO
 from stream.sources.mariadb.binlog.catalog import HELD, Catalog, held_words
 from stream.sources.mariadb.binlog.coalesce import SPILL_BYTES
 from stream.sources.mariadb.binlog.dump import BinlogDump
+from stream.sources.mariadb.binlog.events import LogPlace
 from stream.sources.mariadb.binlog.last_read import check_same
 from stream.sources.mariadb.binlog.progress import Progress, fingerprint, has_all_of, remembered
 from stream.sources.mariadb.binlog.reader import BinlogReader
@@ -54,8 +55,25 @@ _RIVALS = {"fenced": "another source has this shard", "server_id_in_use": "anoth
 _OUTAGES = {
     **_RIVALS,
     "kafka_unreachable": "Kafka is unreachable",
+    "connect_unreachable": "Kafka Connect is unreachable",
     "server_behind": "the server lags behind the shards that this one succeeds",
 }
+
+
+class Log(Protocol):
+    """What a source reads, as `stream.sources.mariadb.binlog.reader.BinlogReader` does: a binlog, or copies of it."""
+
+    @property
+    def last_heartbeat(self) -> LogPlace | None: ...
+
+    @property
+    def has_more(self) -> bool: ...
+
+    def has_reached(self, position: GtidPosition) -> bool: ...
+
+    def stop(self) -> None: ...
+
+    def transactions(self) -> Iterator[SourceTransaction | None]: ...
 
 
 class PublisherLike(Protocol):
@@ -112,7 +130,7 @@ class MariaDBSource:
         self._on_ready = on_ready
         self._new_requests = new_requests
         self._stopping = threading.Event()
-        self._reader: BinlogReader | None = None
+        self._reader: Log | None = None
         self._backfill: Backfill | None = None
         self._family: Family | None = None
         self._new_epoch_for = "asked_for" if options.new_epoch else ""
@@ -169,7 +187,7 @@ class MariaDBSource:
                 self._check_server()
                 return True
             except MariaDBUnreachable as error:
-                self._wait(self._unreachable, error)
+                self._wait(_OUTAGES.get(error.code, self._unreachable), error)
         return False
 
     def _open_publisher(self, publisher: PublisherLike) -> ResumePoint | None:
@@ -216,11 +234,15 @@ class MariaDBSource:
         try:
             with translated(self._options.settings):
                 check_server(connection)
-                at = current_position(connection)
+                at = self._begin(connection)
         finally:
             connection._force_close()
         self._new_epoch_for = ""
         return at.position, at.timestamp
+
+    def _begin(self, connection: Connection) -> ServerPosition:
+        """Where an epoch begins: what is logged after it is read, and all before it is visible."""
+        return current_position(connection)
 
     def _check_begins(self, position: str) -> None:
         """Check that the server can go on where other shards ended. Raises `ServerBehind`: it has not got there yet."""
@@ -241,7 +263,7 @@ class MariaDBSource:
         """Read from the resume point until stopped. Outages of MariaDB are waited out."""
         progress = Progress(resume)
         self._adds_to = resume.table_choice if has_all_of(self._options.tables, resume) else None
-        schema = LiveSchema(self._options.settings, self._options.tables)
+        schema = self._new_schema()
         schema.catalog.describe_as(self._described(resume))
         self._held = resume.annotations.get(HELD, "")
         schema.hold_again(self._held)
@@ -277,13 +299,15 @@ class MariaDBSource:
             if self._backfill is not None:
                 self._backfill.close()
 
+    def _new_schema(self) -> LiveSchema:
+        return LiveSchema(self._options.settings, self._options.tables)
+
     def _described(self, resume: ResumePoint) -> dict[str, DescribeTable]:
         """The tables as of the resume point. A shard that begins where others end has their tables, if it has them."""
         found = resume.descriptions
         return found if resume.table_choice else {name: found[name] for name in found if name in self._options.tables}
 
     def _read(self, publisher: PublisherLike, schema: LiveSchema, progress: Progress) -> None:
-        options = self._options
         self._check(publisher, schema, progress)
         if self._backfill is not None:
             self._backfill.reconnect()
@@ -291,10 +315,8 @@ class MariaDBSource:
         if progress.may_describe:
             self._describe(publisher, schema, progress)
         self._warn_of(schema)
-        bare = GtidPosition.parse(progress.position).bare
-        dump = BinlogDump(options.settings, bare, options.server_id, options.heartbeat_s)
-        self._reader = reader = BinlogReader(dump, schema, progress.position, options.spill_bytes, self._family)
-        watch = DumpWatch(options.settings, dump.server)
+        reader, watch = self._open_log(schema, progress.position)
+        self._reader = reader
         try:
             if self._stopping.is_set():
                 return
@@ -316,9 +338,7 @@ class MariaDBSource:
                     watch.check(progress.position)
                 partly_out = bool(progress.partial_gtid)
                 self._give(
-                    publisher,
-                    schema.catalog,
-                    progress.aligned(transaction, self._choice) if partly_out else transaction,
+                    publisher, schema.catalog, self._aligned(progress, transaction) if partly_out else transaction
                 )
                 self._stamp(publisher, reader, watch)  # not before: the reader counts the transaction that it gave
                 progress.moved(transaction)
@@ -330,8 +350,19 @@ class MariaDBSource:
                     self._backfill.step(progress.position, progress.timestamp, reader)
         finally:
             self._reader = None
-            dump.close()
+            reader.stop()
             watch.close()
+
+    def _open_log(self, schema: LiveSchema, position: str) -> tuple[Log, DumpWatch]:
+        """What is read from ``position`` on, and what watches its server."""
+        options = self._options
+        dump = BinlogDump(options.settings, GtidPosition.parse(position).bare, options.server_id, options.heartbeat_s)
+        reader = BinlogReader(dump, schema, position, options.spill_bytes, self._family)
+        return reader, DumpWatch(options.settings, dump.server)
+
+    def _aligned(self, progress: Progress, transaction: SourceTransaction) -> SourceTransaction:
+        """A transaction that is partly published, as it may go on."""
+        return progress.aligned(transaction, self._choice)
 
     def _give(self, publisher: PublisherLike, catalog: Catalog, transaction: SourceTransaction) -> None:
         if self._backfill is not None:
@@ -342,7 +373,7 @@ class MariaDBSource:
             self._held = held
         publisher.publish(transaction)
 
-    def _stamp(self, publisher: PublisherLike, reader: BinlogReader, watch: DumpWatch) -> None:
+    def _stamp(self, publisher: PublisherLike, reader: Log, watch: DumpWatch) -> None:
         """Pass the server's clock on once everything that it had committed by then is given to the publisher."""
         seen = watch.clock_seen
         if seen is not None and reader.has_reached(seen.position):
@@ -382,18 +413,22 @@ class MariaDBSource:
                     refused = error
                 if not self._new_epoch_for:
                     try:
-                        check_resumable(connection, progress.position)
-                        self._check_last(connection, progress)
+                        self._check_resumes(connection, progress)
                     except SourceHistoryLost as lost:
                         self._lose_history(lost)
                 if self._new_epoch_for:
-                    self._new_epoch(publisher, progress, current_position(connection), self._new_epoch_for)
+                    self._new_epoch(publisher, progress, self._begin(connection), self._new_epoch_for)
                     schema.catalog.describe_as({})
                     self._new_epoch_for = ""
         finally:
             connection._force_close()
         if refused is not None:
             raise refused
+
+    def _check_resumes(self, connection: Connection, progress: Progress) -> None:
+        """Check that what follows can be read, and the last transaction is what it was. Raises `MariaDBError`."""
+        check_resumable(connection, progress.position)
+        self._check_last(connection, progress)
 
     def _check_last(self, connection: Connection, progress: Progress) -> None:
         """Check that the last published transaction is still what it was. Raises `SourceHistoryLost`."""

@@ -30,6 +30,9 @@ class _Reader:
     def has_reached(self, _position: str) -> bool:
         return self._given
 
+    def stop(self) -> None:
+        self._given = True
+
 
 def test_the_clock_is_passed_on_behind_the_transaction_that_it_covers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before it, a full batch could end between the two: its marker would claim a time that its position lacks."""
@@ -60,5 +63,5 @@ def test_a_clock_that_is_ahead_is_said_once_until_it_is_right_again() -> None:
     with structlog.testing.capture_logs() as logged:
         for ahead_ms in (900, 1_100, 5_000, 0, -60_000, 1_200):
             watch: Any = SimpleNamespace(clock_seen=SimpleNamespace(position="", now_ms=1_000_000 + ahead_ms))
-            mine._stamp(clock, SimpleNamespace(has_reached=lambda _: True), watch)  # type: ignore[arg-type]
+            mine._stamp(clock, SimpleNamespace(has_reached=lambda _: True), watch)
     assert [each["seconds"] for each in logged if each.get("code") == "clock_ahead"] == [1.1, 1.2]

@@ -1,0 +1,63 @@
+"""``freshet source debezium``: publishes what a Debezium connector writes into Kafka."""
+
+from __future__ import annotations
+
+import threading
+from typing import Annotated, Any
+
+import structlog
+import typer
+
+from freshet.commands import source as source_command
+from freshet.sections.sources import MariaDBSourceSettings
+from freshet.settings import load_settings
+from freshet.settings_errors import SettingsError
+
+log = structlog.get_logger(__name__)
+
+
+def debezium(
+    keyspace: Annotated[str, typer.Option(help="Keyspace to publish into, as in the settings file.")],
+    topic_prefix: Annotated[str | None, typer.Option(help="The connector's topic.prefix.")] = None,
+    connect_url: Annotated[str | None, typer.Option(help="Kafka Connect's address, http://host:port.")] = None,
+    bootstrap: Annotated[str | None, typer.Option(help="Kafka's address, host:port.")] = None,
+    new_epoch: Annotated[
+        bool,
+        typer.Option("--new-epoch", help="Void what was published and start at the server's current position."),
+    ] = False,
+) -> None:
+    """Publish what a Debezium connector for MySQL or MariaDB writes, as one shard, exactly once, from where it stopped.
+
+    The binlog is not read. The server is asked for schemas, backfills and its clock: the user needs SELECT and
+    REPLICATION CLIENT. What the connector's configuration must be is in docs/operating/debezium.md.
+    """
+    from stream.kafka.requests import RequestsReader
+    from stream.sources.debezium.source import ConnectorOptions, DebeziumSource
+
+    source_command.check_keyspace(keyspace, "debezium", named=False)
+    flags: dict[str, Any] = {"kind": "debezium", "topic_prefix": topic_prefix, "connect_url": connect_url}
+    settings = load_settings(flags={"kafka": {"bootstrap": bootstrap}, "keyspaces": {keyspace: {"source": flags}}})
+    found = settings.keyspace(keyspace).source
+    if not isinstance(found, MariaDBSourceSettings):
+        raise SettingsError(f"keyspace {keyspace} has no Debezium source", hint='set kind = "debezium" in its source')
+    name = settings.shard_of(keyspace)
+    stopping = threading.Event()
+    source = DebeziumSource(
+        source_command.source_options(settings, keyspace, new_epoch, name),
+        ConnectorOptions(found.topic_prefix, found.connect_url, settings.kafka.cluster),
+        source_command.publishers(settings, keyspace, stopping, new_epoch=new_epoch),
+        source_command.ready(keyspace),
+        lambda: RequestsReader(settings.kafka.cluster, keyspace, name),
+    )
+
+    def stop() -> None:
+        stopping.set()
+        source.stop()
+
+    with (
+        source_command.monitored(settings, keyspace, source.status, name),
+        source_command.stopping_on_signals(stop),
+        source_command.with_recovery_hint(f"freshet source debezium --keyspace {keyspace}"),
+    ):
+        source.run()
+    log.info("stopped", keyspace=keyspace, transactions=source.status.transactions)

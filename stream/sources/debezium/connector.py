@@ -1,0 +1,158 @@
+"""What a connector must be like to be a source: nothing that it hides or bends can be seen in its messages.
+
+Its configuration is asked from Kafka Connect, when a source starts and while it runs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from http.client import HTTPException
+from typing import Any, Final
+from urllib.error import HTTPError
+from urllib.request import urlopen
+
+import msgspec
+import xxhash
+
+from stream.sources.debezium.errors import ConnectUnreachable, DebeziumError
+
+TIMEOUT_S: Final = 10.0
+CLASSES: Final = {
+    "MySQL": "io.debezium.connector.mysql.MySqlConnector",
+    "MariaDB": "io.debezium.connector.mariadb.MariaDbConnector",
+}
+_CHOICES: Final = ("database.include.list", "database.exclude.list", "table.include.list", "table.exclude.list")
+_WANTED: Final = (
+    ("provide.transaction.metadata", ("true",), "false", "does not say which events are one transaction"),
+    ("exactly.once.support", ("required",), "requested", "does not say that its messages become visible in order"),
+    ("column.propagate.source.type", (".*",), "", "does not say the types of columns"),
+    ("skipped.operations", ("none",), "t", "leaves out changes (TRUNCATE by default)"),
+    ("enable.time.adjuster", ("false",), "true", "changes years below 100"),
+    ("include.schema.changes", ("true",), "true", "does not tell DDL"),
+    ("schema.history.internal.skip.unparseable.ddl", ("false",), "false", "leaves out DDL"),
+    ("event.processing.failure.handling.mode", ("fail",), "fail", "leaves out changes"),
+    ("inconsistent.schema.handling.mode", ("fail",), "fail", "leaves out changes"),
+    ("gtid.source.filter.dml.events", ("false",), "false", "leaves out changes"),
+    ("binary.handling.mode", ("bytes",), "bytes", "writes binary values in a form that is not read"),
+    ("decimal.handling.mode", ("precise", "string"), "precise", "rounds decimals"),
+    ("time.precision.mode", ("adaptive_time_microseconds",), "adaptive_time_microseconds", "loses fractions of times"),
+    ("topic.delimiter", (".",), ".", "names topics in another way"),
+    ("topic.transaction", ("transaction",), "transaction", "names topics in another way"),
+    ("tasks.max", ("1",), "1", "lets several tasks write side by side"),
+)
+"""Setting, the values that it may have, its default, and what any other one does."""
+_UNWANTED: Final = (
+    "transforms",
+    "predicates",
+    "converters",
+    "post.processors",
+    "message.key.columns",
+    "gtid.source.includes",
+    "gtid.source.excludes",
+    "topic.naming.strategy",
+    "column.include.list",
+    "column.exclude.list",
+    "column.mask.",
+    "column.truncate.",
+)
+"""Settings, or beginnings of some, that change what messages say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Connector:
+    """A connector that can be a source. ``captures``: which tables it tells of."""
+
+    name: str
+    choices: tuple[str, ...]
+
+    def captures(self, table: str) -> bool:
+        """Whether the connector tells changes of ``db.table``."""
+        database, _, _ = table.partition(".")
+        databases_in, databases_out, tables_in, tables_out = self.choices
+        return (
+            (not databases_in or _matches(databases_in, database))
+            and not (databases_out and _matches(databases_out, database))
+            and (not tables_in or _matches(tables_in, table))
+            and not (tables_out and _matches(tables_out, table))
+        )
+
+    @property
+    def fingerprint(self) -> int:
+        """A number for its choice of tables."""
+        return int(xxhash.xxh3_64_intdigest("\0".join((self.name, *self.choices)).encode()) >> 1)
+
+
+def _matches(patterns: str, name: str) -> bool:
+    """As Debezium does it: regular expressions between commas, each for the whole name, in any case of letters."""
+    return any(re.fullmatch(pattern.strip(), name, re.IGNORECASE) for pattern in patterns.split(",") if pattern.strip())
+
+
+def find_connector(url: str, prefix: str, server: str) -> Connector:
+    """The connector with ``topic.prefix`` ``prefix``. ``server``: MySQL or MariaDB.
+
+    Raises `ConnectUnreachable`, `DebeziumError`: there is none, or it can't be a source.
+    """
+    found = {name: config for name, config in _configurations(url).items() if config.get("topic.prefix", "") == prefix}
+    if len(found) != 1:
+        raise DebeziumError(
+            f"{url} has {f'{len(found)} connectors' if found else 'no connector'} with topic.prefix = {prefix}",
+            hint="check topic_prefix and connect_url: exactly one connector must write these topics",
+            code="debezium_no_connector",
+        )
+    [(name, config)] = found.items()
+    return checked(name, config, server)
+
+
+def checked(name: str, config: Mapping[str, str], server: str) -> Connector:
+    """The connector of a configuration, if it can be a source. Raises `DebeziumError`."""
+    kind = config.get("connector.class", "")
+    if kind not in (CLASSES[server], CLASSES[server].rpartition(".")[2]):
+        raise DebeziumError(
+            f"connector {name} is a {kind or 'connector without a class'}, not Debezium's for {server}",
+            hint="name the right server; connectors for other databases than MySQL and MariaDB are not read",
+        )
+    for setting, allowed, default, effect in _WANTED:
+        value = config.get(setting, default).strip()
+        if value.lower() not in allowed:
+            raise DebeziumError(
+                f"connector {name} has {setting} = {value or repr('')}, which {effect}",
+                hint=f"set {setting} = {allowed[0]} in the connector's configuration",
+                code="debezium_bad_connector",
+            )
+    for setting, value in config.items():
+        if value.strip() and any(
+            setting == each or (each[-1] == "." and setting.startswith(each)) for each in _UNWANTED
+        ):
+            raise DebeziumError(
+                f"connector {name} has {setting} = {value}, which changes what its messages say",
+                hint=f"take {setting} out of the connector's configuration",
+                code="debezium_bad_connector",
+            )
+    choices = tuple(config.get(choice, "") for choice in _CHOICES)
+    try:
+        for pattern in ",".join(choices).split(","):
+            re.compile(pattern)
+    except re.error as error:
+        raise DebeziumError(
+            f"connector {name} chooses tables by {pattern!r}, which is not understood: {error}"
+        ) from None
+    return Connector(name, choices)
+
+
+def _configurations(url: str) -> dict[str, dict[str, str]]:
+    """Connector → its configuration."""
+    try:
+        with urlopen(f"{url.rstrip('/')}/connectors?expand=info", timeout=TIMEOUT_S) as answer:
+            found = msgspec.json.decode(answer.read(), type=dict[str, dict[str, Any]])
+        return {name: dict(each["info"]["config"]) for name, each in found.items()}
+    except HTTPError as error:
+        reason = f"it answers {error.code}"
+    except (OSError, HTTPException) as error:
+        reason = str(error)
+    except (msgspec.DecodeError, KeyError, TypeError, ValueError):
+        raise DebeziumError(f"{url} is not Kafka Connect's REST interface", hint="check connect_url") from None
+    raise ConnectUnreachable(
+        f"Kafka Connect at {url} cannot be asked: {reason}", hint="check connect_url, and its worker"
+    )

@@ -1,0 +1,269 @@
+"""What Debezium's JSON messages say, as typed values. Pure.
+
+Three kinds of topics are read: one for each table, ``<prefix>`` with the DDL, and ``<prefix>.transaction`` with the
+ends of transactions. Each message carries its schema beside its payload.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+import msgspec
+
+from stream.sources.debezium.errors import DebeziumError
+from stream.sources.mariadb.gtid import Gtid, MysqlGtid, MysqlGtidSet
+from tokens.errors import TokenError
+from tokens.mariadb import parse_gtid
+
+CONNECTORS: Final = {"mysql": "MySQL", "mariadb": "MariaDB"}
+"""What a message's source calls the connector, and the server that it reads."""
+_SNAPSHOTS: Final = frozenset({None, False, "false", "incremental"})
+"""Of `source.snapshot`: the record is no part of a snapshot that a connector begins with."""
+
+ServerGtid: TypeAlias = Gtid | MysqlGtid
+
+
+class Malformed(ValueError):
+    """A message that can't be read: it voids what it may have been about."""
+
+
+@dataclass(slots=True)
+class RowMessage:
+    """A row event. ``schema``: the JSON of the message's schema. ``before``, ``after``: JSON objects, or b"" for none.
+
+    ``transaction``: its GTID. ``order``: its number among all events of the transaction.
+    """
+
+    table: str
+    transaction: ServerGtid
+    order: int
+    operation: str
+    schema: bytes
+    before: bytes
+    after: bytes
+    timestamp: int
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A statement that is a transaction of its own: DDL, or a TRUNCATE.
+
+    ``tables``: those of ``database`` that it names, or some of them.
+    """
+
+    gtid: ServerGtid
+    sql: str
+    database: str
+    tables: tuple[str, ...]
+    timestamp: int
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The end of a transaction. ``counts``: table → the number of its row events, of all captured tables."""
+
+    gtid: ServerGtid
+    counts: tuple[tuple[str, int], ...]
+    timestamp: int
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A sign that the connector began anew with a snapshot, at ``place`` in the binlog."""
+
+    place: str
+
+
+class _Source(msgspec.Struct):
+    connector: str = ""
+    ts_ms: int = 0
+    snapshot: str | bool | None = None
+    db: str | None = None
+    table: str | None = None
+    gtid: str | None = None
+    file: str | None = None
+    pos: int | None = None
+
+
+class _InTransaction(msgspec.Struct):
+    id: str
+    total_order: int
+
+
+class _Row(msgspec.Struct):
+    op: str
+    source: _Source
+    before: msgspec.Raw | None = None
+    after: msgspec.Raw | None = None
+    transaction: _InTransaction | None = None
+
+
+class _Ddl(msgspec.Struct):
+    source: _Source
+    ddl: str | None = None
+    databaseName: str | None = None
+
+
+class _Count(msgspec.Struct):
+    data_collection: str
+    event_count: int
+
+
+class _Boundary(msgspec.Struct):
+    status: str
+    id: str
+    ts_ms: int = 0
+    event_count: int | None = None
+    data_collections: list[_Count] | None = None
+
+
+class _Message(msgspec.Struct):
+    payload: msgspec.Raw
+    schema: msgspec.Raw | None = None
+
+
+_MESSAGE: Final = msgspec.json.Decoder(_Message)
+_ROW: Final = msgspec.json.Decoder(_Row)
+_DDL: Final = msgspec.json.Decoder(_Ddl)
+_BOUNDARY: Final = msgspec.json.Decoder(_Boundary)
+_SCHEMAS_HINT: Final = "set value.converter = org.apache.kafka.connect.json.JsonConverter and schemas.enable = true"
+
+
+def gtid_of(text: str) -> ServerGtid:
+    """The GTID of a transaction: ``0-1-5``, or MySQL's ``uuid:5`` or ``uuid:tag:5``. Raises `Malformed`."""
+    try:
+        if ":" not in text:
+            return Gtid(*parse_gtid(text), 0)
+        [((uuid, tag), [(first, last)])] = MysqlGtidSet.of(text).sources.items()
+    except (TokenError, ValueError) as error:
+        raise Malformed(f"{text!r} is no GTID") from error
+    if first != last:
+        raise Malformed(f"{text!r} is more than one GTID")
+    return MysqlGtid(uuid, tag, first)
+
+
+def read_row(value: bytes, server: str) -> RowMessage | Statement | Snapshot | None:
+    """A message of a table's topic; None if it says nothing. Raises `Malformed`, `DebeziumError`."""
+    message = _unwrapped(value)
+    try:
+        row = _ROW.decode(message.payload)
+    except msgspec.DecodeError as error:
+        raise Malformed(f"no row event of Debezium: {error}") from error
+    source = row.source
+    _check_server(source, server)
+    if row.op == "r":
+        return None if source.snapshot in _SNAPSHOTS else Snapshot(_place(source))
+    if row.op == "m":
+        return None
+    table = f"{source.db}.{source.table}"
+    if row.op == "t":
+        if source.gtid is None:
+            raise _without_gtids()
+        sql = f"TRUNCATE TABLE `{_quoted(source.db)}`.`{_quoted(source.table)}`"
+        return Statement(gtid_of(source.gtid), sql, source.db or "", (), source.ts_ms // 1000)
+    if row.transaction is None:
+        raise xa_transaction(table)  # of MySQL; the configuration says that all others are named
+    return RowMessage(
+        table,
+        _transaction_gtid(row.transaction.id),
+        row.transaction.total_order,
+        row.op,
+        bytes(message.schema or b""),
+        _object(row.before),
+        _object(row.after),
+        source.ts_ms // 1000,
+    )
+
+
+def read_statement(value: bytes, server: str) -> Statement | Snapshot | None:
+    """A message of the topic with the DDL. Raises `Malformed`, `DebeziumError`."""
+    message = _unwrapped(value)
+    try:
+        ddl = _DDL.decode(message.payload)
+    except msgspec.DecodeError as error:
+        raise Malformed(f"no schema change of Debezium: {error}") from error
+    source = ddl.source
+    _check_server(source, server)
+    if source.snapshot not in _SNAPSHOTS:
+        return Snapshot(_place(source))
+    if not ddl.ddl:
+        return None
+    if source.gtid is None:
+        raise _without_gtids()
+    database = ddl.databaseName or source.db or ""
+    # A statement that names several tables comes in a message for each, and each names all of them.
+    tables = tuple(table for table in (source.table or "").split(",") if table)
+    return Statement(gtid_of(source.gtid), ddl.ddl, database, tables, source.ts_ms // 1000)
+
+
+def read_end(value: bytes) -> End | None:
+    """A message of the topic of transactions; None for a beginning. Raises `Malformed`, `DebeziumError`."""
+    message = _unwrapped(value)
+    try:
+        found = _BOUNDARY.decode(message.payload)
+    except msgspec.DecodeError as error:
+        raise Malformed(f"no boundary of a transaction: {error}") from error
+    if found.status != "END":
+        return None
+    counts = tuple((each.data_collection, each.event_count) for each in found.data_collections or ())
+    return End(_transaction_gtid(found.id), counts, found.ts_ms // 1000)
+
+
+def xa_transaction(what: str) -> DebeziumError:
+    """The error for rows whose transaction has no end: Debezium tells them at XA PREPARE, and then nothing more."""
+    return DebeziumError(
+        f"{what} was changed in an XA transaction, and the connector does not tell whether it is committed",
+        hint="use the binlog (freshet source mysql, or mariadb) where there are XA transactions; once none is prepared"
+        " (XA RECOVER), this source can begin again with --new-epoch",
+        code="debezium_xa_transaction",
+    )
+
+
+def _unwrapped(value: bytes) -> _Message:
+    if value[:1] == b"\0":
+        raise DebeziumError("a message is Avro or Protobuf, not JSON", hint=_SCHEMAS_HINT)
+    try:
+        message = _MESSAGE.decode(value)
+    except msgspec.ValidationError as error:
+        raise DebeziumError("a message has no schema beside its payload", hint=_SCHEMAS_HINT) from error
+    except msgspec.DecodeError as error:
+        raise Malformed(f"no JSON: {error}") from error
+    if message.schema is None:
+        raise DebeziumError("a message has no schema beside its payload", hint=_SCHEMAS_HINT)
+    return message
+
+
+def _check_server(source: _Source, server: str) -> None:
+    named = CONNECTORS.get(source.connector)
+    if named != server:
+        raise DebeziumError(
+            f"the messages are of Debezium's connector for {source.connector or 'an unknown server'}, not for {server}",
+            hint="name the right topic_prefix, and the right server: those for MySQL and MariaDB can be read",
+        )
+
+
+def _transaction_gtid(text: str) -> ServerGtid:
+    if text.startswith("file="):
+        raise _without_gtids()
+    return gtid_of(text)
+
+
+def _without_gtids() -> DebeziumError:
+    return DebeziumError(
+        "the connector's events have no GTID",
+        hint="set gtid_mode = ON at the MySQL server; of MariaDB read its own connector (MariaDbConnector)",
+        code="debezium_bad_connector",
+    )
+
+
+def _place(source: _Source) -> str:
+    return f"{source.file}:{source.pos}"
+
+
+def _object(found: msgspec.Raw | None) -> bytes:
+    return b"" if found is None else bytes(found)
+
+
+def _quoted(name: str | None) -> str:
+    return (name or "").replace("`", "``")

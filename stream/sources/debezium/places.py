@@ -1,0 +1,55 @@
+"""Where a source reads a connector's topics again after a restart. It is kept in the source's state. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+
+PLACES: Final = "debezium"
+"""The annotation in the source's state."""
+
+
+@dataclass(slots=True)
+class Places:
+    """``offsets``: (topic, partition) → the first message that may belong to something that is not published.
+
+    They may be earlier than need be: what is published is passed over by its GTID. ``snapshot``: where in the binlog
+    the connector's last snapshot was. ``connector``: the fingerprint of its choice of tables.
+    """
+
+    connector: int
+    offsets: dict[tuple[str, int], int] = field(default_factory=dict)
+    snapshot: str = ""
+
+    def words(self, prefix: str) -> str:
+        """The text of the annotation. ``prefix``: the beginning of all topics, which it leaves out."""
+        shown: dict[str, dict[int, int]] = {}
+        for (topic, partition), offset in sorted(self.offsets.items()):
+            shown.setdefault(topic.removeprefix(prefix), {})[partition] = offset
+        text = {"version": 1, "connector": self.connector, "snapshot": self.snapshot, "offsets": shown}
+        return msgspec.json.encode(text).decode()
+
+
+class _Words(msgspec.Struct):
+    version: int
+    connector: int
+    snapshot: str
+    offsets: dict[str, dict[int, int]]
+
+
+def read_places(words: str, prefix: str) -> Places | None:
+    """The places of an annotation; None if there is none, or one of another version."""
+    try:
+        found = msgspec.json.decode(words, type=_Words)
+    except msgspec.DecodeError:
+        return None
+    if found.version != 1:
+        return None
+    offsets = {
+        (prefix + topic, partition): offset
+        for topic, each in found.offsets.items()
+        for partition, offset in each.items()
+    }
+    return Places(found.connector, offsets, found.snapshot)

@@ -1,0 +1,317 @@
+"""From a connector's topics to source transactions, as `stream.sources.mariadb.binlog.reader` has them of a binlog."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+import structlog
+from confluent_kafka import Message
+
+from stream.sources.debezium.messages import (
+    Malformed,
+    RowMessage,
+    ServerGtid,
+    Snapshot,
+    Statement,
+    read_end,
+    read_row,
+    read_statement,
+    xa_transaction,
+)
+from stream.sources.debezium.places import Places
+from stream.sources.debezium.schema import DebeziumSchema, Sample
+from stream.sources.debezium.topics import ConnectorTopics
+from stream.sources.debezium.transactions import Assembler, Place, Transaction
+from stream.sources.debezium.values import RowDecoder, SchemaDiffers
+from stream.sources.mariadb.binlog.reading.foreign_keys import ForeignKeys
+from stream.sources.mariadb.binlog.reading.logged_statements import LoggedStatements
+from stream.sources.mariadb.binlog.reading.table_maps import TableMaps
+from stream.sources.mariadb.binlog.reading.transaction import OpenTransaction
+from stream.sources.mariadb.binlog.statements import classify
+from stream.sources.mariadb.connection import SourceHistoryLost
+from stream.sources.mariadb.gtid import Gtid, GtidPosition, MysqlGtidSet
+from stream.wire.events import SourceTransaction
+from stream.wire.values import NULL, UndecodableValue
+
+log = structlog.get_logger(__name__)
+
+POLL_S: Final = 0.05
+LOOK_EVERY_S: Final = 1.0
+"""Between two looks for new topics, and for what the server has executed."""
+_NOW_KNOWN: Final = "its schema is known from here on"
+_NOTHING: Final = Gtid(0, 0, 0, 0)
+
+
+@dataclass(slots=True)
+class _Pending:
+    """A statement that was seen, and what each transaction voids until everything before it is published."""
+
+    gtid: ServerGtid
+    voids: dict[str, str]
+    timestamp: int
+
+
+class DebeziumReader:
+    """Yields the transactions after ``position``, in the order in which the connector ended them.
+
+    ``places``: where its topics are read from; it is kept up to date for the source's state. Raises `SourceHistoryLost`
+    where messages are missing, or can't be read.
+    """
+
+    last_heartbeat: None = None
+
+    def __init__(
+        self,
+        topics: ConnectorTopics,
+        schema: DebeziumSchema,
+        position: str,
+        places: Places,
+        server: str,
+        bytes_max: int,
+    ) -> None:
+        """``server``: MySQL or MariaDB. ``bytes_max``: of one transaction's rows, which are in memory."""
+        self._topics, self._schema, self._places = topics, schema, places
+        self._server = server
+        self._bytes_max = bytes_max
+        self._position = GtidPosition.parse(position)
+        self._timestamp = 0
+        self._stopping = False
+        self._keys = ForeignKeys(schema, None)
+        self._maps = TableMaps(schema, self._keys)
+        self._statements = LoggedStatements(schema, self._maps, self._keys)
+        self._assembler = Assembler(self._is_published, self._is_read, bytes_max)
+        self._pending: list[_Pending] = []
+        self._described: set[str] = set()
+        """Tables to describe with the next transaction."""
+        self._decoders: dict[tuple[bytes, str], RowDecoder | str] = {}
+        self._sample: Sample | None = None
+        self._look_at = 0.0
+
+    @property
+    def has_more(self) -> bool:
+        """Whether there is more than was yielded."""
+        return self._assembler.has_news
+
+    def has_reached(self, position: GtidPosition) -> bool:
+        """Whether everything up to ``position`` was yielded, which some server named since the reading began."""
+        return self._position.has_passed(position)
+
+    def stop(self) -> None:
+        """End the iteration soon. Safe to call from a signal handler or another thread."""
+        self._stopping = True
+
+    def transactions(self) -> Iterator[SourceTransaction | None]:
+        """Yield source transactions, and None whenever there is nothing new."""
+        try:
+            while not self._stopping:
+                self._feed()
+                if time.monotonic() >= self._look_at:
+                    self._look()
+                if not self._assembler.has_news:
+                    yield self._settled_alone()
+                    continue
+                self._assembler.begin_round()
+                ends = self._topics.ends()
+                while not self._topics.has_reached(ends):
+                    if self._stopping:
+                        return
+                    if not self._feed():
+                        yield None
+                yield from self._round()
+        finally:
+            self._topics.close()
+
+    # -- reading -----------------------------------------------------------------------------------------------------
+
+    def _feed(self) -> int:
+        """Take the messages that have arrived. Returns how many."""
+        count = 0
+        for message in self._topics.poll(POLL_S):
+            count += 1
+            try:
+                self._take(message)
+            except Malformed as error:
+                raise SourceHistoryLost(
+                    f"a message at {message.topic()}/{message.partition()}/{message.offset()} is unreadable: {error}",
+                    hint="nothing else may write into the connector's topics: a new epoch starts behind it",
+                ) from error
+        return count
+
+    def _take(self, message: Message) -> None:
+        value = message.value()
+        if value is None:
+            return  # a tombstone for Kafka's compaction
+        topic = message.topic() or ""
+        place = Place(topic, message.partition() or 0, message.offset() or 0)
+        found: RowMessage | Statement | Snapshot | None
+        if topic == self._topics.transactions:
+            end = read_end(value)
+            if end is not None:
+                self._assembler.end(end, place)
+            return
+        found = (read_statement if topic == self._topics.statements else read_row)(value, self._server)
+        if isinstance(found, RowMessage):
+            self._assembler.row(found, place)
+        elif isinstance(found, Snapshot):
+            self._check_snapshot(found)
+        elif found is not None:
+            self._see(found, place)
+
+    def _check_snapshot(self, snapshot: Snapshot) -> None:
+        """A connector that begins anew may pass over what was logged while it was away."""
+        if snapshot.place != self._places.snapshot:
+            self._places.snapshot = snapshot.place
+            raise SourceHistoryLost(
+                f"the connector began anew with a snapshot at {snapshot.place}, and may have passed over changes",
+                hint="a new epoch starts",
+            )
+
+    def _see(self, statement: Statement, place: Place) -> None:
+        """Void, from the next transaction on, what a statement changes; its tables are read through from then on."""
+        seen = OpenTransaction(statement.gtid, self._bytes_max)
+        found = classify(statement.sql, statement.database)
+        if found.effect == "tables":
+            named = [(statement.database, table) for table in statement.tables]
+            found = replace(found, tables=tuple(dict.fromkeys([*found.tables, *named])))
+        self._statements.apply(found, seen)
+        self._decoders.clear()
+        self._described |= seen.described
+        self._pending.append(_Pending(statement.gtid, seen.voids, statement.timestamp))
+        self._assembler.statement(statement, place)
+
+    def _look(self) -> None:
+        """Look for new topics, and for what the server has executed."""
+        self._look_at = time.monotonic() + LOOK_EVERY_S
+        found = self._topics.look_for(self._schema.catalog.names)
+        self.note_places()
+        for table in found:
+            self._schema.reread(*table.split(".", 1))
+        if self._sample is None:
+            self._sample = self._schema.sample()
+
+    # -- publishing --------------------------------------------------------------------------------------------------
+
+    def _is_published(self, gtid: ServerGtid) -> bool:
+        return not self._position.precedes(gtid)
+
+    def _is_read(self, table: str) -> bool:
+        return self._topics.topic_of(table) in self._topics.read
+
+    def _round(self) -> Iterator[SourceTransaction]:
+        for each in self._assembler.transactions():
+            found = None if self._is_published(each.gtid) else self._transaction(each)
+            if unended := self._assembler.unended_beside(each.gtid):
+                raise xa_transaction(", ".join(unended))
+            if found is not None:
+                yield found
+            self._assembler.drop(each.gtid)
+        done = self._assembler.end_round()
+        for statement in done:
+            if not self._is_published(statement.gtid):
+                yield self._finished(OpenTransaction(statement.gtid, self._bytes_max), statement.timestamp)
+        del self._pending[: len(done)]
+
+    def _transaction(self, each: Transaction) -> SourceTransaction:
+        transaction = OpenTransaction(each.gtid, self._bytes_max)
+        transaction.voids |= {table: why for table, why in each.voids.items() if table in self._schema.include}
+        for row in each.rows:
+            self._put(row, transaction)
+        sample = self._sample
+        if sample is not None and sample.logged.precedes(each.gtid):
+            # It was logged after everything that had been executed. What of that no message told, changed no row.
+            assert isinstance(self._position, MysqlGtidSet)
+            self._position = self._position.joined(sample.executed)
+            self._sample = None
+        return self._finished(transaction, each.timestamp)
+
+    def _finished(self, transaction: OpenTransaction, timestamp: int) -> SourceTransaction:
+        for pending in self._pending:
+            for table, why in pending.voids.items():
+                transaction.voids.setdefault(table, why)
+        transaction.described |= self._described
+        self._described.clear()
+        for table, why in self._maps.announced.items():
+            transaction.voids.setdefault(table, why)
+            transaction.described.add(table)
+        self._maps.announced.clear()
+        self._position.add(transaction.gtid)
+        if not self._schema.catalog.is_settled:
+            self._settle(transaction)
+        self._timestamp = max(timestamp, self._timestamp)
+        position = str(self._position)
+        gtid = self._position.flavor + transaction.gtid.bare
+        return SourceTransaction(gtid, position, self._timestamp, transaction.changes(self._schema.catalog))
+
+    def _put(self, row: RowMessage, transaction: OpenTransaction) -> None:
+        """Add a row, or void what it may have changed."""
+        name = row.table
+        if name not in self._schema.include:
+            return
+        info = self._schema.get(name)
+        if info is None and not self._schema.catalog.is_waiting(name):
+            self._schema.reread(*name.split(".", 1))
+            self._maps.announced[name] = "its schema changed without DDL in the connector's topic"
+        if info is None or not info.cacheable:
+            return
+        transaction.touched.add(name)
+        decoder = self._decoder(row.schema, name)
+        if isinstance(decoder, str):
+            transaction.voids.setdefault(name, decoder)
+            return
+        try:
+            old = decoder.row(row.before)[0] if row.before and row.before != NULL else None
+            new = decoder.row(row.after) if row.after and row.after != NULL else None
+        except UndecodableValue as error:
+            transaction.voids.setdefault(name, str(error))
+            return
+        if old is None and new is None:
+            transaction.voids.setdefault(name, "an event has no row")
+        if old is not None and (new is None or new[0] != old):
+            transaction.rows.put(old, None)
+        if new is not None and new[1]:
+            transaction.rows.put(*new)
+        elif new is not None:
+            transaction.rows.void(new[0])
+
+    def _decoder(self, schema: bytes, name: str) -> RowDecoder | str:
+        """What decodes a table's rows, or why nothing does."""
+        found = self._decoders.get((schema, name))
+        if found is None:
+            info = self._schema.get(name)
+            assert info is not None
+            try:
+                found = RowDecoder(schema, info, is_mysql=self._server == "MySQL")
+            except SchemaDiffers as error:
+                log.warning("table cannot be decoded", table=name, reason=str(error))
+                found = str(error)
+                self._schema.reread(*name.split(".", 1))
+                self._maps.announced[name] = "its schema changed without DDL in the connector's topic"
+            self._decoders[schema, name] = found
+        return found
+
+    def _settle(self, transaction: OpenTransaction) -> None:
+        """Void and describe, after the transaction, the tables whose schema is known now."""
+        for name in self._schema.settle(self._position):
+            transaction.voids.setdefault(name, _NOW_KNOWN)
+            transaction.described.add(name)
+            self._decoders.clear()
+
+    def _settled_alone(self) -> SourceTransaction | None:
+        """What `_settle` finds while there is nothing new, at the present position; else None."""
+        if self._schema.catalog.is_settled:
+            return None
+        if isinstance(self._position, MysqlGtidSet):
+            self._schema.forget_rolled_back()
+        nothing = OpenTransaction(_NOTHING, self._bytes_max)
+        self._settle(nothing)
+        if not nothing.described:
+            return None
+        at = str(self._position)
+        return SourceTransaction(at, at, self._timestamp, list(nothing.changes(self._schema.catalog)))
+
+    def note_places(self) -> None:
+        """Bring ``places`` up to date with what is published."""
+        self._places.offsets = self._assembler.starts(self._topics.reached)

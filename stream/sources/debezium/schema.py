@@ -1,0 +1,67 @@
+"""The tables of the server that a connector tells of, and what more keeps them from being cached."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+from stream.sources.mariadb.cascades.foreign_keys import read_cascades
+from stream.sources.mariadb.connection import Connection, ConnectionSettings, fetch_all, is_mysql
+from stream.sources.mariadb.gtid import MysqlGtidSet
+from stream.sources.mariadb.live_schema import LiveSchema
+from stream.sources.mariadb.mysql.position import executed, logged
+from stream.sources.mariadb.schema import TableFilter, TableInfo
+
+_CHARSETS = ("utf8mb4", "utf8mb3", "utf8", "ascii", "latin1")
+"""Those whose text Java reads as the server does. What latin1 leaves open becomes a replacement character there."""
+
+
+class Sample(NamedTuple):
+    """What a MySQL server had executed, and what it had logged a moment later."""
+
+    executed: MysqlGtidSet
+    logged: MysqlGtidSet
+
+
+class DebeziumSchema(LiveSchema):
+    """As `LiveSchema`. ``captures``: whether the connector tells of a table, and its topic is read."""
+
+    def __init__(self, settings: ConnectionSettings, include: TableFilter, captures: Callable[[str], bool]) -> None:
+        super().__init__(settings, include)
+        self._captures = captures
+
+    def found(self, connection: Connection, tables: Mapping[str, TableInfo]) -> dict[str, TableInfo]:
+        """The tables, with what keeps them from being cached when they come from a connector."""
+        below = {key.child for key in read_cascades(connection).keys}
+        marks = ", ".join(["%s"] * len(_CHARSETS))
+        unread = {
+            f"{database}.{table}": (column, charset)
+            for database, table, column, charset in fetch_all(
+                connection,
+                "SELECT TABLE_SCHEMA, TABLE_NAME, COLUMN_NAME, CHARACTER_SET_NAME FROM information_schema.COLUMNS"
+                f" WHERE CHARACTER_SET_NAME NOT IN ({marks})",
+                _CHARSETS,
+            )
+        }
+        result = {}
+        for name, info in tables.items():
+            problem = info.problem
+            if problem:
+                pass
+            elif not self._captures(name):
+                problem = "the connector has no topic of it, or leaves it out"
+            elif name in below:
+                problem = "a foreign key changes its rows, which the connector may not tell"
+            elif name in unread:
+                problem = "column {} has character set {}".format(*unread[name])
+            result[name] = replace(info, problem=problem)
+        return result
+
+    def sample(self) -> Sample | None:
+        """What the server has executed and logged now; None of MariaDB. Raises `MariaDBError`."""
+
+        def ask(connection: Connection) -> Sample | None:
+            return Sample(executed(connection), logged(connection)) if is_mysql(connection) else None
+
+        return self._retried(ask)

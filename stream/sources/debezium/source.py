@@ -1,0 +1,212 @@
+"""The source of a shard whose changes a Debezium connector writes into Kafka.
+
+All but the reading is that of `stream.sources.mariadb.source`: the schema, the backfill, the clock and the epochs come
+from the server, which is also asked whether its history is still the one that was published.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from stream.kafka.connection import KafkaCluster
+from stream.sources.debezium.connector import Connector, find_connector
+from stream.sources.debezium.errors import ConnectUnreachable, DebeziumError
+from stream.sources.debezium.places import PLACES, Places, read_places
+from stream.sources.debezium.reader import DebeziumReader
+from stream.sources.debezium.schema import DebeziumSchema
+from stream.sources.debezium.topics import ConnectorTopics, legal
+from stream.sources.mariadb.backfill.run import Requests
+from stream.sources.mariadb.binlog.events import LogPlace
+from stream.sources.mariadb.binlog.progress import Progress
+from stream.sources.mariadb.connection import (
+    Connection,
+    ConnectionSettings,
+    MariaDBUnreachable,
+    SourceHistoryLost,
+    connect,
+    fetch_all,
+    translated,
+)
+from stream.sources.mariadb.gtid import GtidPosition
+from stream.sources.mariadb.live_schema import LiveSchema
+from stream.sources.mariadb.position import ServerPosition, check_not_lost, current_position, end_of_log
+from stream.sources.mariadb.source import Log, MariaDBSource, PublisherLike, SourceOptions
+from stream.sources.mariadb.watch import DumpWatch
+from stream.wire.events import ResumePoint, SourceTransaction
+
+VISIBLE_WITHIN_S: Final = 10.0
+CHECK_EVERY_S: Final = 10.0
+"""Between two looks at the connector's configuration."""
+_ANNOTATE_EVERY_S: Final = 1.0
+WORDS_MAX: Final = 16_000
+_NO_CHOICE: Final = -2
+"""A fingerprint that no choice of tables has."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectorOptions:
+    """Which connector is read: its ``topic.prefix``, Kafka Connect's address, and the Kafka that it writes to."""
+
+    topic_prefix: str
+    connect_url: str
+    kafka: KafkaCluster
+
+
+class DebeziumSource(MariaDBSource):
+    """Publishes what a connector tells of one server until it is stopped."""
+
+    def __init__(
+        self,
+        options: SourceOptions,
+        connector: ConnectorOptions,
+        new_publisher: Callable[[], PublisherLike],
+        on_ready: Callable[[str], None] = lambda _: None,
+        new_requests: Callable[[], Requests | None] = lambda: None,
+    ) -> None:
+        super().__init__(options, new_publisher, on_ready, new_requests)
+        self._from = connector
+        self._connector: Connector | None = None
+        self._places: Places | None = None
+        self._begun_at = ""
+        """The position of the last epoch that was to begin."""
+        self._prefix = legal(connector.topic_prefix)
+        self._told = ""
+        """The words about places that the publisher keeps."""
+        self._annotate_at = self._look_at = 0.0
+
+    def _check_server(self) -> None:
+        super()._check_server()
+        self._ask_connector()
+
+    def _ask_connector(self) -> Connector:
+        """Raises `ConnectUnreachable`, `DebeziumError`."""
+        self._connector = find_connector(
+            self._from.connect_url, self._from.topic_prefix, self._options.settings.product
+        )
+        return self._connector
+
+    def _begin(self, connection: Connection) -> ServerPosition:
+        """Where an epoch begins. What is in the topics by now was logged before, so they are read on from their ends.
+
+        What is logged and not yet visible is waited for: else the epoch would begin after something that no read sees.
+        """
+        connector = self._ask_connector()
+        topics = ConnectorTopics(self._from.kafka, self._from.topic_prefix)
+        try:
+            existing = topics.existing()
+            if topics.statements not in existing:
+                raise ConnectUnreachable(
+                    f"the connector has not written its topic {topics.statements} yet, with the tables that it found",
+                    hint="a connector writes it when it begins; what it says on its state: GET /connectors/NAME/status",
+                )
+            ends = topics.ends(existing)
+        finally:
+            topics.close()
+        logged = end_of_log(connection)
+        deadline = time.monotonic() + VISIBLE_WITHIN_S
+        while True:
+            at = current_position(connection)
+            if GtidPosition.parse(at.position).covers(logged):
+                break
+            if time.monotonic() > deadline or self._stopping.wait(0.01):
+                raise MariaDBUnreachable(
+                    f"{self._options.settings.name} has logged {logged}, and does not make it visible"
+                )
+        snapshot = self._places.snapshot if self._places is not None else ""
+        self._places = Places(connector.fingerprint, ends, snapshot)
+        self._begun_at = at.position
+        return at
+
+    def _follow(self, publisher: PublisherLike, resume: ResumePoint) -> None:
+        kept = resume.annotations.get(PLACES, "")
+        if kept or self._begun_at != resume.position:
+            self._places = read_places(kept, self._prefix)
+        self._told = kept
+        super()._follow(publisher, resume)
+
+    def _new_epoch(self, publisher: PublisherLike, progress: Progress, at: ServerPosition, reason: str) -> None:
+        super()._new_epoch(publisher, progress, at, reason)
+        self._tell(publisher)  # not before: a state of the epoch that is over must not lead past what it lacks
+
+    def _check_resumes(self, connection: Connection, progress: Progress) -> None:
+        check_not_lost(connection, progress.position)
+        if self._places is None:
+            raise SourceHistoryLost("the source's state does not tell where the connector's topics were read")
+        self._check_choice(self._places)
+
+    def _check_choice(self, places: Places) -> None:
+        if self._ask_connector().fingerprint != places.connector:
+            raise SourceHistoryLost("the connector tells of other tables than before", hint="a new epoch starts")
+
+    def _new_schema(self) -> LiveSchema:
+        return DebeziumSchema(self._options.settings, self._options.tables, self._captures)
+
+    def _captures(self, table: str) -> bool:
+        """Whether the connector tells of a table, and its topic is read. Without a topic nothing could say TRUNCATE."""
+        assert self._connector is not None
+        assert self._places is not None
+        topic = legal(f"{self._from.topic_prefix}.{table}")
+        return self._connector.captures(table) and any(topic == each for each, _ in self._places.offsets)
+
+    def _open_log(self, schema: LiveSchema, position: str) -> tuple[Log, DumpWatch]:
+        assert isinstance(schema, DebeziumSchema)
+        assert self._places is not None
+        settings = self._options.settings
+        connection = connect(settings)
+        try:
+            with translated(settings):
+                [[server]] = fetch_all(connection, "SELECT @@server_id")
+        finally:
+            connection._force_close()
+        topics = ConnectorTopics(self._from.kafka, self._from.topic_prefix)
+        wanted = {topics.statements, topics.transactions, *map(topics.topic_of, schema.live)}
+        topics.add({place: offset for place, offset in self._places.offsets.items() if place[0] in wanted})
+        reader = DebeziumReader(topics, schema, position, self._places, settings.product, self._options.spill_bytes)
+        return reader, _Watch(settings, int(server), self._look)
+
+    def _look(self) -> None:
+        """Look at the connector's configuration once in a while. Raises `DebeziumError`, `SourceHistoryLost`."""
+        if time.monotonic() >= self._look_at and self._places is not None:
+            self._look_at = time.monotonic() + CHECK_EVERY_S
+            with suppress(ConnectUnreachable):  # then it also writes nothing
+                self._check_choice(self._places)
+
+    def _aligned(self, progress: Progress, transaction: SourceTransaction) -> SourceTransaction:
+        """What is void in a transaction depends on what was read beside it, so it may be another one now."""
+        return progress.aligned(transaction, _NO_CHOICE)
+
+    def _stamp(self, publisher: PublisherLike, reader: Log, watch: DumpWatch) -> None:
+        super()._stamp(publisher, reader, watch)
+        if time.monotonic() >= self._annotate_at and isinstance(reader, DebeziumReader):
+            reader.note_places()
+            self._tell(publisher)
+
+    def _tell(self, publisher: PublisherLike) -> None:
+        """Keep in the source's state where the topics are read again. An older place is right, too."""
+        self._annotate_at = time.monotonic() + _ANNOTATE_EVERY_S
+        assert self._places is not None
+        words = self._places.words(self._prefix)
+        if len(words) > WORDS_MAX:
+            raise DebeziumError(
+                f"the places in {len(self._places.offsets)} partitions are more than a source's state may hold",
+                hint="publish fewer tables (include), or make their topics with one partition each",
+            )
+        if words != self._told:
+            publisher.annotate({PLACES: words})
+            self._told = words
+
+
+class _Watch(DumpWatch):
+    """Looks at the connector, too."""
+
+    def __init__(self, settings: ConnectionSettings, server: int, look: Callable[[], None]) -> None:
+        super().__init__(settings, server)
+        self._look = look
+
+    def check(self, position: str, last_heartbeat: LogPlace | None = None) -> None:
+        super().check(position, last_heartbeat)
+        self._look()

@@ -1,0 +1,140 @@
+"""The topics that a connector writes: which there are, where they end, and what is in them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from stream.kafka.connection import REQUEST_TIMEOUT_S, KafkaCluster, call_kafka, client_settings
+from stream.kafka.reader import TopicReadError, is_notice, open_consumer
+from stream.sources.debezium.errors import DebeziumError
+from stream.sources.mariadb.connection import SourceHistoryLost
+
+MESSAGES_MAX: Final = 2_000
+_NOT_LEGAL: Final = re.compile(r"[^a-zA-Z0-9._-]")
+
+Offsets = dict[tuple[str, int], int]
+"""Topic and partition → offset."""
+
+
+class ConnectorTopics:
+    """Reads the topics of one connector, committed records only. ``prefix``: its ``topic.prefix``. Not thread-safe."""
+
+    def __init__(self, kafka: KafkaCluster, prefix: str) -> None:
+        self._kafka = kafka
+        self._admin = AdminClient(client_settings(kafka))
+        self._consumer = open_consumer(kafka, more={"enable.partition.eof": True})
+        self.prefix = prefix
+        self.statements, self.transactions = legal(prefix), f"{legal(prefix)}.transaction"
+        self.reached: Offsets = {}
+        """What is read next of each partition that is read."""
+        self.read: set[str] = set()
+        """The topics that are read."""
+
+    def topic_of(self, table: str) -> str:
+        """The topic with the rows of ``db.table``. Others may be in it, too: it has not all characters of names."""
+        return legal(f"{self.prefix}.{table}")
+
+    def existing(self) -> dict[str, int]:
+        """The connector's topics, and how many partitions each has. Raises `KafkaUnreachable`, `DebeziumError`."""
+        found = call_kafka(
+            self._kafka, "list the connector's topics", lambda: self._admin.list_topics(timeout=REQUEST_TIMEOUT_S)
+        )
+        begins = f"{self.statements}."
+        mine = {
+            name: len(topic.partitions)
+            for name, topic in found.topics.items()
+            if name == self.statements or name.startswith(begins)
+        }
+        for name in (self.statements, self.transactions):
+            if mine.get(name, 1) != 1:
+                raise DebeziumError(
+                    f"{name} has {mine[name]} partitions, so that its messages have no order",
+                    hint="it needs one partition: make it anew, or set topic.creation.default.partitions = 1",
+                    code="debezium_bad_connector",
+                )
+        return mine
+
+    def ends(self, topics: Mapping[str, int] | None = None) -> Offsets:
+        """The end of each partition that is read, or of ``topics``, also of what is not committed yet."""
+        every = [(name, n) for name, count in (topics or {}).items() for n in range(count)]
+        return self._offsets(OffsetSpec.latest(), self.reached if topics is None else every)
+
+    def _offsets(self, spec: OffsetSpec, places: Iterable[tuple[str, int]]) -> Offsets:
+        request = {TopicPartition(*place): spec for place in places}
+        if not request:
+            return {}
+
+        def ask() -> Offsets:
+            level = IsolationLevel.READ_UNCOMMITTED
+            found = self._admin.list_offsets(request, isolation_level=level, request_timeout=REQUEST_TIMEOUT_S)
+            return {(place.topic, place.partition): future.result().offset for place, future in found.items()}
+
+        return call_kafka(self._kafka, "list the ends of the connector's topics", ask, patience_s=REQUEST_TIMEOUT_S)
+
+    def starts(self, topics: Mapping[str, int]) -> Offsets:
+        """The first offset that is kept of each partition of ``topics``."""
+        return self._offsets(OffsetSpec.earliest(), [(name, n) for name, count in topics.items() for n in range(count)])
+
+    def look_for(self, tables: Iterable[str]) -> list[str]:
+        """Read, from their beginning, the topics of ``tables`` that are there now and were not. Returns their tables.
+
+        What is in them is older than the moment at which their tables are looked at again.
+        """
+        existing = self.existing()
+        names = {table: self.topic_of(table) for table in tables}
+        new = (existing.keys() & {self.transactions, *names.values()}) - self.read
+        self.add(self.starts({name: existing[name] for name in new}))
+        return sorted(table for table, name in names.items() if name in new)
+
+    def has_reached(self, ends: Mapping[tuple[str, int], int]) -> bool:
+        """Whether everything before ``ends`` was given by `poll`."""
+        return all(self.reached[place] >= end for place, end in ends.items())
+
+    def add(self, places: Offsets) -> None:
+        """Read more partitions, each from its offset on."""
+        if places:
+            self._consumer.incremental_assign([TopicPartition(*place, offset) for place, offset in places.items()])
+            self.reached.update(places)
+            self.read.update(topic for topic, _ in places)
+
+    def poll(self, timeout_s: float) -> Iterable[Message]:
+        """The messages that have arrived. Raises `SourceHistoryLost` if some were deleted before they were read."""
+        try:
+            found = self._consumer.consume(MESSAGES_MAX, timeout_s)
+        except KafkaException:
+            return
+        for message in found:
+            place, offset = (message.topic() or "", message.partition() or 0), message.offset() or 0
+            error = message.error()
+            if error is None:
+                yield message
+                self.reached[place] = offset + 1
+            elif error.code() == KafkaError._PARTITION_EOF:
+                self.reached[place] = max(offset, self.reached.get(place, 0))
+            else:
+                self._check(message)
+
+    def _check(self, message: Message) -> None:
+        try:
+            is_notice(message)
+        except TopicReadError as error:
+            if error.code != "offset_out_of_range":
+                raise
+            raise SourceHistoryLost(
+                f"messages of the connector were deleted before they were read: {error}",
+                hint="keep its topics longer (retention.ms): a new epoch starts",
+            ) from error
+
+    def close(self) -> None:
+        """End the reading."""
+        self._consumer.close()
+
+
+def legal(name: str) -> str:
+    """A name as Debezium makes a topic of it."""
+    return _NOT_LEGAL.sub("_", name)
