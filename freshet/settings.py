@@ -147,9 +147,11 @@ class KeyspaceSettings(Section):
 
     @model_validator(mode="after")
     def _source_fits_kind(self) -> KeyspaceSettings:
-        fits = {"mariadb": "rows", "mysql": "rows", "workload": "catalog", "hive": "catalog"}
+        fits = {"mariadb": "rows", "mysql": "rows", "debezium": "rows", "workload": "catalog", "hive": "catalog"}
         if self.source is not None and fits[self.source.kind] != self.kind:
             raise ValueError(f"a {self.source.kind} source needs kind = {fits[self.source.kind]!r}, not {self.kind!r}")
+        if self.source is not None and self.source.kind == "debezium" and (self.shards or self.succeeds):
+            raise ValueError("a debezium source is the only one of its keyspace: no shards, and nothing to succeed")
         return self
 
     @model_validator(mode="after")

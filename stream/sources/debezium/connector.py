@@ -23,7 +23,7 @@ CLASSES: Final = {
     "MySQL": "io.debezium.connector.mysql.MySqlConnector",
     "MariaDB": "io.debezium.connector.mariadb.MariaDbConnector",
 }
-_CHOICES: Final = ("database.include.list", "database.exclude.list", "table.include.list", "table.exclude.list")
+_CHOICES: Final = ("table.include.list", "table.exclude.list")
 _WANTED: Final = (
     ("provide.transaction.metadata", ("true",), "false", "does not say which events are one transaction"),
     ("exactly.once.support", ("required",), "requested", "does not say that its messages become visible in order"),
@@ -32,6 +32,7 @@ _WANTED: Final = (
     ("enable.time.adjuster", ("false",), "true", "changes years below 100"),
     ("include.schema.changes", ("true",), "true", "does not tell DDL"),
     ("schema.history.internal.skip.unparseable.ddl", ("false",), "false", "leaves out DDL"),
+    ("schema.history.internal.store.only.captured.tables.ddl", ("false",), "false", "leaves out DDL"),
     ("event.processing.failure.handling.mode", ("fail",), "fail", "leaves out changes"),
     ("inconsistent.schema.handling.mode", ("fail",), "fail", "leaves out changes"),
     ("gtid.source.filter.dml.events", ("false",), "false", "leaves out changes"),
@@ -44,6 +45,8 @@ _WANTED: Final = (
 )
 """Setting, the values that it may have, its default, and what any other one does."""
 _UNWANTED: Final = (
+    "database.include.list",
+    "database.exclude.list",
     "transforms",
     "predicates",
     "converters",
@@ -57,7 +60,10 @@ _UNWANTED: Final = (
     "column.mask.",
     "column.truncate.",
 )
-"""Settings, or beginnings of some, that change what messages say."""
+"""Settings, or beginnings of some, that change what messages say.
+
+With a list of databases a connector does not tell when a table is renamed into another one; with one of tables it does.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +75,8 @@ class Connector:
 
     def captures(self, table: str) -> bool:
         """Whether the connector tells changes of ``db.table``."""
-        database, _, _ = table.partition(".")
-        databases_in, databases_out, tables_in, tables_out = self.choices
-        return (
-            (not databases_in or _matches(databases_in, database))
-            and not (databases_out and _matches(databases_out, database))
-            and (not tables_in or _matches(tables_in, table))
-            and not (tables_out and _matches(tables_out, table))
-        )
+        included, excluded = self.choices
+        return (not included or _matches(included, table)) and not _matches(excluded, table)
 
     @property
     def fingerprint(self) -> int:
@@ -127,7 +127,8 @@ def checked(name: str, config: Mapping[str, str], server: str) -> Connector:
         ):
             raise DebeziumError(
                 f"connector {name} has {setting} = {value}, which changes what its messages say",
-                hint=f"take {setting} out of the connector's configuration",
+                hint=f"take {setting} out of the connector's configuration"
+                + (" (and use table.include.list)" if setting.startswith("database.") else ""),
                 code="debezium_bad_connector",
             )
     choices = tuple(config.get(choice, "") for choice in _CHOICES)

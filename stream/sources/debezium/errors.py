@@ -10,7 +10,8 @@ class DebeziumError(FreshetError):
     """A connector, or messages of it, that a source can't use.
 
     Codes: ``debezium_unsupported`` (another connector, converter or kind of message), ``debezium_bad_connector`` (its
-    configuration hides or bends changes; the hint is the fix), ``debezium_no_connector``, ``debezium_xa_transaction``.
+    configuration hides or bends changes; the hint is the fix), ``debezium_no_connector``, ``debezium_xa_transaction``,
+    ``debezium_tagged_gtids``.
     """
 
     code = "debezium_unsupported"

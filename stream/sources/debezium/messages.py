@@ -13,6 +13,7 @@ import msgspec
 
 from stream.sources.debezium.errors import DebeziumError
 from stream.sources.mariadb.gtid import Gtid, MysqlGtid, MysqlGtidSet
+from stream.wire.values import NULL
 from tokens.errors import TokenError
 from tokens.mariadb import parse_gtid
 
@@ -94,8 +95,8 @@ class _InTransaction(msgspec.Struct):
 class _Row(msgspec.Struct):
     op: str
     source: _Source
-    before: msgspec.Raw | None = None
-    after: msgspec.Raw | None = None
+    before: msgspec.Raw = msgspec.Raw()
+    after: msgspec.Raw = msgspec.Raw()
     transaction: _InTransaction | None = None
 
 
@@ -120,7 +121,7 @@ class _Boundary(msgspec.Struct):
 
 class _Message(msgspec.Struct):
     payload: msgspec.Raw
-    schema: msgspec.Raw | None = None
+    schema: msgspec.Raw = msgspec.Raw()
 
 
 _MESSAGE: Final = msgspec.json.Decoder(_Message)
@@ -169,7 +170,7 @@ def read_row(value: bytes, server: str) -> RowMessage | Statement | Snapshot | N
         _transaction_gtid(row.transaction.id),
         row.transaction.total_order,
         row.op,
-        bytes(message.schema or b""),
+        bytes(message.schema),
         _object(row.before),
         _object(row.after),
         source.ts_ms // 1000,
@@ -225,11 +226,11 @@ def _unwrapped(value: bytes) -> _Message:
         raise DebeziumError("a message is Avro or Protobuf, not JSON", hint=_SCHEMAS_HINT)
     try:
         message = _MESSAGE.decode(value)
-    except msgspec.ValidationError as error:
-        raise DebeziumError("a message has no schema beside its payload", hint=_SCHEMAS_HINT) from error
     except msgspec.DecodeError as error:
-        raise Malformed(f"no JSON: {error}") from error
-    if message.schema is None:
+        if isinstance(error, msgspec.ValidationError) and value[:1] == b"{":
+            raise DebeziumError("a message has no schema beside its payload", hint=_SCHEMAS_HINT) from error
+        raise Malformed(f"no message of Debezium: {error}") from error
+    if bytes(message.schema) in (b"", NULL):
         raise DebeziumError("a message has no schema beside its payload", hint=_SCHEMAS_HINT)
     return message
 
@@ -261,8 +262,8 @@ def _place(source: _Source) -> str:
     return f"{source.file}:{source.pos}"
 
 
-def _object(found: msgspec.Raw | None) -> bytes:
-    return b"" if found is None else bytes(found)
+def _object(found: msgspec.Raw) -> bytes:
+    return bytes(found) if bytes(found) != NULL else b""
 
 
 def _quoted(name: str | None) -> str:

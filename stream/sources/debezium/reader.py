@@ -26,15 +26,15 @@ from stream.sources.debezium.schema import DebeziumSchema, Sample
 from stream.sources.debezium.topics import ConnectorTopics
 from stream.sources.debezium.transactions import Assembler, Place, Transaction
 from stream.sources.debezium.values import RowDecoder, SchemaDiffers
+from stream.sources.mariadb.binlog import statements as logged
 from stream.sources.mariadb.binlog.reading.foreign_keys import ForeignKeys
 from stream.sources.mariadb.binlog.reading.logged_statements import LoggedStatements
 from stream.sources.mariadb.binlog.reading.table_maps import TableMaps
 from stream.sources.mariadb.binlog.reading.transaction import OpenTransaction
-from stream.sources.mariadb.binlog.statements import classify
 from stream.sources.mariadb.connection import SourceHistoryLost
 from stream.sources.mariadb.gtid import Gtid, GtidPosition, MysqlGtidSet
 from stream.wire.events import SourceTransaction
-from stream.wire.values import NULL, UndecodableValue
+from stream.wire.values import UndecodableValue
 
 log = structlog.get_logger(__name__)
 
@@ -42,6 +42,8 @@ POLL_S: Final = 0.05
 LOOK_EVERY_S: Final = 1.0
 """Between two looks for new topics, and for what the server has executed."""
 _NOW_KNOWN: Final = "its schema is known from here on"
+_ANY: Final = "\0"
+"""In place of the database of a bare name."""
 _NOTHING: Final = Gtid(0, 0, 0, 0)
 
 
@@ -172,15 +174,30 @@ class DebeziumReader:
     def _see(self, statement: Statement, place: Place) -> None:
         """Void, from the next transaction on, what a statement changes; its tables are read through from then on."""
         seen = OpenTransaction(statement.gtid, self._bytes_max)
-        found = classify(statement.sql, statement.database)
-        if found.effect == "tables":
-            named = [(statement.database, table) for table in statement.tables]
-            found = replace(found, tables=tuple(dict.fromkeys([*found.tables, *named])))
-        self._statements.apply(found, seen)
+        self._statements.apply(self._classified(statement), seen)
         self._decoders.clear()
         self._described |= seen.described
         self._pending.append(_Pending(statement.gtid, seen.voids, statement.timestamp))
         self._assembler.statement(statement, place)
+
+    def _classified(self, statement: Statement) -> logged.Statement:
+        """What a statement does. A bare name in it is that of a table in any database.
+
+        The connector says the database of what a statement makes, and not that of the session which ran it.
+        """
+        found = logged.classify(statement.sql, _ANY)
+        if found.effect not in ("tables", "none"):
+            return logged.classify(statement.sql, statement.database)
+        names = {name for name in found.tables if name[0] != _ANY}
+        bare = {table for database, table in found.tables if database == _ANY}
+        if found.effect == "tables":
+            bare |= set(statement.tables)
+        names |= {(statement.database, table) for table in bare}
+        for name in self._schema.catalog.names:
+            database, _, table = name.partition(".")
+            if table in bare or (self._schema.lower_case_names and table in map(str.lower, bare)):
+                names.add((database, table))
+        return replace(found, tables=tuple(sorted(names)))
 
     def _look(self) -> None:
         """Look for new topics, and for what the server has executed."""
@@ -262,8 +279,8 @@ class DebeziumReader:
             transaction.voids.setdefault(name, decoder)
             return
         try:
-            old = decoder.row(row.before)[0] if row.before and row.before != NULL else None
-            new = decoder.row(row.after) if row.after and row.after != NULL else None
+            old = decoder.row(row.before)[0] if row.before else None
+            new = decoder.row(row.after) if row.after else None
         except UndecodableValue as error:
             transaction.voids.setdefault(name, str(error))
             return

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
+from stream.sources.debezium.errors import DebeziumError
 from stream.sources.mariadb.cascades.foreign_keys import read_cascades
 from stream.sources.mariadb.connection import Connection, ConnectionSettings, fetch_all, is_mysql
 from stream.sources.mariadb.gtid import MysqlGtidSet
@@ -59,9 +60,16 @@ class DebeziumSchema(LiveSchema):
         return result
 
     def sample(self) -> Sample | None:
-        """What the server has executed and logged now; None of MariaDB. Raises `MariaDBError`."""
+        """What the server has executed and logged now; None of MariaDB. Raises `MariaDBError`, `DebeziumError`."""
 
         def ask(connection: Connection) -> Sample | None:
             return Sample(executed(connection), logged(connection)) if is_mysql(connection) else None
 
-        return self._retried(ask)
+        found = self._retried(ask)
+        if found is not None and any(tag for _, tag in found.logged.sources):
+            raise DebeziumError(
+                "the server has tagged GTIDs, which connectors book under the GTID before them",
+                hint="use the binlog (freshet source mysql): a session's GTID_NEXT may not have a tag here",
+                code="debezium_tagged_gtids",
+            )
+        return found

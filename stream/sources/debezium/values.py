@@ -55,6 +55,10 @@ class _Field(msgspec.Struct):
     fields: list[_Field] | None = None
 
 
+class _Envelope(msgspec.Struct):
+    fields: list[_Field] | None = None
+
+
 class RowDecoder:
     """Decodes the rows of one schema of messages. Raises `SchemaDiffers`, `DebeziumError`."""
 
@@ -100,17 +104,13 @@ def _canonical(column: ColumnInfo, decode: ToCanonical | None, value: Any) -> by
 
 def _columns_of(schema: bytes, table: str) -> Sequence[_Field]:
     try:
-        envelope = msgspec.json.decode(schema, type=_Field | _Envelope)
+        envelope = msgspec.json.decode(schema, type=_Envelope)
     except msgspec.DecodeError:
-        envelope = None
-    for field in (envelope.fields if envelope is not None else None) or ():
+        envelope = _Envelope()
+    for field in envelope.fields or ():
         if field.field == "after" and field.fields:
             return field.fields
     raise DebeziumError(f"a message of {table} has no schema of its columns")
-
-
-class _Envelope(msgspec.Struct):
-    fields: list[_Field] | None = None
 
 
 def _decoder(field: _Field, column: ColumnInfo, table: str, *, is_mysql: bool) -> ToCanonical | None:

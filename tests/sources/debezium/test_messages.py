@@ -1,0 +1,112 @@
+"""What single messages say, and what is refused by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from stream.sources.debezium.errors import DebeziumError
+from stream.sources.debezium.messages import (
+    Malformed,
+    Snapshot,
+    Statement,
+    gtid_of,
+    read_end,
+    read_row,
+    read_statement,
+)
+from stream.sources.mariadb.gtid import Gtid, MysqlGtid
+from tests.sources.debezium.samples import SERVERS, story, wrapped
+
+UUID = "d0bb26eb-ea1a-11f1-8ee7-02fc00000001"
+
+
+def test_gtids_of_both_servers_are_read() -> None:
+    """A connector writes them as its server does."""
+    assert gtid_of("0-1-5") == Gtid(0, 1, 5, 0)
+    assert gtid_of(f"{UUID.upper()}:7") == MysqlGtid(UUID, "", 7)
+    assert gtid_of(f"{UUID}:tag:7") == MysqlGtid(UUID, "tag", 7)
+    for wrong in ("", "0-1", f"{UUID}:1-2", f"{UUID}:1:3", "x:1", f"{UUID}:1,{UUID}:2"):
+        with pytest.raises(Malformed):
+            gtid_of(wrong)
+
+
+@pytest.mark.parametrize("kind", SERVERS)
+def test_truncate_and_ddl_are_statements_with_their_own_gtid(kind: str) -> None:
+    """TRUNCATE is told in the table's topic, all other DDL in one topic, also once for each table that it names."""
+    rows = [read_row(each.value, SERVERS[kind]) for each in story(kind) if each.topic == ".shop.doomed"]
+    [truncate] = [each for each in rows if isinstance(each, Statement)]
+    assert (truncate.sql, truncate.database) == ("TRUNCATE TABLE `shop`.`doomed`", "shop")
+    ddl = [read_statement(each.value, SERVERS[kind]) for each in story(kind) if each.topic == ""]
+    renames = [each for each in ddl if isinstance(each, Statement) and "swapx" in each.sql]
+    assert len(renames) == 2
+    assert {each.tables for each in renames} == {("swap1", "swap2", "swapx")}
+    assert len({each.gtid for each in renames}) == 1
+
+
+@pytest.mark.parametrize("kind", SERVERS)
+def test_a_snapshot_is_a_sign_and_brings_no_rows(kind: str) -> None:
+    """Where a connector begins anew, it may have passed over changes; its rows are read from the server instead."""
+    reads = [each for each in story(kind) if each.topic == ".shop.before_two" and b'"op": "r"' in each.value]
+    ddl = [each for each in story(kind) if each.topic == "" and b'"snapshot": "true"' in each.value]
+    assert reads
+    assert ddl
+    signs = {read_row(each.value, SERVERS[kind]) for each in reads}
+    signs |= {read_statement(each.value, SERVERS[kind]) for each in ddl}
+    [sign] = signs
+    assert isinstance(sign, Snapshot)
+    assert sign.place.startswith("binlog.")
+
+
+def row(**more: Any) -> dict[str, Any]:
+    """A row event of MySQL's connector."""
+    source = {"connector": "mysql", "ts_ms": 7_000, "snapshot": "false", "db": "s", "table": "t", "gtid": f"{UUID}:5"}
+    source |= more.pop("source", {})
+    payload = {"op": "c", "before": None, "after": {"id": 1}, "source": source}
+    return payload | {"transaction": {"id": f"{UUID}:5", "total_order": 1, "data_collection_order": 1}} | more
+
+
+def test_rows_of_an_incremental_snapshot_change_nothing() -> None:
+    """They are what is in the table already."""
+    assert read_row(wrapped(row(op="r", source={"snapshot": "incremental"})), "MySQL") is None
+    assert read_row(wrapped(row(op="m")), "MySQL") is None
+
+
+@pytest.mark.parametrize(
+    ("value", "code"),
+    [
+        (b"\0\0\0\0\7avro", "debezium_unsupported"),
+        (b'{"op":"c","source":{"connector":"mysql"}}', "debezium_unsupported"),
+        (wrapped(row()).replace(b'{"type": "struct"}', b"null"), "debezium_unsupported"),
+        (wrapped(row(source={"connector": "postgresql"})), "debezium_unsupported"),
+        (wrapped(row(source={"connector": "mariadb"})), "debezium_unsupported"),
+        (wrapped(row(transaction=None)), "debezium_xa_transaction"),
+        (wrapped(row(transaction={"id": "file=binlog.000003,pos=4", "total_order": 1})), "debezium_bad_connector"),
+        (wrapped(row(op="t", source={"gtid": None})), "debezium_bad_connector"),
+    ],
+)
+def test_what_cannot_be_a_source_is_refused_with_a_code(value: bytes, code: str) -> None:
+    """A source that went on would publish a history with holes."""
+    with pytest.raises(DebeziumError) as refused:
+        read_row(value, "MySQL")
+    assert refused.value.code == code
+    assert refused.value.hint
+
+
+@pytest.mark.parametrize("value", [b"", b"[1", b"\xff", wrapped([1]), wrapped({"op": 1}), wrapped("text")])
+def test_what_nobody_can_read_is_malformed(value: bytes) -> None:
+    """It may have been anything, so everything before it is void."""
+    for read in (lambda: read_row(value, "MySQL"), lambda: read_statement(value, "MySQL"), lambda: read_end(value)):
+        with pytest.raises(Malformed):
+            read()
+
+
+def test_ends_say_how_many_events_of_each_table_there_are() -> None:
+    """A beginning says nothing that an end does not."""
+    counts = [{"data_collection": "s.t", "event_count": 3}, {"data_collection": "s.ü.x", "event_count": 1}]
+    payload = {"status": "END", "id": "0-1-5", "event_count": 4, "data_collections": counts, "ts_ms": 9_999}
+    found = read_end(wrapped(payload))
+    assert found is not None
+    assert (found.gtid, found.counts, found.timestamp) == (Gtid(0, 1, 5, 0), (("s.t", 3), ("s.ü.x", 1)), 9)
+    assert read_end(wrapped({**payload, "status": "BEGIN", "data_collections": None})) is None
