@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import pymysql
 
 from freshet.checks.finding import Check
+from stream.sources.debezium.connector import find_connector
+from stream.sources.debezium.errors import DebeziumError
 from stream.sources.mariadb.backfill.chunks import ChunkReader
 from stream.sources.mariadb.cascades.foreign_keys import read_cascades
 from stream.sources.mariadb.charsets import read_charsets
@@ -78,8 +80,11 @@ def _found(
     connection: Connection, server: ConnectionSettings, chosen: TableFilter, source: MariaDBSourceSettings
 ) -> Iterator[Check]:
     yield from _settings(connection)
-    yield from _replication_grant(connection, server)
-    yield from _log_kept(connection, server)
+    if source.kind == "debezium":
+        yield _connector(source, server)
+    else:
+        yield from _replication_grant(connection, server)
+        yield from _log_kept(connection, server)
     known = read_tables(connection, read_charsets(connection), chosen)
     yield from _choice(connection, chosen, known)
     readable = [info for info in known.values() if info.cacheable]
@@ -96,6 +101,15 @@ def _settings(connection: Connection) -> Iterator[Check]:
         yield Check("binlog", "missing", str(problem), problem.hint)
     if not problems:
         yield Check("binlog", "ok", "complete, row by row, and its GTIDs are in order")
+
+
+def _connector(source: MariaDBSourceSettings, server: ConnectionSettings) -> Check:
+    """Whether the connector can be a source, by the rules of `stream.sources.debezium.connector`."""
+    try:
+        found = find_connector(source.connect_url, source.topic_prefix, server.product)
+    except (DebeziumError, MariaDBError) as error:
+        return Check("connector", "missing", str(error), error.hint)
+    return Check("connector", "ok", f"{found.name} hides and bends nothing that its configuration tells of")
 
 
 def _replication_grant(connection: Connection, server: ConnectionSettings) -> Iterator[Check]:

@@ -9,6 +9,7 @@ from urllib.parse import unquote_to_bytes
 
 import typer
 
+from freshet.sections.sources import MariaDBSourceSettings
 from freshet.settings import Settings, load_settings
 from freshet.settings_errors import SettingsError
 from tokens.mariadb import MariadbPosition
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from serving.client import FreshetClient
     from serving.client.answers import Row
 
-NAMES_OF_LOG = {"mariadb": MariadbPosition.flavor, "mysql": MysqlPosition.flavor}
 ANY = ("0.0.0.0", "::")
 
 
@@ -88,13 +88,12 @@ def _position(settings: Settings, keyspace: str, gtid: str) -> str:
     if "/" in gtid:
         return gtid
     source = settings.keyspace(keyspace).source
-    kind = NAMES_OF_LOG.get(source.kind) if source is not None else None
-    if kind is None:
+    if not isinstance(source, MariaDBSourceSettings):
         raise SettingsError(
             f"the settings don't say what kind of GTID {gtid} is",
             hint="write it with its kind: MariaDB/0-1-5, or MySQL56/uuid:1-5",
         )
-    return f"{kind}/{gtid}"
+    return f"{MysqlPosition.flavor if source.is_mysql else MariadbPosition.flavor}/{gtid}"
 
 
 def _plain(row: Row) -> dict[str, Any]:

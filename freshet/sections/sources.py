@@ -88,8 +88,8 @@ class MariaDBSourceSettings(EncryptedSettings):
         named = [name for name in ("topic_prefix", "connect_url") if getattr(self, name)]
         if self.kind == "debezium" and len(named) < 2:
             raise ValueError('kind = "debezium" needs topic_prefix and connect_url')
-        if self.kind != "debezium" and (named or "server" in self.model_fields_set):
-            raise ValueError('server, topic_prefix and connect_url are for kind = "debezium"')
+        if self.kind != "debezium" and named:
+            raise ValueError('topic_prefix and connect_url are for kind = "debezium"')
         return self
 
 

@@ -6,9 +6,11 @@ import os
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from freshet.commands.consume import consumption_settings
-from freshet.commands.source import source_options
+from freshet.commands.get import _position as position_of
+from freshet.commands.source import server_of, source_options
 from freshet.sections.sources import HiveSourceSettings, MariaDBSourceSettings
 from freshet.settings import KeyspaceSettings, Settings, load_settings
 from freshet.settings_errors import SettingsError
@@ -52,7 +54,10 @@ def test_a_hot_table_is_not_read_from_the_beginning() -> None:
     """Whatever the patterns of the backfill say; the bound of its fills goes to the consumer."""
     source = {"kind": "mariadb", "databases": ["shop"], "backfill": ["shop.*"]}
     settings = Settings(keyspaces={"k": {"source": source, "hot": {"shop.carts": 1_000}}})  # type: ignore[dict-item]
-    wanted = source_options(settings, "k", False, "k/0").backfill.tables
+    backfill = source_options(settings, "k", False, "k/0").backfill
+    assert backfill is not None
+    wanted = backfill.tables
+    assert wanted is not None
     assert ("shop.orders" in wanted, "shop.carts" in wanted) == (True, False)
     assert consumption_settings(settings).hot == {"k": {"shop.carts": 1_000}}
 
@@ -61,7 +66,10 @@ def test_a_table_without_images_is_not_read_from_the_beginning() -> None:
     """A table of mode invalidate is left out of the backfill: its chunks would be published without their rows."""
     source = {"kind": "mariadb", "databases": ["shop"], "backfill": ["shop.*"]}
     settings = Settings(keyspaces={"k": {"source": source, "invalidate": "shop.carts"}})  # type: ignore[dict-item]
-    wanted = source_options(settings, "k", False, "k/0").backfill.tables
+    backfill = source_options(settings, "k", False, "k/0").backfill
+    assert backfill is not None
+    wanted = backfill.tables
+    assert wanted is not None
     assert ("shop.orders" in wanted, "shop.carts" in wanted) == (True, False)
 
 
@@ -335,3 +343,32 @@ def test_a_misspelt_setting_of_a_shard_is_named() -> None:
     with pytest.raises(SettingsError, match=r"keyspaces\.shop\.shards\.80-\.hots: no such setting") as raised:
         load(SHARDED.replace('host = "db-2"', 'hots = "db-2"'))
     assert "host" in raised.value.hint
+
+
+DEBEZIUM = {"kind": "debezium", "databases": ["shop"], "topic_prefix": "pre", "connect_url": "http://connect:8083"}
+
+
+@pytest.mark.parametrize(("server", "flavor"), [("mysql", "MySQL56"), ("mariadb", "MariaDB")])
+def test_a_connectors_source_has_the_positions_of_its_server(server: str, flavor: str) -> None:
+    """A GTID that a person types is one of the server that the connector reads."""
+    settings = Settings(keyspaces={"k": {"source": {**DEBEZIUM, "server": server}}})  # type: ignore[dict-item]
+    source = settings.keyspace("k").source
+    assert isinstance(source, MariaDBSourceSettings)
+    assert server_of(source).product == {"mysql": "MySQL", "mariadb": "MariaDB"}[server]
+    assert position_of(settings, "k", "0-1-5") == f"{flavor}/0-1-5"
+
+
+@pytest.mark.parametrize(
+    ("keyspace", "problem"),
+    [
+        ({"source": {**DEBEZIUM, "topic_prefix": ""}}, "needs topic_prefix and connect_url"),
+        ({"source": {**DEBEZIUM, "connect_url": "connect:8083"}}, "connect_url"),
+        ({"source": {**DEBEZIUM, "kind": "mysql"}}, "are for kind"),
+        ({"source": DEBEZIUM, "shards": ["k/1"]}, "no shards"),
+        ({"source": DEBEZIUM, "kind": "catalog"}, "needs kind = 'rows'"),
+    ],
+)
+def test_a_connectors_source_is_whole_and_alone(keyspace: dict[str, object], problem: str) -> None:
+    """A setting that would mean nothing is refused before anything starts."""
+    with pytest.raises(ValidationError, match=problem):
+        Settings(keyspaces={"k": keyspace})  # type: ignore[dict-item]
