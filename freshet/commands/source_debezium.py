@@ -28,8 +28,9 @@ def debezium(
 ) -> None:
     """Publish what a Debezium connector for MySQL or MariaDB writes, as one shard, exactly once, from where it stopped.
 
-    The binlog is not read. The server is asked for schemas, backfills and its clock: the user needs SELECT and
-    REPLICATION CLIENT. What the connector's configuration must be is in docs/operating/debezium.md.
+    The binlog is not read. The server is asked for schemas, backfills and its clock: the user needs SELECT,
+    REPLICATION CLIENT and, on MySQL, XA_RECOVER_ADMIN. What the connector's configuration must be is in
+    docs/operating/debezium.md.
     """
     from stream.kafka.requests import RequestsReader
     from stream.sources.debezium.source import ConnectorOptions, DebeziumSource

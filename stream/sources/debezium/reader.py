@@ -89,6 +89,8 @@ class DebeziumReader:
         self._described: set[str] = set()
         """Tables to describe with the next transaction."""
         self._decoders: dict[tuple[bytes, str], RowDecoder | str] = {}
+        self._reread: set[tuple[bytes, str]] = set()
+        """The schemas of messages for which a table was read again that does not fit."""
         self._sample: Sample | None = None
         self._look_at = 0.0
 
@@ -176,6 +178,7 @@ class DebeziumReader:
         seen = OpenTransaction(statement.gtid, self._bytes_max)
         self._statements.apply(self._classified(statement), seen)
         self._decoders.clear()
+        self._reread.clear()
         self._described |= seen.described
         self._pending.append(_Pending(statement.gtid, seen.voids, statement.timestamp))
         self._assembler.statement(statement, place)
@@ -304,8 +307,10 @@ class DebeziumReader:
             except SchemaDiffers as error:
                 log.warning("table cannot be decoded", table=name, reason=str(error))
                 found = str(error)
-                self._schema.reread(*name.split(".", 1))
-                self._maps.announced[name] = "its schema changed without DDL in the connector's topic"
+                if (schema, name) not in self._reread:
+                    self._reread.add((schema, name))
+                    self._schema.reread(*name.split(".", 1))
+                    self._maps.announced[name] = "its schema changed without DDL in the connector's topic"
             self._decoders[schema, name] = found
         return found
 

@@ -6,9 +6,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
+import pymysql
+
 from stream.sources.debezium.errors import DebeziumError
 from stream.sources.mariadb.cascades.foreign_keys import read_cascades
-from stream.sources.mariadb.connection import Connection, ConnectionSettings, fetch_all, is_mysql
+from stream.sources.mariadb.connection import (
+    Connection,
+    ConnectionSettings,
+    MariaDBUnreachable,
+    ServerSettingsError,
+    fetch_all,
+    is_mysql,
+)
 from stream.sources.mariadb.gtid import MysqlGtidSet
 from stream.sources.mariadb.live_schema import LiveSchema
 from stream.sources.mariadb.mysql.position import executed, logged
@@ -16,6 +25,10 @@ from stream.sources.mariadb.schema import TableFilter, TableInfo
 
 _CHARSETS = ("utf8mb4", "utf8mb3", "utf8", "ascii", "latin1")
 """Those whose text Java reads as the server does. What latin1 leaves open becomes a replacement character there."""
+
+
+_XA_DENIED = 1401
+"""MySQL's answer to XA RECOVER of a user without the right to it."""
 
 
 class Sample(NamedTuple):
@@ -73,3 +86,22 @@ class DebeziumSchema(LiveSchema):
                 code="debezium_tagged_gtids",
             )
         return found
+
+
+def check_nothing_is_prepared(connection: Connection) -> None:
+    """Raises `MariaDBUnreachable` while XA transactions are prepared: the connector won't tell what becomes of them."""
+    try:
+        prepared = fetch_all(connection, "XA RECOVER")
+    except pymysql.err.MySQLError as error:
+        if error.args and error.args[0] == _XA_DENIED:
+            raise ServerSettingsError(
+                "the user may not see whether XA transactions are prepared",
+                hint="GRANT XA_RECOVER_ADMIN ON *.* TO its user",
+                code="mariadb_access_denied",
+            ) from error
+        raise
+    if prepared:
+        raise MariaDBUnreachable(
+            f"{len(prepared)} XA transactions are prepared, and the connector does not tell what becomes of them",
+            hint="commit them or roll them back (XA RECOVER): an epoch begins where there are none",
+        )

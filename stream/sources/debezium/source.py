@@ -17,7 +17,7 @@ from stream.sources.debezium.connector import Connector, find_connector
 from stream.sources.debezium.errors import ConnectUnreachable, DebeziumError
 from stream.sources.debezium.places import PLACES, Places, read_places
 from stream.sources.debezium.reader import DebeziumReader
-from stream.sources.debezium.schema import DebeziumSchema
+from stream.sources.debezium.schema import DebeziumSchema, check_nothing_is_prepared
 from stream.sources.debezium.topics import ConnectorTopics, legal
 from stream.sources.mariadb.backfill.run import Requests
 from stream.sources.mariadb.binlog.events import LogPlace
@@ -103,9 +103,10 @@ class DebeziumSource(MariaDBSource):
                     f"the connector has not written its topic {topics.statements} yet, with the tables that it found",
                     hint="a connector writes it when it begins; what it says on its state: GET /connectors/NAME/status",
                 )
-            ends = topics.ends(existing)
+            ends = topics.beginning(existing)
         finally:
             topics.close()
+        check_nothing_is_prepared(connection)  # not before: what is prepared later has its rows behind those ends
         logged = end_of_log(connection)
         deadline = time.monotonic() + VISIBLE_WITHIN_S
         while True:

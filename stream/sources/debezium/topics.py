@@ -64,6 +64,11 @@ class ConnectorTopics:
         every = [(name, n) for name, count in (topics or {}).items() for n in range(count)]
         return self._offsets(OffsetSpec.latest(), self.reached if topics is None else every)
 
+    def beginning(self, topics: Mapping[str, int]) -> Offsets:
+        """The end of each partition of ``topics``, where a transaction with a row behind it has its end behind it."""
+        ends = self.ends({name: count for name, count in topics.items() if name == self.transactions})
+        return ends | self.ends({name: count for name, count in topics.items() if name != self.transactions})
+
     def _offsets(self, spec: OffsetSpec, places: Iterable[tuple[str, int]]) -> Offsets:
         request = {TopicPartition(*place): spec for place in places}
         if not request:

@@ -80,11 +80,11 @@ class Assembler:
 
     def row(self, message: RowMessage, place: Place) -> None:
         """Add a row of a transaction that may not have ended yet."""
-        if self._is_published(message.transaction):
-            return
         found = self._open.setdefault(message.transaction, _Open())
-        found.starts.setdefault((place.topic, place.partition), place.offset)
         found.counts[message.table] += 1
+        if self._is_published(message.transaction):
+            return  # only its end is waited for
+        found.starts.setdefault((place.topic, place.partition), place.offset)
         found.bytes += len(message.before) + len(message.after) + _MESSAGE_OVERHEAD
         if found.bytes > self._bytes_max:
             found.rows.clear()
@@ -94,7 +94,9 @@ class Assembler:
 
     def end(self, end: End, place: Place) -> None:
         """Add the end of a transaction."""
-        if not self._is_published(end.gtid):
+        if self._is_published(end.gtid):
+            self._open.pop(end.gtid, None)
+        else:
             self._ends.append((end, place))
 
     def statement(self, statement: Statement, place: Place) -> None:

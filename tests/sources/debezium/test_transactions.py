@@ -178,3 +178,8 @@ def test_rows_that_never_end_are_noticed_once_something_later_is_published() -> 
     published.add(gtid_of("0-1-5"))
     assert assembler.unended_beside(gtid_of("0-1-6")) == ["shop.a"]
     assert assembler.unended_beside(gtid_of("0-1-5")) == []
+    assembler.row(_row(2), Place("a", 0, 2))
+    assert assembler.unended_beside(gtid_of("0-1-6")) == ["shop.a"]
+    assembler.end(End(gtid_of("0-1-5"), (("shop.a", 2),), 5), Place("t", 0, 0))
+    assert assembler.unended_beside(gtid_of("0-1-6")) == []
+    assert not assembler.has_news
