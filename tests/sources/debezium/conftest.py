@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -52,26 +53,34 @@ class Captured:
     def differences(self, keyspace: str) -> tuple[int, list[str]]:
         """How many rows are published as the binlog has them since `Source.begin`, and what is otherwise.
 
-        A row that its connector can't carry exactly may be void instead: its image is empty and it is no deletion.
+        What its connector can't carry exactly may be void instead: a row, whose image is empty then, or all the rows
+        of a table in a transaction that voids it.
         """
         expected = {
-            transaction.gtid: {each.key: each for each in transaction.changes if isinstance(each, RowChange)}
+            transaction.gtid: {each.key: each.image for each in transaction.changes if isinstance(each, RowChange)}
             for transaction in self.source.transactions()
         }
-        wanted = [(gtid, key) for gtid, changes in expected.items() for key in changes]
-        found = [row for row in rows(records(self.kafka, keyspace, PARTITIONS)) if row[3] in expected]
+        topic = records(self.kafka, keyspace, PARTITIONS)
+        void = {(each["gtid"], each["table"]) for part in topic.values() for name, each in part if name == "TableVoid"}
+        found = [row for row in rows(topic) if row[3] in expected]
         wrong = [
             f"{gtid} {key!r}: {image!r}"
             for _, key, image, gtid in found
-            if key not in expected[gtid] or image not in (b"", expected[gtid][key].image)
+            if key not in expected[gtid] or image not in (b"", expected[gtid][key])
         ]
-        places = [(gtid, key) for _, key, _, gtid in found]
-        wrong += [f"missing {place}" for place in sorted(set(wanted) - set(places))]
-        wrong += [f"more than once {place}" for place in sorted(set(places)) if places.count(place) > 1]
-        if list(dict.fromkeys(gtid for gtid, _ in places)) != list(dict.fromkeys(gtid for gtid, _ in wanted)):
+        wanted = [
+            (gtid, key)
+            for gtid, changes in expected.items()
+            for key in changes
+            if (gtid, key.partition(b"\0")[0].decode()) not in void
+        ]
+        places = Counter((gtid, key) for _, key, _, gtid in found)
+        wrong += [f"missing {place}" for place in wanted if place not in places]
+        wrong += [f"{count} times {place}" for place, count in places.items() if count > 1]
+        order = list(dict.fromkeys(gtid for gtid, _ in places))
+        if order != [gtid for gtid in expected if gtid in order]:
             wrong.append("another order of transactions")
-        same = sum(image == expected[gtid][key].image for _, key, image, gtid in found if key in expected[gtid])
-        return same, wrong
+        return sum(image == expected[gtid].get(key) for _, key, image, gtid in found), wrong
 
     def stale(self, keyspace: str, *tables: str) -> dict[bytes, bytes]:
         """The images in the topic that no void has taken back, and that no row has now. Key → image."""
