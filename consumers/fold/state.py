@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from stream.shards.map import map_of
 
-FOLD_VERSION = 11
+FOLD_VERSION = 12
 """Incremented whenever the same log folds to other bytes. A store of another version is rebuilt."""
 
 META = b"\x00"

@@ -502,6 +502,7 @@ class SchemaColumn(msgspec.Struct, array_like=True):
     name: str
     kind: str
     exact: bool
+    sql_type: str = ""
 
 
 class Description(Message, tag="description"):

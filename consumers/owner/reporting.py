@@ -105,7 +105,7 @@ def _description(request_id: int, layout: str, schema: dict[str, Any]) -> Descri
         True,
         layout,
         schema["table"],
-        [SchemaColumn(each["name"], each["kind"], each["exact"]) for each in schema["columns"]],
+        [SchemaColumn(each["name"], each["kind"], each["exact"], each["sql_type"]) for each in schema["columns"]],
         schema["primary_key"],
         schema["cacheable"],
         schema["reason"],

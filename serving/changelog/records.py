@@ -122,7 +122,9 @@ class Encoder:
             "reason": change.reason,
             "complete": change.complete,
             "tables": change.tables,
-            "columns": [{"name": column.name, "kind": column.kind} for column in change.columns],
+            "columns": [
+                {"name": column.name, "kind": column.kind, "sql_type": column.sql_type} for column in change.columns
+            ],
             "primary_key": change.primary_key,
             "cacheable": change.cacheable,
         }

@@ -169,10 +169,11 @@ class TableList(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class DescribedColumn(msgspec.Struct, frozen=True):
-    """A column of a table, and the kind of its canonical values."""
+    """A column of a table, and the kind of its canonical values. ``sql_type``: as the source has it; "": unknown."""
 
     name: str
     kind: str
+    sql_type: str = ""
 
 
 class DescriptionAnswer(msgspec.Struct, frozen=True):

@@ -31,10 +31,11 @@ _log = logging.getLogger("freshet_client")
 
 
 class StreamColumn(msgspec.Struct, frozen=True):
-    """A column of a description."""
+    """A column of a description. ``sql_type``: as the source has it, ``decimal(10,2)``; "": unknown."""
 
     name: str
     kind: str
+    sql_type: str = ""
 
 
 class StreamChange(msgspec.Struct, frozen=True, omit_defaults=True):

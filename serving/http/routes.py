@@ -186,7 +186,7 @@ async def get_row_description(front: Front, parameters: DescriptionParameters, _
     """One `DescriptionAnswer`."""
     space = front.row_space(parameters.keyspace)
     found = await front.descriptions.get(space, space.full_name(parameters.table))
-    columns = [DescribedColumn(each.name, each.kind) for each in found.columns]
+    columns = [DescribedColumn(each.name, each.kind, each.sql_type) for each in found.columns]
     key = [each.name for each in found.key]
     return plain_response(DescriptionAnswer(found.name, columns, key, found.cacheable, found.reason, found.prefix))
 

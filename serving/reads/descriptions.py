@@ -139,7 +139,9 @@ class Descriptions:
 
 def table_of(described: Description) -> RowTable:
     """An owner's description as a `RowTable`."""
-    columns = {column.name: Column(column.name, column.kind, column.exact) for column in described.columns}
+    columns = {
+        column.name: Column(column.name, column.kind, column.exact, column.sql_type) for column in described.columns
+    }
     key = tuple(columns[name] for name in described.primary_key)
     return RowTable(
         described.table, key, described.cacheable, described.reason, described.prefix, tuple(columns.values())

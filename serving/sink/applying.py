@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -83,8 +84,10 @@ def write_rows(connection: sa.Connection, table: CopyTable, rows: Mapping[Key, M
     own = [table.table.c[name] == sa.bindparam(_IS + name, type_=table.table.c[name].type) for name in table.key]
     names = [_IS + name for name in table.key]
     connection.execute(table.table.delete().where(*own), [dict(zip(names, key, strict=True)) for key in rows])
-    if left := [dict(values) for values in rows.values() if values is not None]:
-        connection.execute(table.table.insert(), left)
+    left = [dict(values) for values in rows.values() if values is not None]
+    left.sort(key=list)  # a description within a batch changes the columns, and an INSERT has those of its first row
+    for _, alike in groupby(left, key=list):
+        connection.execute(table.table.insert(), [*alike])
 
 
 def write_page(connection: sa.Connection, table: CopyTable, page: Iterable[Mapping[str, Any]], number: int) -> None:

@@ -27,7 +27,7 @@ from serving.client.answers import DescribedColumn, DescriptionAnswer, Page
 from serving.sink.applying import Batch, remove_unread, write_page
 from serving.sink.awaiting import AwaitedShards
 from serving.sink.errors import SinkError
-from serving.sink.state import STATE_NAME, SinkState, StateTable
+from serving.sink.state import STATE_NAME, SinkState, StateTable, name_in_copy
 from serving.sink.tables import (
     CopyTable,
     check_columns,
@@ -35,6 +35,7 @@ from serving.sink.tables import (
     drop_table,
     exists,
     fits,
+    last_reading,
     open_table,
 )
 from tokens import Vector
@@ -98,22 +99,34 @@ class Sink:
     def _open(self) -> None:
         self._state = self._states.load(self._engine)
         self._leave_out()
-        names = {name.partition(".")[2] for name in self._wanted}
+        names = {name_in_copy(name) for name in self._wanted}
         if STATE_NAME in names:
             raise SinkError(f"a table of the copy can't be called {STATE_NAME}: the sink keeps its checkpoints there")
         if len(names) != len(self._wanted) or not all(names):
             raise SinkError("two tables have one name in the copy, or a table has no database: write db.table")
+        self._check_others()
         for table in self._wanted:
             described = self._client.describe(self._keyspace, table)
             check_described(described, table)
             is_there = fits if self._follows_schemas else exists
-            if table not in self._state.copies:  # what is there under its name is not ours to drop
-                self._state = self._state.with_due(table)
-            elif not is_there(self._engine, described):
+            is_new = table not in self._state.copies  # what is there under its name is not ours to drop
+            if not is_new and not is_there(self._engine, described):
                 self._state = self._state.with_due(table)
                 self._commit()  # before it is there: a kill in between loses no rows
                 drop_table(self._engine, described)
-            self._tables[table] = open_table(self._engine, self._metadata, described)
+            copy = self._tables[table] = open_table(self._engine, self._metadata, described)
+            if is_new:
+                self._state = self._state.with_new(table, last_reading(self._engine, copy))
+
+    def _check_others(self) -> None:
+        """Raises `SinkError` ``sink_refused`` if another keyspace has a copy under the name of a table of this one."""
+        taken = self._states.taken_elsewhere(self._engine)
+        for table in self._wanted:
+            if (keyspace := taken.get(name_in_copy(table))) is not None:
+                raise SinkError(
+                    f"the sink of keyspace {keyspace} has a copy of that name here: {table}",
+                    hint=f"copy into another database, or delete the row of {keyspace} in {STATE_NAME} if it has ended",
+                )
 
     def _leave_out(self) -> None:
         """A table that is not wanted now is read again if it is once more; nothing is awaited of what is no shard."""
@@ -222,14 +235,16 @@ class Sink:
             return state
         if not self._follows_schemas or not names:
             if names and tuple(change.primary_key) == table.key:
-                check_columns(table.table, table.name, names)
-                return state  # the copy has all of them
+                check_columns(table.table, table.name, names)  # the copy has all of them, some perhaps without values
+                kinds = {column.name: column.kind for column in change.columns}
+                self._tables[table.name] = replace(table, kinds=kinds)
+                return state.with_due(table.name)
             raise SinkError(
                 f"the source describes {table.name} anew: {', '.join(names) or 'it is gone'}",
                 hint="leave it out, or drop the copy and start again; --follow-schemas makes a copy anew",
                 code="sink_schema_changed",
             )
-        columns = [DescribedColumn(column.name, column.kind) for column in change.columns]
+        columns = [DescribedColumn(column.name, column.kind, column.sql_type) for column in change.columns]
         return self._made_anew(DescriptionAnswer(table.name, columns, change.primary_key, change.cacheable), state)
 
     def _made_anew(self, described: DescriptionAnswer, state: SinkState) -> SinkState:

@@ -50,9 +50,19 @@ class SinkState:
         """The tables whose changes are not all in the stream, for now or for good."""
         return sorted(table for table, copying in self.copies.items() if copying.is_wanted and copying.withheld_by)
 
+    def with_new(self, table: str, last: int) -> SinkState:
+        """A table that is to have a copy. ``last``: the highest number of a reading that is in it already.
+
+        Rows of an earlier sink would not be told from those that this one reads, nor ones of a table of that name in
+        another database. That one has lost its copy.
+        """
+        name = name_in_copy(table)
+        left = {each: at for each, at in self.copies.items() if name_in_copy(each) != name}
+        return replace(self, copies={**left, table: Copying(last)}).with_due(table)
+
     def with_due(self, table: str) -> SinkState:
         """Any rows of a table may have changed: it is read anew, from its beginning."""
-        before = self.copies.get(table, Copying())
+        before = self.copies[table]
         return self.with_copy(table, msgspec.structs.replace(before, number=before.number + 1, page="", is_due=True))
 
     def with_withheld(self, table: str, by: Iterable[str]) -> SinkState:
@@ -64,6 +74,11 @@ class SinkState:
     def with_copy(self, table: str, copying: Copying) -> SinkState:
         """The reading of a table has come this far."""
         return replace(self, copies={**self.copies, table: copying})
+
+
+def name_in_copy(table: str) -> str:
+    """What two tables must not share to have copies in one database, some of which know no capital letters."""
+    return table.partition(".")[2].casefold()
 
 
 STATE_NAME: Final = "freshet_sink"
@@ -95,6 +110,13 @@ class StateTable:
                 return SinkState()
         copies = msgspec.json.decode(row["copies"], type=dict[str, Copying])
         return SinkState(row["version"], row["checkpoint"], row["token"], copies)
+
+    def taken_elsewhere(self, engine: sa.Engine) -> dict[str, str]:
+        """Name in the copy → keyspace, of the tables that the sinks of other keyspaces have in this database."""
+        with engine.connect() as connection:
+            rows = connection.execute(sa.select(self._table.c.keyspace, self._table.c.copies).where(~self._is_own))
+            copies = [(keyspace, msgspec.json.decode(text, type=dict[str, Copying])) for keyspace, text in rows]
+        return {name_in_copy(table): keyspace for keyspace, of in copies for table, at in of.items() if at.is_wanted}
 
     def save(self, connection: sa.Connection, state: SinkState) -> SinkState:
         """Replaces the state that ``state`` came from; the one that is there now. Raises `SinkError` ``sink_taken``."""

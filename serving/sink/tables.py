@@ -8,6 +8,7 @@ columns it has two: ``freshet_token``, the event that the row was last changed b
 from __future__ import annotations
 
 import datetime as dt
+import re
 from base64 import b64decode
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,18 +18,19 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql
 
-from serving.client.answers import DescriptionAnswer
+from serving.client.answers import DescribedColumn, DescriptionAnswer
 from serving.sink.errors import SinkError
 
 TOKEN: Final = "freshet_token"
 COPY: Final = "freshet_copy"
 _KEY_LENGTH: Final = 255
-"""Characters of a text in a key where the database needs a bound."""
+"""Characters of a text in a key where the database needs a bound, unless the source's own is longer."""
+_KEY_LENGTHS: Final = {"decimal": 68, "date": 10, "time": 17, "datetime": 26, "timestamp": 26, "uuid": 36, "inet": 45}
+"""Kind → characters of its longest text. All columns of a key together have 768 of them in MariaDB and MySQL."""
+_LENGTH: Final = re.compile(r"(?:var)?(?:char|binary)\((\d+)\)")
 
 _TEXT: Final = sa.Text().with_variant(mysql.LONGTEXT(collation="utf8mb4_bin"), "mysql", "mariadb")
 _BYTES: Final = sa.LargeBinary().with_variant(mysql.LONGBLOB(), "mysql", "mariadb")
-_KEY_TEXT: Final = sa.Text().with_variant(mysql.VARCHAR(_KEY_LENGTH, collation="utf8mb4_bin"), "mysql", "mariadb")
-_KEY_BYTES: Final = sa.LargeBinary().with_variant(mysql.VARBINARY(_KEY_LENGTH), "mysql", "mariadb")
 _INTEGER: Final = (
     sa.BigInteger().with_variant(sa.Numeric(20, 0), "postgresql").with_variant(sa.Numeric(20, 0), "mysql", "mariadb")
 )
@@ -116,6 +118,11 @@ def check_described(described: DescriptionAnswer, wanted: str) -> None:
         raise SinkError(
             f"the front describes {described.table!r} in place of {wanted}", hint="give its name as the source has it"
         )
+    if own := [column.name for column in described.columns if column.name.lower() in (TOKEN, COPY)]:
+        raise SinkError(
+            f"{described.table} has a column {own[0]} at the source, which the sink keeps for itself in a copy",
+            hint="leave the table out, or give the column another name at the source",
+        )
     if not described.cacheable or not described.primary_key:
         raise SinkError(
             f"the rows of {described.table} are not in the stream: {described.reason or 'it has no primary key'}",
@@ -143,6 +150,12 @@ def drop_table(engine: sa.Engine, described: DescriptionAnswer) -> None:
     sa.Table(_name_of(described), sa.MetaData()).drop(engine, checkfirst=True)
 
 
+def last_reading(engine: sa.Engine, table: CopyTable) -> int:
+    """The highest number of a reading that a row of the copy has, from a sink that is forgotten; 0: none has one."""
+    with engine.connect() as connection:
+        return int(connection.scalar(sa.select(sa.func.max(table.table.c[COPY]))) or 0)
+
+
 def _name_of(described: DescriptionAnswer) -> str:
     return described.table.partition(".")[2]
 
@@ -153,8 +166,12 @@ def open_table(engine: sa.Engine, metadata: sa.MetaData, described: DescriptionA
     kinds = {column.name: column.kind for column in described.columns}
     if not exists(engine, described):
         columns = [
-            sa.Column(column, _type_of(kind, is_key=column in described.primary_key), autoincrement=False)
-            for column, kind in kinds.items()
+            sa.Column(
+                column.name,
+                key_type(column, engine) if column.name in described.primary_key else _type_of(column.kind),
+                autoincrement=False,
+            )
+            for column in described.columns
         ]
         own = sa.Column(TOKEN, _TEXT), sa.Column(COPY, sa.BigInteger())
         sa.Table(name, sa.MetaData(), *columns, *own, sa.PrimaryKeyConstraint(*described.primary_key)).create(engine)
@@ -182,16 +199,34 @@ def check_columns(table: sa.Table, source: str, names: Sequence[str]) -> None:
         )
 
 
-def _type_of(kind: str, *, is_key: bool) -> sa.types.TypeEngine[Any]:
+def _type_of(kind: str) -> sa.types.TypeEngine[Any]:
     """The type of a new column: of the kinds in `schemas/TableSchema.avsc`. One of a later version is a text."""
     match kind:
         case "int" | "year" | "bit":
             return _INTEGER
         case "decimal":
-            return _KEY_TEXT.with_variant(sa.Numeric(), "postgresql") if is_key else _DECIMAL
+            return _DECIMAL
         case "float" | "double":
             return sa.Double()
         case "binary" | "opaque":
-            return _KEY_BYTES if is_key else _BYTES
+            return _BYTES
         case _:
-            return _KEY_TEXT if is_key else _TEXT
+            return _TEXT
+
+
+def key_type(column: DescribedColumn, engine: sa.Engine) -> sa.types.TypeEngine[Any]:
+    """The type of a new column of the primary key: MariaDB and MySQL have no key of a text without a bound.
+
+    Nor are two texts one key there that differ in blanks at their end: the source may have both.
+    """
+    is_mariadb = getattr(engine.dialect, "is_mariadb", False)  # a URL of MySQL's may lead to one
+    collation = "utf8mb4_nopad_bin" if is_mariadb else "utf8mb4_0900_bin"
+    found = _LENGTH.match(column.sql_type.lower())
+    length = _KEY_LENGTHS.get(column.kind) or max(_KEY_LENGTH, int(found[1]) if found else 0)
+    kind = _type_of(column.kind)
+    if isinstance(kind, sa.LargeBinary):
+        return sa.LargeBinary().with_variant(mysql.VARBINARY(length), "mysql", "mariadb")
+    if isinstance(kind, sa.Text):
+        text = sa.Text().with_variant(mysql.VARCHAR(length, collation=collation), "mysql", "mariadb")
+        return text.with_variant(sa.Numeric(), "postgresql") if column.kind == "decimal" else text
+    return kind

@@ -151,7 +151,7 @@ class Encoder:
         change |= {each: fields[each] for each in ("reason", "complete", "tables") if each in fields}
         if name == "TableSchema":
             self._prefixes[fields["table"]] = fields["prefix"]
-            columns = [{"name": each["name"], "kind": each["kind"]} for each in fields["columns"]]
+            columns = [{name: each[name] for name in ("name", "kind", "sql_type")} for each in fields["columns"]]
             change |= {"columns": columns, "primary_key": fields["primary_key"], "cacheable": fields["cacheable"]}
         return change
 

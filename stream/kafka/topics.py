@@ -181,8 +181,16 @@ def check_topics(
 
 
 def ensure_locations_topic(kafka: KafkaCluster, *, replication: int = 1, timeout_s: float = REQUEST_TIMEOUT_S) -> None:
-    """Create the topic of the locations if missing. Raises `TopicError`, `KafkaUnreachable`, `KafkaRequestError`."""
-    ensure_topic(kafka, locations_topic(kafka), _LOCATIONS_SETTINGS, replication=replication, timeout_s=timeout_s)
+    """Create the topic of the locations if missing. Raises `TopicError`, `KafkaUnreachable`, `KafkaRequestError`.
+
+    Who may not create it waits for a source to do so: ``topic_missing``, and no word of a right that it needs not have.
+    """
+    name = locations_topic(kafka)
+    try:
+        ensure_topic(kafka, name, _LOCATIONS_SETTINGS, replication=replication, timeout_s=timeout_s)
+    except KafkaDenied:
+        describe_topic(kafka, name, timeout_s=timeout_s)
+        raise
 
 
 def ensure_topic(

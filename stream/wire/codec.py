@@ -44,7 +44,7 @@ VERSIONS: Final[dict[str, int]] = {
     "SourceState": 3,
     "TableBackfill": 1,
     "TableImage": 2,
-    "TableSchema": 2,
+    "TableSchema": 3,
     "TableVoid": 1,
     "Topology": 2,
     "WriteIdsReset": 1,

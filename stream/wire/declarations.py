@@ -202,6 +202,6 @@ def _ordinal(value: bytes) -> int:
 
 
 def _description(record: Record) -> DescribeTable:
-    columns = tuple(Column(each["name"], each["kind"], each["exact"]) for each in record["columns"])
+    columns = tuple(Column(each["name"], each["kind"], each["exact"], each["sql_type"]) for each in record["columns"])
     key, prefix = tuple(record["primary_key"]), record["prefix"]
     return DescribeTable(record["table"], columns, key, record["cacheable"], record["reason"], prefix)

@@ -52,11 +52,15 @@ class BackfillTable:
 
 @dataclass(slots=True, frozen=True)
 class Column:
-    """A column as `TableSchema.avsc` describes it."""
+    """A column as `TableSchema.avsc` describes it.
+
+    ``sql_type``: as the source has it; "": unknown. Columns that differ in nothing else are equal: their values are.
+    """
 
     name: str
     kind: str
     exact: bool
+    sql_type: str = field(default="", compare=False)
 
 
 @dataclass(slots=True, frozen=True)
@@ -69,6 +73,11 @@ class DescribeTable:
     cacheable: bool = True
     reason: str = ""
     prefix: int = 0
+
+    @property
+    def sql_types(self) -> tuple[str, ...]:
+        """Those of its columns, in which equal descriptions may differ."""
+        return tuple(column.sql_type for column in self.columns)
 
 
 @dataclass(slots=True, frozen=True)

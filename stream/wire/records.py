@@ -149,7 +149,10 @@ def _pairs(pairs: Iterable[tuple[int, int]]) -> list[Record]:
 def _schema_fields(change: DescribeTable) -> Record:
     return {
         "table": change.table,
-        "columns": [{"name": each.name, "kind": each.kind, "exact": each.exact} for each in change.columns],
+        "columns": [
+            {"name": each.name, "kind": each.kind, "exact": each.exact, "sql_type": each.sql_type}
+            for each in change.columns
+        ],
         "primary_key": list(change.primary_key),
         "cacheable": change.cacheable,
         "reason": change.reason,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from io import BytesIO
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +19,11 @@ from stream.wire.announced import fingerprint_of
 from stream.wire.canonical import float_json
 from stream.wire.codec import HEADER_SIZE, MAGIC
 
+RECORD_OF_THE_FIRST_SCHEMA = (
+    "0873686f700c73686f702f30021a4d6172696144422f302d312d3580c49fd50c02740002020c736368656d611473686f702e"
+    "6974656d730000000000000204696406696e740002046964000100"
+)
+"""A description, without framing, as it was written before columns had SQL types."""
 KINDS = {"id": "int", "price": "double", "big": "int", "raw": "binary", "name": "text", "doc": "json"}
 
 
@@ -103,15 +109,36 @@ def test_an_event_of_a_kind_that_only_a_newer_front_knows_is_refused() -> None:
 def test_a_description_in_the_log_stands_for_what_follows() -> None:
     """After a DDL the columns are as the log tells, whatever the front knew before."""
     told = StreamChange(
-        "schema", "shop.items", columns=[StreamColumn("id", "int"), StreamColumn("v", "double")], primary_key=["id"]
+        "schema",
+        "shop.items",
+        columns=[StreamColumn("id", "int", "int(11)"), StreamColumn("v", "double")],
+        primary_key=["id"],
     )
     asked: list[str] = []
     [record] = encoder(asked=asked).records(event(told, row(1, v=2, price=3)))
     described, changed = read(record)[1]["changes"]
-    assert described["columns"] == [{"name": "id", "kind": "int"}, {"name": "v", "kind": "double"}]
+    assert described["columns"] == [
+        {"name": "id", "kind": "int", "sql_type": "int(11)"},
+        {"name": "v", "kind": "double", "sql_type": ""},
+    ]
     assert described["primary_key"] == ["id"]
     assert repr(changed["row"]) == repr({"id": 1, "v": 2.0, "price": 3})
     assert not asked
+
+
+def test_readers_and_records_of_before_the_sql_types_go_on() -> None:
+    """A record of the first schema is read by that of now, and one of now by a reader that has the first one only."""
+    first = json.loads((Path("schemas") / "log" / "Transaction.v1.avsc").read_text(encoding="utf-8"))
+    now = json.loads(schema_text("Transaction"))
+    described = [{"name": "id", "kind": "int"}]
+    before = schemaless_reader(BytesIO(bytes.fromhex(RECORD_OF_THE_FIRST_SCHEMA)), first, now)
+    assert isinstance(before, dict)
+    assert before["changes"][0]["columns"] == [{**described[0], "sql_type": ""}]
+    told = StreamChange("schema", "shop.items", columns=[StreamColumn("id", "int", "int(11)")], primary_key=["id"])
+    [record] = encoder().records(event(told))
+    later = schemaless_reader(BytesIO(record[HEADER_SIZE:]), now, first)
+    assert isinstance(later, dict)
+    assert later["changes"] == [{**before["changes"][0], "columns": described}]
 
 
 def test_what_is_no_row_is_a_record_too() -> None:

@@ -91,6 +91,17 @@ def test_a_reader_finds_each_schema_by_the_id_in_the_record(registry: str, topic
     assert registry_framing(SchemaRegistry(registry), topic) == framing
 
 
+def test_a_registry_takes_the_schema_of_now_after_the_first_one(registry: str, topic: str) -> None:
+    """A log that an earlier version began goes on in its topic: each reader reads what the other version writes."""
+    first = (Path("schemas") / "log" / "Transaction.v1.avsc").read_text(encoding="utf-8")
+    subject = f"{topic}-{NAMESPACE}.Transaction"
+    before = SchemaRegistry(registry).register({subject: first})
+    rule = httpx2.put(f"{registry}/config/{subject}", json={"compatibility": "FULL"}, headers=MEDIA_TYPE, timeout=60)
+    assert rule.status_code == 200
+    after = registry_framing(SchemaRegistry(registry), topic)["Transaction"]
+    assert int.from_bytes(after[1:], "big") not in before.values()
+
+
 def test_a_schema_that_does_not_go_with_the_subjects_is_refused(registry: str, topic: str) -> None:
     """Another program's schema in the subject, and the registry's rule of compatibility: one line, code and hint."""
     subject = f"{topic}-{NAMESPACE}.Watermark"

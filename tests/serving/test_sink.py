@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.dialects import mysql
 
 from serving.client import StreamChange, StreamColumn, StreamEvent
 from serving.client.answers import DescribedColumn, DescriptionAnswer, Page, Row
@@ -19,7 +20,7 @@ from serving.sink.awaiting import AwaitedShards
 from serving.sink.errors import SinkError
 from serving.sink.running import Sink
 from serving.sink.state import SinkState, StateTable
-from serving.sink.tables import TOKEN, CopyTable, open_table
+from serving.sink.tables import TOKEN, CopyTable, key_type, open_table
 from tokens import EventToken, Position, Vector
 
 SHARD, TABLE = "shop/0", "shop.items"
@@ -240,6 +241,23 @@ def test_a_table_that_is_made_loses_nothing() -> None:
     assert [row[f"c{at}"] for at in range(len(KINDS))] == [each[2] for each in KINDS]
 
 
+@pytest.mark.parametrize(
+    ("kind", "sql_type", "made"),
+    [
+        ("text", "varchar(300)", "VARCHAR(300) COLLATE utf8mb4_0900_bin"),
+        ("text", "char(4)", "VARCHAR(255) COLLATE utf8mb4_0900_bin"),
+        ("text", "", "VARCHAR(255) COLLATE utf8mb4_0900_bin"),
+        ("binary", "varbinary(1000)", "VARBINARY(1000)"),
+        ("decimal", "decimal(65,30)", "VARCHAR(68) COLLATE utf8mb4_0900_bin"),
+        ("int", "bigint(20) unsigned", "NUMERIC(20, 0)"),
+    ],
+)
+def test_a_key_that_is_made_takes_the_longest_of_the_source(kind: str, sql_type: str, made: str) -> None:
+    """MariaDB wants a bound of a key's text: the source's own, where the stream has told it."""
+    column = DescribedColumn("id", kind, sql_type)
+    assert key_type(column, sa.create_engine("mysql+pymysql://copy")).compile(mysql.dialect()) == made
+
+
 @pytest.mark.parametrize(("kind", "value"), [("DATE", "0000-00-00"), ("BIGINT", 2**63)])
 def test_a_column_that_does_not_take_a_value_is_named(kind: str, value: Any) -> None:
     """A zero date fits no date: the sink ends and says which column, instead of writing another value."""
@@ -415,6 +433,80 @@ def test_a_table_of_somebody_else_is_never_dropped() -> None:
     with pytest.raises(SinkError, match="no column"):
         sink_of(front, engine, follows_schemas=True).run()
     assert [column["name"] for column in sa.inspect(engine).get_columns("items")] == ["id", "mine"]
+
+
+def two_rows() -> FakeFront:
+    """Tells two rows, and nothing after it."""
+    front = FakeFront(random.Random(1), 0)
+    front.is_quiet = True
+    front.states.append({1: "a", 2: "b"})
+    front.told.append(
+        [StreamChange("row", TABLE, [key], "value", {"id": key, "v": v}) for key, v in ((1, "a"), (2, "b"))]
+    )
+    return front
+
+
+def test_a_copy_that_is_begun_anew_keeps_no_row_of_before() -> None:
+    """The checkpoint was deleted, as where a stream is too old: what the source has deleted meanwhile goes."""
+    engine, front = in_memory(), two_rows()
+    sink_of(front, engine).run(is_done=lambda reached: reached == vector(1))
+    front.told.append([StreamChange("row", TABLE, [2], "deleted")])
+    front.states.append({1: "a"})
+    with engine.begin() as connection:
+        connection.execute(sa.text("DELETE FROM freshet_sink"))
+    sink_of(front, engine).run(is_done=lambda reached: reached == vector(2))
+    assert rows_of(engine) == {1: "a"}
+
+
+class Renamed(FakeFront):
+    """Describes a table of whatever database."""
+
+    def describe(self, _: str, table: str) -> DescriptionAnswer:
+        return msgspec.structs.replace(ITEMS, table=table)
+
+
+def test_two_tables_of_one_name_never_share_a_copy() -> None:
+    """Of another database it takes the place of the one that is named no more; another keyspace's is refused."""
+    engine, front = in_memory(), Renamed(random.Random(1), 0)
+    front.is_quiet = True
+    for database, state in (("shop", {1: "a", 2: "b"}), ("market", {1: "c"}), ("shop", {2: "b"})):
+        front.states, front.told = [{}, state], [[]]
+        sink = Sink(front, "shop", engine, [f"{database}.items"], [SHARD])  # type: ignore[arg-type]
+        sink.run(is_done=lambda reached: reached == vector(1))
+        assert rows_of(engine) == state
+    for keyspace, tables in (("market", ["market.items"]), ("shop", ["shop.items", "shop.Items"])):
+        with pytest.raises(SinkError, match="name") as refused:
+            Sink(front, keyspace, engine, tables, [SHARD]).run()  # type: ignore[arg-type]
+        assert refused.value.code == "sink_refused"
+    assert rows_of(engine) == {2: "b"}
+
+
+def test_a_column_that_the_copy_has_already_gets_its_values() -> None:
+    """Added to the copy before the source: from the description on rows come with it, and those of before are read."""
+    engine, front = in_memory(), Redescribing(["id", "v", "w"])
+    with engine.begin() as connection:
+        own = "freshet_token TEXT, freshet_copy INT"
+        connection.execute(sa.text(f"CREATE TABLE items (id INTEGER PRIMARY KEY, v TEXT, w TEXT, {own})"))
+    sink = sink_of(front, engine)
+    sink._open()
+    for at, changes in enumerate(front.told, 1):
+        sink._take(StreamEvent("transaction", str(at), token(at), SHARD, changes=changes))
+    row = StreamChange("row", TABLE, [2], "value", {"id": 2, "v": "b", "w": "new"})
+    sink._take(StreamEvent("transaction", "3", token(3), SHARD, changes=[row]))
+    assert sink._state.due == [TABLE], "row 1 is read again"
+    sink._commit()
+    with engine.connect() as connection:
+        assert set(connection.execute(sa.text("SELECT id, v, w FROM items"))) == {(1, "a", None), (2, "b", "new")}
+
+
+def test_a_table_with_a_column_of_the_sink_is_refused() -> None:
+    """Its values would be taken for the sink's own."""
+    engine, front = in_memory(), two_rows()
+    columns = [*ITEMS.columns, DescribedColumn("Freshet_token", "text")]
+    front.describe = lambda _, __: msgspec.structs.replace(ITEMS, columns=columns)  # type: ignore[method-assign]
+    with pytest.raises(SinkError, match="Freshet_token") as refused:
+        sink_of(front, engine).run()
+    assert refused.value.code == "sink_refused"
 
 
 @pytest.mark.parametrize("at", ["before_drop", "after_drop", "after_create"])

@@ -193,6 +193,51 @@ def test_a_copy_in_postgresql_equals_its_source_after_kills(
     assert in_copy(postgres, "copied", "id, part, at, flag") == exact
 
 
+STRANGE = (
+    "(name VARCHAR(300) CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin, raw VARBINARY(8), took TIME(3), "
+    "amount DECIMAL(65,30), big BIGINT UNSIGNED, bits BIT(64), made YEAR, day DATE, at DATETIME(2), "
+    "size ENUM('s','m,l',''), flags SET('a','b'), doc JSON, "
+    "PRIMARY KEY (name, raw, took, amount))"
+)
+TEXTS = (
+    "name, HEX(raw), CAST(took AS CHAR), CAST(amount AS CHAR), CAST(big AS CHAR), CAST(bits + 0 AS CHAR), made + 0, "
+    "CAST(day AS CHAR), CAST(at AS CHAR), CAST(size AS CHAR), CAST(flags AS CHAR), doc"
+)
+KEYS = [
+    ("''", "X''", "'-838:59:59'", "0"),
+    ("'a'", "X''", "'-00:00:00.001'", "-0.000000000000000000000000000001"),
+    ("'a '", "X''", "'-00:00:00.001'", "-0.000000000000000000000000000001"),
+    ("'a '", "X'00'", "'838:59:59.999'", "99999999999999999999999999999999999.999999999999999999999999999999"),
+    ("'A'", "X'0000'", "'00:00:00'", "1"),
+    ("REPEAT('𝄞', 300)", "X'FF00'", "'00:00:00.5'", "1.5"),
+]
+VALUES = [
+    "18446744073709551615, ~0, 2155, '0000-00-00', '0000-00-00 00:00:00', 'm,l', 'a,b', '{\"b\": [1.50]}'",
+    "0, 0, 0, '2024-00-00', '9999-12-31 23:59:59.99', '', '', 'null'",
+    "NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL",
+]
+
+
+def test_a_copy_that_is_made_in_mariadb_takes_every_key_and_value(stack: ServingStack, mariadb: MariaDBAddress) -> None:
+    """Keys that differ in blanks or zeros at their end, negative times, zero dates, all digits: text for text."""
+    stack.run(f"CREATE TABLE strange {STRANGE}")
+    rows = [f"({', '.join(key)}, {VALUES[at % 3]})" for at, key in enumerate(KEYS)]
+    with stack.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("SET sql_mode = ''")
+        cursor.execute(f"INSERT INTO strange VALUES {', '.join(rows[:4])}")
+        tables = [f"{stack.database}.strange"]
+        with own_database(mariadb) as database:
+            to = f"mysql+pymysql://{mariadb.user}:{mariadb.password}@{mariadb.host}:{mariadb.port}/{database}"
+            copied_once(stack, to, tables)  # they are read
+            cursor.execute(f"INSERT INTO strange VALUES {', '.join(rows[4:])}")
+            cursor.execute("UPDATE strange SET name = CONCAT(name, ' ') WHERE name = ''")
+            cursor.execute("DELETE FROM strange WHERE name = 'a '")
+            copied_once(stack, to, tables)  # they are told
+            found = in_copy(to, "strange", TEXTS)
+            assert found == at_source(stack, "strange", TEXTS)
+            assert len(found) == 4
+
+
 def test_a_database_that_refuses_ends_the_sink_with_its_words(
     stack: ServingStack, tables: list[str], tmp_path: Path
 ) -> None:

@@ -53,6 +53,8 @@ _KINDS = {
     "inet4": "inet",
     "inet6": "inet",
 }
+SQL_TYPE_CHARS_MAX = 1_000
+"""Of a column's type in descriptions, which are said again and again."""
 _EXACT_KINDS = frozenset({"int", "bit", "uuid", "date"})
 _EXACT_BINARY = frozenset({"varbinary", "tinyblob", "blob", "mediumblob", "longblob"})
 
@@ -61,7 +63,7 @@ _EXACT_BINARY = frozenset({"varbinary", "tinyblob", "blob", "mediumblob", "longb
 class ColumnInfo:
     """A column and its canonical kind. ``length``: bytes, BINARY and INET only, 0 where it is not known.
 
-    ``problem``: why it can't be cached.
+    ``problem``: why it can't be cached. ``sql_type``: as the server has it, for people.
 
     ``exact``: two values are the same key iff their canonical texts are equal. It is False if scale, fraction or
     padding matter: `1.5` finds DECIMAL `1.50`, and even utf8mb4_bin ignores trailing blanks.
@@ -76,6 +78,7 @@ class ColumnInfo:
     exact: bool
     length: int = 0
     problem: str = ""
+    sql_type: str = field(default="", compare=False)
     json_name: bytes = field(init=False)
 
     def __post_init__(self) -> None:
@@ -119,7 +122,7 @@ class TableInfo:
 
     def describe(self) -> DescribeTable:
         """The event that describes the table to readers of the topic."""
-        columns = tuple(Column(column.name, column.kind, column.exact) for column in self.columns)
+        columns = tuple(Column(column.name, column.kind, column.exact, column.sql_type) for column in self.columns)
         return DescribeTable(self.name, columns, self.primary_key, self.cacheable, self.problem, self.prefix)
 
 
@@ -314,7 +317,12 @@ def _column(row: tuple[Any, ...], charsets: Charsets, is_json: bool) -> ColumnIn
     exact = kind in _EXACT_KINDS or data_type in _EXACT_BINARY
     if kind == "text" and collation is not None:
         exact = is_exact_collation(collation)
-    return ColumnInfo(name, kind, exact, length, problem)
+    return ColumnInfo(name, kind, exact, length, problem, _sql_type(column_type))
+
+
+def _sql_type(column_type: str) -> str:
+    """information_schema's COLUMN_TYPE. The list of a long ENUM or SET, of up to 65,535 words, is left out."""
+    return column_type if len(column_type) <= SQL_TYPE_CHARS_MAX else column_type.partition("(")[0]
 
 
 def _with_generated(columns: tuple[ColumnInfo, ...], rows: Sequence[tuple[Any, ...]]) -> tuple[ColumnInfo, ...]:

@@ -186,7 +186,9 @@ ANSWERS: tuple[Answer, ...] = (
     Filled(5, True, "filled"),
     Checkpoints(6, [CheckpointPlace(3, "/checkpoints/3", 9)]),
     Statuses(7, True, "me", [PARTITION]),
-    Description(8, True, "layout", "shop.items", [SchemaColumn("id", "int", True)], ["id"], True, "", "shop/0", 1),
+    Description(
+        8, True, "layout", "shop.items", [SchemaColumn("id", "int", True, "bigint(20)")], ["id"], True, "", "shop/0", 1
+    ),
     Failure(9, "not_owner", "message", "hint", STANDING),
     RangeRows(10, [b"k"], [b"{}"], 1, True, "fresh", "why", True, False, "shop/0", 1, AT, AT, 9, "code", KIN),
 )

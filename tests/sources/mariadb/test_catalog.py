@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from stream.sources.mariadb.binlog.catalog import Catalog
 from stream.sources.mariadb.gtid import GtidPosition
 from stream.sources.mariadb.schema import ColumnInfo, TableInfo
+from stream.wire.events import Column, DescribeTable
 
 TABLES = ("d.a", "d.b")
 
@@ -76,6 +77,21 @@ def test_a_schema_that_counts_is_that_of_the_position(steps: list[str]) -> None:
     catalog.settle(at(read), frozenset)  # a heartbeat: nothing was logged after the last restart
     assert catalog.is_settled
     assert {name for name in TABLES if catalog.get(name) is not None} == server.live().keys()
+
+
+def test_types_that_were_not_told_are_told_and_void_nothing() -> None:
+    """A version that did not tell SQL types has described the table: its rows stay, and their types are told once."""
+    columns = (ColumnInfo("id", "int", True, sql_type="bigint(20) unsigned"),)
+    live = {"d.a": TableInfo("d", "a", columns, ("id",))}
+    catalog = Catalog()
+    catalog.describe_as({"d.a": DescribeTable("d.a", (Column("id", "int", True),), ("id",))})
+    catalog.resume(live, at(3))
+    assert catalog.get("d.a") is live["d.a"]
+    assert catalog.settle(at(2), frozenset) == {}, "the backlog may have a DDL of it"
+    assert catalog.settle(at(3), frozenset) == {"d.a": False}
+    assert catalog.description("d.a").sql_types == ("bigint(20) unsigned",)
+    catalog.resume(live, at(4))
+    assert catalog.is_settled
 
 
 def test_a_table_is_read_through_until_all_its_xa_transactions_are_visible() -> None:

@@ -355,6 +355,19 @@ def test_an_xa_commit_that_reads_cannot_see_yet_keeps_its_tables_read_through(so
     assert server.get(name) is not None
 
 
+def test_a_description_has_the_types_of_the_server(source: Source) -> None:
+    """In the server's own words, those of the position; a list of hundreds of words is left out."""
+    words = ",".join(f"'word {number}'" for number in range(200))
+    source.run(f"CREATE TABLE t (id BIGINT UNSIGNED PRIMARY KEY, price DECIMAL(10,2), size ENUM({words}))")
+    source.begin()
+    name = f"{source.database}.t"
+    assert source.schema.catalog.description(name).sql_types == ("bigint(20) unsigned", "decimal(10,2)", "enum")
+    source.run("ALTER TABLE t MODIFY price DECIMAL(12,4)", "INSERT INTO t VALUES (1, 1.5, 1)")
+    described = [c for each in source.transactions() for c in each.changes if isinstance(c, DescribeTable)]
+    assert described[-1].sql_types == ("bigint(20) unsigned", "decimal(12,4)", "enum")
+    assert described[-1].cacheable
+
+
 def test_a_giant_transaction_spills_to_disk_and_reads_the_same(source: Source) -> None:
     """A transaction beyond the memory bound has the same changes in the same order, with random access."""
     source.run("CREATE TABLE t (id INT PRIMARY KEY, v VARCHAR(200))")

@@ -59,6 +59,8 @@ class Catalog:
                 self._expected[name] = _Expected(info, at)
             else:
                 self._known[name] = info
+                if described.sql_types != info.describe().sql_types:
+                    self._expected[name] = _Expected(info, at)
         for name in live.keys() - self._described.keys():
             self._expected[name] = _Expected(live[name], at)
         for name, xids in held.items():
@@ -112,7 +114,9 @@ class Catalog:
                 self._expected[name] = replace(expected, known_at=known_at.within(logged))
 
     def settle(self, position: GtidPosition, prepared: Callable[[], Set[Xid]]) -> dict[str, bool]:
-        """Adopt what is known by now. Returns the tables whose description differs, and whether they had one.
+        """Adopt what is known by now. Returns the tables to describe anew, and whether their rows are void.
+
+        They are not if only the words for the types differ, as after a version that did not tell them.
 
         ``prepared``: the XA transactions that reads can't see yet.
         """
@@ -130,8 +134,12 @@ class Catalog:
             else:
                 self._known[name] = info
             if before is None or before != now:
-                found[name] = before is not None
-                self._described[name] = now
+                found[name] = True
+            elif before.sql_types != now.sql_types:
+                found[name] = False
+            else:
+                continue
+            self._described[name] = now
         return found
 
     def description(self, name: str) -> DescribeTable:
@@ -182,7 +190,9 @@ def read_held(words: str) -> dict[str, frozenset[Xid]]:
 
 def _info_of(described: DescribeTable) -> TableInfo:
     database, _, table = described.table.partition(".")
-    columns = tuple(ColumnInfo(column.name, column.kind, column.exact) for column in described.columns)
+    columns = tuple(
+        ColumnInfo(column.name, column.kind, column.exact, sql_type=column.sql_type) for column in described.columns
+    )
     problem = "" if described.cacheable else described.reason or "it was always read through"
     info = TableInfo(database, table, columns, described.primary_key, problem=problem, prefix=described.prefix)
     names = frozenset(column.name for column in columns)
