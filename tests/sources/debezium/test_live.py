@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.lengths import LONG
+from tests.lengths import length
 from tests.servers.connect import ConnectServer
 from tests.sources.debezium.conftest import Captured, RunningDebezium
 from tests.sources.mariadb.test_source import images
@@ -79,6 +79,7 @@ def test_it_publishes_what_the_binlog_says(captured: Captured, writing: RunningD
     assert same == 26  # all but those with a NULL or zero date, which the connector writes as the same
 
 
+@pytest.mark.long
 def test_no_ddl_leaves_a_row_that_is_no_more(captured: Captured, writing: RunningDebezium, keyspace_name: str) -> None:
     """Whatever DDL does between changes of rows: what the topic says of a row is so, or is taken back."""
     source = captured.source
@@ -94,7 +95,7 @@ def test_no_ddl_leaves_a_row_that_is_no_more(captured: Captured, writing: Runnin
     ]
     r = random.Random(3)
     try:
-        for statements in ddl * (5 if LONG else 1):
+        for statements in ddl * length(1, 5):
             for _ in range(4):
                 n = r.randrange(6)
                 source.run(f"REPLACE INTO t (id, v, n) VALUES ({n}, 'v{r.random():.6f}', {n})")
@@ -110,12 +111,13 @@ def test_no_ddl_leaves_a_row_that_is_no_more(captured: Captured, writing: Runnin
         source.run(f"DROP DATABASE IF EXISTS {away}")
 
 
+@pytest.mark.long
 def test_a_connector_that_is_started_again_goes_on(
     captured: Captured, writing: RunningDebezium, keyspace_name: str, connect: ConnectServer
 ) -> None:
     """Its task is ended and started amid changes, and the source is, too: every change is published once."""
     source = captured.source
-    restarts = 5 if LONG else 1
+    restarts = length(1, 5)
     for n in range(restarts):
         source.run(f"INSERT INTO t VALUES ({1 + n}, 'before', 1)")
         connect.restart_task(captured.prefix)
