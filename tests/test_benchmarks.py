@@ -68,6 +68,20 @@ def test_the_doors_of_a_front_are_measured() -> None:
 
 @pytest.mark.slow
 @pytest.mark.integration
+def test_change_streams_are_measured() -> None:
+    """One reader, some that have caught up, and an application's cache: each gets all events."""
+    sizes = ["--events", "2000", "--rounds", "1", "--readers", "3", "--rate", "50", "--seconds", "1"]
+    command = [sys.executable, "-m", "benchmarks.changes", *sizes]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout)
+    assert found["one"]["client_s"] > 0 < found["many"]["deliveries_s"]
+    assert found["invalidate"]["p99_ms"] >= found["invalidate"]["p50_ms"] > 0
+    assert all(each["with_before"] > each["now"] for each in found["wire"].values())
+
+
+@pytest.mark.slow
+@pytest.mark.integration
 def test_what_an_abuser_takes_is_measured() -> None:
     """Each abuser is at work while a reader reads on, and what it costs front and reader is told."""
     command = [sys.executable, "-m", "benchmarks.abuse", "--rounds", "1", "--seconds", "1", "--rate", "50"]
