@@ -215,8 +215,11 @@ class Announcer:
                 role, known = "follower", self._of_role(reader, partition, "follower")
             said = self._sent.get(place)
             if said is not None and said.role != role:
+                if partition.leaving and role == "follower":
+                    continue  # its readers have another owner; `is_succeeded` finds that by what was said last
                 said = None
-            now_due = again or place in self._due
+            is_told = said is None or said.leaving == partition.leaving
+            now_due = again or place in self._due or not is_told
             if not now_due and said is not None and (known is None or supersedes(said, known)):
                 continue
             is_its_own = not (partition.lost or partition.leaving)
@@ -237,10 +240,10 @@ class Announcer:
         """Whether the readers of a place belong to another group, so that nothing is announced here.
 
         Within a group its generations decide who owns a partition. Readers that were moved to another group come back
-        if that one's owner has withdrawn, and no other has followed it, for `SETTLED_S`; or if the owner that was named
-        has never said for so long that it goes on: it died, or its group gave the partition to another member; or if
-        the owner has not announced itself for `SILENT_S`: it died later. ``lost``: Kafka does not answer, so nothing
-        would be heard of it anyway.
+        if that one's owner has withdrawn or is leaving, and no other has followed it, for `SETTLED_S`; or if the owner
+        that was named has never said for so long that it goes on: it died, or its group gave the partition to another
+        member; or if the owner has not announced itself for `SILENT_S`: it died later. ``lost``: Kafka does not answer,
+        so nothing would be heard of it anyway.
         """
         if known is not None and (known.instance == self._instance or known.group == self._group):
             self._swaps[place] = known.swap
@@ -255,7 +258,8 @@ class Announcer:
         if first is not known or lost:  # each that is read is another object
             self._left_free[place] = known, now
             return True
-        has_gone_on = not known.gone and bool(known.group)  # `freshet swap` does not know the group
+        stays = not (known.gone or known.leaving)
+        has_gone_on = stays and bool(known.group)  # `freshet swap` does not know the group
         if has_gone_on and now - max(since, self._running_since) < SILENT_S:
             return True
         if now - since < SETTLED_S:
@@ -292,6 +296,7 @@ class Announcer:
             role=role,
             zone=self._zone,
             front=self._front,
+            leaving=partition.leaving,
         )
 
     def _send(self) -> None:

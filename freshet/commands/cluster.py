@@ -134,7 +134,8 @@ def _wait_until_empty(connection: OwnerConnection, deadline: float, *, as_json: 
         if time.monotonic() > deadline:
             raise DrainError(
                 f"{connection.address} still answers for {', '.join(_names(left))}",
-                hint="are there other instances of its group that are running and catching up? It goes on handing over",
+                hint="are there other instances of its group that are running and catching up? It goes on handing "
+                "over. A partition that was moved to it can be moved back: `freshet cluster move`",
             )
         time.sleep(POLL_S)
 

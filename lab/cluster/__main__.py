@@ -71,6 +71,7 @@ def summary(findings: ClusterFindings) -> str:
             "recorded      {} commits and {} reads of rows".format(*findings.recorded),
             f"answers       {dict(sorted(findings.answers.items()))}; refused {dict(findings.refused)}",
             f"calm reads    {found.reads}, {found.unanswered} not answered, the longest {found.slowest_s:.2f} s",
+            f"silence       {found.silent_s:.2f} s at most without a fresh answer",
             *(
                 f"kill          {name}: refused until {refused_s:.2f} s after it, longest answer {slowest_s:.2f} s"
                 for name, refused_s, slowest_s in findings.kills

@@ -1,8 +1,8 @@
 """One run of a cluster: starts everything, drives traffic, injects a seeded schedule, recovers, and judges.
 
 A run passes if the recorded history breaks no rule (`lab.blackbox`), all but `UNANSWERED_MAX` of the reads that no
-fault excuses were answered, every sampled key is served from the cache at the end, no drain failed, no process exited
-unexpectedly, and no log has a traceback.
+fault excuses were answered, no time longer than `SILENT_S_MAX` passed without a fresh answer, every sampled key is
+served from the cache at the end, no drain failed, no process exited unexpectedly, and no log has a traceback.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ KEYS: Final = 300
 WRITERS, WRITER_PAUSE_S = 2, 0.1
 SESSIONS, DEMANDERS, UNDEMANDING, READER_PAUSE_S = 5, 2, 1, 0.05
 UNANSWERED_MAX: Final = 0.001
+SILENT_S_MAX: Final = 2.0
+"""Seconds in which no client got a fresh answer, while no fault excused it."""
 TICK_S: Final = 0.2
 
 
@@ -55,6 +57,7 @@ class ClusterFindings(FaultFindings):
             and recovered == tried > 0
             and sum(self.faults.values()) > 0
             and self.available.share >= 1 - UNANSWERED_MAX
+            and self.available.silent_s <= SILENT_S_MAX
         )
 
     def as_json(self) -> dict[str, Any]:
@@ -68,6 +71,7 @@ class ClusterFindings(FaultFindings):
             "calm_reads": self.available.reads,
             "unanswered": self.available.unanswered,
             "slowest_s": round(self.available.slowest_s, 3),
+            "silent_s": round(self.available.silent_s, 3),
             "kills": kills,
         }
 

@@ -26,6 +26,8 @@ from tokens import Position, Vector
 log = structlog.get_logger(__name__)
 
 SHARD = f"{ROWS}/0"
+STOP_S = 40.0
+"""A read that is still under way so long after the stop never ends."""
 WAITS_MS = (None, None, None, None, None, None, None, 0, 20, 500)
 """What reads say of their wait: mostly nothing, like most clients."""
 
@@ -61,10 +63,13 @@ class Readers:
             thread.start()
 
     def stop(self) -> None:
-        """Stops the readers after the reads that are under way."""
+        """Stops the readers after the reads that are under way. One that does not end is an error."""
         self._stopping.set()
+        deadline = time.monotonic() + STOP_S
         for thread in self._threads:
-            thread.join(timeout=40)
+            thread.join(max(deadline - time.monotonic(), 0))
+            if thread.is_alive():
+                self.errors.append(f"{thread.name} still waits for an answer {STOP_S:g} s after the stop")
 
     def wrong(self) -> list[ReadAnswer]:
         """The answers that match no state of the row at or after the demand. Call it when the writers are done."""

@@ -69,6 +69,8 @@ class Announcement(msgspec.Struct, frozen=True, kw_only=True):
     """Where the process runs, as its settings say; readers prefer a follower of their own. Empty: not told."""
     front: str = ""
     """URL of the read API in the same process (`freshet node`): clients may ask there. Empty: it has none."""
+    leaving: bool = False
+    """Whether the group has taken the partition away: the owner only answers until there is another one."""
 
     @property
     def key(self) -> str:

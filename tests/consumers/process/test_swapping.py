@@ -179,6 +179,50 @@ def test_readers_come_back_from_an_owner_that_died_later(owners: Owners, deaf: s
     assert owners.turn(green, later_s=begin_s) == []
 
 
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_a_follower_that_has_readers_can_be_emptied(owners: Owners, by_hand: bool) -> None:
+    """Nobody of its group follows it, so the owner of before takes its readers back, and is named before if told so."""
+    (blue, _), (green, of_green) = owners.start("blue", 7, "old"), owners.start("green", 3, "new", follower=True)
+    green._reader = owners.reader
+    owners.turn(blue)
+    owners.turn(green)
+    owners.tell(moved("green", owners.reader.standing("shop", 0), 1))
+    owners.turn(green)
+    owners.turn(blue)
+    assert not green.is_succeeded(of_green)
+    of_green.leaving = True
+    assert [each.leaving for each in owners.turn(green)] == [True]
+    assert owners.turn(blue) == owners.turn(green) == []
+    if by_hand:
+        owners.tell(moved("blue", owners.reader.standing("shop", 0), 2))
+    else:
+        assert owners.turn(blue, later_s=SETTLED_S - 1) == []
+        assert not green.is_succeeded(of_green)
+    [back] = owners.turn(blue, later_s=SETTLED_S + 1)
+    assert (back.swap, owners.stands()) == (2, "blue")
+    assert owners.turn(green, later_s=SETTLED_S + 1) == []
+    assert green.is_succeeded(of_green)
+    owners.turn(green, lambda: green.withdraw(of_green))
+    assert (owners.stands(), owners.reader.followers("shop", 0)) == ("blue", [])
+
+
+def test_another_member_follows_one_that_leaves_with_readers(owners: Owners) -> None:
+    """They stay with its group, as when it stops."""
+    (blue, _), (one, of_one) = owners.start("blue", 7, "old"), owners.start("one", 3, "new", follower=True)
+    one._reader = owners.reader
+    owners.turn(blue)
+    owners.tell(moved("one", owners.reader.standing("shop", 0), 1))
+    owners.turn(one)
+    of_one.leaving = True
+    owners.turn(one)
+    owners.turn(blue)
+    two, _ = owners.start("two", 4, "new", follower=True)
+    owners.turn(two)
+    assert one.is_succeeded(of_one)
+    assert owners.turn(blue, later_s=SETTLED_S + 1) == []
+    assert owners.stands() == "two"
+
+
 @pytest.mark.parametrize("ends", ["in order", "killed"])
 def test_another_member_of_the_group_takes_the_readers_over(owners: Owners, ends: str) -> None:
     """The group shares its partitions anew, or one of its processes dies: its next owner answers, standby or not."""
