@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Any, Final, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from consumers.owner.meaning import fingerprint
 from serving.errors import ReadError
@@ -236,12 +237,22 @@ class SchemaChanged(Exception):
     """The table's key has changed since it was described."""
 
 
+async def _at_the_end(running: asyncio.Future[Any], held: AsyncExitStack) -> None:
+    """Gives a share back when its thread has ended."""
+    async with held:
+        await asyncio.wait([running])
+    if not running.cancelled():
+        running.exception()  # told to nobody
+
+
 class SourceThreads:
     """Runs blocking reads in a thread pool, of which tables and callers have shares (`serving.sources.shares`)."""
 
     def __init__(self, name: str, *, threads: int) -> None:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
         self._shares = Shares(threads)
+        self._left: set[asyncio.Future[None]] = set()
+        """Reads that nobody waits for any more."""
 
     async def run(
         self, work: Callable[[], Found], *, tables: Collection[str] = (), timeout_s: float = QUEUE_TIMEOUT_S
@@ -250,8 +261,15 @@ class SourceThreads:
 
         Raises `ReadError` ``too_many_requests``, and whatever ``work`` raises.
         """
-        async with self._shares.hold(tables, timeout_s):
-            return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+        async with AsyncExitStack() as held:
+            await held.enter_async_context(self._shares.hold(tables, timeout_s))
+            running = asyncio.get_running_loop().run_in_executor(self._pool, work)
+            try:
+                return await asyncio.shield(running)
+            except asyncio.CancelledError:  # whoever asked has left; the thread works on, and so does the share
+                self._left.add(leaving := asyncio.ensure_future(_at_the_end(running, held.pop_all())))
+                leaving.add_done_callback(self._left.discard)
+                raise
 
     def close(self) -> None:
         """Cancels queued work. Running work goes on; this does not wait for it."""

@@ -144,7 +144,10 @@ class Streams:
             async with asyncio.timeout(BEGIN_TIMEOUT_S):
                 await self._acquire(caller)
         except TimeoutError:
-            raise ReadError("too_many_streams", f"{FOLLOWERS_MAX} streams are catching up already") from None
+            raise ReadError(
+                "too_many_streams",
+                f"{FOLLOWERS_MAX} streams are catching up, or half as many of {caller or 'this caller'}",
+            ) from None
         self._count(following=1)
 
         def open_follower() -> Follower:

@@ -14,11 +14,12 @@ from freshet.local.mariadb import MariaDBAddress
 from serving.errors import ReadError
 from serving.sources.mariadb import READS_MAX, MariaDBRows
 from serving.sources.shares import WAITING_MAX, Shares
-from serving.sources.source import SourceKey, SourceRow
+from serving.sources.source import SourceKey, SourceRow, SourceThreads
 from stream.access.who import asking
 from stream.sources.mariadb import snapshot
 from stream.sources.mariadb.connection import ConnectionSettings
 from stream.sources.mariadb.schema import TableFilter
+from tests.patience import PATIENCE_S
 from tokens import Position
 
 
@@ -158,6 +159,30 @@ def test_one_caller_does_not_fill_the_queue() -> None:
         assert {each.code for each in outcomes if isinstance(each, ReadError)} == {"too_many_requests"}
         await other
         assert sorted(order) == ["much"] * (WAITING_MAX // 2) + ["other"]
+
+    asyncio.run(story())
+
+
+def test_a_share_is_held_until_its_thread_has_ended() -> None:
+    """Who asked may have left; the thread works on, so another read would only wait behind it."""
+    goes_on, begun = threading.Event(), threading.Event()
+
+    def work() -> None:
+        begun.set()
+        goes_on.wait(PATIENCE_S)
+
+    async def story() -> None:
+        source = SourceThreads("of a test", threads=1)
+        left = asyncio.create_task(source.run(work))
+        await asyncio.to_thread(begun.wait, PATIENCE_S)
+        left.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await left
+        with pytest.raises(ReadError):
+            await source.run(time.monotonic, timeout_s=0.01)
+        goes_on.set()
+        assert await source.run(time.monotonic, timeout_s=PATIENCE_S) > 0
+        source.close()
 
     asyncio.run(story())
 
