@@ -466,8 +466,8 @@ class MariaDBSource:
             raise self._unknown_database(unknown)
         if progress.table_choice == self._adds_to:  # not in a new epoch, which has described nothing
             found = schema.settle(GtidPosition.parse(progress.position))
-            described = {schema.catalog.description(name): is_void for name, is_void in found.items()}
-            self._give(publisher, schema.catalog, progress.addition(described, self._choice))
+            added = {schema.catalog.description(name): is_void for name, is_void in found.items()}
+            self._give(publisher, schema.catalog, progress.addition(added, self._choice))
             progress.mark_described(self._choice)
             log.info("tables are added", shard=self._options.shard, tables=sum(found.values()))
             return
