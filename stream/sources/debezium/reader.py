@@ -22,7 +22,7 @@ from stream.sources.debezium.messages import (
     xa_transaction,
 )
 from stream.sources.debezium.places import Places
-from stream.sources.debezium.schema import DebeziumSchema, Sample
+from stream.sources.debezium.schema import DebeziumSchema, Sample, tagged_gtids
 from stream.sources.debezium.topics import ConnectorTopics
 from stream.sources.debezium.transactions import Assembler, Place, Transaction
 from stream.sources.debezium.values import RowDecoder, SchemaDiffers
@@ -51,9 +51,8 @@ _NOTHING: Final = Gtid(0, 0, 0, 0)
 class _Pending:
     """A statement that was seen, and what each transaction voids until everything before it is published."""
 
-    gtid: ServerGtid
+    statement: Statement
     voids: dict[str, str]
-    timestamp: int
 
 
 class DebeziumReader:
@@ -91,6 +90,7 @@ class DebeziumReader:
         self._decoders: dict[tuple[bytes, str], RowDecoder | str] = {}
         self._reread: set[tuple[bytes, str]] = set()
         """The schemas of messages for which a table was read again that does not fit."""
+        self._last_end: ServerGtid | None = None
         self._sample: Sample | None = None
         self._look_at = 0.0
 
@@ -154,6 +154,9 @@ class DebeziumReader:
         if topic == self._topics.transactions:
             end = read_end(value)
             if end is not None:
+                if end.gtid == self._last_end:
+                    raise tagged_gtids()
+                self._last_end = end.gtid
                 self._assembler.end(end, place)
             return
         found = (read_statement if topic == self._topics.statements else read_row)(value, self._server)
@@ -180,7 +183,7 @@ class DebeziumReader:
         self._decoders.clear()
         self._reread.clear()
         self._described |= seen.described
-        self._pending.append(_Pending(statement.gtid, seen.voids, statement.timestamp))
+        self._pending.append(_Pending(statement, seen.voids))
         self._assembler.statement(statement, place)
 
     def _classified(self, statement: Statement) -> logged.Statement:
@@ -207,6 +210,8 @@ class DebeziumReader:
         self._look_at = time.monotonic() + LOOK_EVERY_S
         found = self._topics.look_for(self._schema.catalog.names)
         self.note_places()
+        if found:
+            self._schema.check_prepared()  # what is prepared may have told its rows in there
         for table in found:
             self._schema.reread(*table.split(".", 1))
         if self._sample is None:
@@ -223,16 +228,22 @@ class DebeziumReader:
     def _round(self) -> Iterator[SourceTransaction]:
         for each in self._assembler.transactions():
             found = None if self._is_published(each.gtid) else self._transaction(each)
-            if unended := self._assembler.unended_beside(each.gtid):
-                raise xa_transaction(", ".join(unended))
+            self._check_ended(each.gtid)
             if found is not None:
                 yield found
             self._assembler.drop(each.gtid)
-        done = self._assembler.end_round()
-        for statement in done:
+        for statement in self._assembler.end_round():
             if not self._is_published(statement.gtid):
-                yield self._finished(OpenTransaction(statement.gtid, self._bytes_max), statement.timestamp)
-        del self._pending[: len(done)]
+                found = self._finished(OpenTransaction(statement.gtid, self._bytes_max), statement.timestamp)
+                self._check_ended(statement.gtid)
+                yield found
+            self._assembler.forget(statement)
+            self._pending = [each for each in self._pending if each.statement is not statement]
+
+    def _check_ended(self, gtid: ServerGtid) -> None:
+        """Raises `DebeziumError` if the position has passed rows of an XA transaction, by that of ``gtid``."""
+        if unended := self._assembler.unended_beside(gtid):
+            raise xa_transaction(", ".join(unended))
 
     def _transaction(self, each: Transaction) -> SourceTransaction:
         transaction = OpenTransaction(each.gtid, self._bytes_max)
