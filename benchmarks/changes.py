@@ -2,11 +2,13 @@
 
 - **one**: a reader goes through all of a topic, from its beginning until now, with rows: raw, and by the Python client.
 - **many**: readers that have caught up share the front's reader of Kafka; transactions come at a fixed rate, and all
-  readers must have all of them. Given is also what the front used of a core.
+  readers must have all of them.
 - **invalidate**: transactions of one row come at a fixed rate. The time runs from the moment at which each is due at
   the publisher until an application's cache, in its own process, has its tombstone.
 - **wire**: what a column of images of before the change would cost: bytes a row of frames without and with it, as they
   are and as Kafka's batches are compressed (lz4). It is not on the wire: docs/decisions/0121.
+
+Of **one** and **many** also by the processor time of the front, which says something while others have the cores, too.
 
 Threats to validity: publisher, broker, consumer, front and readers share the machine's cores. Raw readers look at the
 bytes and decode nothing. The batches of the publisher (25 ms) are most of the time of an invalidation.
@@ -71,13 +73,13 @@ def one_raw(port: int, events: int) -> dict[str, float]:
 def one_client(url: str, events: int) -> dict[str, float]:
     """The same by the Python client, which decodes them."""
     as_in_production()
-    began, seen = time.perf_counter(), 0
+    began, used, seen = time.perf_counter(), time.process_time(), 0
     with FreshetClient(url) as client:
         for event in client.stream(KEYSPACE, "earliest", until="now", include_rows=True):
             seen += event.kind == "transaction"
     if seen < events:
         raise AssertionError(f"{seen} of {events} events came")
-    return {"events_s": seen / (time.perf_counter() - began)}
+    return {"events_s": seen / (time.perf_counter() - began), "by_processor_s": seen / (time.process_time() - used)}
 
 
 def many(port: int, readers: int, events: int) -> dict[str, float]:
@@ -168,20 +170,35 @@ class Measured:
 
     def one(self) -> dict[str, float]:
         """**one**."""
-        port, url = self.deployed.port, self.deployed.url
-        raw = measure("changes:one_raw", port=port, events=self.events)["events_s"]
-        return {"raw_s": raw, "client_s": measure("changes:one_client", url=url, events=self.events)["events_s"]}
+        before = self._front_used()
+        raw = measure("changes:one_raw", port=self.deployed.port, events=self.events)["events_s"]
+        front = self.events / (self._front_used() - before)
+        client = measure("changes:one_client", url=self.deployed.url, events=self.events)
+        return {
+            "raw_s": raw,
+            "client_s": client["events_s"],
+            "a_second_of_the_fronts_processor": front,
+            "a_second_of_the_clients_processor": client["by_processor_s"],
+        }
 
     def many(self, readers: int, rate: int, seconds: float) -> dict[str, float]:
         """**many**."""
         count = int(rate * seconds)
-        before = self.deployed.processor_seconds()["front"]
+        before = self._front_used()
         sent, ended = self._while_published(
             rate, count, "changes:many", port=self.deployed.port, readers=readers, events=count
         )
-        used = self.deployed.processor_seconds()["front"] - before
+        used = self._front_used() - before
         took = ended["ended"] - sent["began"]
-        return {"deliveries_s": readers * count / took, "front_core": used / took, "behind_s": took - count / rate}
+        return {
+            "deliveries_s": readers * count / took,
+            "a_second_of_the_fronts_processor": readers * count / used,
+            "behind_s": took - count / rate,
+        }
+
+    def _front_used(self) -> float:
+        """Seconds of the processor."""
+        return self.deployed.processor_seconds()["front"]
 
     def invalidate(self, rate: int, seconds: float) -> dict[str, float]:
         """**invalidate**."""
@@ -244,7 +261,7 @@ def run(events: int, rounds: int, readers: int, rate: int, seconds: float) -> di
         kinds: dict[str, Any] = {
             kind: {name: median(each[kind][name] for each in found) for name in found[0][kind]} for kind in found[0]
         }
-        kinds["wire"] = {name: wire(100_000, each) for name, each in (("one_row_a_frame", 1), ("full_rate", OWN))}
+        kinds["wire"] = {name: wire(events, each) for name, each in (("one_row_a_frame", 1), ("full_rate", OWN))}
         return {**kinds, "readers": readers, "rate": rate, "load_average": load}
 
 

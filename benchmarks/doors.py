@@ -1,12 +1,13 @@
-"""``python -m benchmarks.doors``: what a token, TLS and mutual TLS cost a front, and how many handshakes it makes.
+"""``python -m benchmarks.doors``: what a token, TLS, mutual TLS and traces cost a front, and its handshakes.
 
-Four fronts of one consumer differ in their door only, and take turns: each round asks each of them, in an order of its
+Six fronts of one consumer differ in their door only, and take turns: each round asks each of them, in an order of its
 own, for the same rows as fast as it answers, over connections that are kept. Given are reads per second, reads per
 second of the front's processor time, and the medians over the rounds of both beside the plain door of the same round.
 Then each front that has TLS gets new connections, one after the other.
 
 Threats to validity: fronts, consumer and this generator share the machine's cores, and the generator encrypts too, so
-reads per second fall by more than the front's share; the certificates have keys on the curve P-256.
+reads per second fall by more than the front's share; the certificates have keys on the curve P-256. The collector of
+traces takes what is sent and keeps nothing; the consumer makes no spans.
 """
 
 from __future__ import annotations
@@ -18,12 +19,14 @@ import ssl
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from random import Random
 from statistics import median
+from threading import Thread
 from typing import Any, Final, cast
 
 import trustme
@@ -56,8 +59,34 @@ class Door:
     shown: Certificates = NOTHING
 
 
-def doors(directory: Path) -> dict[str, Door]:
-    """The four of them. Their certificates and tokens are made in ``directory``."""
+@contextmanager
+def collector() -> Iterator[str]:
+    """The URL of what takes spans over OTLP, and keeps none. This process does nothing else meanwhile."""
+
+    class Taking(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None:
+            """Says nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Taking) as server:
+        serving = Thread(target=server.serve_forever, daemon=True)
+        serving.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            serving.join()
+
+
+def doors(directory: Path, endpoint: str) -> dict[str, Door]:
+    """All of them. Their certificates and tokens are made in ``directory``; ``endpoint``: where spans go."""
     authority, secret = trustme.CA(), new_secret()
     front, caller = write(authority, directory, "front", "127.0.0.1"), write(authority, directory, "caller", SUBJECT)
     token = f'[serve.tokens.bench]\nroles = ["read"]\nhash = "{digest_of(secret.encode())}"\n'
@@ -68,6 +97,8 @@ def doors(directory: Path) -> dict[str, Door]:
         "token": Door(token, secret),
         "tls": Door(token + tls, secret, Certificates(ca=front.ca)),
         "mutual_tls": Door(f"{subject}{tls}ca = {json.dumps(front.ca)}\n", "", caller),
+        "traced_1_percent": Door(f"[tracing]\nendpoint = {json.dumps(endpoint)}\nshare = 0.01\n"),
+        "traced": Door(f"[tracing]\nendpoint = {json.dumps(endpoint)}\n"),
     }
 
 
@@ -124,7 +155,7 @@ def run(keys: int, rounds: int, seconds: float) -> dict[str, dict[str, float]]:
         kafka = stack.enter_context(KafkaServer(directory / "kafka")).cluster
         measure("topics:fill_once_each", kafka=kafka, keyspace=KEYSPACE, keys=keys)
         fronts: dict[str, tuple[Deployment, Door]] = {}
-        for name, door in doors(directory).items():
+        for name, door in doors(directory, stack.enter_context(collector())).items():
             place = directory / name
             place.mkdir()
             deployed = Deployment(place, kafka, (KEYSPACE,), more=door.settings, authority=door.shown.ca)

@@ -6,7 +6,6 @@ assignment of the partitions: the first fetch counts, but connecting and joining
 
 from __future__ import annotations
 
-import sys
 import tempfile
 import threading
 import time
@@ -21,12 +20,11 @@ from confluent_kafka import TopicPartition
 from consumers.owner.partitions import Ownership, Partition
 from consumers.process.kafka_output import Rejected
 from consumers.process.loop import BATCH_MESSAGES, POLL_S, Consumption, ConsumptionSettings
-from consumers.process.run import SWITCH_INTERVAL_S
 from freshet.settings import ConsumerSettings
+from stream.interpreter import prepare_to_answer
 from stream.kafka.connection import KafkaCluster
 from stream.kafka.reader import end_offsets, open_consumer, poll_batch
 from stream.kafka.topics import describe_topic, events_topic
-from stream.memory import collect_seldom
 
 WATCH_S = 0.002
 
@@ -65,8 +63,7 @@ class CountingOutput:
 
 def as_in_production() -> None:
     """Applies the interpreter settings of a consuming process (`consumers.process.run.run_consumer`)."""
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
-    collect_seldom()
+    prepare_to_answer()
 
 
 def settings_for(kafka: KafkaCluster, keyspace: str, data_dir: Path) -> ConsumptionSettings:

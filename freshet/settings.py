@@ -257,6 +257,7 @@ class ServeSettings(Section):
     ``announced``: the URL at which clients reach a node's front, if not the one that it listens at.
     ``locations_file``: keeps what is announced, for starts while Kafka is away.
     ``serve_stale_if_down``: a catalog table whose source does not answer is given as it is cached, marked as stale.
+    ``dead_letter_buttons``: the page puts dead letters back and takes them off the list, for the role ``admin``.
     ``tokens``: who may ask; ``bearer_token``: one secret that may do everything, as before there were tokens. ``tls``:
     with ``ca`` a client may show a certificate. ``plain``: it may listen beyond loopback without TLS.
     ``limits``: what one caller may take.
@@ -272,6 +273,7 @@ class ServeSettings(Section):
     max_wait_ms_limit: int = Field(default=10_000, ge=0, le=20_000)
     default_wait_ms: int = Field(default=100, ge=0, le=20_000)
     serve_stale_if_down: bool = False
+    dead_letter_buttons: bool = False
     locations: Annotated[dict[str, Annotated[str, Field(pattern=r"^.+:\d{1,5}$")]], Json] = Field(default_factory=dict)
     locations_file: Path | None = None
     announced: Annotated[str, Field(pattern=r"^(https?://[^\s/]+)?$", max_length=300)] = ""

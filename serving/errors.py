@@ -14,7 +14,7 @@ HINTS: dict[str, str] = {
     "bad_body": "the body is JSON in UTF-8, as described at /openapi.json",
     "not_found": "it is known not to exist at the source",
     "unknown_keyspace": "the keyspaces in the settings are served: is it spelled as in [keyspaces.…]?",
-    "unknown_table": "name it as db.table; tables that the source does not publish are not served",
+    "unknown_table": "spell it as the source does; tables that the source does not publish are not served",
     "method_not_allowed": "the methods of each path are described at /openapi.json",
     "body_too_large": "split the batch",
     "too_many_keys": "split the batch",
@@ -37,6 +37,7 @@ HINTS: dict[str, str] = {
     "too_many_streams": "try again shortly, or at another front",
     "stream_unavailable": "Kafka does not answer, or the keyspace's topic is not there yet: try again shortly",
     "letters_unavailable": "Kafka does not answer, or denies the topic of dead letters to this front",
+    "letter_refused": "`freshet dlq show` tells what it holds; an update may decode it, or it can be dismissed",
     "page_expired": "the objects changed between two pages: begin with the first page again",
     "not_served": "the settings name what is served (bytes.roots); write the URI as there, without . and ..",
     "file_not_found": "is the URI spelled as in the store? Folders are not served",
@@ -77,6 +78,8 @@ class ReadError(FreshetError):
     def __init__(self, code: str, message: str, *, hint: str = "", token: str | None = None) -> None:
         super().__init__(message, hint=hint or HINTS.get(code, ""), code=code)
         self.token = token
+        self.page = ""
+        """For a browser: the page that says it. Else it is told as JSON."""
         self.allow = ""
         """For ``method_not_allowed``: the methods that the path has, comma-separated."""
         self.file_bytes: int | None = None

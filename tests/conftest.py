@@ -11,10 +11,11 @@
 - ``s3``: `S3Address` of an S3-compatible server shared by the session; this process's environment leads there.
 - ``azure``: `AzureAddress` of a storage account shared by the session; this process's environment leads there. Skipped
   as MySQL is, where none can be had.
+- ``connect``: `ConnectServer`, Kafka Connect with Debezium's connectors beside ``kafka``; skipped as MySQL is.
 - ``hdfs``: `HdfsAddress` of an HDFS shared by the session.
-- ``new_kafka(**options)``, ``new_mariadb(**options)``, ``new_mysql(**options)``, ``new_hive(**options)``: start a
-  server that only this test uses and may kill (``server.kill()``, ``server.restart()``); options as in `KafkaServer`,
-  `MariaDBServer`, `MySQLServer`, `HiveServer`.
+- ``new_kafka(**options)``, ``new_mariadb(**options)``, ``new_mysql(**options)``, ``new_hive(**options)``,
+  ``new_connect(kafka)``: start a server that only this test uses and may kill (``server.kill()``,
+  ``server.restart()``); options as in `KafkaServer`, `MariaDBServer`, `MySQLServer`, `HiveServer`, `ConnectServer`.
 - ``keyspace_name``, ``topic_name``: unique names; the topic is the keyspace's event topic. Nothing is created, but
   topics of the keyspace are deleted afterwards where the test used ``kafka``.
 
@@ -43,6 +44,7 @@ from stream.kafka.connection import KafkaCluster
 from tests.lengths import LONG
 from tests.servers import choice
 from tests.servers.azure import AzureAddress, azure_address
+from tests.servers.connect import ConnectServer, can_be_had, connect_server
 from tests.servers.databases import own_database
 from tests.servers.hdfs import HdfsAddress, hdfs_address
 from tests.servers.postgres import postgres_url
@@ -52,8 +54,8 @@ from tests.servers.s3 import S3Address, s3_address
 Server = TypeVar("Server")
 
 SERVER_FIXTURES = {
-    *("kafka", "mariadb", "mysql", "postgres", "hive", "s3", "azure", "hdfs", "registry"),
-    *("new_kafka", "new_mariadb", "new_mysql", "new_hive"),
+    *("kafka", "mariadb", "mysql", "postgres", "hive", "s3", "azure", "hdfs", "registry", "connect"),
+    *("new_kafka", "new_mariadb", "new_mysql", "new_hive", "new_connect"),
 }
 
 LONG_RUN_SERVERS = {"azure", "hdfs", "registry"}
@@ -167,6 +169,13 @@ def hive() -> Iterator[tuple[str, int]]:
 
 
 @pytest.fixture(scope="session")
+def connect(kafka: KafkaCluster) -> Iterator[ConnectServer]:
+    """The session's worker of Kafka Connect, beside its Kafka."""
+    with or_skip("connect", connect_server(kafka)) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
 def s3_server() -> Iterator[S3Address]:
     """The session's S3-compatible server."""
     with s3_address() as address:
@@ -263,6 +272,20 @@ def new_hive() -> Iterator[Callable[..., HiveServer]]:
         def start(**options: Any) -> HiveServer:
             directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="freshet-hive-"))
             return stack.enter_context(HiveServer(Path(directory), **options))
+
+        yield start
+
+
+@pytest.fixture
+def new_connect() -> Iterator[Callable[[KafkaCluster], ConnectServer]]:
+    """Starts workers of Kafka Connect that belong to this test alone."""
+    if not can_be_had():
+        pytest.skip(choice.used["connect"])
+    with ExitStack() as stack:
+
+        def start(kafka: KafkaCluster) -> ConnectServer:
+            directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="freshet-connect-"))
+            return stack.enter_context(ConnectServer(Path(directory), kafka))
 
         yield start
 

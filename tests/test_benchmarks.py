@@ -56,14 +56,41 @@ def test_a_benchmark_of_its_own_runs(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.integration
 def test_the_doors_of_a_front_are_measured() -> None:
-    """Plain, with a token, over TLS and mutual TLS: each door answers, and what it costs is told."""
+    """Plain, with a token, over TLS and mutual TLS, with traces: each door answers, and what it costs is told."""
     command = [sys.executable, "-m", "benchmarks.doors", "--keys", "500", "--rounds", "1", "--seconds", "0.5"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout)
-    assert list(found) == ["plain", "token", "tls", "mutual_tls"]
+    assert list(found) == ["plain", "token", "tls", "mutual_tls", "traced_1_percent", "traced"]
     assert all(each["reads_front_s_of_plain"] > 0 and each["p99_ms"] > 0 for each in found.values())
     assert found["mutual_tls"]["handshakes_s"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.integration
+def test_change_streams_are_measured() -> None:
+    """One reader, some that have caught up, and an application's cache: each gets all events."""
+    sizes = ["--events", "2000", "--rounds", "1", "--readers", "3", "--rate", "50", "--seconds", "1"]
+    command = [sys.executable, "-m", "benchmarks.changes", *sizes]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout)
+    assert found["one"]["client_s"] > 0 < found["many"]["deliveries_s"]
+    assert found["invalidate"]["p99_ms"] >= found["invalidate"]["p50_ms"] > 0
+    assert all(each["with_before"] > each["now"] for each in found["wire"].values())
+
+
+@pytest.mark.slow
+@pytest.mark.integration
+def test_what_an_abuser_takes_is_measured() -> None:
+    """Each abuser is at work while a reader reads on, and what it costs front and reader is told."""
+    command = [sys.executable, "-m", "benchmarks.abuse", "--rounds", "1", "--seconds", "1", "--rate", "50"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout)
+    assert list(found) == ["quiet", "connections", "slow", "uncached"]
+    assert all(each["reads"] > 0 and each["not_fresh"] == 0 for each in found.values())
+    assert all(found[name]["p99_of_busy"] > 0 and found[name]["abuser_core"] > 0 for name in found if name != "quiet")
 
 
 def test_the_judge_of_catalog_reads_finds_what_is_missing() -> None:

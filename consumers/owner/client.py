@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import socket
 import ssl
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from time import monotonic
@@ -24,6 +24,7 @@ from consumers.owner.protocol import (
     OLDEST,
     TRACED,
     VERSION,
+    WAITING,
     WITHOUT_TOPIC,
     Answer,
     Checkpoint,
@@ -59,10 +60,13 @@ from consumers.owner.protocol import (
 from stream import spans
 from stream.access.certificates import CertificateError, Certificates
 from stream.access.networks import Network, resolve_within
+from stream.access.who import asking
 
 CONNECT_TIMEOUT_S: Final = 2.0
 REQUEST_TIMEOUT_S: Final = 10.0
 """In addition to the request's own ``max_wait_ms``."""
+WAITING_OF_CALLER_MAX: Final = 512
+"""Requests of one caller of a front that wait at one owner: half of those that an owner has wait of one front."""
 NO_REQUEST: Final = 0
 """The id of an answer that concerns the connection."""
 
@@ -197,6 +201,8 @@ class OwnerClient:
         self._timeout_s = request_timeout_s
         self._connection: _Connection | None = None
         self._connecting = asyncio.Lock()
+        self._waiting: Counter[str] = Counter()
+        """By caller, the requests under way that may wait."""
         self._last_id = 0
 
     def _usable(self) -> _Connection | None:
@@ -288,7 +294,25 @@ class OwnerClient:
         _expect(await self.request(self._identity.hello()), Welcome)
 
     async def request(self, request: Request, wait_ms: int = 0) -> Answer:
-        """Sends ``request`` (its id is set here) and returns the answer, which may be a `Failure`."""
+        """Sends ``request`` (its id is set here) and returns the answer, which may be a `Failure`.
+
+        Of a caller of whom very many wait already it does not wait, so that the requests of others may.
+        """
+        caller = asking.get()
+        if not caller or wait_ms <= 0:
+            return await self._request(request, wait_ms)
+        if self._waiting[caller] >= WAITING_OF_CALLER_MAX and isinstance(request, WAITING):
+            request.max_wait_ms = 0
+            return await self._request(request, 0)
+        self._waiting[caller] += 1
+        try:
+            return await self._request(request, wait_ms)
+        finally:
+            self._waiting[caller] -= 1
+            if not self._waiting[caller]:
+                del self._waiting[caller]
+
+    async def _request(self, request: Request, wait_ms: int) -> Answer:
         [answer] = await self._ask(self._usable() or await self._connect(), [request], wait_ms)
         return answer
 

@@ -21,6 +21,7 @@ from consumers.owner.protocol import (
     OLDEST,
     TRACED,
     VERSION,
+    WAITING,
     WITHOUT_KEYSPACE,
     Answer,
     Checkpoint,
@@ -87,6 +88,9 @@ class FrontConnection(asyncio.Protocol):
         self._shown = ""
         self._subjects: tuple[str, ...] = ()
         self._waiting = 0
+        """Requests under way that wait for what is not there yet,"""
+        self._working = 0
+        """and others that take more than a turn, which end by themselves."""
         self._write_paused = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -115,10 +119,10 @@ class FrontConnection(asyncio.Protocol):
         self._throttle()
 
     def _throttle(self) -> None:
-        """Reads requests only while answers can be written and few requests wait."""
+        """Reads requests only while answers can be written and few are worked on."""
         if self._transport is None or self._transport.is_closing():
             return
-        if self._write_paused or self._waiting >= CONNECTION_WAITING_MAX:
+        if self._write_paused or self._working >= CONNECTION_WAITING_MAX:
             self._transport.pause_reading()
         else:
             self._transport.resume_reading()
@@ -153,6 +157,10 @@ class FrontConnection(asyncio.Protocol):
             )
         if not self._greeted:
             return self._greet(request)
+        waits = isinstance(request, WAITING) and request.max_wait_ms > 0
+        if waits and isinstance(request, WAITING) and self._waiting >= CONNECTION_WAITING_MAX:
+            request.max_wait_ms = 0  # reading on, since those behind it need not wait, and may be of other callers
+            waits = False
         span = begin_answer(request) if spans.is_on else None
         try:
             self._admit(request)
@@ -164,11 +172,12 @@ class FrontConnection(asyncio.Protocol):
             answer = Failure(request.id, "too_busy", f"{WAITING_MAX} requests are waiting already", "try again later")
         if not asyncio.iscoroutine(answer):
             return answer if span is None else end_answer(span, answer)
-        self._waiting += 1
+        self._waiting += waits
+        self._working += not waits
         self._server.waiting += 1
-        if self._waiting >= CONNECTION_WAITING_MAX:
+        if self._working >= CONNECTION_WAITING_MAX:
             self._throttle()
-        self._server.spawn(self._answer_later(request.id, answer, span))
+        self._server.spawn(self._answer_later(request.id, answer, span, waits=waits))
         return None
 
     def _greet(self, request: Request) -> Answer:
@@ -216,13 +225,16 @@ class FrontConnection(asyncio.Protocol):
         if _ROLES.get(type(request)) == ADMIN:
             self._note(caller, request, BEGUN)
 
-    async def _answer_later(self, request_id: int, work: Coroutine[Any, Any, Answer], span: Any) -> None:
+    async def _answer_later(
+        self, request_id: int, work: Coroutine[Any, Any, Answer], span: Any, *, waits: bool
+    ) -> None:
         try:
             answer = await work
         except Exception as error:  # noqa: BLE001 - as above
             answer = failure(request_id, error)
         finally:
-            self._waiting -= 1
+            self._waiting -= waits
+            self._working -= not waits
             self._server.waiting -= 1
         self._throttle()
         self._send(answer if span is None else end_answer(span, answer))

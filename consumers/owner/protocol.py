@@ -544,6 +544,8 @@ WITHOUT_TOPIC: Final = (*WITHOUT_KEYSPACE, Checkpoint, Verified)
 """Requests without a ``topic_id``."""
 TRACED: Final = (Get, GetRange, GetTable, GetObjects)
 """Requests that carry the front's span."""
+WAITING: Final = (Get, GetRange, GetTable, GetObjects, Wait)
+"""Requests with a ``max_wait_ms``."""
 Request: TypeAlias = (
     Hello
     | Get

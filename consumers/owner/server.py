@@ -1,7 +1,7 @@
 """The owner's server: answers the owner protocol from the stores of this process. asyncio, one thread.
 
 A request is answered while its frame is read; only one that waits gets a task. Limits: bytes per frame, keys per
-request, waiting requests per connection (reading from it pauses) and per process (``too_busy``).
+request, requests that wait per connection (the next ones don't) and under way per process (``too_busy``).
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
+
+from msgspec.structs import replace
 
 from consumers.fold.shards import kin_of
 from consumers.fold.state import Lineage
@@ -197,11 +199,14 @@ class OwnerServer:
         def read(partition: Partition) -> list[OwnerRow]:
             return answer_rows(partition, request, demand)
 
+        def read_one(partition: Partition, number: int) -> OwnerRow:
+            return answer_rows(partition, replace(request, keys=[request.keys[number]]), demand)[0]
+
         def reply(rows: list[OwnerRow]) -> Rows:
             return Rows(request.id, rows)
 
         partition = self._partition(request.keyspace, request.partition, request.topic_id)
-        found = self._answer_or_wait(partition, request.max_wait_ms, read, reply)
+        found = self._answer_or_wait(partition, request.max_wait_ms, read, read_one, reply)
         if isinstance(found, Rows):
             lease = self._lease(partition, request, found.rows)
             if lease is None:
@@ -305,6 +310,9 @@ class OwnerServer:
         def read(partition: Partition) -> list[OwnerTable]:
             return [answer_table(partition, request.name, table_id, demand)]
 
+        def read_one(partition: Partition, _: int) -> OwnerTable:
+            return read(partition)[0]
+
         def reply(tables: list[OwnerTable]) -> OwnerTable:
             self._count(tables)
             tables[0].id = request.id
@@ -315,7 +323,7 @@ class OwnerServer:
         home = self.ownership.get(request.keyspace, number)
         if home is None:
             return reply([no_table(number, table_id, f"table {table_id} is in partition {number}", elsewhere=True)])
-        return self._answer_or_wait(home, request.max_wait_ms, read, reply)
+        return self._answer_or_wait(home, request.max_wait_ms, read, read_one, reply)
 
     def _get_objects(self, request: GetObjects) -> Answer | Coroutine[Any, Any, Answer]:
         """Few objects are looked at here, others in a thread. Waits for what can make them servable."""
@@ -363,19 +371,29 @@ class OwnerServer:
         partition: Partition,
         max_wait_ms: int,
         read: Callable[[Partition], list[Found]],
+        read_one: Callable[[Partition, int], Found],
         reply: Callable[[list[Found]], Answer],
     ) -> Answer | Coroutine[Any, Any, Answer]:
-        """The ``reply`` to what ``read`` returns, at once or when no part of it can become servable by waiting."""
+        """The ``reply`` to what ``read`` returns, at once or when no part of it can become servable by waiting.
+
+        Meanwhile only the first part that waits is looked at, by ``read_one``: so whenever a marker comes, a long
+        request costs no more than a short one.
+        """
         found = read(partition)
-        if max_wait_ms <= 0 or not any(map(_may_wait, found)):
+        waits = _first_that_waits(found)
+        if max_wait_ms <= 0 or waits is None:
             return reply(found)
 
         async def later() -> Answer:
             def is_done(partition: Partition) -> bool:
-                found[:] = read(partition)
-                return not any(map(_may_wait, found))
+                nonlocal waits
+                if waits is not None and not _may_wait(read_one(partition, waits)):
+                    found[:] = read(partition)
+                    waits = _first_that_waits(found)
+                return waits is None
 
-            await self._wait_until(partition, max_wait_ms, is_done)
+            if not await self._wait_until(partition, max_wait_ms, is_done):
+                found[:] = read(self._partition(partition.keyspace, partition.number, partition.topic.topic_id))
             return reply(found)
 
         return later()
@@ -460,6 +478,11 @@ def _next_step(steps: Generator[None, None, RangeRows]) -> RangeRows | None:
 def _has_folded(offset: int, partition: Partition) -> bool:
     """Whether the partition has folded something since that offset."""
     return partition.store.visible.offset != offset
+
+
+def _first_that_waits(found: Sequence[OwnerRow | OwnerTable]) -> int | None:
+    """The place of the first part that can become servable by waiting."""
+    return next((place for place, each in enumerate(found) if _may_wait(each)), None)
 
 
 def _may_wait(answer: OwnerRow | OwnerTable | OwnerObjects | RangeRows) -> bool:

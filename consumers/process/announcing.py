@@ -207,7 +207,7 @@ class Announcer:
         for place, partition in self._owned.items():
             known = reader.standing(partition.keyspace, partition.number)
             role: Role = "owner"
-            if self._leaves(place, known, now):
+            if self._leaves(place, known, now, lost=partition.lost):
                 if not self._follower:
                     self._sent.pop(place, None)
                     self._unsent.pop(place, None)
@@ -233,12 +233,14 @@ class Announcer:
         read_at = reader.known_since(known) if known is not None else 0.0
         return max(partition.taken_at, self._running_since, read_at)
 
-    def _leaves(self, place: str, known: Announcement | None, now: float) -> bool:
+    def _leaves(self, place: str, known: Announcement | None, now: float, *, lost: bool) -> bool:
         """Whether the readers of a place belong to another group, so that nothing is announced here.
 
         Within a group its generations decide who owns a partition. Readers that were moved to another group come back
         if that one's owner has withdrawn, and no other has followed it, for `SETTLED_S`; or if the owner that was named
-        has never said for so long that it goes on: it died, or its group gave the partition to another member.
+        has never said for so long that it goes on: it died, or its group gave the partition to another member; or if
+        the owner has not announced itself for `SILENT_S`: it died later. ``lost``: Kafka does not answer, so nothing
+        would be heard of it anyway.
         """
         if known is not None and (known.instance == self._instance or known.group == self._group):
             self._swaps[place] = known.swap
@@ -250,9 +252,11 @@ class Announcer:
         if known is None or known.swap <= self._swaps.get(place, 0):
             return False
         first, since = self._left_free.setdefault(place, (known, now))
-        has_gone_on = not known.gone and bool(known.group)  # `freshet swap` does not know the group
-        if has_gone_on or first != known:
+        if first is not known or lost:  # each that is read is another object
             self._left_free[place] = known, now
+            return True
+        has_gone_on = not known.gone and bool(known.group)  # `freshet swap` does not know the group
+        if has_gone_on and now - max(since, self._running_since) < SILENT_S:
             return True
         if now - since < SETTLED_S:
             return True

@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import socket
-import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -31,12 +30,10 @@ from consumers.store.leader_epochs import keep_leader_epoch
 from stream.access.certificates import Certificates
 from stream.access.grants import Access
 from stream.access.listening import is_loopback
-from stream.memory import collect_seldom
+from stream.interpreter import prepare_to_answer
 
 log = structlog.get_logger(__name__)
 
-SWITCH_INTERVAL_S: Final = 0.0005
-"""How long the fold may hold the GIL while a read waits."""
 PORT_NAME: Final = "port"
 """In the data directory: where the owner protocol listened last."""
 CHECKPOINTS_KEPT: Final = 2
@@ -81,8 +78,7 @@ def run_consumer(
     """
     import uvloop
 
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
-    collect_seldom()
+    prepare_to_answer()
     with owner.traced(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(serve(consume, owner, on_start))
 

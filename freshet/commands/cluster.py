@@ -1,4 +1,4 @@
-"""``freshet cluster``: which instances answer for which partitions, and how one gives its partitions away."""
+"""``freshet cluster``: which instances answer for which partitions, how one gives its own away, how one is moved."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
     add_completion=False,
-    help="Show which instances answer for which partitions, and empty one (docs/operating/nodes.md).",
+    help="Show which instances answer for which partitions, empty one, move one (docs/operating/nodes.md).",
 )
 POLL_S = 0.2
 
@@ -36,7 +36,7 @@ class DrainError(FreshetError):
 
 @app.callback()
 def cluster() -> None:
-    """Show which instances answer for which partitions, and empty one (docs/operating/nodes.md)."""
+    """Show which instances answer for which partitions, empty one, move one (docs/operating/nodes.md)."""
 
 
 @app.command("status")
@@ -94,6 +94,34 @@ def drain(
             _wait_until_empty(connection, deadline, as_json=as_json)
             _wait_for_owners(settings.kafka.cluster, connection.address, partitions, deadline)
             _show_drain(connection.address, [], as_json=as_json)
+
+
+@app.command("move")
+def move(
+    keyspace: Annotated[str, typer.Argument(help="The keyspace.")],
+    partition: Annotated[int, typer.Argument(help="Its partition whose readers move.", min=0)],
+    address: Annotated[
+        str,
+        typer.Argument(
+            help="Where the instance that takes it answers fronts, as `freshet cluster status` shows.",
+            metavar="HOST:PORT",
+        ),
+    ],
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Move the readers of one partition to a follower of it, or back to the owner whose group has it.
+
+    Within a group Kafka shares the partitions out, so no other member can be chosen. Both go on folding: no read is
+    refused, and the same command with the address of before moves the readers back.
+    """
+    from freshet.commands.swap import move_readers
+
+    _, before = move_readers(load_settings(), keyspace, [address], partition)
+    if as_json:
+        typer.echo(json.dumps({"keyspace": keyspace, "partition": partition, "to": address, "before": before}))
+    else:
+        back = f"; back: freshet cluster move {keyspace} {partition} {before[0]}" if before else ""
+        typer.echo(f"moved {keyspace}/{partition} to {address}{back}")
 
 
 def _wait_until_empty(connection: OwnerConnection, deadline: float, *, as_json: bool) -> None:

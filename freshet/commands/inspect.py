@@ -16,6 +16,7 @@ from consumers.fold.catalog_state import CatalogStateError, decode_binding, deco
 from consumers.fold.declared import table_descriptions
 from consumers.fold.entry import ABSENT, VALUE, VOID, decode_entry
 from consumers.fold.objects import decode_drops, decode_object, decode_set
+from consumers.fold.shards import NO_KIN
 from consumers.fold.state import CATALOG, DROPS, META, NAME_PREFIX, OBJECT, SCHEMA_PREFIX, SET, TABLE
 from consumers.owner.protocol import UNKNOWN_KEY, Description, OwnerError, OwnerRow
 from consumers.owner.rows import view_row
@@ -163,7 +164,7 @@ def _plain(row: OwnerRow) -> dict[str, Any]:
     plain["kind"] = KINDS.get(row.kind, str(row.kind))
     plain["image"] = _image(row.image) if row.image is not None else None
     plain["stamp"] = row.stamp.hex()
-    plain["kin"] = msgspec.to_builtins(row.kin)
+    plain["kin"] = msgspec.to_builtins(row.kin) if row.kin != NO_KIN else None
     return plain
 
 
@@ -205,8 +206,9 @@ def _text(key: bytes) -> str:
 
 
 def _show(shown: dict[str, Any]) -> None:
-    width = max(map(len, shown))
-    for name, value in shown.items():
+    told = {name: value for name, value in shown.items() if value not in (None, "")}
+    width = max(map(len, told), default=0)
+    for name, value in told.items():
         if isinstance(value, list) and value:
             typer.echo(f"{name}")
             for each in value:

@@ -126,6 +126,7 @@ def start_servers(
     from freshet.local.state import write_state
 
     home, ports = _home(), ports or {}
+    home.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # stores will be beside it
     with exclusive(home / "lock"):
         servers = _running(home)
         starters = {

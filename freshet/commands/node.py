@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import structlog
 import typer
 
-from consumers.process.run import SWITCH_INTERVAL_S, ConsumerProcess
+from consumers.process.run import ConsumerProcess
 from freshet.access.reloading import owner_access, renewed
 from freshet.commands.consume import consumption_settings, owner_settings
 from freshet.commands.serve import open_front, run_server
@@ -69,7 +68,6 @@ def command(
 
     owner = dataclasses.replace(owner_settings(settings), access=asked)
     with settings.tracing.traced("node"), open_front(settings, tell) as server:
-        sys.setswitchinterval(SWITCH_INTERVAL_S)
 
         def consumer_beside(url: str) -> ConsumerProcess:
             announced = dataclasses.replace(owner, front=settings.serve.announced or url)

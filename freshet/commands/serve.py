@@ -68,6 +68,11 @@ def open_front(settings: Settings, tell: Callable[[Settings], None] = lambda _: 
         raise SettingsError("no keyspace is configured", hint="add [keyspaces.<name>] to the settings file")
     chosen, access = settings.serve, front_access(settings)
     check_front(chosen.host, access, chosen.tls.files, plain=chosen.plain)
+    if chosen.dead_letter_buttons and access.is_open:
+        raise SettingsError(
+            "serve.dead_letter_buttons is set, but nobody is asked for a token",
+            hint="give the front tokens ([serve.tokens.NAME]), or use `freshet dlq`",
+        )
     shown = settings.consumer.identity
 
     def renew(now: Settings) -> None:
@@ -95,9 +100,9 @@ def run_server(server: FrontServer, run: Callable[[], Coroutine[Any, Any, None]]
     """Runs ``run``, which serves ``server``, to its end. Raises `SettingsError` ``cannot_listen``."""
     import uvloop
 
-    from stream.memory import collect_seldom
+    from stream.interpreter import prepare_to_answer
 
-    collect_seldom()
+    prepare_to_answer()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         try:
             runner.run(run())
@@ -128,6 +133,7 @@ def _front(settings: Settings, locations: Locations, access: Access, identity: I
         callers=chosen.limits.of_caller,
         stale_if_down=chosen.serve_stale_if_down,
         kafka=settings.kafka.cluster,
+        resolves_letters=chosen.dead_letter_buttons,
         files=_files(settings.bytes),
     )
 

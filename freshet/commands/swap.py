@@ -40,22 +40,40 @@ def command(
 
     The consumers that they leave go on folding, so the same command with their addresses moves the readers back.
     """
+    settings = load_settings(flags={"kafka": {"bootstrap": bootstrap}})
+    count, before = move_readers(settings, keyspace, to)
+    if as_json:
+        typer.echo(json.dumps({"keyspace": keyspace, "partitions": count, "to": to, "before": before}))
+    else:
+        back = f"; back: freshet swap {keyspace} " + " ".join(f"--to {each}" for each in before) if before else ""
+        typer.echo(f"moved {count} partitions of {keyspace} to {', '.join(to)}{back}")
+
+
+def move_readers(
+    settings: Settings, keyspace: str, to: list[str], partition: int | None = None
+) -> tuple[int, list[str]]:
+    """Moves the readers of a keyspace, or of one of its partitions, and waits until the topic says so.
+
+    Returns how many partitions, and who had them. Raises `SwapError`.
+    """
     from stream.kafka.locations import LocationsReader, announce
     from stream.kafka.topics import describe_topic, events_topic
 
-    settings = load_settings(flags={"kafka": {"bootstrap": bootstrap}})
     kafka = settings.kafka.cluster
     with explain_unknown_keyspace(settings, keyspace), LocationsReader(kafka) as reader:
         topic = describe_topic(kafka, events_topic(kafka, keyspace))
-        standing = reader.owners(keyspace)
-        taken = [each for address in to for each in _taken(settings, keyspace, topic, address, reader)]
-        missing = set(range(topic.partitions)) - {each.partition for each in taken}
+        wanted = set(range(topic.partitions)) if partition is None else {partition}
+        standing = [each for each in reader.owners(keyspace).values() if each.partition in wanted]
+        taken = [each for address in to for each in _taken(settings, keyspace, topic, address, reader, wanted)]
+        missing = wanted - {each.partition for each in taken}
         if missing:
             raise SwapError(
                 f"the consumers at {', '.join(to)} do not own the partitions {sorted(missing)} of {keyspace}",
-                hint="give the addresses of all consumers of the other group (--to)",
+                hint="give the addresses of all consumers of the other group (--to)"
+                if partition is None
+                else "name one that has it, of another group: `freshet cluster status` shows the followers",
             )
-        if len(taken) > topic.partitions:
+        if len(taken) > len(wanted):
             raise SwapError(
                 f"several of the consumers at {', '.join(to)} own the same partitions of {keyspace}",
                 hint="name the consumers of one group only",
@@ -68,12 +86,7 @@ def command(
             if time.monotonic() > deadline:
                 raise SwapError("the announcements were written and are not seen", hint="look at Kafka, and try again")
             time.sleep(0.02)
-    before = sorted({each.address for each in standing.values()} - {each.address for each in taken})
-    if as_json:
-        typer.echo(json.dumps({"keyspace": keyspace, "partitions": len(taken), "to": to, "before": before}))
-    else:
-        back = f"; back: freshet swap {keyspace} " + " ".join(f"--to {each}" for each in before) if before else ""
-        typer.echo(f"moved {len(taken)} partitions of {keyspace} to {', '.join(to)}{back}")
+    return len(taken), sorted({each.address for each in standing} - {each.address for each in taken})
 
 
 def _is_later(found: Announcement | None, told: Announcement) -> bool:
@@ -81,15 +94,20 @@ def _is_later(found: Announcement | None, told: Announcement) -> bool:
 
 
 def _taken(
-    settings: Settings, keyspace: str, topic: Topic, address: str, reader: LocationsReader
+    settings: Settings, keyspace: str, topic: Topic, address: str, reader: LocationsReader, wanted: set[int]
 ) -> list[Announcement]:
-    """The announcements of what the consumer at ``address`` owns, above those that stand. Raises `SwapError`."""
+    """The announcements of what the consumer at ``address`` owns of the ``wanted`` partitions, above those that stand.
+
+    Raises `SwapError`.
+    """
     from stream.kafka.locations import Announcement
 
     with owner_connection(settings, address) as connection:
         status = connection.status(keyspace)
     found = []
     for each in status.partitions:
+        if each.partition not in wanted:
+            continue
         name = f"{keyspace}/{each.partition} at {address}"
         if each.topic_id != topic.topic_id:
             raise SwapError(

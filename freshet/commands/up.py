@@ -68,13 +68,18 @@ def command(
 def _run(
     settings: Settings, keyspaces: list[str], workers: str | None, port: int | None, config: Path | None = None
 ) -> None:
-    from freshet.local.process import free_ports
+    from freshet.local.process import free_ports, port_is_free
     from serving.http.server import check_front
     from stream.access.grants import Access
 
     serve, token = settings.serve, settings.front_secret or ""
     check_front(serve.host, Access(serve.credentials), serve.tls.files, plain=serve.plain)
     chosen = settings.serve.port if port is None else port
+    if chosen and not port_is_free(
+        chosen, serve.host
+    ):  # or a second `freshet up` would take the sources from the first
+        hint = "is `freshet up` running already? Else end what listens there, or choose another port with --port"
+        raise SettingsError(f"cannot listen on {serve.host}:{chosen}", hint=hint, code="cannot_listen")
     chosen = chosen or free_ports(1)[0]
     parts = parts_of(settings, keyspaces, workers, chosen)
     say = _printer(parts)

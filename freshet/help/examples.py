@@ -24,6 +24,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "consume": ("freshet consume", "freshet consume --keyspace shop --workers auto"),
     "cluster status": ("freshet cluster status", "freshet cluster status --json"),
     "cluster drain": ("freshet cluster drain node-3:8481",),
+    "cluster move": ("freshet cluster move shop 3 node-4:8481",),
     "token new": ("freshet token new checkout --role read --keyspace shop --days 90",),
     "token hash": ("freshet token hash < secret",),
     "token check": ("freshet token check < secret",),

@@ -31,6 +31,14 @@ STREAMS_ROOTS = ("org.apache.kafka:kafka-streams:4.3.1", "org.slf4j:slf4j-nop:1.
 """No server: what the benchmarks measure beside a consumer."""
 REGISTRY_ROOTS = ("io.apicurio:apicurio-registry-app:3.0.9:tar.gz:all",)
 """For the tests of change logs. The next minor version wants Java 21."""
+CONNECT_ROOTS = (
+    "org.apache.kafka:connect-runtime:4.1.1",
+    "org.apache.kafka:connect-json:4.1.1",
+    "org.apache.logging.log4j:log4j-slf4j-impl:2.24.3",
+    "io.debezium:debezium-connector-mariadb:3.5.0.Final",  # the newest that Central serves of this one
+    "io.debezium:debezium-connector-mysql:3.5.0.Final",
+)
+"""Kafka Connect with Debezium's connectors, for the tests of the Debezium source. 3.5 is built for Kafka 4.1."""
 HIVE_ROOTS = (
     "org.apache.hive:hive-standalone-metastore-server:4.0.1:tar.gz:bin",
     "org.apache.hive.hcatalog:hive-hcatalog-server-extensions:4.2.0:jar:sources",  # Central has no 4.0.1 of it
@@ -78,6 +86,7 @@ def main() -> None:
         write("delta", [tuple(root.split(":")) for root in DELTA_ROOTS], repository)
         write("registry", [tuple(root.split(":")) for root in REGISTRY_ROOTS], repository)
         write("streams", resolve(STREAMS_ROOTS, repository), repository)
+        write("connect", resolve(CONNECT_ROOTS, repository), repository)
         write("hdfs", [tuple(root.split(":")) for root in HDFS_ROOTS], repository)
 
 

@@ -209,12 +209,12 @@ _walk = _walk_below()
 _walk_lock = threading.Lock()
 
 
-def port_is_free(port: int) -> bool:
-    """Whether nothing on 127.0.0.1 holds TCP ``port``."""
-    with socket.socket() as probe:
+def port_is_free(port: int, host: str = "127.0.0.1") -> bool:
+    """Whether nothing holds TCP ``port`` of an address of this machine."""
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind(("127.0.0.1", port))
+            probe.bind((host, port))
         except OSError:
             return False
     return True

@@ -88,6 +88,10 @@ class ClientSettings(Section):
 
 
 def credentials(tokens: Mapping[str, TokenSettings], old: SecretStr | None, name: str) -> list[Credential]:
-    """Those of a listener. ``old``: the one secret that may do everything, called ``name``."""
-    sole = Access.of_secret(old.get_secret_value() if old is not None else "", name)
-    return [*(each.credential(key) for key, each in tokens.items()), *sole.credentials]
+    """Those of a listener. ``old``: the one secret that may do everything, called ``name``.
+
+    Unless it is one of ``tokens`` too, as in a file that a front shares with its owners: then it may do what that may.
+    """
+    sole = Access.of_secret(old.get_secret_value() if old is not None else "", name).credentials
+    named = [each.credential(key) for key, each in tokens.items()]
+    return [*(each for each in sole if each.digest not in {one.digest for one in named}), *named]

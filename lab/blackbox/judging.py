@@ -52,6 +52,8 @@ class RecordedHistory:
     commits: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
     """Those that took place. ``end`` is infinite where the answer was lost."""
     reads: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
+    refusals: list[dict[str, Any]] = field(default_factory=list)
+    faults: list[dict[str, Any]] = field(default_factory=list)
     states: dict[str, list[State]] = field(default_factory=lambda: defaultdict(lambda: [State(0, None)]))
     begins: dict[tuple[str, int | None], float] = field(default_factory=dict)
     """(key, version) → when its first commit began. Every key has no row at first."""
@@ -69,6 +71,10 @@ def read_history(lines: Iterable[str]) -> RecordedHistory:
         event = json.loads(line)
         if event["op"] == "read":
             history.reads.append((number, event))
+        elif event["op"] == "refusal":
+            history.refusals.append(event)
+        elif event["op"] == "fault":
+            history.faults.append(event)
         elif event["op"] == "outcome":
             at, commit = doubtful[event["transaction"]]
             history.commits.append((at, commit | {"sequence": event["sequence"], "end": inf}))

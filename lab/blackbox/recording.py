@@ -2,6 +2,7 @@
 
 Times are seconds of one monotonic clock: all clients are threads of one process. A write gives its key a version that
 no other write has, or none (a delete). A commit whose answer was lost is in doubt; an ``outcome`` line settles it.
+Refusals and faults are written down for `lab.blackbox.availability`.
 """
 
 from __future__ import annotations
@@ -82,6 +83,14 @@ class Recorder:
             told=told,
             token=token,
         )
+
+    def refusal(self, begin: float, code: str) -> None:
+        """A read that was refused now."""
+        self._write(op="refusal", begin=begin, end=self.now(), code=code)
+
+    def fault(self, begin: float, target: str, kind: str) -> None:
+        """A fault that has ended now: everything runs again."""
+        self._write(op="fault", begin=begin, end=self.now(), target=target, kind=kind)
 
     def _write(self, **fields: Any) -> None:
         line = json.dumps(fields, separators=(",", ":"))

@@ -20,7 +20,7 @@ from lab.demo.misses import reason_of
 from lab.demo.row_traffic import ACCOUNTS, LINES, ORDERS, RECONNECT_S, RowTraffic, name_of
 from lab.demo.stack import ROWS, Stack
 from lab.demo.truth import ReadAnswer, RowKey
-from serving.client import ClientError, FreshetClient, Row, Session
+from serving.client import ClientError, Row, Session
 from tokens import Position, Vector
 
 log = structlog.get_logger(__name__)
@@ -105,14 +105,16 @@ class Readers:
                 self.misses[f"{key[0]}: {reason_of(row.why, wait_ms)}"] += 1
             self.unexplained += not row.why
 
-    def _refuse(self, error: ClientError) -> None:
+    def _refuse(self, error: ClientError, began: float) -> None:
+        if self._traffic.recorder is not None:
+            self._traffic.recorder.refusal(began, error.code)
         with self._lock:
             self.refused[error.code] += 1
 
     def _follow(self, rng: random.Random, pause_s: float) -> None:
         """Writes a row, then reads it and others in one session: read your writes, monotonic reads."""
         newest, name = 0, threading.current_thread().name
-        with FreshetClient(self._stack.url) as client:
+        with self._stack.client() as client:
             session = client.session()
             while True:
                 try:
@@ -143,7 +145,7 @@ class Readers:
             try:
                 row = session.get_row(ROWS, key[0], key[1], max_wait_ms=wait_ms)
             except ClientError as error:
-                self._refuse(error)
+                self._refuse(error, began)
                 continue
             demanded = newest
             newest = max(newest, _sequence(session.vector))
@@ -152,7 +154,7 @@ class Readers:
 
     def _demand(self, rng: random.Random, pause_s: float) -> None:
         """Demands what another transaction has committed, in a new session each time."""
-        with FreshetClient(self._stack.url) as client:
+        with self._stack.client() as client:
             epoch = 0
             while not self._stopping.wait(rng.uniform(0, 2 * pause_s)):
                 recent = list(self._traffic.recent)
@@ -169,7 +171,7 @@ class Readers:
                 try:
                     row = session.get_row(ROWS, key[0], key[1], max_wait_ms=wait_ms)
                 except ClientError as error:
-                    self._refuse(error)
+                    self._refuse(error, began)
                     continue
                 known = session.vector.get(SHARD)
                 epoch = known.epoch if known is not None else 0
@@ -177,13 +179,13 @@ class Readers:
 
     def _ask(self, rng: random.Random, pause_s: float) -> None:
         """Demands nothing: any state that the row ever had is right, but the answer may not be called fresh."""
-        with FreshetClient(self._stack.url) as client:
+        with self._stack.client() as client:
             while not self._stopping.wait(rng.uniform(0, 2 * pause_s)):
                 key, began = self._key(rng), time.monotonic()
                 try:
                     row = client.get_row(ROWS, key[0], key[1])
                 except ClientError as error:
-                    self._refuse(error)
+                    self._refuse(error, began)
                     continue
                 self._note(key, 0, row, began, None)
                 if row.freshness == "fresh":

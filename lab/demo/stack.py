@@ -27,6 +27,7 @@ from freshet.local.kafka import KafkaServer
 from freshet.local.mariadb import MariaDBServer
 from freshet.local.process import ServerProcess, free_ports
 from freshet.local.starting import signals_held
+from serving.client import FreshetClient
 
 log = structlog.get_logger(__name__)
 
@@ -121,13 +122,20 @@ class Stack:
         self._api_port = free_ports(1)[0]
         self._write_config()
         for name, command in self.commands().items():
-            config = str(self.config_of(name))
-            freshet = [sys.executable, "-m", "freshet", "--config", config, "--log-format", "json"]
-            self.roles[name] = Role([*freshet, *command])
-            self._stop.callback(self.stop_role, name)
+            self.add_role(name, command)
             self.start_role(name)
         if wait:
             self.wait_ready()
+
+    def client(self) -> FreshetClient:
+        """A client as an application has it."""
+        return FreshetClient(self.url)
+
+    def add_role(self, name: str, command: list[str]) -> None:
+        """Describes one of our processes, which is stopped at the end. ``command``: arguments of `freshet`."""
+        freshet = [sys.executable, "-m", "freshet", "--config", str(self.config_of(name)), "--log-format", "json"]
+        self.roles[name] = Role([*freshet, *command])
+        self._stop.callback(self.stop_role, name)
 
     def start_role(self, name: str) -> None:
         """Starts one of our processes."""

@@ -25,7 +25,7 @@ from freshet.local.errors import LocalServerError
 from lab.demo.row_traffic import RowTraffic
 from lab.faults.disk import ERRORS, Disk, FailingDisk, open_files, set_limit
 from lab.faults.network import BOTH, Link, LinkConditions
-from lab.faults.rig import CONSUMERS, FaultyStack
+from lab.faults.rig import CONSUMERS, LinkedStack
 from lab.faults.schedule import Fault
 from lab.faults.wall_clock import STEPS_S
 
@@ -67,8 +67,8 @@ class Injector:
 
     def __init__(
         self,
-        stack: FaultyStack,
-        disk: Disk,
+        stack: LinkedStack,
+        disk: Disk | None,
         traffic: RowTraffic,
         seed: int,
         say: Callable[[str], None],
@@ -176,6 +176,7 @@ class Injector:
             undo.callback(self._disk.mend)
             self._disk.fail(fault.kind, 1.0 if fault.amount > ALL_ERRORS_ABOVE else max(fault.amount, 0.01))
             return
+        assert self._disk is not None, "the schedule has no faults of a disk where there is none to fail"
         pid = self._pid("consume")
         self._disk.fill(pid)
         undo.callback(self._disk.free, pid)

@@ -6,7 +6,7 @@ the broker's real address and bypass the proxy. The owner announces its proxy. T
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -17,7 +17,7 @@ import tomli_w
 from freshet.local.kafka import KafkaServer
 from freshet.local.mariadb import MariaDBServer
 from freshet.local.process import free_ports
-from lab.demo.stack import CATALOG, ROWS, Stack
+from lab.demo.stack import Stack
 from lab.faults.network import Network
 from lab.faults.wall_clock import WallClocks
 
@@ -36,35 +36,32 @@ def link_name(role: str, server: str) -> str:
     return f"{role}>{server}"
 
 
-class FaultyStack(Stack):
-    """A `Stack` whose processes are connected by the links of ``network``. ``stores``: the stores' directory."""
+class LinkedStack(Stack):
+    """A `Stack` whose processes reach Kafka and MariaDB by the links of ``network``."""
 
     def __init__(
         self,
         directory: Path,
         network: Network,
-        stores: Path,
+        roles: Sequence[str],
+        of_mariadb: Sequence[str],
         *,
-        consumers: int = 1,
+        partitions: int = 4,
         clocks: WallClocks | None = None,
         overrides: Mapping[str, object] | None = None,
     ) -> None:
-        """``consumers``: 1 or 2, which share the partitions as one group. ``clocks``: None if no clock steps."""
-        super().__init__(directory, overrides=overrides)
-        self.stores = stores
+        """``roles``: our processes; ``of_mariadb``: those that also use MariaDB. ``clocks``: None if no clock steps."""
+        super().__init__(directory, partitions, overrides)
         self.clocks = clocks
         self._pids: list[int] = []
         self.network = network
-        self._owner_ports = dict(zip(list(CONSUMERS)[:consumers], free_ports(consumers), strict=True))
         listeners: dict[str, tuple[int, int]] = {}
-        for role, port in zip(self.commands(), free_ports(len(self.commands())), strict=True):
+        for role, port in zip(roles, free_ports(len(roles)), strict=True):
             link = network.link(link_name(role, "kafka"), ("127.0.0.1", port))
             listeners[role.upper().replace("-", "_")] = (port, link.port)
-        for role in USERS_OF_MARIADB:
+        for role in of_mariadb:
             network.link(link_name(role, "mariadb"), ("127.0.0.1", 0))  # its port is known after it has started
         network.link(FROM_WRITERS, ("127.0.0.1", 0))
-        for role, owner_port in self._owner_ports.items():
-            network.link(CONSUMERS[role], ("127.0.0.1", owner_port))
         self.kafka = KafkaServer(directory / "kafka", listeners=listeners)
         self.mariadb = MariaDBServer(directory / "mariadb", options={"max-binlog-size": str(BINLOG_BYTES)})
 
@@ -83,10 +80,6 @@ class FaultyStack(Stack):
         made = through.connect(database=database, autocommit=False, charset="utf8mb4", connect_timeout=5)
         return made
 
-    def commands(self) -> dict[str, list[str]]:
-        """As `Stack.commands`, with the second consumer if there is one."""
-        return super().commands() | {role: ["consume"] for role in self._owner_ports}
-
     def environment_of(self, role: str) -> dict[str, str]:
         """The variables that let the process's clock step, if clocks may step."""
         return {} if self.clocks is None else self.clocks.environment(role)
@@ -103,23 +96,59 @@ class FaultyStack(Stack):
             for pid in self._pids:
                 self.clocks.forget(pid)
 
-    def config_of(self, role: str) -> Path:
-        """The settings file of ``role``: the address of each server is that of a link."""
+    def settings_of(self, role: str) -> dict[str, Any]:
+        """The settings of ``role``: the address of each server is that of a link."""
         links = self.network.links
         settings: dict[str, Any] = self.settings()
         settings["kafka"] = {"bootstrap": links[link_name(role, "kafka")].address}
+        link = links.get(link_name(role, "mariadb"))
+        if link is not None:
+            for keyspace in settings["keyspaces"].values():
+                keyspace["source"]["port"] = link.port
+        return settings
+
+    def config_of(self, role: str) -> Path:
+        """The settings file of ``role``."""
+        path = self.directory / f"{role}.toml"
+        path.touch(mode=0o600)
+        path.write_text(tomli_w.dumps(self.settings_of(role)))
+        return path
+
+
+class FaultyStack(LinkedStack):
+    """The demo's processes. ``stores``: the stores' directory."""
+
+    def __init__(
+        self,
+        directory: Path,
+        network: Network,
+        stores: Path,
+        *,
+        consumers: int = 1,
+        clocks: WallClocks | None = None,
+        overrides: Mapping[str, object] | None = None,
+    ) -> None:
+        """``consumers``: 1 or 2, which share the partitions as one group."""
+        self.stores = stores
+        self._owner_ports = dict(zip(list(CONSUMERS)[:consumers], free_ports(consumers), strict=True))
+        super().__init__(
+            directory, network, list(self.commands()), USERS_OF_MARIADB, clocks=clocks, overrides=overrides
+        )
+        for role, owner_port in self._owner_ports.items():
+            network.link(CONSUMERS[role], ("127.0.0.1", owner_port))
+
+    def commands(self) -> dict[str, list[str]]:
+        """As `Stack.commands`, with the second consumer if there is one."""
+        return super().commands() | {role: ["consume"] for role in self._owner_ports}
+
+    def settings_of(self, role: str) -> dict[str, Any]:
+        """As `LinkedStack.settings_of`; a consumer's stores are on the disk that fails."""
+        settings = super().settings_of(role)
         if role in self._owner_ports:
             settings["data_dir"] = str(self.stores / role)
             settings["consumer"] = {
                 "owner_port": self._owner_ports[role],
-                "owner_announced": links[CONSUMERS[role]].address,
+                "owner_announced": self.network.links[CONSUMERS[role]].address,
                 "commit_interval_ms": COMMIT_INTERVAL_MS,
             }
-        if role in USERS_OF_MARIADB:
-            link = links[link_name(role, "mariadb")]
-            for keyspace in (ROWS, CATALOG):
-                settings["keyspaces"][keyspace]["source"]["port"] = link.port
-        path = self.directory / f"{role}.toml"
-        path.touch(mode=0o600)
-        path.write_text(tomli_w.dumps(settings))
-        return path
+        return settings

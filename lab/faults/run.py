@@ -26,7 +26,7 @@ from consumers.owner.protocol import OwnerError
 from lab.blackbox.judging import judge, read_history
 from lab.blackbox.recording import Recorder
 from lab.demo.catalog_traffic import CatalogDriver, connection_settings
-from lab.demo.readers import SHARD, Readers
+from lab.demo.readers import Readers
 from lab.demo.row_traffic import RowTraffic, create_tables
 from lab.demo.run import recover
 from lab.demo.stack import CATALOG, CATALOG_DATABASE, ROWS, Stack
@@ -153,7 +153,7 @@ def run_faults(
             findings.errors.append(f"{error.code}: {error}")
         finally:
             injector.close()
-            _check_processes(rig, injector, findings)
+            check_processes(rig, injector, findings)
             if isinstance(disk, FailingDisk):
                 findings.disk += f"; {disk.failed} operations failed with EIO"
             judge_recording(recorder, findings, say)
@@ -239,7 +239,7 @@ def _judge(stack: Stack, traffic: RowTraffic, findings: FaultFindings, seed: int
     findings.catalog_recovered = recover_catalog(stack, findings)
 
 
-def wait_caught_up(stack: Stack, timeout_s: float = CATCH_UP_S) -> float:
+def wait_caught_up(stack: Stack, timeout_s: float = CATCH_UP_S, *, has_catalog: bool = True) -> float:
     """Waits until every watermark has reached its source's position. Returns the seconds it took.
 
     Raises `OwnerError` ``not_recovered`` after ``timeout_s``.
@@ -247,8 +247,10 @@ def wait_caught_up(stack: Stack, timeout_s: float = CATCH_UP_S) -> float:
     with stack.connect() as connection, connection.cursor() as cursor:
         cursor.execute("SELECT @@gtid_binlog_pos")
         [at] = cursor.fetchone() or [""]
-    with WorkloadCatalog(connection_settings(stack), CATALOG_DATABASE) as truth:
-        wanted = {SHARD: Position.parse(f"MariaDB/{at}"), f"{CATALOG}/0": Position.parse(truth.position()[0])}
+    wanted = {ROWS: Position.parse(f"MariaDB/{at}")}
+    if has_catalog:
+        with WorkloadCatalog(connection_settings(stack), CATALOG_DATABASE) as truth:
+            wanted[CATALOG] = Position.parse(truth.position()[0])
     began = time.monotonic()
     behind: list[str] = ["no owner was asked yet"]
     while time.monotonic() - began < timeout_s:
@@ -267,11 +269,11 @@ def wait_caught_up(stack: Stack, timeout_s: float = CATCH_UP_S) -> float:
 
 
 def _behind(stack: Stack, wanted: dict[str, Position]) -> list[str]:
-    """One line for each partition whose watermark is not at or past ``wanted`` (shard → position)."""
+    """One line for each partition whose watermark is not at or past ``wanted`` (keyspace → position)."""
     partitions = {ROWS: stack.partitions, CATALOG: 2}
     behind: list[str] = []
     with LocationsReader(stack.kafka.cluster) as locations:
-        for keyspace, count in partitions.items():
+        for keyspace, position in wanted.items():
             shard = f"{keyspace}/0"
             reached: dict[int, Position] = {}
             for address in {owner.address for owner in locations.owners(keyspace).values()}:
@@ -280,9 +282,9 @@ def _behind(stack: Stack, wanted: dict[str, Position]) -> list[str]:
                         marks = [mark.watermark for mark in each.shards if mark.shard == shard and mark.watermark]
                         reached.update((each.partition, Position.parse(mark)) for mark in marks)
             behind += [
-                f"{keyspace}/{number} is at {reached.get(number, 'no watermark')}, wanted {wanted[shard]}"
-                for number in range(count)
-                if number not in reached or not reached[number].contains(wanted[shard])
+                f"{keyspace}/{number} is at {reached.get(number, 'no watermark')}, wanted {position}"
+                for number in range(partitions[keyspace])
+                if number not in reached or not reached[number].contains(position)
             ]
     return behind
 
@@ -310,7 +312,7 @@ def recover_catalog(stack: Stack, findings: Findings) -> tuple[int, int]:
     return served, len(tables)
 
 
-def _check_processes(stack: Stack, injector: Injector, findings: FaultFindings) -> None:
+def check_processes(stack: Stack, injector: Injector, findings: FaultFindings) -> None:
     """Adds to the findings what the processes' exits and logs show."""
     findings.faults, findings.ended = injector.met, injector.ended
     findings.errors += injector.errors

@@ -67,6 +67,8 @@ LASTS_S: Final[Mapping[str, tuple[float, float]]] = {
     "forward": (3.0, 10.0),
     "back": (3.0, 10.0),
     "far_back": (3.0, 10.0),
+    "drain": (0.0, 2.0),
+    "join": (4.0, 12.0),
 }
 """Kind → shortest and longest duration in seconds. A consumer group waits less than 14 s for a silent member."""
 
@@ -87,10 +89,18 @@ class Fault:
         return f"{self.at_s:8.2f} s  seed {seed}  {self.target} {self.kind}{lasts} ({self.amount:.2f})"
 
 
-def schedule(seed: int, seconds: float, targets: Sequence[str] = tuple(FAULTS), gap_s: float = GAP_S) -> list[Fault]:
-    """All faults that begin and end within ``seconds``, in order. ``gap_s``: mean time between a target's faults."""
+def schedule(
+    seed: int,
+    seconds: float,
+    targets: Sequence[str] = tuple(FAULTS),
+    gap_s: float = GAP_S,
+    known: Mapping[str, Sequence[str]] = FAULTS | SECOND_CONSUMER,
+) -> list[Fault]:
+    """All faults that begin and end within ``seconds``, in order. ``gap_s``: mean time between a target's faults.
+
+    ``known``: the kinds of each target.
+    """
     faults: list[Fault] = []
-    known = FAULTS | SECOND_CONSUMER
     for target in targets:
         rng = random.Random(f"{seed}/faults/{target}")
         at_s, kinds = rng.uniform(0, gap_s), list[str]()

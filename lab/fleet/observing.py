@@ -85,7 +85,8 @@ class Front:
         self.cache = LocationCache()
         self.fleet, self.watch = fleet, watch
         self.now = 0.0
-        self.batches = self.reads = self.astray = self.unknown = 0
+        self.batches = self.reads = self.astray = self.cold = 0
+        """Reads that were told no living owner are astray, if the front knew of the partition, else cold."""
         self.most_a_second = 0
         self._rate, self._hot = rate, hot
         self._under_way: list[tuple[float, int, Batch]] = []
@@ -102,9 +103,9 @@ class Front:
             for number in numbers:
                 self.cache.install(self.fleet.location(number), Origin.PUSH, self.now, self.now)
 
-    def run(self, seconds: float) -> float:
-        """Reads for so long; the share of reads that met no living owner."""
-        end, reads, astray = self.now + seconds, self.reads, self.astray + self.unknown
+    def run(self, seconds: float) -> tuple[float, float]:
+        """Reads for so long; the shares of reads that were led astray, and that were of unknown partitions."""
+        end, reads, astray, cold = self.now + seconds, self.reads, self.astray, self.cold
         rng, fleet = self.fleet.rng, self.fleet
         while self.now < end:
             for _ in range(int(self._rate * STEP_S)):
@@ -112,14 +113,18 @@ class Front:
                 self._read(rng.randrange(span) * 7919 % fleet.partitions)
             self._refresh()
             self.now += STEP_S
-        return (self.astray + self.unknown - astray) / max(self.reads - reads, 1)
+        count = max(self.reads - reads, 1)
+        return (self.astray - astray) / count, (self.cold - cold) / count
 
     def _read(self, number: int) -> None:
         key, self.reads = self.fleet.key(number), self.reads + 1
         try:
             leader = self.cache.nonblock_get_leader(key, self.now)
         except LocationError:
-            self.unknown += 1
+            if self.cache.entry(key) is None:
+                self.cold += 1
+            else:
+                self.astray += 1
             return
         owner = self.fleet.owner[number]
         if leader == replica(owner) and owner not in self.fleet.dead:

@@ -144,7 +144,8 @@ class AsyncClient:
 
         while (question := self._router.question(request.place)) is not None:
             await self._ask(question)
-        for attempt in attempts(self._router.order(request.place), request, self._timeout):
+        slow: list[str] = []
+        for attempt in attempts(self._router.order(request.place), request, self._timeout, slow):
             chosen = arguments(attempt.url, request, self._bearer)
             try:
                 return await self._http.request(**chosen, timeout=attempt.timeout_s)
@@ -152,6 +153,8 @@ class AsyncClient:
                 self._router.failed(attempt.url, request.place)
                 if attempt.is_last:
                     raise unreachable(attempt.url, error) from error
+                if isinstance(error, httpx2.TimeoutException):
+                    slow.append(attempt.url)
         raise AssertionError("the last attempt returns or raises")
 
     async def _ask(self, question: Question) -> None:

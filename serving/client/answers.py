@@ -45,6 +45,7 @@ STATUS_OF_CODE: dict[str, int] = {
     "fill_lost": 409,
     "table_id_changed": 409,
     "page_expired": 409,
+    "letter_refused": 409,
     "file_changed": 409,
     "checkpoint_lost": 409,
     "stream_too_old": 410,

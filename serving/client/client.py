@@ -179,7 +179,8 @@ class FreshetClient:
 
         while (question := self._router.question(request.place)) is not None:
             self._ask(question)
-        for attempt in attempts(self._router.order(request.place), request, self._timeout):
+        slow: list[str] = []
+        for attempt in attempts(self._router.order(request.place), request, self._timeout, slow):
             chosen = arguments(attempt.url, request, self._bearer)
             try:
                 return self._http.request(**chosen, timeout=attempt.timeout_s)
@@ -187,6 +188,8 @@ class FreshetClient:
                 self._router.failed(attempt.url, request.place)
                 if attempt.is_last:
                     raise unreachable(attempt.url, error) from error
+                if isinstance(error, httpx2.TimeoutException):
+                    slow.append(attempt.url)
         raise AssertionError("the last attempt returns or raises")
 
     def _ask(self, question: Question) -> None:

@@ -16,6 +16,7 @@ from serving.errors import ReadError
 from serving.http.admission.tracing import Traced
 from serving.http.front import Front
 from serving.http.guard import Guard
+from serving.http.letters.forms import LETTER_FORMS
 from serving.http.letters.routes import LETTERS_PAGE
 from serving.http.openapi import describe
 from serving.http.responses import Response
@@ -42,7 +43,8 @@ def make_app(front: Front) -> ASGIApp:
                 await close()
 
     by_path: dict[str, list[Route[Any, Any]]] = {}
-    for route in (*ROUTES, *PAGE, LETTERS_PAGE, _DESCRIPTION, _REFERENCE):
+    forms = LETTER_FORMS if front.resolves_letters else ()
+    for route in (*ROUTES, *PAGE, LETTERS_PAGE, *forms, _DESCRIPTION, _REFERENCE):
         by_path.setdefault(route.path, []).append(route)
     resources = [Resource(front, routes) for routes in by_path.values()]
     router = Router(resources, redirect_slashes=False, default=_unknown_path, lifespan=lifespan)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from consumers.owner.client import Identity
@@ -53,6 +53,8 @@ class Front:
     """Awaited in order when the front stops."""
     kafka: KafkaCluster | None = None
     """None: there are no streams and no dead letters."""
+    resolves_letters: bool = False
+    """Whether the page puts dead letters back, and takes them off the list."""
     callers: CallerLimits = field(default_factory=CallerLimits)
     streams: Streams | None = None
     """None: there is no Kafka to read them from."""
@@ -94,15 +96,20 @@ class Front:
         """A keyspace of rows. Raises `ReadError` ``unknown_keyspace``."""
         space = self.row_spaces.get(name)
         if space is None:
-            raise ReadError("unknown_keyspace", f"no keyspace {name!r} of rows is served here")
+            raise _unknown(f"no keyspace {name!r} of rows is served here", self.row_spaces)
         return space
 
     def table_space(self, name: str) -> TableSpace:
         """A catalog. Raises `ReadError` ``unknown_keyspace``."""
         space = self.table_spaces.get(name)
         if space is None:
-            raise ReadError("unknown_keyspace", f"no catalog {name!r} is served here")
+            raise _unknown(f"no catalog {name!r} is served here", self.table_spaces)
         return space
+
+
+def _unknown(message: str, served: Collection[str]) -> ReadError:
+    """``served``: those that the caller may know."""
+    return ReadError("unknown_keyspace", message, hint=f"served here: {', '.join(served)}" if served else "")
 
 
 def make_front(
@@ -115,13 +122,14 @@ def make_front(
     callers: CallerLimits | None = None,
     stale_if_down: bool = False,
     kafka: KafkaCluster | None = None,
+    resolves_letters: bool = False,
     files: Files | None = None,
 ) -> Front:
     """A front over ``spaces``. ``locations``: who owns which partition.
 
     ``identity``: what the front shows to owners. ``access``: who may ask; None: everybody.
     ``stale_if_down``: as in `TableReads` and `ObjectReads`. ``kafka``: for change streams and dead letters.
-    ``files``: for ``/v1/bytes``.
+    ``resolves_letters``: whether the page has buttons for them. ``files``: for ``/v1/bytes``.
     """
     metrics = FrontMetrics()
     owners = Owners(locations, metrics, identity=identity)
@@ -150,6 +158,7 @@ def make_front(
         limits=limits or RequestLimits(),
         access=access or Access(),
         kafka=kafka,
+        resolves_letters=resolves_letters,
         callers=callers or CallerLimits(),
         streams=streams,
         files=files,

@@ -24,7 +24,7 @@ from serving.http.status.login import as_bearer
 from serving.metrics import FrontMetrics
 from stream.access.audit import DONE, Audit
 from stream.access.grants import NOBODY, Access, AccessRefused, Grant, bearer_of
-from stream.access.who import caller_name
+from stream.access.who import asking, caller_name
 
 _log = structlog.get_logger(__name__)
 
@@ -80,6 +80,7 @@ class Guard:
             self._metrics.finished(perf_counter() - started)
             return
         who, kind = caller_name(scope[CALLER], _address_in(scope)), _kind_of(scope["path"])
+        asking.set(who)
         try:
             self._admit(scope, who, kind, refused)
         except ReadError as refusal:
@@ -224,7 +225,7 @@ def _address_in(scope: Scope) -> str:
 def _secret_in(scope: Scope) -> bytes:
     for name, value in scope["headers"]:
         if name == b"authorization":
-            return bearer_of(as_bearer(value, scope.get("method", "")))
+            return bearer_of(as_bearer(value, scope.get("method", ""), scope["path"]))
     return b""
 
 

@@ -23,6 +23,7 @@ from tokens.errors import one_line
 
 JSON = b"application/json"
 PROBLEM = b"application/problem+json"
+HTML = b"text/html; charset=utf-8"
 RETRY_AFTER_S = 1
 """Told with 429 and 503: what is away for a moment is mostly back after it."""
 Headers: TypeAlias = tuple[tuple[bytes, bytes], ...]
@@ -40,6 +41,18 @@ Answer: TypeAlias = (
 
 _EVERYWHERE: Headers = ((b"cache-control", b"no-store"), (b"vary", b"Freshet-Token"))
 """An answer is proved for one token, at one time: no cache on the way may give it to anybody else."""
+
+
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self';"
+    " base-uri 'none'; frame-ancestors 'none'"
+)
+PAGE_HEADERS: Headers = (
+    (b"content-security-policy", _POLICY.encode()),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+)
+"""Of a page, which may load what is in ``serving/http/status/files``, and nothing else."""
 
 
 class Response(NamedTuple):
@@ -80,6 +93,11 @@ def plain_response(answer: msgspec.Struct) -> Response:
     return Response(200, encode(answer))
 
 
+def html_response(html: str, status: int = 200) -> Response:
+    """A page."""
+    return Response(status, html.encode(), HTML, PAGE_HEADERS)
+
+
 def read_response(answer: RawRowAnswer | RawTableAnswer | ReadError) -> Response:
     """200, or 404 if the row or table is known not to exist. Raises ``answer`` if it is an error."""
     if isinstance(answer, ReadError):
@@ -88,7 +106,9 @@ def read_response(answer: RawRowAnswer | RawTableAnswer | ReadError) -> Response
 
 
 def problem_response(error: ReadError) -> Response:
-    """The response that ``error`` is to a reader."""
+    """The response that ``error`` is to a reader: JSON, or the page that it has."""
+    if error.page:
+        return html_response(error.page, error.status)
     headers: Headers = ()
     if error.allow:
         headers = ((b"allow", error.allow.encode()),)

@@ -23,6 +23,7 @@ from serving.http.front import Front
 from serving.http.guard import CALLER, METER, read_body
 from serving.http.limits import ANSWER_BYTES, QUERY_FIELDS_MAX, SOURCE_COST
 from serving.http.responses import Response, send_response, unless_held
+from serving.http.status.login import check_form
 from serving.http.streaming.sending import Streaming
 from stream.access.grants import ADMIN, FILL, NOBODY, READ, Grant
 
@@ -47,6 +48,7 @@ class Route(Generic[P, B]):
     stands for it where it is not given. ``errors``: the handler's codes, in addition to those of every route
     and those that follow from ``parameters`` and ``body``. ``is_file``: the answer is a file's bytes, or ranges of it.
     ``elements``: of a body, each of which costs the caller as much as a request.
+    ``is_form``: only a page of the front may send it (`serving.http.status.login.check_form`).
     ``role``: what the caller needs (`stream.access.grants`); "": to read, for PUT to fill; None: nothing.
     """
 
@@ -62,6 +64,7 @@ class Route(Generic[P, B]):
     errors: tuple[str, ...] = ()
     elements: Callable[[B], int] | None = None
     role: str | None = ""
+    is_form: bool = False
     name: str
     tag: str
     summary: str
@@ -164,6 +167,8 @@ class Resource(BaseRoute):
         caller = scope.get(CALLER, NOBODY)
         scope[ADMINISTERED] = route.needed_role == ADMIN
         route.admit(caller)
+        if route.is_form:
+            check_form(caller, header_of(scope, b"sec-fetch-site"))
         front = self._front if route.role is None else self._front.seen_by(caller)
         response = await route.run(front, scope["path_params"], scope, receive)
         if METER in scope:

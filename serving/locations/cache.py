@@ -116,15 +116,19 @@ class LocationCache:
         yield from self._system.values()
         yield from self._user.values()
 
-    def lookup(self, key: Key, expire_renew_time: float, now: float) -> Found | None:
-        """The entry if it was renewed after ``expire_renew_time`` and is not in doubt; None: it must be refreshed."""
+    def lookup(self, key: Key, expire_renew_time: float, now: float, *, may_renew: bool = True) -> Found | None:
+        """The entry if it was renewed after ``expire_renew_time`` and is not in doubt; None: it must be refreshed.
+
+        ``may_renew``: whether this may have it read in the topic.
+        """
         _check(key)
         entry = self.entry(key)
         if entry is None or entry.renewed_at <= expire_renew_time or entry.doubted_at <= now:
             self.counts["miss"] += 1
             return None
         self.counts["hit"] += 1
-        self._force_topic(entry, now)
+        if may_renew:
+            self._force_topic(entry, now)
         return self._found(entry, now)
 
     def nonblock_get(self, key: Key, now: float) -> Found:

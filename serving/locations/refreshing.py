@@ -175,7 +175,7 @@ class Locations:
         """
         self.follow()
         now = self.clock()
-        found = self.cache.lookup(key, expire_renew_time, now)
+        found = self.cache.lookup(key, expire_renew_time, now, may_renew=auto_update)
         if found is not None:
             if found.is_stale and auto_update:
                 self.cache.renew_limited(key, now)

@@ -23,6 +23,7 @@ from serving.reads.proof import Proof, Reached, ReadBetween, history_lost_error,
 from serving.reads.rowkey import RowKey, parse_row_key
 from serving.reads.spaces import RowSpace, epoch_of, learn_shards
 from serving.sources.source import RowSource, RowTable, SchemaChanged, SourceKey, SourceRow
+from serving.turns import in_turns
 from stream.spans import source_span
 from tokens import Position
 
@@ -148,7 +149,7 @@ class RowReads:
             else:
                 outcomes[index] = outcome
 
-        for index in indexes:
+        async for index in in_turns(indexes):
             found = await self._lookup(context, wanted[index])
             if not isinstance(found, RowLookup):
                 outcomes[index] = found
@@ -191,7 +192,7 @@ class RowReads:
                 rows = answered
             except OwnerAway as away:
                 why, differs = str(away), isinstance(away, OtherPartition)
-            for index, row in zip(part, rows, strict=True):
+            async for index, row in in_turns(zip(part, rows, strict=True)):
                 settle(index, row, why, differs=differs)
 
         asked = [
@@ -334,7 +335,7 @@ class RowReads:
                 found |= dict.fromkeys(behind, error)
         return [
             self._from_source_row(miss, proof, found[flight_key])
-            for flight_key, miss in zip(flight_keys, misses, strict=True)
+            async for flight_key, miss in in_turns(zip(flight_keys, misses, strict=True))
         ]
 
     def _from_source_row(self, miss: RowMiss, proof: Proof, found: SourceRow | Exception) -> RowOutcome:
@@ -401,7 +402,7 @@ class RowReads:
             raise
         self._metrics.source_failures.inc(sum(isinstance(each, ReadError) for each in found))
         fills: dict[int, list[Fill]] = {}
-        for miss, each in zip(misses.values(), found, strict=True):
+        async for miss, each in in_turns(zip(misses.values(), found, strict=True)):
             fill = _fill_of(miss, each, source.shard) if isinstance(each, SourceRow) else None
             if fill is not None:
                 fills.setdefault(fill.partition, []).append(fill)

@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Sequence
 from typing import TypeVar
 
 from serving.errors import ReadError
-from serving.sources.shares import Shares
 from serving.sources.source import RowTable, SchemaChanged, SourceKey, SourceRange, SourceRow, SourceThreads
 from stream.sources.key_range import KeyRange
 from stream.sources.mariadb.by_key import Found, KeyNotPossible
@@ -46,7 +45,6 @@ class MariaDBRows:
         self.shard = shard
         self._clock = clock
         self._tables = tables
-        self._shares = Shares(READS_MAX)
         self._reader = SnapshotReader(settings, READS_MAX)
         self._waiter = SnapshotReader(settings, WAITS_MAX, wait_s=0.05)
         self._reads = SourceThreads("source-read", threads=READS_MAX)
@@ -108,17 +106,18 @@ class MariaDBRows:
             return left_s > 0 and self._waiter.wait_for_position(str(position), left_s)
 
         try:
-            return await self._waits.run(lambda: translated(wait))
+            return await self._waits.run(lambda: translated(wait), timeout_s=timeout_s)
         except ReadError as error:
             if error.code == "too_many_requests":
                 return False
             raise
 
     async def _run(self, tables: Collection[str], work: Callable[[float], Done]) -> Done:
-        """Run ``work`` in a thread when the tables' shares admit it, with the seconds that it has left."""
+        """Run ``work`` in a thread, with the seconds that it has left."""
         deadline = time.monotonic() + READ_TIMEOUT_S
-        async with self._shares.hold(tables, READ_TIMEOUT_S):
-            return await self._reads.run(lambda: translated(lambda: work(deadline - time.monotonic())))
+        return await self._reads.run(
+            lambda: translated(lambda: work(deadline - time.monotonic())), tables=tables, timeout_s=READ_TIMEOUT_S
+        )
 
     async def close(self) -> None:
         """See `RowSource`."""

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Any, Final, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from consumers.owner.meaning import fingerprint
 from serving.errors import ReadError
+from serving.sources.shares import Shares
 from stream.sources.key_range import KeyRange
 from stream.wire.events import Column
 from tokens import Position
 
 Found = TypeVar("Found")
+
+QUEUE_TIMEOUT_S: Final = 10.0
+"""How long a read may wait for a thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,23 +237,39 @@ class SchemaChanged(Exception):
     """The table's key has changed since it was described."""
 
 
+async def _at_the_end(running: asyncio.Future[Any], held: AsyncExitStack) -> None:
+    """Gives a share back when its thread has ended."""
+    async with held:
+        await asyncio.wait([running])
+    if not running.cancelled():
+        running.exception()  # told to nobody
+
+
 class SourceThreads:
-    """Runs blocking reads in a thread pool. Refuses work beyond ``waiting_max`` calls, queued or running."""
+    """Runs blocking reads in a thread pool, of which tables and callers have shares (`serving.sources.shares`)."""
 
-    def __init__(self, name: str, *, threads: int = 8, waiting_max: int = 256) -> None:
+    def __init__(self, name: str, *, threads: int) -> None:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
-        self._waiting = 0
-        self._waiting_max = waiting_max
+        self._shares = Shares(threads)
+        self._left: set[asyncio.Future[None]] = set()
+        """Reads that nobody waits for any more."""
 
-    async def run(self, work: Callable[[], Found]) -> Found:
-        """The result of ``work``. Raises `ReadError` ``too_many_requests``, and whatever ``work`` raises."""
-        if self._waiting >= self._waiting_max:
-            raise ReadError("too_many_requests", f"{self._waiting_max} reads of the source are under way already")
-        self._waiting += 1
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._pool, work)
-        finally:
-            self._waiting -= 1
+    async def run(
+        self, work: Callable[[], Found], *, tables: Collection[str] = (), timeout_s: float = QUEUE_TIMEOUT_S
+    ) -> Found:
+        """The result of ``work``, which reads ``tables``. ``timeout_s``: until a thread is free.
+
+        Raises `ReadError` ``too_many_requests``, and whatever ``work`` raises.
+        """
+        async with AsyncExitStack() as held:
+            await held.enter_async_context(self._shares.hold(tables, timeout_s))
+            running = asyncio.get_running_loop().run_in_executor(self._pool, work)
+            try:
+                return await asyncio.shield(running)
+            except asyncio.CancelledError:  # whoever asked has left; the thread works on, and so does the share
+                self._left.add(leaving := asyncio.ensure_future(_at_the_end(running, held.pop_all())))
+                leaving.add_done_callback(self._left.discard)
+                raise
 
     def close(self) -> None:
         """Cancels queued work. Running work goes on; this does not wait for it."""

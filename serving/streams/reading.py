@@ -7,6 +7,7 @@ its own checkpoint, so nothing is lost or told twice in between.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -18,6 +19,7 @@ from serving.metrics import FrontMetrics
 from serving.streams.beginning import Beginning
 from serving.streams.hub import POLL_S, Hub
 from serving.streams.ring import BYTES_MAX, Ring
+from stream.access.who import asking
 from stream.changes.checkpoint import NOWHERE, Checkpoint, CheckpointError, Place
 from stream.changes.following import Follower
 from stream.changes.items import Item, Transaction, Watermark
@@ -38,7 +40,8 @@ from tokens.errors import FreshetError
 
 STREAMS_MAX: Final = 512
 FOLLOWERS_MAX: Final = 32
-"""Streams that read Kafka for themselves at a time; the others wait for one of them to catch up."""
+"""Streams that read Kafka for themselves at a time; the others wait for one of them to catch up. Half of them are one
+caller's at most."""
 THREADS: Final = 8
 BEGIN_TIMEOUT_S: Final = 20.0
 BATCH_ITEMS: Final = 256
@@ -88,6 +91,9 @@ class Streams:
         self._hubs: dict[str, Hub] = {}
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="streams")
         self._followers = asyncio.Semaphore(FOLLOWERS_MAX)
+        self._held_by: Counter[str] = Counter()
+        """Readers of Kafka that a caller has, or waits for."""
+        self._caller_of: dict[Follower, str] = {}
         self._readings: set[Reading] = set()
         self._following = 0
         self.stopping = asyncio.Event()
@@ -133,11 +139,15 @@ class Streams:
 
     async def take_follower(self, keyspace: str, start: Callable[[], Start] | Start) -> Follower:
         """Kafka's own reader for one stream, if one is free. Give it back. Raises `ReadError`."""
+        caller = asking.get()
         try:
             async with asyncio.timeout(BEGIN_TIMEOUT_S):
-                await self._acquire()
+                await self._acquire(caller)
         except TimeoutError:
-            raise ReadError("too_many_streams", f"{FOLLOWERS_MAX} streams are catching up already") from None
+            raise ReadError(
+                "too_many_streams",
+                f"{FOLLOWERS_MAX} streams are catching up, or half as many of {caller or 'this caller'}",
+            ) from None
         self._count(following=1)
 
         def open_follower() -> Follower:
@@ -146,34 +156,59 @@ class Streams:
 
         opening = asyncio.get_running_loop().run_in_executor(self._threads, open_follower)
         try:
-            return await asyncio.shield(opening)
+            follower = await asyncio.shield(opening)
         except asyncio.CancelledError:
             opening.add_done_callback(_close_unwanted)  # the reader has left meanwhile
-            self._release()
+            self._release(caller)
             raise
         except Exception as error:
-            self._release()
+            self._release(caller)
             if isinstance(error, FreshetError):
                 raise read_error(error) from error
             raise
+        self._caller_of[follower] = caller
+        return follower
 
-    async def _acquire(self) -> None:
-        """Waits for a free reader of Kafka; takes the one that was used least lately from a stream that lends it."""
+    async def _acquire(self, caller: str) -> None:
+        """Waits for a free reader of Kafka; takes the one that was used least lately from a stream that lends it.
+
+        A caller who has his half waits for one of his own.
+        """
         while True:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(LENT_S / 4):
-                    await self._followers.acquire()
-                    return
-            lending = [reading for reading in self._readings if reading.lends_since is not None]
+            has_half = caller != "" and self._held_by[caller] >= FOLLOWERS_MAX // 2
+            if has_half:
+                await asyncio.sleep(LENT_S / 4)
+            elif await self._acquired(caller):
+                return
+            lending = [
+                reading
+                for reading in self._readings
+                if reading.lends_since is not None and (reading.caller == caller or not has_half)
+            ]
             if lending:
                 await min(lending, key=lambda reading: reading.lends_since or 0.0).lend()
 
+    async def _acquired(self, caller: str) -> bool:
+        """Whether a reader of Kafka came free soon."""
+        self._held_by[caller] += 1  # already while it waits, else several at once would have more than their half
+        try:
+            async with asyncio.timeout(LENT_S / 4):
+                await self._followers.acquire()
+        except BaseException as error:
+            self._held_by[caller] -= 1
+            if isinstance(error, TimeoutError):
+                return False
+            raise
+        return True
+
     async def give_back(self, follower: Follower) -> None:
         """Closes a reader that nobody polls."""
-        self._release()
+        self._release(self._caller_of.pop(follower))
         await asyncio.shield(asyncio.to_thread(follower.close))
 
-    def _release(self) -> None:
+    def _release(self, caller: str) -> None:
+        self._held_by[caller] -= 1
+        self._held_by += Counter()  # forgets who has none
         self._followers.release()
         self._count(following=-1)
 
@@ -212,6 +247,7 @@ class Reading:
 
     def __init__(self, streams: Streams, keyspace: str) -> None:
         self._streams, self._keyspace = streams, keyspace
+        self.caller = asking.get()
         self._hub = streams.hub(keyspace)
         self._hub.readers += 1
         self._is_closed = False

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import ipaddress
+from contextvars import ContextVar
 from typing import Final
 
 from stream.access.grants import ANYONE, NOBODY, Grant
 
 _IPV6_NETWORK_BITS: Final = 64
 """One host may have all addresses of such a network."""
+asking: Final[ContextVar[str]] = ContextVar("freshet_asking", default="")
+"""On whose behalf this task runs, as `caller_name`; "" on nobody's. Set for each request, and read where callers share
+what is scarce: so it need not be handed through all that is between."""
 
 
 def caller_name(grant: Grant, address: str) -> str:

@@ -24,6 +24,7 @@ from stream.kafka.topics import TopicError, ensure_locations_topic, ensure_topic
 from stream.wire.codec import decode
 from tests.access.rights import USERS, give, rights
 from tests.consumers.histories import value
+from tests.lengths import LONG
 from tests.servers.databases import own_database
 from tests.servers.secured import guarded_kafka
 from tests.serving.stack import ServingStack, eventually, without_settings
@@ -69,7 +70,8 @@ class Commands:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1_200)
+@pytest.mark.long
+@pytest.mark.timeout(1_800)
 def test_each_process_works_with_its_own_rights_and_no_others(
     users: dict[str, KafkaCluster], mariadb: MariaDBAddress, tmp_path: Path
 ) -> None:
@@ -89,6 +91,7 @@ def test_each_process_works_with_its_own_rights_and_no_others(
         with stack:
             _row_reaches_a_reader(stack)
             _operators_commands_work(stack, commands, users["consumer"])
+            _sparks_commands_work(stack, commands)
             logs = "".join(stack.log_of(role) for role in ROLES)
         assert "kafka_denied" not in logs
         assert not [user for user in users if f"{user}-secret" in logs]
@@ -131,3 +134,12 @@ def _operators_commands_work(stack: ServingStack, commands: Commands, consumer: 
     lag: dict[str, Any] = json.loads(commands.run("operator", "lag", "shop", "--json"))
     assert [each["partition"] for each in lag["partitions"]] == [0, 1]
     stack.wait_ready()
+
+
+def _sparks_commands_work(stack: ServingStack, commands: Commands) -> None:
+    """The jobs run to their end with the rights of Spark's user; it is Java's client that reads the topic."""
+    made, log = stack.directory / "made", ("--spark-log", str(stack.directory / "spark.log"))
+    assert "equal, byte for byte" in commands.run("spark", "verify", "shop", *log)
+    for command, target in (("rebuild", "stores"), ("export", "files")) if LONG else ():
+        wanted = (command, "--keyspace", "shop", "--to", str(made / target), "--json", *log)
+        assert json.loads(commands.run("spark", *wanted))["rows"] > 0

@@ -8,7 +8,8 @@ import pytest
 
 from consumers.owner.client import Identity, OwnerClient
 from consumers.owner.protocol import Fill, OwnerError, Request
-from stream.access.grants import Credential, Grant, digest_of
+from freshet.settings import ConsumerSettings
+from stream.access.grants import Access, Credential, Grant, digest_of
 from tests.consumers.histories import key, marker, start, value
 from tests.consumers.owning import KEYSPACE, Owner, vector
 
@@ -84,3 +85,14 @@ def test_a_token_that_was_taken_away_ends_with_the_next_request(tmp_path: Path) 
         assert codes[-1] == ""
 
     owner.run(use, identity=Identity(lambda: shown[0]))
+
+
+@pytest.mark.parametrize("role", ["read", "admin"])
+def test_a_secret_that_a_front_shows_gives_what_its_token_says(role: str) -> None:
+    """A file of settings that a front shares with its owners makes the front no administrator of them."""
+    shared = ConsumerSettings.model_validate(
+        {"owner_token": "secret", "tokens": {"front": {"hash": digest_of(b"secret"), "roles": [role]}}}
+    )
+    assert Access(shared.credentials).of(b"secret") == Grant("front", frozenset({role}))
+    alone = ConsumerSettings.model_validate({"owner_token": "secret"})
+    assert Access(alone.credentials).of(b"secret").may("admin")

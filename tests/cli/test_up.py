@@ -5,18 +5,20 @@ from __future__ import annotations
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
+from freshet import cli
 from freshet.local.mariadb import MariaDBAddress
 from freshet.local.process import free_ports
 from freshet.settings import KeyspaceSettings, Settings, SourceProcessSettings
@@ -25,6 +27,7 @@ from freshet.together.parts import Part, parts_of
 from freshet.together.running import PartFailed, Together
 from stream.kafka.connection import KafkaCluster
 from tests.lengths import length
+from tests.marked import MARK, mark_of, marked
 from tests.patience import PATIENCE_S
 
 SHOP: dict[str, Any] = {"source": {"kind": "mariadb", "databases": ["shop"]}}
@@ -197,18 +200,28 @@ def test_a_source_that_is_away_does_not_hinder_others_and_nothing_survives(setti
         until(lambda: are_gone(below), "the kernel ends them")
 
 
+def test_a_port_that_is_in_use_is_told_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Mostly by a second `freshet up` in the same directory, whose sources would put an end to those of the first."""
+    settings = tmp_path / "freshet.toml"
+    settings.write_text('[keyspaces.shop.source]\nkind = "mariadb"\ndatabases = ["shop"]\n')
+    monkeypatch.chdir(tmp_path)
+    started: list[Part] = []
+    monkeypatch.setattr(Together, "run", lambda each: started.extend(part.part for part in each._parts))
+    monkeypatch.setenv("FRESHET_SERVE__HOST", "127.0.0.2")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.2", 0))
+        taken.listen()
+        assert cli.run(["--config", str(settings), "up", "--port", str(taken.getsockname()[1])]) == 1
+    said = capsys.readouterr().err
+    assert "error[cannot_listen]" in said
+    assert "is `freshet up` running already?" in said
+    assert started == []
+
+
 MOMENTS = length(3, 24)
 SEED = int(os.environ.get("FRESHET_TEST_SEED", time.time_ns() % 100_000))
-
-
-def marked(mark: str) -> list[psutil.Process]:
-    """All processes that were started with ``mark`` in their environment, at whatever remove."""
-    found = []
-    for each in psutil.process_iter():
-        with suppress(psutil.Error):
-            if each.status() != psutil.STATUS_ZOMBIE and each.environ().get("FRESHET_TEST_MARK") == mark:
-                found.append(each)
-    return found
 
 
 @pytest.mark.integration
@@ -223,17 +236,16 @@ def test_ctrl_c_is_clean_at_any_moment(settings: Path, tmp_path: Path, number: i
     """
     rng = random.Random(f"{SEED}/{number}/{is_local}")
     after_s, again_s = rng.choice((rng.uniform(0, 3), rng.uniform(3, 12))), rng.choice((None, rng.uniform(0, 2)))
-    mark, log = f"{SEED}-{number}-{os.getpid()}-{is_local}", tmp_path / "said.log"
+    log = tmp_path / "said.log"
     command = [sys.executable, "-m", "freshet", *([] if is_local else ["--config", str(settings)]), "up"]
     empty = tmp_path / "empty"
     empty.mkdir()
-    environment = {**os.environ, "FRESHET_TEST_MARK": mark, "FRESHET_SERVE__PORT": str(free_ports(1)[0])}
-    with log.open("wb") as out:
+    about = f"seed {SEED}, after {after_s:.2f} s, again after {again_s}"
+    with mark_of(SEED, number, is_local) as mark, log.open("wb") as out:
+        environment = {**os.environ, MARK: mark, "FRESHET_SERVE__PORT": str(free_ports(1)[0])}
         process = subprocess.Popen(
             [*command, *(["--local"] if is_local else [])], cwd=empty, env=environment, stdout=out, stderr=out
         )
-    about = f"seed {SEED}, after {after_s:.2f} s, again after {again_s}"
-    try:
         began = time.monotonic()
         until(lambda: time.monotonic() - began > after_s, "the moment")
         process.send_signal(signal.SIGINT)
@@ -242,13 +254,8 @@ def test_ctrl_c_is_clean_at_any_moment(settings: Path, tmp_path: Path, number: i
             process.send_signal(signal.SIGINT)
         code = process.wait(PATIENCE_S)
         until(lambda: not marked(mark), f"nothing is left: {about}: {marked(mark)}")
-        said = log.read_text(errors="replace")
-        if "init_import_site" in said:  # before our first line, Python tells it so
-            return
-        assert "Traceback" not in said or code == -signal.SIGINT, (about, said)
-        assert code in (0, 130, -signal.SIGINT), (about, code, said)
-    finally:
-        for each in marked(mark):
-            with suppress(psutil.Error):
-                each.kill()
-        process.wait()
+    said = log.read_text(errors="replace")
+    if "init_import_site" in said:  # before our first line, Python tells it so
+        return
+    assert "Traceback" not in said or code == -signal.SIGINT, (about, said)
+    assert code in (0, 130, -signal.SIGINT), (about, code, said)

@@ -39,6 +39,8 @@ def prefetch(fixtures: set[str]) -> None:
             artifacts.jars("registry")
         if "new_hive" in fixtures or ("hive" in fixtures and not os.environ.get("FRESHET_TEST_HIVE")):
             metastore_home()
+        if fixtures & {"connect", "new_connect"}:
+            artifacts.jars("connect")
         if "hdfs" in fixtures and not os.environ.get("FRESHET_TEST_HDFS"):
             artifacts.jars("hdfs")
         if "azure" in fixtures and not os.environ.get("FRESHET_TEST_AZURE"):

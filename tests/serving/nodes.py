@@ -92,9 +92,16 @@ class NodeStack(ServingStack):
 
     def drain(self, role: str) -> str:
         """Has a node give its partitions away, by the command; what it prints."""
-        command = [sys.executable, "-m", "freshet", "--config", str(self.config), "cluster", "drain"]
+        return self._cluster("drain", f"127.0.0.1:{self.owner_ports[role]}", "--timeout", str(PATIENCE_S))
+
+    def move(self, partition: int, role: str) -> str:
+        """Has a partition's readers moved to a node, by the command; what it prints."""
+        return self._cluster("move", self.keyspace, str(partition), f"127.0.0.1:{self.owner_ports[role]}")
+
+    def _cluster(self, *arguments: str) -> str:
+        command = [sys.executable, "-m", "freshet", "--config", str(self.config), "cluster"]
         done = subprocess.run(
-            [*command, f"127.0.0.1:{self.owner_ports[role]}", "--timeout", str(PATIENCE_S)],
+            [*command, *arguments],
             cwd=self.directory,
             env=without_settings() | {"PYTHONPATH": str(Path(__file__).parents[2])},
             capture_output=True,

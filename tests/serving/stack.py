@@ -136,11 +136,12 @@ class ServingStack:
             role, command, log_file=self.directory / f"{role}.log", env=environment, cwd=self.directory
         )
 
-    def add_front(self, **source: Any) -> FreshetClient:
-        """Starts another front of the keyspace, with these settings of its source; a client of it."""
-        settings, port = copy.deepcopy(self._settings), free_ports(1)[0]
+    def add_front(self, serve: dict[str, Any] | None = None, **source: Any) -> FreshetClient:
+        """Starts another front of the keyspace, with these settings of its own and of its source; a client of it."""
+        settings = copy.deepcopy(self._settings)
         settings["keyspaces"][self.keyspace]["source"] |= source
-        settings["serve"]["port"] = port
+        settings["serve"] |= {"port": free_ports(1)[0]} | (serve or {})
+        port = settings["serve"]["port"]
         config = self.directory / f"front-{port}.toml"
         config.write_text(tomli_w.dumps(settings))
         role = config.stem

@@ -14,7 +14,16 @@ import pytest
 
 from serving.client import FreshetClient, HistoryLost, Session, StreamChange, StreamEvent
 from serving.client.answers import RowAnswer
-from serving.client.cache import CachedRow, DictStore, Found, Invalidator, MemcachedStore, RowCache, Store
+from serving.client.cache import (
+    CachedRow,
+    DictStore,
+    EntryTooLarge,
+    Found,
+    Invalidator,
+    MemcachedStore,
+    RowCache,
+    Store,
+)
 from serving.client.cache.entries import Entry, Floor, covers, encode, floor_name, row_name
 from serving.client.cache.reading import LEASE_S, Entries
 from serving.client.session import Doubt
@@ -520,6 +529,28 @@ def test_a_killed_readers_lease_ends() -> None:
     assert is_kept(), "nobody fills after a reader that died"
 
 
+class Small(DictStore):
+    """A store that takes tombstones and leases, and no row."""
+
+    def swap(self, name: str, raw: bytes, found: Found | None, ttl_s: int) -> bool:
+        """As `Store.swap`."""
+        if name != FLOOR and msgspec.msgpack.decode(raw, type=Entry).value is not None:
+            raise EntryTooLarge(len(raw))
+        return super().swap(name, raw, found, ttl_s)
+
+
+def test_a_row_that_the_store_does_not_take_is_answered_all_the_same() -> None:
+    """It is read each time, and no lease of it stays: who comes next need not wait for one to end."""
+    front, store = Front(read_at(1, 5, 1), read_at(1, 5, 1)), Small()
+    cache = RowCache(cast("FreshetClient", Scripted(front)), store, "shop", {TABLE: ["id"]})
+    Invalidator(store, "shop", [TABLE]).apply(told(1, 5))
+    for _ in range(2):
+        row = cache.get_row(Session(front, vector(shop="1 0-1-5")), TABLE, 1)
+        assert (row.from_store, row.value) == (False, {"id": 1, "v": 1})
+        kept = store.get([name := row_name("shop", TABLE, [1])])[name]
+        assert msgspec.msgpack.decode(kept.raw, type=Entry).lease == ""
+
+
 FIRST, SECOND = Floor("first"), Floor("second")
 MINE = Entry("first", lease="mine")
 
@@ -581,6 +612,18 @@ def memcached() -> Iterator[MemcachedServer]:
         MemcachedServer(Path(directory)) as server,
     ):
         yield server
+
+
+@pytest.mark.integration
+def test_memcached_says_what_it_does_not_take(memcached: MemcachedServer) -> None:
+    """Its words are told from a failure: an object of thousands of rows is larger than its 1 MiB."""
+    store, large = MemcachedStore(memcached.client()), b"x" * 2_000_000
+    with pytest.raises(EntryTooLarge):
+        store.swap("large", large, None, 0)
+    assert store.swap("small", b"x", None, 0)
+    with pytest.raises(EntryTooLarge):
+        store.swap("small", large, store.get(["small"])["small"], 0)
+    assert store.get(["large", "small"])["small"].raw == b"x"
 
 
 @pytest.mark.integration

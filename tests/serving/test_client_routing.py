@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from serving.client import AsyncClient, FreshetClient, Unreachable
 from serving.client.answers import DescribedColumn, DescriptionAnswer, NodeAnswer, RouteAnswer, RoutesAnswer
+from serving.client.routing.attempts import PATIENCE_S
 from serving.client.routing.partitions import KeyColumns, Sharing, partition_of, sharing_of
 from serving.client.routing.router import AWAY_S, ROUTES_S, Router
 from stream.wire.keys import Layout, row_key
@@ -39,11 +40,13 @@ def route(number: int, leader: str, *followers: str, epoch: int = 5, zone: str =
 
 
 class Fronts:
-    """Fronts that answer by their names. ``down``: those that don't; ``asked``: name and path of each request."""
+    """Fronts that answer by their names. ``down``: those that don't; ``busy``: those that answer who waits for long;
+    ``asked``: name and path of each request."""
 
     def __init__(self, *routes: RouteAnswer, knows_routes: bool = True) -> None:
         self.routes, self.knows_routes = list(routes), knows_routes
         self.down: set[str] = set()
+        self.busy: set[str] = set()
         self.asked: list[tuple[str, str]] = []
         self.params: list[dict[str, str]] = []
 
@@ -52,6 +55,8 @@ class Fronts:
         self.asked.append((name, path))
         if name in self.down:
             raise httpx2.ConnectError("refused")
+        if name in self.busy and request.extensions["timeout"]["read"] <= PATIENCE_S:
+            raise httpx2.ReadTimeout("busy")
         if path.startswith("/v1/descriptions/"):
             columns = [DescribedColumn("id", "int"), DescribedColumn("v", "text")]
             return httpx2.Response(
@@ -133,6 +138,16 @@ def test_where_nobody_answers_the_error_names_the_last_one(kind: str) -> None:
     with pytest.raises(Unreachable, match="second"):
         read(kind, fronts, 1, homes=[HOME, "http://second"])
     assert fronts.of_rows() == ["home", "second"]
+
+
+@BOTH
+@pytest.mark.parametrize("order", [["busy", "down"], ["down", "busy"], ["busy", "down", "busier"]])
+def test_a_front_that_is_only_busy_is_waited_for_if_no_other_answers(kind: str, order: list[str]) -> None:
+    """It had little time while there was another one to ask. One that refuses connections ends no request."""
+    fronts = Fronts(route(0, "n0"))
+    fronts.down, fronts.busy = {"down"}, {"busy", "busier"}
+    read(kind, fronts, 1, homes=[f"http://{each}" for each in order])
+    assert fronts.of_rows() == (order if order[-1] == "busy" else [*order, "busy"])
 
 
 @BOTH

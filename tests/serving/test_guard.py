@@ -19,6 +19,7 @@ from serving.http.guard import (
 from serving.http.limits import CallerLimits, RequestLimits
 from serving.metrics import FrontMetrics
 from stream.access.grants import Access
+from stream.access.who import asking
 
 
 def scope_of(path: str = "/v1/rows/shop/t/1", headers: list[tuple[bytes, bytes]] | None = None) -> dict[str, Any]:
@@ -97,6 +98,19 @@ def test_what_a_caller_spends_is_counted_where_there_is_a_rate(rate_per_s: float
     guarded = Guard(app, access=Access.of_secret(""), limits=limits, metrics=FrontMetrics(), callers=callers)
     assert asyncio.run(ask(guarded, scope_of()))[0] == 200
     assert found == [is_metered]
+
+
+def test_what_callers_share_further_down_is_told_who_asks() -> None:
+    """The sessions of a source and the waits at an owner are shared by token, or else by address."""
+    found: list[str] = []
+
+    async def tell(scope: Scope, receive: Receive, send: Send) -> None:
+        found.append(asking.get())
+        await hello(scope, receive, send)
+
+    for app, headers in ((guard(tell, "geheim"), [(b"authorization", b"Bearer geheim")]), (guard(tell), [])):
+        assert asyncio.run(ask(app, scope_of(headers=headers) | {"client": ("10.0.0.1", 1)}))[0] == 200
+    assert found == ["token secret", "10.0.0.1"]
 
 
 def test_requests_beyond_the_bound_are_turned_away() -> None:

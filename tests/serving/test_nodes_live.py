@@ -239,6 +239,7 @@ def test_a_node_that_is_drained_gives_its_partitions_away_and_no_read_goes_to_th
     A node that joins gets its share in the same way.
     """
     drained = "node-1"
+    eventually(lambda: shared(nodes, reader, "node-0", "node-1", "node-2"), what="everybody's share")
     others = [role for role in nodes.shares(reader) if role != drained]
     readers = [Reader(nodes, each, cached=True) for each in ("bounded", "leader")]
     for each in readers:
@@ -258,6 +259,39 @@ def test_a_node_that_is_drained_gives_its_partitions_away_and_no_read_goes_to_th
             each.stop()
     assert [each.wrong for each in readers] == [[], []]
     assert said.endswith(f"127.0.0.1:{nodes.owner_ports[drained]} has no partitions any more: it can be stopped\n")
+
+
+def test_one_partition_is_moved_to_a_follower_and_back_and_no_read_goes_to_the_source(
+    nodes: NodeStack, reader: LocationsReader
+) -> None:
+    """The others stay where they are; the group's owner goes on folding, so the way back is as short."""
+    eventually(lambda: shared(nodes, reader, "node-0", "node-1", "node-2"), what="everybody's share")
+    follower = next(role for role in nodes.owner_ports if role not in nodes.shares(reader))
+    eventually(lambda: reader.followers(nodes.keyspace, 0), what="a follower")
+    before = {role: list(partitions) for role, partitions in nodes.shares(reader).items()}
+    owner = next(role for role, partitions in before.items() if 0 in partitions)
+    rest = {role: [each for each in partitions if each] for role, partitions in before.items()}
+    moved = {role: partitions for role, partitions in (rest | {follower: [0]}).items() if partitions}
+    other = next(role for role in before if role != owner)
+    readers = [Reader(nodes, each, cached=True) for each in ("bounded", "leader")]
+    for each in readers:
+        each.thread.start()
+    try:
+        go_on(readers)
+        said = nodes.move(0, follower)
+        assert nodes.shares(reader) == moved
+        go_on(readers)
+        with pytest.raises(AssertionError, match=r"swap_refused.*do not own the partitions \[0\]"):
+            nodes.move(0, other)  # its group has given it to another member
+        nodes.move(0, owner)
+        go_on(readers)
+    finally:
+        for each in readers:
+            each.stop()
+    assert [each.wrong for each in readers] == [[], []]
+    assert nodes.shares(reader) == before
+    back = f"back: freshet cluster move {nodes.keyspace} 0 127.0.0.1:{nodes.owner_ports[owner]}"
+    assert said == f"moved {nodes.keyspace}/0 to 127.0.0.1:{nodes.owner_ports[follower]}; {back}\n"
 
 
 def test_an_owner_that_wakes_up_proves_what_it_says_and_takes_nothing_back(

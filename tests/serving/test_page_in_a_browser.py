@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +18,11 @@ import pytest
 from confluent_kafka import Producer
 
 from freshet.local.mariadb import MariaDBAddress
+from freshet.local.process import free_ports
+from stream.access.grants import digest_of, new_secret
 from stream.kafka.connection import KafkaCluster, client_settings
+from stream.kafka.dead_letters import DeadLetter, DeadLetterPublisher, read_letters
+from stream.kafka.reader import end_offsets, read_range
 from stream.kafka.topics import events_topic
 from tests.servers.browser import chromium
 from tests.servers.choice import used
@@ -59,7 +64,7 @@ def stack(
 ) -> Iterator[ServingStack]:
     """A stack with a whole table, answers from the cache and from the source, and a dead letter."""
     directory = tmp_path_factory.mktemp("page")
-    cluster = KafkaCluster(kafka.bootstrap, prefix=f"page{os.getpid()}")
+    cluster = cluster_of(kafka)
     with (
         own_database(mariadb, *TABLES) as database,
         ServingStack(directory, cluster, mariadb, KEYSPACE, database, backfill=["*"]) as running,
@@ -75,6 +80,11 @@ def stack(
             assert running.get(f"/v1/rows/{KEYSPACE}/orders/7", token=token).json()["freshness"] == "fresh"
         running.get(f"/v1/rows/{KEYSPACE}/plain/1")
         yield running
+
+
+def cluster_of(kafka: KafkaCluster) -> KafkaCluster:
+    """Where the stack's topics are."""
+    return KafkaCluster(kafka.bootstrap, prefix=f"page{os.getpid()}")
 
 
 def whole_in(stack: ServingStack) -> int:
@@ -124,7 +134,7 @@ def path_with_everything(stack: ServingStack, path: str) -> str:
 
 
 @pytest.mark.parametrize("look", LOOKS)
-@pytest.mark.parametrize("path", ["/", "/key", "/dead-letters", "/docs"])
+@pytest.mark.parametrize("path", ["/", "/?hours=24", "/key", "/dead-letters", "/docs"])
 def test_everybody_can_read_the_pages(browser: Browser, stack: ServingStack, path: str, look: str) -> None:
     """axe-core finds nothing: contrast, names, order, roles. On a phone nothing but tables moves sideways."""
     with opened(browser, path_with_everything(stack, path), look) as page:
@@ -212,6 +222,74 @@ def test_a_key_is_looked_up_by_keyboard_alone(browser: Browser, stack: ServingSt
         assert page.get_by_role("heading", name="orders 7 may be served: fresh").is_visible()
         assert '"total": "35.00"' in page.locator("pre").inner_text()
         press_until(page, "Tab", lambda: '"total"' in focused(page))  # what is wide can be moved by keys
+
+
+def test_a_day_is_chosen_by_keyboard_and_a_look_keeps_the_focus(browser: Browser, stack: ServingStack) -> None:
+    """By Tab and Enter; and what has the focus has it still when the page was fetched again by itself."""
+    with opened(browser, stack.url) as page:
+        eventually(lambda: page.locator("svg.small").count() or not page.reload(), what="a chart of a partition")
+        press_until(page, "Tab", lambda: focused(page) == "The last day")
+        page.keyboard.press("Enter")
+        page.wait_for_url("**/?hours=24")
+        assert page.get_by_role("heading", name="The last day").is_visible()
+        assert page.get_by_role("link", name="The last day").get_attribute("aria-current") == "page"
+        held = "document.activeElement.id"
+        press_until(page, "Tab", lambda: page.evaluate(held) == "oldest1")
+        page.evaluate("document.getElementById('main').dataset.before = 'yes'")
+        eventually(lambda: page.evaluate("!document.getElementById('main').dataset.before"), what="a fetched page")
+        assert page.evaluate(held) == "oldest1"
+        assert page.get_by_role("heading", name="The last day").is_visible()
+
+
+def letter_of_a_real_message(kafka: KafkaCluster) -> DeadLetter:
+    """A letter, as a consumer keeps it, whose message is in the topic and can be decoded."""
+    topic = events_topic(kafka, KEYSPACE)
+    [end] = end_offsets(kafka, topic, [0]).values()
+    letters = [
+        DeadLetter(topic, 0, each.offset() or 0, "unknown_schema", "of a test", value, len(value))
+        for each in read_range(kafka, topic, 0, 0, end)
+        if (value := each.value())
+    ]
+    letter = next(each for each in letters if (each.record() or {}).get("name") == "TableSchema")
+    publisher = DeadLetterPublisher(kafka, KEYSPACE)
+    publisher.send(letter)
+    publisher.flush()
+    return letter
+
+
+def test_a_letter_is_put_back_by_keyboard_and_by_no_other_site(
+    browser: Browser, stack: ServingStack, kafka: KafkaCluster
+) -> None:
+    """With the password, a page of another site is refused; the front's own page has a button that does it."""
+    topics = cluster_of(kafka)
+    letter = letter_of_a_real_message(topics)
+    secret, port = new_secret(), free_ports(1)[0]
+    oncall = {"hash": digest_of(secret.encode()), "roles": ["admin"]}
+    front = f"http://127.0.0.1:{port}"
+    with stack.add_front({"port": port, "dead_letter_buttons": True, "tokens": {"oncall": oncall}}):
+        asked = urlencode({"keyspace": KEYSPACE, "letter": letter.id})
+        basic = b64encode(f"me:{secret}".encode()).decode()
+        context = browser.new_context(extra_http_headers={"Authorization": f"Basic {basic}"})
+        try:
+            page = context.new_page()
+            page.set_content(f'<form method="post" action="{front}/dead-letters/retry?{asked}"><button>')
+            with page.expect_navigation() as refused:
+                page.get_by_role("button").click()
+            assert refused.value is not None
+            assert (refused.value.status, refused.value.json()["code"]) == (403, "forbidden")
+            assert letter in read_letters(topics, KEYSPACE)
+            page.goto(f"{front}/dead-letters?{asked}")
+            assert complaints(page) == ""
+            press_until(page, "Tab", lambda: focused(page) == "Put it back")
+            page.keyboard.press("Enter")
+            page.wait_for_url("**/dead-letters/retry?**")
+            assert f"{letter.id} was put back." in page.get_by_role("status").inner_text()
+            assert complaints(page) == ""
+            page.get_by_role("link", name=f"Dead letters of {KEYSPACE}").click()
+            assert page.get_by_role("row", name=letter.id).count() == 0
+        finally:
+            context.close()
+    assert letter not in read_letters(topics, KEYSPACE)
 
 
 def test_a_wrong_key_is_said_where_a_screen_reader_hears_it(browser: Browser, stack: ServingStack) -> None:

@@ -19,9 +19,11 @@ from serving.reads import rows
 from serving.reads.demands import ReadDemand, RequestedRow
 from serving.reads.descriptions import Descriptions
 from serving.reads.fills import Fills
+from serving.reads.rowkey import parse_row_key
 from serving.reads.rows import RowReads
 from serving.reads.spaces import RowSpace
 from serving.sources.source import RowTable, SchemaChanged, SourceKey, SourceRow
+from serving.turns import ELEMENTS_A_TURN
 from stream.wire.events import Column
 from stream.wire.keys import Layout, row_key, split_row_key
 from tests.serving.fakes import FakeOwner, FakeRowSource, Network, at, demand_of, items_of, owner_row, seen
@@ -188,6 +190,37 @@ def test_the_misses_of_a_batch_are_one_snapshot_of_the_source(monkeypatch: pytes
     answers = front.read(list(range(9)), demand_of(seen(SHARD, "0-1-5")))
     assert [sorted(asked) for asked in front.source.asked] == [list(range(9))]
     assert not any(isinstance(answer, ReadError) for answer in answers)
+
+
+@pytest.mark.parametrize("kind", [CACHED, MISSED])
+def test_a_long_batch_lets_others_be_answered_in_between(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """No turn of the event loop works on more than a few dozen rows of a partition, as far as rows are concerned."""
+    front, worked_on, most = Batches(monkeypatch, dict.fromkeys(range(1_000), kind)), 0, 0
+
+    def counted(work: Any) -> Any:
+        def run(*given: Any) -> Any:
+            nonlocal worked_on
+            worked_on += 1
+            return work(*given)
+
+        return run
+
+    monkeypatch.setattr(rows, "parse_row_key", counted(parse_row_key))
+    monkeypatch.setattr(rows, "_fill_of", counted(rows._fill_of))
+    monkeypatch.setattr(front.reads, "_answer", counted(front.reads._answer))
+
+    async def run() -> list[RawRowAnswer | ReadError]:
+        nonlocal worked_on, most
+        wanted = [RequestedRow("items", b"%d" % number) for number in range(1_000)]
+        batch = asyncio.create_task(front.reads.read_many(front.space, wanted, demand_of(seen(SHARD, "0-1-5"))))
+        while not batch.done():
+            most, worked_on = max(most, worked_on), 0
+            await asyncio.sleep(0)
+        await settle()
+        return await batch
+
+    assert not any(isinstance(each, ReadError) for each in asyncio.run(run()))
+    assert 0 < most <= PARTITIONS * ELEMENTS_A_TURN
 
 
 @pytest.mark.parametrize("broken", range(PARTITIONS))

@@ -13,11 +13,13 @@ import pytest
 from freshet.local.mariadb import MariaDBAddress
 from serving.errors import ReadError
 from serving.sources.mariadb import READS_MAX, MariaDBRows
-from serving.sources.shares import Shares
-from serving.sources.source import SourceKey, SourceRow
+from serving.sources.shares import WAITING_MAX, Shares
+from serving.sources.source import SourceKey, SourceRow, SourceThreads
+from stream.access.who import asking
 from stream.sources.mariadb import snapshot
 from stream.sources.mariadb.connection import ConnectionSettings
 from stream.sources.mariadb.schema import TableFilter
+from tests.patience import PATIENCE_S
 from tokens import Position
 
 
@@ -109,6 +111,78 @@ def test_a_read_that_may_not_enter_yet_lets_others_pass() -> None:
             assert await asyncio.wait_for(second, 1.0) == "c"
             assert not first.done()
         assert await first == "locked"
+
+    asyncio.run(story())
+
+
+async def _hold_as(shares: Shares, caller: str, order: list[str]) -> None:
+    asking.set(caller)
+    async with shares.hold(["cold"], 5.0):
+        order.append(caller)
+
+
+def test_a_caller_who_asks_for_much_is_passed_by_who_holds_less() -> None:
+    """A lone caller has all sessions but one, which a new one gets at once; the next goes before its waiting reads."""
+
+    async def story() -> None:
+        shares, order = Shares(8), list[str]()
+        async with AsyncExitStack() as others, AsyncExitStack() as much:
+            asking.set("much")
+            for number in range(7):
+                await much.enter_async_context(shares.hold([f"t{number}"], 0.01))
+            assert await refused(shares, "another")
+            asking.set("new")
+            await others.enter_async_context(shares.hold(["another"], 0.01))
+            waiting = [asyncio.create_task(_hold_as(shares, who, order)) for who in ("much", "much", "new", "third")]
+            await asyncio.sleep(0)
+            assert order == []
+            await much.aclose()
+        await asyncio.gather(*waiting)
+        assert order.index("third") < order.index("new") < order.index("much")
+
+    asyncio.run(story())
+
+
+def test_one_caller_does_not_fill_the_queue() -> None:
+    """Half of those who wait may be one caller's; what is more is refused, and another still finds room to wait."""
+
+    async def story() -> None:
+        shares, order = Shares(1), list[str]()
+        async with shares.hold(["cold"], 0.01):
+            waiting = [asyncio.create_task(_hold_as(shares, "much", order)) for _ in range(WAITING_MAX)]
+            await asyncio.sleep(0)
+            assert sum(each.done() for each in waiting) == WAITING_MAX // 2
+            other = asyncio.create_task(_hold_as(shares, "other", order))
+            await asyncio.sleep(0)
+            assert not other.done()
+        outcomes = await asyncio.gather(*waiting, return_exceptions=True)
+        assert {each.code for each in outcomes if isinstance(each, ReadError)} == {"too_many_requests"}
+        await other
+        assert sorted(order) == ["much"] * (WAITING_MAX // 2) + ["other"]
+
+    asyncio.run(story())
+
+
+def test_a_share_is_held_until_its_thread_has_ended() -> None:
+    """Who asked may have left; the thread works on, so another read would only wait behind it."""
+    goes_on, begun = threading.Event(), threading.Event()
+
+    def work() -> None:
+        begun.set()
+        goes_on.wait(PATIENCE_S)
+
+    async def story() -> None:
+        source = SourceThreads("of a test", threads=1)
+        left = asyncio.create_task(source.run(work))
+        await asyncio.to_thread(begun.wait, PATIENCE_S)
+        left.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await left
+        with pytest.raises(ReadError):
+            await source.run(time.monotonic, timeout_s=0.01)
+        goes_on.set()
+        assert await source.run(time.monotonic, timeout_s=PATIENCE_S) > 0
+        source.close()
 
     asyncio.run(story())
 

@@ -1,4 +1,4 @@
-"""The status API and the page: what owners tell, the worst first, and an hour of it."""
+"""The status API and the page: what owners tell, the worst first, and a day of it."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+import msgspec
 import pytest
 
 import serving.http.status.page as page
@@ -23,12 +24,14 @@ from serving.http.status.answers import (
     FrontStatus,
     KeyspaceHistory,
     KeyspaceStatus,
+    PartitionHistory,
     PartitionState,
     ShardState,
     StatusEvent,
     StatusHistory,
 )
-from serving.http.status.watch import KEPT_S, STEP_S, Watch
+from serving.http.status.rings import LOOK_S, STEP_S
+from serving.http.status.watch import Watch
 from serving.locations.refreshing import Locations
 from serving.metrics import FrontMetrics
 from serving.reads.owners import OwnerAway, Owners
@@ -126,12 +129,12 @@ def test_an_hour_is_remembered_and_no_more() -> None:
             watch._metrics.refused("no_owner")
             watch._metrics.missed("row", "void")
             watch.remember(await watch.look())
-            now[0] += STEP_S
+            now[0] += LOOK_S
 
     asyncio.run(hours())
     history = watch.history(["shop"])
-    assert len(history.at) == KEPT_S / STEP_S - 1
-    assert min(history.at) > now[0] - KEPT_S
+    assert len(history.at) == 3_600 / LOOK_S - 1
+    assert min(history.at) > now[0] - 3_600
     assert (set(history.cache[1:]), set(history.source[1:]), set(history.refused[1:])) == ({3}, {1}, {1})
     assert set(history.misses["void"][1:]) == {1}
     assert watch.history([]).misses == {}  # counted for all keyspaces together
@@ -139,6 +142,82 @@ def test_an_hour_is_remembered_and_no_more() -> None:
     assert set(shop.behind) == {3}
     assert shop.age_s == sorted(shop.age_s, key=lambda each: each or 0)
     assert watch.history([]).keyspaces == []
+
+
+def test_a_day_is_told_with_fewer_points_and_the_same_counts() -> None:
+    """Five minutes are one point: the worst age in them, and all their answers."""
+    now = [NOW]
+    watch = watch_of({"a:1": [told(at, 1.0) for at in range(4)]}, dict.fromkeys(range(4), "a:1"), lambda: now[0])
+
+    async def hours() -> None:
+        for _ in range(500):
+            watch._metrics.answered("row", "cache", "fresh")
+            watch._metrics.missed("row", "void")
+            watch.remember(await watch.look())
+            now[0] += LOOK_S
+
+    asyncio.run(hours())
+    for asked in (6, 24):
+        history = watch.history(["shop"], asked)
+        assert (history.hours, history.step_s) == (asked, STEP_S[asked])
+        assert len(history.at) == -(-500 * LOOK_S // history.step_s)
+        assert (sum(history.cache), sum(history.misses["void"])) == (500, 500)
+
+
+def test_the_partitions_that_were_the_oldest_are_told_first() -> None:
+    """Who was unknown was at least as old as that takes: of as many as are asked for, and each with its ages."""
+    owner = [told(0, 1.0), told(1, 1.0), told(2, None), told(3, 90.0)]
+    now = [NOW]
+    watch = watch_of({"a:1": owner}, dict.fromkeys(range(4), "a:1"), lambda: now[0])
+    watch.remember(asyncio.run(watch.look()))
+    now[0] += LOOK_S
+    owner[2], owner[3] = told(2, 1.0), told(3, 1.0)
+    watch.remember(asyncio.run(watch.look()))
+    [shop] = watch.history(["shop"], partitions=3).keyspaces
+    assert [(each.partition, each.age_s, each.unknown) for each in shop.partitions] == [
+        (3, [90.0, 1.0 + LOOK_S], [0, 0]),
+        (0, [1.0, 1.0 + LOOK_S], [0, 0]),
+        (1, [1.0, 1.0 + LOOK_S], [0, 0]),
+    ]
+    assert msgspec.json.decode(msgspec.json.encode(watch.history(["shop"])), type=StatusHistory).keyspaces
+    [shop] = watch.history(["shop"], 24, 1).keyspaces
+    assert (shop.age_s, shop.unknown) == ([1.0 + LOOK_S], [1])  # of all but the look at which one was unknown
+    assert [(each.partition, each.age_s, each.unknown) for each in shop.partitions] == [(3, [90.0], [0])]
+    for _ in range(12):
+        now[0] += LOOK_S
+        owner[:] = [told(2, None), *(told(each, NOW - now[0] + 1.0) for each in (0, 1, 3))]
+        watch.remember(asyncio.run(watch.look()))
+    [shop] = watch.history(["shop"], partitions=2).keyspaces
+    assert [(each.partition, sum(each.unknown)) for each in shop.partitions] == [(2, 13), (3, 0)]
+    told_to_programs = msgspec.json.encode(watch.history(["shop"], partitions=2))
+    assert msgspec.json.decode(told_to_programs, type=StatusHistory).keyspaces == [shop]
+
+
+def test_a_catalog_whose_source_tells_no_clock_has_no_oldest_partitions() -> None:
+    """What nobody can know is not told as a failure; where one partition has a clock, the others are missed."""
+    owner = [told(at, None) for at in range(4)]
+    watch = watch_of({"a:1": owner}, dict.fromkeys(range(4), "a:1"))
+    watch.remember(asyncio.run(watch.look()))
+    assert watch.history(["shop"], partitions=4).keyspaces[0].partitions == []
+
+
+def test_a_line_ends_where_an_age_was_unknown_and_its_words_tell_for_how_long() -> None:
+    """A point of five minutes with one such look is a gap, though the age of the other looks still counts."""
+    at = [NOW + 300 * each for each in range(4)]
+    shop = KeyspaceHistory("shop", [0.0, 0.0, 900.0, 0.0], [0] * 4, [0, 0, 20, 0])
+    [chart] = page.charts_of(StatusHistory(at, [], [], [], [shop], hours=24, step_s=300))
+    assert chart.text == "at most 900.0 s, unknown for 200 s"
+    assert [points.count(",") for _, points in chart.lines] == [2, 1]
+
+
+def test_partitions_beyond_what_is_remembered_still_count_for_their_keyspace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory is bounded, and the worst age of the keyspace is still that of all."""
+    monkeypatch.setattr("serving.http.status.watch.PARTITIONS_MAX", 2)
+    watch = watch_of({"a:1": [told(at, 1.0 + at) for at in range(4)]}, dict.fromkeys(range(4), "a:1"))
+    watch.remember(asyncio.run(watch.look()))
+    [shop] = watch.history(["shop"], partitions=9).keyspaces
+    assert [each.partition for each in shop.partitions] == [1, 0]
+    assert shop.age_s == [4.0]
 
 
 def test_one_unknown_age_makes_the_oldest_unknown() -> None:
@@ -160,9 +239,12 @@ def test_the_status_api_is_described_and_answers() -> None:
     assert [(each["name"], each["ready"], len(each["partitions"])) for each in found["keyspaces"]] == [
         ("shop", False, 2)
     ]
-    assert json.loads(served("/v1/status/history").content)["keyspaces"] == [
-        {"name": "shop", "age_s": [], "behind": []}
-    ]
+    for query, hours in (("", 1), ("?hours=24&partitions=8", 24)):
+        history = json.loads(served(f"/v1/status/history{query}").content)
+        assert history["keyspaces"] == [{"name": "shop", "age_s": [], "behind": [], "unknown": [], "partitions": []}]
+        assert history["hours"] == hours
+    for query in ("hours=7", "partitions=-1", "partitions=65"):
+        assert served(f"/v1/status/history?{query}").json()["code"] == "bad_parameter"
 
 
 class Page(HTMLParser):
@@ -192,7 +274,11 @@ def rendered(*, refresh: bool = True) -> str:
         [0, 5, 7],
         [0, 1, 0],
         [0, 0, 2],
-        [KeyspaceHistory("<b>shop", [1.0, None, 3.0], [0, 1, 2])],
+        [
+            KeyspaceHistory(
+                "<b>shop", [1.0, None, 3.0], [0, 1, 2], [0, 1, 0], [PartitionHistory(2, [1, None, 3], [0, 1, 0])]
+            )
+        ],
         {"behind": [0, 0, 0], "no_owner": [0, 4, 1], "void": [0, 7, 0]},
         [StatusEvent(NOW, "<b>shop", "moved", [0, 1])],
     )
@@ -210,6 +296,7 @@ def test_the_page_shows_what_is_wrong() -> None:
         "Answers from the cache: 12",
         "no owner answered",
         "<td>0-1</td>",
+        "at most 3.0 s, unknown for 10 s",
     ):
         assert words in text, words
     assert "1 of 3 partitions" in text  # the table is whole in one of three
@@ -218,7 +305,26 @@ def test_the_page_shows_what_is_wrong() -> None:
     assert "<i>t" not in text
     assert text.index('scope="row">void') < text.index('scope="row">no_owner')  # the most frequent first
     assert 'scope="row">behind' not in text
-    assert text.count("<polyline") == 4  # an age with a gap, and answers of two kinds
+    assert text.count("<polyline") == 6  # two ages with a gap, and answers of two kinds
+
+
+def test_time_without_a_look_is_a_gap_in_the_line() -> None:
+    """A line goes by the clock, so a front that slept does not seem to have looked."""
+    at = [NOW, NOW + 10, NOW + 20, NOW + 590, NOW + 600]
+    history = StatusHistory(at, [], [], [], [KeyspaceHistory("shop", [0.0] * 5, [0] * 5, [0] * 5)])
+    [chart] = page.charts_of(history)
+    assert [points for _, points in chart.lines] == ["0.0,80.0 10.0,80.0 20.0,80.0", "590.0,80.0 600.0,80.0"]
+
+
+def test_a_choice_of_time_stays_while_the_page_is_fetched_again() -> None:
+    """Its links keep whether the page refreshes, and what is fetched again is of the same hours."""
+    shown = served("/?hours=24").text
+    assert 'hx-get="/?hours=24"' in shown
+    assert '<a href="/?hours=24" aria-current="page">The last day</a>' in shown
+    assert 'href="/?hours=6"' in shown
+    assert 'href="/?refresh=false&amp;hours=24"' in shown
+    assert 'href="/?hours=6&amp;refresh=false"' in served("/?hours=24&refresh=false").text
+    assert served("/?hours=2").status_code == 400
 
 
 def audited(*verdicts: bool | None) -> KeyspaceStatus:
@@ -290,7 +396,7 @@ def test_the_page_can_be_stopped_and_read_aloud() -> None:
     tags = Page(rendered()).tags
     names = [name for name, _ in tags]
     assert (names.count("h1"), names.count("main")) == (1, 1)
-    assert names.count("table") == names.count("caption") == 4
+    assert names.count("table") == names.count("caption") == 5
     assert all(each.get("scope") for name, each in tags if name == "th")
     assert all(each.get("aria-label") for name, each in tags if name == "svg")
     assert ("html", {"lang": "en"}) in tags

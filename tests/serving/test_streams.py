@@ -27,8 +27,10 @@ from serving.streams.reading import (
     _close_unwanted,
 )
 from serving.streams.ring import Joined, Ring
+from stream.access.who import asking
 from stream.changes.assembling import LogReplaced
 from stream.changes.checkpoint import Checkpoint, CheckpointError, Place
+from stream.changes.following import Follower
 from stream.changes.items import Item, Mark, Transaction, Unreadable, Watermark
 from stream.changes.start import FromTime, LeavesOut, Start
 from stream.kafka.connection import KafkaCluster, client_settings
@@ -346,6 +348,35 @@ def test_a_stream_that_can_not_begin_holds_no_reader_of_kafka(monkeypatch: pytes
 
     monkeypatch.setattr("serving.streams.reading.BEGIN_TIMEOUT_S", 0.2)
     monkeypatch.setattr("serving.streams.reading.check_topics", fails)
+    asyncio.run(story())
+
+
+def test_one_caller_leaves_readers_of_kafka_for_the_streams_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of streams that never catch up half are one caller's: its next one waits for one of them, others begin."""
+    begin = Start(Checkpoint("shop", "id", (0,)))
+
+    async def take(streams: Streams, caller: str) -> Follower:
+        asking.set(caller)
+        return await streams.take_follower("shop", begin)
+
+    async def story() -> None:
+        streams = Streams(KafkaCluster("127.0.0.1:1"), FrontMetrics())
+        half = FOLLOWERS_MAX // 2
+        wanted = [asyncio.create_task(take(streams, "much")) for _ in range(half + 1)]
+        done, waiting = await asyncio.wait(wanted, timeout=PATIENCE_S, return_when=asyncio.FIRST_EXCEPTION)
+        [refused] = [each for each in done if each.exception() is not None]
+        assert not waiting
+        assert getattr(refused.exception(), "code", "") == "too_many_streams"
+        others = await asyncio.gather(*(take(streams, "other") for _ in range(half)))
+        assert len(others) == half
+        await streams.give_back(next(each for each in wanted if each is not refused).result())
+        await take(streams, "much")
+        await streams.close()
+
+    monkeypatch.setattr("serving.streams.reading.BEGIN_TIMEOUT_S", 0.5)
+    monkeypatch.setattr("serving.streams.reading.LENT_S", 0.05)
+    monkeypatch.setattr("serving.streams.reading.Follower", lambda *_: Following(fails=False))
+    monkeypatch.setattr("serving.streams.reading.check_topics", lambda *_: Topic("t", "id", 1))
     asyncio.run(story())
 
 

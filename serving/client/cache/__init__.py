@@ -3,13 +3,14 @@
 from .invalidating import Invalidator
 from .objects import CachedObject, Composites, ObjectCache
 from .reading import CachedRow, RowCache
-from .stores import DictStore, Found, MemcachedStore, Store
+from .stores import DictStore, EntryTooLarge, Found, MemcachedStore, Store
 
 __all__ = [
     "CachedObject",
     "CachedRow",
     "Composites",
     "DictStore",
+    "EntryTooLarge",
     "Found",
     "Invalidator",
     "MemcachedStore",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from .._tokens import Vector
@@ -23,7 +24,7 @@ from .entries import (
     parsed,
     row_name,
 )
-from .stores import Found, Store
+from .stores import EntryTooLarge, Found, Store
 
 if TYPE_CHECKING:
     from ..answers import Row
@@ -111,12 +112,13 @@ class Entries:
 
     def fill(self, name: str, lease: Leased, wanted: str, value: dict[str, Any] | None, token: str, ttl_s: int) -> None:
         """Ends the lease, if it is still there: with a value that has all up to ``wanted`` in it, or None."""
-        kept = Entry(lease.floor.generation, lease.entry.proven)
-        if value is None:
-            ttl_s = 0 if kept.proven else _RELEASED_S
-        else:
-            kept = Entry(kept.generation, wanted, value, token)
-        self._store.swap(name, encode(kept), lease.found, ttl_s)
+        generation = lease.floor.generation
+        if value is not None:
+            with suppress(EntryTooLarge):  # the reader has its row all the same
+                self._store.swap(name, encode(Entry(generation, wanted, value, token)), lease.found, ttl_s)
+                return
+        ended = Entry(generation, lease.entry.proven)
+        self._store.swap(name, encode(ended), lease.found, 0 if ended.proven else _RELEASED_S)
 
 
 class RowCache:

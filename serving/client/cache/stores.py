@@ -15,6 +15,10 @@ class Found(NamedTuple):
     stamp: Any
 
 
+class EntryTooLarge(Exception):
+    """A store does not take an entry of this size."""
+
+
 class Store(Protocol):
     """What a store must do. It may drop any entry at any time. It must not bring back an older one."""
 
@@ -23,7 +27,10 @@ class Store(Protocol):
         ...
 
     def swap(self, name: str, raw: bytes, found: Found | None, ttl_s: int) -> bool:
-        """Sets an entry if it is still what was ``found``; None: if there is none. ``ttl_s`` 0: no end of its own."""
+        """Sets an entry if it is still what was ``found``; None: if there is none. ``ttl_s`` 0: no end of its own.
+
+        Raises `EntryTooLarge`.
+        """
         ...
 
 
@@ -78,7 +85,12 @@ class MemcachedStore:
         return {name: Found(raw, stamp) for name, (raw, stamp) in self._client.gets_many(list(names)).items()}
 
     def swap(self, name: str, raw: bytes, found: Found | None, ttl_s: int) -> bool:
-        """As `Store.swap`. An entry that is larger than the server takes is none."""
-        if found is None:
-            return bool(self._client.add(name, raw, expire=ttl_s, noreply=False))
-        return bool(self._client.cas(name, raw, found.stamp, expire=ttl_s, noreply=False))
+        """As `Store.swap`."""
+        try:
+            if found is None:
+                return bool(self._client.add(name, raw, expire=ttl_s, noreply=False))
+            return bool(self._client.cas(name, raw, found.stamp, expire=ttl_s, noreply=False))
+        except Exception as error:
+            if "object too large" in str(error):  # memcached's words; its client is the application's
+                raise EntryTooLarge(f"memcached does not take {len(raw)} bytes (its option -I)") from error
+            raise

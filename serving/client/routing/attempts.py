@@ -12,6 +12,7 @@ QUESTION_S: Final = 2.0
 PATIENCE_S: Final = 3.0
 """How long a node may take beyond the wait that the request allows, if there is another one to ask."""
 ATTEMPTS_MAX: Final = 4
+"""Fronts; one of them may be asked twice."""
 
 
 class Attempt(NamedTuple):
@@ -22,14 +23,20 @@ class Attempt(NamedTuple):
     is_last: bool
 
 
-def attempts(urls: Sequence[str], request: HttpRequest, timeout_s: float) -> Iterator[Attempt]:
+def attempts(
+    urls: Sequence[str], request: HttpRequest, timeout_s: float, slow: Sequence[str] = ()
+) -> Iterator[Attempt]:
     """The fronts to ask one after the other, for a request that may take ``timeout_s``.
 
     All but the last have little time beyond the wait that the request allows: a node that is stopped answers nothing.
+    ``slow``: those that did not answer in that time; the caller adds to it. If all others fail, the first of them is
+    asked once more, and has all the time: it may only be busy.
     """
     wait = request.params.get("max_wait_ms", "")
     patience_s = min(timeout_s, PATIENCE_S + (int(wait) / 1000 if wait.isdigit() else 0))
     chosen = urls[:ATTEMPTS_MAX]
     for number, url in enumerate(chosen, 1):
-        is_last = number == len(chosen)
+        is_last = number == len(chosen) and not slow
         yield Attempt(url, timeout_s if is_last else patience_s, is_last)
+    if slow:
+        yield Attempt(slow[0], timeout_s, True)

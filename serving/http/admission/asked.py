@@ -12,7 +12,9 @@ from urllib.parse import parse_qsl, unquote
 ADMINISTERED: Final = "freshet.administered"
 """Where a request's scope says that its route is for administrators."""
 _PATH: Final = re.compile(
-    r"/(metrics|openapi\.json)|/v1/([a-z-]{1,30})(?::[a-z]{1,20})?(?:/([^/]{1,300}))?(?:/.*)?", re.DOTALL
+    r"/(metrics|openapi\.json|dead-letters(?:/retry|/dismiss)?)"
+    r"|/v1/([a-z-]{1,30})(?::[a-z]{1,20})?(?:/([^/]{1,300}))?(?:/.*)?",
+    re.DOTALL,
 )
 _OF_KEYSPACES: Final = frozenset({"rows", "descriptions", "locations"})
 _METHOD: Final = re.compile(r"[A-Z]{1,10}")

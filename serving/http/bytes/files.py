@@ -23,9 +23,10 @@ from serving.http.bytes.naming import root_of, scheme_of
 from serving.http.bytes.ranges import Range
 from tokens.errors import FreshetError
 
-THREADS: Final = 32
 OPEN_MAX: Final = 64
 """Answers under way: each holds up to `serving.http.bytes.ranges.PIECE` bytes."""
+THREADS: Final = OPEN_MAX + 1
+"""One for each, and for the metrics: whoever reads from a store that is slow waits for it alone."""
 
 _log = structlog.get_logger(__name__)
 T = TypeVar("T")

@@ -1,4 +1,4 @@
-"""The routes of dead letters: which messages could not be folded, and why. A front only reads Kafka (decision 0085)."""
+"""The routes of dead letters: which messages could not be folded, and why. They only read Kafka."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from msgspec import Meta
 from serving.errors import ReadError
 from serving.http.front import Front
 from serving.http.letters.answers import LetterAnswer, LettersAnswer
-from serving.http.letters.page import letters_response
-from serving.http.responses import Response, plain_response
+from serving.http.letters.page import letters_page, told_on_the_page
+from serving.http.responses import Response, html_response, plain_response
 from serving.http.route import Route
 from stream.access.grants import ADMIN
+from stream.kafka.connection import KafkaCluster
 from stream.kafka.dead_letters import DeadLetter, find_letter, read_letters
 from tokens.errors import FreshetError
 
@@ -46,35 +47,36 @@ async def get_letters(front: Front, parameters: LettersParameters, _: None) -> R
 
 async def get_letters_page(front: Front, parameters: LettersPageParameters, _: None) -> Response:
     """The page of dead letters."""
-    names = [*front.row_spaces, *front.table_spaces]
-    keyspace = parameters.keyspace or next(iter(names), "")
-    try:
-        found = await _read(front, keyspace, parameters.letter)
-    except ReadError as problem:
-        return letters_response(names, keyspace, LettersAnswer(0, []), problem)
-    return letters_response(names, keyspace, found)
+    keyspace = parameters.keyspace or next(iter((*front.row_spaces, *front.table_spaces)), "")
+    with told_on_the_page(front, keyspace):
+        return html_response(letters_page(front, keyspace, await _read(front, keyspace, parameters.letter)))
 
 
-async def _read(front: Front, keyspace: str, letter: str) -> LettersAnswer:
+def kafka_of(front: Front, keyspace: str) -> KafkaCluster:
+    """Where the letters of a keyspace are. Raises `ReadError`."""
     if keyspace not in front.row_spaces and keyspace not in front.table_spaces:
         raise ReadError("unknown_keyspace", f"no keyspace {keyspace!r} is served here")
-    kafka = front.kafka
-    if kafka is None:
+    if front.kafka is None:
         raise ReadError("letters_unavailable", "this front reads no Kafka")
-    if letter:
-        return LettersAnswer(1, [_told(await _ask(lambda: find_letter(kafka, keyspace, letter)), whole=True)])
-    found = await _ask(lambda: read_letters(kafka, keyspace, values=False))
-    return LettersAnswer(len(found), [_told(each, whole=False) for each in found[:LETTERS_MAX]])
+    return front.kafka
 
 
-async def _ask(ask: Callable[[], Found]) -> Found:
-    """``ask`` in a thread: Kafka's client blocks."""
+async def ask_kafka(ask: Callable[[], Found]) -> Found:
+    """``ask`` in a thread, since Kafka's client blocks. Raises `ReadError`."""
     try:
         return await asyncio.to_thread(ask)
     except FreshetError as error:
         if error.code == "no_such_letter":
             raise ReadError("not_found", str(error), hint=error.hint) from error
         raise ReadError("letters_unavailable", str(error), hint=error.hint) from error
+
+
+async def _read(front: Front, keyspace: str, letter: str) -> LettersAnswer:
+    kafka = kafka_of(front, keyspace)
+    if letter:
+        return LettersAnswer(1, [_told(await ask_kafka(lambda: find_letter(kafka, keyspace, letter)), whole=True)])
+    found = await ask_kafka(lambda: read_letters(kafka, keyspace, values=False))
+    return LettersAnswer(len(found), [_told(each, whole=False) for each in found[:LETTERS_MAX]])
 
 
 def _told(letter: DeadLetter, *, whole: bool) -> LetterAnswer:
@@ -100,7 +102,7 @@ LETTERS: Final[tuple[Route[Any, Any], ...]] = (
         tag="operations",
         summary="Which messages could not be folded, and why?",
         text="What they would have changed is void, and read from the source. `freshet dlq retry` and `freshet dlq "
-        "dismiss` resolve them; a front can't: it writes nothing to Kafka.",
+        "dismiss` resolve them, and so does the page, if `serve.dead_letter_buttons` is set.",
         returns="The letters.",
     ),
 )

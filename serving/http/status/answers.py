@@ -68,12 +68,29 @@ class FrontStatus(msgspec.Struct):
     at: float = 0.0
 
 
+class PartitionHistory(msgspec.Struct):
+    """The age of one partition for each moment: the largest since the moment before; None: it was not known then.
+
+    ``unknown``: at how many looks since the moment before.
+    """
+
+    partition: int
+    age_s: list[float | None]
+    unknown: list[int]
+
+
 class KeyspaceHistory(msgspec.Struct):
-    """A value for each moment: the largest age and the most records behind of any partition; None: one is unknown."""
+    """A value for each moment: the largest age and the most records behind of any partition; None: one is unknown.
+
+    ``unknown``: at how many looks since the moment before the age of one was. ``partitions``: those with the worst ages
+    in the whole time, the worst first: unknown for a time is as old as that. Without a clock there are none.
+    """
 
     name: str
     age_s: list[float | None]
     behind: list[int | None]
+    unknown: list[int]
+    partitions: list[PartitionHistory] = []
 
 
 class StatusEvent(msgspec.Struct):
@@ -86,8 +103,9 @@ class StatusEvent(msgspec.Struct):
 
 
 class StatusHistory(msgspec.Struct):
-    """The answer of ``/v1/status/history``: the last hour, the oldest first. ``at``: Unix time of each moment.
+    """The answer of ``/v1/status/history``: the last ``hours``, the oldest first. ``at``: Unix time of each moment.
 
+    Moments are ``step_s`` seconds apart: a point tells what was worst, or counted, in that time.
     ``cache`` and ``source``: answers since the moment before, by who gave them. ``refused``: errors since then.
     ``misses``: reads that the cache did not answer, by why. They are counted for all keyspaces together, so they are
     empty for a caller who may not see all. ``events``: what was seen to change, the oldest first.
@@ -100,3 +118,5 @@ class StatusHistory(msgspec.Struct):
     keyspaces: list[KeyspaceHistory]
     misses: dict[str, list[int]] = {}
     events: list[StatusEvent] = []
+    hours: int = 1
+    step_s: float = 10.0

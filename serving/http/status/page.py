@@ -14,9 +14,17 @@ from typing import Final, NamedTuple
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from serving.errors import ReadError
-from serving.http.responses import Response
-from serving.http.status.answers import FrontStatus, KeyspaceStatus, PartitionState, StatusHistory
+from serving.http.responses import PAGE_HEADERS, Response, html_response
+from serving.http.status.answers import (
+    FrontStatus,
+    KeyspaceHistory,
+    KeyspaceStatus,
+    PartitionHistory,
+    PartitionState,
+    StatusHistory,
+)
 from serving.http.status.inspector import AskedKey, HeldKey
+from serving.http.status.rings import LOOK_S
 from serving.http.status.timeline import AWAY
 from serving.misses import REASONS
 
@@ -31,21 +39,22 @@ OLD_S: Final = 5.0
 """From this age on a partition is marked: a live source says something each second."""
 SHOWN_MAX: Final = 64
 """Partitions of a keyspace that are shown: the worst."""
+OLDEST_SHOWN: Final = 8
+"""Partitions of a keyspace whose age over time is shown: the worst of that time."""
+SPANS: Final[dict[int, tuple[str, str]]] = {
+    1: ("the last hour", "ten seconds"),
+    6: ("the last 6 hours", "one minute"),
+    24: ("the last day", "five minutes"),
+}
+"""Hours → in words, and how far two points are apart."""
 EVENTS_SHOWN: Final = 30
 BEHIND_MAX: Final = 1_000
 """From this many records on an edge is marked."""
 WIDTH, HEIGHT = 600, 80
+GAP_STEPS: Final = 2.5
+"""Over so many steps without a look no line is drawn."""
 
 _DIRECTORY = Path(__file__).parent / "files"
-_POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self';"
-    " base-uri 'none'; frame-ancestors 'none'"
-)
-_HEADERS = (
-    (b"content-security-policy", _POLICY.encode()),
-    (b"x-content-type-options", b"nosniff"),
-    (b"referrer-policy", b"no-referrer"),
-)
 
 
 class Edge(NamedTuple):
@@ -81,6 +90,9 @@ def page_response(status: FrontStatus, history: StatusHistory, *, refresh: bool)
         audits={each.name: audit_of(each) for each in status.keyspaces},
         tables={each.name: tables_of(each) for each in status.keyspaces},
         charts=charts_of(history),
+        oldest=oldest_of(history),
+        hours=history.hours,
+        spans=SPANS,
         misses=misses_of(history),
         events=events_of(history),
         answers=(sum(history.cache), sum(history.source), sum(history.refused)) if has_answers(history) else None,
@@ -89,11 +101,6 @@ def page_response(status: FrontStatus, history: StatusHistory, *, refresh: bool)
         shown_max=SHOWN_MAX,
     )
     return html_response(html)
-
-
-def html_response(html: str, status: int = 200) -> Response:
-    """A page that may load what is in ``files/``, and nothing else."""
-    return Response(status, html.encode(), b"text/html; charset=utf-8", _HEADERS)
 
 
 def key_response(
@@ -107,7 +114,7 @@ def key_response(
 @cache
 def file_response(name: str) -> Response:
     """A file of the page."""
-    return Response(200, (_DIRECTORY / name).read_bytes(), FILES[name], _HEADERS)
+    return Response(200, (_DIRECTORY / name).read_bytes(), FILES[name], PAGE_HEADERS)
 
 
 def path_of(keyspace: KeyspaceStatus) -> list[Edge]:
@@ -160,21 +167,45 @@ def tables_of(keyspace: KeyspaceStatus) -> list[tuple[str, int]]:
 
 
 def charts_of(history: StatusHistory) -> list[Chart]:
-    """The last hour of each keyspace's age, and of the answers."""
+    """Each keyspace's age over time, and the answers."""
     charts = []
     for each in history.keyspaces:
         known = [age for age in each.age_s if age is not None]
-        text = (
-            f"now {shown_age(each.age_s[-1])}, at most {shown_age(max(known))}" if known else "no source tells a clock"
-        )
-        lines = _lines("age", each.age_s, max([*known, OLD_S]))
+        text = "no source tells a clock"
+        if known:
+            text = f"at most {max(known):.1f} s{_unknown(each.unknown)}"
+        lines = _lines("age", history, _where_known(each), max([*known, OLD_S]))
         charts.append(Chart(f"{each.name}: age of the oldest partition", text, lines))
     if not has_answers(history):
         return charts
     top = max([*history.cache, *history.source, 1])
-    text = f"at most {top:,} in ten seconds" if history.at else "nothing known yet"
-    answers = (*_lines("cache", history.cache, top), *_lines("source", history.source, top))
+    text = f"at most {top:,} in {SPANS[history.hours][1]}" if history.at else "nothing known yet"
+    answers = (*_lines("cache", history, history.cache, top), *_lines("source", history, history.source, top))
     return [*charts, Chart("answers: from the cache, and from the source", text, answers)]
+
+
+def oldest_of(history: StatusHistory) -> list[tuple[str, list[tuple[int, Chart]]]]:
+    """Of each keyspace whose source tells a clock the partitions that were the oldest, the worst first."""
+    shown = []
+    for keyspace in history.keyspaces:
+        charts = []
+        for each in keyspace.partitions:
+            known = [age for age in each.age_s if age is not None]
+            text = (f"at most {max(known):.1f} s" if known else "") + _unknown(each.unknown)
+            lines = _lines("age", history, _where_known(each), max([*known, OLD_S]))
+            charts.append((each.partition, Chart(f"Age of partition {each.partition}", text.removeprefix(", "), lines)))
+        if charts:
+            shown.append((keyspace.name, charts))
+    return shown
+
+
+def _unknown(looks: list[int]) -> str:
+    return f", unknown for {sum(looks) * LOOK_S:.0f} s" if any(looks) else ""
+
+
+def _where_known(history: KeyspaceHistory | PartitionHistory) -> list[float | None]:
+    """A line ends where an age was unknown at any look, however young it was at the others."""
+    return [None if unknown else age for age, unknown in zip(history.age_s, history.unknown, strict=True)]
 
 
 def events_of(history: StatusHistory) -> list[tuple[str, str, str, str]]:
@@ -197,7 +228,7 @@ def shown_numbers(numbers: list[int]) -> str:
 
 
 def misses_of(history: StatusHistory) -> list[tuple[str, int, str]]:
-    """Why the cache did not answer in the last hour: reason, how often, what it means; the most frequent first."""
+    """Why the cache did not answer: reason, how often, what it means; the most frequent first."""
     counted = [(name, sum(history.misses[name]), REASONS[name]) for name in history.misses]
     return sorted((each for each in counted if each[1]), key=lambda each: -each[1])
 
@@ -207,15 +238,20 @@ def has_answers(history: StatusHistory) -> bool:
     return len(history.cache) == len(history.at)
 
 
-def _lines(kind: str, values: list[float | None] | list[int], top: float) -> tuple[tuple[str, str], ...]:
-    """Polylines through ``values``, with gaps where one is unknown."""
-    step = WIDTH / max(len(values) - 1, 1)
+def _lines(
+    kind: str, history: StatusHistory, values: list[float | None] | list[int], top: float
+) -> tuple[tuple[str, str], ...]:
+    """Polylines through ``values`` over time, with gaps where one is unknown and where nobody looked."""
+    first_s, last_s = (history.at[0], history.at[-1]) if history.at else (0.0, 0.0)
+    scale = WIDTH / max(last_s - first_s, 1)
     stretches: list[list[str]] = [[]]
-    for index, value in enumerate(values):
-        if value is None:
+    before_s = first_s
+    for at, value in zip(history.at, values, strict=True):
+        if value is None or at - before_s > GAP_STEPS * history.step_s:
             stretches.append([])
-        else:
-            stretches[-1].append(f"{index * step:.1f},{HEIGHT - HEIGHT * value / top:.1f}")
+        if value is not None:
+            stretches[-1].append(f"{(at - first_s) * scale:.1f},{HEIGHT - HEIGHT * value / top:.1f}")
+        before_s = at
     return tuple((kind, " ".join(stretch)) for stretch in stretches if stretch)
 
 

@@ -13,8 +13,8 @@ from jinja2 import ChainableUndefined, Template
 from markdown_it import MarkdownIt
 from markupsafe import Markup
 
-from serving.http.responses import Response
-from serving.http.status.page import environment, html_response
+from serving.http.responses import Response, html_response
+from serving.http.status.page import environment
 
 JsonObject = dict[str, Any]
 _LIMITS = ("minimum", "maximum", "minLength", "maxLength", "minItems", "maxItems", "pattern")

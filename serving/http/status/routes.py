@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
+from msgspec import Meta
 
 from serving.errors import ReadError
 from serving.http.front import Front
@@ -12,7 +13,10 @@ from serving.http.responses import Response, plain_response
 from serving.http.route import Route
 from serving.http.status.answers import FrontStatus, KeyspaceStatus, StatusHistory
 from serving.http.status.inspector import AskedKey, look_up
-from serving.http.status.page import FILES, file_response, key_response, page_response
+from serving.http.status.page import FILES, OLDEST_SHOWN, file_response, key_response, page_response
+from serving.http.status.rings import Hours
+
+PARTITIONS_SHOWN_MAX: Final = 64
 
 
 class KeyParameters(msgspec.Struct):
@@ -25,9 +29,21 @@ class KeyParameters(msgspec.Struct):
 
 
 class PageParameters(msgspec.Struct):
-    """How the page is shown. ``refresh``: whether it is fetched again by itself."""
+    """How the page is shown. ``refresh``: whether it is fetched again by itself; ``hours``: how far back it looks."""
 
     refresh: bool = True
+    hours: Hours = 1
+
+
+class HistoryParameters(msgspec.Struct):
+    """Of the history."""
+
+    hours: Annotated[
+        Hours, Meta(description="How far back; the points are ten seconds, one or five minutes apart.")
+    ] = 1
+    partitions: Annotated[
+        int, Meta(ge=0, le=PARTITIONS_SHOWN_MAX, description="Of so many partitions of each keyspace the age is told.")
+    ] = 0
 
 
 def _names(front: Front) -> list[str]:
@@ -50,14 +66,15 @@ async def get_status(front: Front, _: None, __: None) -> Response:
     return plain_response(await _status(front))
 
 
-async def get_history(front: Front, _: None, __: None) -> Response:
+async def get_history(front: Front, parameters: HistoryParameters, _: None) -> Response:
     """One `StatusHistory`."""
-    return plain_response(front.watch.history(_names(front)))
+    return plain_response(front.watch.history(_names(front), parameters.hours, parameters.partitions))
 
 
 async def get_page(front: Front, parameters: PageParameters, _: None) -> Response:
     """The page."""
-    return page_response(await _status(front), front.watch.history(_names(front)), refresh=parameters.refresh)
+    history = front.watch.history(_names(front), parameters.hours, OLDEST_SHOWN)
+    return page_response(await _status(front), history, refresh=parameters.refresh)
 
 
 async def get_key(front: Front, parameters: KeyParameters, _: None) -> Response:
@@ -88,13 +105,14 @@ STATUS: Final[tuple[Route[Any, Any], ...]] = (
         method="GET",
         path="/v1/status/history",
         handler=get_history,
+        parameters=HistoryParameters,
         answer=StatusHistory,
         name="getStatusHistory",
         tag="operations",
-        summary="Freshness and answers of the last hour",
-        text="A moment each ten seconds, the oldest first. It is kept in memory, and begins anew with the process; for "
-        "longer use `/metrics`.",
-        returns="The last hour.",
+        summary="Freshness and answers of the last hour, six hours or day",
+        text="The oldest first. A point tells the worst of what was seen each ten seconds in its time, and how many "
+        "answers there were. It is kept in memory, and begins anew with the process; for longer use `/metrics`.",
+        returns="The last hours.",
     ),
 )
 """Described by /openapi.json."""

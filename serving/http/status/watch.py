@@ -1,29 +1,40 @@
-"""A look at every owner each `STEP_S`, and what was seen in the last hour. Bounded memory, whatever happens."""
+"""A look at every owner each `LOOK_S`, and what was seen in the last day. Bounded memory, whatever happens."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
+from array import array
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
+from heapq import nlargest
+from itertools import islice
+from operator import sub
 from typing import Final, NamedTuple, TypeVar
 
 import structlog
 
 from consumers.owner.protocol import PartitionStatus, Statuses
-from serving.http.status.answers import KeyspaceHistory, PartitionState, ShardState, StatusEvent, StatusHistory
+from serving.http.status.answers import (
+    KeyspaceHistory,
+    PartitionHistory,
+    PartitionState,
+    ShardState,
+    StatusEvent,
+    StatusHistory,
+)
+from serving.http.status.rings import LOOK_S, STEP_S, UNKNOWN, Hours, Moment, Rings, Worst, together
 from serving.http.status.timeline import AWAY, changes
 from serving.metrics import FrontMetrics
 from serving.reads.owners import OwnerAway, Owners
 from serving.reads.spaces import RowSpace, TableSpace
 
-STEP_S: Final = 10.0
-"""Between two looks that are remembered."""
-KEPT_S: Final = 3_600
 FRESH_S: Final = 1.0
 """A look that is younger serves further requests: many readers cost the owners no more than one."""
 EVENTS_MAX: Final = 500
-"""Changes that are remembered; they are kept longer than `KEPT_S` if there are few."""
+"""Changes that are remembered; they are kept longer than a day if there are few."""
+PARTITIONS_MAX: Final = 1_000
+"""Partitions whose ages are remembered one by one. Those beyond it count for the worst of their keyspace only."""
 Number = TypeVar("Number", int, float)
 
 _log = structlog.get_logger(__name__)
@@ -40,20 +51,11 @@ class Look(NamedTuple):
     misses: Mapping[str, int]
 
 
-class _Worst(NamedTuple):
-    age_s: float | None
-    behind: int | None
+class _Counted(NamedTuple):
+    """Totals since the front began, at the moment before."""
 
-
-class _Moment(NamedTuple):
-    """Of a look, what is remembered: a few numbers for each keyspace."""
-
-    at: float
-    worst: Mapping[str, _Worst]
-    cache: int
-    source: int
-    refused: int
-    misses: Mapping[str, int]
+    answers: tuple[int, int, int]
+    misses: Counter[str]
 
 
 class Watch:
@@ -67,7 +69,9 @@ class Watch:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._owners, self._spaces, self._metrics, self._clock = owners, spaces, metrics, clock
-        self._moments: deque[_Moment] = deque(maxlen=int(KEPT_S / STEP_S) + 1)
+        every = ((name, number) for name, space in spaces.items() for number in range(space.layout.partitions))
+        self._remembered = list(islice(every, PARTITIONS_MAX))
+        self._rings, self._counted = Rings(), _Counted((0, 0, 0), Counter())
         self._events: deque[StatusEvent] = deque(maxlen=EVENTS_MAX)
         self._last: Look | None = None
         self._looking = asyncio.Lock()
@@ -79,7 +83,7 @@ class Watch:
                 self.remember(await self.look())
             except Exception:  # noqa: BLE001 - whoever is asked may answer anything, and the next look may be better
                 _log.exception("the owners could not be looked at")
-            await asyncio.sleep(STEP_S)
+            await asyncio.sleep(LOOK_S)
 
     async def look(self) -> Look:
         """What is to be seen now, or was less than `FRESH_S` ago."""
@@ -95,29 +99,76 @@ class Watch:
 
     def remember(self, look: Look) -> None:
         """Keeps what the history tells of ``look``."""
+        ages = {(each.keyspace, each.partition): _or_unknown(each.age_s) for each in look.partitions}
         worst = {name: _worst([each for each in look.partitions if each.keyspace == name]) for name in self._spaces}
-        self._moments.append(_Moment(look.at, worst, look.cache, look.source, look.refused, look.misses))
+        counted = _Counted((look.cache, look.source, look.refused), Counter(look.misses))
+        cache, source, refused = map(sub, counted.answers, self._counted.answers)
+        misses = counted.misses - self._counted.misses
+        self._counted = counted
+        of_each = array("d", (ages[each] for each in self._remembered))
+        unknown = array("I", (each == UNKNOWN for each in of_each))
+        self._rings.add(Moment(look.at, of_each, unknown, worst, (cache, source, refused), misses))
 
-    def history(self, keyspaces: list[str]) -> StatusHistory:
-        """The last hour of these keyspaces. Answers are counted for the whole front: told where all keyspaces are."""
-        moments = [each for each in self._moments if each.at > self._clock() - KEPT_S]
-        before = [moments[0], *moments[:-1]] if moments else []
-        steps = list(zip(before, moments, strict=True)) if self._spaces.keys() <= set(keyspaces) else []
-        unknown = _Worst(None, None)
-        of_keyspace = {name: [each.worst.get(name, unknown) for each in moments] for name in keyspaces}
-        reasons = sorted({name for each in moments for name in each.misses}) if steps else []
+    def history(self, keyspaces: list[str], hours: Hours = 1, partitions: int = 0) -> StatusHistory:
+        """The last ``hours`` of these keyspaces, and of as many ``partitions`` of each.
+
+        Answers are counted for the whole front: told where all keyspaces are.
+        """
+        moments = self._rings.last(hours, self._clock())
+        oldest = self._oldest(moments, partitions)
+        counted = moments if self._spaces.keys() <= set(keyspaces) else []
         return StatusHistory(
             [each.at for each in moments],
-            [now.cache - then.cache for then, now in steps],
-            [now.source - then.source for then, now in steps],
-            [now.refused - then.refused for then, now in steps],
-            [
-                KeyspaceHistory(name, [each.age_s for each in worst], [each.behind for each in worst])
-                for name, worst in of_keyspace.items()
-            ],
-            {name: [now.misses.get(name, 0) - then.misses.get(name, 0) for then, now in steps] for name in reasons},
+            [each.counts[0] for each in counted],
+            [each.counts[1] for each in counted],
+            [each.counts[2] for each in counted],
+            [self._of_keyspace(name, moments, oldest.get(name, [])) for name in keyspaces],
+            {
+                reason: [each.misses.get(reason, 0) for each in counted]
+                for reason in sorted({reason for each in counted for reason in each.misses})
+            },
             [each for each in self._events if each.keyspace in keyspaces],
+            hours,
+            STEP_S[hours],
         )
+
+    def _of_keyspace(self, name: str, moments: list[Moment], oldest: list[tuple[int, int]]) -> KeyspaceHistory:
+        worst = [each.worst[name] for each in moments]
+        return KeyspaceHistory(
+            name,
+            [_unless_unknown(each.age_s) for each in worst],
+            [_unless_unknown(each.behind) for each in worst],
+            [each.unknown for each in worst],
+            [
+                PartitionHistory(
+                    partition,
+                    [_unless_unknown(each.ages_s[index]) for each in moments],
+                    [each.unknown[index] for each in moments],
+                )
+                for index, partition in oldest
+            ],
+        )
+
+    def _oldest(self, moments: list[Moment], number: int) -> dict[str, list[tuple[int, int]]]:
+        """Keyspace → (place among the remembered, partition) of the oldest; none of a catalog, which tells no clock.
+
+        Who was unknown for a time was at least as old as that at its end.
+        """
+        if not moments or not number:
+            return {}
+        all_of_it = together(moments)
+        found: dict[str, list[tuple[float, int, int]]] = {}
+        clocks = set()
+        for index, (keyspace, partition) in enumerate(self._remembered):
+            age_s = all_of_it.ages_s[index]
+            if age_s != UNKNOWN:
+                clocks.add(keyspace)
+            worst = max(age_s, all_of_it.unknown[index] * LOOK_S)
+            found.setdefault(keyspace, []).append((worst, -index, partition))
+        return {
+            keyspace: [(-place, partition) for _, place, partition in nlargest(number, found[keyspace])]
+            for keyspace in clocks
+        }
 
     async def _partitions_of(self, space: RowSpace | TableSpace) -> list[PartitionState]:
         by_address: dict[str, list[int]] = {}
@@ -175,11 +226,20 @@ def _badness(state: PartitionState) -> tuple[bool, float, int]:
     return state.state == AWAY, float("inf") if age is None else age, state.behind or 0
 
 
-def _worst(states: list[PartitionState]) -> _Worst:
-    return _Worst(_largest([each.age_s for each in states]), _largest([each.behind for each in states]))
+def _worst(states: list[PartitionState]) -> Worst:
+    age_s = _largest([each.age_s for each in states])
+    return Worst(_or_unknown(age_s), _or_unknown(_largest([each.behind for each in states])), int(age_s is None))
 
 
 def _largest(values: Sequence[Number | None]) -> Number | None:
     """None if one is unknown, or there is none."""
     known = [each for each in values if each is not None]
     return max(known) if known and len(known) == len(values) else None
+
+
+def _or_unknown(value: Number | None) -> Number | int:
+    return UNKNOWN if value is None else value
+
+
+def _unless_unknown(value: Number) -> Number | None:
+    return None if value == UNKNOWN else value

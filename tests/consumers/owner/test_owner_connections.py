@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from consumers.owner import client, connection
 from consumers.owner.client import OwnerClient
 from consumers.owner.framing import FRAME_BYTES_MAX, decode_answer, encode_frame
 from consumers.owner.protocol import (
@@ -21,6 +22,7 @@ from consumers.owner.protocol import (
 )
 from consumers.owner.server import OwnerServer
 from stream.access.listening import OpenListenRefused
+from stream.access.who import asking
 from tests.consumers.histories import key, marker, start, value
 from tests.consumers.owning import KEYSPACE, Owner, vector
 
@@ -35,6 +37,47 @@ def test_requests_pipeline_and_each_gets_its_own_answer(owner: Owner) -> None:
         assert not slow.done()
         owner.fold(marker(8))
         assert (await slow)[0].served
+
+    owner.run(use)
+
+
+def test_requests_that_wait_do_not_hold_up_those_that_need_not(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Callers share a front's connection: beyond so many that wait the next don't, and others are answered."""
+    monkeypatch.setattr(connection, "CONNECTION_WAITING_MAX", 20)
+
+    async def use(client: OwnerClient) -> None:
+        await client.greet()
+        never = [asyncio.create_task(client.get(KEYSPACE, 0, [key(1)], vector(8), 60_000)) for _ in range(30)]
+        await asyncio.sleep(0)
+        [row] = await client.get(KEYSPACE, 0, [key(1)])
+        assert row.image == b'{"id":1}'
+        assert [(await each)[0].served for each in never[20:]] == [False] * 10
+        reached = await asyncio.gather(*(client.wait(KEYSPACE, 0, vector(3), 0) for _ in range(30)))
+        assert all(each.reached for each in reached)  # they take a task each, and are not refused for that
+        assert not any(each.done() for each in never[:20])
+        owner.fold(marker(8))
+        assert all([(await each)[0].served for each in never[:20]])
+
+    owner.run(use)
+
+
+def test_of_one_caller_no_more_than_half_waits(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its next requests are answered with what is there; those of another caller, and of nobody, wait as they like."""
+    assert 2 * client.WAITING_OF_CALLER_MAX == connection.CONNECTION_WAITING_MAX
+    monkeypatch.setattr(client, "WAITING_OF_CALLER_MAX", 3)
+
+    async def ask(who: str, asked: OwnerClient) -> bool:
+        asking.set(who)
+        return (await asked.get(KEYSPACE, 0, [key(1)], vector(8), 60_000))[0].served
+
+    async def use(asked: OwnerClient) -> None:
+        much = [asyncio.create_task(ask("much", asked)) for _ in range(5)]
+        others = [asyncio.create_task(ask(who, asked)) for who in ("other", "", "", "", "")]
+        assert [await each for each in much[3:]] == [False, False]
+        assert not any(each.done() for each in (*much[:3], *others))
+        owner.fold(marker(8))
+        assert await asyncio.gather(*much[:3], *others) == [True] * 8
+        assert await ask("much", asked)
 
     owner.run(use)
 

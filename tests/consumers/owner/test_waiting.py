@@ -6,13 +6,16 @@ import asyncio
 from collections.abc import Iterator
 from itertools import permutations
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from consumers.owner import rows
 from consumers.owner.partitions import Partition
 from consumers.owner.protocol import Answer, Get, OwnerRow, Rows, Wait, Waited
+from consumers.owner.rows import answer_row
 from tests.consumers.fold.test_shards import topology
 from tests.consumers.histories import gtid, key, marker, start, value
 from tests.consumers.owning import KEYSPACE, Owner, schema, vector
@@ -55,6 +58,40 @@ def test_a_request_waits_while_any_of_its_keys_can_catch_up(owner: Owner, number
 
     assert [row.served for row in asyncio.run(asyncio.wait_for(main(), 20))] == [True] * len(numbers)
     assert owner.partition.waiters == {}
+
+
+def test_a_long_request_that_waits_looks_at_one_key_whenever_a_marker_comes(
+    owner: Owner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a few callers who wait for what never comes, with many keys each, would keep an owner busy for ever.
+
+    When its time is up, the answer has what is there by then.
+    """
+    looked_at: list[bytes] = []
+
+    def counted(partition: Partition, asked: bytes, *more: Any) -> OwnerRow:
+        looked_at.append(asked)
+        return answer_row(partition, asked, *more)
+
+    monkeypatch.setattr(rows, "answer_row", counted)
+    keys = [key(1), key(2), *(key(2) for _ in range(50))]
+
+    async def main() -> list[OwnerRow]:
+        waiting = owner.server.answer(Get(1, KEYSPACE, 0, keys, vector(50), 500))
+        assert asyncio.iscoroutine(waiting)
+        task: asyncio.Task[Answer] = asyncio.create_task(waiting)
+        for sequence in range(5, 15):
+            while not owner.partition.waiters:  # noqa: ASYNC110 - what is waited for is in this thread
+                await asyncio.sleep(0)
+            del looked_at[:]
+            owner.fold(value(1, b'{"id":%d}' % sequence, 2 * sequence), marker(2 * sequence))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            assert set(looked_at) <= {key(1)}
+            assert len(looked_at) <= 2
+        return rows_of(await task)
+
+    assert asyncio.run(asyncio.wait_for(main(), 20))[0].lo == gtid(28)
 
 
 def test_a_request_whose_keys_are_all_decided_does_not_wait(owner: Owner) -> None:

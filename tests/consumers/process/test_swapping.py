@@ -148,6 +148,37 @@ def test_readers_come_back_from_an_owner_that_never_took_them(owners: Owners) ->
     assert (owners.turn(two)[0].swap, owners.turn(blue, later_s=100.0), owners.stands()) == (3, [], "two")
 
 
+@pytest.mark.parametrize("deaf", ["", "no Kafka", "stopped"])
+def test_readers_come_back_from_an_owner_that_died_later(owners: Owners, deaf: str) -> None:
+    """It took them, and then announces itself no more. Who could not have heard it counts from when it can."""
+    (blue, of_blue), (green, _) = owners.start("blue", 7, "old"), owners.start("green", 3, "new", standby=True)
+    owners.turn(blue)
+    owners.tell(moved("green", owners.reader.standing("shop", 0), 1))
+    owners.turn(green)
+
+    def looks(begin_s: float, end_s: float) -> list[Announcement]:
+        count = int((end_s - begin_s) / CHECK_S)
+        return [said for each in range(count) for said in owners.turn(blue, later_s=begin_s + each * CHECK_S)]
+
+    assert looks(0, SILENT_S - CHECK_S) == []
+    heard = owners.reader.standing("shop", 0)
+    assert heard is not None
+    owners.tell(msgspec.structs.replace(heard))
+    begin_s = SILENT_S - CHECK_S
+    if deaf == "no Kafka":
+        of_blue.lost = True
+        assert looks(begin_s, 3 * SILENT_S) == []
+        of_blue.lost, begin_s = False, 3 * SILENT_S
+    elif deaf == "stopped":
+        assert looks(begin_s, SILENT_S) == []
+        begin_s = 3 * SILENT_S
+    assert looks(begin_s, begin_s + SILENT_S - CHECK_S) == []
+    assert owners.stands() == "green"
+    assert [each.swap for each in looks(begin_s + SILENT_S - CHECK_S, begin_s + SILENT_S + 3 * CHECK_S)] == [2]
+    assert owners.stands() == "blue"
+    assert owners.turn(green, later_s=begin_s) == []
+
+
 @pytest.mark.parametrize("ends", ["in order", "killed"])
 def test_another_member_of_the_group_takes_the_readers_over(owners: Owners, ends: str) -> None:
     """The group shares its partitions anew, or one of its processes dies: its next owner answers, standby or not."""

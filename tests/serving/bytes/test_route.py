@@ -7,6 +7,7 @@ import email
 import itertools
 import os
 import random
+import threading
 import time
 from contextlib import ExitStack
 from email.message import Message
@@ -20,6 +21,7 @@ from serving.client import AsyncClient, BadRequest, Conflict, FreshetClient, Not
 from serving.errors import ReadError
 from serving.http.bytes.files import Files
 from serving.http.bytes.naming import root_of
+from serving.http.limits import CallerLimits
 from tests.patience import PATIENCE_S
 from tests.serving.bytecache.stores import aged
 from tests.serving.bytes.conftest import FileFront
@@ -282,6 +284,28 @@ def test_readers_that_leave_make_room(front: FileFront, data: bytes, monkeypatch
         while (part := front.ask("a", range="bytes=0-1")).status_code == 429:
             assert time.monotonic() < deadline
         assert part.content == data[:2]
+
+
+def test_a_store_that_does_not_answer_holds_up_only_who_reads_from_it(tmp_path: Path) -> None:
+    """One caller may read half of the files at a time, all from a store that hangs: others' files are read."""
+    (tmp_path / "root").mkdir()
+    (tmp_path / "root" / "a").write_bytes(b"data")
+    uri, hangs = f"file://{tmp_path / 'root' / 'a'}", threading.Event()
+
+    async def story() -> None:
+        files = Files([f"file://{tmp_path / 'root'}"], {"dirs": [str(tmp_path / "cache")]})
+        stuck = [asyncio.create_task(files._run(uri, hangs.wait)) for _ in range(CallerLimits().files)]
+        try:
+            await asyncio.sleep(0)
+            async with asyncio.timeout(PATIENCE_S):
+                assert (await files.open(uri)).size == 4
+            assert not any(each.done() for each in stuck)
+        finally:
+            hangs.set()
+            await asyncio.gather(*stuck)
+            await files.close()
+
+    asyncio.run(story())
 
 
 def test_the_clients_read_files(front: FileFront, data: bytes) -> None:

@@ -76,15 +76,21 @@ def test_an_old_entry_is_told_and_refreshed_once() -> None:
     assert cache.next_batch(old) is None
 
 
-def test_a_leader_is_told_from_its_own_table_until_the_entry_is_old() -> None:
+@pytest.mark.parametrize("ended_by", ["age", "doubt", "withdrawal"])
+def test_a_leader_is_told_from_its_own_table_until_the_entry_is_old(ended_by: str) -> None:
     """The fast way asks for nothing, and ends with the entry's age, doubt or withdrawal."""
-    cache = holding(led_by("a"), 100.0)
-    assert cache.nonblock_get_leader(KEY, 101.0) == at("a")
+    cache, now = holding(led_by("a"), 100.0), 101.0
+    assert cache.nonblock_get_leader(KEY, now) == at("a")
     assert "nonblock_hit" not in cache.counts
-    cache.report(KEY, at("a"), Version(1, 0, "a"), Report.NOT_LEADER, 101.0)
-    assert cache.nonblock_get_leader(KEY, 101.0) == at("a")  # still better than nobody
+    if ended_by == "age":
+        now += 2 * EXPIRES_S
+    elif ended_by == "doubt":
+        cache.report(KEY, at("a"), Version(1, 0, "a"), Report.NOT_LEADER, now)
+    else:
+        cache.install(led_by("a")._replace(gone=True), Origin.PUSH, now, now)
+    assert cache.nonblock_get_leader(KEY, now) == at("a")  # still better than nobody
     assert cache.counts["nonblock_hit"] == 1
-    assert batch_of(cache, 101.0).keys == (KEY,)
+    assert batch_of(cache, now).keys == (KEY,)
 
 
 versions = st.builds(Version, st.integers(1, 4), st.integers(0, 2), st.sampled_from("ab"))

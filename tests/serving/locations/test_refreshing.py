@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from consumers.owner.protocol import OwnerError
+from serving.locations.cache import EXPIRES_S
 from serving.locations.errors import LocationError
 from serving.locations.limits import FAILURES_MIN
 from serving.locations.peers import PeerAnswer
@@ -82,6 +83,30 @@ def test_a_hundred_readers_of_one_unknown_key_share_one_fetch() -> None:
     run(story)
 
 
+@pytest.mark.parametrize("is_known", [False, True])
+def test_who_wants_no_refresh_gets_none(is_known: bool) -> None:
+    """L1, ``auto_update``: what is unknown or too old is refused with what is known, and what is old is told; nothing
+    is read for either."""
+
+    async def story() -> None:
+        topic, clock = Topic(led_by("b", 2)), [1000.0]
+        locations = Locations(topic, clock=lambda: clock[0])
+        if is_known:
+            locations.cache.install(led_by("a", 1), Origin.TOPIC, clock[0], clock[0])
+            clock[0] += 2 * EXPIRES_S
+            found, is_hit = await locations.get(KEY, auto_update=False)
+            assert (found.location.leader, found.is_stale, is_hit) == (at("a"), True, True)
+        with pytest.raises(LocationError) as refused:
+            await locations.get(KEY, expire_renew_time=FOREVER, auto_update=False)
+        assert refused.value.code == "location_unknown"
+        assert (refused.value.stale is not None) is is_known
+        await asyncio.sleep(0)
+        assert (topic.reads, len(locations.cache.queues)) == ([], 0)
+        await locations.close()
+
+    run(story)
+
+
 def test_who_asks_for_something_newer_during_a_fetch_gets_one_more() -> None:
     """L4, L6: what began before the question is not an answer to it."""
 
@@ -115,6 +140,7 @@ def test_an_error_is_shared_once_and_the_next_caller_tries_again() -> None:
         errors = await asyncio.gather(*asking, return_exceptions=True)
         codes = {(each.code, each.stale and each.stale.leader) for each in errors if isinstance(each, LocationError)}
         assert (len(errors), codes) == (10, {("location_timeout", at("a"))})
+        assert all("no broker" in str(each) for each in errors), "one of them waited for its own deadline"
         assert len(topic.reads) == 1
         assert locations.leader(KEY) == at("a")
         topic.failure = None

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from io import SEEK_END, BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from confluent_kafka import Producer
@@ -64,11 +64,15 @@ class Running:
                 limits=BatchLimits(batch_bytes=20_000),
             )
 
-        self.source = MariaDBSource(chosen, publisher, lambda _: self.ready.set())
+        self.source = self.made(chosen, publisher)
         self.pool = ThreadPoolExecutor(1)
         self.future = self.pool.submit(self.source.run)
 
-    def __enter__(self) -> Running:
+    def made(self, options: SourceOptions, publisher: Callable[[], Publisher]) -> MariaDBSource:
+        """The source."""
+        return MariaDBSource(options, publisher, lambda _: self.ready.set())
+
+    def __enter__(self) -> Self:
         until(lambda: self.ready.is_set() or self.future.done(), "ready")
         if self.future.done():
             self.future.result()

@@ -246,7 +246,9 @@ OPERATING: Final = (
     installation(
         "letters_of_any_keyspace",
         "a front looks for the dead letters of keyspaces that it does not serve",
-        never(letters._read, "any_keyspace not in any_front.row_spaces and any_keyspace not in any_front.table_spaces"),
+        never(
+            letters.kafka_of, "any_keyspace not in any_front.row_spaces and any_keyspace not in any_front.table_spaces"
+        ),
     ),
     installation(
         "stream_until_anything",
