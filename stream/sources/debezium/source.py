@@ -189,7 +189,7 @@ class DebeziumSource(MariaDBSource):
                 raise
 
     def _void_what_follows(self, places: Places) -> None:
-        """Void everything, and have the next source begin an epoch: what is hidden stays missing when that is mended."""
+        """Void everything, and have the next source begin an epoch: what is hidden stays missing when mended."""
         assert self._publisher is not None
         places.connector = _NO_CONNECTOR
         self._tell(self._publisher)
