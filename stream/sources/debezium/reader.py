@@ -22,7 +22,7 @@ from stream.sources.debezium.messages import (
     xa_transaction,
 )
 from stream.sources.debezium.places import Places
-from stream.sources.debezium.schema import DebeziumSchema, Sample, tagged_gtids
+from stream.sources.debezium.schema import DebeziumSchema, Sample
 from stream.sources.debezium.topics import ConnectorTopics
 from stream.sources.debezium.transactions import Assembler, Place, Transaction
 from stream.sources.debezium.values import RowDecoder, SchemaDiffers
@@ -90,7 +90,6 @@ class DebeziumReader:
         self._decoders: dict[tuple[bytes, str], RowDecoder | str] = {}
         self._reread: set[tuple[bytes, str]] = set()
         """The schemas of messages for which a table was read again that does not fit."""
-        self._last_end: ServerGtid | None = None
         self._sample: Sample | None = None
         self._look_at = 0.0
 
@@ -154,9 +153,6 @@ class DebeziumReader:
         if topic == self._topics.transactions:
             end = read_end(value)
             if end is not None:
-                if end.gtid == self._last_end:
-                    raise tagged_gtids()
-                self._last_end = end.gtid
                 self._assembler.end(end, place)
             return
         found = (read_statement if topic == self._topics.statements else read_row)(value, self._server)

@@ -80,21 +80,16 @@ class DebeziumSchema(LiveSchema):
 
         found = self._retried(ask)
         if found is not None and any(tag for _, tag in found.logged.sources):
-            raise tagged_gtids()
+            raise DebeziumError(
+                "the server has tagged GTIDs, which connectors book under the GTID before them",
+                hint="use the binlog (freshet source mysql): a session's GTID_NEXT may not have a tag here",
+                code="debezium_tagged_gtids",
+            )
         return found
 
     def check_prepared(self) -> None:
         """As `check_nothing_is_prepared`."""
         self._retried(check_nothing_is_prepared)
-
-
-def tagged_gtids() -> DebeziumError:
-    """The error for transactions that a connector books under the GTID of another one."""
-    return DebeziumError(
-        "the server has tagged GTIDs, which connectors book under the GTID before them",
-        hint="use the binlog (freshet source mysql): a session's GTID_NEXT may not have a tag here",
-        code="debezium_tagged_gtids",
-    )
 
 
 def check_nothing_is_prepared(connection: Connection) -> None:
