@@ -22,6 +22,15 @@ def marked(mark: str) -> list[psutil.Process]:
     return found
 
 
+def runs(mark: str, name: str) -> bool:
+    """Whether a program whose name has ``name`` in it runs with the mark."""
+    for each in marked(mark):
+        with suppress(psutil.Error):  # it may have ended since
+            if name in each.name():
+                return True
+    return False
+
+
 @contextmanager
 def mark_of(*parts: object) -> Iterator[str]:
     """A mark that no other test has; at the end whatever still runs with it is killed."""

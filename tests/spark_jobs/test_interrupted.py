@@ -17,7 +17,7 @@ import pytest
 
 from stream.kafka.connection import KafkaCluster
 from tests.lengths import length
-from tests.marked import MARK, mark_of, marked
+from tests.marked import MARK, mark_of, marked, runs
 from tests.patience import PATIENCE_S
 from tests.serving.stack import eventually
 from tests.spark_jobs.topics import TestTopic, rows
@@ -80,7 +80,7 @@ def test_ctrl_c_amid_a_job_leaves_no_process(filled: Filled, tmp_path: Path, job
                 (os.killpg if to_group else os.kill)(process.pid, signal.SIGINT)
 
         def has_jvm() -> bool:
-            return process.poll() is not None or any("java" in each.name() for each in marked(mark))
+            return process.poll() is not None or runs(mark, "java")
 
         if is_of_job:
             eventually(has_jvm, what="the JVM")

@@ -323,8 +323,9 @@ class DebeziumReader:
 
     def _settle(self, transaction: OpenTransaction) -> None:
         """Void and describe, after the transaction, the tables whose schema is known now."""
-        for name in self._schema.settle(self._position):
-            transaction.voids.setdefault(name, _NOW_KNOWN)
+        for name, is_void in self._schema.settle(self._position).items():
+            if is_void:
+                transaction.voids.setdefault(name, _NOW_KNOWN)
             transaction.described.add(name)
             self._decoders.clear()
 
