@@ -231,14 +231,12 @@ class Sink:
         if shard in withheld_by:
             state = state.with_withheld(table.name, withheld_by - {shard})
         names = [column.name for column in change.columns]
-        if set(names) == set(table.kinds) and tuple(change.primary_key) == table.key:
+        has_same_key = tuple(change.primary_key) == table.key
+        if set(names) == set(table.kinds) and has_same_key:
             return state
         if not self._follows_schemas or not names:
-            if names and tuple(change.primary_key) == table.key:
-                check_columns(table.table, table.name, names)  # the copy has all of them, some perhaps without values
-                kinds = {column.name: column.kind for column in change.columns}
-                self._tables[table.name] = replace(table, kinds=kinds)
-                return state.with_due(table.name)
+            if names and has_same_key:
+                return self._with_columns(table, change, state)
             raise SinkError(
                 f"the source describes {table.name} anew: {', '.join(names) or 'it is gone'}",
                 hint="leave it out, or drop the copy and start again; --follow-schemas makes a copy anew",
@@ -246,6 +244,16 @@ class Sink:
             )
         columns = [DescribedColumn(column.name, column.kind, column.sql_type) for column in change.columns]
         return self._made_anew(DescriptionAnswer(table.name, columns, change.primary_key, change.cacheable), state)
+
+    def _with_columns(self, table: CopyTable, change: StreamChange, state: SinkState) -> SinkState:
+        """Columns that the copy has, and only now the source: without values until the table is read.
+
+        None is left out again: another shard may have it still, or already.
+        """
+        told = {column.name: column.kind for column in change.columns}
+        check_columns(table.table, table.name, [*told])
+        self._tables[table.name] = replace(table, kinds={**table.kinds, **told})
+        return state if told.keys() <= table.kinds.keys() else state.with_due(table.name)
 
     def _made_anew(self, described: DescriptionAnswer, state: SinkState) -> SinkState:
         """Another table in the place of the copy. That it is to be read is committed first: DDL can't be undone.

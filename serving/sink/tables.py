@@ -26,7 +26,12 @@ COPY: Final = "freshet_copy"
 _KEY_LENGTH: Final = 255
 """Characters of a text in a key where the database needs a bound, unless the source's own is longer."""
 _KEY_LENGTHS: Final = {"decimal": 68, "date": 10, "time": 17, "datetime": 26, "timestamp": 26, "uuid": 36, "inet": 45}
-"""Kind → characters of its longest text. All columns of a key together have 768 of them in MariaDB and MySQL."""
+"""Kind → characters of its longest text."""
+_KEY_BYTES: Final = 3072
+"""Of all columns of a key together, in MariaDB and MySQL. A character has four, a number at most `_NUMBER_BYTES`."""
+_NUMBER_BYTES: Final = 9
+_NOPAD_SINCE: Final = (8, 0, 17)
+"""MySQL has a collation since then in which texts that differ in blanks at their end are two keys."""
 _LENGTH: Final = re.compile(r"(?:var)?(?:char|binary)\((\d+)\)")
 
 _TEXT: Final = sa.Text().with_variant(mysql.LONGTEXT(collation="utf8mb4_bin"), "mysql", "mariadb")
@@ -55,7 +60,7 @@ class CopyTable:
 
     def values_of(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """A row of the stream as the database takes it. Raises `SinkError` ``sink_value``."""
-        return {name: self._value(name, row.get(name)) for name in self.kinds}
+        return {name: self._value(name, row[name]) for name in self.kinds if name in row}
 
     def _value(self, name: str, value: Any) -> Any:
         if value is None:
@@ -165,12 +170,9 @@ def open_table(engine: sa.Engine, metadata: sa.MetaData, described: DescriptionA
     name = _name_of(described)
     kinds = {column.name: column.kind for column in described.columns}
     if not exists(engine, described):
+        of_key = key_types([each for each in described.columns if each.name in described.primary_key], engine)
         columns = [
-            sa.Column(
-                column.name,
-                key_type(column, engine) if column.name in described.primary_key else _type_of(column.kind),
-                autoincrement=False,
-            )
+            sa.Column(column.name, of_key.get(column.name) or _type_of(column.kind), autoincrement=False)
             for column in described.columns
         ]
         own = sa.Column(TOKEN, _TEXT), sa.Column(COPY, sa.BigInteger())
@@ -214,15 +216,41 @@ def _type_of(kind: str) -> sa.types.TypeEngine[Any]:
             return _TEXT
 
 
-def key_type(column: DescribedColumn, engine: sa.Engine) -> sa.types.TypeEngine[Any]:
-    """The type of a new column of the primary key: MariaDB and MySQL have no key of a text without a bound.
+def key_types(key: Sequence[DescribedColumn], engine: sa.Engine) -> dict[str, sa.types.TypeEngine[Any]]:
+    """Column → type of a new primary key: MariaDB and MySQL have none of a text without a bound.
 
     Nor are two texts one key there that differ in blanks at their end: the source may have both.
     """
-    is_mariadb = getattr(engine.dialect, "is_mariadb", False)  # a URL of MySQL's may lead to one
-    collation = "utf8mb4_nopad_bin" if is_mariadb else "utf8mb4_0900_bin"
-    found = _LENGTH.match(column.sql_type.lower())
-    length = _KEY_LENGTHS.get(column.kind) or max(_KEY_LENGTH, int(found[1]) if found else 0)
+    bounds = _key_bounds(key)
+    return {column.name: _key_type(column, bounds.get(column.name, 0), _collation(engine)) for column in key}
+
+
+def _key_bounds(key: Sequence[DescribedColumn]) -> dict[str, int]:
+    """Column → characters, or bytes: as many as at the source. Where the key has no room, the longest have less."""
+    wanted: dict[str, tuple[int, int]] = {}
+    for column in key:
+        found = _LENGTH.match(column.sql_type.lower())
+        length = _KEY_LENGTHS.get(column.kind) or max(_KEY_LENGTH, int(found[1]) if found else 0)
+        kind = _type_of(column.kind)
+        if isinstance(kind, sa.LargeBinary | sa.Text):
+            width = 1 if isinstance(kind, sa.LargeBinary) else 4
+            wanted[column.name] = length * width, width
+    bounds: dict[str, int] = {}
+    left = _KEY_BYTES - _NUMBER_BYTES * (len(key) - len(wanted))
+    for at, (name, (size, width)) in enumerate(sorted(wanted.items(), key=lambda each: each[1])):
+        bounds[name] = min(size, left // (len(wanted) - at)) // width
+        left -= bounds[name] * width
+    return bounds
+
+
+def _collation(engine: sa.Engine) -> str:
+    if getattr(engine.dialect, "is_mariadb", False):  # a URL of MySQL's may lead to one
+        return "utf8mb4_nopad_bin"
+    version = getattr(engine.dialect, "server_version_info", None) or _NOPAD_SINCE
+    return "utf8mb4_0900_bin" if version >= _NOPAD_SINCE else "utf8mb4_bin"
+
+
+def _key_type(column: DescribedColumn, length: int, collation: str) -> sa.types.TypeEngine[Any]:
     kind = _type_of(column.kind)
     if isinstance(kind, sa.LargeBinary):
         return sa.LargeBinary().with_variant(mysql.VARBINARY(length), "mysql", "mariadb")

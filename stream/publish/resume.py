@@ -15,7 +15,7 @@ from typing import Final
 from stream.kafka.connection import KafkaCluster
 from stream.kafka.reader import end_offsets, read_range, start_offsets, windows_back
 from stream.kafka.topics import Topic
-from stream.wire.codec import CodecError, Record, decode, headers, is_of_unknown_schema
+from stream.wire.codec import CodecError, NewerWireError, Record, decode, headers, is_of_unknown_schema
 from stream.wire.declarations import Declarations
 from stream.wire.events import OpenTransaction, ResumePoint
 from stream.wire.keys import Layout
@@ -33,9 +33,9 @@ class ResumeError(FreshetError):
     After these `Publisher.open` starts a new epoch: ``open_map_lost`` (retention deleted the last whole map of open
     transactions); ``newer_records`` (after the last state of the shard there are records of a schema that this version
     does not have, so a newer one may have published); ``declarations_lost`` (retention deleted descriptions or bindings
-    that nobody has said again); ``tail_lost`` (a partition has lost its end); ``topic_replaced`` (the topic was deleted
-    and made anew under a publisher). Others: ``tail_unreadable``; ``states_contradict`` (two publishers of the shard
-    wrote at the same time).
+    that nobody has said again, or a newer version's can't be read); ``tail_lost`` (a partition has lost its end);
+    ``topic_replaced`` (the topic was deleted and made anew under a publisher). Others: ``tail_unreadable``;
+    ``states_contradict`` (two publishers of the shard wrote at the same time).
     """
 
     code = "tail_unreadable"
@@ -115,7 +115,7 @@ def read_declarations(
             value = message.value()
             if value is not None:
                 found.read(value)
-    except CodecError as error:
+    except (CodecError, NewerWireError) as error:
         raise ResumeError(f"{topic}/{partition}: {error}", code="declarations_lost") from error
     is_whole = low <= max(point.declared_at, 0) or found.has_beginning
     if not is_whole:

@@ -11,7 +11,19 @@ from __future__ import annotations
 from collections import deque
 from typing import Final, TypeAlias
 
-from stream.wire.codec import HEADER_SIZE, Record, decode, encode, headers, schema_texts
+from stream.wire.announced import Announced, announcement_problem
+from stream.wire.codec import (
+    HEADER_SIZE,
+    MAGIC,
+    RECORDS,
+    SKIPPED,
+    Record,
+    decode,
+    encode,
+    headers,
+    is_of_unknown_schema,
+    schema_texts,
+)
 from stream.wire.events import EVERY_TABLE, Column, DescribeTable, Topology
 
 Key: TypeAlias = tuple[str, str]
@@ -19,8 +31,8 @@ Key: TypeAlias = tuple[str, str]
 
 KINDS: Final = ("SchemaText", "Topology", "Scope", "TableSchema", "TableBackfill", "NameBinding")
 """The records that are said again, in the order in which they are."""
-_HEADERS: Final = {header: name for name in (*KINDS, "TableVoid") for header in headers(name)}
-_BEGIN: Final = frozenset(headers("EpochStart"))
+_READ: Final = frozenset((*KINDS, "TableVoid", "EpochStart"))
+_HEADERS: Final = {header: name for name in _READ for header in headers(name)}
 
 
 class Declarations:
@@ -31,6 +43,8 @@ class Declarations:
         self.epoch = epoch
         self.has_beginning = False
         """Whether the start of the epoch was read, so that nothing said before can be missing."""
+        self._texts: dict[bytes, Announced] = {}
+        """Fingerprint → schema, as the topic announces it: a newer version may have written here before this one."""
         self._said: dict[str, dict[str, bytes]] = {kind: {} for kind in KINDS}
 
     def __len__(self) -> int:
@@ -39,19 +53,30 @@ class Declarations:
     def read(self, value: bytes) -> None:
         """Take over a message of the topic, in its order. Anything but a declaration of this epoch is passed over.
 
-        Raises `CodecError`.
+        Raises `CodecError`, also for a record of a newer version that no text before it announces: it may be a
+        declaration. `NewerWireError` for one that must be understood.
         """
-        name = _HEADERS.get(value[:HEADER_SIZE])
-        begins = name is None and value[:HEADER_SIZE] in _BEGIN
-        if name is None and not begins:
+        if not self._is_read(value):
             return
-        record = decode(value)[1]
+        name, record = decode(value, self._texts)
+        if name == SKIPPED:
+            return
+        if name == "SchemaText" and not announcement_problem(record["text"], record["fingerprint"]):
+            self._texts[record["fingerprint"]] = Announced(record["name"], record["text"], record["skippable"])
         if (record["shard"], record["epoch"]) != (self.shard, self.epoch):
             return
-        if name is not None:
-            self.note(name, record, value)
-        else:
+        if name == "EpochStart":
             self.has_beginning = True
+        else:
+            self.note(name, record, value)
+
+    def _is_read(self, value: bytes) -> bool:
+        """Whether a message is a declaration, in any version, or one of which that is not known."""
+        header = value[:HEADER_SIZE]
+        if not is_of_unknown_schema(value):
+            return header in _HEADERS
+        told = self._texts.get(header[len(MAGIC) :])
+        return told is None or told.name in _READ or not (told.skippable or told.name in RECORDS)
 
     def note(self, name: str, record: Record, value: bytes) -> None:
         """Record that the message ``value``, which is ``record``, is in the topic. Other records are passed over."""
@@ -65,12 +90,12 @@ class Declarations:
                 _keep(said, record["table"], value, is_kept=bool(record["columns"]))
             case "NameBinding":
                 if record["previous_name"]:
-                    _forget_binding(said, record["previous_name"], record["table_id"])
+                    self._forget_binding(record["previous_name"], record["table_id"])
                 _keep(said, record["name"], value, is_kept=record["table_id"] > 0)
             case "Scope":
                 said[""] = value
                 tables = self._said["TableSchema"]
-                for table in [each for each, known in tables.items() if _ordinal(known) < record["ordinal"]]:
+                for table in [each for each, known in tables.items() if self._of(known)["ordinal"] < record["ordinal"]]:
                     del tables[table]
                 self._forget_backfill(EVERY_TABLE)
             case "TableBackfill":
@@ -87,6 +112,17 @@ class Declarations:
         else:
             complete.pop(table, None)
 
+    def _forget_binding(self, name: str, table_id: int) -> None:
+        """A renamed table leaves its old name, unless another table has that by now."""
+        said = self._said["NameBinding"]
+        value = said.get(name)
+        if value is not None and self._of(value)["table_id"] == table_id:
+            del said[name]
+
+    def _of(self, value: bytes) -> Record:
+        """The fields of what is kept, which a newer version may have written."""
+        return decode(value, self._texts)[1]
+
     def keys(self) -> list[Key]:
         """What is to be said again, in order."""
         return [(kind, key) for kind in KINDS for key in self._said[kind]]
@@ -100,15 +136,15 @@ class Declarations:
     def topology(self) -> Record | None:
         """The topology that the epoch has, or None."""
         value = self._said["Topology"].get("")
-        return None if value is None else decode(value)[1]
+        return None if value is None else self._of(value)
 
     def descriptions(self) -> dict[str, DescribeTable]:
         """Table → its last description."""
-        return {table: _description(decode(value)[1]) for table, value in self._said["TableSchema"].items()}
+        return {table: _description(self._of(value)) for table, value in self._said["TableSchema"].items()}
 
     def bindings(self) -> dict[str, int]:
         """Name of a catalog table → its id."""
-        return {name: decode(value)[1]["table_id"] for name, value in self._said["NameBinding"].items()}
+        return {name: self._of(value)["table_id"] for name, value in self._said["NameBinding"].items()}
 
     def complete_tables(self) -> frozenset[str]:
         """The tables whose backfill is complete."""
@@ -187,18 +223,6 @@ def _keep(said: dict[str, bytes], key: str, value: bytes, *, is_kept: bool) -> N
         said[key] = value
     else:
         said.pop(key, None)
-
-
-def _forget_binding(said: dict[str, bytes], name: str, table_id: int) -> None:
-    """A renamed table leaves its old name, unless another table has that by now."""
-    value = said.get(name)
-    if value is not None and decode(value)[1]["table_id"] == table_id:
-        del said[name]
-
-
-def _ordinal(value: bytes) -> int:
-    ordinal: int = decode(value)[1]["ordinal"]
-    return ordinal
 
 
 def _description(record: Record) -> DescribeTable:

@@ -20,7 +20,7 @@ from serving.sink.awaiting import AwaitedShards
 from serving.sink.errors import SinkError
 from serving.sink.running import Sink
 from serving.sink.state import SinkState, StateTable
-from serving.sink.tables import TOKEN, CopyTable, key_type, open_table
+from serving.sink.tables import TOKEN, CopyTable, key_types, open_table
 from tokens import EventToken, Position, Vector
 
 SHARD, TABLE = "shop/0", "shop.items"
@@ -254,8 +254,30 @@ def test_a_table_that_is_made_loses_nothing() -> None:
 )
 def test_a_key_that_is_made_takes_the_longest_of_the_source(kind: str, sql_type: str, made: str) -> None:
     """MariaDB wants a bound of a key's text: the source's own, where the stream has told it."""
-    column = DescribedColumn("id", kind, sql_type)
-    assert key_type(column, sa.create_engine("mysql+pymysql://copy")).compile(mysql.dialect()) == made
+    assert made_key((kind, sql_type)) == [made]
+
+
+def made_key(*columns: tuple[str, str], version: tuple[int, ...] = (8, 4, 0)) -> list[str]:
+    """The types of a new key in MySQL, of columns of a kind and a type at the source."""
+    engine = sa.create_engine("mysql+pymysql://copy")
+    engine.dialect.server_version_info = version  # as its first connection finds it
+    described = [DescribedColumn(str(at), kind, sql_type) for at, (kind, sql_type) in enumerate(columns)]
+    return [each.compile(mysql.dialect()) for each in key_types(described, engine).values()]
+
+
+def test_a_key_that_is_made_fits_into_its_database() -> None:
+    """Of 3072 bytes: a source's characters may have one byte, and have four in the copy. The longest give way."""
+    end = " COLLATE utf8mb4_0900_bin"
+    assert made_key(("text", "varchar(1024)")) == [f"VARCHAR(768){end}"]
+    assert made_key(("text", "varchar(400)"), ("text", "varchar(400)")) == [f"VARCHAR(384){end}"] * 2
+    shared = made_key(("text", "varchar(1024)"), ("int", "int(11)"), ("binary", "varbinary(300)"), ("date", "date"))
+    assert shared == [f"VARCHAR(680){end}", "NUMERIC(20, 0)", "VARBINARY(300)", f"VARCHAR(10){end}"]
+    assert made_key(*[("text", "varchar(20)")] * 4) == [f"VARCHAR(192){end}"] * 4
+
+
+def test_an_older_mysql_has_a_collation_too() -> None:
+    """In which blanks at the end of a key don't count: it has no other."""
+    assert made_key(("text", "varchar(9)"), version=(5, 7, 44)) == ["VARCHAR(255) COLLATE utf8mb4_bin"]
 
 
 @pytest.mark.parametrize(("kind", "value"), [("DATE", "0000-00-00"), ("BIGINT", 2**63)])
@@ -497,6 +519,30 @@ def test_a_column_that_the_copy_has_already_gets_its_values() -> None:
     sink._commit()
     with engine.connect() as connection:
         assert set(connection.execute(sa.text("SELECT id, v, w FROM items"))) == {(1, "a", None), (2, "b", "new")}
+
+
+def test_a_column_that_only_one_shard_has_keeps_its_values() -> None:
+    """A description of the other shard takes none from the rows of this one, and has nothing read again."""
+    engine, front = in_memory(), Redescribing(["id", "v", "w"])
+    with engine.begin() as connection:
+        own = "freshet_token TEXT, freshet_copy INT"
+        connection.execute(sa.text(f"CREATE TABLE items (id INTEGER PRIMARY KEY, v TEXT, w TEXT, {own})"))
+    sink = Sink(front, "shop", engine, [TABLE], [SHARD, "shop/1"])  # type: ignore[arg-type]
+    sink._open()
+    described = front.told[1][0]
+    less = msgspec.structs.replace(described, columns=described.columns[:2])
+    sink._take(StreamEvent("transaction", "1", token(1), SHARD, changes=[described]))
+    number = sink._state.copies[TABLE].number
+    sink._take(StreamEvent("transaction", "2", token(2, "shop/1"), "shop/1", changes=[less]))
+    sink._take(StreamEvent("transaction", "3", token(3), SHARD, changes=[described]))
+    assert sink._state.copies[TABLE].number == number
+    rows = [({"id": 1, "v": "a", "w": "kept"}, SHARD), ({"id": 2, "v": "b"}, "shop/1")]
+    for at, (row, shard) in enumerate(rows, 4):
+        change = StreamChange("row", TABLE, [row["id"]], "value", row)
+        sink._take(StreamEvent("transaction", str(at), token(at, shard), shard, changes=[change]))
+    sink._commit()
+    with engine.connect() as connection:
+        assert set(connection.execute(sa.text("SELECT id, v, w FROM items"))) == {(1, "a", "kept"), (2, "b", None)}
 
 
 def test_a_table_with_a_column_of_the_sink_is_refused() -> None:

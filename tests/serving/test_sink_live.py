@@ -14,6 +14,8 @@ import pytest
 import sqlalchemy as sa
 
 from freshet.local.mariadb import MariaDBAddress
+from serving.client.answers import DescribedColumn, DescriptionAnswer
+from serving.sink.tables import open_table
 from tests.patience import PATIENCE_S
 from tests.servers.databases import own_database
 from tests.serving.stack import ServingStack, without_settings
@@ -236,6 +238,19 @@ def test_a_copy_that_is_made_in_mariadb_takes_every_key_and_value(stack: Serving
             found = in_copy(to, "strange", TEXTS)
             assert found == at_source(stack, "strange", TEXTS)
             assert len(found) == 4
+
+
+@pytest.mark.parametrize("lengths", [[1024], [400, 400], [20] * 4])
+def test_a_key_of_any_length_can_be_made_in_mariadb(mariadb: MariaDBAddress, lengths: list[int]) -> None:
+    """Characters that have one byte at the source have four in the copy: all there is room for is used, and no more."""
+    key = [DescribedColumn(f"c{at}", "text", f"varchar({length})") for at, length in enumerate(lengths)]
+    described = DescriptionAnswer("shop.long", key, [column.name for column in key], cacheable=True)
+    with own_database(mariadb) as database:
+        to = f"mysql+pymysql://{mariadb.user}:{mariadb.password}@{mariadb.host}:{mariadb.port}/{database}"
+        engine = sa.create_engine(to)
+        made = open_table(engine, sa.MetaData(), described).table
+        assert sum(column.type.length for column in made.primary_key) == 3072 // 4
+        engine.dispose()
 
 
 def test_a_database_that_refuses_ends_the_sink_with_its_words(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from stream.publish.topology import DeclaredTopology
 from stream.wire.batch import Batch, BatchLimits, Framer
-from stream.wire.codec import READER_VERSION, RECORDS, Record, current_schema, decode
+from stream.wire.codec import READER_VERSION, RECORDS, CodecError, NewerWireError, Record, current_schema, decode
 from stream.wire.declarations import Declarations
 from stream.wire.events import (
     BeginScope,
@@ -17,6 +19,7 @@ from stream.wire.events import (
     Topology,
 )
 from stream.wire.keys import Layout, row_key
+from tests.upgrades.next_version import HINT, SCHEMAS, TRANSFER, announcement, topic, written
 
 SHARD = "shop/0"
 HOME = Layout(1).home_partition(SHARD)
@@ -199,3 +202,37 @@ def test_what_the_source_notes_stands_in_the_state() -> None:
     assert framer.take().resume.annotations == {"note": "x", "other": "y"}
     framer.annotate({"note": ""})
     assert framer.take().resume.annotations == {"other": "y"}
+
+
+def _newer(values: list[bytes]) -> list[bytes]:
+    """The same, as the next version writes it."""
+    return [announcement(schema, SHARD) for schema in SCHEMAS.values()] + topic(values, SHARD)
+
+
+def test_a_source_that_goes_back_has_what_the_newer_one_described() -> None:
+    """Else it would take no table for published, and pass over the rows of its backlog while its markers go on."""
+    framer = _framer()
+    old = _messages(framer.take(), _publish(framer, 1, BeginScope(("shop.*",)), _table("shop.a", "id", "old")))
+    changes = BeginScope(("shop.*",)), _table("shop.a", "id", "new"), _table("shop.b", "id"), BindName("db.t", 7)
+    values = [*old, announcement(HINT, SHARD, skippable=True), *_newer(_messages(_publish(framer, 2, *changes)))]
+    found = _recovered(values)
+    assert found.descriptions() == {
+        each.table: each for each in (_table("shop.a", "id", "new"), _table("shop.b", "id"))
+    }
+    assert found.bindings() == {"db.t": 7}
+    repeated = _everything(found)
+    assert repeated <= set(values)
+    again = [value for key in found.keys() if (value := found.value(key))]  # noqa: SIM118
+    assert _recovered(again).descriptions() == found.descriptions(), "the texts come first"
+
+
+def test_what_may_be_a_declaration_is_never_passed_over() -> None:
+    """Nothing says what a record is, or it must be understood: the publisher says everything again in a new epoch."""
+    framer = _framer()
+    described = _messages(framer.take(), _publish(framer, 1, _table("shop.a", "id")))
+    with pytest.raises(CodecError) as unknown:
+        _recovered(topic(described, SHARD))
+    assert unknown.value.code == "unknown_schema"
+    transfer = written(TRANSFER, {"shard": SHARD, "text": ""})
+    with pytest.raises(NewerWireError):
+        _recovered([*described, announcement(TRANSFER, SHARD), transfer])

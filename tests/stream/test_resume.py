@@ -11,6 +11,7 @@ from stream.publish.resume import ResumeError, read_declarations, read_tail, res
 from stream.wire.codec import HEADER_SIZE, decode, encode
 from tests.consumers.owning import schema
 from tests.stream.memory_log import KAFKA, MemoryLog
+from tests.upgrades.next_version import TRANSFER, announcement, topic, written
 
 
 def _state(
@@ -98,11 +99,15 @@ def test_all_windows_share_the_time_that_is_given(monkeypatch: pytest.MonkeyPatc
     assert patience == [35.0, 10.0, 0.001, 0.001]
 
 
-def test_a_declaration_that_cannot_be_read_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+TRANSFERRED = [announcement(TRANSFER, "s/0"), written(TRANSFER, {"shard": "s/0", "text": ""})]
+
+
+@pytest.mark.parametrize("said", [[schema(2)[: HEADER_SIZE + 1]], topic([schema(2)], "s/0"), TRANSFERRED])
+def test_a_declaration_that_cannot_be_read_is_lost(monkeypatch: pytest.MonkeyPatch, said: list[bytes]) -> None:
     """The publisher begins a new epoch and says everything again, instead of leaving it unsaid."""
     log = MemoryLog(1)
     log.install(monkeypatch)
-    log.commit([(0, schema(2)[: HEADER_SIZE + 1])], 1)
+    log.commit([(0, value) for value in said], 1)
     with pytest.raises(ResumeError) as lost:
         read_declarations(KAFKA, "t", 0, resume_point([_state(1, whole=True)]))
     assert lost.value.code == "declarations_lost"

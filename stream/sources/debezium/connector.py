@@ -23,12 +23,18 @@ CLASSES: Final = {
     "MySQL": "io.debezium.connector.mysql.MySqlConnector",
     "MariaDB": "io.debezium.connector.mariadb.MariaDbConnector",
 }
+CONVERTER: Final = "org.apache.kafka.connect.json.JsonConverter"
 _CHOICES: Final = ("table.include.list", "table.exclude.list")
 _WANTED: Final = (
     ("provide.transaction.metadata", ("true",), "false", "does not say which events are one transaction"),
     ("exactly.once.support", ("required",), "requested", "does not say that its messages become visible in order"),
     ("column.propagate.source.type", (".*",), "", "does not say the types of columns"),
     ("skipped.operations", ("none",), "t", "leaves out changes (TRUNCATE by default)"),
+    ("value.converter", (CONVERTER,), "the worker's own", "is not the one whose messages are read"),
+    ("value.converter.schemas.enable", ("true",), "true", "does not say the types of columns"),
+    ("value.converter.replace.null.with.default", ("false",), "true", "writes a column's default in place of NULL"),
+    ("event.converting.failure.handling.mode", ("fail",), "warn", "writes NULL for what it can't convert"),
+    ("errors.tolerance", ("none",), "none", "leaves out changes"),
     ("enable.time.adjuster", ("false",), "true", "changes years below 100"),
     ("include.schema.changes", ("true",), "true", "does not tell DDL"),
     ("schema.history.internal.skip.unparseable.ddl", ("false",), "false", "leaves out DDL"),
@@ -115,7 +121,7 @@ def checked(name: str, config: Mapping[str, str], server: str) -> Connector:
         )
     for setting, allowed, default, effect in _WANTED:
         value = config.get(setting, default).strip()
-        if value.lower() not in allowed:
+        if value.lower() not in map(str.lower, allowed):
             raise DebeziumError(
                 f"connector {name} has {setting} = {value or repr('')}, which {effect}",
                 hint=f"set {setting} = {allowed[0]} in the connector's configuration",

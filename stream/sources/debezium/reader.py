@@ -51,9 +51,8 @@ _NOTHING: Final = Gtid(0, 0, 0, 0)
 class _Pending:
     """A statement that was seen, and what each transaction voids until everything before it is published."""
 
-    gtid: ServerGtid
+    statement: Statement
     voids: dict[str, str]
-    timestamp: int
 
 
 class DebeziumReader:
@@ -180,7 +179,7 @@ class DebeziumReader:
         self._decoders.clear()
         self._reread.clear()
         self._described |= seen.described
-        self._pending.append(_Pending(statement.gtid, seen.voids, statement.timestamp))
+        self._pending.append(_Pending(statement, seen.voids))
         self._assembler.statement(statement, place)
 
     def _classified(self, statement: Statement) -> logged.Statement:
@@ -207,6 +206,8 @@ class DebeziumReader:
         self._look_at = time.monotonic() + LOOK_EVERY_S
         found = self._topics.look_for(self._schema.catalog.names)
         self.note_places()
+        if found:
+            self._schema.check_prepared()  # what is prepared may have told its rows in there
         for table in found:
             self._schema.reread(*table.split(".", 1))
         if self._sample is None:
@@ -223,16 +224,22 @@ class DebeziumReader:
     def _round(self) -> Iterator[SourceTransaction]:
         for each in self._assembler.transactions():
             found = None if self._is_published(each.gtid) else self._transaction(each)
-            if unended := self._assembler.unended_beside(each.gtid):
-                raise xa_transaction(", ".join(unended))
+            self._check_ended(each.gtid)
             if found is not None:
                 yield found
             self._assembler.drop(each.gtid)
-        done = self._assembler.end_round()
-        for statement in done:
+        for statement in self._assembler.end_round():
             if not self._is_published(statement.gtid):
-                yield self._finished(OpenTransaction(statement.gtid, self._bytes_max), statement.timestamp)
-        del self._pending[: len(done)]
+                found = self._finished(OpenTransaction(statement.gtid, self._bytes_max), statement.timestamp)
+                self._check_ended(statement.gtid)
+                yield found
+            self._assembler.forget(statement)
+            self._pending = [each for each in self._pending if each.statement is not statement]
+
+    def _check_ended(self, gtid: ServerGtid) -> None:
+        """Raises `DebeziumError` if the position has passed rows of an XA transaction, by that of ``gtid``."""
+        if unended := self._assembler.unended_beside(gtid):
+            raise xa_transaction(", ".join(unended))
 
     def _transaction(self, each: Transaction) -> SourceTransaction:
         transaction = OpenTransaction(each.gtid, self._bytes_max)
@@ -316,8 +323,9 @@ class DebeziumReader:
 
     def _settle(self, transaction: OpenTransaction) -> None:
         """Void and describe, after the transaction, the tables whose schema is known now."""
-        for name in self._schema.settle(self._position):
-            transaction.voids.setdefault(name, _NOW_KNOWN)
+        for name, is_void in self._schema.settle(self._position).items():
+            if is_void:
+                transaction.voids.setdefault(name, _NOW_KNOWN)
             transaction.described.add(name)
             self._decoders.clear()
 

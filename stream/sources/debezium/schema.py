@@ -87,6 +87,10 @@ class DebeziumSchema(LiveSchema):
             )
         return found
 
+    def check_prepared(self) -> None:
+        """As `check_nothing_is_prepared`."""
+        self._retried(check_nothing_is_prepared)
+
 
 def check_nothing_is_prepared(connection: Connection) -> None:
     """Raises `MariaDBUnreachable` while XA transactions are prepared: the connector won't tell what becomes of them."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -43,6 +42,8 @@ CHECK_EVERY_S: Final = 10.0
 """Between two looks at the connector's configuration."""
 _ANNOTATE_EVERY_S: Final = 1.0
 WORDS_MAX: Final = 16_000
+_NO_CONNECTOR: Final = -1
+"""A fingerprint that no connector has."""
 _NO_CHOICE: Final = -2
 """A fingerprint that no choice of tables has."""
 
@@ -71,6 +72,7 @@ class DebeziumSource(MariaDBSource):
         self._from = connector
         self._connector: Connector | None = None
         self._places: Places | None = None
+        self._publisher: PublisherLike | None = None
         self._begun_at = ""
         """The position of the last epoch that was to begin."""
         self._prefix = legal(connector.topic_prefix)
@@ -103,7 +105,10 @@ class DebeziumSource(MariaDBSource):
                     f"the connector has not written its topic {topics.statements} yet, with the tables that it found",
                     hint="a connector writes it when it begins; what it says on its state: GET /connectors/NAME/status",
                 )
-            ends = topics.beginning(existing)
+            names = fetch_all(connection, "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES")
+            mine = {topics.topic_of(f"{name[0]}.{name[1]}") for name in names if self._options.tables(*name)}
+            mine |= {topics.statements, topics.transactions}
+            ends = topics.beginning({name: count for name, count in existing.items() if name in mine})
         finally:
             topics.close()
         check_nothing_is_prepared(connection)  # not before: what is prepared later has its rows behind those ends
@@ -117,6 +122,7 @@ class DebeziumSource(MariaDBSource):
                 raise MariaDBUnreachable(
                     f"{self._options.settings.name} has logged {logged}, and does not make it visible"
                 )
+        check_nothing_is_prepared(connection)
         snapshot = self._places.snapshot if self._places is not None else ""
         self._places = Places(connector.fingerprint, ends, snapshot)
         self._begun_at = at.position
@@ -127,6 +133,7 @@ class DebeziumSource(MariaDBSource):
         if kept or self._begun_at != resume.position:
             self._places = read_places(kept, self._prefix)
         self._told = kept
+        self._publisher = publisher
         super()._follow(publisher, resume)
 
     def _new_epoch(self, publisher: PublisherLike, progress: Progress, at: ServerPosition, reason: str) -> None:
@@ -173,8 +180,20 @@ class DebeziumSource(MariaDBSource):
         """Look at the connector's configuration once in a while. Raises `DebeziumError`, `SourceHistoryLost`."""
         if time.monotonic() >= self._look_at and self._places is not None:
             self._look_at = time.monotonic() + CHECK_EVERY_S
-            with suppress(ConnectUnreachable):  # then it also writes nothing
+            try:
                 self._check_choice(self._places)
+            except ConnectUnreachable:
+                return  # then it also writes nothing
+            except DebeziumError:
+                self._void_what_follows(self._places)
+                raise
+
+    def _void_what_follows(self, places: Places) -> None:
+        """Void everything, and have the next source begin an epoch: what is hidden stays missing when mended."""
+        assert self._publisher is not None
+        places.connector = _NO_CONNECTOR
+        self._tell(self._publisher)
+        self._publisher.start_new_epoch(self.status.position, self.status.timestamp, "history_lost")
 
     def _aligned(self, progress: Progress, transaction: SourceTransaction) -> SourceTransaction:
         """What is void in a transaction depends on what was read beside it, so it may be another one now."""

@@ -81,10 +81,6 @@ class ConnectorTopics:
 
         return call_kafka(self._kafka, "list the ends of the connector's topics", ask, patience_s=REQUEST_TIMEOUT_S)
 
-    def starts(self, topics: Mapping[str, int]) -> Offsets:
-        """The first offset that is kept of each partition of ``topics``."""
-        return self._offsets(OffsetSpec.earliest(), [(name, n) for name, count in topics.items() for n in range(count)])
-
     def look_for(self, tables: Iterable[str]) -> list[str]:
         """Read, from their beginning, the topics of ``tables`` that are there now and were not. Returns their tables.
 
@@ -92,8 +88,10 @@ class ConnectorTopics:
         """
         existing = self.existing()
         names = {table: self.topic_of(table) for table in tables}
-        new = (existing.keys() & {self.transactions, *names.values()}) - self.read
-        self.add(self.starts({name: existing[name] for name in new}))
+        wanted = existing.keys() & {self.transactions, *names.values()}
+        places = [(name, n) for name in wanted for n in range(existing[name]) if (name, n) not in self.reached]
+        self.add(self._offsets(OffsetSpec.earliest(), places))
+        new = {name for name, _ in places}
         return sorted(table for table, name in names.items() if name in new)
 
     def has_reached(self, ends: Mapping[tuple[str, int], int]) -> bool:

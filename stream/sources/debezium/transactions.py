@@ -47,6 +47,8 @@ class _Open:
     rows: list[RowMessage] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
     bytes: int = 0
+    is_lost: bool = False
+    """There was no room for its rows."""
     starts: dict[tuple[str, int], int] = field(default_factory=dict)
     """Topic and partition → the offset of its first message."""
 
@@ -62,7 +64,7 @@ class Assembler:
     """Collects messages, in any order of their topics, and gives whole transactions in the order of their ends.
 
     ``is_published``: whether a transaction is out already, so that a connector may repeat it. ``is_read``: whether a
-    table's topic is read. ``bytes_max``: of one transaction's rows; the tables of a larger one are void.
+    table's topic is read. ``bytes_max``: of all rows that are held; a transaction without room voids its tables.
     """
 
     def __init__(
@@ -74,29 +76,32 @@ class Assembler:
         self._open: dict[ServerGtid, _Open] = {}
         self._ends: deque[tuple[End, Place]] = deque()
         self._statements: list[_Seen] = []
+        self._bytes = 0
+        """Of all rows that are held."""
         self._taken = 0
         """Of the ends, how many the present round takes."""
         self._schemas: dict[bytes, bytes] = {}
 
     def row(self, message: RowMessage, place: Place) -> None:
         """Add a row of a transaction that may not have ended yet."""
+        if self._is_published(message.transaction):
+            return
         found = self._open.setdefault(message.transaction, _Open())
         found.counts[message.table] += 1
-        if self._is_published(message.transaction):
-            return  # only its end is waited for
         found.starts.setdefault((place.topic, place.partition), place.offset)
-        found.bytes += len(message.before) + len(message.after) + _MESSAGE_OVERHEAD
-        if found.bytes > self._bytes_max:
-            found.rows.clear()
+        size = len(message.before) + len(message.after) + _MESSAGE_OVERHEAD
+        if found.is_lost or self._bytes + size > self._bytes_max:
+            self._bytes -= found.bytes
+            found.rows, found.bytes, found.is_lost = [], 0, True
             return
+        found.bytes += size
+        self._bytes += size
         message.schema = self._schemas.setdefault(message.schema, message.schema)
         found.rows.append(message)
 
     def end(self, end: End, place: Place) -> None:
         """Add the end of a transaction."""
-        if self._is_published(end.gtid):
-            self._open.pop(end.gtid, None)
-        else:
+        if not self._is_published(end.gtid):
             self._ends.append((end, place))
 
     def statement(self, statement: Statement, place: Place) -> None:
@@ -112,18 +117,14 @@ class Assembler:
         """What has ended by now is taken once everything before it is read. Look then where the topics end."""
         self._taken = len(self._ends)
 
-    @property
-    def statements(self) -> list[Statement]:
-        """The statements that were seen, and that some transaction may still come before."""
-        return [seen.statement for seen in self._statements]
-
     def transactions(self) -> list[Transaction]:
         """The transactions of this round. Every topic was read up to where it ended after the round began."""
         return [self._whole(end) for end, _ in list(self._ends)[: self._taken]]
 
     def drop(self, gtid: ServerGtid) -> None:
         """Forget a transaction that is published, the first one of the round."""
-        self._open.pop(gtid, None)
+        found = self._open.pop(gtid, None)
+        self._bytes -= found.bytes if found is not None else 0
         self._ends.popleft()
         self._taken -= 1
 
@@ -133,14 +134,21 @@ class Assembler:
         return sorted({table for each in passed for table in each.counts})
 
     def end_round(self) -> list[Statement]:
-        """The statements before which everything is published. They are forgotten."""
+        """The statements before which everything is published; `forget` each once it is.
+
+        One that has rows (CREATE TABLE … SELECT) is published by its end.
+        """
         for seen in self._statements:
             seen.rounds += 1
-        done = [seen.statement for seen in self._statements if seen.rounds > ROUNDS_MAX]
-        self._statements = [seen for seen in self._statements if seen.rounds <= ROUNDS_MAX]
         if not self._open:
             self._schemas.clear()
-        return done
+        ending = self._open.keys() | {end.gtid for end, _ in self._ends}
+        done = [seen.statement for seen in self._statements if seen.rounds > ROUNDS_MAX]
+        return [each for each in done if each.gtid not in ending]
+
+    def forget(self, statement: Statement) -> None:
+        """Forget a statement that is published."""
+        self._statements = [seen for seen in self._statements if seen.statement is not statement]
 
     def starts(self, reached: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], int]:
         """Where to read again what is not published. ``reached``: topic and partition → the next offset."""
@@ -159,8 +167,8 @@ class Assembler:
         for table in told.keys() | found.counts.keys():
             if self._is_read(table) and told.get(table, 0) != found.counts[table]:
                 voids[table] = f"the connector counts {told.get(table, 0)} events, and there are {found.counts[table]}"
-            elif found.bytes > self._bytes_max and found.counts[table]:
-                voids[table] = f"a transaction has more than {self._bytes_max} bytes of events"
+            elif found.is_lost and found.counts[table]:
+                voids[table] = f"more than {self._bytes_max} bytes of events are not published yet"
         rows = sorted(found.rows, key=lambda row: row.order)
         timestamp = max([end.timestamp, *(row.timestamp for row in rows)])
         return Transaction(end.gtid, timestamp, rows, voids)

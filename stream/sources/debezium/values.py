@@ -92,10 +92,10 @@ class RowDecoder:
 
 def _canonical(column: ColumnInfo, decode: ToCanonical | None, value: Any) -> bytes:
     """The canonical JSON of a value; b"" if the message does not tell it."""
-    if value is None:
-        return b"" if column.kind in _MAYBE_ZERO else NULL
     if decode is None:
         return b""
+    if value is None:
+        return b"" if column.kind in _MAYBE_ZERO else NULL
     try:
         return decode(value)
     except (ValueError, TypeError, ArithmeticError, struct.error):

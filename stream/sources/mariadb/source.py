@@ -466,11 +466,10 @@ class MariaDBSource:
             raise self._unknown_database(unknown)
         if progress.table_choice == self._adds_to:  # not in a new epoch, which has described nothing
             found = schema.settle(GtidPosition.parse(progress.position))
-            self._give(
-                publisher, schema.catalog, progress.addition(map(schema.catalog.description, found), self._choice)
-            )
+            added = {schema.catalog.description(name): is_void for name, is_void in found.items()}
+            self._give(publisher, schema.catalog, progress.addition(added, self._choice))
             progress.mark_described(self._choice)
-            log.info("tables are added", shard=self._options.shard, tables=len(found))
+            log.info("tables are added", shard=self._options.shard, tables=sum(found.values()))
             return
         if progress.table_choice:  # else nothing was described, or the shards that this one succeeds have done it
             schema.catalog.describe_as({})

@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from stream.sources.debezium.connector import CLASSES, Connector, checked, find_connector
+from stream.sources.debezium.connector import CLASSES, CONVERTER, Connector, checked, find_connector
 from stream.sources.debezium.errors import ConnectUnreachable, DebeziumError
 from stream.sources.debezium.places import Places, read_places
 
@@ -21,6 +21,9 @@ GOOD = {
     "column.propagate.source.type": ".*",
     "skipped.operations": "none",
     "enable.time.adjuster": "false",
+    "value.converter": CONVERTER,
+    "value.converter.replace.null.with.default": "false",
+    "event.converting.failure.handling.mode": "fail",
 }
 
 
@@ -45,6 +48,8 @@ def test_a_connector_with_the_needed_settings_is_taken() -> None:
         ("gtid.source.excludes", ".*"),
         ("schema.history.internal.skip.unparseable.ddl", "true"),
         ("tasks.max", "2"),
+        ("errors.tolerance", "all"),
+        ("value.converter.schemas.enable", "false"),
     ],
 )
 def test_a_connector_that_hides_or_bends_changes_is_refused(setting: str, value: str | None) -> None:

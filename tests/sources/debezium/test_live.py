@@ -10,7 +10,7 @@ import pytest
 from tests.lengths import length
 from tests.servers.connect import ConnectServer
 from tests.sources.debezium.conftest import Captured, RunningDebezium
-from tests.sources.mariadb.test_source import images
+from tests.sources.mariadb.test_source import images, until
 from tokens.errors import FreshetError
 
 TYPED = """CREATE TABLE typed (id BIGINT PRIMARY KEY, ti TINYINT, b1 TINYINT(1), su SMALLINT UNSIGNED, mi MEDIUMINT,
@@ -77,6 +77,28 @@ def test_it_publishes_what_the_binlog_says(captured: Captured, writing: RunningD
     same, wrong = captured.differences(keyspace_name)
     assert not wrong
     assert same == 26  # all but those with a NULL or zero date, which the connector writes as the same
+
+
+def test_null_stays_null_in_a_table_that_is_new(
+    captured: Captured, writing: RunningDebezium, keyspace_name: str
+) -> None:
+    """The converter would write a column's default in its place; a table's topic is found after its first row."""
+    source, name = captured.source, f"{captured.source.database}.d"
+    source.run("CREATE TABLE d (id INT PRIMARY KEY, v VARCHAR(9) NULL DEFAULT 'new')", "INSERT INTO d VALUES (1, NULL)")
+    writing.until_published(source.position())
+
+    def carries() -> bool:
+        """Whether rows of the new table are published with their images by now."""
+        source.run(
+            "REPLACE INTO d VALUES (2, NULL)", "REPLACE INTO d VALUES (3, 'x')", "UPDATE d SET v = 'y' WHERE id = 3"
+        )
+        writing.until_published(source.position())
+        return bool(images(captured.kafka, keyspace_name).get(f"{name}\0[2]".encode()))
+
+    until(carries, "images of the new table")
+    found = images(captured.kafka, keyspace_name)
+    assert found[f"{name}\0[2]".encode()] == b'{"id":2,"v":null}'
+    assert captured.stale(keyspace_name, "d", "t", "u") == {}
 
 
 @pytest.mark.long

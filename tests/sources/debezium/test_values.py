@@ -117,6 +117,8 @@ def schema_of(*fields: Mapping[str, object]) -> bytes:
         ),
         ("time", field("a", "int64", "io.debezium.time.MicroTime", "TIME"), -1_000_000, b'"-00:00:01"'),
         ("double", field("a", "double", "", "DOUBLE"), "NaN", b"null"),
+        ("text", field("a", "string", "", "VARCHAR"), None, b"null"),
+        ("text", field("a", "int32", "", "INT"), None, b""),
         ("uuid", field("a", "string", "", "UUID"), "0AAAAAAA-0000-0000-0000-000000000000", b""),
     ],
 )

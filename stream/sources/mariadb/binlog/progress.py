@@ -124,14 +124,16 @@ class Progress:
             cursor=self.cursor,
         )
 
-    def addition(self, described: Iterable[DescribeTable], choice: int) -> SourceTransaction:
+    def addition(self, described: Mapping[DescribeTable, bool], choice: int) -> SourceTransaction:
         """The transaction that describes tables which a choice has besides those that are published.
 
-        Only they are voided: nobody said what changed in them before. What else the choice has is described by the
-        binlog reader, where its schema is known, and voided there.
+        ``described``: what to say, and whether it voids. A new table is voided: nobody said what changed in it before.
+        One that is published already, and only has other words for its types, is not. What else the choice has is
+        described by the binlog reader, where its schema is known, and voided there.
         """
         found = sorted(described, key=lambda each: each.table)
-        changes: list[Change] = [VoidTable(each.table, "it is published from here on") for each in found]
+        voided = [each.table for each in found if described[each]]
+        changes: list[Change] = [VoidTable(table, "it is published from here on") for table in voided]
         return SourceTransaction(
             self.position,
             self.position,
