@@ -118,6 +118,8 @@ class Announcer:
         self._owned: dict[str, Partition] = {}
         self._sent: dict[str, Announcement] = {}
         """The last announcement of each owned partition."""
+        self._leaving_since: dict[str, float] = {}
+        """When a partition was first seen to be leaving, by the monotonic clock."""
         self._due: set[str] = set()
         """Places to announce now, whatever was sent."""
         self._unsent: dict[str, Announcement] = {}
@@ -145,10 +147,16 @@ class Announcer:
         return Standing(*place, owner.generation, owner.swap, members)
 
     def is_succeeded(self, partition: Partition) -> bool:
-        """Whether another process is announced in this one's place, or this one is not announced. From any thread."""
+        """Whether another process is announced in this one's place, or this one is not announced. From any thread.
+
+        A follower whose group has no other one goes after `SILENT_S`, if there is an owner: nobody needs it.
+        """
         said, reader = self._sent.get(partition.name), self._reader
         if said is None or reader is None:
             return True
+        since = self._leaving_since.get(partition.name)
+        if said.role == "follower" and since is not None and time.monotonic() - since >= SILENT_S:
+            return reader.owner_of(partition.keyspace, partition.number) is not None
         known = self._of_role(reader, partition, said.role)
         return known is not None and known.instance != self._instance and not known.gone and supersedes(known, said)
 
@@ -191,6 +199,7 @@ class Announcer:
             self._due.add(place)
         elif self._owned.pop(place, None) is not None:
             self._due.discard(place)
+            self._leaving_since.pop(place, None)
             said = self._unsent.pop(place, None) or self._sent.get(place)
             self._sent.pop(place, None)
             if said is not None:
@@ -206,6 +215,10 @@ class Announcer:
             self._again_at = now + AGAIN_S
         for place, partition in self._owned.items():
             known = reader.standing(partition.keyspace, partition.number)
+            if partition.leaving:
+                self._leaving_since.setdefault(place, now)
+            else:
+                self._leaving_since.pop(place, None)
             role: Role = "owner"
             if self._leaves(place, known, now, lost=partition.lost):
                 if not self._follower:

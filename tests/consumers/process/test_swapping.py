@@ -206,6 +206,24 @@ def test_a_follower_that_has_readers_can_be_emptied(owners: Owners, by_hand: boo
     assert (owners.stands(), owners.reader.followers("shop", 0)) == ("blue", [])
 
 
+def test_a_follower_that_nobody_follows_can_be_emptied_while_there_is_an_owner(
+    owners: Owners, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not at once, for another one of its group may need a while; without an owner it is the last to answer."""
+    (blue, of_blue), (green, of_green) = owners.start("blue", 7, "old"), owners.start("green", 3, "new", follower=True)
+    green._reader = owners.reader
+    owners.turn(blue)
+    owners.turn(green)
+    of_green.leaving = True
+    owners.turn(green)
+    assert not green.is_succeeded(of_green)
+    clock = time.monotonic
+    monkeypatch.setattr(time, "monotonic", lambda: clock() + SILENT_S)
+    assert green.is_succeeded(of_green)
+    owners.turn(blue, lambda: blue.withdraw(of_blue))
+    assert not green.is_succeeded(of_green)
+
+
 def test_another_member_follows_one_that_leaves_with_readers(owners: Owners) -> None:
     """They stay with its group, as when it stops."""
     (blue, _), (one, of_one) = owners.start("blue", 7, "old"), owners.start("one", 3, "new", follower=True)
