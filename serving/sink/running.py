@@ -115,7 +115,7 @@ class Sink:
                 self._commit()  # before it is there: a kill in between loses no rows
                 drop_table(self._engine, described)
             copy = self._tables[table] = open_table(self._engine, self._metadata, described)
-            if is_new:
+            if is_new or not self._state.copies[table].is_wanted:
                 self._state = self._state.with_new(table, last_reading(self._engine, copy))
 
     def _check_others(self) -> None:
@@ -129,10 +129,13 @@ class Sink:
                 )
 
     def _leave_out(self) -> None:
-        """A table that is not wanted now is read again if it is once more; nothing is awaited of what is no shard."""
+        """Nothing is awaited of what is no shard. A table that is not wanted now is read again if it is once more.
+
+        That it is wanted again counts once its copy is open: another keyspace may have written there meanwhile.
+        """
         for table, before in self._state.copies.items():
             by = tuple(shard for shard in before.withheld_by if shard in self._shards)
-            now = msgspec.structs.replace(before, withheld_by=by, is_wanted=table in self._wanted)
+            now = msgspec.structs.replace(before, withheld_by=by, is_wanted=before.is_wanted and table in self._wanted)
             if now != before:
                 self._state = self._state.with_copy(table, now).with_due(table)
 

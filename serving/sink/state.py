@@ -51,14 +51,14 @@ class SinkState:
         return sorted(table for table, copying in self.copies.items() if copying.is_wanted and copying.withheld_by)
 
     def with_new(self, table: str, last: int) -> SinkState:
-        """A table that is to have a copy. ``last``: the highest number of a reading that is in it already.
+        """A table that is to have a copy, perhaps again. ``last``: the highest number of a reading that is in it.
 
-        Rows of an earlier sink would not be told from those that this one reads, nor ones of a table of that name in
+        Rows of another sink would not be told from those that this one reads, nor ones of a table of that name in
         another database. That one has lost its copy.
         """
-        name = name_in_copy(table)
+        name, before = name_in_copy(table), self.copies.get(table, Copying())
         left = {each: at for each, at in self.copies.items() if name_in_copy(each) != name}
-        return replace(self, copies={**left, table: Copying(last)}).with_due(table)
+        return replace(self, copies={**left, table: Copying(max(last, before.number))}).with_due(table)
 
     def with_due(self, table: str) -> SinkState:
         """Any rows of a table may have changed: it is read anew, from its beginning."""

@@ -503,6 +503,28 @@ def test_two_tables_of_one_name_never_share_a_copy() -> None:
     assert rows_of(engine) == {2: "b"}
 
 
+def test_a_copy_that_another_keyspace_had_meanwhile_keeps_none_of_its_rows() -> None:
+    """Also if both have read it as often: who names it again reads it under a number that no row has."""
+    engine, front = in_memory(), Renamed(random.Random(1), 0)
+    front.is_quiet, front.told = True, [[]]
+
+    def copied(keyspace: str, tables: list[str], state: dict[int, str], voids: int = 0) -> None:
+        front.states = [{}, state]
+        sink = Sink(front, keyspace, engine, tables, [SHARD])  # type: ignore[arg-type]
+        sink._open()
+        for _ in range(voids):
+            sink._state = sink._voided(sink._state, "*")
+        sink._commit()
+        sink.run(is_done=lambda reached: reached == vector(1))
+
+    copied("one", ["a.items", "a.kept"], {1: "one"})
+    copied("one", ["a.kept"], {1: "one"})
+    copied("two", ["b.items"], {5: "two", 6: "two"}, voids=1)
+    copied("two", ["b.other"], {})
+    copied("one", ["a.items", "a.kept"], {1: "one"})
+    assert rows_of(engine) == {1: "one"}
+
+
 def test_a_column_that_the_copy_has_already_gets_its_values() -> None:
     """Added to the copy before the source: from the description on rows come with it, and those of before are read."""
     engine, front = in_memory(), Redescribing(["id", "v", "w"])
