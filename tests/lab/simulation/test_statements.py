@@ -12,11 +12,14 @@ from typing import Final
 import pytest
 
 from lab.simulation.statements import ModuleCount, count_json, count_lines, counting, left_out, merged
+from tests.lengths import LONG, length
 from tokens import Vector
 
 ROOT: Final = Path(__file__).parents[3]
 PAGE: Final = ROOT / "docs/internals/simulated-statements.md"
-FLOOR: Final = 0.74
+HISTORIES: Final = length(share=40, whole=200)
+"""As many as the page's command has, or a share, which meets fewer rare states."""
+FLOOR: Final = 0.74 if LONG else 0.705
 """Of all statements. It only goes up, but for code that comes without a world."""
 TOLERANCE: Final = 0.05
 """A module's share may fall so much: a changed world has other histories, and which of them fail is chance."""
@@ -40,8 +43,9 @@ def shares_of(page: str) -> dict[str, float]:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_no_module_is_executed_less_than_the_page_says() -> None:
-    """A world that no longer reaches a module proves nothing about it; the module is named."""
+    """A world that no longer reaches a module proves nothing about it; in a long run the module is named."""
     command = [
         sys.executable,
         "-m",
@@ -49,7 +53,7 @@ def test_no_module_is_executed_less_than_the_page_says() -> None:
         "simulate",
         "--statements",
         "--histories",
-        "200",
+        str(HISTORIES),
         "--seed",
         "2",
         "--jobs",
@@ -58,7 +62,8 @@ def test_no_module_is_executed_less_than_the_page_says() -> None:
     ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=1_800, check=True)
     counted = json.loads(done.stdout)
-    assert fallen(shares_of(PAGE.read_text(encoding="utf-8")), counted["modules"]) == []
+    if LONG:
+        assert fallen(shares_of(PAGE.read_text(encoding="utf-8")), counted["modules"]) == []
     assert counted["executed"] / counted["statements"] >= FLOOR
 
 
