@@ -115,6 +115,8 @@ def read_declarations(
             value = message.value()
             if value is not None:
                 found.read(value)
+        if found.unreadable is not None:
+            raise found.unreadable
     except (CodecError, NewerWireError) as error:
         raise ResumeError(f"{topic}/{partition}: {error}", code="declarations_lost") from error
     is_whole = low <= max(point.declared_at, 0) or found.has_beginning

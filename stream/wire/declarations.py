@@ -17,6 +17,8 @@ from stream.wire.codec import (
     MAGIC,
     RECORDS,
     SKIPPED,
+    CodecError,
+    NewerWireError,
     Record,
     decode,
     encode,
@@ -43,6 +45,8 @@ class Declarations:
         self.epoch = epoch
         self.has_beginning = False
         """Whether the start of the epoch was read, so that nothing said before can be missing."""
+        self.unreadable: CodecError | NewerWireError | None = None
+        """Why a record of a newer version, which may be a declaration of this epoch, can't be read."""
         self._texts: dict[bytes, Announced] = {}
         """Fingerprint → schema, as the topic announces it: a newer version may have written here before this one."""
         self._said: dict[str, dict[str, bytes]] = {kind: {} for kind in KINDS}
@@ -53,12 +57,18 @@ class Declarations:
     def read(self, value: bytes) -> None:
         """Take over a message of the topic, in its order. Anything but a declaration of this epoch is passed over.
 
-        Raises `CodecError`, also for a record of a newer version that no text before it announces: it may be a
-        declaration. `NewerWireError` for one that must be understood.
+        A record of a newer version that no text before it announces, or that must be understood, may be a declaration:
+        see `unreadable`. Raises `CodecError` for a known one that is malformed.
         """
         if not self._is_read(value):
             return
-        name, record = decode(value, self._texts)
+        try:
+            name, record = decode(value, self._texts)
+        except (CodecError, NewerWireError) as error:
+            if not is_of_unknown_schema(value):
+                raise
+            self.unreadable = error
+            return
         if name == SKIPPED:
             return
         if name == "SchemaText" and not announcement_problem(record["text"], record["fingerprint"]):
@@ -67,6 +77,7 @@ class Declarations:
             return
         if name == "EpochStart":
             self.has_beginning = True
+            self.unreadable = None  # it was of an epoch before
         else:
             self.note(name, record, value)
 
