@@ -149,7 +149,7 @@ def writing(source: Source) -> Iterator[None]:
 def test_whatever_is_killed_every_change_is_published_once(
     new_kafka: Callable[..., KafkaServer],
     new_connect: Callable[[KafkaCluster], ConnectServer],
-    mysql: MariaDBAddress,
+    untagged_mysql: MariaDBAddress,
     tmp_path: Path,
 ) -> None:
     """Under load, each process is killed in turn at instants that differ; then the topic has what the binlog has."""
@@ -157,8 +157,8 @@ def test_whatever_is_killed_every_change_is_published_once(
     connect = new_connect(kafka.cluster)
     keyspace = f"ks{uuid.uuid4().hex[:10]}"
     r = random.Random(5)
-    with own_database(mysql) as database:
-        source = Source(settings_of(mysql, "MySQL"), database)
+    with own_database(untagged_mysql) as database:
+        source = Source(settings_of(untagged_mysql, "MySQL"), database)
         captured = Captured(kafka.cluster, connect, source, f"c{uuid.uuid4().hex[:10]}")
         source.run(
             "CREATE TABLE t (id INT PRIMARY KEY, v VARCHAR(20), n BIGINT UNSIGNED)",
