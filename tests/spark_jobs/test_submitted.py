@@ -17,6 +17,7 @@ from spark_jobs.output import read_report
 from stream.kafka.connection import KafkaCluster
 from tests.consumers.owning import schema
 from tests.docs.naming import ROOT
+from tests.lengths import LONG
 from tests.servers.standalone import Standalone, spark_environment, standalone
 from tests.spark_jobs.source.shop import COLUMNS
 from tests.spark_jobs.test_live_verify import consuming
@@ -106,6 +107,8 @@ def test_the_pages_cluster_commands_rebuild_and_verify_with_the_environment_that
 
 
 @pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.skipif(not LONG, reason="make soak runs it")
 def test_an_export_to_a_directory_of_the_driver_alone_is_refused(
     shop: TestTopic, cluster: Standalone, tmp_path: Path
 ) -> None:

@@ -13,6 +13,7 @@ import pytest
 from benchmarks.soak import summary
 from lab.faults.run import run_faults
 from lab.faults.schedule import Fault, schedule
+from tests.lengths import LONG
 
 SECONDS = 60.0
 GAP_S = 12.0
@@ -34,6 +35,8 @@ def test_no_answer_is_wrong_whatever_fails(capsys: pytest.CaptureFixture[str]) -
 
 
 @pytest.mark.timeout(1800)
+@pytest.mark.long
+@pytest.mark.skipif(not LONG, reason="make soak runs it")
 def test_a_consumer_frozen_for_longer_than_its_group_waits_never_answers_with_what_it_no_longer_knows(
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
