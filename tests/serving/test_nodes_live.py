@@ -313,6 +313,7 @@ def test_an_owner_that_wakes_up_proves_what_it_says_and_takes_nothing_back(
 
     monkeypatch.setattr(LocationsReader, "_learn", listening)
     eventually(lambda: shared(nodes, reader, "node-0", "node-1", "node-2"), what="everybody's share")
+    eventually(lambda: all(each.group for each in reader.owners(nodes.keyspace).values()), what="owners that go on")
     zombie = next(role for role in nodes.shares(reader) if role != "node-0")
     partition = nodes.shares(reader)[zombie][0]
     [number] = numbers_of(nodes, [partition])

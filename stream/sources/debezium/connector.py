@@ -98,15 +98,17 @@ def _matches(patterns: str, name: str) -> bool:
 def find_connector(url: str, prefix: str, server: str) -> Connector:
     """The connector with ``topic.prefix`` ``prefix``. ``server``: MySQL or MariaDB.
 
-    Raises `ConnectUnreachable`, `DebeziumError`: there is none, or it can't be a source.
+    Raises `ConnectUnreachable`, also if there is none (yet: a worker that starts has none), and `DebeziumError`: there
+    are several, or it can't be a source.
     """
     found = {name: config for name, config in _configurations(url).items() if config.get("topic.prefix", "") == prefix}
-    if len(found) != 1:
-        raise DebeziumError(
-            f"{url} has {f'{len(found)} connectors' if found else 'no connector'} with topic.prefix = {prefix}",
-            hint="check topic_prefix and connect_url: exactly one connector must write these topics",
-            code="debezium_no_connector",
+    hint = "check topic_prefix and connect_url: exactly one connector must write these topics"
+    if not found:
+        raise ConnectUnreachable(
+            f"{url} has no connector with topic.prefix = {prefix}", hint=hint, code="debezium_no_connector"
         )
+    if len(found) > 1:
+        raise DebeziumError(f"{url} has {len(found)} connectors with topic.prefix = {prefix}", hint=hint)
     [(name, config)] = found.items()
     return checked(name, config, server)
 
