@@ -292,6 +292,7 @@ def test_states_of_two_publishers_are_refused_and_the_hint_is_the_command_that_h
         for publisher in (one, two):
             topic.await_commits()
             publisher.open(lambda: ("", 0))
+            publisher.flush()
         for publisher in (one, two, one, two):
             publisher.publish(SourceTransaction(at, at, timestamp))
             publisher.flush()
