@@ -58,7 +58,7 @@ BINLOG: Final = (
         "ddl_ignored",
         "DDL voids nothing, and neither does the description that follows it",
         leave_out(LoggedStatements._ddl, "any_transaction.voids.setdefault(...)"),
-        leave_out(BinlogReader._settle, "any_transaction.voids.setdefault(...)"),
+        leave_out(OpenTransaction.settle, "self.voids.setdefault(...)"),
     ),
     rows(
         "void_before_its_transactions_rows",

@@ -32,7 +32,7 @@ from stream.sources.mariadb.binlog.reading.logged_statements import LoggedStatem
 from stream.sources.mariadb.binlog.reading.table_maps import TableMaps
 from stream.sources.mariadb.binlog.reading.transaction import OpenTransaction
 from stream.sources.mariadb.connection import SourceHistoryLost
-from stream.sources.mariadb.gtid import Gtid, GtidPosition, MysqlGtidSet
+from stream.sources.mariadb.gtid import GtidPosition, MysqlGtidSet
 from stream.wire.events import SourceTransaction
 from stream.wire.values import UndecodableValue
 
@@ -41,10 +41,8 @@ log = structlog.get_logger(__name__)
 POLL_S: Final = 0.05
 LOOK_EVERY_S: Final = 1.0
 """Between two looks for new topics, and for what the server has executed."""
-_NOW_KNOWN: Final = "its schema is known from here on"
 _ANY: Final = "\0"
 """In place of the database of a bare name."""
-_NOTHING: Final = Gtid(0, 0, 0, 0)
 
 
 @dataclass(slots=True)
@@ -260,10 +258,7 @@ class DebeziumReader:
                 transaction.voids.setdefault(table, why)
         transaction.described |= self._described
         self._described.clear()
-        for table, why in self._maps.announced.items():
-            transaction.voids.setdefault(table, why)
-            transaction.described.add(table)
-        self._maps.announced.clear()
+        transaction.announce(self._maps.announced)
         self._position.add(transaction.gtid)
         if not self._schema.catalog.is_settled:
             self._settle(transaction)
@@ -279,8 +274,7 @@ class DebeziumReader:
             return
         info = self._schema.get(name)
         if info is None and not self._schema.catalog.is_waiting(name):
-            self._schema.reread(*name.split(".", 1))
-            self._maps.announced[name] = "its schema changed without DDL in the connector's topic"
+            self._reread_changed(name)
         if info is None or not info.cacheable:
             return
         transaction.touched.add(name)
@@ -316,17 +310,20 @@ class DebeziumReader:
                 found = str(error)
                 if (schema, name) not in self._reread:
                     self._reread.add((schema, name))
-                    self._schema.reread(*name.split(".", 1))
-                    self._maps.announced[name] = "its schema changed without DDL in the connector's topic"
+                    self._reread_changed(name)
             self._decoders[schema, name] = found
         return found
 
+    def _reread_changed(self, name: str) -> None:
+        """Read a table that is not as its messages have it, and void it with the next transaction."""
+        self._schema.reread(*name.split(".", 1))
+        self._maps.announced[name] = "its schema changed without DDL in the connector's topic"
+
     def _settle(self, transaction: OpenTransaction) -> None:
         """Void and describe, after the transaction, the tables whose schema is known now."""
-        for name, is_void in self._schema.settle(self._position).items():
-            if is_void:
-                transaction.voids.setdefault(name, _NOW_KNOWN)
-            transaction.described.add(name)
+        found = self._schema.settle(self._position)
+        transaction.settle(found)
+        if found:
             self._decoders.clear()
 
     def _settled_alone(self) -> SourceTransaction | None:
@@ -335,12 +332,9 @@ class DebeziumReader:
             return None
         if isinstance(self._position, MysqlGtidSet):
             self._schema.forget_rolled_back()
-        nothing = OpenTransaction(_NOTHING, self._bytes_max)
+        nothing = OpenTransaction.of_nobody(self._bytes_max)
         self._settle(nothing)
-        if not nothing.described:
-            return None
-        at = str(self._position)
-        return SourceTransaction(at, at, self._timestamp, list(nothing.changes(self._schema.catalog)))
+        return nothing.alone(str(self._position), self._timestamp, self._schema.catalog)
 
     def note_places(self) -> None:
         """Bring ``places`` up to date with what is published."""

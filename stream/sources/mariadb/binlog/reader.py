@@ -23,13 +23,12 @@ from stream.sources.mariadb.binlog.statements import Statement
 from stream.sources.mariadb.binlog.table_map import BinlogFormatError
 from stream.sources.mariadb.cascades.family import Family
 from stream.sources.mariadb.connection import SourceHistoryLost
-from stream.sources.mariadb.gtid import MYSQL_FLAVOR, Gtid, GtidPosition
+from stream.sources.mariadb.gtid import MYSQL_FLAVOR, GtidPosition
 from stream.sources.mariadb.live_schema import LiveSchema
 from stream.wire.events import EVERY_TABLE, SourceTransaction
 
 log = structlog.get_logger(__name__)
 
-_NOW_KNOWN = "its schema is known from here on"
 _NOT_IN_A_PAYLOAD = mysql_events.GTIDS | {mysql_events.TRANSACTION_PAYLOAD, events.HEARTBEAT, events.FORMAT_DESCRIPTION}
 
 
@@ -197,12 +196,8 @@ class BinlogReader:
         if not published:
             transaction = OpenTransaction(transaction.gtid, self._spill_bytes)
             self._keys.discard()
-        announced = self._maps.announced
-        if announced:
-            for name, reason in announced.items():
-                transaction.voids.setdefault(name, reason)
-                transaction.described.add(name)
-            announced.clear()
+        if self._maps.announced:
+            transaction.announce(self._maps.announced)
         cursor = self._position_text
         self._position.add(transaction.gtid)
         flavor = self._position.flavor
@@ -222,10 +217,9 @@ class BinlogReader:
     def _settle(self, transaction: OpenTransaction) -> None:
         """Void and describe, after the transaction, the tables whose schema is known now."""
         waited_for = self._schema.catalog.waited_for
-        for name, is_void in self._schema.settle(self._position).items():
-            if is_void:
-                transaction.voids.setdefault(name, _NOW_KNOWN)
-            transaction.described.add(name)
+        found = self._schema.settle(self._position)
+        transaction.settle(found)
+        if found:
             self._maps.forget_all()
         if self._schema.catalog.waited_for < waited_for:
             self._keys.look()
@@ -236,14 +230,9 @@ class BinlogReader:
             return None
         if self._position.flavor == MYSQL_FLAVOR:
             self._schema.forget_rolled_back()
-        nothing = OpenTransaction(Gtid(0, 0, 0, 0), self._spill_bytes)
+        nothing = OpenTransaction.of_nobody(self._spill_bytes)
         self._settle(nothing)
-        at = str(self._position)
-        return (
-            SourceTransaction(at, at, self._timestamp, list(nothing.changes(self._schema.catalog)))
-            if nothing.described
-            else None
-        )
+        return nothing.alone(str(self._position), self._timestamp, self._schema.catalog)
 
     def _other(self, event: bytes, kind: int) -> SourceTransaction | None:
         if kind in (events.QUERY, events.QUERY_COMPRESSED):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import structlog
@@ -11,11 +11,13 @@ from stream.sources.mariadb.binlog import events
 from stream.sources.mariadb.binlog.catalog import Catalog
 from stream.sources.mariadb.binlog.coalesce import TransactionRows
 from stream.sources.mariadb.gtid import Gtid, MysqlGtid
-from stream.wire.events import Change, VoidTable
+from stream.wire.events import Change, SourceTransaction, VoidTable
 
 log = structlog.get_logger(__name__)
 
 _NO_TABLES: Final[frozenset[bytes]] = frozenset()
+_NOBODYS: Final = Gtid(0, 0, 0, 0)
+_NOW_KNOWN: Final = "its schema is known from here on"
 
 
 class OpenTransaction:
@@ -36,6 +38,31 @@ class OpenTransaction:
         self.voids: dict[str, str] = {}
         self.described: set[str] = set()
         self.touched: set[str] = set()
+
+    @classmethod
+    def of_nobody(cls, spill_bytes: int) -> OpenTransaction:
+        """One that no server has logged: see `alone`."""
+        return cls(_NOBODYS, spill_bytes)
+
+    def announce(self, reasons: dict[str, str]) -> None:
+        """Void and describe the tables of ``reasons`` (table → why), which is emptied: it is said once."""
+        for name, reason in reasons.items():
+            self.voids.setdefault(name, reason)
+            self.described.add(name)
+        reasons.clear()
+
+    def settle(self, found: Mapping[str, bool]) -> None:
+        """Describe, after it, the tables whose schema is known now. ``found``: as of `Catalog.settle`."""
+        for name, is_void in found.items():
+            if is_void:
+                self.voids.setdefault(name, _NOW_KNOWN)
+            self.described.add(name)
+
+    def alone(self, position: str, timestamp: int, catalog: Catalog) -> SourceTransaction | None:
+        """What is published of one that is nobody's, at the position that is published already; None: nothing is."""
+        if not self.described:
+            return None
+        return SourceTransaction(position, position, timestamp, list(self.changes(catalog)))
 
     def void_touched(self, reason: str) -> None:
         """Void the touched tables: the binlog has rows that were then rolled back, or that are lost."""
