@@ -10,7 +10,7 @@ from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 
 import structlog
 import typer
@@ -108,18 +108,8 @@ def _binlog_command(kind: Literal["mariadb", "mysql"]) -> Callable[..., None]:
             ready(keyspace),
             lambda: RequestsReader(settings.kafka.cluster, keyspace, name),
         )
-
-        def stop() -> None:
-            stopping.set()
-            source.stop()
-
-        with (
-            monitored(settings, keyspace, source.status, name),
-            stopping_on_signals(stop),
-            with_recovery_hint(f"freshet source {kind} --keyspace {keyspace}{f' --shard={shard}' if shard else ''}"),
-        ):
-            source.run()
-        log.info("stopped", keyspace=keyspace, shard=name, transactions=source.status.transactions)
+        again = f"freshet source {kind} --keyspace {keyspace}{f' --shard={shard}' if shard else ''}"
+        run_source(source, settings, keyspace, name, stopping, again)
 
     return run
 
@@ -337,6 +327,33 @@ def ready(keyspace: str) -> Any:
         log.info("ready", keyspace=keyspace, position=position)
 
     return report
+
+
+class RunnableSource(Protocol):
+    """What a source has for `run_source`."""
+
+    status: SourceStatus
+
+    def run(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+def run_source(
+    source: RunnableSource, settings: Settings, keyspace: str, shard: str, stopping: threading.Event, again: str
+) -> None:
+    """Runs a source to its end, or until a signal, with its metrics. ``again``: the command that starts it once more.
+
+    ``stopping``: as given to `publishers`, which stop waiting then.
+    """
+
+    def stop() -> None:
+        stopping.set()
+        source.stop()
+
+    with monitored(settings, keyspace, source.status, shard), stopping_on_signals(stop), with_recovery_hint(again):
+        source.run()
+    log.info("stopped", keyspace=keyspace, shard=shard, transactions=source.status.transactions)
 
 
 @contextlib.contextmanager

@@ -5,15 +5,12 @@ from __future__ import annotations
 import threading
 from typing import Annotated, Any
 
-import structlog
 import typer
 
 from freshet.commands import source as source_command
 from freshet.sections.sources import MariaDBSourceSettings
 from freshet.settings import load_settings
 from freshet.settings_errors import SettingsError
-
-log = structlog.get_logger(__name__)
 
 
 def debezium(
@@ -50,15 +47,5 @@ def debezium(
         source_command.ready(keyspace),
         lambda: RequestsReader(settings.kafka.cluster, keyspace, name),
     )
-
-    def stop() -> None:
-        stopping.set()
-        source.stop()
-
-    with (
-        source_command.monitored(settings, keyspace, source.status, name),
-        source_command.stopping_on_signals(stop),
-        source_command.with_recovery_hint(f"freshet source debezium --keyspace {keyspace}"),
-    ):
-        source.run()
-    log.info("stopped", keyspace=keyspace, transactions=source.status.transactions)
+    again = f"freshet source debezium --keyspace {keyspace}"
+    source_command.run_source(source, settings, keyspace, name, stopping, again)

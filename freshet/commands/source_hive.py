@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Annotated, Any
 
-import structlog
 import typer
 
 from freshet.commands import source as source_command
@@ -15,8 +14,6 @@ from freshet.settings_errors import SettingsError
 
 if TYPE_CHECKING:
     from stream.sources.hive.live.metastore import MetastoreSettings
-
-log = structlog.get_logger(__name__)
 
 
 def hive(
@@ -57,18 +54,8 @@ def hive(
     stopping = threading.Event()
     make = source_command.publishers(settings, keyspace, stopping, new_epoch=new_epoch)
     source = HiveSource(options, make, source_command.ready(keyspace), new_epoch=new_epoch)
-
-    def stop() -> None:
-        stopping.set()
-        source.stop()
-
-    with (
-        source_command.monitored(settings, keyspace, source.status, settings.shard_of(keyspace)),
-        source_command.stopping_on_signals(stop),
-        source_command.with_recovery_hint(f"freshet source hive --keyspace {keyspace}"),
-    ):
-        source.run()
-    log.info("stopped", keyspace=keyspace, transactions=source.status.transactions)
+    again = f"freshet source hive --keyspace {keyspace}"
+    source_command.run_source(source, settings, keyspace, settings.shard_of(keyspace), stopping, again)
 
 
 def metastore_of(keyspace: str, source: HiveSourceSettings) -> MetastoreSettings:
