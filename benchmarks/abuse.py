@@ -35,7 +35,7 @@ import psutil
 import uvloop
 
 from benchmarks.child import ROOT, command, measure, quiet
-from benchmarks.deployed import Deployment
+from benchmarks.deployed import Deployment, processor_s
 from benchmarks.load import HttpLoadConnection, LoadConnection, Tally, at_rate
 from benchmarks.materialize import as_in_production
 from benchmarks.percentiles import percentiles_ms
@@ -196,12 +196,12 @@ def run(rounds: int, seconds: float, rate: int) -> dict[str, dict[str, float]]:
         demand = _warm(deployed, secrets["reader"])
         reader = {"secret": secrets["reader"], "rate": rate, "seconds": seconds, "demand": demand}
 
-        def read(abuser: psutil.Process | None = None) -> dict[str, float]:
-            before, own, began = deployed.processor_seconds(), _processor_s(abuser), time.perf_counter()
+        def read(*abusers: psutil.Process) -> dict[str, float]:
+            before, own, began = deployed.processor_seconds(), processor_s(*abusers), time.perf_counter()
             one = measure("abuse:reads", port=deployed.port, **reader)
             took_s, after = time.perf_counter() - began, deployed.processor_seconds()
             shares = {f"{name}_core": (after[name] - before[name]) / took_s for name in after}
-            return one | shares | {"abuser_core": (_processor_s(abuser) - own) / took_s}
+            return one | shares | {"abuser_core": (processor_s(*abusers) - own) / took_s}
 
         found: dict[str, list[dict[str, float]]] = {name: [] for name in ("quiet", *ABUSES)}
         for _ in range(rounds):
@@ -215,14 +215,6 @@ def run(rounds: int, seconds: float, rate: int) -> dict[str, dict[str, float]]:
                 ratios = {"p99_of_busy": one["p99_ms"] / busy_p99_ms, "p99_of_quiet": one["p99_ms"] / quiet_p99_ms}
                 found[name].append(one | {"busy_p99_ms": busy_p99_ms} | ratios)
     return {name: {key: median(one[key] for one in each) for key in each[0]} for name, each in found.items()}
-
-
-def _processor_s(process: psutil.Process | None) -> float:
-    """Seconds of processor time that it has had."""
-    if process is None:
-        return 0.0
-    times = process.cpu_times()
-    return float(times.user + times.system)
 
 
 def _warm(deployed: Deployment, secret: str) -> str:

@@ -127,8 +127,7 @@ class Deployment:
     def processor_seconds(self) -> dict[str, float]:
         """Processor time of the front, of the consumer and of the source until now."""
         running = {"front": self.front, "owner": self.consumer, "source": self.source}
-        times = {name: psutil.Process(each.pid).cpu_times() for name, each in running.items() if each is not None}
-        return {name: each.user + each.system for name, each in times.items()}
+        return {name: processor_s(psutil.Process(each.pid)) for name, each in running.items() if each is not None}
 
     def await_offsets(self, done: Callable[[int, int, int], bool]) -> dict[int, int]:
         """Waits until ``done(offset, committed, entries)`` holds for each partition. Returns partition → offset."""
@@ -154,3 +153,9 @@ def _records(lines: list[bytes]) -> Iterator[dict[str, Any]]:
             yield json.loads(line)
         except ValueError:
             continue  # a partial line, or a library's line
+
+
+def processor_s(*processes: psutil.Process) -> float:
+    """Seconds of processor time that these processes have had together."""
+    times = [each.cpu_times() for each in processes]
+    return float(sum(each.user + each.system for each in times))

@@ -27,7 +27,7 @@ import tomli_w
 import uvloop
 
 from benchmarks.child import measure
-from benchmarks.deployed import POLL_S, TIMEOUT_S
+from benchmarks.deployed import POLL_S, TIMEOUT_S, processor_s
 from benchmarks.load import HttpLoadConnection, LoadConnection, Tally, as_fast_as_possible, at_rate
 from benchmarks.percentiles import percentiles_ms
 from benchmarks.reads import session_token
@@ -158,8 +158,7 @@ def is_ready(node: Node) -> bool:
 
 def used_s(node: Node) -> float:
     """Processor time of a node until now."""
-    times = psutil.Process(node.process.pid).cpu_times()
-    return float(times.user + times.system)
+    return processor_s(psutil.Process(node.process.pid))
 
 
 def over_http(url: str, partitions: list[int], token: str, keys: int, seconds: float, rate: int) -> dict[str, Any]:

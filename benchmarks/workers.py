@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import psutil
 
-from benchmarks.deployed import Deployment
+from benchmarks.deployed import Deployment, processor_s
 from benchmarks.workload import PARTITIONS
 from stream.kafka.connection import KafkaCluster
 
@@ -41,5 +41,4 @@ def _time(record: dict[str, Any]) -> datetime:
 def _processor_seconds(deployed: Deployment) -> float:
     assert deployed.consumer is not None
     first = psutil.Process(deployed.consumer.pid)
-    times = [each.cpu_times() for each in (first, *first.children(recursive=True))]
-    return float(sum(each.user + each.system for each in times))
+    return processor_s(first, *first.children(recursive=True))

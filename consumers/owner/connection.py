@@ -157,10 +157,11 @@ class FrontConnection(asyncio.Protocol):
             )
         if not self._greeted:
             return self._greet(request)
-        waits = isinstance(request, WAITING) and request.max_wait_ms > 0
-        if waits and isinstance(request, WAITING) and self._waiting >= CONNECTION_WAITING_MAX:
-            request.max_wait_ms = 0  # reading on, since those behind it need not wait, and may be of other callers
-            waits = False
+        waits = False
+        if isinstance(request, WAITING) and request.max_wait_ms > 0:
+            waits = self._waiting < CONNECTION_WAITING_MAX
+            if not waits:
+                request.max_wait_ms = 0  # reading on, since those behind it need not wait, and may be of other callers
         span = begin_answer(request) if spans.is_on else None
         try:
             self._admit(request)
