@@ -15,19 +15,20 @@ from serving.client.answers import (
 )
 from serving.errors import ReadError
 from serving.reads.demands import ReadDemand
+from serving.turns import in_turns
 from tokens import Vector
 
 _STRONGEST_FIRST: tuple[FreshnessName, ...] = ("fresh", "eventual", "stale", "unknown")
 
 
-def row_batch_answer(elements: Sequence[RawRowAnswer | ReadError], demand: ReadDemand) -> RowBatchAnswer:
+async def row_batch_answer(elements: Sequence[RawRowAnswer | ReadError], demand: ReadDemand) -> RowBatchAnswer:
     """The answer to a batch of rows. Raises `ReadError` ``history_lost``."""
-    return RowBatchAnswer(*_summary(elements, demand), [_encoded(each) for each in elements])
+    return RowBatchAnswer(*_summary(elements, demand), [_encoded(each) async for each in in_turns(elements)])
 
 
-def table_batch_answer(elements: Sequence[RawTableAnswer | ReadError], demand: ReadDemand) -> TableBatchAnswer:
+async def table_batch_answer(elements: Sequence[RawTableAnswer | ReadError], demand: ReadDemand) -> TableBatchAnswer:
     """The answer to a batch of tables. Raises `ReadError` ``history_lost``."""
-    return TableBatchAnswer(*_summary(elements, demand), [_encoded(each) for each in elements])
+    return TableBatchAnswer(*_summary(elements, demand), [_encoded(each) async for each in in_turns(elements)])
 
 
 def from_source(elements: Sequence[RawRowAnswer | RawTableAnswer | ReadError]) -> int:

@@ -24,7 +24,7 @@ class Flights(Generic[Key, Wanted, Result]):
         """``on_shared`` is called for each key that a flight of another reader answered."""
         self._fetch = fetch
         self._on_shared = on_shared
-        self._under_way: dict[Key, asyncio.Future[Result | Exception]] = {}
+        self._under_way: dict[Key, asyncio.Future[Mapping[Key, Result | Exception]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     def __len__(self) -> int:
@@ -74,27 +74,27 @@ class Flights(Generic[Key, Wanted, Result]):
                 unproved.append(key)
         return unproved
 
-    def _start(self, wanted: Mapping[Key, Wanted]) -> Mapping[Key, asyncio.Future[Result | Exception]]:
+    def _start(self, wanted: Mapping[Key, Wanted]) -> dict[Key, asyncio.Future[Mapping[Key, Result | Exception]]]:
         if not wanted:
             return {}
         loop = asyncio.get_running_loop()
-        results: dict[Key, asyncio.Future[Result | Exception]] = {key: loop.create_future() for key in wanted}
-        self._under_way.update(results)
+        flight: asyncio.Future[Mapping[Key, Result | Exception]] = loop.create_future()
+        started = dict.fromkeys(wanted, flight)
+        self._under_way.update(started)
 
         async def run() -> None:
             try:
-                for key, result in (await self._fetch_all(wanted)).items():
-                    results[key].set_result(result)
+                flight.set_result(await self._fetch_all(wanted))
             finally:
-                for key, future in results.items():
-                    future.cancel()  # no effect on a result that is set; readers must not hang if the loop ends
-                    if self._under_way.get(key) is future:
+                flight.cancel()  # no effect on a result that is set; readers must not hang if the loop ends
+                for key in wanted:
+                    if self._under_way.get(key) is flight:
                         del self._under_way[key]
 
         task = loop.create_task(run())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        return results
+        return started
 
     async def _fetch_all(self, wanted: Mapping[Key, Wanted]) -> dict[Key, Result | Exception]:
         try:
@@ -104,7 +104,9 @@ class Flights(Generic[Key, Wanted, Result]):
         return {key: found[key] for key in wanted}
 
 
-async def _results(flights: Mapping[Key, asyncio.Future[Result | Exception]]) -> dict[Key, Result | Exception]:
+async def _results(
+    flights: Mapping[Key, asyncio.Future[Mapping[Key, Result | Exception]]],
+) -> dict[Key, Result | Exception]:
     if flights:
-        await asyncio.wait(flights.values())  # cancelling this wait does not cancel the futures
-    return {key: flight.result() for key, flight in flights.items()}
+        await asyncio.wait(set(flights.values()))  # cancelling this wait does not cancel the futures
+    return {key: flight.result()[key] for key, flight in flights.items()}

@@ -323,7 +323,7 @@ class RowReads:
         found = await self._flights.read_many(wanted, proves)
         behind = {
             flight_key: wanted[flight_key]
-            for flight_key, seen in found.items()
+            async for flight_key, seen in in_turns(found.items())
             if isinstance(seen, SourceRow) and proof.is_behind(seen.position, seen.as_of_ms)
         }
         remaining = max(context.deadline - asyncio.get_running_loop().time(), COMMIT_S)

@@ -64,19 +64,26 @@ class MariaDBRows:
         """See `RowSource`."""
         places: dict[str, list[int]] = {}
         for place, (table, _) in enumerate(wanted):
-            if table.name in self._tables:
-                places.setdefault(table.name, []).append(place)
+            places.setdefault(table.name, []).append(place)
+        keys = {
+            name: [wanted[place].values for place in of_table]
+            for name, of_table in places.items()
+            if name in self._tables
+        }
         began_ms = int(self._clock() * 1000)
-        keys = {name: [wanted[place].values for place in of_table] for name, of_table in places.items()}
-        read = await self._run(keys, lambda left_s: self._reader.read(keys, left_s)) if keys else {}
-        found: list[SourceRow | ReadError | SchemaChanged] = [
-            ReadError("unknown_table", f"{table.name} does not belong to this keyspace") for table, _ in wanted
-        ]
+
+        def read(left_s: float) -> dict[str, list[SourceRow | ReadError | SchemaChanged]]:
+            return {
+                name: _source_rows([wanted[place].table for place in places[name]], of_table, began_ms)
+                for name, of_table in self._reader.read(keys, left_s).items()
+            }
+
+        rows = await self._run(keys, read) if keys else {}
+        found: dict[int, SourceRow | ReadError | SchemaChanged] = {}
         for name, of_table in places.items():
-            rows = _source_rows([wanted[place].table for place in of_table], read[name], began_ms)
-            for place, row in zip(of_table, rows, strict=True):
-                found[place] = row
-        return found
+            refused = ReadError("unknown_table", f"{name} does not belong to this keyspace")
+            found |= zip(of_table, rows.get(name) or [refused] * len(of_table), strict=True)
+        return [found[place] for place in range(len(wanted))]
 
     async def read_range(self, table: RowTable, wanted: KeyRange) -> SourceRange:
         """See `RowSource`."""

@@ -12,12 +12,14 @@ from __future__ import annotations
 import time
 from base64 import b64decode
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, cast
 
 import pymysql
+from pymysql.cursors import SSCursor
 
+from stream.interpreter import at_work
 from stream.sources.mariadb.connection import (
     LOST_CONNECTION,
     Connection,
@@ -111,16 +113,17 @@ class _TableReader:
         except pymysql.err.MySQLError as error:
             return self._read_one_by_one(keys, error)
         rows: dict[bytes, Sequence[bytes | None]] = {}
-        for values in selected:
-            with suppress(UndecodableValue):
-                rows[canonical_key(self._info, values)] = values
         found: list[Found] = []
         left: list[int] = []
-        for place, key in enumerate(keys):
-            values_of_key = rows.get(self._requested_key(key))
-            if values_of_key is None:
-                left.append(place)
-            found.append(self._row(values_of_key) if values_of_key is not None else None)
+        with at_work():
+            for values in selected:
+                with suppress(UndecodableValue):
+                    rows[canonical_key(self._info, values)] = values
+            for place, key in enumerate(keys):
+                values_of_key = rows.get(self._requested_key(key))
+                if values_of_key is None:
+                    left.append(place)
+                found.append(self._row(values_of_key) if values_of_key is not None else None)
         if left and selected and not self._has_one_spelling:
             for place, each in zip(left, self._read_separately([keys[place] for place in left]), strict=True):
                 found[place] = each
@@ -162,10 +165,10 @@ class _TableReader:
 
     def _run(self, sql: str, keys: Sequence[Key]) -> Sequence[Sequence[bytes | None]]:
         arguments = [sql_value(value) for key in keys for value in key]
-        with self._session.cursor() as cursor:
+        with self._session.cursor(SSCursor) as cursor:
             cursor.execute(timed(self._session, sql, self._deadline), arguments)
-            selected: Sequence[Sequence[bytes | None]] = cursor.fetchall()
-            return selected
+            with at_work() if len(keys) > 1 else nullcontext():
+                return cast("Sequence[Sequence[bytes | None]]", cursor.fetchall())
 
     def _requested_key(self, key: Key) -> bytes:
         try:
