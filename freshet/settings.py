@@ -86,7 +86,7 @@ class KafkaSettings(Section):
             read = {name: secret_in(path, name) for name, path in self.extra_files.items()}
         except ValueError as error:
             raise SettingsError(f"kafka.extra_files: {error}", hint="is it there, and readable?") from None
-        return KafkaCluster(self.bootstrap, self.extra | read, self.prefix).check()
+        return KafkaCluster(self.bootstrap, self.extra | read, self.prefix, self.replication_factor).check()
 
 
 LEARNT: Final = "schema"

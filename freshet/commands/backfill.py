@@ -164,8 +164,7 @@ def _ask_one(place: _Place, table: str, *, start: bool, follow: bool, as_json: b
     if start and name and (why := unfit(point.descriptions[name])):
         raise BackfillError(f"{name} cannot be published from its beginning: {why}")
     value = msgspec.json.encode(BackfillRequest(start=start, table=name))
-    kafka = place.settings.kafka
-    offset = send_request(kafka.cluster, place.keyspace, place.shard, value, kafka.replication_factor)
+    offset = send_request(place.settings.kafka.cluster, place.keyspace, place.shard, value)
     is_taken = _await_taken(place, offset, point)
     if follow and is_taken:
         _follow(place, name)

@@ -116,16 +116,7 @@ def _into_topic(
                     raise
                 sleep(PAUSE_S)
 
-    with LogTopic(
-        kafka,
-        name,
-        heading.keyspace,
-        heading.tables,
-        framing,
-        kinds,
-        replication=settings.kafka.replication_factor,
-        keep_s=keep_s,
-    ) as log:
+    with LogTopic(kafka, name, heading.keyspace, heading.tables, framing, kinds, keep_s=keep_s) as log:
         write_log(client, heading.keyspace, log, begin, tables=heading.tables, once=once)
 
 

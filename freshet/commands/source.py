@@ -281,14 +281,8 @@ def publishers(
     cluster = settings.kafka.cluster
 
     def make() -> Publisher:
-        ensure_topics(
-            cluster,
-            keyspace,
-            chosen.partitions,
-            replication=settings.kafka.replication_factor,
-            retention_ms=chosen.retention_ms,
-        )
-        ensure_requests_topic(cluster, keyspace, replication=settings.kafka.replication_factor)
+        ensure_topics(cluster, keyspace, chosen.partitions, retention_ms=chosen.retention_ms)
+        ensure_requests_topic(cluster, keyspace)
         return Publisher(
             cluster,
             keyspace,

@@ -94,7 +94,7 @@ class SuccessionsRun(WholeProcesses):
         """Makes the topic, and starts the sources of the first map."""
         thread = self.kernel.spawn(
             "operator",
-            lambda: ensure_topics(KAFKA, KEYSPACE, PARTITIONS, replication=1, retention_ms=RETENTION_MS_MIN),
+            lambda: ensure_topics(KAFKA, KEYSPACE, PARTITIONS, retention_ms=RETENTION_MS_MIN),
         )
         self.run_until(lambda: thread.done, 60)
         for shard in MAPS[0].shards:
