@@ -61,6 +61,14 @@ class StreamParameters(msgspec.Struct, forbid_unknown_fields=True, kw_only=True)
     ] = ""
     include_rows: Annotated[bool, Meta(description="Adds `row`, the image after the transaction.")] = False
     include_columns: Annotated[str, Meta(description="Columns of `row`, separated by commas; none: all.")] = ""
+    read_void: Annotated[
+        bool,
+        Meta(
+            description="Reads rows that changed, and whose image the log has not: they come as `value` or `deleted`, "
+            "with `read_at`, and are never older than the event. What can't be read comes as `void`. `include_rows` "
+            "must be given."
+        ),
+    ] = False
     columns: Annotated[
         dict[str, str],
         Meta(
@@ -118,6 +126,9 @@ async def choice_of(front: Front, space: RowSpace, parameters: StreamParameters)
     tables = frozenset(space.full_name(name) for name in parameters.tables.split(",") if name)
     key = await _key_of(front, space, tables, parameters.key) if parameters.key is not UNSET else None
     shown = frozenset(name for name in parameters.include_columns.split(",") if name)
+    includes_rows = parameters.include_rows or bool(shown)
+    if parameters.read_void and not includes_rows:
+        raise ReadError("bad_parameter", "read_void without rows", hint="add include_rows=true, or include_columns")
     if (shown or parameters.columns) and not tables:
         raise ReadError("bad_parameter", "columns are named, but no tables", hint="name the columns' tables")
     if shown or parameters.columns:
@@ -125,11 +136,12 @@ async def choice_of(front: Front, space: RowSpace, parameters: StreamParameters)
     return Choice(
         tables or None,
         key_range,
-        parameters.include_rows or bool(shown),
+        includes_rows,
         shown or None,
         tuple(sorted(parameters.columns.items())),
         SSE in parameters.accept.lower(),
         key,
+        parameters.read_void,
     )
 
 
