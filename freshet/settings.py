@@ -110,6 +110,7 @@ class KeyspaceSettings(Section):
     ``hot``: ``db.table`` → bytes that its fills may take; it is not read from the beginning.
     ``invalidate``: ``db.table``, whose changes are published without images: they invalidate, and reads fill.
     ``snapshots``: where its snapshots are, for fsspec; a store that is missing begins with one.
+    ``before_images``: change streams can tell what rows were before, too; the topic is about twice as large.
     """
 
     kind: Literal["rows", "catalog"] = "rows"
@@ -127,6 +128,7 @@ class KeyspaceSettings(Section):
         default_factory=list, max_length=1_000
     )
     snapshots: str = Field(default="", max_length=4_096)
+    before_images: bool = False
 
     @property
     def ranges(self) -> dict[str, ShardSettings]:

@@ -37,9 +37,10 @@ def write_log(
     *,
     tables: Sequence[str] = (),
     once: bool = False,
+    include_before: bool = False,
     clock: Callable[[], float] = monotonic,
 ) -> None:
-    """Writes the changes of ``tables`` (none: all) into ``log``, with their rows.
+    """Writes the changes of ``tables`` (none: all) into ``log``, with their rows, and perhaps what those were before.
 
     It goes on where the log ends; an empty one begins at ``begin``, as a stream does. ``once``: until all is there that
     Kafka has now, or no front answers for `GIVE_UP_S`; else for ever. It may be killed anywhere, and run again. Raises
@@ -50,6 +51,7 @@ def write_log(
         log.checkpoint or begin,
         tables=tables,
         include_rows=True,
+        include_before=include_before,
         until="now" if once else "",
         heartbeat_ms=HEARTBEAT_MS,
         give_up_s=GIVE_UP_S if once else None,

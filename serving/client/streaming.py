@@ -49,7 +49,9 @@ class StreamChange(msgspec.Struct, frozen=True, omit_defaults=True):
     ``op`` of a row: ``value``; ``deleted``; ``void`` (changed, its image is not in the log); ``unmatched`` (it does not
     have what was asked for, or no more). ``row``: column → canonical value, where the stream includes rows.
     ``read_at``: the log has no image, and the row was read for this stream: a token of what is in it at most. It is
-    never older than the event, and may be newer.
+    never older than the event, and may be newer. ``was``: what there was before the transaction, where the stream
+    includes it and the keyspace publishes it: ``value``, with ``before``, column → value; ``absent``, no such row;
+    ``unmatched``, a row without what was asked for; "" is unknown.
     """
 
     kind: str
@@ -64,6 +66,8 @@ class StreamChange(msgspec.Struct, frozen=True, omit_defaults=True):
     primary_key: list[str] = []
     cacheable: bool = True
     read_at: str = ""
+    was: str = ""
+    before: dict[str, Any] | None = None
 
 
 class StreamEvent(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -107,12 +111,14 @@ def stream_request(
     key_range: str = "",
     until: str = "",
     read_void: bool = False,
+    include_before: bool = False,
     heartbeat_ms: int | None = None,
 ) -> HttpRequest:
     """GET of a change stream. Raises `BadRequest` for a name or key that a URL can't have.
 
     ``key``: of the one row of the one table, also if it is an empty text; ``until="now"``: the stream ends with what is
     there when it begins. ``read_void``: rows whose image the log has not are read, where the stream includes rows.
+    ``include_before``: what rows were before is told, too, where the keyspace publishes it.
     """
     params = {"keyspace": keyspace, "from": str(begin)}
     if any("," in each for each in (*tables, *columns)):
@@ -121,6 +127,7 @@ def stream_request(
     wanted["until"] = until
     wanted["include_rows"] = "true" if include_rows or columns else ""
     wanted["read_void"] = "true" if read_void else ""
+    wanted["include_before"] = "true" if include_before else ""
     wanted["heartbeat_ms"] = str(heartbeat_ms) if heartbeat_ms is not None else ""
     params |= {name: text for name, text in wanted.items() if text}
     params |= {"key": format_key(key)} if key is not None else {}

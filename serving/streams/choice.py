@@ -23,7 +23,7 @@ class Choice:
     """``tables``: ``db.table``; None: all. ``key``: of the only row; None: all. ``columns``: of the images; None: all.
 
     ``where``: column → value as text; rows that differ come without image, as ``unmatched``. ``reads_void``: rows whose
-    image the log has not are read.
+    image the log has not are read. ``include_before``: what rows were before is told, too.
     """
 
     tables: frozenset[str] | None = None
@@ -34,6 +34,7 @@ class Choice:
     is_sse: bool = False
     key: bytes | None = None
     reads_void: bool = False
+    include_before: bool = False
 
     def has_table(self, table: str) -> bool:
         """Whether what is told of a table, or of `EVERY_TABLE`, concerns the reader."""

@@ -163,7 +163,18 @@ class Encoder:
                 change["op"] = UNMATCHED
             elif choice.include_rows:
                 change["row"] = choice.project(image)
+        if choice.include_before and event.before is not None:
+            change |= self._before(event.before)
         return change
+
+    def _before(self, image: bytes) -> Json:
+        """What a row was before, in the words that say what it is after; nothing if that can't be read."""
+        choice = self._choice
+        if not image:
+            return {"was": "absent"}
+        if not _is_line(image, _row):
+            return {}
+        return {"was": "value", "before": choice.project(image)} if choice.matches(image) else {"was": UNMATCHED}
 
     def _record(self, name: str, fields: Mapping[str, Any]) -> Json | None:
         kind = _KINDS.get(name)

@@ -37,6 +37,7 @@ _RECORD_BYTES: Final = 1_000
 _MARK_BYTES: Final = 400
 _STATES: Final = headers("SourceState")
 _UNNUMBERED: Final = frozenset({"SourceState", "Topology", SKIPPED})
+_BEFORE: Final = "BeforeImages"
 TOO_LARGE: Final = "the transaction is too large to be held: its rows of this table are not told one by one"
 
 
@@ -179,6 +180,9 @@ class Assembler:
             self._texts[partition][bytes(record["fingerprint"])] = told
         elif name == "Topology":
             self._end_ancestors(partition, offset, record)
+        elif name == _BEFORE:
+            self._add_before(partition, record)
+            self._anchors.follow(partition)
         elif name not in _UNNUMBERED:
             self._add(partition, offset, name, record)
             if name == "Marker":
@@ -217,6 +221,21 @@ class Assembler:
                 self._lets_go(piece)
             shard.pieces[partition].append(piece)
             self.held_bytes += piece.size
+        self._let_go()
+
+    def _add_before(self, partition: int, record: Record) -> None:
+        """What rows were before, of pieces that this partition has shown since its last marker."""
+        shard = self._shards.get(record["shard"])
+        if shard is None or self._lets_go is not None:
+            return
+        epoch, base = record["epoch"], record["ordinal"]
+        images = {base + each: image for each, image in zip(record["ordinals"], record["images"], strict=True)}
+        first = Place(epoch, min(images))
+        for piece in reversed(shard.pieces[partition]):
+            if piece.last < first:
+                break
+            if piece.first.epoch == epoch:
+                self.held_bytes += _put_before(piece, images)
         self._let_go()
 
     def _mark(self, partition: int, shard: _Shard, record: Record) -> None:
@@ -398,12 +417,27 @@ def _whole(shard: _Shard, until: Place) -> list[_Piece]:
     return [piece for piece in found if piece.last <= whole[piece.last.epoch]]
 
 
+def _put_before(piece: _Piece, images: Mapping[int, bytes]) -> int:
+    """Has the rows of a piece know what they were; the bytes that it takes."""
+    size = 0
+    events: list[Event] = []
+    for event in piece.events:
+        if isinstance(event, RowEvent) and (image := images.get(event.ordinal)) is not None:
+            size += len(image)
+            event = event._replace(before=image)
+        events.append(event)
+    piece.events = events
+    piece.size += size
+    return size
+
+
 def _without_images(piece: _Piece) -> None:
     events: list[Event] = []
     for event in piece.events:
-        if isinstance(event, RowEvent) and event.operation == VALUE:
-            piece.size -= len(event.image)
-            events.append(RowEvent(event.ordinal, event.key, VOID, b""))
+        if isinstance(event, RowEvent) and (event.operation == VALUE or event.before):
+            piece.size -= len(event.image) + len(event.before or b"")
+            operation = VOID if event.operation == VALUE else event.operation
+            events.append(RowEvent(event.ordinal, event.key, operation, b""))
         else:
             events.append(event)
     piece.events = events

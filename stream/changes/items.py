@@ -14,12 +14,16 @@ from stream.changes.checkpoint import Checkpoint, Place
 
 
 class RowEvent(NamedTuple):
-    """A row of a transaction. ``operation``: as in `stream.wire.events`; ``image``: empty unless that is VALUE."""
+    """A row of a transaction. ``operation``: as in `stream.wire.events`; ``image``: empty unless that is VALUE.
+
+    ``before``: as of `stream.wire.events.RowChange`, where the keyspace publishes it.
+    """
 
     ordinal: int
     key: bytes
     operation: int
     image: bytes
+    before: bytes | None = None
 
 
 class RecordEvent(NamedTuple):

@@ -14,7 +14,7 @@ from stream.wire.events import VALUE
 from stream.wire.frames import INT_MAX, LONG_MAX
 from stream.wire.keys import KeyFormatError, Layout, LayoutError, is_row_key, object_parts
 
-_WITHOUT_NUMBER: Final = frozenset({"Marker", "SourceState", "SchemaText", "Topology"})
+_WITHOUT_NUMBER: Final = frozenset({"BeforeImages", "Marker", "SourceState", "SchemaText", "Topology"})
 """Records that repeat the last ordinal assigned instead of having one of their own."""
 _OPERATIONS: Final = b"\x01\x02\x03"
 
@@ -174,6 +174,15 @@ def _check_marker(record: Record) -> str:
     return ""
 
 
+def _check_before_images(record: Record) -> str:
+    ordinals, images = record["ordinals"], record["images"]
+    if len(ordinals) != len(images) or not ordinals:
+        return f"{len(images)} images of {len(ordinals)} rows"
+    if ordinals[0] < 1 or any(map(ge, ordinals, islice(ordinals, 1, None))):
+        return "ordinals do not increase"
+    return "" if record["ordinal"] + ordinals[-1] <= LONG_MAX else "an ordinal is out of range"
+
+
 def _check_table_schema(record: Record) -> str:
     if not record["table"]:
         return "table is empty"
@@ -214,6 +223,7 @@ def _check_schema_text(record: Record) -> str:
 
 _RULES: Final[dict[str, Callable[[Record], str]]] = {
     "AllocWriteId": _check_ids("table_id", "txn", "write_id"),
+    "BeforeImages": _check_before_images,
     "TableImage": _check_image,
     "CatalogObject": _check_object,
     "CatalogSet": _check_set,

@@ -32,6 +32,7 @@ HEADER_SIZE: Final = 10
 VERSIONS: Final[dict[str, int]] = {
     "AbortTxn": 1,
     "AllocWriteId": 1,
+    "BeforeImages": 1,
     "CatalogObject": 1,
     "CatalogSet": 1,
     "CommitTxn": 1,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 
 import xxhash
 
@@ -25,7 +25,11 @@ from stream.wire.events import (
     TableImage,
     VoidTable,
 )
+from stream.wire.frames import INT_MAX
 from stream.wire.keys import Layout, object_name
+
+_BEFORE_OVERHEAD = 8
+"""Bytes that an image of before takes besides itself."""
 
 
 class RowColumns:
@@ -89,6 +93,20 @@ class RowColumns:
                 "origins": self.origins if any(self.origins) else [],
             },
         )
+
+
+def before_records(shard: str, epoch: int, rows: Sequence[tuple[int, bytes]], bytes_max: int) -> Iterator[bytes]:
+    """What ``rows`` (ordinal, image) were before, as messages of about ``bytes_max`` bytes. Ordinals rise."""
+    start, size = 0, 0
+    for end, (_, image) in enumerate(rows, 1):
+        size += len(image) + _BEFORE_OVERHEAD
+        if size >= bytes_max or end == len(rows) or rows[end][0] - rows[start][0] >= INT_MAX:
+            base = rows[start][0] - 1
+            ordinals = [ordinal - base for ordinal, _ in rows[start:end]]
+            images = [each for _, each in rows[start:end]]
+            head: Record = {"shard": shard, "epoch": epoch, "ordinal": base}
+            yield encode("BeforeImages", head | {"ordinals": ordinals, "images": images})
+            start, size = end, 0
 
 
 def event_record(change: Change, position: str, image_bytes_max: int) -> tuple[str, Record]:

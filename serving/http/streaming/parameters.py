@@ -69,6 +69,13 @@ class StreamParameters(msgspec.Struct, forbid_unknown_fields=True, kw_only=True)
             "must be given."
         ),
     ] = False
+    include_before: Annotated[
+        bool,
+        Meta(
+            description="Adds `was`, what there was before the transaction (`value`, `absent`, `unmatched`), and "
+            "`before`, its image; of keyspaces that have `before_images` set, and where the log has it."
+        ),
+    ] = False
     columns: Annotated[
         dict[str, str],
         Meta(
@@ -142,6 +149,7 @@ async def choice_of(front: Front, space: RowSpace, parameters: StreamParameters)
         SSE in parameters.accept.lower(),
         key,
         parameters.read_void,
+        parameters.include_before,
     )
 
 

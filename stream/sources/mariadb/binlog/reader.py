@@ -50,11 +50,16 @@ class BinlogReader:
         position: str,
         spill_bytes: int = SPILL_BYTES,
         family: Family | None = None,
+        *,
+        keeps_before: bool = False,
     ) -> None:
-        """``family``: what is known of rows that foreign keys change; None: their tables are void."""
+        """``family``: what is known of rows that foreign keys change; None: their tables are void.
+
+        ``keeps_before``: transactions have the images of before, too.
+        """
         self._dump = dump
         self._schema = schema
-        self._spill_bytes = spill_bytes
+        self._spill_bytes, self._keeps_before = spill_bytes, keeps_before
         self._position = GtidPosition.parse(position)
         self._position_text = str(self._position)
         self._timestamp = 0
@@ -159,7 +164,7 @@ class BinlogReader:
             self._checksum.begin(event)
         else:
             self._checksum.begin_with(gtid.bare)
-        self._transaction = OpenTransaction(gtid, self._spill_bytes)
+        self._transaction = OpenTransaction(gtid, self._spill_bytes, keeps_before=self._keeps_before)
         self._keys.begin_transaction()
 
     def _forget(self) -> None:

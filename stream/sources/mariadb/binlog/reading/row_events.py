@@ -19,7 +19,7 @@ from stream.sources.mariadb.binlog.rows import TableDecoder
 from stream.sources.mariadb.binlog.table_map import BinlogFormatError
 from stream.sources.mariadb.cascades.family import Family, Relative
 from stream.sources.mariadb.gtid import Gtid, GtidPosition
-from stream.wire.events import EVERY_TABLE
+from stream.wire.events import EVERY_TABLE, NO_ROW
 from stream.wire.values import UndecodableValue
 
 log = structlog.get_logger(__name__)
@@ -106,18 +106,19 @@ def decode_rows(decoder: TableDecoder, data: bytes, at: int, kind: int, rows: Tr
     if kind in events.WRITES:
         while at < end:
             key, image, at = row(data, at)
-            put(key, image)
+            put(key, image, NO_ROW)
     elif kind in events.DELETES:
         while at < end:
-            key, at = decoder.key(data, at)
-            put(key, None)
+            key, before, at = row(data, at)
+            put(key, None, before)
     else:
         while at < end:
-            old, at = decoder.key(data, at)
+            old, before, at = row(data, at)
             key, image, at = row(data, at)
             if old != key:
-                put(old, None)
-            put(key, image)
+                put(old, None, before)
+                before = NO_ROW
+            put(key, image, before)
 
 
 def _decode_relative(
@@ -134,9 +135,9 @@ def _decode_relative(
             key, image, at = decoder.row(data, at)
             new = key, image
         if old is not None and (new is None or old[0] != new[0]):
-            rows.put(old[0], None)
+            rows.put(old[0], None, old[1])
         if new is not None:
-            rows.put(*new)
+            rows.put(*new, old[1] if old is not None and old[0] == new[0] else NO_ROW)
         family.changed(relative, old, new)
 
 

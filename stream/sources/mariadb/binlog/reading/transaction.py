@@ -27,14 +27,15 @@ class OpenTransaction:
     rows of.
     """
 
-    __slots__ = ("_spill_bytes", "described", "gtid", "is_standalone", "rows", "touched", "voids")
+    __slots__ = ("_keeps_before", "_spill_bytes", "described", "gtid", "is_standalone", "rows", "touched", "voids")
 
-    def __init__(self, gtid: Gtid | MysqlGtid, spill_bytes: int) -> None:
-        self._spill_bytes = spill_bytes
+    def __init__(self, gtid: Gtid | MysqlGtid, spill_bytes: int, *, keeps_before: bool = False) -> None:
+        """As `TransactionRows` has ``spill_bytes`` and ``keeps_before``."""
+        self._spill_bytes, self._keeps_before = spill_bytes, keeps_before
         self.gtid = gtid
         self.is_standalone = isinstance(gtid, MysqlGtid) or bool(gtid.flags & events.STANDALONE)
         """Whether one statement is all of it. MySQL's is no longer so when it begins with BEGIN."""
-        self.rows = TransactionRows(spill_bytes)
+        self.rows = self._no_rows()
         self.voids: dict[str, str] = {}
         self.described: set[str] = set()
         self.touched: set[str] = set()
@@ -43,6 +44,9 @@ class OpenTransaction:
     def of_nobody(cls, spill_bytes: int) -> OpenTransaction:
         """One that no server has logged: see `alone`."""
         return cls(_NOBODYS, spill_bytes)
+
+    def _no_rows(self) -> TransactionRows:
+        return TransactionRows(self._spill_bytes, keeps_before=self._keeps_before)
 
     def announce(self, reasons: dict[str, str]) -> None:
         """Void and describe the tables of ``reasons`` (table → why), which is emptied: it is said once."""
@@ -74,7 +78,7 @@ class OpenTransaction:
         reason = f"the rows of a large transaction could not be kept: {error}"
         log.warning("a transaction is void", reason=reason, hint="give TMPDIR, or /tmp, room", gtid=self.gtid.bare)
         self.void_touched(reason)
-        self.rows = TransactionRows(self._spill_bytes)
+        self.rows = self._no_rows()
 
     def changes(self, catalog: Catalog) -> Sequence[Change]:
         """What is published of it. ``catalog``: with the descriptions of after it."""
