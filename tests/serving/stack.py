@@ -63,6 +63,7 @@ class ServingStack:
         source: dict[str, Any] | None = None,
         indexes: Sequence[str] = (),
         invalidate: Sequence[str] = (),
+        before_images: bool = False,
         **source_settings: Any,
     ) -> None:
         """``source``: the settings of a source that is no MariaDB; ``source_settings``: more of one that is."""
@@ -93,6 +94,7 @@ class ServingStack:
                     "partitions": partitions,
                     "indexes": list(indexes),
                     "invalidate": list(invalidate),
+                    "before_images": before_images,
                     "source": {"kind": kind, **source},
                 }
             },
