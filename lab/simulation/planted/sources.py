@@ -42,8 +42,8 @@ BINLOG: Final = (
         "a deleted row is not published",
         Replace(
             row_events.decode_rows,
-            "any_key, any_at = any_decoder.key(any_data, any_at)\nany_put(any_key, None)",
-            "any_key, any_at = any_decoder.key(any_data, any_at)",
+            "any_key, any_before, any_at = any_row(any_data, any_at)\nany_put(any_key, None, any_before)",
+            "any_key, any_before, any_at = any_row(any_data, any_at)",
         ),
     ),
     rows(
