@@ -41,7 +41,7 @@ _CATALOG_EVENTS = frozenset(
         *("CatalogObject", "CatalogSet"),
     },
 )
-_PASSED_OVER = headers("SourceState") | headers("BeforeImages")
+_PASSED_OVER = headers("SourceState") | headers("BeforeImages") | headers("KeylessRow")
 _REPEATED = frozenset({"TableSchema", "NameBinding", "Scope", "TableBackfill"})
 """Events that a publisher says again, perhaps of an epoch that is over."""
 

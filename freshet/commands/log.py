@@ -14,7 +14,7 @@ from freshet.commands.get import front_client
 from freshet.settings import Settings, load_settings
 from serving.changelog.errors import ChangeLogError
 from serving.changelog.files import Heading, LogFiles
-from serving.changelog.writing import write_log
+from serving.changelog.writing import Included, write_log
 from serving.client import FreshetClient, NotFoundError, Unavailable, Unreachable
 
 DAY_S = 86_400
@@ -49,6 +49,12 @@ def command(
         bool,
         typer.Option("--before", help="Tell what rows were before, too, where the keyspace has before_images set."),
     ] = False,
+    keyless: Annotated[
+        bool,
+        typer.Option(
+            "--keyless", help="Tell rows of tables without a primary key, too, where the keyspace has keyless_rows set."
+        ),
+    ] = False,
     follow: Annotated[bool, typer.Option("--follow", help="Go on with what is committed later.")] = False,
     url: Annotated[str, typer.Option(help="The front (default: that of the settings).")] = "",
 ) -> None:
@@ -67,24 +73,30 @@ def command(
     if is_kept and key is not None:
         raise ChangeLogError("a log of one row is not kept", hint="leave --key out, or --to and --to-topic")
     keep_s = keep_days * DAY_S if keep_days is not None else None
+    included = Included(include_before=before, include_keyless=keyless)
     with front_client(settings, url) as client:
         if to is not None:
-            _into_files(client, to, Heading(keyspace, tables), begin, keep_s, once=not follow, before=before)
+            _into_files(client, to, Heading(keyspace, tables), begin, keep_s, once=not follow, included=included)
         elif to_topic:
             heading = Heading(keyspace, tables)
-            _into_topic(settings, client, to_topic, heading, begin, keep_s, once=not follow, before=before)
+            _into_topic(settings, client, to_topic, heading, begin, keep_s, once=not follow, included=included)
         else:
-            _show(client, keyspace, begin, tables, key, follow=follow, before=before)
+            _show(client, keyspace, begin, tables, key, follow=follow, included=included)
 
 
 def _into_files(
-    client: FreshetClient, to: Path, heading: Heading, begin: str, keep_s: float | None, *, once: bool, before: bool
+    client: FreshetClient,
+    to: Path,
+    heading: Heading,
+    begin: str,
+    keep_s: float | None,
+    *,
+    once: bool,
+    included: Included,
 ) -> None:
     try:
         with LogFiles(to, heading, keep_s=keep_s) as files:
-            write_log(
-                client, heading.keyspace, files, begin, tables=heading.tables, once=once, include_before=before
-            )
+            write_log(client, heading.keyspace, files, begin, tables=heading.tables, once=once, **included)
     except OSError as error:
         raise ChangeLogError(
             f"the log in {to} can't be written: {error.strerror or error}",
@@ -102,7 +114,7 @@ def _into_topic(
     keep_s: float | None,
     *,
     once: bool,
-    before: bool,
+    included: Included,
 ) -> None:
     # Not above: files need neither Kafka's client nor Avro.
     from serving.changelog.records import own_framing, registry_framing
@@ -134,7 +146,7 @@ def _into_topic(
         replication=settings.kafka.replication_factor,
         keep_s=keep_s,
     ) as log:
-        write_log(client, heading.keyspace, log, begin, tables=heading.tables, once=once, include_before=before)
+        write_log(client, heading.keyspace, log, begin, tables=heading.tables, once=once, **included)
 
 
 def _show(
@@ -145,7 +157,7 @@ def _show(
     key: str | None,
     *,
     follow: bool,
-    before: bool,
+    included: Included,
 ) -> None:
     columns = [unquote_to_bytes(each) for each in key.split(",")] if key is not None else None
     events = client.stream(
@@ -154,7 +166,7 @@ def _show(
         tables=tables,
         key=columns,
         include_rows=True,
-        include_before=before,
+        **included,
         until="" if follow else "now",
     )
     for event in events:

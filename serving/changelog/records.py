@@ -112,7 +112,7 @@ class Encoder:
     def _change(self, change: StreamChange, room: int) -> bytes:
         if change.kind == "schema":
             self._kinds[change.table] = {column.name: column.kind for column in change.columns}
-        kinds = self._kinds_of(change.table) if change.kind == "row" else {}
+        kinds = self._kinds_of(change.table) if change.kind in ("row", "keyless") else {}
         fields: dict[str, Any] = {
             "kind": change.kind,
             "table": change.table,

@@ -24,6 +24,7 @@ class Choice:
 
     ``where``: column → value as text; rows that differ come without image, as ``unmatched``. ``reads_void``: rows whose
     image the log has not are read. ``include_before``: what rows were before is told, too.
+    ``include_keyless``: and rows of tables without a primary key.
     """
 
     tables: frozenset[str] | None = None
@@ -35,6 +36,7 @@ class Choice:
     key: bytes | None = None
     reads_void: bool = False
     include_before: bool = False
+    include_keyless: bool = False
 
     def has_table(self, table: str) -> bool:
         """Whether what is told of a table, or of `EVERY_TABLE`, concerns the reader."""

@@ -10,6 +10,7 @@ import msgspec
 from serving.errors import ReadError
 from serving.streams.choice import Choice
 from serving.streams.voided import NONE_READ, ReadRow
+from stream.changes.assembling import KEYLESS
 from stream.changes.checkpoint import Checkpoint
 from stream.changes.items import Item, RecordEvent, RowEvent, Transaction, Unreadable, Watermark
 from stream.wire.events import ABSENT, VALUE, VOID
@@ -176,7 +177,24 @@ class Encoder:
             return {}
         return {"was": "value", "before": choice.project(image)} if choice.matches(image) else {"was": UNMATCHED}
 
+    def _keyless(self, fields: Mapping[str, Any]) -> Json | None:
+        """A change of a row that only its images name; None if none of them has what is asked for."""
+        choice, table = self._choice, fields["table"]
+        images = {
+            name: fields[of] for name, of in (("before", "before"), ("row", "after")) if _is_line(fields[of], _row)
+        }
+        if not choice.include_keyless or not choice.has_table(table):
+            return None
+        if choice.where and not any(map(choice.matches, images.values())):
+            return None
+        change: Json = {"kind": "keyless", "table": table, "op": fields["operation"]}
+        if choice.include_rows:
+            change |= {name: choice.project(image) for name, image in images.items()}
+        return change
+
     def _record(self, name: str, fields: Mapping[str, Any]) -> Json | None:
+        if name == KEYLESS:
+            return self._keyless(fields)
         kind = _KINDS.get(name)
         if kind is None:
             return None

@@ -38,6 +38,7 @@ _MARK_BYTES: Final = 400
 _STATES: Final = headers("SourceState")
 _UNNUMBERED: Final = frozenset({"SourceState", "Topology", SKIPPED})
 _BEFORE: Final = "BeforeImages"
+KEYLESS: Final = "KeylessRow"
 TOO_LARGE: Final = "the transaction is too large to be held: its rows of this table are not told one by one"
 
 
@@ -394,7 +395,10 @@ def _piece_of(offset: int, name: str, record: Mapping[str, Any]) -> _Piece:
     place = Place(record["epoch"], record["ordinal"])
     event = RecordEvent(place.ordinal, name, record)
     position = record.get("position", "")
-    return _Piece(place, place, offset, record["gtid"], position, record["timestamp"], "", [event], _RECORD_BYTES)
+    size = _RECORD_BYTES
+    if name == KEYLESS:
+        size += len(record["before"]) + len(record["after"])
+    return _Piece(place, place, offset, record["gtid"], position, record["timestamp"], "", [event], size)
 
 
 def _size(shard: _Shard) -> int:
@@ -438,6 +442,10 @@ def _without_images(piece: _Piece) -> None:
             piece.size -= len(event.image) + len(event.before or b"")
             operation = VOID if event.operation == VALUE else event.operation
             events.append(RowEvent(event.ordinal, event.key, operation, b""))
+        elif isinstance(event, RecordEvent) and event.name == KEYLESS:  # without images nothing is left of it
+            piece.size = _RECORD_BYTES
+            fields = {"table": event.fields["table"], "reason": TOO_LARGE}
+            events.append(RecordEvent(event.ordinal, "TableVoid", fields))
         else:
             events.append(event)
     piece.events = events
@@ -452,6 +460,10 @@ def _without_keys(piece: _Piece) -> None:
             if table not in tables:
                 fields = {"table": table.decode(errors="replace"), "reason": TOO_LARGE}
                 tables[table] = RecordEvent(event.ordinal, "TableVoid", fields)
+        elif event.name == KEYLESS:
+            table = event.fields["table"].encode()
+            fields = {"table": event.fields["table"], "reason": TOO_LARGE}
+            tables.setdefault(table, RecordEvent(event.ordinal, "TableVoid", fields))
         else:
             kept.append(event)
     piece.events = sorted([*kept, *tables.values()], key=attrgetter("ordinal"))

@@ -26,6 +26,7 @@ from stream.wire.events import (
     Change,
     CommitTransaction,
     DescribeTable,
+    KeylessRow,
     ObjectImage,
     ObjectSet,
     OpenTransaction,
@@ -384,6 +385,8 @@ class Framer:
                 return range(self.layout.partitions)
             case AllocateWriteId() | TableImage() | ResetWriteIds() | ObjectImage() | ObjectSet():
                 return (self.layout.table_partition(change.table_id),)
+            case KeylessRow():
+                return (self._home,)
             case CommitTransaction() | AbortTransaction():
                 return self._touched(change.txn, change.write_ids, txn)
         raise BatchError(f"{type(change).__name__} is not an event")
@@ -497,6 +500,8 @@ def _size_of(change: Change, limits: BatchLimits, partitions: int) -> int:
         return len(change.key) + ROW_OVERHEAD + (image if image <= limit else 0) + (before if before <= limit else 0)
     if type(change) is TableImage:
         return EVENT_OVERHEAD + len(change.image or b"") + len(change.struct or b"") + len(change.write_ids or "")
+    if type(change) is KeylessRow:
+        return EVENT_OVERHEAD + len(change.before) + len(change.after)
     if type(change) is ObjectImage:
         return EVENT_OVERHEAD + len(change.image or b"") + len(change.struct or b"")
     return EVENT_OVERHEAD * partitions

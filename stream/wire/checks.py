@@ -10,7 +10,7 @@ from typing import Final
 from stream.shards.map import ShardMapError, map_of
 from stream.wire.announced import announcement_problem
 from stream.wire.codec import BAD_FIELD, READER_VERSION, CodecError, NewerWireError, Record
-from stream.wire.events import VALUE
+from stream.wire.events import KEYLESS_OPERATIONS, VALUE
 from stream.wire.frames import INT_MAX, LONG_MAX
 from stream.wire.keys import KeyFormatError, Layout, LayoutError, is_row_key, object_parts
 
@@ -232,6 +232,9 @@ _RULES: Final[dict[str, Callable[[Record], str]]] = {
     "WriteIdsReset": _check_ids("table_id"),
     "NameBinding": lambda record: (
         "" if record["name"] and record["table_id"] >= 0 else "name is empty or table id negative"
+    ),
+    "KeylessRow": lambda record: (
+        "" if record["table"] and record["operation"] in KEYLESS_OPERATIONS else f"invalid operation {record['operation']!r}"
     ),
     "TableVoid": lambda record: "" if record["table"] else "table is empty",
     "TableBackfill": lambda record: "" if record["table"] else "table is empty",

@@ -37,6 +37,7 @@ VERSIONS: Final[dict[str, int]] = {
     "CatalogSet": 1,
     "CommitTxn": 1,
     "EpochStart": 1,
+    "KeylessRow": 1,
     "Marker": 2,
     "NameBinding": 1,
     "RowFrame": 2,

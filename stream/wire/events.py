@@ -40,6 +40,23 @@ class RowChange:
     before: bytes | None = None
 
 
+KEYLESS_OPERATIONS = ("inserted", "updated", "deleted")
+"""What may happen to a `KeylessRow`."""
+
+
+@dataclass(slots=True)
+class KeylessRow:
+    """A change of a row that no key names: all of them are told, in their order. Empty images: there is no row.
+
+    ``operation``: one of `KEYLESS_OPERATIONS`.
+    """
+
+    table: str
+    operation: str
+    before: bytes
+    after: bytes
+
+
 @dataclass(slots=True)
 class VoidTable:
     """Range tombstone for a table, or for `EVERY_TABLE`. ``reason``: one line for people."""
@@ -183,6 +200,7 @@ class BindName:
 
 Change: TypeAlias = (
     RowChange
+    | KeylessRow
     | VoidTable
     | BackfillTable
     | DescribeTable

@@ -16,6 +16,7 @@ from stream.wire.events import (
     Change,
     CommitTransaction,
     DescribeTable,
+    KeylessRow,
     ObjectImage,
     ObjectSet,
     OpenTransaction,
@@ -112,11 +113,16 @@ def before_records(shard: str, epoch: int, rows: Sequence[tuple[int, bytes]], by
 def event_record(change: Change, position: str, image_bytes_max: int) -> tuple[str, Record]:
     """The record name and fields of a change other than a row. ``position`` is the set after its transaction.
 
-    A table image above ``image_bytes_max`` is left out. Raises `TypeError` for any other object.
+    A table image above ``image_bytes_max`` is left out, and one of a row above half of it. Raises `TypeError` for any other object.
     """
+    fields: Record
     match change:
         case VoidTable(table, reason):
             return "TableVoid", {"position": position, "table": table, "reason": reason}
+        case KeylessRow(table, operation, before, after):
+            before, after = (each if 2 * len(each) <= image_bytes_max else b"" for each in (before, after))
+            fields = {"position": position, "table": table, "operation": operation}
+            return "KeylessRow", fields | {"before": before, "after": after}
         case BackfillTable(table, complete):
             return "TableBackfill", {"position": position, "table": table, "complete": complete}
         case DescribeTable():
@@ -126,7 +132,7 @@ def event_record(change: Change, position: str, image_bytes_max: int) -> tuple[s
         case BindName(name, table_id, previous):
             return "NameBinding", {"name": name, "table_id": table_id, "previous_name": previous}
         case AllocateWriteId(table_id, txn, write_id, reallocated):
-            fields: Record = {"table_id": table_id, "txn": txn, "write_id": write_id, "reallocated": reallocated}
+            fields = {"table_id": table_id, "txn": txn, "write_id": write_id, "reallocated": reallocated}
             return "AllocWriteId", fields
         case TableImage():
             return "TableImage", _image_fields(change, image_bytes_max)

@@ -63,10 +63,10 @@ class ServingStack:
         source: dict[str, Any] | None = None,
         indexes: Sequence[str] = (),
         invalidate: Sequence[str] = (),
-        before_images: bool = False,
+        published: dict[str, bool] | None = None,
         **source_settings: Any,
     ) -> None:
-        """``source``: the settings of a source that is no MariaDB; ``source_settings``: more of one that is."""
+        """``published``: what the keyspace publishes besides; ``source``: the settings of a source that is no MariaDB; ``source_settings``: more of one that is."""
         self.directory = directory
         self.keyspace, self.database = keyspace, database
         if mariadb is not None:
@@ -94,7 +94,7 @@ class ServingStack:
                     "partitions": partitions,
                     "indexes": list(indexes),
                     "invalidate": list(invalidate),
-                    "before_images": before_images,
+                    **(published or {}),
                     "source": {"kind": kind, **source},
                 }
             },

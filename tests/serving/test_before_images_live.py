@@ -1,4 +1,4 @@
-"""What rows were before, told by streams and logs of a keyspace that publishes it, on real servers."""
+"""What rows were before, and rows without a key, told by streams and logs of a keyspace that publishes both."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ import msgspec
 import pytest
 
 from freshet.local.mariadb import MariaDBAddress
-from serving.client import StreamChange, StreamEvent
+from serving.client import BadRequest, StreamChange, StreamEvent
 from stream.kafka.connection import KafkaCluster
 from tests.servers.databases import own_database
 from tests.serving.logs import finished
 from tests.serving.stack import ServingStack, settled
 from tests.serving.test_log_topic import records
 from tests.serving.test_stream_live import write
+from tokens import EventToken, Position
 
 KEYS = 12
+PUBLISHED = {"before_images": True, "keyless_rows": True}
 
 
 @pytest.fixture(scope="module")
@@ -32,13 +34,13 @@ def stack(
         "CREATE TABLE items (id INT PRIMARY KEY, v INT, note VARCHAR(40))",
         "INSERT INTO items SELECT seq, seq, 'of before' FROM seq_1_to_6",
         "CREATE TABLE notes (id INT PRIMARY KEY, text LONGTEXT)",
+        "CREATE TABLE events (at INT, what VARCHAR(40))",
         "CREATE TABLE parents (id INT PRIMARY KEY)",
-        "CREATE TABLE children (id INT PRIMARY KEY, parent INT, "
-        "FOREIGN KEY (parent) REFERENCES parents (id) ON DELETE CASCADE)",
+        "CREATE TABLE below (of INT, FOREIGN KEY (of) REFERENCES parents (id) ON DELETE CASCADE)",
     )
     with (
         own_database(mariadb, *tables) as database,
-        ServingStack(directory, kafka, mariadb, keyspace, database, partitions=3, before_images=True) as running,
+        ServingStack(directory, kafka, mariadb, keyspace, database, partitions=3, published=PUBLISHED) as running,
     ):
         yield running
 
@@ -115,6 +117,65 @@ def test_what_nobody_knows_is_not_told(stack: ServingStack) -> None:
     ]
 
 
+def keyless(stack: ServingStack, since: str, table: str, **chosen: Any) -> list[StreamEvent]:
+    """The transactions of a table without a key, up to now."""
+    settled(stack)
+    asked: dict[str, Any] = {"include_rows": True, "include_keyless": True, **chosen}
+    with stack.client() as client:
+        events = list(client.stream(stack.keyspace, since, tables=[table], until="now", **asked))
+    return [event for event in events if event.kind == "transaction"]
+
+
+def test_rows_without_a_key_are_told_as_what_happened_to_them(stack: ServingStack) -> None:
+    """Each of them, with both images, in their order and in their transaction; equal rows as often as there are."""
+    since = settled(stack)
+    write(stack, "INSERT INTO events VALUES (1, 'a'), (1, 'a'), (2, NULL)", "REPLACE INTO items VALUES (301, 1, 'k')")
+    stack.kill("source")
+    stack.start("source")
+    last = write(stack, "UPDATE events SET what = 'b' WHERE at = 2", "DELETE FROM events WHERE at = 1 LIMIT 1")
+    with stack.client() as client:
+        settled(stack)
+        both = list(client.stream(stack.keyspace, since, until="now", include_rows=True, include_keyless=True))
+    one, two = [event for event in both if any(change.kind == "keyless" for change in event.changes)]
+    assert [(c.kind, c.table.rpartition(".")[2]) for c in one.changes][0] == ("row", "items")
+    found = [(c.op, c.before, c.row) for event in (one, two) for c in event.changes if c.kind == "keyless"]
+    a: dict[str, Any] = {"at": 1, "what": "a"}
+    assert found == [
+        ("inserted", None, a),
+        ("inserted", None, a),
+        ("inserted", None, {"at": 2, "what": None}),
+        ("updated", {"at": 2, "what": None}, {"at": 2, "what": "b"}),
+        ("deleted", a, None),
+    ]
+    assert two.gtid == last
+    assert EventToken.parse(two.token).position == Position.parse(last)
+
+
+def test_rows_without_a_key_are_chosen_by_what_they_have(stack: ServingStack) -> None:
+    """By table, columns and a predicate on either image; nobody gets them who did not ask, nor by a key."""
+    since = settled(stack)
+    write(stack, "INSERT INTO events VALUES (7, 'in'), (8, 'out')", "UPDATE events SET what = 'out' WHERE at = 7")
+    chosen = keyless(stack, since, "events", columns=["at", "what"], where={"what": "in"})
+    assert [(c.op, c.before, c.row) for event in chosen for c in event.changes] == [
+        ("inserted", None, {"at": 7, "what": "in"}),
+        ("updated", {"at": 7, "what": "in"}, {"at": 7, "what": "out"}),
+    ]
+    assert keyless(stack, since, "items") == []
+    assert keyless(stack, since, "events", include_keyless=False) == []
+    with stack.client() as client, pytest.raises(BadRequest) as refused:
+        next(client.stream(stack.keyspace, include_keyless=True, key_range="-80"))
+    assert refused.value.code == "bad_parameter"
+
+
+def test_what_a_cascade_does_to_rows_without_a_key_is_told_as_a_void(stack: ServingStack) -> None:
+    """The log has none of them: that any may have changed is what is known."""
+    write(stack, "INSERT INTO parents VALUES (1)", "INSERT INTO below VALUES (1), (1)")
+    since = settled(stack)
+    write(stack, "DELETE FROM parents WHERE id = 1")
+    [event] = keyless(stack, since, "below")
+    assert [(change.kind, change.table) for change in event.changes] == [("void", f"{stack.database}.below")]
+
+
 def test_logs_have_it_too(stack: ServingStack, kafka: KafkaCluster, topic: str) -> None:
     """Printed and in a topic, with --before; without it nothing is told of before."""
     since = settled(stack)
@@ -132,6 +193,14 @@ def test_logs_have_it_too(stack: ServingStack, kafka: KafkaCluster, topic: str) 
     assert logged.returncode == 0, logged.stderr
     changes = [c for name, fields in records(kafka, topic) if name == "Transaction" for c in fields["changes"]]
     assert [(c["was"], c["before"]) for c in changes if c["key"] == [201]] == rows
+    write(stack, "INSERT INTO events VALUES (9, 'logged')")
+    settled(stack)
+    events_of = ("--table", f"{stack.database}.events", "--from", since, "--keyless")
+    other = f"{topic}-keyless"
+    kept = finished(stack, *events_of, "--to-topic", other)
+    assert kept.returncode == 0, kept.stderr
+    rows_of = [c for name, fields in records(kafka, other) if name == "Transaction" for c in fields["changes"]]
+    assert [(c["kind"], c["op"], c["row"]) for c in rows_of] == [("keyless", "inserted", {"at": 9, "what": "logged"})]
     without = finished(stack, *words)
     assert '"was"' not in without.stdout
     assert "201" in without.stdout

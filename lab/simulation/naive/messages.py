@@ -69,7 +69,7 @@ def _read(value: bytes) -> tuple[str, Record] | str:
     name, schema = _KNOWN.get(value[2:HEADER], ("", None))
     if not name:
         return "unknown_schema"
-    if name in ("SourceState", "BeforeImages"):
+    if name in ("SourceState", "BeforeImages", "KeylessRow"):
         return name, {}  # for publishers, or streams: not even damage of it concerns the state
     body = BytesIO(value[HEADER:])
     try:

@@ -76,6 +76,13 @@ class StreamParameters(msgspec.Struct, forbid_unknown_fields=True, kw_only=True)
             "`before`, its image; of keyspaces that have `before_images` set, and where the log has it."
         ),
     ] = False
+    include_keyless: Annotated[
+        bool,
+        Meta(
+            description="Adds changes of the kind `keyless`: rows of tables without a primary key, of keyspaces that "
+            "have `keyless_rows` set. They are in no `key_range`, and have no `key`."
+        ),
+    ] = False
     columns: Annotated[
         dict[str, str],
         Meta(
@@ -134,6 +141,9 @@ async def choice_of(front: Front, space: RowSpace, parameters: StreamParameters)
     key = await _key_of(front, space, tables, parameters.key) if parameters.key is not UNSET else None
     shown = frozenset(name for name in parameters.include_columns.split(",") if name)
     includes_rows = parameters.include_rows or bool(shown)
+    if parameters.include_keyless and (key_range is not None or parameters.key is not UNSET):
+        hint = "leave out include_keyless, or key_range and key"
+        raise ReadError("bad_parameter", "rows without a key are in no range of keys", hint=hint)
     if parameters.read_void and not includes_rows:
         raise ReadError("bad_parameter", "read_void without rows", hint="add include_rows=true, or include_columns")
     if (shown or parameters.columns) and not tables:
@@ -150,6 +160,7 @@ async def choice_of(front: Front, space: RowSpace, parameters: StreamParameters)
         key,
         parameters.read_void,
         parameters.include_before,
+        parameters.include_keyless,
     )
 
 

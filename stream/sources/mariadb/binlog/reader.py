@@ -52,10 +52,11 @@ class BinlogReader:
         family: Family | None = None,
         *,
         keeps_before: bool = False,
+        keeps_keyless: bool = False,
     ) -> None:
         """``family``: what is known of rows that foreign keys change; None: their tables are void.
 
-        ``keeps_before``: transactions have the images of before, too.
+        ``keeps_before``: transactions have the images of before, too. ``keeps_keyless``: and rows without a primary key.
         """
         self._dump = dump
         self._schema = schema
@@ -69,6 +70,7 @@ class BinlogReader:
         self._checksum = TransactionChecksum()
         self._keys = ForeignKeys(schema, family)
         self._maps = self.table_maps(schema, self._keys)
+        self._maps.keeps_keyless = keeps_keyless
         self._row_events = RowEvents(self._maps, self._keys, self._checksum)
         self._statements = LoggedStatements(schema, self._maps, self._keys)
         self._keys.begin_transaction()

@@ -11,12 +11,14 @@ from stream.sources.mariadb.binlog import events
 from stream.sources.mariadb.binlog.catalog import Catalog
 from stream.sources.mariadb.binlog.coalesce import TransactionRows
 from stream.sources.mariadb.gtid import Gtid, MysqlGtid
-from stream.wire.events import Change, SourceTransaction, VoidTable
+from stream.wire.events import EVERY_TABLE, Change, KeylessRow, SourceTransaction, VoidTable
 
 log = structlog.get_logger(__name__)
 
 _NO_TABLES: Final[frozenset[bytes]] = frozenset()
 _NOBODYS: Final = Gtid(0, 0, 0, 0)
+_KEYLESS_OVERHEAD_BYTES: Final = 300
+_TOO_MANY: Final = "the transaction has more rows without a key than are held"
 _NOW_KNOWN: Final = "its schema is known from here on"
 
 
@@ -27,7 +29,18 @@ class OpenTransaction:
     rows of.
     """
 
-    __slots__ = ("_keeps_before", "_spill_bytes", "described", "gtid", "is_standalone", "rows", "touched", "voids")
+    __slots__ = (
+        "_keeps_before",
+        "_keyless",
+        "_keyless_bytes",
+        "_spill_bytes",
+        "described",
+        "gtid",
+        "is_standalone",
+        "rows",
+        "touched",
+        "voids",
+    )
 
     def __init__(self, gtid: Gtid | MysqlGtid, spill_bytes: int, *, keeps_before: bool = False) -> None:
         """As `TransactionRows` has ``spill_bytes`` and ``keeps_before``."""
@@ -36,6 +49,8 @@ class OpenTransaction:
         self.is_standalone = isinstance(gtid, MysqlGtid) or bool(gtid.flags & events.STANDALONE)
         """Whether one statement is all of it. MySQL's is no longer so when it begins with BEGIN."""
         self.rows = self._no_rows()
+        self._keyless: list[KeylessRow] = []
+        self._keyless_bytes = 0
         self.voids: dict[str, str] = {}
         self.described: set[str] = set()
         self.touched: set[str] = set()
@@ -47,6 +62,18 @@ class OpenTransaction:
 
     def _no_rows(self) -> TransactionRows:
         return TransactionRows(self._spill_bytes, keeps_before=self._keeps_before)
+
+    def add_keyless(self, row: KeylessRow) -> None:
+        """A row of a table without a primary key. If they are too many for memory, their tables are void."""
+        if row.table in self.voids:
+            return
+        self._keyless.append(row)
+        self._keyless_bytes += len(row.before) + len(row.after) + _KEYLESS_OVERHEAD_BYTES
+        if self._keyless_bytes >= self._spill_bytes:
+            for each in self._keyless:
+                self.voids.setdefault(each.table, _TOO_MANY)
+            self._keyless.clear()
+            self._keyless_bytes = 0
 
     def announce(self, reasons: dict[str, str]) -> None:
         """Void and describe the tables of ``reasons`` (table → why), which is emptied: it is said once."""
@@ -83,7 +110,7 @@ class OpenTransaction:
     def changes(self, catalog: Catalog) -> Sequence[Change]:
         """What is published of it. ``catalog``: with the descriptions of after it."""
         try:
-            if not self.voids and not self.described:  # as nearly always
+            if not self.voids and not self.described and not self._keyless:  # as nearly always
                 return self.rows.changes(_NO_TABLES)
             return self.rows.changes(*self._tail(catalog))
         except OSError as error:
@@ -92,6 +119,8 @@ class OpenTransaction:
 
     def _tail(self, catalog: Catalog) -> tuple[frozenset[bytes], Sequence[Change]]:
         """The key prefixes of the tables that it voids, and what follows its rows."""
-        tail: list[Change] = [VoidTable(name, self.voids[name]) for name in sorted(self.voids)]
+        hidden = self.voids.keys()
+        tail: list[Change] = [row for row in self._keyless if row.table not in hidden and EVERY_TABLE not in hidden]
+        tail += [VoidTable(name, self.voids[name]) for name in sorted(self.voids)]
         tail += [catalog.description(name) for name in sorted(self.described)]
         return frozenset(name.encode() + b"\0" for name in self.voids), tail
