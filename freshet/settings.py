@@ -161,7 +161,9 @@ class KeyspaceSettings(Section):
     @model_validator(mode="after")
     def _keyless_rows_have_one_shard(self) -> KeyspaceSettings:
         if self.keyless_rows and (self.ranges or (self.source is not None and self.source.kind == "debezium")):
-            raise ValueError("keyless_rows: a row without a key is in no range of a shard, and in no connector's messages")
+            raise ValueError(
+                "keyless_rows: a row without a key is in no range of a shard, and in no connector's messages"
+            )
         return self
 
     @model_validator(mode="after")

@@ -10,9 +10,8 @@ import msgspec
 from serving.errors import ReadError
 from serving.streams.choice import Choice
 from serving.streams.voided import NONE_READ, ReadRow
-from stream.changes.assembling import KEYLESS
 from stream.changes.checkpoint import Checkpoint
-from stream.changes.items import Item, RecordEvent, RowEvent, Transaction, Unreadable, Watermark
+from stream.changes.items import KEYLESS, Item, RecordEvent, RowEvent, Transaction, Unreadable, Watermark
 from stream.wire.events import ABSENT, VALUE, VOID
 from stream.wire.keys import SEPARATOR, Layout
 from tokens import EventToken, Origin, Position, TokenError, Vector
@@ -48,9 +47,7 @@ class Encoder:
         return [
             event.key
             for event in item.events
-            if isinstance(event, RowEvent)
-            and event.operation not in (VALUE, ABSENT)
-            and self._has(event.key)
+            if isinstance(event, RowEvent) and event.operation not in (VALUE, ABSENT) and self._has(event.key)
         ]
 
     def transaction(

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from stream.changes.checkpoint import Checkpoint, Place
+
+KEYLESS: Final = "KeylessRow"
+"""The name of the record that is a row without a key."""
 
 
 class RowEvent(NamedTuple):

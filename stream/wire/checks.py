@@ -234,7 +234,9 @@ _RULES: Final[dict[str, Callable[[Record], str]]] = {
         "" if record["name"] and record["table_id"] >= 0 else "name is empty or table id negative"
     ),
     "KeylessRow": lambda record: (
-        "" if record["table"] and record["operation"] in KEYLESS_OPERATIONS else f"invalid operation {record['operation']!r}"
+        ""
+        if record["table"] and record["operation"] in KEYLESS_OPERATIONS
+        else f"invalid operation {record['operation']!r}"
     ),
     "TableVoid": lambda record: "" if record["table"] else "table is empty",
     "TableBackfill": lambda record: "" if record["table"] else "table is empty",

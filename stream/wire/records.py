@@ -113,7 +113,8 @@ def before_records(shard: str, epoch: int, rows: Sequence[tuple[int, bytes]], by
 def event_record(change: Change, position: str, image_bytes_max: int) -> tuple[str, Record]:
     """The record name and fields of a change other than a row. ``position`` is the set after its transaction.
 
-    A table image above ``image_bytes_max`` is left out, and one of a row above half of it. Raises `TypeError` for any other object.
+    A table image above ``image_bytes_max`` is left out, and one of a row above half of it. Raises `TypeError` for any
+    other object.
     """
     fields: Record
     match change:

@@ -66,7 +66,9 @@ class ServingStack:
         published: dict[str, bool] | None = None,
         **source_settings: Any,
     ) -> None:
-        """``published``: what the keyspace publishes besides; ``source``: the settings of a source that is no MariaDB; ``source_settings``: more of one that is."""
+        """``published``: what the keyspace publishes besides. ``source``: the settings of a source that is no MariaDB;
+        ``source_settings``: more of one that is.
+        """
         self.directory = directory
         self.keyspace, self.database = keyspace, database
         if mariadb is not None:

@@ -143,7 +143,9 @@ def test_what_nobody_can_read_stays_void(stack: ServingStack) -> None:
 
 def test_of_a_large_transaction_only_so_many_rows_are_read(stack: ServingStack) -> None:
     """A cascade over very many rows costs the source a bounded number of reads, and the rest is told as it is."""
-    stack.run("INSERT INTO parents VALUES (3)", f"INSERT INTO children SELECT 1000 + seq, 3 FROM seq_1_to_{ROWS_MAX + 5}")
+    stack.run(
+        "INSERT INTO parents VALUES (3)", f"INSERT INTO children SELECT 1000 + seq, 3 FROM seq_1_to_{ROWS_MAX + 5}"
+    )
     since = begin(stack)
     event = write(stack, "DELETE FROM parents WHERE id = 3")
     changes = [change for of, change in told(stack, since, "children") if of.gtid == event]

@@ -109,7 +109,9 @@ def test_what_rows_were_before_changes_no_frame() -> None:
     assert [value for (name, _), value in zip(named, values[0], strict=True) if name != "BeforeImages"] == values[1]
     told = [record for name, record in named if name == "BeforeImages"]
     assert len(told) == 2, "one a partition"
-    found = {each["ordinal"] + at: image for each in told for at, image in zip(each["ordinals"], each["images"], strict=True)}
+    found = {
+        each["ordinal"] + at: image for each in told for at, image in zip(each["ordinals"], each["images"], strict=True)
+    }
     assert found == {n + 1: rows[n].before for n in range(20)}
     partition = [name for name, _ in named][: len(named) // 2]
     assert partition.index("BeforeImages") > max(n for n, name in enumerate(partition) if name == "RowFrame")
@@ -123,7 +125,9 @@ def test_what_a_row_was_before_is_not_told_where_its_image_would_not_be() -> Non
     small = [RowChange(row_key("shop.t", [n]), ABSENT, before=b"y" * 10) for n in range(2, 12)]
     framer = Framer(SHARD, Layout(1), START, limits, invalidated=["shop.secret"])
     framer.add(SourceTransaction("MariaDB/0-1-1", "MariaDB/0-1-1", 1, [hidden, large, *small]), 0, 12)
-    told = [record for name, record in map(decode, (value for _, value in framer.take().records)) if name == "BeforeImages"]
+    told = [
+        record for name, record in map(decode, (value for _, value in framer.take().records)) if name == "BeforeImages"
+    ]
     assert [each["ordinal"] + at for each in told for at in each["ordinals"]] == list(range(3, 13))
     assert len(told) > 2, "a message is no larger than a frame"
 

@@ -103,8 +103,8 @@ class SourceOptions:
     """What to read, and how. ``server_id`` must differ from those of the server and of all its other replicas.
 
     ``backfill`` None: only what changes is published, not what was there before, and nobody can ask for it.
-    ``before_images``: rows are published with what they were before, too. ``keyless_rows``: so are rows of tables without
-    a primary key.
+    ``before_images``: rows are published with what they were before, too. ``keyless_rows``: so are rows of tables
+    without a primary key.
     """
 
     settings: ConnectionSettings

@@ -386,7 +386,7 @@ def test_a_giant_transaction_spills_to_disk_and_reads_the_same(source: Source) -
 
 
 def test_a_row_has_what_it_was_before_its_transaction(source: Source) -> None:
-    """Of several changes of a key the first one tells; a row that moves away leaves its key, and one that comes had none.
+    """Of several changes of a key the first one tells; a row that moves leaves its key, and had none at the other.
 
     Without the option nothing is told.
     """
@@ -397,7 +397,9 @@ def test_a_row_has_what_it_was_before_its_transaction(source: Source) -> None:
     source.run("REPLACE INTO t VALUES (4, 40)", "INSERT INTO t VALUES (5, 5)", "UPDATE t SET v = 50 WHERE id = 5")
     source.run("INSERT INTO t VALUES (6, 6)", "DELETE FROM t WHERE id = 6", "COMMIT")
     (transaction,) = source.transactions(keeps_before=True)
-    told = {json.loads(each.key.partition(b"\0")[2])[0]: each for each in transaction.changes if isinstance(each, RowChange)}
+    told = {
+        json.loads(each.key.partition(b"\0")[2])[0]: each for each in transaction.changes if isinstance(each, RowChange)
+    }
     befores = {key: each.before and json.loads(each.before)["v"] for key, each in told.items()}
     assert befores == {1: 1, 2: 2, 3: 3, 4: 4, 5: b"", 6: b"", 30: b""}
     after = {key: each.image and json.loads(each.image)["v"] for key, each in told.items()}

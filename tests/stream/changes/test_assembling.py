@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stream.changes.assembling import TOO_LARGE, Assembler, LogReplaced
+from stream.changes.assembling import Assembler, LogReplaced
 from stream.changes.checkpoint import Checkpoint, Place, anchor_of
 from stream.changes.items import Item, RecordEvent, RowEvent, Transaction, Unreadable, Watermark
+from stream.changes.pieces import TOO_LARGE
 from stream.changes.start import AfterPosition, FromTime, Start
 from stream.changes.starting import _marker
 from stream.wire.batch import BatchLimits

@@ -56,7 +56,7 @@ class BinlogReader:
     ) -> None:
         """``family``: what is known of rows that foreign keys change; None: their tables are void.
 
-        ``keeps_before``: transactions have the images of before, too. ``keeps_keyless``: and rows without a primary key.
+        ``keeps_before``: transactions have images of before, too; ``keeps_keyless``: and rows without a primary key.
         """
         self._dump = dump
         self._schema = schema

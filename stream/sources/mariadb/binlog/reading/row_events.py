@@ -51,7 +51,9 @@ class RowEvents:
 
     def _rows_of(self, mapped: Mapped, event: bytes, kind: int, transaction: OpenTransaction) -> None:
         name, family = mapped.name, self._keys.family
-        decoder = mapped.decoder if isinstance(mapped, Keyless) else mapped if isinstance(mapped, TableDecoder) else None
+        decoder = (
+            mapped.decoder if isinstance(mapped, Keyless) else mapped if isinstance(mapped, TableDecoder) else None
+        )
         is_decoded = decoder is not None
         # MariaDB names what foreign keys changed. For MySQL the kind says what they may have changed.
         is_unclear = isinstance(mapped, Undecodable) and type(transaction.gtid) is Gtid

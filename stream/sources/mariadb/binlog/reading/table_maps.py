@@ -34,7 +34,7 @@ class Undecodable:
 
 
 class Keyless:
-    """In place of the decoder of a table without a primary key, whose rows are told as they are. ``decoder``: of them."""
+    """Takes the place of a decoder for a table without a primary key, whose rows are told as they are."""
 
     __slots__ = ("decoder", "label", "name")
 
