@@ -21,8 +21,8 @@ class Copying(msgspec.Struct, frozen=True):
     """The reading of a whole table. ``page``: where it goes on. ``is_due``: it has not ended.
 
     ``withheld_by``: the shards that do not tell its changes. As long as there is one, it is not read.
-    ``is_wanted``: this sink's settings name the table; it is read again once they do so again. ``kinds``: column → kind,
-    of all columns that any shard has told of: a front describes the table as one shard has it.
+    ``is_wanted``: this sink's settings name the table; it is read again once they do so again. ``kinds``: column →
+    kind, of all columns that any shard has told of: a front describes the table as one shard has it.
     """
 
     number: int = 0

@@ -8,7 +8,16 @@ import tempfile
 import pytest
 
 from stream.sources.mariadb import live_schema
-from stream.wire.events import ABSENT, VALUE, DescribeTable, RowChange, SourceTransaction
+from stream.wire.events import (
+    ABSENT,
+    NO_ROW,
+    VALUE,
+    DescribeTable,
+    KeylessRow,
+    RowChange,
+    SourceTransaction,
+    VoidTable,
+)
 from stream.wire.keys import row_key
 from tests.sources.mariadb.conftest import Source, rows, voids
 
@@ -420,6 +429,37 @@ def test_a_transaction_that_goes_to_disk_has_no_images_of_before(source: Source)
     assert {each.before for each in spilled.changes if isinstance(each, RowChange)} == {None}
     (whole,) = source.transactions()
     assert list(spilled.changes) == list(whole.changes)
+
+
+def test_rows_without_a_key_come_behind_the_others_in_their_order(source: Source) -> None:
+    """Each of them, none of a transaction that was taken back; too many for memory are a void of their table."""
+    source.run("CREATE TABLE t (id INT PRIMARY KEY)", "CREATE TABLE bare (v INT, w VARCHAR(200))")
+    source.begin()
+    source.run(
+        "BEGIN", "INSERT INTO bare VALUES (1, 'a')", "INSERT INTO t VALUES (1)", "INSERT INTO bare VALUES (1, 'a')"
+    )
+    source.run("UPDATE bare SET w = 'b' LIMIT 1", "DELETE FROM bare WHERE w = 'a'", "COMMIT")
+    source.run("BEGIN", "INSERT INTO bare VALUES (2, 'taken back')", "ROLLBACK")
+    (transaction,) = source.transactions(keeps_keyless=True)
+    a, b = b'{"v":1,"w":"a"}', b'{"v":1,"w":"b"}'
+    name = f"{source.database}.bare"
+    first, *rest = transaction.changes
+    assert isinstance(first, RowChange)
+    assert rest == [
+        KeylessRow(name, "inserted", NO_ROW, a),
+        KeylessRow(name, "inserted", NO_ROW, a),
+        KeylessRow(name, "updated", a, b),
+        KeylessRow(name, "deleted", a, NO_ROW),
+    ]
+    (plain,) = source.transactions()
+    assert list(plain.changes) == [first], "nothing is told without the option"
+    source.begin()
+    source.run("INSERT INTO bare SELECT seq, REPEAT('x', 100) FROM seq_1_to_1000")
+    (large,) = source.transactions(keeps_keyless=True, spill_bytes=50_000)
+    [void] = large.changes
+    assert isinstance(void, VoidTable)
+    assert void.table == name
+    assert len(source.transactions(keeps_keyless=True)[0].changes) == 1000
 
 
 def same(transaction: SourceTransaction) -> tuple[object, ...]:
