@@ -298,8 +298,7 @@ class DebeziumReader:
         if old is not None and (new is None or new[0] != old[0]):
             transaction.rows.put(old[0], None, old[1] or None)
         if new is not None and new[1]:
-            is_same = old is not None and old[0] == new[0]
-            transaction.rows.put(*new, (old[1] or None) if is_same else NO_ROW)
+            transaction.rows.put(*new, (old[1] or None) if old is not None and old[0] == new[0] else NO_ROW)
         elif new is not None:
             transaction.rows.void(new[0])
 
