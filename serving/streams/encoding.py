@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, MutableMapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from serving.errors import ReadError
 from serving.streams.choice import Choice
-from serving.streams.voided import NONE_READ, ReadRow
 from stream.changes.checkpoint import Checkpoint
 from stream.changes.items import KEYLESS, Item, RecordEvent, RowEvent, Transaction, Unreadable, Watermark
 from stream.wire.events import ABSENT, VALUE, VOID
@@ -32,6 +31,16 @@ _encode = msgspec.json.Encoder().encode
 _key: Final = msgspec.json.Decoder(list[msgspec.Raw])
 _row: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 Json = dict[str, Any]
+
+
+class ReadRow(NamedTuple):
+    """A row that was read, since the log has no image. ``image``: None: there is none. ``token``: nothing is later."""
+
+    image: bytes | None
+    token: str
+
+
+NONE_READ: Final[Mapping[bytes, ReadRow]] = {}
 
 
 class Encoder:

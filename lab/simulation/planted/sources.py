@@ -65,7 +65,7 @@ BINLOG: Final = (
         "a transaction's voids are published before its rows",
         Replace(
             OpenTransaction.changes,
-            "if not self.voids and not self.described:\n    return self.rows.changes(_NO_TABLES)",
+            "if not self.voids and not self.described and not self._keyless:\n    return self.rows.changes(_NO_TABLES)",
             "return [*self._tail(catalog)[1], *self.rows.changes(_NO_TABLES)]",
         ),
     ),

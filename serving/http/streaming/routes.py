@@ -12,10 +12,10 @@ from serving.http.front import Front
 from serving.http.route import Route
 from serving.http.streaming.parameters import NDJSON, SSE, StreamParameters, begin_of, choice_of, ends_now
 from serving.http.streaming.sending import Streaming
+from serving.http.streaming.voided import VoidedRows
 from serving.reads.spaces import RowSpace
-from serving.streams.encoding import Encoder, tables_of
+from serving.streams.encoding import NONE_READ, Encoder, tables_of
 from serving.streams.reading import Reading
-from serving.streams.voided import NONE_READ, VoidedRows
 from stream.changes.items import Item, Transaction
 
 CHUNK_BYTES: Final = 64 * 1024

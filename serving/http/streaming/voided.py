@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
@@ -23,6 +23,7 @@ from serving.reads.descriptions import Descriptions
 from serving.reads.rows import RowReads
 from serving.reads.spaces import RowSpace
 from serving.sources.source import RowTable
+from serving.streams.encoding import NONE_READ, ReadRow
 from stream.changes.items import Transaction
 from stream.wire.keys import SEPARATOR
 from tokens import Position, Vector
@@ -40,16 +41,6 @@ _parts: Final = msgspec.json.Decoder(list[msgspec.Raw])
 _image: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _bytes: Final = msgspec.json.Decoder(dict[str, bytes])
 """Of ``{"base64": …}``."""
-
-
-class ReadRow(NamedTuple):
-    """A row as it was read. ``image``: None: there is none. ``token``: nothing later than this is in it."""
-
-    image: bytes | None
-    token: str
-
-
-NONE_READ: Final[Mapping[bytes, ReadRow]] = {}
 
 
 class VoidedRows:
