@@ -630,14 +630,14 @@ def test_memcached_says_what_it_does_not_take(memcached: MemcachedServer) -> Non
 
 @pytest.mark.integration
 def test_a_memcached_that_does_not_compare_is_refused() -> None:
-    """Started with -C it takes each CAS, so that a slow reader's old row would replace a tombstone, for good."""
+    """Started with -C it takes no CAS at all: nothing would be kept, and invalidators would try for ever."""
     with (
         tempfile.TemporaryDirectory(prefix="freshet-memcached-") as directory,
         MemcachedServer(Path(directory), "-C") as server,
     ):
         client = server.client()
         client.set("row", b"new", noreply=False)
-        assert client.cas("row", b"old", client.gets("row")[1], noreply=False), "as it does, whatever is there"
+        assert not client.cas("row", b"old", client.gets("row")[1], noreply=False), "though nobody changed it"
         with pytest.raises(StoreRefused) as refused:
             MemcachedStore(client).get(["row"])
         assert "-C" in refused.value.hint

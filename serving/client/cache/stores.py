@@ -22,7 +22,7 @@ class EntryTooLarge(Exception):
 
 
 class StoreRefused(FreshetError):
-    """A store that does not compare before it sets: two that write at once would leave an old row in it for good."""
+    """A store that can't compare and set: two that write at once would leave an old row in it for good."""
 
     code = "store_refused"
 
@@ -105,11 +105,11 @@ class MemcachedStore:
         self._client = client
 
     def get(self, names: Sequence[str]) -> dict[str, Found]:
-        """As `Store.get`. Raises `StoreRefused` if the server takes each ``cas``, whatever is there by now."""
+        """As `Store.get`. Raises `StoreRefused` if the server takes no ``cas``: an invalidator would try for ever."""
         found = {name: Found(raw, stamp) for name, (raw, stamp) in self._client.gets_many(list(names)).items()}
         if any(int(each.stamp or 0) == 0 for each in found.values()):
             raise StoreRefused(
-                "this memcached does not compare before it sets: all its entries have the number 0",
+                "this memcached can't compare and set: all its entries have the number 0",
                 hint="start it without the option -C (--disable-cas)",
             )
         return found
