@@ -47,9 +47,8 @@ def list_files(bytes_dirs: Dirs = None, bytes_free_share: FreeShare = None, as_j
                 if as_json:
                     typer.echo(msgspec.json.encode(line).decode())
                 else:
-                    typer.echo(
-                        f"{line.cached_bytes:>14,} of {line.size:>14,}  {printable(line.path)}  {printable(line.version)}"
-                    )
+                    names = f"{printable(line.path)}  {printable(line.version)}"
+                    typer.echo(f"{line.cached_bytes:>14,} of {line.size:>14,}  {names}")
 
 
 @app.command("du")
