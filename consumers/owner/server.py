@@ -115,10 +115,10 @@ class OwnerServer:
         """
         check_owner(host, self.access, self._files, plain=self._plain, what="the owner protocol")
         secured = self._files.server(demand=True)
-        in_time = {"ssl_handshake_timeout": HELLO_TIMEOUT_S} if secured is not None else {}
+        timeout: Any = {"ssl_handshake_timeout": HELLO_TIMEOUT_S} if secured is not None else {}
         loop = asyncio.get_running_loop()
         try:
-            self._server = await loop.create_server(lambda: FrontConnection(self), host, port, ssl=secured, **in_time)
+            self._server = await loop.create_server(lambda: FrontConnection(self), host, port, ssl=secured, **timeout)
         except OSError as error:
             raise OwnerError(
                 f"cannot listen on {host}:{port}: {error.strerror or error}",

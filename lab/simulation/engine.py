@@ -17,7 +17,7 @@ from random import Random
 from time import process_time
 from typing import Protocol
 
-from freshet.local.starting import signals_held
+from freshet.signals import signals_held
 from lab.simulation.memo import sharing_work
 
 Op = tuple[str | int, ...]

@@ -12,7 +12,7 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from typing import TypeVar
 
-from freshet.local.starting import signals_held
+from freshet.signals import signals_held
 
 Part = TypeVar("Part")
 Result = TypeVar("Result")

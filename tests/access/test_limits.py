@@ -274,7 +274,7 @@ def test_what_the_source_was_asked_for_is_paid_afterwards(monkeypatch: pytest.Mo
 
 def test_what_the_source_was_asked_for_in_vain_is_paid_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """A token of the future costs the source a read, whatever the answer: alone, and as an element of a batch."""
-    token = seen("shop/0", "0-1-99")
+    token = str(seen("shop/0", "0-1-99"))
 
     async def story(app: Any) -> list[int]:
         async with client_of(app) as client:

@@ -51,8 +51,12 @@ class Swallowing:
 def test_an_interrupt_strikes_after_the_history_that_it_meets() -> None:
     """It is neither lost nor taken for an error of the code under test."""
     world = Swallowing()
-    with pytest.raises(KeyboardInterrupt):
-        run_many(world, 1, range(3))
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run_many(world, 1, range(3))
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert world.runs == 1
 
 
@@ -117,6 +121,6 @@ def test_it_ends_soon_and_leaves_no_process(arguments: list[str], number: int, t
 def _works(process: psutil.Process) -> bool:
     """Whether it has done more than to begin."""
     try:
-        return sum(process.cpu_times()[:2]) > 2
+        return bool(sum(process.cpu_times()[:2]) > 2)
     except psutil.Error:
         return False
