@@ -272,7 +272,7 @@ class ServeSettings(Section):
     ``dead_letter_buttons``: the page puts dead letters back and takes them off the list, for the role ``admin``.
     ``tokens``: who may ask; ``bearer_token``: one secret that may do everything, as before there were tokens. ``tls``:
     with ``ca`` a client may show a certificate. ``plain``: it may listen beyond loopback without TLS.
-    ``limits``: what one caller may take.
+    ``hosts``: names by which a front without tokens may be asked. ``limits``: what one caller may take.
     """
 
     host: Host = "127.0.0.1"
@@ -282,6 +282,7 @@ class ServeSettings(Section):
     tokens: Annotated[Tokens, Json] = Field(default_factory=dict, max_length=1_000)
     tls: TlsSettings = TlsSettings()
     plain: bool = False
+    hosts: Names = Field(default_factory=list)
     max_wait_ms_limit: int = Field(default=10_000, ge=0, le=20_000)
     default_wait_ms: int = Field(default=100, ge=0, le=20_000)
     serve_stale_if_down: bool = False

@@ -16,6 +16,7 @@ import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from serving.errors import ReadError
+from serving.http.admission import sites
 from serving.http.admission.asked import ADMINISTERED, asked_of
 from serving.http.admission.callers import Callers, Kind, Meter, metering
 from serving.http.limits import BODY_TIMEOUT_S, CallerLimits, RequestLimits
@@ -135,7 +136,7 @@ class Guard:
             return ReadError("request_too_long", f"the URL is longer than {self._limits.url_bytes_max} bytes")
         if self._in_flight >= self._limits.in_flight_max:
             return ReadError("too_many_requests", f"{self._limits.in_flight_max} requests are under way already")
-        return None
+        return sites.refusal(scope, self._access.names) if self._access.is_open else None
 
     async def _run_while_allowed(self, scope: Scope, receive: Receive, send: Send) -> None:
         """As `_run`, for a stream: it ends soon after its reader's credential was taken away or has expired."""
