@@ -1,6 +1,6 @@
 """Pure values: positions, event tokens, vectors, write-id lists, and the comparator. No I/O, no clock."""
 
-from . import logs, mariadb, mysql, postgres  # noqa: F401  # each registers its flavor with Position
+from . import logs, mariadb, mysql  # noqa: F401  # each registers its flavor with Position
 from .decision import Decision, Demand, Freshness, Tag, Verdict, decide
 from .errors import FreshetError, TokenError
 from .event import EventToken, Origin, order, vitess_fresher

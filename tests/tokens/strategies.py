@@ -5,9 +5,8 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from tokens import EventToken, Position, ValidWriteIdList, Vector
-from tokens.logs import EventPosition, FilePosition
+from tokens.logs import EventPosition, FilePosition, PostgresPosition
 from tokens.mariadb import MariadbPosition
-from tokens.postgres import PostgresPosition
 
 UUIDS = ("00010203-0405-0607-0809-0a0b0c0d0e0f", "3e11fa47-71ca-11e1-9e33-c80aa9429562")
 SOURCES = (*UUIDS, f"{UUIDS[0]}:blue")
