@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from serving.errors import ReadError
 from serving.http.admission import sites
 from serving.http.admission.asked import ADMINISTERED, asked_of
-from serving.http.admission.callers import Callers, Kind, Meter
+from serving.http.admission.callers import Callers, Kind, Meter, metering
 from serving.http.limits import BODY_TIMEOUT_S, CallerLimits, RequestLimits
 from serving.http.responses import problem_response, send_response
 from serving.http.status.login import as_bearer
@@ -114,6 +114,7 @@ class Guard:
         self._callers.enter(who, kind, _now())
         if self._has_rate:
             scope[METER] = Meter(self._callers, who, _now)
+            metering.set(scope[METER])
 
     def _note(self, scope: Scope, code: str = "") -> None:
         """A line of the audit: for what only administrators may do, and for what was refused with ``code``."""
