@@ -10,13 +10,14 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import repeat
 from typing import Final
 
 import pymysql
 from pymysql.constants import ER
-from pymysql.cursors import SSCursor
 
 from stream.sources.key_range import KeyRange
+from stream.sources.mariadb.backfill.packets import RowPackets, Values
 from stream.sources.mariadb.backfill.plan import Chunk
 from stream.sources.mariadb.by_key import TIMED_OUT, SelectedRow, code_of, rows_by_key, timed
 from stream.sources.mariadb.by_range import select_range
@@ -33,7 +34,7 @@ from stream.sources.mariadb.connection import (
 from stream.sources.mariadb.gtid import GtidPosition
 from stream.sources.mariadb.position import PLACES_MAX, bounds_since, committed_place
 from stream.sources.mariadb.schema import TableInfo, read_table
-from stream.sources.mariadb.selected_rows import canonical_key, canonical_row
+from stream.sources.mariadb.selected_rows import canonical_key, canonical_row, canonical_rows
 from stream.sources.mariadb.snapshot import definition_of, lock_sql
 from stream.wire.events import ABSENT, VALUE, VOID, DescribeTable, RowChange
 from stream.wire.keys import split_row_key
@@ -42,7 +43,9 @@ from stream.wire.values import UndecodableValue
 ROWS_MIN: Final = 16
 ROWS_MAX: Final = 4_096
 BYTES_MAX: Final = 1024 * 1024
-"""Bytes of keys and images after which a chunk ends."""
+"""Bytes of keys and images after which a chunk ends, but for what was taken apart together with them."""
+LIMIT_BYTES: Final = BYTES_MAX * 7 // 8
+"""What a chunk is meant to have: to break a statement off costs the session."""
 STATEMENT_S: Final = 20.0
 
 
@@ -174,29 +177,34 @@ class ChunkReader:
     ) -> tuple[list[RowChange], Sequence[object] | None]:
         """The rows, and the last one's key; None if no row is left. Under the lock the columns are known."""
         rows: list[RowChange] = []
-        size = 0
-        limit = self._limit
-        unbuffered = SSCursor(session)
+        size, limit = 0, self._limit
         statement = select_range(session, info, KeyRange(after=after), limit)
-        unbuffered.execute(timed(session, statement, time.monotonic() + STATEMENT_S))
-        is_read = False
+        packets = RowPackets(session, timed(session, statement, time.monotonic() + STATEMENT_S))
         try:
-            while size < BYTES_MAX and (values := unbuffered.fetchone()) is not None:
-                row = _change(info, values)
-                rows.append(row)
-                size += len(row.key) + len(row.image)
-            is_read = size < BYTES_MAX
+            while size < BYTES_MAX and (columns := packets.read()):
+                some = _changes(info, columns)
+                rows += some
+                size += sum(len(row.key) + len(row.image) for row in some)
         finally:
-            if not is_read:
-                unbuffered._result.unbuffered_active = False  # reading what is left of it could take long
+            if not packets.is_over:
+                packets.give_up()  # reading what is left of it could take long
                 self.close()
-        if not is_read:
-            self._limit = max(len(rows), ROWS_MIN)
-        elif len(rows) < limit:
+        if packets.is_over and len(rows) < limit:
             return rows, None
+        if size >= BYTES_MAX:
+            self._limit = max(len(rows) * LIMIT_BYTES // size, ROWS_MIN)
         elif size < BYTES_MAX // 2:
             self._limit = min(limit * 2, ROWS_MAX)
         return rows, split_row_key(rows[-1].key)[1]
+
+
+def _changes(info: TableInfo, columns: Sequence[Values]) -> list[RowChange]:
+    """Rows as the events that publish them. Raises `MariaDBError` if the key of one can't be decoded."""
+    try:
+        keys, images = canonical_rows(info, columns)
+    except UndecodableValue:
+        return [_change(info, values) for values in zip(*columns, strict=True)]
+    return list(map(RowChange, keys, repeat(VALUE), images))
 
 
 def _change(info: TableInfo, values: Sequence[bytes | None]) -> RowChange:
