@@ -182,10 +182,17 @@ def _interleaved(parts: Sequence[tuple[bytes, Iterable[bytes]]], end: bytes) -> 
 
 
 def _canonical_values(kind: str, values: Sequence[bytes | None]) -> Sequence[bytes]:
-    """As `_FROM_SELECT` of each. Mostly one look at all of them shows that they are so already."""
-    if None in values:
-        found = iter(_canonical_values(kind, [value for value in values if value is not None]))
-        return [NULL if value is None else next(found) for value in values]
+    """As `_FROM_SELECT` of each."""
+    known = [value for value in values if value is not None]
+    found = _canonical_known(kind, known)
+    if len(known) == len(values):
+        return found
+    left = iter(found)
+    return [NULL if value is None else next(left) for value in values]
+
+
+def _canonical_known(kind: str, values: list[bytes]) -> list[bytes]:
+    """Values without NULL. Mostly one look at all of them shows that they are canonical already, but for quotes."""
     are_canonical, quote = _ARE_CANONICAL.get(kind, (None, b""))
     if are_canonical is None or not are_canonical(b",".join(values)):
         return [*map(_FROM_SELECT[kind], values)]
