@@ -22,6 +22,13 @@ OUT_OF_RANGE = 1690
 """The server's error for a number that no DOUBLE can be."""
 
 
+def connected(source: Source) -> Connection:
+    """A session of its own."""
+    session = connect(source.settings)
+    session.select_db(source.database)
+    return session
+
+
 def read_on(reader: RowPackets) -> None:
     """All that is left."""
     while reader.read():
@@ -47,7 +54,7 @@ def cut(session: Connection, statement: str) -> list[tuple[bytes | None, ...]]:
 
 def test_rows_of_any_widths_are_those_that_the_driver_reads(source: Source) -> None:
     """Lengths of one to three bytes, NULLs, empty values; and the session can be asked again afterwards."""
-    session = connect(source.settings)
+    session = connected(source)
     assert cut(session, VALUES) == by_pymysql(session, VALUES)
     assert cut(session, "SELECT seq FROM seq_1_to_10 WHERE seq > 10") == []
     assert fetch_all(session, "SELECT 7") == [("7",)]
@@ -57,7 +64,7 @@ def test_rows_of_any_widths_are_those_that_the_driver_reads(source: Source) -> N
 @pytest.mark.parametrize("more", [-1, 0, 1, 1_000])
 def test_a_row_of_several_packets_is_put_together(source: Source, more: int) -> None:
     """A packet has 16 MiB at most. One that is full goes on in another, which may be empty."""
-    session = connect(source.settings)
+    session = connected(source)
     sizes = (10_000_000, packets._PACKET_MAX - 10_000_000 - 2 * 4 - 2 + more)
     statement = f"SELECT REPEAT('a', {sizes[0]}), seq, REPEAT('b', {sizes[1]}) FROM seq_1_to_2 ORDER BY seq"
     rows = cut(session, statement)
@@ -71,7 +78,7 @@ def test_a_row_of_several_packets_is_put_together(source: Source, more: int) -> 
 
 def test_an_error_amid_the_rows_is_raised_and_the_session_goes_on(source: Source) -> None:
     """A statement that runs out of time ends so, after rows that are no answer without the others."""
-    session = connect(source.settings)
+    session = connected(source)
     reader = RowPackets(session, "SELECT seq, EXP(IF(seq > 50000, 1000, 1)) FROM seq_1_to_99999 ORDER BY seq")
     assert reader.read()
     with pytest.raises(pymysql.err.MySQLError) as raised:
@@ -83,11 +90,11 @@ def test_an_error_amid_the_rows_is_raised_and_the_session_goes_on(source: Source
 
 def test_a_connection_that_ends_amid_the_rows_gives_none_of_an_unfinished_block(source: Source) -> None:
     """Half of a row is no row, and the end of what was sent is not the end of the table."""
-    session = connect(source.settings)
+    session = connected(source)
     reader = RowPackets(session, VALUES)
     assert reader.read()
     session._sock.shutdown(socket.SHUT_RDWR)
-    with pytest.raises(EOFError):
+    with pytest.raises((EOFError, OSError)):
         read_on(reader)
     assert not reader.is_over
     reader.give_up()
