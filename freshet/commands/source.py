@@ -262,6 +262,8 @@ def source_options(settings: Settings, keyspace: str, new_epoch: bool, shard: st
             found.backfill_lag_max_s,
             piece_bytes(settings.publisher.batch_bytes),
         ),
+        before_images=chosen.before_images,
+        keyless_rows=chosen.keyless_rows,
     )
 
 
