@@ -307,6 +307,36 @@ KINDS: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
 """Op → (weight, how many values each integer has)."""
 
 
+MOTIFS: Final = 0.2
+"""The share of histories with `_uneven` ends."""
+
+
+def _uneven(rng: Random) -> History:
+    """Ops after which two shards end at different places of a history that they share, which chance hardly brings.
+
+    The lower shard's source is dead while its ancestor's last transactions come over, and dies again before it has
+    read them; the other one has, and goes on. They do not say what should come of it.
+    """
+    low = SHARDS.index(LOW)
+    return [
+        ("settings", 2),
+        ("let", 3),
+        ("kill", low, 0),
+        *[("write", 0, 2, 0)] * (1 + rng.randrange(2)),
+        ("let", rng.randrange(3)),
+        ("move", 3),
+        ("write", 1, 2, rng.randrange(2)),
+        ("let", 2),
+        ("settings", 0),
+        ("kill", low, 0),
+        ("let", 3),
+        ("move", 2),
+        ("write", 1, 2, 0),
+        ("let", 2),
+        ("settings", 3),
+    ]
+
+
 class SuccessionsWorld:
     """Resharding: who publishes which keys, from where on."""
 
@@ -321,6 +351,8 @@ class SuccessionsWorld:
         ops: History = [("world", rng.randrange(1 << 16), rng.randrange(2), rng.randrange(4)), ("let", 1)]
         for name in rng.choices([*KINDS], [kind[0] for kind in KINDS.values()], k=12 + rng.randrange(28)):
             ops.append((name, *(rng.randrange(bound) for bound in KINDS[name][1])))
+        if rng.random() < MOTIFS:
+            ops[2:2] = _uneven(rng)
         return ops
 
     def run(self, ops: Sequence[Op], *, trace: bool = False) -> Outcome:

@@ -1,0 +1,126 @@
+"""Planted bugs in the source that reads a connector's topics."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from lab.simulation.planted.planting import Begin, Replace, Return, connectors, leave_out, never
+from stream.sources.debezium import connector, messages, schema, values
+from stream.sources.debezium.reader import DebeziumReader
+from stream.sources.debezium.source import DebeziumSource
+from stream.sources.debezium.topics import ConnectorTopics
+from stream.sources.debezium.transactions import Assembler
+
+ROUNDS: Final = (
+    connectors(
+        "round_reads_no_further",
+        "a transaction is taken with what was read when its end was seen",
+        never(DebeziumReader.transactions, "not self._topics.has_reached(ends)"),
+    ),
+    connectors(
+        "round_ends_at_what_is_decided",
+        "a round reads up to what can be read by now, though more may be in a transaction that is committed already",
+        Replace(ConnectorTopics._offsets, "IsolationLevel.READ_UNCOMMITTED", "IsolationLevel.READ_COMMITTED"),
+    ),
+    connectors(
+        "statement_voids_one_transaction",
+        "a statement voids its tables in the round in which it was seen, though what is before it may come later",
+        Replace(Assembler.end_round, "seen.rounds > ROUNDS_MAX", "seen.rounds > 0"),
+    ),
+    connectors(
+        "statement_voids_nothing_that_follows",
+        "transactions between a statement's first sight and its place do not void its tables",
+        leave_out(DebeziumReader._finished, "for pending in self._pending:\n    ..."),
+    ),
+    connectors(
+        "rows_in_the_order_of_arrival",
+        "the rows of a transaction are taken in the order in which they were read",
+        Replace(Assembler._whole, "sorted(found.rows, key=lambda row: row.order)", "found.rows"),
+    ),
+    connectors(
+        "rows_without_room_are_none",
+        "rows for which there was no room are left out of their transaction",
+        never(Assembler._whole, "found.is_lost and found.counts[table]"),
+    ),
+    connectors(
+        "key_that_is_moved_stays",
+        "a row that is deleted is not told",
+        leave_out(DebeziumReader._put, "if old is not None and ...:\n    transaction.rows.put(old, None)"),
+    ),
+)
+PLACES: Final = (
+    connectors(
+        "places_behind_what_is_open",
+        "the source's state leads to where the topics were read, past rows of transactions that have not ended",
+        Return(Assembler.starts, "dict(reached)"),
+    ),
+    connectors(
+        "new_topic_from_its_end",
+        "a topic that is made while the source runs is read from its end",
+        Replace(ConnectorTopics.look_for, "OffsetSpec.earliest()", "OffsetSpec.latest()"),
+    ),
+    connectors(
+        "epoch_begins_before_reads_see_it",
+        "an epoch begins at a position of which the log has more, and the topics are read behind that",
+        never(DebeziumSource._begin, "self._stopping.wait(0.01)"),
+        Replace(DebeziumSource._begin, "GtidPosition.parse(at.position).covers(logged)", "True"),
+    ),
+    connectors(
+        "snapshot_is_passed_over",
+        "a connector that begins anew is believed to have told everything",
+        Return(DebeziumReader._check_snapshot, "None"),
+    ),
+    connectors(
+        "deleted_messages_are_passed_over",
+        "messages that were deleted before they were read are taken for none",
+        leave_out(ConnectorTopics.poll, "self._check(message)"),
+    ),
+)
+MEANING: Final = (
+    connectors(
+        "prepared_rows_count",
+        "rows of an XA transaction are taken for committed, or not, without a sign of it",
+        Return(DebeziumReader._check_ended, "None"),
+    ),
+    connectors(
+        "prepared_transactions_are_not_asked_for",
+        "an epoch begins while an XA transaction is prepared, whose commit nobody tells",
+        Return(schema.check_nothing_is_prepared, "None"),
+    ),
+    connectors(
+        "bare_names_are_of_the_target",
+        "a bare name in a statement is a table of the database to which the statement moves it",
+        Begin(DebeziumReader._classified, "return logged.classify(statement.sql, statement.database)"),
+    ),
+    connectors(
+        "truncate_is_no_statement",
+        "a TRUNCATE in a table's topic is passed over",
+        Replace(messages.read_row, "row.op == 'm'", "row.op in 'mt'"),
+    ),
+    connectors(
+        "large_numbers_are_negative",
+        "a number beyond half of BIGINT UNSIGNED is published as the connector writes it",
+        Replace(values._int, "is_big", "False"),
+    ),
+    connectors(
+        "decimals_lose_their_sign",
+        "a negative decimal is read as a large one",
+        Replace(values._decimal_bytes, "signed=True", "signed=False"),
+    ),
+    connectors(
+        "fraction_of_the_connector",
+        "a time has as many digits as the connector writes",
+        Return(values._digits, "6"),
+    ),
+    connectors(
+        "columns_are_not_compared",
+        "a message of another definition of the table is decoded by the present one",
+        never(values.RowDecoder.__init__, "[field.field for field in fields] != [column.name for ...]"),
+    ),
+    connectors(
+        "connector_is_asked_once",
+        "a connector that is set otherwise while its source runs is not noticed",
+        Return(connector.checked, "Connector(name, ('', ''))"),
+    ),
+)
+BUGS: Final = (*ROUNDS, *PLACES, *MEANING)
