@@ -15,7 +15,7 @@ from typing import Final
 from lab.simulation.connectors.committed import Slot, Truth
 from lab.simulation.kafka.log import Kind, PartitionLog
 from lab.simulation.naive.messages import Record, Unreadable, read_message
-from lab.simulation.naive.partition import ABSENT, EVERY, VALUE
+from lab.simulation.naive.partition import ABSENT, EVERY, REPEATED, VALUE
 
 TOLD: Final = "nothing lost, nothing twice"
 NO_STALE: Final = "no stale answer"
@@ -48,6 +48,8 @@ class Told:
         """Table that is not cached → the last change that was not told. Where it is cached again it must be void."""
         self._whole: set[str] = set()
         """Tables of which nobody asks the server for rows that were not told."""
+        self._said: set[bytes] = set()
+        """What was declared: a publisher says it again, as the same bytes."""
         self._is_all_void = True
         self.known.clear()
 
@@ -61,6 +63,10 @@ class Told:
             return None
         if event["epoch"] > self.epoch:
             self._begin(event["epoch"])
+        if name in REPEATED:
+            if value in self._said:
+                return None
+            self._said.add(value)
         match name:
             case "RowFrame":
                 return next((wrong for row in event["rows"] if (wrong := self._row(event, *row)) is not None), None)
