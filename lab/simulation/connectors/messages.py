@@ -28,8 +28,16 @@ SMALL: Final = 3
 """Rows of a transaction that writes each of them once."""
 _ENDS_XA: Final = 0x80
 _PREPARES_XA: Final = 0x40
-_PLAIN: Final = {"tinyint": "int16", "smallint": "int16", "int": "int32", "bigint": "int64", "varchar": "string"}
-_PLAIN |= {"text": "string", "longtext": "string", "double": "double"}
+_PLAIN: Final = {
+    "tinyint": "int16",
+    "smallint": "int16",
+    "int": "int32",
+    "bigint": "int64",
+    "varchar": "string",
+    "text": "string",
+    "longtext": "string",
+    "double": "double",
+}
 _NAMED: Final = {
     "decimal": ("bytes", "org.apache.kafka.connect.data.Decimal"),
     "date": ("int32", "io.debezium.time.Date"),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from lab.simulation.planted.planting import Begin, Replace, Return, connectors, leave_out, never
-from stream.sources.debezium import connector, messages, schema, values
+from lab.simulation.planted.planting import Replace, Return, connectors, leave_out, never
+from stream.sources.debezium import messages, values
 from stream.sources.debezium.reader import DebeziumReader
 from stream.sources.debezium.source import DebeziumSource
 from stream.sources.debezium.topics import ConnectorTopics
@@ -16,16 +16,6 @@ ROUNDS: Final = (
         "round_reads_no_further",
         "a transaction is taken with what was read when its end was seen",
         never(DebeziumReader.transactions, "not self._topics.has_reached(ends)"),
-    ),
-    connectors(
-        "round_ends_at_what_is_decided",
-        "a round reads up to what can be read by now, though more may be in a transaction that is committed already",
-        Replace(ConnectorTopics._offsets, "IsolationLevel.READ_UNCOMMITTED", "IsolationLevel.READ_COMMITTED"),
-    ),
-    connectors(
-        "statement_voids_one_transaction",
-        "a statement voids its tables in the round in which it was seen, though what is before it may come later",
-        Replace(Assembler.end_round, "seen.rounds > ROUNDS_MAX", "seen.rounds > 0"),
     ),
     connectors(
         "statement_voids_nothing_that_follows",
@@ -49,11 +39,6 @@ ROUNDS: Final = (
     ),
 )
 PLACES: Final = (
-    connectors(
-        "places_behind_what_is_open",
-        "the source's state leads to where the topics were read, past rows of transactions that have not ended",
-        Return(Assembler.starts, "dict(reached)"),
-    ),
     connectors(
         "new_topic_from_its_end",
         "a topic that is made while the source runs is read from its end",
@@ -83,16 +68,6 @@ MEANING: Final = (
         Return(DebeziumReader._check_ended, "None"),
     ),
     connectors(
-        "prepared_transactions_are_not_asked_for",
-        "an epoch begins while an XA transaction is prepared, whose commit nobody tells",
-        Return(schema.check_nothing_is_prepared, "None"),
-    ),
-    connectors(
-        "bare_names_are_of_the_target",
-        "a bare name in a statement is a table of the database to which the statement moves it",
-        Begin(DebeziumReader._classified, "return logged.classify(statement.sql, statement.database)"),
-    ),
-    connectors(
         "truncate_is_no_statement",
         "a TRUNCATE in a table's topic is passed over",
         Replace(messages.read_row, "row.op == 'm'", "row.op in 'mt'"),
@@ -100,12 +75,16 @@ MEANING: Final = (
     connectors(
         "large_numbers_are_negative",
         "a number beyond half of BIGINT UNSIGNED is published as the connector writes it",
-        Replace(values._int, "is_big", "False"),
+        Replace(values._int, "value % _UINT64 if is_big else value", "value"),
     ),
     connectors(
         "decimals_lose_their_sign",
         "a negative decimal is read as a large one",
-        Replace(values._decimal_bytes, "signed=True", "signed=False"),
+        Replace(
+            values._decimal_bytes,
+            "int.from_bytes(b64decode(value), 'big', signed=True)",
+            "int.from_bytes(b64decode(value), 'big')",
+        ),
     ),
     connectors(
         "fraction_of_the_connector",
@@ -115,12 +94,10 @@ MEANING: Final = (
     connectors(
         "columns_are_not_compared",
         "a message of another definition of the table is decoded by the present one",
-        never(values.RowDecoder.__init__, "[field.field for field in fields] != [column.name for ...]"),
-    ),
-    connectors(
-        "connector_is_asked_once",
-        "a connector that is set otherwise while its source runs is not noticed",
-        Return(connector.checked, "Connector(name, ('', ''))"),
+        never(
+            values.RowDecoder.__init__,
+            "[field.field for field in fields] != [column.name for column in info.columns]",
+        ),
     ),
 )
 BUGS: Final = (*ROUNDS, *PLACES, *MEANING)

@@ -76,6 +76,9 @@ class SuccessionsRun(WholeProcesses):
         self.servers: dict[str, list[SourceTransaction]] = {shard: [] for shard in SHARDS}
         """Shard → what its server has, of its own and by replication."""
         self._own: dict[str, int] = defaultdict(int)
+        for shard in MAPS[0].shards:
+            self._own[shard] = 1
+            self.servers[shard].append(SourceTransaction(self._gtid(shard, 1), "", 100, []))
         self.written: dict[bytes, list[bytes]] = defaultdict(list)
         self.settings = 0
         """Which of the maps sources are given."""
@@ -106,6 +109,11 @@ class SuccessionsRun(WholeProcesses):
     def _nothing(self) -> str:
         """The position of an empty server."""
         return "MySQL56/" if self._is_mysql else "MariaDB/"
+
+    def _first(self, shard: str) -> str:
+        """Where a source that succeeds nobody begins: behind what made its database. No server with one is empty."""
+        has = Position.parse(self._nothing)
+        return str(has.append(self._gtid(shard, 1)) if shard in MAPS[0].shards else has)
 
     def _gtid(self, shard: str, number: int) -> str:
         server = 1 + SHARDS.index(shard)
@@ -163,7 +171,7 @@ class SuccessionsRun(WholeProcesses):
             try:
                 out = Publisher(KAFKA, KEYSPACE, shard, LAYOUT, limits=limits, topology=self._topology(shard))
                 with out:
-                    point = out.open(lambda: (self._nothing, 1), self._can_begin(shard))
+                    point = out.open(lambda: (self._first(shard), 1), self._can_begin(shard))
                     self._publish(out, shard, Position.parse(point.position))
             except TopologyError as error:
                 self.outcome.answers[error.code] += 1
