@@ -41,7 +41,7 @@ _CATALOG_EVENTS = frozenset(
         *("CatalogObject", "CatalogSet"),
     },
 )
-_STATES = headers("SourceState")
+_PASSED_OVER = headers("SourceState") | headers("BeforeImages") | headers("KeylessRow")
 _REPEATED = frozenset({"TableSchema", "NameBinding", "Scope", "TableBackfill"})
 """Events that a publisher says again, perhaps of an epoch that is over."""
 
@@ -57,8 +57,8 @@ def _fold_message(state: PartitionState, offset: int, value: bytes | None) -> Ch
     after = offset + 1
     if value is None:
         return _poison(state, after, "not_freshet", "the message has no value", "message")
-    if value[:HEADER_SIZE] in _STATES:
-        return Changes(after, {})  # for publishers only: not even damage of it concerns the state
+    if value[:HEADER_SIZE] in _PASSED_OVER:
+        return Changes(after, {})  # for publishers, or streams: not even damage of it concerns the state
     try:
         name, event = _read(state, value)
         if name in (SKIPPED, "SourceState"):  # a newer state too

@@ -12,6 +12,7 @@ import typer
 from freshet.sections.sources import MariaDBSourceSettings
 from freshet.settings import Settings, load_settings
 from freshet.settings_errors import SettingsError
+from tokens.errors import printable
 from tokens.mariadb import MariadbPosition
 from tokens.mysql import MysqlPosition
 
@@ -114,7 +115,7 @@ def _show(row: Row) -> None:
     else:
         width = max(map(len, row.value), default=0)
         for name, value in row.value.items():
-            typer.echo(f"{name:<{width}}  {_text(value)}")
+            typer.echo(f"{printable(name):<{width}}  {_text(value)}")
     typer.echo("")
     for name in ("served_from", "freshness", "why", "token"):
         typer.echo(f"{name:<11}  {getattr(row, name)}")
@@ -123,6 +124,7 @@ def _show(row: Row) -> None:
 
 
 def _text(value: Any) -> str:
+    """A value as one line: what others have written into a row can't pass for a line of the answer."""
     if value is None:
         return "NULL"
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return printable(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))

@@ -260,6 +260,8 @@ def source_options(settings: Settings, keyspace: str, new_epoch: bool, shard: st
             found.backfill_share,
             found.backfill_lag_max_s,
         ),
+        before_images=chosen.before_images,
+        keyless_rows=chosen.keyless_rows,
     )
 
 

@@ -9,7 +9,9 @@ from math import isfinite
 from typing import Annotated, Any, Final
 
 import typer
+from pydantic import TypeAdapter, ValidationError
 
+from freshet.sections.access import Tokens
 from freshet.settings import load_settings
 from freshet.settings_errors import SettingsError
 from stream.access.grants import Access, AccessRefused, digest_of, moment, new_secret
@@ -31,6 +33,7 @@ def new(
 ) -> None:
     """Print a new random secret, and on stderr what goes into the settings. The secret is kept nowhere else."""
     secret = new_secret()
+    _check(name, {"hash": digest_of(secret.encode()), "roles": role or ["read"], "keyspaces": keyspace or []})
     lines = [
         f"[{'consumer' if owner else 'serve'}.tokens.{name}]",
         f'hash = "{digest_of(secret.encode())}"',
@@ -41,6 +44,19 @@ def new(
         lines.append(f"expires = {moment(time.time() + days * DAY_S)}")
     typer.echo("\n".join(lines), err=True)
     typer.echo(secret)
+
+
+def _check(name: str, given: dict[str, Any]) -> None:
+    """Raises `SettingsError` for what the settings would refuse."""
+    try:
+        TypeAdapter(Tokens).validate_python({name: given})
+    except ValidationError as error:
+        [finding, *_] = error.errors(include_url=False)
+        what = str(finding["loc"][1]) if finding["loc"][1] != "[key]" else "the name"
+        wrong = finding["input"]
+        raise SettingsError(
+            f"{what}: {finding['msg'].lower()}, not {wrong!r}", hint="freshet token new --help"
+        ) from None
 
 
 @app.command("hash")

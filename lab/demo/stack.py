@@ -26,7 +26,7 @@ from freshet.local.errors import LocalServerError
 from freshet.local.kafka import KafkaServer
 from freshet.local.mariadb import MariaDBServer
 from freshet.local.process import ServerProcess, free_ports
-from freshet.local.starting import signals_held
+from freshet.signals import signals_held
 from serving.client import FreshetClient
 
 log = structlog.get_logger(__name__)

@@ -26,6 +26,7 @@ from stream.wire.events import (
     Change,
     CommitTransaction,
     DescribeTable,
+    KeylessRow,
     ObjectImage,
     ObjectSet,
     OpenTransaction,
@@ -39,7 +40,14 @@ from stream.wire.events import (
 )
 from stream.wire.frames import INT_MAX
 from stream.wire.keys import KeyFormatError, Layout, split_row_key
-from stream.wire.records import RowColumns, continuity_of, event_record, marker_fields, state_fields
+from stream.wire.records import (
+    RowColumns,
+    before_records,
+    continuity_of,
+    event_record,
+    marker_fields,
+    state_fields,
+)
 from tokens.errors import FreshetError
 
 ROW_OVERHEAD: Final = 24
@@ -159,6 +167,8 @@ class Framer:
     def _reset(self) -> None:
         self._rows: list[RowColumns | None] = [None] * self.layout.partitions
         self._records: list[list[bytes]] = [[] for _ in range(self.layout.partitions)]
+        self._befores: dict[int, list[tuple[int, bytes]]] = {}
+        """Partition → ordinal and image of before, of rows of which that is known."""
         self._opened: dict[int, OpenTransaction] = {}
         self._closed: set[int] = set()
         self._size = self._events = self._row_count = self._transactions = self._left_out = 0
@@ -311,8 +321,16 @@ class Framer:
         rows.size += size
         self._size += size
         self._row_count += 1
+        if change.before is not None:
+            self._add_before(partition, table, ordinal, change.before)
         if len(rows.keys) >= self.limits.rows_max or rows.size >= self.limits.bytes_max:
             self._seal(partition)
+
+    def _add_before(self, partition: int, table: bytes, ordinal: int, image: bytes) -> None:
+        """Keep what a row was, for a record behind the frames: those are then read in runs as without it."""
+        if len(image) <= self.limits.image_bytes_max and table not in self._invalidated:
+            self._befores.setdefault(partition, []).append((ordinal, image))
+            self._size += len(image)
 
     def _open_frame(self, partition: int, base: int) -> RowColumns:
         """Seal the open frame of the partition, and open one whose ordinals are counted from ``base``."""
@@ -367,6 +385,8 @@ class Framer:
                 return range(self.layout.partitions)
             case AllocateWriteId() | TableImage() | ResetWriteIds() | ObjectImage() | ObjectSet():
                 return (self.layout.table_partition(change.table_id),)
+            case KeylessRow():
+                return (self._home,)
             case CommitTransaction() | AbortTransaction():
                 return self._touched(change.txn, change.write_ids, txn)
         raise BatchError(f"{type(change).__name__} is not an event")
@@ -441,6 +461,8 @@ class Framer:
             raise BatchError("no epoch has started")
         for partition in range(self.layout.partitions):
             self._seal(partition)
+        for partition, rows in self._befores.items():
+            self._records[partition] += before_records(self.shard, at.epoch, rows, self.limits.bytes_max)
         self._repeat()
         at.sequence += 1
         previous, at.continuity = at.continuity, continuity_of(at, self._nonce)
@@ -473,9 +495,13 @@ def _size_of(change: Change, limits: BatchLimits, partitions: int) -> int:
     """Estimated bytes of a change: exact for rows with a published image, else at least what `Framer.add` counts."""
     if type(change) is RowChange:
         image = len(change.image)
-        return len(change.key) + ROW_OVERHEAD + (image if image <= limits.image_bytes_max else 0)
+        before = len(change.before) if change.before else 0
+        limit = limits.image_bytes_max
+        return len(change.key) + ROW_OVERHEAD + (image if image <= limit else 0) + (before if before <= limit else 0)
     if type(change) is TableImage:
         return EVENT_OVERHEAD + len(change.image or b"") + len(change.struct or b"") + len(change.write_ids or "")
+    if type(change) is KeylessRow:
+        return EVENT_OVERHEAD + len(change.before) + len(change.after)
     if type(change) is ObjectImage:
         return EVENT_OVERHEAD + len(change.image or b"") + len(change.struct or b"")
     return EVENT_OVERHEAD * partitions

@@ -16,6 +16,8 @@ ABSENT = 2
 """Row operation: the row was deleted; it is known to be absent."""
 VOID = 3
 """Row operation: the row changed, its image is unknown."""
+NO_ROW = b""
+"""In place of the image of before: there was no such row. No image is empty."""
 
 
 EVERY_TABLE = "*"
@@ -27,11 +29,32 @@ DROPS_KEPT = 8
 
 @dataclass(slots=True)
 class RowChange:
-    """The final image of one key in one transaction. ``image`` is empty unless ``operation`` is VALUE."""
+    """The final image of one key in one transaction. ``image`` is empty unless ``operation`` is VALUE.
+
+    ``before``: the image before the transaction; empty: there was no such row; None: it is not known, or not wanted.
+    """
 
     key: bytes
     operation: int
     image: bytes = b""
+    before: bytes | None = None
+
+
+KEYLESS_OPERATIONS = ("inserted", "updated", "deleted")
+"""What may happen to a `KeylessRow`."""
+
+
+@dataclass(slots=True)
+class KeylessRow:
+    """A change of a row that no key names: all of them are told, in their order. Empty images: there is no row.
+
+    ``operation``: one of `KEYLESS_OPERATIONS`.
+    """
+
+    table: str
+    operation: str
+    before: bytes
+    after: bytes
 
 
 @dataclass(slots=True)
@@ -177,6 +200,7 @@ class BindName:
 
 Change: TypeAlias = (
     RowChange
+    | KeylessRow
     | VoidTable
     | BackfillTable
     | DescribeTable

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 
 import xxhash
 
@@ -16,6 +16,7 @@ from stream.wire.events import (
     Change,
     CommitTransaction,
     DescribeTable,
+    KeylessRow,
     ObjectImage,
     ObjectSet,
     OpenTransaction,
@@ -25,7 +26,11 @@ from stream.wire.events import (
     TableImage,
     VoidTable,
 )
+from stream.wire.frames import INT_MAX
 from stream.wire.keys import Layout, object_name
+
+_BEFORE_OVERHEAD = 8
+"""Bytes that an image of before takes besides itself."""
 
 
 class RowColumns:
@@ -91,14 +96,34 @@ class RowColumns:
         )
 
 
+def before_records(shard: str, epoch: int, rows: Sequence[tuple[int, bytes]], bytes_max: int) -> Iterator[bytes]:
+    """What ``rows`` (ordinal, image) were before, as messages of about ``bytes_max`` bytes. Ordinals rise."""
+    start, size = 0, 0
+    for end, (_, image) in enumerate(rows, 1):
+        size += len(image) + _BEFORE_OVERHEAD
+        if size >= bytes_max or end == len(rows) or rows[end][0] - rows[start][0] >= INT_MAX:
+            base = rows[start][0] - 1
+            ordinals = [ordinal - base for ordinal, _ in rows[start:end]]
+            images = [each for _, each in rows[start:end]]
+            head: Record = {"shard": shard, "epoch": epoch, "ordinal": base}
+            yield encode("BeforeImages", head | {"ordinals": ordinals, "images": images})
+            start, size = end, 0
+
+
 def event_record(change: Change, position: str, image_bytes_max: int) -> tuple[str, Record]:
     """The record name and fields of a change other than a row. ``position`` is the set after its transaction.
 
-    A table image above ``image_bytes_max`` is left out. Raises `TypeError` for any other object.
+    A table image above ``image_bytes_max`` is left out, and one of a row above half of it. Raises `TypeError` for any
+    other object.
     """
+    fields: Record
     match change:
         case VoidTable(table, reason):
             return "TableVoid", {"position": position, "table": table, "reason": reason}
+        case KeylessRow(table, operation, before, after):
+            before, after = (each if 2 * len(each) <= image_bytes_max else b"" for each in (before, after))
+            fields = {"position": position, "table": table, "operation": operation}
+            return "KeylessRow", fields | {"before": before, "after": after}
         case BackfillTable(table, complete):
             return "TableBackfill", {"position": position, "table": table, "complete": complete}
         case DescribeTable():
@@ -108,7 +133,7 @@ def event_record(change: Change, position: str, image_bytes_max: int) -> tuple[s
         case BindName(name, table_id, previous):
             return "NameBinding", {"name": name, "table_id": table_id, "previous_name": previous}
         case AllocateWriteId(table_id, txn, write_id, reallocated):
-            fields: Record = {"table_id": table_id, "txn": txn, "write_id": write_id, "reallocated": reallocated}
+            fields = {"table_id": table_id, "txn": txn, "write_id": write_id, "reallocated": reallocated}
             return "AllocWriteId", fields
         case TableImage():
             return "TableImage", _image_fields(change, image_bytes_max)

@@ -25,6 +25,7 @@ from stream.wire.events import (
     Column,
     CommitTransaction,
     DescribeTable,
+    KeylessRow,
     OpenTransaction,
     ResetWriteIds,
     RowChange,
@@ -54,6 +55,7 @@ rows = st.builds(
 
 events = st.one_of(
     st.builds(VoidTable, _tables, st.just("DDL")),
+    st.builds(KeylessRow, _tables, st.just("updated"), st.binary(max_size=60), st.binary(max_size=60)),
     st.builds(
         DescribeTable, _tables, st.just((Column("id", "int", True),)), st.just(("id",)), prefix=st.integers(0, 1)
     ),
@@ -115,6 +117,8 @@ def partitions(layout: Layout, change: Change, prefixes: dict[str, int]) -> set[
             return {layout.partition_of(key, prefixes.get(split_row_key(key)[0], 0))}
         case VoidTable() | BackfillTable() | DescribeTable() | BeginScope() | BindName():
             return set(range(layout.partitions))
+        case KeylessRow():
+            return set()  # the home of the shard, of which a change knows nothing
         case CommitTransaction(_, pairs) | AbortTransaction(_, pairs):
             return {layout.table_partition(table) for table, _ in pairs}
         case _:

@@ -96,6 +96,42 @@ def _ordinal(event: tuple[int, str, Any]) -> int:
     return event[0]
 
 
+def test_what_rows_were_before_changes_no_frame() -> None:
+    """It is in a record of its own behind a batch's frames: who does not want it reads what there would be without."""
+    rows = [RowChange(row_key("shop.t", [n]), VALUE, b"{}", b"" if n % 3 else b'{"v":%d}' % n) for n in range(20)]
+    without = [RowChange(each.key, each.operation, each.image) for each in rows]
+    values: list[list[bytes]] = []
+    for changes in (rows, without):
+        framer = Framer(SHARD, Layout(2), START, BatchLimits(rows_max=3))
+        framer.add(SourceTransaction("MariaDB/0-1-1", "MariaDB/0-1-1", 1, changes), 0, 20)
+        values.append([value for _, value in framer.take().records])
+    named = [decode(value) for value in values[0]]
+    assert [value for (name, _), value in zip(named, values[0], strict=True) if name != "BeforeImages"] == values[1]
+    told = [record for name, record in named if name == "BeforeImages"]
+    assert len(told) == 2, "one a partition"
+    found = {
+        each["ordinal"] + at: image for each in told for at, image in zip(each["ordinals"], each["images"], strict=True)
+    }
+    assert found == {n + 1: rows[n].before for n in range(20)}
+    partition = [name for name, _ in named][: len(named) // 2]
+    assert partition.index("BeforeImages") > max(n for n, name in enumerate(partition) if name == "RowFrame")
+
+
+def test_what_a_row_was_before_is_not_told_where_its_image_would_not_be() -> None:
+    """Above the wire's limit, and of tables whose changes are published without images."""
+    limits = BatchLimits(image_bytes_max=10, bytes_max=50)
+    large = RowChange(row_key("shop.t", [1]), VALUE, b"{}", b"x" * 11)
+    hidden = RowChange(row_key("shop.secret", [1]), VALUE, b"{}", b"{}")
+    small = [RowChange(row_key("shop.t", [n]), ABSENT, before=b"y" * 10) for n in range(2, 12)]
+    framer = Framer(SHARD, Layout(1), START, limits, invalidated=["shop.secret"])
+    framer.add(SourceTransaction("MariaDB/0-1-1", "MariaDB/0-1-1", 1, [hidden, large, *small]), 0, 12)
+    told = [
+        record for name, record in map(decode, (value for _, value in framer.take().records)) if name == "BeforeImages"
+    ]
+    assert [each["ordinal"] + at for each in told for at in each["ordinals"]] == list(range(3, 13))
+    assert len(told) > 2, "a message is no larger than a frame"
+
+
 @given(histories(), layouts)
 def test_ordinals_are_complete_over_all_partitions(history: list[SourceTransaction], layout: Layout) -> None:
     """The changes are numbered 1 to n without a gap, since a gap would be a lost event."""
