@@ -7,7 +7,6 @@ from typing import Final
 from lab.simulation.planted.planting import Replace, Return, connectors, leave_out, never
 from stream.sources.debezium import messages, values
 from stream.sources.debezium.reader import DebeziumReader
-from stream.sources.debezium.source import DebeziumSource
 from stream.sources.debezium.topics import ConnectorTopics
 from stream.sources.debezium.transactions import Assembler
 
@@ -28,33 +27,17 @@ ROUNDS: Final = (
         Replace(Assembler._whole, "sorted(found.rows, key=lambda row: row.order)", "found.rows"),
     ),
     connectors(
+        "deleted_rows_are_not_told",
+        "a row that is deleted is not told",
+        leave_out(DebeziumReader._put, "transaction.rows.put(old[0], None, old[1] or None)"),
+    ),
+    connectors(
         "rows_without_room_are_none",
         "rows for which there was no room are left out of their transaction",
         never(Assembler._whole, "found.is_lost and found.counts[table]"),
     ),
-    connectors(
-        "key_that_is_moved_stays",
-        "a row that is deleted is not told",
-        leave_out(DebeziumReader._put, "if old is not None and ...:\n    transaction.rows.put(old, None)"),
-    ),
 )
 PLACES: Final = (
-    connectors(
-        "new_topic_from_its_end",
-        "a topic that is made while the source runs is read from its end",
-        Replace(ConnectorTopics.look_for, "OffsetSpec.earliest()", "OffsetSpec.latest()"),
-    ),
-    connectors(
-        "epoch_begins_before_reads_see_it",
-        "an epoch begins at a position of which the log has more, and the topics are read behind that",
-        never(DebeziumSource._begin, "self._stopping.wait(0.01)"),
-        Replace(DebeziumSource._begin, "GtidPosition.parse(at.position).covers(logged)", "True"),
-    ),
-    connectors(
-        "snapshot_is_passed_over",
-        "a connector that begins anew is believed to have told everything",
-        Return(DebeziumReader._check_snapshot, "None"),
-    ),
     connectors(
         "deleted_messages_are_passed_over",
         "messages that were deleted before they were read are taken for none",
@@ -90,14 +73,6 @@ MEANING: Final = (
         "fraction_of_the_connector",
         "a time has as many digits as the connector writes",
         Return(values._digits, "6"),
-    ),
-    connectors(
-        "columns_are_not_compared",
-        "a message of another definition of the table is decoded by the present one",
-        never(
-            values.RowDecoder.__init__,
-            "[field.field for field in fields] != [column.name for column in info.columns]",
-        ),
     ),
 )
 BUGS: Final = (*ROUNDS, *PLACES, *MEANING)

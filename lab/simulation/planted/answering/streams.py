@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from lab.simulation.planted.planting import Replace, Return, Swap, always, installation, leave_out
+from lab.simulation.planted.planting import Replace, Return, always, installation, leave_out
 from serving.changelog.files import LogFiles
-from serving.changelog.records import Encoder as RecordEncoder
 from serving.changelog.topic import LogTopic
 from serving.changelog.writing import write_log
 from serving.client.streaming import Following
@@ -105,25 +104,6 @@ BUGS: Final = (
         "log_topic_begins_at_the_present",
         "a log in a topic that is started again does not read where it ends",
         leave_out(LogTopic.__enter__, "self.checkpoint = ..."),
-    ),
-    installation(
-        "log_topic_read_before_it_is_fenced",
-        "a log reads where its topic ends, and then ends the process that writes there",
-        Swap(LogTopic.__enter__, "self._producer.open()", "self.checkpoint = ..."),
-    ),
-    installation(
-        "log_topic_goes_on_at_its_first_record",
-        "of the last records of a topic the first one says where its log goes on",
-        Replace(LogTopic._read_end, "any_message.headers() or []", "headers or any_message.headers() or []"),
-    ),
-    installation(
-        "log_topic_without_later_parts",
-        "of a large transaction only the first part is in a topic",
-        Replace(
-            RecordEncoder._transaction,
-            "list(_packed(...)) or [[]]",
-            "(list(_packed((self._change(each, room) for each in event.changes), room)) or [[]])[:1]",
-        ),
     ),
     installation(
         "log_topic_repeats_what_it_has_sent",
