@@ -33,6 +33,7 @@ from stream.wire.events import (
     ResetWriteIds,
     ResumePoint,
     RowChange,
+    RowImages,
     SourceTransaction,
     TableImage,
     Topology,
@@ -41,6 +42,7 @@ from stream.wire.events import (
 from stream.wire.frames import INT_MAX
 from stream.wire.keys import KeyFormatError, Layout, split_row_key
 from stream.wire.records import (
+    ROW_OVERHEAD,
     RowColumns,
     before_records,
     continuity_of,
@@ -50,8 +52,6 @@ from stream.wire.records import (
 )
 from tokens.errors import FreshetError
 
-ROW_OVERHEAD: Final = 24
-"""Bytes counted for a row in addition to its key and image."""
 EVENT_OVERHEAD: Final = 256
 """Bytes counted for any other event, for each partition that it goes to."""
 ANNOTATIONS_MAX: Final = 20 * 1024
@@ -203,6 +203,10 @@ class Framer:
         changes = txn.changes
         limit, partitions = self.limits.batch_bytes, self.layout.partitions
         size = len(txn.position) + ROW_OVERHEAD
+        if type(changes) is RowImages and not start:
+            whole = size + changes.size + len(changes) * ROW_OVERHEAD
+            if whole <= limit:
+                return -1 if self._size + whole > limit and not self.is_empty else len(changes)
         for index in range(start, len(changes)):
             size += _size_of(changes[index], self.limits, partitions)
             if size > limit and index > start:
@@ -223,14 +227,16 @@ class Framer:
         self._serial += 1
         self._dirty = True
         self._size += len(txn.position) + ROW_OVERHEAD
-        ordinal = at.ordinal
-        for change in txn.changes[start:end]:
-            ordinal += 1
-            if type(change) is RowChange:
-                self._add_row(change, txn, ordinal)
-            else:
-                self._add_event(change, txn, ordinal)
-        at.ordinal = ordinal
+        ordinal, changes = at.ordinal, txn.changes[start:end]
+        if type(changes) is RowImages and self._are_plain(changes):
+            self._add_images(changes, txn, ordinal)
+        else:
+            for number, change in enumerate(changes, ordinal + 1):
+                if type(change) is RowChange:
+                    self._add_row(change, txn, number)
+                else:
+                    self._add_event(change, txn, number)
+        at.ordinal = ordinal + len(changes)
         self._events += end - start
         self._timestamp_max = max(self._timestamp_max, txn.timestamp)
         if end < len(txn.changes):
@@ -325,6 +331,34 @@ class Framer:
             self._add_before(partition, table, ordinal, change.before)
         if len(rows.keys) >= self.limits.rows_max or rows.size >= self.limits.bytes_max:
             self._seal(partition)
+
+    def _are_plain(self, rows: RowImages) -> bool:
+        """Whether each of the rows is published as it is, and a frame has room for as many bytes as all have."""
+        return (
+            self._own is None
+            and rows.table.encode() not in self._invalidated
+            and all(rows.images)
+            and rows.size <= self.limits.image_bytes_max
+            and max(map(len, rows.keys), default=0) <= self.limits.key_bytes_max
+        )
+
+    def _add_images(self, rows: RowImages, txn: SourceTransaction, ordinal: int) -> None:
+        """As `_add_row` of each row, whose ordinals follow ``ordinal``, with one step for each partition and frame."""
+        prefix = self._prefixes.get(rows.table.encode(), 0)
+        for partition, places in enumerate(self.layout.places(rows.keys, prefix)):
+            taken = 0
+            while taken < len(places):
+                columns = self._rows[partition]
+                if columns is None or ordinal + len(rows) - columns.base > INT_MAX:
+                    columns = self._open_frame(partition, ordinal)
+                if columns.serial != self._serial:
+                    columns.begin(self._serial, txn)
+                some = places[taken : taken + self.limits.rows_max - len(columns.keys)]
+                taken += len(some)
+                self._size += columns.add_images(rows, some, ordinal + 1)
+                if len(columns.keys) >= self.limits.rows_max or columns.size >= self.limits.bytes_max:
+                    self._seal(partition)
+        self._row_count += len(rows)
 
     def _add_before(self, partition: int, table: bytes, ordinal: int, image: bytes) -> None:
         """Keep what a row was, for a record behind the frames: those are then read in runs as without it."""

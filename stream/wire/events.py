@@ -6,9 +6,9 @@ Ordinals and epochs are assigned by the publisher, not by the source.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, overload
 
 VALUE = 1
 """Row operation: the image after the transaction is known."""
@@ -55,6 +55,44 @@ class KeylessRow:
     operation: str
     before: bytes
     after: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class RowImages(Sequence[RowChange]):
+    """Rows of one table, all with their images, as two columns. A `RowChange` is made of each that is asked for."""
+
+    table: str
+    keys: list[bytes]
+    images: list[bytes]
+
+    @property
+    def size(self) -> int:
+        """Bytes of all keys and images."""
+        return sum(map(len, self.keys)) + sum(map(len, self.images))
+
+    def without(self, keys: Collection[bytes]) -> RowImages:
+        """All rows but those of ``keys``, a set."""
+        if not keys or not any(key in keys for key in self.keys):
+            return self
+        left = [pair for pair in zip(self.keys, self.images, strict=True) if pair[0] not in keys]
+        return RowImages(self.table, [key for key, _ in left], [image for _, image in left])
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def __iter__(self) -> Iterator[RowChange]:
+        return (RowChange(key, VALUE, image) for key, image in zip(self.keys, self.images, strict=True))
+
+    @overload
+    def __getitem__(self, index: int) -> RowChange: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> RowImages: ...
+
+    def __getitem__(self, index: int | slice) -> RowChange | RowImages:
+        if isinstance(index, slice):
+            return RowImages(self.table, self.keys[index], self.images[index])
+        return RowChange(self.keys[index], VALUE, self.images[index])
 
 
 @dataclass(slots=True)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
 import xxhash
 
 from stream.wire.codec import READER_VERSION, Record, encode
 from stream.wire.events import (
+    VALUE,
     AbortTransaction,
     AllocateWriteId,
     BackfillTable,
@@ -22,6 +24,7 @@ from stream.wire.events import (
     OpenTransaction,
     ResetWriteIds,
     ResumePoint,
+    RowImages,
     SourceTransaction,
     TableImage,
     VoidTable,
@@ -29,6 +32,8 @@ from stream.wire.events import (
 from stream.wire.frames import INT_MAX
 from stream.wire.keys import Layout, object_name
 
+ROW_OVERHEAD: Final = 24
+"""Bytes counted for a row in addition to its key and image."""
 _BEFORE_OVERHEAD = 8
 """Bytes that an image of before takes besides itself."""
 
@@ -74,6 +79,19 @@ class RowColumns:
         self.timestamps.append(txn.timestamp)
         self.origins.append(txn.origin)
         self.size += len(txn.gtid) + len(txn.position) + len(txn.origin)
+
+    def add_images(self, rows: RowImages, places: Sequence[int], first: int) -> int:
+        """Adds the rows at ``places``. ``first``: the ordinal of the first of all. Returns the bytes that count."""
+        keys, images = [rows.keys[place] for place in places], [rows.images[place] for place in places]
+        self.keys += keys
+        self.images += images
+        self.operations += bytes((VALUE,)) * len(places)
+        before = first - self.base
+        self.ordinals += [before + place for place in places]
+        self.transactions[-1] += len(places)
+        size = sum(map(len, keys)) + sum(map(len, images)) + ROW_OVERHEAD * len(places)
+        self.size += size
+        return size
 
     def encode(self, shard: str, epoch: int) -> bytes:
         """The frame as a message."""

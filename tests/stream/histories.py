@@ -44,13 +44,14 @@ _ids = st.integers(1, 9)
 _pairs = st.lists(st.tuples(_ids, _ids), max_size=3).map(tuple)
 
 rows = st.builds(
-    lambda table, key, operation, size: RowChange(
-        row_key(table, [key]), operation, b"{" + b"x" * size + b"}" if operation == VALUE else b""
+    lambda table, key, operation, size, before: RowChange(
+        row_key(table, [key]), operation, b"{" + b"x" * size + b"}" if operation == VALUE else b"", before
     ),
     _tables,
     st.integers(0, 30),
     st.sampled_from([VALUE, VALUE, VALUE, ABSENT, VOID]),
     st.integers(0, 60),
+    st.none() | st.sampled_from([b"", b"{}", b'{"v":1}']),
 )
 
 events = st.one_of(
@@ -142,6 +143,8 @@ def read(batches: Iterable[Batch]) -> dict[int, list[tuple[str, Any]]]:
         for partition, value in batch.records:
             name, fields = decode(value)
             check(name, fields)
+            if name == "BeforeImages":
+                continue  # of rows that are there already
             if name == "RowFrame":
                 seen[partition].extend(_frame_rows(fields))
             else:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from stream.publish.resume import resume_point
 from stream.wire.batch import Batch, BatchError, BatchLimits, Framer
-from stream.wire.codec import decode
+from stream.wire.codec import ROW_FRAME_HEADER, decode
 from stream.wire.events import (
     ABSENT,
     VALUE,
@@ -21,6 +21,7 @@ from stream.wire.events import (
     OpenTransaction,
     ResumePoint,
     RowChange,
+    RowImages,
     SourceTransaction,
     TableImage,
     VoidTable,
@@ -251,6 +252,33 @@ def test_frames_are_bounded_in_rows_and_bytes() -> None:
     sizes = [len(v) for _, v in batches[0].records if decode(v)[0] == "RowFrame"]
     assert len(sizes) == 4
     assert max(sizes) < 400_000
+
+
+@given(
+    st.dictionaries(st.integers(0, 10_000), st.integers(1, 400).map(lambda size: b"x" * size), min_size=1, max_size=60),
+    layouts,
+    st.integers(0, 1),
+    st.sampled_from([TINY, BatchLimits(rows_max=5), BatchLimits(image_bytes_max=300, key_bytes_max=9), BatchLimits()]),
+    st.sampled_from([(), ("d.t",), ("d.other",)]),
+)
+def test_rows_as_columns_are_published_as_one_by_one(
+    images: dict[int, bytes], layout: Layout, prefix: int, limits: BatchLimits, invalidated: tuple[str, ...]
+) -> None:
+    """A reader sees the same rows at the same ordinals, and no frame has more rows than it may."""
+    keys = [row_key("d.t", [number, 1]) for number in images]
+    as_columns = RowImages("d.t", keys, [*images.values()])
+    told = DescribeTable("d.t", (), ("a", "b"), prefix=prefix)
+    found = []
+    for changes in ([*as_columns], as_columns):
+        framer = Framer(SHARD, layout, START, limits, invalidated=invalidated)
+        batches: list[Batch] = []
+        for number, each in enumerate(([told], changes, changes), 1):
+            _publish(framer, _txn(number, each), batches)  # type: ignore[arg-type]
+        batches.append(framer.take())
+        found.append({partition: _events(events) for partition, events in read(batches).items()})
+        frames = [decode(value)[1] for batch in batches for _, value in batch.records if value[:10] == ROW_FRAME_HEADER]
+        assert all(len(frame["keys"]) <= limits.rows_max for frame in frames)
+    assert found[0] == found[1]
 
 
 def test_a_giant_transaction_is_alone_in_its_batches_until_it_ends() -> None:

@@ -69,8 +69,10 @@ def _read(value: bytes) -> tuple[str, Record] | str:
     name, schema = _KNOWN.get(value[2:HEADER], ("", None))
     if not name:
         return "unknown_schema"
-    if name in ("SourceState", "BeforeImages", "KeylessRow"):
-        return name, {}  # for publishers, or streams: not even damage of it concerns the state
+    if name in ("BeforeImages", "KeylessRow"):
+        return PASSED_OVER, {}  # for change streams: not even damage of it concerns the state
+    if name == "SourceState":
+        return name, {}  # it is for publishers: not even damage of it concerns the state
     body = BytesIO(value[HEADER:])
     try:
         record: Record = schemaless_reader(body, schema, None)
