@@ -12,11 +12,6 @@ from stream.sources.debezium.transactions import Assembler
 
 ROUNDS: Final = (
     connectors(
-        "round_reads_no_further",
-        "a transaction is taken with what was read when its end was seen",
-        never(DebeziumReader.transactions, "not self._topics.has_reached(ends)"),
-    ),
-    connectors(
         "statement_voids_nothing_that_follows",
         "transactions between a statement's first sight and its place do not void its tables",
         leave_out(DebeziumReader._finished, "for pending in self._pending:\n    ..."),
