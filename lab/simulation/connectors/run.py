@@ -316,6 +316,9 @@ class ConnectorsRun(WholeProcesses):
         if self.server.down:
             self.server.start()
         self.run_until(lambda: not self.under_way, SETTLES_IN_S)
+        left = [f"XA ROLLBACK '{gtrid.decode()}'" for gtrid, _ in self.server.prepared]
+        if left:  # those whose application died: no epoch begins while one is prepared
+            self._execute(left)
         self.kernel.kill(SOURCES[1])
         for name in (NAME, SOURCES[0]):
             self.start(name)
