@@ -20,7 +20,7 @@ from stream.sources.mariadb.backfill.choice import BackfillRequest, Choice
 from stream.sources.mariadb.backfill.plan import Plan, unfit
 from stream.sources.mariadb.backfill.progress import TableProgress, table_progress
 from stream.wire.events import ResumePoint
-from tokens.errors import FreshetError
+from tokens.errors import FreshetError, printable
 
 T = TypeVar("T")
 app = typer.Typer(
@@ -256,4 +256,4 @@ def _line(each: TableProgress) -> str:
         parts.append(f"{each.rows_per_s:,} a second")
     if each.eta_s >= 0:
         parts.append(f"{each.eta_s} s left")
-    return ", ".join([*parts, *filter(None, [each.reason])])
+    return printable(", ".join([*parts, *filter(None, [each.reason])]))

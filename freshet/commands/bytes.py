@@ -204,8 +204,10 @@ def _places(dirs: str | None, free_share: float | None) -> Iterator[list[Joined]
         raise ByteCacheError("no_bytes_dir", "no directory of the byte cache is known")
     places: list[Joined] = []
     try:
-        for text in options.dirs:
-            places.append(Joined(*options.directory(text)))  # noqa: PERF401 - those already open must be closed
+        for path, wanted in map(options.directory, options.dirs):
+            if not path.is_dir():
+                raise ByteCacheError("no_bytes_dir", f"{path} is no directory; a process that reads makes it")
+            places.append(Joined(path, wanted))
         yield places
     finally:
         for place in places:

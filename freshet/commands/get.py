@@ -12,6 +12,7 @@ import typer
 from freshet.sections.sources import MariaDBSourceSettings
 from freshet.settings import Settings, load_settings
 from freshet.settings_errors import SettingsError
+from tokens import Position, TokenError
 from tokens.errors import printable
 from tokens.mariadb import MariadbPosition
 from tokens.mysql import MysqlPosition
@@ -94,7 +95,11 @@ def _position(settings: Settings, keyspace: str, gtid: str) -> str:
             f"the settings don't say what kind of GTID {gtid} is",
             hint="write it with its kind: MariaDB/0-1-5, or MySQL56/uuid:1-5",
         )
-    return f"{MysqlPosition.flavor if source.is_mysql else MariadbPosition.flavor}/{gtid}"
+    try:
+        return str(Position.parse(gtid, MysqlPosition.flavor if source.is_mysql else MariadbPosition.flavor))
+    except TokenError as error:
+        hint = "give what SELECT @@last_gtid says on MariaDB (0-1-5), or MySQL's GTID (uuid:5)"
+        raise SettingsError(f"--after: {error}", hint=hint, code=error.code) from error
 
 
 def _plain(row: Row) -> dict[str, Any]:

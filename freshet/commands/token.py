@@ -53,10 +53,8 @@ def _check(name: str, given: dict[str, Any]) -> None:
     except ValidationError as error:
         [finding, *_] = error.errors(include_url=False)
         what = str(finding["loc"][1]) if finding["loc"][1] != "[key]" else "the name"
-        wrong = finding["input"]
-        raise SettingsError(
-            f"{what}: {finding['msg'].lower()}, not {wrong!r}", hint="freshet token new --help"
-        ) from None
+        hint = "a name has letters, digits, _ and -; freshet token new --help has the roles"
+        raise SettingsError(f"{what}: {finding['msg']}, not {finding['input']!r}", hint=hint) from None
 
 
 @app.command("hash")
@@ -69,6 +67,8 @@ def hash_secret() -> None:
 def check(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
     """Say what the secret on stdin may do by the settings. Exit code 1 if nothing."""
     settings, secret, found = load_settings(), _secret(), list[dict[str, Any]]()
+    if not settings.serve.credentials and not settings.consumer.credentials:
+        raise SettingsError("the settings have no tokens, so nobody is asked for one", hint="freshet token new NAME")
     for listener, accepted in (("serve", settings.serve.credentials), ("consumer", settings.consumer.credentials)):
         if not accepted:
             continue

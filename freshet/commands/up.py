@@ -41,7 +41,7 @@ def command(
     Each line has the name of the part that wrote it. A source that ends is started again, while the other keyspaces go
     on. If the consumer or the front can't start, all ends. A second Ctrl-C kills what has not ended yet.
     """
-    settings = load_settings()
+    settings = load_settings(flags={"consumer": {"workers": workers}})  # what can't be is told before anything starts
     if not local:
         _parts(settings, keyspaces or [], workers, port)  # wrong use is told before a directory is made
         with alone(settings.data_dir):

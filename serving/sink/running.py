@@ -102,8 +102,10 @@ class Sink:
         names = {name_in_copy(name) for name in self._wanted}
         if STATE_NAME in names:
             raise SinkError(f"a table of the copy can't be called {STATE_NAME}: the sink keeps its checkpoints there")
-        if len(names) != len(self._wanted) or not all(names):
-            raise SinkError("two tables have one name in the copy, or a table has no database: write db.table")
+        if bare := [name for name in self._wanted if not name_in_copy(name)]:
+            raise SinkError(f"the table {bare[0]!r} has no database", hint="write db.table")
+        if len(names) != len(self._wanted):
+            raise SinkError("two tables have one name in the copy", hint="copy them into two databases")
         self._check_others()
         for table in self._wanted:
             described = self._client.describe(self._keyspace, table)
