@@ -1,10 +1,11 @@
-"""What one answer of a catalog costs front and owner, without sockets: tables, partitions, statistics, constraints.
+"""What one answer costs front and owner, without sockets: of tables, partitions, statistics, constraints, rows.
 
 ``python -m benchmarks.answers`` prints µs of processor time of the answering thread: in the owner from the bytes of a
 request to the bytes of its answer, in the front from the bytes of an HTTP request to those of its response, with an
-owner that has answered already. With ``--against DIR``, a checkout of another commit, the two run in turn. The table
-shows the least of all passes: other load only adds. Threats to validity: no system calls and no waking of threads, one
-partition, one connection, all blocks in RocksDB's cache; collections of garbage are as in production.
+owner that has answered already. For a row the front asks one that answers at once: packing that answer counts too. With
+``--against DIR``, a checkout of another commit, the two run in turn. The table shows the least of all passes: other
+load only adds. Threats to validity: no system calls and no waking of threads, one partition, one connection, all blocks
+in RocksDB's cache; collections of garbage are as in production.
 """
 
 from __future__ import annotations
@@ -26,19 +27,29 @@ from uvicorn.server import ServerState
 
 from benchmarks import child
 from benchmarks.materialize import as_in_production
-from consumers.owner.client import OwnerClient
+from benchmarks.workload import START_POSITION, START_SECONDS, TABLE, gtid, image
+from consumers.owner.client import OwnerClient, _Connection
 from consumers.owner.connection import FrontConnection
-from consumers.owner.framing import encode_frame
+from consumers.owner.framing import PREFIX_BYTES, encode_frame, id_in
 from consumers.owner.overlay import Overlay
 from consumers.owner.partitions import Ownership, Partition
-from consumers.owner.protocol import GetObjects, GetTable, Hello, Request
+from consumers.owner.protocol import (
+    Description,
+    GetObjects,
+    GetTable,
+    Hello,
+    OwnerRow,
+    Request,
+    Rows,
+    SchemaColumn,
+)
 from consumers.owner.server import OwnerServer
 from consumers.store.store import PartitionStore
 from serving.http.connection import BoundedConnection
 from serving.http.front import make_front
 from serving.http.server import make_server
 from serving.locations.refreshing import Locations
-from serving.reads.spaces import TableSpace
+from serving.reads.spaces import RowSpace, TableSpace
 from stream.kafka.topics import Topic
 from stream.wire.batch import BatchLimits, Framer
 from stream.wire.events import BindName, Change, ObjectImage, ObjectSet, SourceTransaction, TableImage, Topology
@@ -50,6 +61,7 @@ ASKED, PASSES = 400, 12
 CATALOG: Final = "hive"
 LIST: Final = "tpcds.{0}:120:117:117,119:101,105"
 EVENT: Final = "HiveEvent/{0}"
+FRESH: Final = b'"served_from":"cache","freshness":"fresh"'
 TOKEN: Final = str(Vector({"hive/0": (1, Position.parse(EVENT.format(TABLES)))}))
 KINDS: Final[dict[str, tuple[str, list[str], str]]] = {
     "table": ("", [], "tables/tpcds/{0}?"),
@@ -165,13 +177,19 @@ async def _owner(directory: Path) -> tuple[dict[str, float], dict[str, Any]]:
     return found, answers
 
 
-async def _front(answers: dict[str, Any]) -> dict[str, float]:
-    """µs by what is asked, with an owner that gives ``answers``."""
-    locations = Locations(fixed={(CATALOG, 0): "127.0.0.1:1"})
-    config = make_server(make_front([TableSpace(CATALOG, Layout(1))], locations), "127.0.0.1", 0).config
+def _connected(space: TableSpace | RowSpace) -> tuple[BoundedConnection, _Sink]:
+    """A connection to a front of ``space``."""
+    locations = Locations(fixed={(space.name, 0): "127.0.0.1:1"})
+    config = make_server(make_front([space], locations), "127.0.0.1", 0).config
     config.load()
     connection, sink = BoundedConnection(config=config, server_state=ServerState(), app_state={}), _Sink()
     connection.connection_made(sink)
+    return connection, sink
+
+
+async def _front(answers: dict[str, Any]) -> dict[str, float]:
+    """µs by what is asked, with an owner that gives ``answers``."""
+    connection, sink = _connected(TableSpace(CATALOG, Layout(1)))
     found = {}
     for what, (_, _, path) in KINDS.items():
 
@@ -182,10 +200,55 @@ async def _front(answers: dict[str, Any]) -> dict[str, float]:
         target = f"/v1/{path.format('t00001')}valid_write_ids={listed}&table_id=1&token={TOKEN}"
         request = f"GET {target} HTTP/1.1\r\nHost: front\r\n\r\n".encode()
         with patch.object(OwnerClient, "get_table", answer), patch.object(OwnerClient, "get_objects", answer):
-            found[f"{what}: front"] = await _least(
-                connection.data_received, sink, [request] * ASKED, b'"served_from":"cache","freshness":"fresh"'
-            )
+            found[f"{what}: front"] = await _least(connection.data_received, sink, [request] * ASKED, FRESH)
     return found
+
+
+class _Owner:
+    """The transport of a front's connection to an owner that has one row, which it gives at once."""
+
+    def __init__(self) -> None:
+        self.connection = _Connection()
+        self.connection.connection_made(self)  # type: ignore[arg-type]
+
+    def write(self, frame: bytes) -> None:
+        at, why = gtid(7), "the entry contains the session's position"
+        row = OwnerRow(
+            1,
+            image(7, 7, 40),
+            "fresh",
+            why,
+            True,
+            False,
+            "bench/0",
+            1,
+            at,
+            at,
+            START_SECONDS,
+            gtid(9),
+            START_POSITION,
+            b"",
+        )
+        answer = encode_frame(Rows(id_in(frame[PREFIX_BYTES:]), [row]))
+        asyncio.get_running_loop().call_soon(self.connection.data_received, answer)
+
+
+async def _row() -> dict[str, float]:
+    """µs of one row in the front."""
+    connection, sink = _connected(RowSpace("bench", Layout(1)))
+
+    async def describe(*_: object) -> Description:
+        columns = [SchemaColumn("id", "int", True, ""), SchemaColumn("version", "int", True, "")]
+        return Description(0, True, str(Layout(1)), TABLE, columns, ["id"], True)
+
+    async def connect(client: OwnerClient) -> _Connection:
+        client._connection = _Owner().connection
+        return client._connection
+
+    token = str(Vector({"bench/0": (1, Position.parse(gtid(5)))}))
+    request = f"GET /v1/rows/bench/{TABLE}/7?token={quote(token)} HTTP/1.1\r\nHost: front\r\n\r\n".encode()
+    with patch.object(OwnerClient, "describe", describe), patch.object(OwnerClient, "_connect", connect):
+        return {"row: front": await _least(connection.data_received, sink, [request] * ASKED, FRESH)}
 
 
 def measure() -> dict[str, float]:
@@ -194,7 +257,7 @@ def measure() -> dict[str, float]:
 
     async def run(directory: Path) -> dict[str, float]:
         found, answers = await _owner(directory)
-        return found | await _front(answers)
+        return found | await _front(answers) | await _row()
 
     with tempfile.TemporaryDirectory(prefix="freshet-bench-") as directory:
         return uvloop.run(run(Path(directory)))

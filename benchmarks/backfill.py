@@ -16,7 +16,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
@@ -25,7 +26,7 @@ import psutil
 from freshet_client import FreshetClient
 
 from benchmarks.child import measure, quiet
-from benchmarks.deployed import Deployment
+from benchmarks.deployed import Deployment, threads_processor_s
 from benchmarks.percentiles import percentiles_ms
 from benchmarks.spin import spin
 from benchmarks.workload import PARTITIONS
@@ -64,20 +65,31 @@ def fill(server: MariaDBServer, rows: int) -> None:
                 cursor.execute(FILL.format(table=table, first=first, last=min(first + FILL_ROWS - 1, count)))
 
 
-def read_alone(host: str, port: int, user: str, password: str, rows: int) -> dict[str, Any]:
-    """How many rows a second are only read and decoded, of the first ones. Runs in a child process."""
+def read_alone(host: str, port: int, user: str, password: str, rows: int, readers: int = 1) -> dict[str, Any]:
+    """How many rows a second are only read and decoded, of the first ones. Runs in a child process.
+
+    ``readers``: threads, each with a part of them and a session of its own.
+    """
     settings = ConnectionSettings(host, port, user, password)
     schema = LiveSchema(settings, TableFilter((KEYSPACE,)))
     schema.load()
     schema.close()
     described = next(info.describe() for info in schema.live.values() if info.name == TABLE)
-    reader, read, after = ChunkReader(settings), 0, None
+    part = rows // readers
+
+    def read(number: int) -> int:
+        reader, done = ChunkReader(settings), 0
+        after: Sequence[object] | None = [number * part] if number else None
+        while done < part and (chunk := reader.read(described, after)).last is not None:
+            done, after = done + len(chunk.rows), chunk.last
+        reader.close()
+        return done
+
     began, cpu = time.perf_counter(), time.process_time()
-    while read < rows and (chunk := reader.read(described, after)).last is not None:
-        read, after = read + len(chunk.rows), chunk.last
+    with ThreadPoolExecutor(readers) as pool:
+        done = sum(pool.map(read, range(readers)))
     seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
-    reader.close()
-    return {"rows_s": read / seconds, "cpu_us": 1e6 * cpu / read}
+    return {"rows_s": done / seconds, "cpu_us": 1e6 * cpu / done}
 
 
 class Writer(threading.Thread):
@@ -168,6 +180,10 @@ def backfill(server: MariaDBServer, kafka: KafkaServer, directory: Path, rows: i
         observer.join()
         writer.stopping.set()
         cpu = {f"{name}_cpu_us": 1e6 * each / rows for name, each in deployed.processor_seconds().items()}
+        threads = {
+            f"{name}_threads_us": {each: round(1e6 * used / rows, 2) for each, used in threads_processor_s(pid).items()}
+            for name, pid in {"source": source.pid, "owner": deployed.consumer.pid}.items()
+        }
         memory.stopping.set()
         memory.join()
         source.stop()
@@ -181,6 +197,7 @@ def backfill(server: MariaDBServer, kafka: KafkaServer, directory: Path, rows: i
             "writes_s": writer.written / seconds,
             **{f"{name}_mb": most for name, most in memory.most.items()},
             **cpu,
+            **threads,
             "store_mb": store_mb,
             "restart_s": restart_s,
             "restarted_mb": deployed.rss_mb(),
@@ -222,9 +239,9 @@ def main() -> int:
             fill(server, given.rows)
             at = {name: getattr(server.address, name) for name in ("host", "port", "user", "password")}
             print(json.dumps({"spin": spin()}))
-            print(
-                json.dumps({"alone": measure("backfill:read_alone", **at, rows=min(given.rows, 300_000))}), flush=True
-            )
+            for readers in (1, 2, 1, 2):
+                alone = measure("backfill:read_alone", **at, rows=min(given.rows, 300_000), readers=readers)
+                print(json.dumps({f"alone, {readers} readers": alone}), flush=True)
             (home / "deployed").mkdir()
             found = backfill(server, kafka, home / "deployed", given.rows, given.writes)
             topic = events_topic(kafka.cluster, KEYSPACE)

@@ -5,8 +5,8 @@
   readers must have all of them.
 - **invalidate**: transactions of one row come at a fixed rate. The time runs from the moment at which each is due at
   the publisher until an application's cache, in its own process, has its tombstone.
-- **wire**: what a column of images of before the change would cost: bytes a row of frames without and with it, as they
-  are and as Kafka's batches are compressed (lz4). It is not on the wire: docs/decisions/0121.
+- **wire**: what images of before the change cost, where a keyspace has them: bytes a row without and with their
+  records, as they are and as Kafka's batches are compressed (lz4), and the processor time to frame and to fold a row.
 
 Of **one** and **many** also by the processor time of the front, which says something while others have the cores, too.
 
@@ -39,17 +39,23 @@ from benchmarks.materialize import as_in_production
 from benchmarks.percentiles import percentiles_ms
 from benchmarks.topics import OWN, is_frame
 from benchmarks.workload import KEYS, START_POSITION, START_SECONDS, TABLE, image, number_of, transactions
+from consumers.fold.messages import fold_messages
+from consumers.fold.state import Head, PartitionState
 from freshet.local.kafka import KafkaServer
 from serving.client import FreshetClient
 from serving.client.cache import DictStore, Invalidator
 from stream.kafka.connection import KafkaCluster
 from stream.wire.batch import BatchLimits, Framer
+from stream.wire.codec import HEADER_SIZE, headers
 from stream.wire.events import RowChange
 from stream.wire.keys import Layout
 
 KEYSPACE: Final = "changes"
 TRANSACTION: Final = b'"kind":"transaction"'
 PIECE: Final = 1 << 20
+_BEFORE: Final = headers("BeforeImages")
+_STATES: Final = headers("SourceState")
+POLLED: Final = 8_000
 BATCH_ROWS: Final = 2_000
 """About what a frame and a batch have at full rate."""
 WARM_UP: Final = 0.2
@@ -134,19 +140,35 @@ def invalidate(url: str, last: int) -> dict[str, Any]:
 
 
 def wire(rows: int, rows_a_frame: int) -> dict[str, float]:
-    """Bytes a row of updates of rows that were there before."""
+    """Bytes and processor time a row of updates of rows that were there before."""
     found = {}
     a_batch = max(1, BATCH_ROWS // (rows_a_frame or BATCH_ROWS))
     for name, has_before in (("now", False), ("with_before", True)):
-        frames = list(_frames(rows, rows_a_frame, has_before=has_before))
+        began = time.process_time()
+        messages = list(_messages(rows, rows_a_frame, has_before=has_before))
+        found[f"{name}_framed_us"] = (time.process_time() - began) / rows * 1e6
+        found[f"{name}_folded_us"] = _fold_seconds(messages) / rows * 1e6
+        frames = [each for each in messages if is_frame(each) or each[:HEADER_SIZE] in _BEFORE]
         batches = [b"".join(frames[at : at + a_batch]) for at in range(0, len(frames), a_batch)]
         found[name] = sum(map(len, frames)) / rows
         found[f"{name}_lz4"] = sum(len(pa.compress(each, "lz4", asbytes=True)) for each in batches) / rows
     return found
 
 
-def _frames(rows: int, rows_a_frame: int, *, has_before: bool) -> Iterator[bytes]:
-    """The frames of a history of updates. With ``has_before`` each image has the one of before behind it."""
+def _fold_seconds(messages: list[bytes]) -> float:
+    """Processor time of folding the messages of a partition in memory, as many at once as a consumer polls."""
+    entries: dict[bytes, bytes] = {}
+    state = PartitionState(Head(), entries.get)
+    began = time.process_time()
+    for at in range(0, len(messages), POLLED):
+        for changes in fold_messages(state, list(enumerate(messages[at : at + POLLED], at))):
+            changes.put_into(entries)
+            state.apply(changes)
+    return time.process_time() - began
+
+
+def _messages(rows: int, rows_a_frame: int, *, has_before: bool) -> Iterator[bytes]:
+    """The messages of a history of updates, but states. ``has_before``: with what rows were before."""
     limits = BatchLimits(rows_max=rows_a_frame or BATCH_ROWS)
     framer = Framer(f"{KEYSPACE}/0", Layout(1), nonce=1, limits=limits)
     framer.start_epoch(START_POSITION, START_SECONDS, "first_start")
@@ -156,10 +178,10 @@ def _frames(rows: int, rows_a_frame: int, *, has_before: bool) -> Iterator[bytes
         assert isinstance(change, RowChange)
         after, before = change.image, versions.get(change.key) or image(number, number, 25)
         versions[change.key] = after
-        change.image = after + before if has_before else after
+        change.before = before if has_before else None
         framer.add(transaction, 0, 1)
         if number % (rows_a_frame or BATCH_ROWS) == 0 or number == rows:
-            yield from (value for _, value in framer.take().records if is_frame(value))
+            yield from (value for _, value in framer.take().records if value[:HEADER_SIZE] not in _STATES)
 
 
 class Measured:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import ssl
 import sys
 import time
@@ -159,3 +160,14 @@ def processor_s(*processes: psutil.Process) -> float:
     """Seconds of processor time that these processes have had together."""
     times = [each.cpu_times() for each in processes]
     return float(sum(each.user + each.system for each in times))
+
+
+def threads_processor_s(pid: int) -> dict[str, float]:
+    """Seconds of processor time that a process's threads have had, by their names without numbers (Linux)."""
+    found: dict[str, float] = {}
+    tick_s = 1 / os.sysconf("SC_CLK_TCK")
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        name = re.sub(r"\d+", "", (task / "comm").read_text().strip())
+        fields = (task / "stat").read_text().rpartition(")")[2].split()
+        found[name] = found.get(name, 0.0) + (int(fields[11]) + int(fields[12])) * tick_s
+    return found

@@ -19,7 +19,7 @@ import ssl
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -147,8 +147,8 @@ def handshakes(port: int, door: Mapping[str, Any]) -> dict[str, float]:
         return {"handshakes_s": runner.run(run())}
 
 
-def run(keys: int, rounds: int, seconds: float) -> dict[str, dict[str, float]]:
-    """Medians over the rounds, by door."""
+def run(keys: int, rounds: int, seconds: float, chosen: Collection[str] = ()) -> dict[str, dict[str, float]]:
+    """Medians over the rounds, by door. ``chosen``: beside the plain door only these; none: all."""
     shuffle = Random(11).shuffle
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="freshet-bench-")))
@@ -156,6 +156,8 @@ def run(keys: int, rounds: int, seconds: float) -> dict[str, dict[str, float]]:
         measure("topics:fill_once_each", kafka=kafka, keyspace=KEYSPACE, keys=keys)
         fronts: dict[str, tuple[Deployment, Door]] = {}
         for name, door in doors(directory, stack.enter_context(collector())).items():
+            if chosen and name not in {"plain", *chosen}:
+                continue
             place = directory / name
             place.mkdir()
             deployed = Deployment(place, kafka, (KEYSPACE,), more=door.settings, authority=door.shown.ca)
@@ -193,9 +195,12 @@ def main() -> int:
     parser.add_argument("--keys", type=int, default=20_000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=4.0)
+    parser.add_argument(
+        "--doors", type=lambda text: text.split(","), default=[], help="beside the plain one only these"
+    )
     options = parser.parse_args()
     quiet()
-    print(json.dumps(run(options.keys, options.rounds, options.seconds), indent=1))
+    print(json.dumps(run(options.keys, options.rounds, options.seconds, options.doors), indent=1))
     return 0
 
 

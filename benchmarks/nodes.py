@@ -10,10 +10,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ import psutil
 import tomli_w
 import uvloop
 
-from benchmarks.child import measure
+from benchmarks.child import ROOT, measure
 from benchmarks.deployed import POLL_S, TIMEOUT_S, processor_s
 from benchmarks.load import HttpLoadConnection, LoadConnection, Tally, as_fast_as_possible, at_rate
 from benchmarks.percentiles import percentiles_ms
@@ -39,6 +39,7 @@ from stream.kafka.locations import LocationsReader
 from stream.wire.keys import Layout, row_key
 
 KEYSPACE: Final = "nodes"
+FRESHET: Final = (sys.executable, "-m", "freshet")
 COUNTS: Final = (1, 2, 4)
 CONNECTIONS: Final = 16
 RATE: Final = 300
@@ -111,8 +112,10 @@ def measured(directory: Path, kafka: KafkaCluster, count: int, keys: int, second
         }
 
 
-def start(directory: Path, kafka: KafkaCluster, number: int, stack: ExitStack) -> Node:
-    """Starts a node; the stack stops it."""
+def start(
+    directory: Path, kafka: KafkaCluster, number: int, stack: ExitStack, command: Sequence[str] = FRESHET
+) -> Node:
+    """Starts a node; the stack stops it. ``command``: what runs `freshet`."""
     port, owner_port = free_ports(2)
     config = directory / f"node-{number}.toml"
     config.write_text(
@@ -126,9 +129,9 @@ def start(directory: Path, kafka: KafkaCluster, number: int, stack: ExitStack) -
             }
         )
     )
-    line = [sys.executable, "-m", "freshet", "--config", str(config), "--log-format", "json", "node"]
+    line = [*command, "--config", str(config), "--log-format", "json", "node"]
     log = directory / f"node-{number}.log"
-    process = ServerProcess(f"node-{number}", line, log_file=log, env=dict(os.environ), cwd=directory)
+    process = ServerProcess(f"node-{number}", line, log_file=log, cwd=ROOT)
     stack.callback(process.stop)
     return Node(f"http://127.0.0.1:{port}", f"127.0.0.1:{owner_port}", process)
 

@@ -26,7 +26,7 @@ from typer.core import TyperGroup
 
 from freshet import DISTRIBUTION
 from freshet.help.examples import explain
-from freshet.local.starting import signals_held
+from freshet.signals import signals_held
 from tokens.errors import FreshetError
 
 EXIT_FAILURE = 1

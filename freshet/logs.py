@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import Literal
+from io import StringIO
+from typing import Literal, TextIO
 
 import structlog
+
+from tokens.errors import printable
 
 Format = Literal["auto", "json", "console"]
 _OF_STORAGE = ("aiobotocore", "boto3", "botocore", "fsspec", "s3fs")
@@ -35,10 +38,7 @@ def configure_logs(format: Format = "auto", level: str = "info") -> None:
     renderer: list[structlog.typing.Processor] = (
         [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(default=str)]
         if as_json
-        # Not rich's traceback: it shows local variables, so passwords and rows.
-        else [
-            structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback)
-        ]
+        else [_printable, structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=_traceback)]
     )
     structlog.configure(
         processors=[
@@ -63,3 +63,15 @@ def configure_logs(format: Format = "auto", level: str = "info") -> None:
     root.setLevel(number)
     for chatty in ("urllib3", "httpx2", "httpcore2", "jgo", "py4j", "asyncio", "uvicorn.access", *_OF_STORAGE):
         logging.getLogger(chatty).setLevel(max(number, logging.WARNING))
+
+
+def _printable(_logger: object, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """Names and texts of others are in lines: a terminal must not obey them, nor may they look like lines of ours."""
+    return {name: printable(value) if isinstance(value, str) else value for name, value in event.items()}
+
+
+def _traceback(out: TextIO, raised: structlog.typing.ExcInfo) -> None:
+    """Not rich's: it shows local variables, so passwords and rows. Indented: a message may have lines."""
+    text = StringIO()
+    structlog.dev.plain_traceback(text, raised)
+    out.write("\n".join(f"  {printable(line)}" if line else "" for line in text.getvalue().split("\n")))

@@ -86,7 +86,7 @@ class KafkaSettings(Section):
             read = {name: secret_in(path, name) for name, path in self.extra_files.items()}
         except ValueError as error:
             raise SettingsError(f"kafka.extra_files: {error}", hint="is it there, and readable?") from None
-        return KafkaCluster(self.bootstrap, self.extra | read, self.prefix).check()
+        return KafkaCluster(self.bootstrap, self.extra | read, self.prefix, self.replication_factor).check()
 
 
 LEARNT: Final = "schema"
@@ -110,6 +110,8 @@ class KeyspaceSettings(Section):
     ``hot``: ``db.table`` → bytes that its fills may take; it is not read from the beginning.
     ``invalidate``: ``db.table``, whose changes are published without images: they invalidate, and reads fill.
     ``snapshots``: where its snapshots are, for fsspec; a store that is missing begins with one.
+    ``before_images``: change streams can tell what rows were before, too; the topic is about twice as large.
+    ``keyless_rows``: they can tell the rows of tables without a primary key.
     """
 
     kind: Literal["rows", "catalog"] = "rows"
@@ -127,6 +129,8 @@ class KeyspaceSettings(Section):
         default_factory=list, max_length=1_000
     )
     snapshots: str = Field(default="", max_length=4_096)
+    before_images: bool = False
+    keyless_rows: bool = False
 
     @property
     def ranges(self) -> dict[str, ShardSettings]:
@@ -152,6 +156,14 @@ class KeyspaceSettings(Section):
             raise ValueError(f"a {self.source.kind} source needs kind = {fits[self.source.kind]!r}, not {self.kind!r}")
         if self.source is not None and self.source.kind == "debezium" and (self.shards or self.succeeds):
             raise ValueError("a debezium source is the only one of its keyspace: no shards, and nothing to succeed")
+        return self
+
+    @model_validator(mode="after")
+    def _keyless_rows_have_one_shard(self) -> KeyspaceSettings:
+        if self.keyless_rows and (self.ranges or (self.source is not None and self.source.kind == "debezium")):
+            raise ValueError(
+                "keyless_rows: a row without a key is in no range of a shard, and in no connector's messages"
+            )
         return self
 
     @model_validator(mode="after")
@@ -260,7 +272,7 @@ class ServeSettings(Section):
     ``dead_letter_buttons``: the page puts dead letters back and takes them off the list, for the role ``admin``.
     ``tokens``: who may ask; ``bearer_token``: one secret that may do everything, as before there were tokens. ``tls``:
     with ``ca`` a client may show a certificate. ``plain``: it may listen beyond loopback without TLS.
-    ``limits``: what one caller may take.
+    ``hosts``: names by which a front without tokens may be asked. ``limits``: what one caller may take.
     """
 
     host: Host = "127.0.0.1"
@@ -270,6 +282,7 @@ class ServeSettings(Section):
     tokens: Annotated[Tokens, Json] = Field(default_factory=dict, max_length=1_000)
     tls: TlsSettings = TlsSettings()
     plain: bool = False
+    hosts: Names = Field(default_factory=list)
     max_wait_ms_limit: int = Field(default=10_000, ge=0, le=20_000)
     default_wait_ms: int = Field(default=100, ge=0, le=20_000)
     serve_stale_if_down: bool = False

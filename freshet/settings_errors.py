@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from pydantic import ValidationError
 
@@ -83,10 +84,17 @@ def from_validation(
     first = findings[0]
     path = _path(first["loc"])
     key = ".".join(path)
-    message = f"{key}: {_what(first)}"
-    if len(findings) > 1:
-        message += f" (and {len(findings) - 1} more)"
+    same = [each for each in findings[1:] if _path(each["loc"]) == path]
+    words = [each["ctx"]["expected"] for each in same if each["type"] == "literal_error"]
+    message = f"{key}: {_what(first)}{''.join(f'; or {each}' for each in words)}"
+    more = len({tuple(_path(each["loc"])) for each in findings}) - 1
+    if more:
+        message += f" (and {more} more)"
     return SettingsError(message, hint=_hint(first, path, file, known_keys))
+
+
+_OF_A_UNION: Final = re.compile(r"constrained-|literal\[")
+"""Where a setting may be of several types, each has a finding, whose path ends with the type."""
 
 
 def _path(loc: tuple[int | str, ...]) -> list[str]:
@@ -95,7 +103,9 @@ def _path(loc: tuple[int | str, ...]) -> list[str]:
     return [
         part
         for number, part in enumerate(parts)
-        if part != "[key]" and not (part in UNION_TAGS and number and parts[number - 1] in ("source", "shards"))
+        if part != "[key]"
+        and not _OF_A_UNION.match(part)
+        and not (part in UNION_TAGS and number and parts[number - 1] in ("source", "shards"))
     ]
 
 

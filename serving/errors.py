@@ -67,6 +67,10 @@ HINTS: dict[str, str] = {
 """The default hint of each code."""
 
 
+ASKED_IN_VAIN = frozenset({"source_behind", "source_failed", "unknown_table"})
+"""Codes of errors for which the source was asked all the same."""
+
+
 class ReadError(FreshetError):
     """A read that cannot be answered.
 

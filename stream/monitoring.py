@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
 from collections.abc import Callable
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
+from threading import Lock, Thread
+from time import monotonic
 from typing import Any, Final
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Gauge, disable_created_metrics, generate_latest
@@ -17,6 +20,9 @@ from stream.access.grants import METRICS, Access, AccessRefused, bearer_of
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 REQUEST_TIMEOUT_S: Final = 10.0
+"""Of a connection, from its first byte to its last; a little more if nobody else comes."""
+CONNECTIONS_MAX: Final = 64
+"""At a time. One more takes the place of the one that was there first: a scrape is over long before."""
 _TEXT: Final = "text/plain; charset=utf-8"
 
 
@@ -48,14 +54,52 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     secured: ssl.SSLContext | None = None
 
+    def __init__(self, place: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        super().__init__(place, handler)
+        self._lock = Lock()
+        self._open: dict[Any, tuple[float, socket.socket]] = {}
+        """Connection as it was accepted, the oldest first → since when, and its socket by now."""
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """A thread for the connection."""
+        with self._lock:
+            if len(self._open) >= CONNECTIONS_MAX:
+                self._hang_up(next(iter(self._open)))
+            self._open[request] = monotonic(), request
+        super().process_request(request, client_address)
+
+    def service_actions(self) -> None:
+        """Twice a second: ends what has lasted too long, as a client does that sends a byte now and then."""
+        with self._lock:
+            late = monotonic() - REQUEST_TIMEOUT_S
+            for each in [each for each, (since, _) in self._open.items() if since < late]:
+                self._hang_up(each)
+
+    def _hang_up(self, request: Any) -> None:
+        """Has the connection's thread read its end."""
+        _, connection = self._open.pop(request)
+        with suppress(OSError):
+            socket.socket.shutdown(connection, socket.SHUT_RDWR)
+
     def finish_request(self, request: Any, client_address: Any) -> None:
         """In the connection's thread: a slow handshake delays nobody else."""
         if self.secured is None:
             super().finish_request(request, client_address)
             return
         request.settimeout(REQUEST_TIMEOUT_S)
-        with self.secured.wrap_socket(request, server_side=True) as connection:
+        with self.secured.wrap_socket(request, server_side=True, do_handshake_on_connect=False) as connection:
+            with self._lock:
+                if request not in self._open:
+                    return  # another one has its place already
+                self._open[request] = self._open[request][0], connection
+            connection.do_handshake()
             super().finish_request(connection, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """The connection's end."""
+        with self._lock:
+            self._open.pop(request, None)
+        super().shutdown_request(request)
 
     def handle_error(self, *_: Any) -> None:
         """Nothing: a client that goes away is no event."""

@@ -1,12 +1,16 @@
 """Spans of OpenTelemetry: what a request did, across the front, the owners and the reads of the source.
 
 Off unless `turn_on` was called. Until then nothing of OpenTelemetry is loaded, and callers pay for one look at
-`is_on`. A span says what kind of read it was, of which keyspace, who answered, and why the cache did not, in fixed
-words: never a key, a value, a position or a token, since whoever may look at traces need not be allowed to read rows.
+`is_on`. Whether a request is kept is decided once, by its front, before anything is made for it (`is_kept`): one that
+is not kept costs that decision. A span says what kind of read it was, of which keyspace, who answered, and why the
+cache did not, in fixed words: never a key, a value, a position or a token, since whoever may look at traces need not be
+allowed to read rows.
 """
 
 from __future__ import annotations
 
+import random
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -16,8 +20,13 @@ from typing import Any, Final
 is_on = False
 """Whether this process makes spans. Read it before anything else here is called."""
 _tracer: Any = None
+_share = 1.0
 PREFIX: Final = "freshet."
 Attributes = Mapping[str, str | int | bool]
+_TRACEPARENT: Final = re.compile(
+    r"(?!ff|00.{54})[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-([0-9a-f]{2})(?:-.*)?"
+)
+"""As W3C has it: a later version than 00 may have more. The last bit of the group says whether the trace is kept."""
 
 
 @dataclass(slots=True)
@@ -43,18 +52,28 @@ class Notes:
 
 
 _notes: ContextVar[Notes | None] = ContextVar("freshet_span_notes", default=None)
+"""Of the request that is under way; None: there is none, or it is not kept."""
 
 
-def turn_on(tracer: Any) -> None:
-    """From now on spans are made by ``tracer``, OpenTelemetry's."""
-    global is_on, _tracer
-    _tracer, is_on = tracer, True
+def turn_on(tracer: Any, share: float = 1.0) -> None:
+    """From now on spans are made by ``tracer``, OpenTelemetry's, which keeps all that it is asked for.
+
+    ``share``: of the requests whose caller does not say whether its trace is kept.
+    """
+    global is_on, _tracer, _share
+    _tracer, _share, is_on = tracer, share, True
 
 
 def turn_off() -> None:
     """No more spans are begun."""
     global is_on
     is_on = False
+
+
+def is_kept(parent: str) -> bool:
+    """Whether a request has spans: as the caller's ``traceparent`` says; of those without a valid one a share has."""
+    told = _TRACEPARENT.fullmatch(parent) if parent else None
+    return random.random() < _share if told is None else bool(int(told[1], 16) & 1)
 
 
 def note_answer(kind: str, served_from: str, freshness: str) -> None:
@@ -78,12 +97,12 @@ def note_error(code: str) -> None:
 
 
 def traceparent() -> str:
-    """The span that is under way, as W3C's ``traceparent`` has it; "" if there is none, or nobody keeps it."""
+    """The span that is under way, as W3C's ``traceparent`` has it; "" if there is none."""
+    if _notes.get() is None:
+        return ""
     from opentelemetry import trace
 
     context = trace.get_current_span().get_span_context()
-    if not context.is_valid or not context.trace_flags.sampled:
-        return ""
     return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
 
 
@@ -107,7 +126,7 @@ def end(span: Any, attributes: Attributes, *, failed: str = "") -> None:
 
 @contextmanager
 def request_span(name: str, parent: str, attributes: Attributes) -> Iterator[Any]:
-    """The span of one request of a front, below its caller's. At its end it gets what was noted meanwhile."""
+    """The span of a front's request that is kept, below its caller's. At its end it gets what was noted meanwhile."""
     from opentelemetry.trace import SpanKind
 
     notes = Notes()
@@ -124,8 +143,8 @@ def request_span(name: str, parent: str, attributes: Attributes) -> Iterator[Any
 
 @contextmanager
 def source_span(kind: str, shard: str) -> Iterator[None]:
-    """The span of a read of the source, below the request that began it. Nothing if spans are off."""
-    if not is_on:
+    """The span of a read of the source, below the request that began it. Nothing if that has none."""
+    if _notes.get() is None:
         yield
         return
     from opentelemetry.trace import SpanKind

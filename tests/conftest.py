@@ -41,6 +41,7 @@ from freshet.local.mariadb import MariaDBAddress, MariaDBServer
 from freshet.local.mysql import MySQLServer
 from freshet.settings import use_config
 from stream.kafka.connection import KafkaCluster
+from tests import reaper
 from tests.lengths import LONG
 from tests.servers import choice
 from tests.servers.azure import AzureAddress, azure_address
@@ -63,6 +64,11 @@ LONG_RUN_SERVERS = {"azure", "hdfs", "registry"}
 
 settings.register_profile("busy_machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy_machine")
+
+
+def pytest_configure() -> None:
+    """What the session leaves behind is killed, in whatever way it ends."""
+    reaper.begin()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -38,6 +38,7 @@ REGISTERING: Final = ("app.", "atexit.", "model_validator", "field_validator", "
 CALLED_BY_LIBRARIES: Final = {
     "_fetch_range": "fsspec's AbstractBufferedFile",
     "connection_lost": "asyncio.Protocol",
+    "service_actions": "socketserver.BaseServer",
     "pause_writing": "asyncio.Protocol",
     "resume_writing": "asyncio.Protocol",
     "list_commands": "click.Group",

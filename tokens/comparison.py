@@ -15,7 +15,7 @@ from .writeids import Missing, ValidWriteIdList, hive_compare
 
 Token: TypeAlias = Position | EventToken | Vector | ValidWriteIdList
 
-FLAVORS = ("MariaDB", "MySQL56", "FilePos", "HiveEvent")
+FLAVORS = ("MariaDB", "MySQL56", "Postgres", "FilePos", "HiveEvent")
 _KINDS = {Position: "position", EventToken: "event token", Vector: "vector", ValidWriteIdList: "write-id list"}
 
 
@@ -88,6 +88,8 @@ def _position_reason(a: Position, b: Position, answer: Order) -> str:
         return "B holds all of A, and more"
     if a.flavor != b.flavor:
         return f"{a.flavor or 'no position'} and {b.flavor or 'no position'} have nothing in common"
+    if a.flavor == "Postgres":
+        return "they are not of one timeline, and nobody knows where theirs part"
     if a.contains(b) or b.contains(a):
         return "two servers gave out the same sequence number: one of them lost its history"
     if a.flavor == "FilePos":

@@ -17,6 +17,11 @@ def one_line(text: str) -> str:
     if len(text) > LINE_CHARS_MAX:
         half = LINE_CHARS_MAX // 2
         text = f"{text[:half]}…{text[-half:]}"
+    return printable(text)
+
+
+def printable(text: str) -> str:
+    """``text`` without what a terminal would obey, or take for the end of a line: it is written as in Python."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)

@@ -1,7 +1,8 @@
-"""A place in the history of one shard: a GTID set, a binlog file position or a log event id.
+"""A place in the history of one shard: a GTID set, a place in a binlog or write-ahead log, or a log event id.
 
-Text always names its flavor: ``MySQL56/…``, ``MariaDB/…``, ``FilePos/…``, ``HiveEvent/…``. Comparison is set inclusion
-within one flavor; two flavors are never comparable. Positions are immutable, hashable and compare by what they hold.
+Text always names its flavor: ``MySQL56/…``, ``MariaDB/…``, ``Postgres/…``, ``FilePos/…``, ``HiveEvent/…``. Comparison
+is set inclusion within one flavor; two flavors are never comparable. Positions are immutable, hashable and compare by
+what they hold.
 """
 
 from __future__ import annotations

@@ -21,16 +21,14 @@ from consumers.fold.entry import ABSENT, PREFIX, VALUE
 from consumers.fold.runs import Record, fold_markers, gather
 from consumers.fold.shards import has_own_keys, is_succeeded
 from consumers.fold.state import Changes, Head, Lineage, PartitionState, Void
-from stream.wire.columns import Columns, Numbers, read_columns
+from stream.wire.columns import Columns, read_columns
 from stream.wire.keys import SEPARATOR
-from stream.wire.single import single_prefix
+from stream.wire.single import Numbers, single_prefix
 
 RUN_BYTES_MIN: Final = 48 * 1024
 """Frames of fewer bytes together fold faster row by row."""
 Kinds: TypeAlias = Sequence[int] | None
 """The kind of each of several rows; None: all have values."""
-_HEADS: Final = np.dtype([("kind", "u1"), ("ordinal", ">u8"), ("timestamp", ">i8"), ("size", ">u4")])
-"""As `PREFIX`."""
 
 
 class EntryColumns:
@@ -38,27 +36,28 @@ class EntryColumns:
 
     def __init__(self, columns: Columns, shard: str, epoch: int) -> None:
         self.shard = f"{shard}\0".encode()
-        """How the tag of each entry begins."""
+        """How the tag of each entry begins,"""
         self.begin = bytes(PREFIX.size) + self.shard
         """As an entry, up to there, with nothing in front of the tag."""
         self.array_bytes = columns.array_bytes
         """What it holds in memory besides the frames."""
-        self._columns = columns
-        self._place = f"{shard}\0{epoch}\0".encode()
+        self.place = f"{shard}\0{epoch}\0".encode()
+        """and the same up to its GTID."""
+        self.columns, self.text = columns, columns.text
 
     def entry(self, row: int) -> bytes:
         """The entry of one row."""
-        columns, text = self._columns, self._columns.text
+        columns, text = self.columns, self.columns.text
         transaction, image = columns.transactions[row], int(columns.image_starts[row])
         start, number = int(columns.gtid_starts[transaction]), int(columns.gtid_numbers[transaction])
         gtid = text[start : start + int(columns.gtid_sizes[transaction])]
-        tag = self._place + gtid + (b"%d" % number if number >= 0 else b"")
+        tag = self.place + gtid + (b"%d" % number if number >= 0 else b"")
         head = PREFIX.pack(columns.operations[row], columns.ordinals[row], columns.timestamps[transaction], len(tag))
         return head + tag + text[image : image + int(columns.image_sizes[row])]
 
     def images(self, rows: Sequence[int] | Numbers) -> tuple[Kinds, list[bytes]]:
         """Kind and image of several rows."""
-        columns, text = self._columns, self._columns.text
+        columns, text = self.columns, self.columns.text
         at = np.asarray(rows, np.int64)
         starts = columns.image_starts[at]
         ends = (starts + columns.image_sizes[at]).tolist()
@@ -68,47 +67,20 @@ class EntryColumns:
 
     def absent(self) -> Any:
         """Whether each row is a tombstone; None if none is."""
-        found = self._columns.operations == ABSENT
+        found = self.columns.operations == ABSENT
         return found if found.any() else None
 
-    def entries(self, rows: Numbers) -> list[bytes]:
-        """The entries of several rows, faster than one by one."""
-        columns, text = self._columns, self._columns.text
-        transactions = columns.transactions[rows]
-        lead, ends = self._tags(transactions)
-        heads = np.empty(len(rows), _HEADS)
-        heads["kind"], heads["ordinal"] = columns.operations[rows], columns.ordinals[rows]
-        heads["timestamp"], heads["size"] = columns.timestamps[transactions], list(map(len, ends))
-        heads["size"] += len(lead)
-        begins = np.empty((len(rows), _HEADS.itemsize + len(lead)), np.uint8)
-        begins[:, : _HEADS.itemsize] = heads.view(np.uint8).reshape(len(rows), _HEADS.itemsize)
-        begins[:, _HEADS.itemsize :] = np.frombuffer(lead, np.uint8)
-        packed: list[Any] = begins.view(np.dtype((np.void, begins.shape[1]))).ravel().tolist()
-        starts = columns.image_starts[rows]
-        spans = zip(starts.tolist(), (starts + columns.image_sizes[rows]).tolist(), strict=True)
-        images = [text[start:end] for start, end in spans]
-        return list(map(b"".join, zip(packed, ends, images, strict=True)))
-
-    def _tags(self, transactions: Numbers) -> tuple[bytes, list[bytes]]:
-        """How the tags of all transactions begin, and how each goes on."""
-        columns = self._columns
-        numbers, starts = columns.gtid_numbers[transactions], columns.gtid_starts[transactions]
-        if numbers.min() >= 0:
-            _, first = np.unique(starts, return_index=True)
-            prefixes = set(self._texts(transactions[first]))
-            if len(prefixes) == 1:
-                return self._place + prefixes.pop(), str(numbers.tolist())[1:-1].encode().split(b", ")
-        gtids = self._texts(transactions)
-        if numbers.max() >= 0:
-            digits = [b"%d" % number if number >= 0 else b"" for number in numbers.tolist()]
-            gtids = list(map(bytes.__add__, gtids, digits))
-        return self._place, gtids
-
-    def _texts(self, transactions: Numbers) -> list[bytes]:
-        """What the columns have of each GTID as text."""
-        text, starts = self._columns.text, self._columns.gtid_starts[transactions]
-        ends = (starts + self._columns.gtid_sizes[transactions]).tolist()
-        return [text[start:end] for start, end in zip(starts.tolist(), ends, strict=True)]
+    @cached_property
+    def prefix(self) -> bytes | None:
+        """What stands before the number in all GTIDs; None if there is no such text."""
+        columns = self.columns
+        if columns.gtid_numbers.min() < 0:
+            return None
+        firsts = np.flatnonzero(np.diff(columns.gtid_starts, prepend=-1))  # a frame has one
+        starts = columns.gtid_starts[firsts]
+        spans = zip(starts.tolist(), (starts + columns.gtid_sizes[firsts]).tolist(), strict=True)
+        found = {columns.text[start:end] for start, end in spans}
+        return found.pop() if len(found) == 1 else None
 
 
 class RowEntries(Mapping[bytes, bytes]):

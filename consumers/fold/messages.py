@@ -41,7 +41,9 @@ _CATALOG_EVENTS = frozenset(
         *("CatalogObject", "CatalogSet"),
     },
 )
-_STATES = headers("SourceState")
+_UNFOLDED = frozenset({"BeforeImages", "KeylessRow", "SourceState"})
+"""Records for publishers, or for change streams."""
+_PASSED_OVER = frozenset().union(*map(headers, _UNFOLDED))
 _REPEATED = frozenset({"TableSchema", "NameBinding", "Scope", "TableBackfill"})
 """Events that a publisher says again, perhaps of an epoch that is over."""
 
@@ -57,11 +59,11 @@ def _fold_message(state: PartitionState, offset: int, value: bytes | None) -> Ch
     after = offset + 1
     if value is None:
         return _poison(state, after, "not_freshet", "the message has no value", "message")
-    if value[:HEADER_SIZE] in _STATES:
-        return Changes(after, {})  # for publishers only: not even damage of it concerns the state
+    if value[:HEADER_SIZE] in _PASSED_OVER:
+        return Changes(after, {})  # not even damage of it concerns the state
     try:
         name, event = _read(state, value)
-        if name in (SKIPPED, "SourceState"):  # a newer state too
+        if name == SKIPPED or name in _UNFOLDED:  # a newer one too
             return Changes(after, {})
         if name == "RowFrame":
             return fold_rows(state, after, event)

@@ -20,9 +20,8 @@ from consumers.fold.shards import is_succeeded
 from consumers.fold.state import Changes, Head, Lineage, PartitionState
 from stream.wire.checks import check
 from stream.wire.codec import HEADER_SIZE, current_schema, decode, headers
-from stream.wire.columns import Numbers
 from stream.wire.frames import LONG_MAX
-from stream.wire.single import single_prefix
+from stream.wire.single import Numbers, single_prefix
 from tokens.errors import FreshetError
 
 RUN_BYTES_MAX: Final = 4 << 20

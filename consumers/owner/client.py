@@ -70,15 +70,25 @@ WAITING_OF_CALLER_MAX: Final = 512
 NO_REQUEST: Final = 0
 """The id of an answer that concerns the connection."""
 
+PORT_MAX: Final = 65_535
+SHOWN_MAX: Final = 300
+"""Characters that an error shows of what is no address."""
+
 A = TypeVar("A", bound="Answer")
 
 
 def parse_address(address: str) -> tuple[str, int]:
     """``host:port`` or ``[v6]:port`` as host and port; raises `OwnerError` ``bad_request``."""
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdigit():
-        raise OwnerError(f"{address!r} is not host:port", code="bad_request")
-    return host.strip("[]"), int(port)
+    host, _, digits = address.rpartition(":")
+    host, port = host.strip("[]"), -1
+    try:
+        host.encode("idna")  # as a look-up of the name does
+        port = int(digits) if digits.isascii() and digits.isdigit() else -1
+    except ValueError:  # of either
+        pass
+    if not host or not host.isprintable() or not 0 <= port <= PORT_MAX:
+        raise OwnerError(f"{address[:SHOWN_MAX]!r} is not host:port", code="bad_request")
+    return host, port
 
 
 def hello(token: str) -> Hello:

@@ -55,6 +55,9 @@ log = structlog.get_logger(__name__)
 CONNECTION_WAITING_MAX: Final = 1_024
 WAITING_MAX: Final = 20_000
 HELLO_TIMEOUT_S: Final = 10.0
+UNGREETED_MAX: Final = 256
+"""Connections that have not greeted yet. One more takes the place of the one that was there first: who has a credential
+greets at once, and who has none would take the files that stores need."""
 WRITE_BUFFER_BYTES: Final = 8 << 20
 _OWNER_TOKEN_HINT: Final = "set consumer.owner_token to the same value on both sides, or see [consumer.tokens.NAME]"
 _ROLES: Final[dict[type, str]] = {Fill: FILL, FillTable: FILL, Checkpoint: ADMIN, Verified: ADMIN, Drain: ADMIN}
@@ -69,6 +72,7 @@ class Answerer(Protocol):
     audit: Audit
     waiting: int
     connections: set[FrontConnection]
+    ungreeted: dict[FrontConnection, None]
 
     def answer(self, request: Request) -> Answer | Coroutine[Any, Any, Answer]:
         """The answer, or a coroutine that waits for it."""
@@ -100,6 +104,9 @@ class FrontConnection(asyncio.Protocol):
         if secured is not None:
             self._subjects = subjects_of(secured.getpeercert())
         self._server.connections.add(self)
+        if len(self._server.ungreeted) >= UNGREETED_MAX:
+            next(iter(self._server.ungreeted)).close()
+        self._server.ungreeted[self] = None
         asyncio.get_running_loop().call_later(HELLO_TIMEOUT_S, self._close_if_silent)
 
     def _close_if_silent(self) -> None:
@@ -109,6 +116,7 @@ class FrontConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
         self._transport = None
         self._server.connections.discard(self)
+        self._server.ungreeted.pop(self, None)
 
     def pause_writing(self) -> None:
         self._write_paused = True
@@ -128,6 +136,7 @@ class FrontConnection(asyncio.Protocol):
             self._transport.resume_reading()
 
     def close(self) -> None:
+        self._server.ungreeted.pop(self, None)
         if self._transport is not None:
             self._transport.close()
 
@@ -195,6 +204,7 @@ class FrontConnection(asyncio.Protocol):
             self._server.audit.note(self._who(NOBODY), "connect", "", refused.code)
             return Failure(request.id, refused.code, str(refused), refused.hint or _OWNER_TOKEN_HINT)
         self._greeted = True
+        self._server.ungreeted.pop(self, None)
         self._frames.frame_bytes_max = FRAME_BYTES_MAX
         return Welcome(request.id, version, self._server.instance)
 

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from consumers.fold.shards import kin_of
 from consumers.fold.state import Lineage
-from consumers.owner.connection import FrontConnection
+from consumers.owner.connection import HELLO_TIMEOUT_S, FrontConnection
 from consumers.owner.evidence import FillVerdict, demand_of, has_reached, refused, watermarks
 from consumers.owner.leasing import Lease
 from consumers.owner.objects.answering import answer_few, answer_objects, no_objects
@@ -104,6 +104,8 @@ class OwnerServer:
         self._server: asyncio.Server | None = None
         self.connections: set[FrontConnection] = set()
         """Open connections; each adds and removes itself."""
+        self.ungreeted: dict[FrontConnection, None] = {}
+        """Those of them that have not greeted yet, the oldest first; the same."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self, host: str = "127.0.0.1", port: int = 0) -> tuple[str, int]:
@@ -113,9 +115,10 @@ class OwnerServer:
         """
         check_owner(host, self.access, self._files, plain=self._plain, what="the owner protocol")
         secured = self._files.server(demand=True)
+        timeout: Any = {"ssl_handshake_timeout": HELLO_TIMEOUT_S} if secured is not None else {}
         loop = asyncio.get_running_loop()
         try:
-            self._server = await loop.create_server(lambda: FrontConnection(self), host, port, ssl=secured)
+            self._server = await loop.create_server(lambda: FrontConnection(self), host, port, ssl=secured, **timeout)
         except OSError as error:
             raise OwnerError(
                 f"cannot listen on {host}:{port}: {error.strerror or error}",

@@ -16,15 +16,12 @@ import numpy as np
 from consumers.fold.columns import EntryColumns, Kinds, RowEntries
 from consumers.fold.entry import ABSENT, kind_and_image
 from consumers.fold.state import CATALOG, OBJECT
+from consumers.store.building import SEGMENT_ROWS, build_rows, by_segment
 from consumers.store.indexing import Hints
-from stream.wire.frames import ROWS_MAX
 
 _ABSENT_BYTE: Final = bytes([ABSENT])
-_SEGMENT_ROWS: Final = 2 * ROWS_MAX
-"""A row is known by the number of its segment times this, plus its own."""
 _PUT_TOGETHER: Final = 2_048
 """Reads wait for the interpreter meanwhile: a millisecond or so."""
-_BUILT_TOGETHER: Final = 32_768
 _UNSORTED_MAX: Final = 2_048
 """Keys that a look at a range compares one by one. From there on all are sorted again, in a millisecond or two."""
 _GONE: Final = b""
@@ -34,8 +31,8 @@ _AFTER_CATALOG: Final = bytes([CATALOG[0] + 1])
 
 def _is_marked(marks: Sequence[Sequence[bool]], number: int) -> bool:
     """Whether the row with this number is marked in its segment."""
-    segment = marks[number // _SEGMENT_ROWS]
-    return bool(segment) and segment[number % _SEGMENT_ROWS]
+    segment = marks[number // SEGMENT_ROWS]
+    return bool(segment) and segment[number % SEGMENT_ROWS]
 
 
 class Memtable(Mapping[bytes, bytes]):
@@ -72,7 +69,7 @@ class Memtable(Mapping[bytes, bytes]):
                 self._remove(entries, gone)
             return len(entries)
         for keys, built in entries.parts:
-            first = len(self._segments) * _SEGMENT_ROWS
+            first = len(self._segments) * SEGMENT_ROWS
             self._segments.append(built)
             self.array_bytes += built.array_bytes
             rows = zip(keys, range(first, first + len(keys)), strict=True)
@@ -108,7 +105,7 @@ class Memtable(Mapping[bytes, bytes]):
         """How the entry of each key begins, at least up to its shard; None if it has none."""
         segments = self._segments
         found = map(self.entries.get, keys)
-        return [segments[each // _SEGMENT_ROWS].begin if type(each) is int else each for each in found]  # type: ignore[misc]
+        return [segments[each // SEGMENT_ROWS].begin if type(each) is int else each for each in found]  # type: ignore[misc]
 
     def between(self, start: bytes, end: bytes) -> list[bytes]:
         """The keys with ``start`` ≤ key < ``end``, in no order. Other threads may put, or ask, meanwhile."""
@@ -153,19 +150,11 @@ class Memtable(Mapping[bytes, bytes]):
             rows = {key: each for key, each in rows.items() if type(each) is int}
         keys = np.empty(len(rows), object)
         keys[:] = list(rows)
-        for segment, places, at in self._by_segment(list(rows.values())):  # type: ignore[arg-type]
-            yield keys[places].tolist(), *segment.images(at)
-
-    def _by_segment(self, numbers: list[int]) -> Iterator[tuple[EntryColumns, Any, Any]]:
-        """Segments with the places in ``numbers`` of their rows, and the numbers of these in the segment."""
-        segments, rows = np.divmod(np.array(numbers, np.int64), _SEGMENT_ROWS)
-        order = np.argsort(segments, kind="stable")
-        for some in np.split(order, np.flatnonzero(np.diff(segments[order])) + 1):
-            if len(some):
-                yield self._segments[segments[some[0]]], some, rows[some]
+        for segment, places, at in by_segment(np.array(list(rows.values()), np.int64)):
+            yield keys[places].tolist(), *self._segments[segment].images(at)
 
     def _entry(self, number: int) -> bytes:
-        return self._segments[number // _SEGMENT_ROWS].entry(number % _SEGMENT_ROWS)
+        return self._segments[number // SEGMENT_ROWS].entry(number % SEGMENT_ROWS)
 
     def __getitem__(self, key: bytes) -> bytes:
         found = self.entries[key]
@@ -177,26 +166,25 @@ class Memtable(Mapping[bytes, bytes]):
     def __len__(self) -> int:
         return len(self.entries)
 
-    def pairs(self, keys: Iterable[bytes]) -> Iterator[tuple[bytes, bytes]]:
+    def pairs(self, keys: Sequence[bytes]) -> Iterator[tuple[bytes, bytes]]:
         """The entries of ``keys``, many of them built together."""
-        left = iter(keys)
-        while some := list(islice(left, _BUILT_TOGETHER)):
-            yield from zip(some, self._built([self.entries[key] for key in some]), strict=True)
+        return zip(keys, self._built([self.entries[key] for key in keys]), strict=True)
 
-    def _built(self, found: list[Any]) -> list[bytes]:
+    def entries_at(self, places: Sequence[int]) -> Iterator[bytes]:
+        """The entries of the keys at ``places`` of all keys, many of them built together. No other thread may put."""
+        found = list(self.entries.values())
+        return self._built([found[place] for place in places])
+
+    def _built(self, found: list[Any]) -> Iterator[bytes]:
         """Entries, or numbers of rows, as the bytes of entries."""
-        if set(map(type, found)) <= {int}:
-            return self._built_rows(found)
-        places = [place for place, each in enumerate(found) if type(each) is int]
-        for place, entry in zip(places, self._built_rows([found[place] for place in places]), strict=True):
-            found[place] = entry
-        return found
-
-    def _built_rows(self, numbers: list[int]) -> list[bytes]:
-        made = np.empty(len(numbers), object)
-        for segment, places, rows in self._by_segment(numbers):
-            made[places] = np.fromiter(segment.entries(rows), object, len(places))
-        return list(made)
+        others = [place for place, each in enumerate(found) if type(each) is not int]
+        rows = build_rows(self._segments, [each for each in found if type(each) is int])
+        at = 0
+        for place in others:
+            yield from islice(rows, place - at)
+            yield found[place]
+            at = place + 1
+        yield from rows
 
     def built(self) -> dict[bytes, bytes]:
         """All entries, with those that are gone."""

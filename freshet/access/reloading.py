@@ -86,7 +86,7 @@ def front_access(settings: Settings) -> Access:
             "serve.bearer_token may do everything; give each reader a token of its own",
             hint="freshet token new, then [serve.tokens.NAME]",
         )
-    return Access(settings.serve.credentials)
+    return Access(settings.serve.credentials, names=settings.serve.hosts)
 
 
 def owner_access(settings: Settings) -> Access:

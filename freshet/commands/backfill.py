@@ -20,7 +20,7 @@ from stream.sources.mariadb.backfill.choice import BackfillRequest, Choice
 from stream.sources.mariadb.backfill.plan import Plan, unfit
 from stream.sources.mariadb.backfill.progress import TableProgress, table_progress
 from stream.wire.events import ResumePoint
-from tokens.errors import FreshetError
+from tokens.errors import FreshetError, printable
 
 T = TypeVar("T")
 app = typer.Typer(
@@ -164,8 +164,7 @@ def _ask_one(place: _Place, table: str, *, start: bool, follow: bool, as_json: b
     if start and name and (why := unfit(point.descriptions[name])):
         raise BackfillError(f"{name} cannot be published from its beginning: {why}")
     value = msgspec.json.encode(BackfillRequest(start=start, table=name))
-    kafka = place.settings.kafka
-    offset = send_request(kafka.cluster, place.keyspace, place.shard, value, kafka.replication_factor)
+    offset = send_request(place.settings.kafka.cluster, place.keyspace, place.shard, value)
     is_taken = _await_taken(place, offset, point)
     if follow and is_taken:
         _follow(place, name)
@@ -256,4 +255,4 @@ def _line(each: TableProgress) -> str:
         parts.append(f"{each.rows_per_s:,} a second")
     if each.eta_s >= 0:
         parts.append(f"{each.eta_s} s left")
-    return ", ".join([*parts, *filter(None, [each.reason])])
+    return printable(", ".join([*parts, *filter(None, [each.reason])]))

@@ -13,6 +13,7 @@ import typer
 
 from freshet.settings import load_settings
 from freshet.settings_errors import SettingsError
+from tokens.errors import printable
 
 if TYPE_CHECKING:
     from serving.bytecache.shared.joined import Joined
@@ -46,9 +47,8 @@ def list_files(bytes_dirs: Dirs = None, bytes_free_share: FreeShare = None, as_j
                 if as_json:
                     typer.echo(msgspec.json.encode(line).decode())
                 else:
-                    typer.echo(
-                        f"{line.cached_bytes:>14,} of {line.size:>14,}  {line.path}  {' '.join(line.version.split())}"
-                    )
+                    names = f"{printable(line.path)}  {printable(line.version)}"
+                    typer.echo(f"{line.cached_bytes:>14,} of {line.size:>14,}  {names}")
 
 
 @app.command("du")
@@ -204,8 +204,10 @@ def _places(dirs: str | None, free_share: float | None) -> Iterator[list[Joined]
         raise ByteCacheError("no_bytes_dir", "no directory of the byte cache is known")
     places: list[Joined] = []
     try:
-        for text in options.dirs:
-            places.append(Joined(*options.directory(text)))  # noqa: PERF401 - those already open must be closed
+        for path, wanted in map(options.directory, options.dirs):
+            if not path.is_dir():
+                raise ByteCacheError("no_bytes_dir", f"{path} is no directory; a process that reads makes it")
+            places.append(Joined(path, wanted))
         yield places
     finally:
         for place in places:

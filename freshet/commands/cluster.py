@@ -11,6 +11,7 @@ import typer
 
 from freshet.owners import owner_connection
 from freshet.settings import load_settings
+from freshet.settings_errors import unknown_keyspace
 from tokens.errors import FreshetError
 
 if TYPE_CHECKING:
@@ -59,6 +60,8 @@ def status(
         for name in chosen:
             known = settings.keyspaces.get(name)
             numbers = range(known.partitions) if known is not None else sorted(reader.owners(name))
+            if not numbers:
+                raise unknown_keyspace(name, settings.keyspaces, also="nobody is announced for it")
             for number in numbers:
                 owner = reader.owner_of(name, number)
                 missing += owner is None

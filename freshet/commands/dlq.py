@@ -14,6 +14,7 @@ from freshet.keyspaces import explain_unknown_keyspace
 from freshet.settings import load_settings
 from stream.kafka.connection import KafkaCluster
 from stream.kafka.dead_letters import DeadLetter, dismiss, find_letter, read_letters, retry
+from tokens.errors import printable
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -44,7 +45,7 @@ def list_letters(keyspace: Keyspace, as_json: AsJson = False) -> None:
         if as_json:
             typer.echo(json.dumps(_plain(letter), ensure_ascii=False))
         else:
-            typer.echo(f"{letter.id}  {letter.code}  {letter.size} bytes  {letter.reason}")
+            typer.echo(f"{letter.id}  {printable(letter.code)}  {letter.size} bytes  {printable(letter.reason)}")
     if not letters and not as_json:
         typer.echo(f"no dead letters in {keyspace}")
 
@@ -66,12 +67,12 @@ def show(keyspace: Keyspace, letter: Letter, as_json: AsJson = False) -> None:
         typer.echo(json.dumps(plain, ensure_ascii=False))
         return
     typer.echo(f"letter   {found.id}")
-    typer.echo(f"code     {found.code}")
-    typer.echo(f"reason   {found.reason}")
+    typer.echo(f"code     {printable(found.code)}")
+    typer.echo(f"reason   {printable(found.reason)}")
     typer.echo(f"size     {found.size} bytes" + ("" if found.is_complete else f", {len(found.value)} kept"))
     typer.echo(f"now      {f'{problem.code}: {problem}' if problem else 'decodes: `freshet dlq retry` puts it back'}")
     if record is not None:
-        typer.echo(f"record   {json.dumps(record, ensure_ascii=False)}")
+        typer.echo(f"record   {printable(json.dumps(record, ensure_ascii=False))}")
     typer.echo(f"bytes    {found.value[:HEX_BYTES].hex(' ', 2)}" + ("…" if len(found.value) > HEX_BYTES else ""))
 
 

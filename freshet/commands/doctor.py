@@ -12,6 +12,7 @@ import typer
 from freshet.sections.sources import MariaDBSourceSettings
 from freshet.settings import Settings, load_settings
 from freshet.settings_errors import SettingsError
+from tokens.errors import printable
 
 if TYPE_CHECKING:
     from freshet.checks.finding import Check
@@ -38,9 +39,9 @@ def command(
         typer.echo(json.dumps({"healthy": healthy(checks), "checks": [asdict(check) for check in checks]}))
     else:
         for check in checks:
-            typer.echo(f"{check.status:<8} {check.name}: {check.found}")
+            typer.echo(f"{check.status:<8} {check.name}: {printable(check.found)}")
             if check.fix:
-                typer.echo(f"{'':<8} → {check.fix}")
+                typer.echo(f"{'':<8} → {printable(check.fix)}")
     if not healthy(checks):
         raise typer.Exit(1)
 

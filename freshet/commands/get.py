@@ -12,6 +12,8 @@ import typer
 from freshet.sections.sources import MariaDBSourceSettings
 from freshet.settings import Settings, load_settings
 from freshet.settings_errors import SettingsError
+from tokens import Position, TokenError
+from tokens.errors import printable
 from tokens.mariadb import MariadbPosition
 from tokens.mysql import MysqlPosition
 
@@ -93,7 +95,11 @@ def _position(settings: Settings, keyspace: str, gtid: str) -> str:
             f"the settings don't say what kind of GTID {gtid} is",
             hint="write it with its kind: MariaDB/0-1-5, or MySQL56/uuid:1-5",
         )
-    return f"{MysqlPosition.flavor if source.is_mysql else MariadbPosition.flavor}/{gtid}"
+    try:
+        return str(Position.parse(gtid, MysqlPosition.flavor if source.is_mysql else MariadbPosition.flavor))
+    except TokenError as error:
+        hint = "give what SELECT @@last_gtid says on MariaDB (0-1-5), or MySQL's GTID (uuid:5)"
+        raise SettingsError(f"--after: {error}", hint=hint, code=error.code) from error
 
 
 def _plain(row: Row) -> dict[str, Any]:
@@ -114,7 +120,7 @@ def _show(row: Row) -> None:
     else:
         width = max(map(len, row.value), default=0)
         for name, value in row.value.items():
-            typer.echo(f"{name:<{width}}  {_text(value)}")
+            typer.echo(f"{printable(name):<{width}}  {_text(value)}")
     typer.echo("")
     for name in ("served_from", "freshness", "why", "token"):
         typer.echo(f"{name:<11}  {getattr(row, name)}")
@@ -123,6 +129,7 @@ def _show(row: Row) -> None:
 
 
 def _text(value: Any) -> str:
+    """A value as one line: what others have written into a row can't pass for a line of the answer."""
     if value is None:
         return "NULL"
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return printable(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))

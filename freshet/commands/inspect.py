@@ -29,7 +29,7 @@ from serving.sources.source import RowTable
 from stream.wire.codec import CodecError, decode
 from stream.wire.events import Column
 from stream.wire.keys import Layout
-from tokens.errors import FreshetError
+from tokens.errors import FreshetError, printable
 
 KINDS = {VALUE: "value", ABSENT: "absent", VOID: "void", UNKNOWN_KEY: "unknown"}
 SHOWN_MAX = 100_000
@@ -212,7 +212,7 @@ def _show(shown: dict[str, Any]) -> None:
         if isinstance(value, list) and value:
             typer.echo(f"{name}")
             for each in value:
-                typer.echo(f"  {json.dumps(each, ensure_ascii=False)}")
+                typer.echo(f"  {printable(json.dumps(each, ensure_ascii=False))}")
         else:
             text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-            typer.echo(f"{name:<{width}}  {text}")
+            typer.echo(f"{name:<{width}}  {printable(text)}")

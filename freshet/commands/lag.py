@@ -12,6 +12,7 @@ from consumers.owner.protocol import OwnerError, PartitionStatus
 from freshet.lag.tables import show_lags, table_lags
 from freshet.owners import owner_addresses, owner_connection
 from freshet.settings import load_settings
+from tokens.errors import printable
 
 QUIET_S = 5.0
 """A running source publishes markers at least once a second."""
@@ -90,7 +91,7 @@ def _show(found: dict[int, PartitionStatus], missing: list[int], silent: dict[st
             typer.echo(f"{line}  {'unknown':>9}  {heard:>9}  (nothing folded)")
     for table in sorted({name for each in found.values() for name in each.tables}):
         whole = sum(each.tables.get(table, False) for each in found.values())
-        typer.echo(f"{table} is complete in {whole} of {len(found)} partitions")
+        typer.echo(f"{printable(table)} is complete in {whole} of {len(found)} partitions")
     for number in missing:
         typer.echo(f"{number:>9}  no owner answers for it")
     quiet = max((each.silent_seconds for each in found.values()), default=0.0)

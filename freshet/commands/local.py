@@ -122,8 +122,8 @@ def start_servers(
     ``detached``: they survive this process; else they are killed when it ends. Raises `LocalServerError`.
     """
     from freshet.local.cache import exclusive
-    from freshet.local.starting import signals_held
     from freshet.local.state import write_state
+    from freshet.signals import signals_held
 
     home, ports = _home(), ports or {}
     home.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # stores will be beside it

@@ -14,7 +14,7 @@ from freshet.commands.get import front_client
 from freshet.settings import Settings, load_settings
 from serving.changelog.errors import ChangeLogError
 from serving.changelog.files import Heading, LogFiles
-from serving.changelog.writing import write_log
+from serving.changelog.writing import Included, write_log
 from serving.client import FreshetClient, NotFoundError, Unavailable, Unreachable
 
 DAY_S = 86_400
@@ -45,6 +45,16 @@ def command(
             min=0.01, help="Remove files that ended longer ago; of a topic: when it is made. Default: keep all."
         ),
     ] = None,
+    before: Annotated[
+        bool,
+        typer.Option("--before", help="Tell what rows were before, too, where the keyspace has before_images set."),
+    ] = False,
+    keyless: Annotated[
+        bool,
+        typer.Option(
+            "--keyless", help="Tell rows of tables without a primary key, too, where the keyspace has keyless_rows set."
+        ),
+    ] = False,
     follow: Annotated[bool, typer.Option("--follow", help="Go on with what is committed later.")] = False,
     url: Annotated[str, typer.Option(help="The front (default: that of the settings).")] = "",
 ) -> None:
@@ -63,21 +73,30 @@ def command(
     if is_kept and key is not None:
         raise ChangeLogError("a log of one row is not kept", hint="leave --key out, or --to and --to-topic")
     keep_s = keep_days * DAY_S if keep_days is not None else None
+    included = Included(include_before=before, include_keyless=keyless)
     with front_client(settings, url) as client:
         if to is not None:
-            _into_files(client, to, Heading(keyspace, tables), begin, keep_s, once=not follow)
+            _into_files(client, to, Heading(keyspace, tables), begin, keep_s, once=not follow, included=included)
         elif to_topic:
-            _into_topic(settings, client, to_topic, Heading(keyspace, tables), begin, keep_s, once=not follow)
+            heading = Heading(keyspace, tables)
+            _into_topic(settings, client, to_topic, heading, begin, keep_s, once=not follow, included=included)
         else:
-            _show(client, keyspace, begin, tables, key, follow=follow)
+            _show(client, keyspace, begin, tables, key, follow=follow, included=included)
 
 
 def _into_files(
-    client: FreshetClient, to: Path, heading: Heading, begin: str, keep_s: float | None, *, once: bool
+    client: FreshetClient,
+    to: Path,
+    heading: Heading,
+    begin: str,
+    keep_s: float | None,
+    *,
+    once: bool,
+    included: Included,
 ) -> None:
     try:
         with LogFiles(to, heading, keep_s=keep_s) as files:
-            write_log(client, heading.keyspace, files, begin, tables=heading.tables, once=once)
+            write_log(client, heading.keyspace, files, begin, tables=heading.tables, once=once, **included)
     except OSError as error:
         raise ChangeLogError(
             f"the log in {to} can't be written: {error.strerror or error}",
@@ -95,6 +114,7 @@ def _into_topic(
     keep_s: float | None,
     *,
     once: bool,
+    included: Included,
 ) -> None:
     # Not above: files need neither Kafka's client nor Avro.
     from serving.changelog.records import own_framing, registry_framing
@@ -116,25 +136,29 @@ def _into_topic(
                     raise
                 sleep(PAUSE_S)
 
-    with LogTopic(
-        kafka,
-        name,
-        heading.keyspace,
-        heading.tables,
-        framing,
-        kinds,
-        replication=settings.kafka.replication_factor,
-        keep_s=keep_s,
-    ) as log:
-        write_log(client, heading.keyspace, log, begin, tables=heading.tables, once=once)
+    with LogTopic(kafka, name, heading.keyspace, heading.tables, framing, kinds, keep_s=keep_s) as log:
+        write_log(client, heading.keyspace, log, begin, tables=heading.tables, once=once, **included)
 
 
 def _show(
-    client: FreshetClient, keyspace: str, begin: str, tables: list[str], key: str | None, *, follow: bool
+    client: FreshetClient,
+    keyspace: str,
+    begin: str,
+    tables: list[str],
+    key: str | None,
+    *,
+    follow: bool,
+    included: Included,
 ) -> None:
     columns = [unquote_to_bytes(each) for each in key.split(",")] if key is not None else None
     events = client.stream(
-        keyspace, begin, tables=tables, key=columns, include_rows=True, until="" if follow else "now"
+        keyspace,
+        begin,
+        tables=tables,
+        key=columns,
+        include_rows=True,
+        **included,
+        until="" if follow else "now",
     )
     for event in events:
         if event.kind not in ("watermark", "end"):

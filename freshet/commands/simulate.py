@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from typing import Annotated, Any, Final
 
 import typer
@@ -107,10 +107,11 @@ def _mutate(console: Console, name: str, seed: int, histories: int, jobs: int, d
 
     def hunted(motifs: bool) -> list[Any]:
         found = []
-        for caught in hunt_all(bugs, seed, histories, jobs, motifs=motifs, shared=detection):
-            found.append(caught)
-            if console.is_terminal and not as_json:
-                console.print(f"[dim]{len(found)}/{len(bugs)} {caught.bug.name}[/dim]", highlight=False)
+        with closing(hunt_all(bugs, seed, histories, jobs, motifs=motifs, shared=detection)) as results:
+            for caught in results:
+                found.append(caught)
+                if console.is_terminal and not as_json:
+                    console.print(f"[dim]{len(found)}/{len(bugs)} {caught.bug.name}[/dim]", highlight=False)
         return found
 
     found = hunted(True)

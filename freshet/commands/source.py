@@ -237,6 +237,7 @@ def server_of(source: MariaDBSourceSettings) -> ConnectionSettings:
 
 def source_options(settings: Settings, keyspace: str, new_epoch: bool, shard: str) -> SourceOptions:
     """What a source of rows reads, and how. Raises `SettingsError`."""
+    from stream.sources.mariadb.backfill.plan import piece_bytes
     from stream.sources.mariadb.backfill.run import BackfillOptions
     from stream.sources.mariadb.schema import TableFilter
     from stream.sources.mariadb.source import SourceOptions
@@ -259,7 +260,10 @@ def source_options(settings: Settings, keyspace: str, new_epoch: bool, shard: st
             found.backfill_rows_per_s,
             found.backfill_share,
             found.backfill_lag_max_s,
+            piece_bytes(settings.publisher.batch_bytes),
         ),
+        before_images=chosen.before_images,
+        keyless_rows=chosen.keyless_rows,
     )
 
 
@@ -281,14 +285,8 @@ def publishers(
     cluster = settings.kafka.cluster
 
     def make() -> Publisher:
-        ensure_topics(
-            cluster,
-            keyspace,
-            chosen.partitions,
-            replication=settings.kafka.replication_factor,
-            retention_ms=chosen.retention_ms,
-        )
-        ensure_requests_topic(cluster, keyspace, replication=settings.kafka.replication_factor)
+        ensure_topics(cluster, keyspace, chosen.partitions, retention_ms=chosen.retention_ms)
+        ensure_requests_topic(cluster, keyspace)
         return Publisher(
             cluster,
             keyspace,

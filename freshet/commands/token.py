@@ -9,7 +9,9 @@ from math import isfinite
 from typing import Annotated, Any, Final
 
 import typer
+from pydantic import TypeAdapter, ValidationError
 
+from freshet.sections.access import Tokens
 from freshet.settings import load_settings
 from freshet.settings_errors import SettingsError
 from stream.access.grants import Access, AccessRefused, digest_of, moment, new_secret
@@ -31,6 +33,7 @@ def new(
 ) -> None:
     """Print a new random secret, and on stderr what goes into the settings. The secret is kept nowhere else."""
     secret = new_secret()
+    _check(name, {"hash": digest_of(secret.encode()), "roles": role or ["read"], "keyspaces": keyspace or []})
     lines = [
         f"[{'consumer' if owner else 'serve'}.tokens.{name}]",
         f'hash = "{digest_of(secret.encode())}"',
@@ -43,6 +46,17 @@ def new(
     typer.echo(secret)
 
 
+def _check(name: str, given: dict[str, Any]) -> None:
+    """Raises `SettingsError` for what the settings would refuse."""
+    try:
+        TypeAdapter(Tokens).validate_python({name: given})
+    except ValidationError as error:
+        [finding, *_] = error.errors(include_url=False)
+        what = str(finding["loc"][1]) if finding["loc"][1] != "[key]" else "the name"
+        hint = "a name has letters, digits, _ and -; freshet token new --help has the roles"
+        raise SettingsError(f"{what}: {finding['msg']}, not {finding['input']!r}", hint=hint) from None
+
+
 @app.command("hash")
 def hash_secret() -> None:
     """Print the hash of the secret on stdin, for the settings."""
@@ -53,6 +67,8 @@ def hash_secret() -> None:
 def check(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
     """Say what the secret on stdin may do by the settings. Exit code 1 if nothing."""
     settings, secret, found = load_settings(), _secret(), list[dict[str, Any]]()
+    if not settings.serve.credentials and not settings.consumer.credentials:
+        raise SettingsError("the settings have no tokens, so nobody is asked for one", hint="freshet token new NAME")
     for listener, accepted in (("serve", settings.serve.credentials), ("consumer", settings.consumer.credentials)):
         if not accepted:
             continue

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -15,6 +16,7 @@ from freshet.commands.get import front_url
 from freshet.commands.source import stopping_on_signals
 from freshet.settings import Settings, config_in_use, load_settings, use_config
 from freshet.settings_errors import SettingsError
+from freshet.together.alone import alone
 from freshet.together.parts import Part, parts_of
 from freshet.together.running import Together
 from freshet.together.watching import Watch
@@ -39,10 +41,13 @@ def command(
     Each line has the name of the part that wrote it. A source that ends is started again, while the other keyspaces go
     on. If the consumer or the front can't start, all ends. A second Ctrl-C kills what has not ended yet.
     """
+    settings = load_settings(flags={"consumer": {"workers": workers}})  # what can't be is told before anything starts
     if not local:
-        _run(load_settings(), keyspaces or [], workers, port)
+        _parts(settings, keyspaces or [], workers, port)  # wrong use is told before a directory is made
+        with alone(settings.data_dir):
+            _run(settings, keyspaces or [], workers, port)
         return
-    from freshet.commands.local import USUAL, settings_file, start_servers, stop_servers
+    from freshet.commands.local import settings_file
 
     own = settings_file()
     used = config_in_use()
@@ -51,41 +56,56 @@ def command(
             f"{used} names its own servers, so --local has nothing to start",
             hint="leave out --local, or go to a directory without a settings file",
         )
+    with alone(settings.data_dir), _local_servers():
+        use_config(own)
+        _run(load_settings(), keyspaces or [], workers, port, config=own)
+
+
+@contextmanager
+def _local_servers() -> Iterator[None]:
+    """A Kafka and a MariaDB; those that did not run before are ended again."""
+    from freshet.commands.local import USUAL, start_servers, stop_servers
+
     started: list[str] = []
     try:
         print(f"{OWN} | starting {' and '.join(USUAL)}; the first time they are downloaded", file=sys.stderr)
         servers, started = start_servers(detached=False)
         for server in servers:
             print(f"{OWN} | {server.name} at {server.address}; log: {server.log}", file=sys.stderr)
-        use_config(own)
-        _run(load_settings(), keyspaces or [], workers, port, config=own)
+        yield
     finally:
         if started:
             with stopping_on_signals(lambda: None):  # it ends by itself, soon
                 stop_servers(started)
 
 
+def _parts(settings: Settings, keyspaces: list[str], workers: str | None, port: int | None) -> list[Part]:
+    """As `parts_of`. Raises for a front that may not listen, too."""
+    from serving.http.server import check_front
+    from stream.access.grants import Access
+
+    serve = settings.serve
+    check_front(serve.host, Access(serve.credentials), serve.tls.files, plain=serve.plain)
+    return parts_of(settings, keyspaces, workers, port)
+
+
 def _run(
     settings: Settings, keyspaces: list[str], workers: str | None, port: int | None, config: Path | None = None
 ) -> None:
     from freshet.local.process import free_ports, port_is_free
-    from serving.http.server import check_front
-    from stream.access.grants import Access
 
-    serve, token = settings.serve, settings.front_secret or ""
-    check_front(serve.host, Access(serve.credentials), serve.tls.files, plain=serve.plain)
-    chosen = settings.serve.port if port is None else port
-    if chosen and not port_is_free(
-        chosen, serve.host
-    ):  # or a second `freshet up` would take the sources from the first
-        hint = "is `freshet up` running already? Else end what listens there, or choose another port with --port"
-        raise SettingsError(f"cannot listen on {serve.host}:{chosen}", hint=hint, code="cannot_listen")
+    host, chosen = settings.serve.host, settings.serve.port if port is None else port
     chosen = chosen or free_ports(1)[0]
-    parts = parts_of(settings, keyspaces, workers, chosen)
+    parts = _parts(settings, keyspaces, workers, chosen)
+    if not port_is_free(chosen, host):  # or one of another directory would take the sources from who listens there
+        hint = "is `freshet up` running already? Else end what listens there, or choose another port with --port"
+        raise SettingsError(f"cannot listen on {host}:{chosen}", hint=hint, code="cannot_listen")
     say = _printer(parts)
     url = front_url(settings, chosen)
     wanted = keyspaces or list(settings.keyspaces)
-    watch = Watch(url, token, lambda line: say(OWN, line), wanted, settings.client.tls.files.client())
+    watch = Watch(
+        url, settings.front_secret or "", lambda line: say(OWN, line), wanted, settings.client.tls.files.client()
+    )
     together = Together(parts, _options(config), say)
     with stopping_on_signals(together.stop):
         watch.start()

@@ -48,7 +48,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "log": (
         "freshet log shop --table shop.orders --key 7 --from -86400",
         "freshet log shop --to /var/lib/shop-log --keep-days 90 --follow",
-        "freshet log shop --to-topic shop-log --follow",
+        "freshet log shop --to-topic shop-log --before --follow",
     ),
     "compare": ("freshet compare MariaDB/0-1-5 MariaDB/0-1-7",),
     "inspect": ("freshet inspect shop orders 7", "freshet inspect .freshet/shop/0 --digest"),

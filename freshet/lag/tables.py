@@ -21,6 +21,7 @@ from stream.changes.last import LastChange, last_changes
 from stream.kafka.topics import describe_topic, events_topic
 from stream.publish.resume import read_point
 from stream.sources.mariadb.backfill.progress import TableProgress, table_progress
+from tokens.errors import printable
 
 
 class TableLag(msgspec.Struct, frozen=True):
@@ -76,14 +77,16 @@ def show_lags(keyspace: str, lags: list[TableLag], *, as_json: bool) -> None:
     if not lags:
         typer.echo(f"{keyspace} publishes no tables of rows")
         return
-    width = max(len(each.table) for each in lags)
+    width = max(len(printable(each.table)) for each in lags)
     typer.echo(f"{'table':<{width}}  {'whole in':>12}  {'last change':>12}  GTID, and how far the table is read")
     for each in lags:
         age = f"{each.age_s:.1f} s ago" if each.last is not None else "long ago"
         gtid = "" if each.last is None else f"{each.last.gtid}{' (void)' if each.last.kind == 'void' else ''}, "
         read = "; ".join(_read(shard, one, len(each.shards) > 1) for shard, one in each.shards.items())
         whole = f"{each.whole} of {each.partitions}"
-        typer.echo(f"{each.table:<{width}}  {whole:>12}  {age:>12}  {gtid}{read or 'not published any more'}")
+        typer.echo(
+            f"{printable(each.table):<{width}}  {whole:>12}  {age:>12}  {gtid}{read or 'not published any more'}"
+        )
 
 
 def _read(shard: str, each: TableProgress, is_one_of_many: bool) -> str:

@@ -1,4 +1,4 @@
-"""One real Kafka broker (KRaft, combined controller) as a local process."""
+"""Real Kafka brokers (KRaft, combined controllers) as local processes: one, or several of one cluster."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import base64
 import os
 import tempfile
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from freshet.local.artifacts import jars
 from freshet.local.java import QUICK_START, class_archive, find_java
-from freshet.local.process import ServerProcess, run_tool
+from freshet.local.process import ServerProcess, free_ports, run_tool
 from freshet.local.server import LocalServer
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ START_TIMEOUT_S = 180.0
 
 SETTINGS = {
     "process.roles": "broker,controller",
-    "node.id": "1",
     "controller.listener.names": "CONTROLLER",
     "offsets.topic.replication.factor": "1",
     "offsets.topic.num.partitions": "4",
@@ -41,6 +41,17 @@ SETTINGS = {
     "log.message.timestamp.before.max.ms": "9223372036854775807",
 }
 
+SETTINGS_OF_SEVERAL = {
+    "default.replication.factor": "3",
+    "min.insync.replicas": "2",
+    "offsets.topic.replication.factor": "3",
+    "transaction.state.log.replication.factor": "3",
+    "transaction.state.log.min.isr": "2",
+    "share.coordinator.state.topic.replication.factor": "3",
+    "share.coordinator.state.topic.min.isr": "2",
+}
+"""On top of `SETTINGS`, of a cluster of three brokers: one of them may be away."""
+
 LOG4J2 = """\
 status = WARN
 appender.console.type = Console
@@ -52,14 +63,22 @@ rootLogger.appenderRef.console.ref = console
 """
 
 
+@dataclass(frozen=True, slots=True)
+class Quorum:
+    """What the brokers of one cluster have in common. ``controllers``: node id → the port of its controller."""
+
+    cluster_id: str
+    controllers: Mapping[int, int]
+
+
 class KafkaServer(LocalServer):
-    """A single-node Kafka on 127.0.0.1. ``start`` returns when it answers a metadata request.
+    """A Kafka broker on 127.0.0.1. ``start`` returns when it answers a metadata request.
 
     Ports and data are kept in the data directory, so a second start on it (also after a kill) continues where the
     first ended. ``settings``: broker properties on top of `SETTINGS`. ``listeners``: name of an additional listener →
     the port that it binds and the port that it advertises (of a proxy in front of it). ``quick_start``: with the flags
     `QUICK_START` and an archive of its classes; what measures it is without them. ``train``: the flag that makes that
-    archive. A context manager.
+    archive. ``node``, ``quorum``: of one of several brokers (`several_brokers`). A context manager.
     """
 
     NAME = "Kafka"
@@ -78,6 +97,8 @@ class KafkaServer(LocalServer):
         detached: bool = False,
         quick_start: bool = True,
         train: str | None = None,
+        node: int = 1,
+        quorum: Quorum | None = None,
     ) -> None:
         super().__init__(data_dir, port, detached=detached)
         self.quick_start = quick_start
@@ -85,6 +106,8 @@ class KafkaServer(LocalServer):
         self.heap = heap
         self.settings = dict(settings or {})
         self.listeners = dict(listeners or {})
+        self.node = node
+        self.quorum = quorum
 
     @property
     def bootstrap(self) -> str:
@@ -111,7 +134,7 @@ class KafkaServer(LocalServer):
         flags = (*QUICK_START, *(() if self.train else class_archive("kafka", classpath, _train)))
         log4j = f"-Dlog4j2.configurationFile={self.data_dir / 'log4j2.properties'}"
         if not (self.data_dir / "logs" / "meta.properties").exists():
-            cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+            cluster = self.quorum.cluster_id if self.quorum is not None else new_cluster_id()
             tool = [java, *flags, "-Xmx256m", log4j, "-cp", classpath, "kafka.tools.StorageTool"]
             run_tool("kafka.tools.StorageTool", [*tool, "format", f"--cluster-id={cluster}", "-c", str(config)])
         self._process = ServerProcess(
@@ -135,13 +158,16 @@ class KafkaServer(LocalServer):
         self._process.wait_until(lambda: answers(self.bootstrap), START_TIMEOUT_S)
 
     def _write_config(self) -> Path:
-        broker, controller = self._ports
+        broker, own = self._ports
+        controllers = self.quorum.controllers if self.quorum is not None else {self.node: own}
+        controller = controllers[self.node]
         more = self.listeners.items()
         bound = [f"{name}://127.0.0.1:{port}" for name, (port, _) in more]
         advertised = [f"{name}://127.0.0.1:{port}" for name, (_, port) in more]
         properties = {
             **SETTINGS,
-            "controller.quorum.voters": f"1@127.0.0.1:{controller}",
+            "node.id": str(self.node),
+            "controller.quorum.voters": ",".join(f"{node}@127.0.0.1:{port}" for node, port in controllers.items()),
             "listeners": ",".join([f"PLAINTEXT://127.0.0.1:{broker}", f"CONTROLLER://127.0.0.1:{controller}", *bound]),
             "advertised.listeners": ",".join([f"PLAINTEXT://127.0.0.1:{broker}", *advertised]),
             "listener.security.protocol.map": ",".join(
@@ -154,6 +180,30 @@ class KafkaServer(LocalServer):
         path = self.data_dir / "server.properties"
         path.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
         return path
+
+
+def several_brokers(directory: Path, listeners: Sequence[Mapping[str, tuple[int, int]]]) -> list[KafkaServer]:
+    """The brokers of one cluster, not yet started: one for each of ``listeners``, three or more.
+
+    Start them at the same time: one alone has no quorum, so it does not answer.
+    """
+    quorum = Quorum(new_cluster_id(), dict(enumerate(free_ports(len(listeners)), 1)))
+    return [
+        KafkaServer(
+            directory / f"kafka-{node}",
+            settings=SETTINGS_OF_SEVERAL,
+            listeners=of_node,
+            heap="384m",
+            node=node,
+            quorum=quorum,
+        )
+        for node, of_node in enumerate(listeners, 1)
+    ]
+
+
+def new_cluster_id() -> str:
+    """An id as Kafka makes them."""
+    return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
 
 
 def _train(flag: str) -> None:

@@ -140,10 +140,8 @@ def spawn(
 def _popen(
     command: Sequence[str], output: IO[bytes] | int, env: Mapping[str, str] | None, cwd: Path | None, *, detached: bool
 ) -> subprocess.Popen[bytes]:
-    guarded = sys.platform == "linux" and not detached
-    guard = [sys.executable, "-I", "-S", "-c", DIE_WITH_PARENT, str(os.getpid())] if guarded else []
     return subprocess.Popen(
-        [*guard, *command],
+        command if detached else guarded(command),
         stdin=subprocess.DEVNULL,
         stdout=output,
         stderr=subprocess.STDOUT,
@@ -153,12 +151,19 @@ def _popen(
     )
 
 
+def guarded(command: Sequence[str]) -> list[str]:
+    """``command``, so that it is killed when the thread that starts it ends, or its process in whatever way."""
+    if sys.platform != "linux":
+        return list(command)
+    return [sys.executable, "-I", "-S", "-c", DIE_WITH_PARENT, str(os.getpid()), *command]
+
+
 def run_tool(
     name: str, command: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: Path | None = None
 ) -> str:
     """Runs a server's tool to its end and returns its output. Raises `LocalServerError` if it fails."""
     done = subprocess.run(
-        list(command), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env, cwd=cwd, check=False
+        guarded(command), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env, cwd=cwd, check=False
     )
     if done.returncode != 0:
         tail = "\n".join(done.stdout.splitlines()[-LOG_TAIL_LINES:])

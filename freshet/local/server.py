@@ -78,6 +78,11 @@ class LocalServer(ABC):
         """
 
     @property
+    def is_running(self) -> bool:
+        """Whether it was started, and neither stopped nor killed since."""
+        return self._process is not None
+
+    @property
     def pid(self) -> int:
         """The server's process id. Raises `LocalServerError` if it is not running."""
         return self._running().pid

@@ -49,7 +49,7 @@ class TracingSettings(Section):
             from opentelemetry.sdk.resources import Resource
             from opentelemetry.sdk.trace import TracerProvider
             from opentelemetry.sdk.trace.export import BatchSpanProcessor
-            from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
+            from opentelemetry.sdk.trace.sampling import ALWAYS_ON
         except ImportError as missing:
             raise SettingsError(
                 f"tracing.endpoint is set, but {missing.name} is not installed",
@@ -60,10 +60,10 @@ class TracingSettings(Section):
 
         version = importlib.metadata.version(DISTRIBUTION)
         about = Resource.create({"service.name": f"freshet-{role}", "service.version": version})
-        provider = TracerProvider(ParentBased(TraceIdRatioBased(self.share)), about, shutdown_on_exit=False)
+        provider = TracerProvider(ALWAYS_ON, about, shutdown_on_exit=False)  # `spans.is_kept` has decided
         exporter = OTLPSpanExporter(f"{self.endpoint.rstrip('/')}/v1/traces", timeout=EXPORT_TIMEOUT_S)
         provider.add_span_processor(BatchSpanProcessor(exporter))
-        spans.turn_on(provider.get_tracer("freshet", version))
+        spans.turn_on(provider.get_tracer("freshet", version), self.share)
         try:
             yield
         finally:

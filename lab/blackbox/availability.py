@@ -18,7 +18,7 @@ EXCUSED_S: Final = 5.0
 """For so long after a fault begins or ends, reads may be refused."""
 ANSWER_S_MAX: Final = 10.0
 """A later answer is none. A client turns from a node that is silent to the next one after 3 s, and to at most four."""
-PLANNED: Final = frozenset({"drain", "join"})
+PLANNED: Final = frozenset({"drain", "join", "upgrade"})
 """Kinds of faults that are none: reads must be answered meanwhile."""
 
 

@@ -1,6 +1,7 @@
 """``python -m lab.cluster``: a random schedule of faults, drains and additions against nodes on real servers.
 
-    python -m lab.cluster [--minutes 5] [--seed N] [--nodes 5] [--target NAME …] [--kind NAME …] [--json] [--keep DIR]
+    python -m lab.cluster [--minutes 5] [--seed N] [--nodes 5] [--upgrade] [--target NAME …] [--kind NAME …] [--json]
+        [--keep DIR]
 
 The same seed gives the same schedule. `--target` and `--kind` keep only some of it, to make a failing run smaller. The
 exit code is 1 if the run did not pass (docs/internals/faults.md).
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from freshet.logs import configure_logs
-from lab.cluster.rig import targets_of
+from lab.cluster.rig import SOURCE, node_names, targets_of
 from lab.cluster.run import ClusterFindings, run_cluster
 from lab.faults.schedule import Fault, schedule
 
@@ -30,12 +31,22 @@ def cluster_schedule(seed: int, seconds: float, targets: Mapping[str, Sequence[s
     return schedule(seed, seconds, tuple(targets), gap_s * len(targets), targets)
 
 
+def upgrade_schedule(seconds: float, nodes: int) -> list[Fault]:
+    """A rolling upgrade in a run of so many seconds: one process after the other, the source last."""
+    roles = [*node_names(nodes), SOURCE]
+    return [
+        Fault(round(seconds * (number + 0.5) / (len(roles) + 1), 3), role, "upgrade", 0.0, 0.0)
+        for number, role in enumerate(roles)
+    ]
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Runs one schedule. Returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m lab.cluster", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--minutes", type=float, default=5.0)
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--nodes", type=int, default=5, help="nodes that run, one of them a follower (at least 3)")
+    parser.add_argument("--upgrade", action="store_true", help="begin with the kept version, and replace it")
     parser.add_argument("--target", action="append", help="break only this: node-0, follower, '>node-0', kafka …")
     parser.add_argument("--kind", action="append", help="only faults of this kind: kill, pause, drain, hole …")
     parser.add_argument("--gap", type=float, default=GAP_S, help="mean seconds between two faults")
@@ -55,6 +66,7 @@ def main(arguments: list[str] | None = None) -> int:
 
     seconds = chosen.minutes * 60
     faults = cluster_schedule(chosen.seed, seconds, targets, chosen.gap)
+    faults += upgrade_schedule(seconds, chosen.nodes) if chosen.upgrade else []
     findings = run_cluster(seconds, chosen.seed, say, faults=faults, nodes=chosen.nodes, directory=chosen.keep)
     print(json.dumps(findings.as_json()) if chosen.json else summary(findings))
     return 0 if findings.passed else 1

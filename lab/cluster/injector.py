@@ -1,4 +1,4 @@
-"""What a schedule does to a cluster beside the faults of one installation: nodes are drained, added and removed."""
+"""What a schedule does to a cluster beside the faults of one installation: nodes are drained, added, upgraded."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from contextlib import ExitStack
 from typing import Final
 
 from lab.blackbox.recording import Recorder
-from lab.cluster.rig import READY_S_MAX, ClusterStack
+from lab.cluster.rig import FOLLOWER, READY_S_MAX, SOURCE, ClusterStack
 from lab.demo.row_traffic import RowTraffic
+from lab.faults.disk import Disk
 from lab.faults.injector import AFTERMATH_S, Injector
 from lab.faults.schedule import Fault
 
@@ -21,9 +22,15 @@ class ClusterInjector(Injector):
     """Runs one schedule against a cluster, and writes down when each fault began and ended."""
 
     def __init__(
-        self, stack: ClusterStack, traffic: RowTraffic, recorder: Recorder, seed: int, say: Callable[[str], None]
+        self,
+        stack: ClusterStack,
+        disk: Disk,
+        traffic: RowTraffic,
+        recorder: Recorder,
+        seed: int,
+        say: Callable[[str], None],
     ) -> None:
-        super().__init__(stack, None, traffic, seed, say)
+        super().__init__(stack, disk, traffic, seed, say)
         self._cluster, self._recorder = stack, recorder
 
     @contextlib.contextmanager
@@ -46,6 +53,15 @@ class ClusterInjector(Injector):
             undo.callback(self._leave, role)
         elif fault.kind == "drain":
             self._leave(role)
+            undo.callback(self._restart_role, role)
+        elif fault.kind == "upgrade":
+            if role in (SOURCE, FOLLOWER):
+                with self._lock:
+                    self._down.add(role)
+                self._cluster.stop_role(role)
+            else:
+                self._leave(role)
+            self._cluster.old.discard(role)
             undo.callback(self._restart_role, role)
         else:
             super()._at_role(fault, undo)

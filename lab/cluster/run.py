@@ -1,5 +1,7 @@
 """One run of a cluster: starts everything, drives traffic, injects a seeded schedule, recovers, and judges.
 
+With a kept version all processes begin with that, and are replaced one after the other, the source last.
+
 A run passes if the recorded history breaks no rule (`lab.blackbox`), all but `UNANSWERED_MAX` of the reads that no
 fault excuses were answered, no time longer than `SILENT_S_MAX` passed without a fresh answer, every sampled key is
 served from the cache at the end, no drain failed, no process exited unexpectedly, and no log has a traceback.
@@ -19,11 +21,13 @@ from lab.blackbox.availability import NONE, Availability, availability, interrup
 from lab.blackbox.judging import read_history
 from lab.blackbox.recording import Recorder
 from lab.cluster.injector import ClusterInjector
+from lab.cluster.kept import kept_version
 from lab.cluster.rig import ClusterStack
 from lab.demo.readers import Readers
 from lab.demo.row_traffic import RowTraffic, create_tables
 from lab.demo.run import recover
 from lab.demo.stack import ROWS
+from lab.faults.disk import disk_for
 from lab.faults.network import Network
 from lab.faults.run import REFUSALS, FaultFindings, check_processes, judge_recording, wait_caught_up
 from lab.faults.schedule import Fault
@@ -95,8 +99,13 @@ def run_cluster(
         if directory is None:
             directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="freshet-cluster-")))
         directory.mkdir(parents=True, exist_ok=True)
-        rig = ClusterStack(directory, stack.enter_context(Network()), nodes)
-        say(f"seed {seed}: starting Kafka, MariaDB, a source and {nodes} nodes in {directory}")
+        disk = disk_for(directory / "disk")
+        stack.enter_context(disk)
+        findings.disk = disk.kind
+        kept = kept_version(directory / "kept") if any(each.kind == "upgrade" for each in faults) else None
+        rig = ClusterStack(directory, stack.enter_context(Network()), nodes, disk.directory, kept)
+        say(f"seed {seed}: starting Kafka, MariaDB, a source and {nodes} nodes in {directory}; a disk is {disk.kind}")
+        say("all begin with the kept version" if kept is not None else "all are of this version")
         stack.enter_context(rig)
         with rig.connect(ROWS) as connection:
             create_tables(connection)
@@ -105,10 +114,11 @@ def run_cluster(
         say(f"ready after {findings.ready_s:.1f} s")
         recorder = stack.enter_context(Recorder(directory / "history.jsonl"))
         traffic = RowTraffic(lambda: rig.connect_as_writer(ROWS), ROWS, KEYS, seed, recorder=recorder)
-        injector = ClusterInjector(rig, traffic, recorder, seed, say)
+        injector = ClusterInjector(rig, disk, traffic, recorder, seed, say)
         stack.callback(injector.close)
         try:
             _drive(rig, traffic, injector, findings, seconds, faults)
+            findings.errors += [f"{role} was not upgraded" for role in sorted(rig.old)]
             findings.caught_up_s = wait_caught_up(rig, has_catalog=False)
             rig.wait_ready()
             findings.recovered = recover(rig, traffic, findings, seed)

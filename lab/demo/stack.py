@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -26,7 +26,8 @@ from freshet.local.errors import LocalServerError
 from freshet.local.kafka import KafkaServer
 from freshet.local.mariadb import MariaDBServer
 from freshet.local.process import ServerProcess, free_ports
-from freshet.local.starting import signals_held
+from freshet.local.server import LocalServer
+from freshet.signals import signals_held
 from serving.client import FreshetClient
 
 log = structlog.get_logger(__name__)
@@ -80,23 +81,28 @@ class Stack:
 
     def start(self, prepare: Callable[[], None] | None = None) -> None:
         """Starts Kafka and MariaDB, creates the databases, then calls ``prepare``. Raises `LocalServerError`."""
-        self._stop.callback(self.mariadb.stop)
-        self._stop.callback(self.kafka.stop)
-        with ThreadPoolExecutor(2) as pool:
+        servers = self.servers()
+        for server in servers:
+            self._stop.callback(server.stop)
+        with ThreadPoolExecutor(len(servers)) as pool:
             try:
                 with signals_held():
-                    kafka, mariadb = pool.submit(self.kafka.start), pool.submit(self.mariadb.start)
-                mariadb.result()
-                kafka.result()
-            except BaseException:  # the pool waits for both, so Ctrl-C ends them
-                self.mariadb.stop()
-                self.kafka.stop()
+                    starting = [pool.submit(server.start) for server in servers]
+                for each in starting:
+                    each.result()
+            except BaseException:  # the pool waits for all, so Ctrl-C ends them
+                for server in servers:
+                    server.stop()
                 raise
         with self.connect() as connection, connection.cursor() as cursor:
             cursor.execute(f"CREATE DATABASE IF NOT EXISTS {ROWS} CHARACTER SET utf8mb4")
             cursor.execute(f"CREATE DATABASE IF NOT EXISTS {CATALOG_DATABASE} CHARACTER SET utf8mb4")
         if prepare is not None:
             prepare()
+
+    def servers(self) -> Sequence[LocalServer]:
+        """What `start` starts, at the same time. The last one is stopped first."""
+        return self.mariadb, self.kafka
 
     def connect(
         self, database: str | None = None, autocommit: bool = True

@@ -18,6 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self, TypeAlias
 
+from lab.faults.failing_disk import SLOW
 from lab.faults.fuse import unmount
 
 SIZE_BYTES: Final = 192 << 20
@@ -129,8 +130,12 @@ class FailingDisk:
         """
         self._set_shares(" ".join(f"{group}={share}" for group in ERRORS[kind]))
 
+    def slow(self, seconds: float) -> None:
+        """From now on each read, write and sync takes so long, one after the other. Raises `OSError` as `fail` does."""
+        self._set_shares(f"{SLOW}={seconds}")
+
     def mend(self) -> None:
-        """From now on no operation fails. Raises `OSError` if the file system's server has exited."""
+        """From now on no operation fails or is slow. Raises `OSError` if the file system's server has exited."""
         self._set_shares("")
 
     def _set_shares(self, line: str) -> None:

@@ -3,8 +3,9 @@
     python -m lab.faults.failing_disk SOURCE MOUNTPOINT
 
 Prints ``mounted`` when it is ready. A line on stdin, such as ``write=1 read=0.3``, sets the share of the operations of
-each group (`GROUPS`) that fails from now on. The answer is a line with the number of failures so far. When stdin ends,
-it unmounts and exits, so it does not outlive the process that started it. Needs root and /dev/fuse.
+each group (`GROUPS`) that fails from now on; ``slow=0.05`` has each read, write and sync take 50 ms, one after another.
+The answer is a line with the number of failures so far. When stdin ends, it unmounts and exits, so it does not outlive
+the process that started it. Needs root and /dev/fuse.
 
 Each node is an O_PATH handle, so renames and deletions need no bookkeeping. Files are opened past the page cache.
 """
@@ -52,6 +53,8 @@ GROUPS: Final[dict[str, frozenset[int]]] = {
     "stat": frozenset({Op.LOOKUP, Op.GETATTR, Op.STATFS}),
 }
 """Group → requests that fail together. Closing files and forgetting nodes never fails."""
+SLOW: Final = "slow"
+_SLOWED: Final = GROUPS["read"] | GROUPS["write"] | GROUPS["sync"]
 _GROUP_OF: Final = {op: group for group, ops in GROUPS.items() for op in ops}
 
 _IS_SET: Final = {"mode": 1, "uid": 2, "gid": 4, "size": 8, "atime": 16, "mtime": 32, "handle": 64}
@@ -84,6 +87,7 @@ class Passthrough:
         self.failed: Counter[str] = Counter()
         """Group → operations that failed with EIO."""
         self._share: dict[str, float] = {}
+        self._slow_s = 0.0
         self._random = random.Random(0)
         self._device = device
         root = os.open(source, os.O_PATH | os.O_DIRECTORY)
@@ -97,8 +101,11 @@ class Passthrough:
         }
 
     def set(self, share: dict[str, float]) -> None:
-        """Sets group → share (0 to 1) of its operations that fails from now on; other groups do not fail."""
-        self._share = share
+        """Sets group → share (0 to 1) of its operations that fails from now on; other groups do not fail.
+
+        `SLOW` → the seconds that an operation takes.
+        """
+        self._share, self._slow_s = share, share.get(SLOW, 0.0)
 
     def handle(self) -> None:
         """Answers the next request, if any. Raises `lab.faults.fuse.Unmounted`."""
@@ -108,6 +115,8 @@ class Passthrough:
         if request.op == Op.INIT:
             self._device.begin(request)
             return
+        if self._slow_s and request.op in _SLOWED:
+            time.sleep(self._slow_s)
         try:
             self._fail(request.op)
             parts = self._does.get(request.op, _unknown)(request)
@@ -291,11 +300,11 @@ def _unknown(request: FuseRequest) -> tuple[()]:
 
 
 def parse(line: str) -> dict[str, float]:
-    """Group → share, from a line such as ``write=1 read=0.3``. Raises `ValueError`."""
+    """What `Passthrough.set` takes, from a line such as ``write=1 read=0.3``. Raises `ValueError`."""
     shares = {}
     for word in line.split():
         group, _, share = word.partition("=")
-        if group not in GROUPS:
+        if group not in GROUPS and group != SLOW:
             raise ValueError(f"unknown group {group}; groups are {', '.join(GROUPS)}")
         shares[group] = float(share or 1)
     return shares

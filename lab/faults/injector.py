@@ -28,6 +28,7 @@ from lab.faults.network import BOTH, Link, LinkConditions
 from lab.faults.rig import CONSUMERS, LinkedStack
 from lab.faults.schedule import Fault
 from lab.faults.wall_clock import STEPS_S
+from tokens.errors import FreshetError
 
 log = structlog.get_logger(__name__)
 
@@ -42,6 +43,8 @@ START_UP_S: Final = 12.0
 READY: Final = '"event": "ready"'
 AFTERMATH_S: Final = 5.0
 """A process may still exit because of a fault this long after its end."""
+DISK_S_MAX: Final = 0.1
+"""How long each read, write and sync of a slow disk takes at most, one after the other."""
 ALL_ERRORS_ABOVE: Final = 0.5
 """Above this amount all operations of the disk fail; up to it, that share of them."""
 RESTART_ATTEMPTS: Final = 5
@@ -124,7 +127,7 @@ class Injector:
             try:
                 with self._fault(fault):
                     self._over.wait(fault.for_s)
-            except (LocalServerError, OSError) as error:
+            except (FreshetError, OSError) as error:
                 self.errors.append(f"{fault.line(self._seed)}: {error}")
             finally:
                 self._ended_at_s[f"{fault.target} {fault.kind}"] = time.monotonic()
@@ -132,7 +135,9 @@ class Injector:
 
     def _supported(self, fault: Fault) -> Fault | None:
         """The fault as this machine can inject it; None if it cannot."""
-        if fault.target == "disk" and fault.kind in ERRORS and not isinstance(self._disk, FailingDisk):
+        if fault.target == "disk" and not isinstance(self._disk, FailingDisk):
+            if fault.kind == "slow_disk":
+                return None
             return replace(fault, kind="full")
         clocks = self._stack.clocks
         if fault.target == "wall-clock" and (clocks is None or clocks.missing):
@@ -155,23 +160,30 @@ class Injector:
                 self._traffic.clock_shift_s = CLOCK_SHIFTS_S[fault.kind] * (0.5 + fault.amount)
                 undo.callback(setattr, self._traffic, "clock_shift_s", 0.0)
             else:
-                link = self._stack.network.links[fault.target]
-                undo.callback(link.clear)
-                if fault.kind == "lost_answers":
-                    undo.callback(link.reset)  # runs before `clear`: held bytes are lost
-                apply_network_fault(link, fault)
+                for link in self._stack.links_of(fault.target):
+                    undo.callback(link.clear)
+                    if fault.kind == "lost_answers":
+                        undo.callback(link.reset)  # runs before `clear`: held bytes are lost
+                    apply_network_fault(link, fault)
             yield
 
     def _at_server(self, fault: Fault, undo: ExitStack) -> None:
-        server = self._stack.kafka if fault.target == "kafka" else self._stack.mariadb
+        server = self._stack.broker(fault.amount) if fault.target == "kafka" else self._stack.mariadb
         if fault.kind == "pause":
             os.kill(server.pid, signal.SIGSTOP)
             undo.callback(os.kill, server.pid, signal.SIGCONT)
             return
-        server.kill()
         undo.callback(_retry_start, server.start)
+        if fault.kind == "stop":
+            server.stop()
+        else:
+            server.kill()
 
     def _at_disk(self, fault: Fault, undo: ExitStack) -> None:
+        if fault.kind == "slow_disk" and isinstance(self._disk, FailingDisk):
+            undo.callback(self._disk.mend)
+            self._disk.slow(fault.amount * DISK_S_MAX)
+            return
         if fault.kind in ERRORS and isinstance(self._disk, FailingDisk):
             undo.callback(self._disk.mend)
             self._disk.fail(fault.kind, 1.0 if fault.amount > ALL_ERRORS_ABOVE else max(fault.amount, 0.01))

@@ -14,11 +14,12 @@ from typing import Any, Final
 import pymysql
 import tomli_w
 
-from freshet.local.kafka import KafkaServer
+from freshet.local.kafka import KafkaServer, several_brokers
 from freshet.local.mariadb import MariaDBServer
 from freshet.local.process import free_ports
+from freshet.local.server import LocalServer
 from lab.demo.stack import Stack
-from lab.faults.network import Network
+from lab.faults.network import Link, Network
 from lab.faults.wall_clock import WallClocks
 
 COMMIT_INTERVAL_MS: Final = 150
@@ -49,21 +50,54 @@ class LinkedStack(Stack):
         partitions: int = 4,
         clocks: WallClocks | None = None,
         overrides: Mapping[str, object] | None = None,
+        brokers: int = 1,
     ) -> None:
-        """``roles``: our processes; ``of_mariadb``: those that also use MariaDB. ``clocks``: None if no clock steps."""
+        """``roles``: our processes; ``of_mariadb``: those that also use MariaDB. ``clocks``: None if no clock steps.
+
+        ``brokers``: of Kafka, 1 or at least 3; then each record has as many replicas.
+        """
         super().__init__(directory, partitions, overrides)
         self.clocks = clocks
         self._pids: list[int] = []
         self.network = network
-        listeners: dict[str, tuple[int, int]] = {}
-        for role, port in zip(roles, free_ports(len(roles)), strict=True):
-            link = network.link(link_name(role, "kafka"), ("127.0.0.1", port))
-            listeners[role.upper().replace("-", "_")] = (port, link.port)
+        kafkas = ["kafka"] if brokers == 1 else [f"kafka-{number}" for number in range(1, brokers + 1)]
+        listeners = [self._linked(kafka, roles) for kafka in kafkas]
         for role in of_mariadb:
             network.link(link_name(role, "mariadb"), ("127.0.0.1", 0))  # its port is known after it has started
         network.link(FROM_WRITERS, ("127.0.0.1", 0))
-        self.kafka = KafkaServer(directory / "kafka", listeners=listeners)
+        self.brokers = (
+            [KafkaServer(directory / "kafka", listeners=listeners[0])]
+            if brokers == 1
+            else several_brokers(directory, listeners)
+        )
+        self.kafka = self.brokers[0]
         self.mariadb = MariaDBServer(directory / "mariadb", options={"max-binlog-size": str(BINLOG_BYTES)})
+
+    def _linked(self, kafka: str, roles: Sequence[str]) -> dict[str, tuple[int, int]]:
+        """A listener of a broker for each role, and a link to it, which it advertises."""
+        listeners: dict[str, tuple[int, int]] = {}
+        for role, port in zip(roles, free_ports(len(roles)), strict=True):
+            link = self.network.link(link_name(role, kafka), ("127.0.0.1", port))
+            listeners[role.upper().replace("-", "_")] = (port, link.port)
+        return listeners
+
+    def links_of(self, target: str) -> list[Link]:
+        """The links that a target names: of ``a>kafka`` those to all brokers, of ``a>kafka-2`` that to one."""
+        links = self.network.links
+        return [links[target]] if target in links else [links[each] for each in links if each.startswith(f"{target}-")]
+
+    def servers(self) -> Sequence[LocalServer]:
+        """As `Stack.servers`, with all brokers."""
+        return self.mariadb, *self.brokers
+
+    def broker(self, amount: float) -> KafkaServer:  # noqa: ARG002 - of several one is chosen
+        """The broker that a fault meets."""
+        return self.kafka
+
+    def settings(self) -> dict[str, Any]:
+        """As `Stack.settings`; the topics have a replica at each broker."""
+        addresses = ",".join(each.bootstrap for each in self.brokers)
+        return super().settings() | {"kafka": {"bootstrap": addresses, "replication_factor": len(self.brokers)}}
 
     def start(self, prepare: Callable[[], None] | None = None) -> None:
         """As `Stack.start`; then sets MariaDB's port in the links to it."""
@@ -100,7 +134,8 @@ class LinkedStack(Stack):
         """The settings of ``role``: the address of each server is that of a link."""
         links = self.network.links
         settings: dict[str, Any] = self.settings()
-        settings["kafka"] = {"bootstrap": links[link_name(role, "kafka")].address}
+        addresses = (each.address for each in self.links_of(link_name(role, "kafka")))
+        settings["kafka"]["bootstrap"] = ",".join(addresses)
         link = links.get(link_name(role, "mariadb"))
         if link is not None:
             for keyspace in settings["keyspaces"].values():

@@ -59,6 +59,7 @@ LASTS_S: Final[Mapping[str, tuple[float, float]]] = {
     "hole_down": (0.5, 8.0),
     "lost_answers": (0.1, 6.0),
     "full": (2.0, 8.0),
+    "slow_disk": (2.0, 12.0),
     "eio_write": (1.0, 8.0),
     "eio_sync": (1.0, 8.0),
     "eio_read": (1.0, 8.0),
@@ -69,6 +70,7 @@ LASTS_S: Final[Mapping[str, tuple[float, float]]] = {
     "far_back": (3.0, 10.0),
     "drain": (0.0, 2.0),
     "join": (4.0, 12.0),
+    "upgrade": (0.0, 0.0),
 }
 """Kind → shortest and longest duration in seconds. A consumer group waits less than 14 s for a silent member."""
 

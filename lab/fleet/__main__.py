@@ -13,8 +13,9 @@ import tracemalloc
 from typing import Any, Final
 
 from lab.fleet.observing import NOTICED_S, STEP_S, Fleet, Front, replica
-from serving.locations.cache import LocationCache
-from serving.locations.places import Key, Location, Origin, Version
+from serving.locations.cache import LocationCache, Report
+from serving.locations.errors import LocationError
+from serving.locations.places import Key, Location, Origin, Replica, Version
 
 LOOKUPS: Final = 300_000
 SETTLED_S_MAX: Final = 600.0
@@ -64,10 +65,41 @@ def costs(instances: int, partitions: int) -> dict[str, Any]:
     began, find = time.process_time(), front.cache.nonblock_get_leader
     for key in keys:
         find(key, 1.0)
+    took_s = time.process_time() - began
     return {
+        "locations": partitions,
         "bytes a location": round(size / partitions),
-        "look-ups a second": round(LOOKUPS / (time.process_time() - began)),
+        "look-ups a second": round(LOOKUPS / took_s),
+        "microseconds a look-up": round(took_s / LOOKUPS * 1e6, 2),
     }
+
+
+def reported(partitions: int) -> dict[str, Any]:
+    """What one report does to a front that knows so many partitions: batches that it needs, and who is still told."""
+    cache, now = LocationCache(), 100.0
+    for number in range(partitions):
+        led = Location(Key("shop", number), Version(1, 0, f"i{number % INSTANCES}"), replica(number % INSTANCES))
+        cache.install(led, Origin.PUSH, now, now)
+    key, hint = Key("shop", 0), Location(Key("shop", 0), Version(2, 0, "i1"), replica(1))
+    cache.report(key, replica(0), Version(1, 0, "i0"), Report.MOVED, now, [hint])
+    found = {"a leader that moved, with a hint: batches": 0}
+    while cache.next_batch(now) is not None:
+        found["a leader that moved, with a hint: batches"] += 1
+    assert cache.nonblock_get_leader(key, now) == replica(1)
+    dead = replica(5)
+    cache.report(Key("shop", 5), dead, Version(1, 0, "i5"), Report.UNREACHABLE, now)
+    found["an instance that does not answer: partitions it had"] = len(range(5, partitions, INSTANCES))
+    found["of them, still led to it after one report"] = sum(
+        _told(cache, number, now) == dead for number in range(5, partitions, INSTANCES)
+    )
+    return found
+
+
+def _told(cache: LocationCache, number: int, now: float) -> Replica | None:
+    try:
+        return cache.nonblock_get_leader(Key("shop", number), now)
+    except LocationError:
+        return None
 
 
 def cold(partitions: int) -> dict[str, Any]:
@@ -95,7 +127,7 @@ def main() -> None:
     size = chosen.instances, chosen.partitions
     runs = [measure(*size, chosen.rate, watch=watch, seed=chosen.seed) for watch in (True, False)]
     few = min(chosen.partitions, FEW)
-    found = {"fronts": runs, "costs": costs(chosen.instances, few), "cold": cold(few)}
+    found = {"fronts": runs, "costs": costs(chosen.instances, few), "cold": cold(few), "reports": reported(few)}
     print(json.dumps(found, indent=2))
 
 

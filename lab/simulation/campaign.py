@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import multiprocessing
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Generator, Iterable
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Final
 
 from lab.simulation.engine import BrokenHistory, History, Report, Violation, run_many, run_one, share_of
 from lab.simulation.planted.every import planted_bugs
 from lab.simulation.planted.planting import PlantedBug, PlantedBugError
+from lab.simulation.pool import mapped
 from lab.simulation.shrink import shrink
 from lab.simulation.worlds import all_worlds
 
@@ -78,26 +78,15 @@ def simulate(
     ``shown`` is called with the sum of the reports after each slice.
     """
     total = Report(world, seed)
-    for part in _slices(world, seed, first, histories, jobs):
-        total.add(part)
-        shown(total)
-        if total.failure is not None:
-            break
-    return total
-
-
-def _slices(world: str, seed: int, first: int, histories: int, jobs: int) -> Iterator[Report]:
     starts = range(first, first + histories, SLICE)
     parts = [(world, seed, start, min(start + SLICE, first + histories)) for start in starts]
-    if jobs <= 1:
-        for part in parts:
-            yield _run_slice(part)
-        return
-    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
-        try:
-            yield from pool.map(_run_slice, parts)
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+    with closing(mapped(_run_slice, parts, jobs)) as reports:
+        for report in reports:
+            total.add(report)
+            shown(total)
+            if total.failure is not None:
+                break
+    return total
 
 
 def _run_slice(part: tuple[str, int, int, int]) -> Report:
@@ -137,19 +126,15 @@ def refuse_broken(bug: PlantedBug, violation: Violation) -> None:
 
 def hunt_all(
     bugs: list[PlantedBug], seed: int, histories: int, jobs: int = 1, *, motifs: bool = True, shared: bool = False
-) -> Iterator[HuntResult]:
-    """Hunts each bug, over ``jobs`` processes. Yields the results in the order of ``bugs``.
+) -> Generator[HuntResult, None, None]:
+    """Hunts each bug, over ``jobs`` processes. Gives the results in the order of ``bugs``.
 
     ``shared``: in slow worlds fewer histories, so that each bug is hunted for about as long.
     """
     worlds = all_worlds()
     counts = {name: share_of(world, histories) if shared else histories for name, world in worlds.items()}
     parts = [(bug.name, seed, counts[bug.world], motifs) for bug in bugs]
-    if jobs <= 1:
-        yield from map(_hunt_named, parts)
-        return
-    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
-        yield from pool.map(_hunt_named, parts)
+    return mapped(_hunt_named, parts, jobs)
 
 
 def _hunt_named(part: tuple[str, int, int, bool]) -> HuntResult:

@@ -17,6 +17,7 @@ from random import Random
 from time import process_time
 from typing import Protocol
 
+from freshet.signals import signals_held
 from lab.simulation.memo import sharing_work
 
 Op = tuple[str | int, ...]
@@ -148,9 +149,14 @@ def history_of(world: World, seed: int, number: int) -> History:
 
 
 def run_one(world: World, ops: Sequence[Op], *, trace: bool = False) -> Outcome:
-    """Runs a history. An error of the code under test is a violation of ``never raises``."""
+    """Runs a history. An error of the code under test is a violation of ``never raises``.
+
+    Ctrl-C and SIGTERM strike after it: what a handler raises amid a history is caught by the simulated threads, or by
+    the code under test, as if it were an error of theirs. A second one ends the process, whatever hangs.
+    """
     try:
-        return world.run(ops, trace=trace)
+        with signals_held(at_most=1):
+            return world.run(ops, trace=trace)
     except Exception as error:  # noqa: BLE001 - every error is a finding
         place = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{'/'.join(place.filename.split('/')[-2:])}:{place.name}"

@@ -7,9 +7,7 @@ histories.
 from __future__ import annotations
 
 import ast
-import multiprocessing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +16,7 @@ from typing import Any, Final
 from coverage import Coverage
 
 from lab.simulation.engine import BrokenHistory, run_many
+from lab.simulation.pool import mapped
 from lab.simulation.worlds import all_worlds
 
 ROOMS: Final = ("tokens", "stream", "consumers", "serving")
@@ -109,10 +108,7 @@ def count_histories(wanted: Mapping[str, range], seed: int, jobs: int) -> Counte
         (seed, {world: range(each.start + job, each.stop, jobs) for world, each in wanted.items()})
         for job in range(jobs)
     ]
-    if jobs == 1:
-        return _count_part(parts[0])
-    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
-        found = list(pool.map(_count_part, parts))
+    found = list(mapped(_count_part, parts, jobs))
     return merged([counted for counted, _ in found]), [failure for _, failures in found for failure in failures]
 
 

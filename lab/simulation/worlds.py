@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from lab.simulation.catalog.world import CatalogWorld
+from lab.simulation.connectors.world import ConnectorsWorld
 from lab.simulation.engine import World, share_of
 from lab.simulation.files.world import FilesWorld
 from lab.simulation.hive.world import HiveWorld
@@ -33,6 +34,7 @@ def all_worlds(*, motifs: bool = True) -> dict[str, World]:
         WarehouseWorld(),
         FilesWorld(),
         SuccessionsWorld(),
+        ConnectorsWorld(),
     )
     return {world.name: world for world in worlds}
 

@@ -112,13 +112,13 @@ class Encoder:
     def _change(self, change: StreamChange, room: int) -> bytes:
         if change.kind == "schema":
             self._kinds[change.table] = {column.name: column.kind for column in change.columns}
-        kinds = self._kinds_of(change.table) if change.kind == "row" else {}
-        fields = {
+        kinds = self._kinds_of(change.table) if change.kind in ("row", "keyless") else {}
+        fields: dict[str, Any] = {
             "kind": change.kind,
             "table": change.table,
             "op": change.op,
             "key": [_value(each, "") for each in change.key],
-            "row": None if change.row is None else {k: _value(v, kinds.get(k, "")) for k, v in change.row.items()},
+            "row": _values(change.row, kinds),
             "reason": change.reason,
             "complete": change.complete,
             "tables": change.tables,
@@ -127,8 +127,13 @@ class Encoder:
             ],
             "primary_key": change.primary_key,
             "cacheable": change.cacheable,
+            "was": change.was,
+            "before": _values(change.before, kinds),
         }
         encoded = _encoded(_change_schema(), fields)
+        if len(encoded) > room and change.before is not None:
+            fields |= {"was": "", "before": None}
+            encoded = _encoded(_change_schema(), fields)
         if len(encoded) > room and change.row is not None:
             encoded = _encoded(_change_schema(), {**fields, "row": None, "op": "void", "reason": VOID_REASON})
         return encoded
@@ -137,6 +142,11 @@ class Encoder:
         if table not in self._kinds:
             self._kinds[table] = self._describe(table)
         return self._kinds[table]
+
+
+def _values(row: Mapping[str, Any] | None, kinds: Kinds) -> dict[str, Any] | None:
+    """A row as a map of Avro's types."""
+    return None if row is None else {name: _value(value, kinds.get(name, "")) for name, value in row.items()}
 
 
 def _value(value: Any, kind: str) -> Any:

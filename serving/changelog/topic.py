@@ -27,7 +27,7 @@ from serving.changelog.records import Describe, Encoder
 from serving.client import StreamEvent
 from stream.kafka.connection import REQUEST_TIMEOUT_S, KafkaCluster, call_kafka, client_settings
 from stream.kafka.reader import end_offsets, read_range, start_offsets, windows_back
-from stream.kafka.topics import TopicError, describe_topic, ensure_topic
+from stream.kafka.topics import IN_SYNC_MIN, TopicError, describe_topic, ensure_topic
 from stream.publish.clock import SystemClock
 from stream.publish.shard_producer import PublisherLost, ShardProducer
 
@@ -64,13 +64,12 @@ class LogTopic:
         framing: Mapping[str, bytes],
         describe: Describe,
         *,
-        replication: int = 1,
         keep_s: float | None = None,
     ) -> None:
         check_name(kafka, topic)
         self._admin = AdminClient(client_settings(kafka))
         self._kafka, self._topic, self._keyspace, self._tables = kafka, topic, keyspace, tables
-        self._ensure(replication, keep_s)
+        self._ensure(keep_s)
         headers = {_VERSION: VERSION, _KEYSPACE: keyspace, _TABLES: json.dumps(tables)}
         self._headers = {name: text.encode() for name, text in headers.items()}
         """Of each last record, beside the checkpoint."""
@@ -172,15 +171,15 @@ class LogTopic:
             )
         return (headers[_CHECKPOINT] or b"").decode()
 
-    def _ensure(self, replication: int, keep_s: float | None) -> None:
+    def _ensure(self, keep_s: float | None) -> None:
         """Make the topic if it is missing, and refuse one with several partitions: the log has one order."""
         kept = str(int(keep_s * 1000)) if keep_s is not None else "-1"
         config = {"cleanup.policy": "delete", "retention.ms": kept, "retention.bytes": "-1"}
-        config["min.insync.replicas"] = str(min(replication, 2))
+        config["min.insync.replicas"] = str(min(self._kafka.replicas, IN_SYNC_MIN))
         try:
             topic = describe_topic(self._kafka, self._topic)
         except TopicError:
-            ensure_topic(self._kafka, self._topic, config, replication=replication, timeout_s=MADE_TIMEOUT_S)
+            ensure_topic(self._kafka, self._topic, config, timeout_s=MADE_TIMEOUT_S)
             topic = describe_topic(self._kafka, self._topic)
         if topic.partitions != 1:
             raise ChangeLogError(

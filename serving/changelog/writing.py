@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from time import monotonic
-from typing import Final, Protocol
+from typing import Final, Protocol, TypedDict
 
 from serving.changelog.files import MARKS
 from serving.client import FreshetClient, StreamEvent
@@ -29,6 +29,13 @@ class Log(Protocol):
         """What was appended outlives a crash from now on."""
 
 
+class Included(TypedDict, total=False):
+    """What a log tells besides, as `serving.client.streaming.stream_request` has it."""
+
+    include_before: bool
+    include_keyless: bool
+
+
 def write_log(
     client: FreshetClient,
     keyspace: str,
@@ -37,9 +44,11 @@ def write_log(
     *,
     tables: Sequence[str] = (),
     once: bool = False,
+    include_before: bool = False,
+    include_keyless: bool = False,
     clock: Callable[[], float] = monotonic,
 ) -> None:
-    """Writes the changes of ``tables`` (none: all) into ``log``, with their rows.
+    """Writes the changes of ``tables`` (none: all) into ``log``, with their rows. ``include_…``: as of a stream.
 
     It goes on where the log ends; an empty one begins at ``begin``, as a stream does. ``once``: until all is there that
     Kafka has now, or no front answers for `GIVE_UP_S`; else for ever. It may be killed anywhere, and run again. Raises
@@ -50,6 +59,8 @@ def write_log(
         log.checkpoint or begin,
         tables=tables,
         include_rows=True,
+        include_before=include_before,
+        include_keyless=include_keyless,
         until="now" if once else "",
         heartbeat_ms=HEARTBEAT_MS,
         give_up_s=GIVE_UP_S if once else None,

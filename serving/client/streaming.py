@@ -48,6 +48,13 @@ class StreamChange(msgspec.Struct, frozen=True, omit_defaults=True):
 
     ``op`` of a row: ``value``; ``deleted``; ``void`` (changed, its image is not in the log); ``unmatched`` (it does not
     have what was asked for, or no more). ``row``: column → canonical value, where the stream includes rows.
+    ``read_at``: the log has no image, and the row was read for this stream: a token of what is in it at most. It is
+    never older than the event, and may be newer. ``was``: what there was before the transaction, where the stream
+    includes it and the keyspace publishes it: ``value``, with ``before``, column → value; ``absent``, no such row;
+    ``unmatched``, a row without what was asked for; "" is unknown.
+
+    Of the kind ``keyless``, where the stream includes it: a row of a table without a primary key was ``inserted``,
+    ``updated`` or ``deleted`` (``op``), with its images ``before`` and after (``row``).
     """
 
     kind: str
@@ -61,6 +68,9 @@ class StreamChange(msgspec.Struct, frozen=True, omit_defaults=True):
     columns: list[StreamColumn] = []
     primary_key: list[str] = []
     cacheable: bool = True
+    read_at: str = ""
+    was: str = ""
+    before: dict[str, Any] | None = None
 
 
 class StreamEvent(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -103,12 +113,17 @@ def stream_request(
     key: Sequence[object] | None = None,
     key_range: str = "",
     until: str = "",
+    read_void: bool = False,
+    include_before: bool = False,
+    include_keyless: bool = False,
     heartbeat_ms: int | None = None,
 ) -> HttpRequest:
     """GET of a change stream. Raises `BadRequest` for a name or key that a URL can't have.
 
     ``key``: of the one row of the one table, also if it is an empty text; ``until="now"``: the stream ends with what is
-    there when it begins.
+    there when it begins. ``read_void``: rows whose image the log has not are read, where the stream includes rows.
+    ``include_before``: what rows were before is told, too, where the keyspace publishes it. ``include_keyless``: and
+    rows of tables without a primary key.
     """
     params = {"keyspace": keyspace, "from": str(begin)}
     if any("," in each for each in (*tables, *columns)):
@@ -116,6 +131,9 @@ def stream_request(
     wanted = {"tables": ",".join(tables), "include_columns": ",".join(columns), "key_range": key_range}
     wanted["until"] = until
     wanted["include_rows"] = "true" if include_rows or columns else ""
+    wanted["read_void"] = "true" if read_void else ""
+    wanted["include_before"] = "true" if include_before else ""
+    wanted["include_keyless"] = "true" if include_keyless else ""
     wanted["heartbeat_ms"] = str(heartbeat_ms) if heartbeat_ms is not None else ""
     params |= {name: text for name, text in wanted.items() if text}
     params |= {"key": format_key(key)} if key is not None else {}

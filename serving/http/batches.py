@@ -13,7 +13,7 @@ from serving.client.answers import (
     ServedFrom,
     TableBatchAnswer,
 )
-from serving.errors import ReadError
+from serving.errors import ASKED_IN_VAIN, ReadError
 from serving.reads.demands import ReadDemand
 from serving.turns import in_turns
 from tokens import Vector
@@ -34,6 +34,12 @@ async def table_batch_answer(elements: Sequence[RawTableAnswer | ReadError], dem
 def from_source(elements: Sequence[RawRowAnswer | RawTableAnswer | ReadError]) -> int:
     """How many elements the source was asked for."""
     return sum(not isinstance(each, ReadError) and each.served_from == "source" for each in elements)
+
+
+def source_asked(elements: Sequence[RawRowAnswer | RawTableAnswer | ReadError]) -> int:
+    """As `from_source`, with those for which it was asked in vain."""
+    in_vain = sum(isinstance(each, ReadError) and each.code in ASKED_IN_VAIN for each in elements)
+    return from_source(elements) + in_vain
 
 
 def _encoded(element: RawRowAnswer | RawTableAnswer | ReadError) -> msgspec.Raw:

@@ -149,7 +149,7 @@ def make_front(
         ranges=RangeReads(owners, descriptions, metrics),
         tables=TableReads(owners, fills, metrics, stale_if_down=stale_if_down),
         objects=ObjectReads(owners, metrics, stale_if_down=stale_if_down),
-        locations=LocationReads(owners, locations, by_name),
+        locations=LocationReads(owners, locations, by_name, identity.networks if identity is not None else ()),
         readiness=Readiness(owners, by_name),
         watch=Watch(owners, by_name, metrics),
         metrics=metrics,

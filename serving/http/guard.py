@@ -16,8 +16,9 @@ import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from serving.errors import ReadError
+from serving.http.admission import sites
 from serving.http.admission.asked import ADMINISTERED, asked_of
-from serving.http.admission.callers import Callers, Kind, Meter
+from serving.http.admission.callers import Callers, Kind, Meter, metering
 from serving.http.limits import BODY_TIMEOUT_S, CallerLimits, RequestLimits
 from serving.http.responses import problem_response, send_response
 from serving.http.status.login import as_bearer
@@ -113,6 +114,7 @@ class Guard:
         self._callers.enter(who, kind, _now())
         if self._has_rate:
             scope[METER] = Meter(self._callers, who, _now)
+            metering.set(scope[METER])
 
     def _note(self, scope: Scope, code: str = "") -> None:
         """A line of the audit: for what only administrators may do, and for what was refused with ``code``."""
@@ -134,7 +136,7 @@ class Guard:
             return ReadError("request_too_long", f"the URL is longer than {self._limits.url_bytes_max} bytes")
         if self._in_flight >= self._limits.in_flight_max:
             return ReadError("too_many_requests", f"{self._limits.in_flight_max} requests are under way already")
-        return None
+        return sites.refusal(scope, self._access.names) if self._access.is_open else None
 
     async def _run_while_allowed(self, scope: Scope, receive: Receive, send: Send) -> None:
         """As `_run`, for a stream: it ends soon after its reader's credential was taken away or has expired."""

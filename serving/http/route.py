@@ -17,7 +17,7 @@ import msgspec
 from starlette.routing import BaseRoute, Match
 from starlette.types import Receive, Scope, Send
 
-from serving.errors import ReadError
+from serving.errors import ASKED_IN_VAIN, ReadError
 from serving.http.admission.asked import ADMINISTERED
 from serving.http.front import Front
 from serving.http.guard import CALLER, METER, read_body
@@ -170,7 +170,12 @@ class Resource(BaseRoute):
         if route.is_form:
             check_form(caller, header_of(scope, b"sec-fetch-site"))
         front = self._front if route.role is None else self._front.seen_by(caller)
-        response = await route.run(front, scope["path_params"], scope, receive)
+        try:
+            response = await route.run(front, scope["path_params"], scope, receive)
+        except ReadError as error:
+            if METER in scope and error.code in ASKED_IN_VAIN:
+                scope[METER].owe(SOURCE_COST - 1)
+            raise
         if METER in scope:
             asked = 0 if isinstance(response, Streaming) else response.from_source * (SOURCE_COST - 1)
             scope[METER].owe(asked + response.taken_bytes // ANSWER_BYTES)

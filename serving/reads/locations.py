@@ -21,6 +21,7 @@ from serving.locations.places import FOREVER, Key, Kind, Location, Replica
 from serving.locations.refreshing import ROOT, ROOT_S, Locations
 from serving.reads.owners import OwnerAway, Owners
 from serving.reads.spaces import RowSpace, TableSpace, learn_watermarks
+from stream.access.networks import Network, leads_within
 from tokens import Vector
 
 Entity = Literal["partition", "keyspace", "events", "dead_letters", "local", "distributed", "root"]
@@ -30,7 +31,15 @@ Entity = Literal["partition", "keyspace", "events", "dead_letters", "local", "di
 class LocationReads:
     """The answer's token is the partition's watermarks; sessions learn epochs from it."""
 
-    def __init__(self, owners: Owners, locations: Locations, spaces: Mapping[str, RowSpace | TableSpace]) -> None:
+    def __init__(
+        self,
+        owners: Owners,
+        locations: Locations,
+        spaces: Mapping[str, RowSpace | TableSpace],
+        networks: tuple[Network, ...] = (),
+    ) -> None:
+        """``networks``: an announced front elsewhere is told to no client, who would show it a token; (): anywhere."""
+        self._networks = networks
         self._owners = owners
         self._locations = locations
         self._spaces = spaces
@@ -43,7 +52,7 @@ class LocationReads:
 
     def of(self, spaces: Mapping[str, RowSpace | TableSpace]) -> LocationReads:
         """The same for other keyspaces."""
-        found = LocationReads(self._owners, self._locations, spaces)
+        found = LocationReads(self._owners, self._locations, spaces, self._networks)
         found.listens_at(self._address)
         return found
 
@@ -119,7 +128,10 @@ class LocationReads:
         return RouteAnswer(key.partition, location.version.epoch, location.version.term, leader, followers)
 
     def _node(self, key: Key, replica: Replica) -> NodeAnswer:
-        return NodeAnswer(self._locations.front_of(key, replica.instance), replica.zone, replica.instance)
+        front = self._locations.front_of(key, replica.instance)
+        if self._networks and not leads_within(front, self._networks):
+            front = ""
+        return NodeAnswer(front, replica.zone, replica.instance)
 
     def _is_shown(self, key: Key) -> bool:
         """Whether it is of a keyspace that exists for the caller, or of none."""

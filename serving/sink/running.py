@@ -102,8 +102,10 @@ class Sink:
         names = {name_in_copy(name) for name in self._wanted}
         if STATE_NAME in names:
             raise SinkError(f"a table of the copy can't be called {STATE_NAME}: the sink keeps its checkpoints there")
-        if len(names) != len(self._wanted) or not all(names):
-            raise SinkError("two tables have one name in the copy, or a table has no database: write db.table")
+        if bare := [name for name in self._wanted if not name_in_copy(name)]:
+            raise SinkError(f"the table {bare[0]!r} has no database", hint="write db.table")
+        if len(names) != len(self._wanted):
+            raise SinkError("two tables have one name in the copy", hint="copy them into two databases")
         self._check_others()
         for table in self._wanted:
             described = self._client.describe(self._keyspace, table)
@@ -114,9 +116,13 @@ class Sink:
                 self._state = self._state.with_due(table)
                 self._commit()  # before it is there: a kill in between loses no rows
                 drop_table(self._engine, described)
-            copy = self._tables[table] = open_table(self._engine, self._metadata, described)
+            copy = open_table(self._engine, self._metadata, described)
             if is_new or not self._state.copies[table].is_wanted:
                 self._state = self._state.with_new(table, last_reading(self._engine, copy))
+            elif not self._follows_schemas:  # else the copy has the columns of the description, and no others
+                learnt = {name: kind for name, kind in self._state.copies[table].kinds.items() if name in copy.table.c}
+                copy = replace(copy, kinds={**learnt, **copy.kinds})
+            self._tables[table], self._state = copy, self._state.with_kinds(table, copy.kinds)
 
     def _check_others(self) -> None:
         """Raises `SinkError` ``sink_refused`` if another keyspace has a copy under the name of a table of this one."""
@@ -255,7 +261,8 @@ class Sink:
         """
         told = {column.name: column.kind for column in change.columns}
         check_columns(table.table, table.name, [*told])
-        self._tables[table.name] = replace(table, kinds={**table.kinds, **told})
+        copy = self._tables[table.name] = replace(table, kinds={**table.kinds, **told})
+        state = state.with_kinds(table.name, copy.kinds)
         return state if told.keys() <= table.kinds.keys() else state.with_due(table.name)
 
     def _made_anew(self, described: DescriptionAnswer, state: SinkState) -> SinkState:
@@ -271,9 +278,9 @@ class Sink:
         state = replace(state, version=self._state.version)
         drop_table(self._engine, described)
         self._metadata.remove(before.table)
-        self._tables[described.table] = open_table(self._engine, self._metadata, described)
+        copy = self._tables[described.table] = open_table(self._engine, self._metadata, described)
         _log.info("made the copy of a table anew", table=described.table, columns=len(described.columns))
-        return state.with_due(described.table)
+        return state.with_kinds(described.table, copy.kinds).with_due(described.table)
 
     def _commit(self) -> None:
         with self._engine.begin() as connection:

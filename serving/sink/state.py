@@ -6,7 +6,7 @@ one than its own is not alone, and ends.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -21,7 +21,8 @@ class Copying(msgspec.Struct, frozen=True):
     """The reading of a whole table. ``page``: where it goes on. ``is_due``: it has not ended.
 
     ``withheld_by``: the shards that do not tell its changes. As long as there is one, it is not read.
-    ``is_wanted``: this sink's settings name the table; it is read again once they do so again.
+    ``is_wanted``: this sink's settings name the table; it is read again once they do so again. ``kinds``: column →
+    kind, of all columns that any shard has told of: a front describes the table as one shard has it.
     """
 
     number: int = 0
@@ -29,6 +30,7 @@ class Copying(msgspec.Struct, frozen=True):
     is_due: bool = True
     withheld_by: tuple[str, ...] = ()
     is_wanted: bool = True
+    kinds: dict[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,10 @@ class SinkState:
         return self.with_copy(
             table, msgspec.structs.replace(self.copies[table], withheld_by=tuple(sorted(by)))
         ).with_due(table)
+
+    def with_kinds(self, table: str, kinds: Mapping[str, str]) -> SinkState:
+        """The columns of a table, as far as they are known."""
+        return self.with_copy(table, msgspec.structs.replace(self.copies[table], kinds=dict(kinds)))
 
     def with_copy(self, table: str, copying: Copying) -> SinkState:
         """The reading of a table has come this far."""

@@ -22,7 +22,9 @@ _image = msgspec.json.Decoder(dict[str, msgspec.Raw])
 class Choice:
     """``tables``: ``db.table``; None: all. ``key``: of the only row; None: all. ``columns``: of the images; None: all.
 
-    ``where``: column → value as text; rows that differ come without image, as ``unmatched``.
+    ``where``: column → value as text; rows that differ come without image, as ``unmatched``. ``reads_void``: rows whose
+    image the log has not are read. ``include_before``: what rows were before is told, too.
+    ``include_keyless``: and rows of tables without a primary key.
     """
 
     tables: frozenset[str] | None = None
@@ -32,6 +34,9 @@ class Choice:
     where: tuple[tuple[str, str], ...] = ()
     is_sse: bool = False
     key: bytes | None = None
+    reads_void: bool = False
+    include_before: bool = False
+    include_keyless: bool = False
 
     def has_table(self, table: str) -> bool:
         """Whether what is told of a table, or of `EVERY_TABLE`, concerns the reader."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, MutableMapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from serving.errors import ReadError
 from serving.streams.choice import Choice
 from stream.changes.checkpoint import Checkpoint
-from stream.changes.items import Item, RecordEvent, RowEvent, Transaction, Unreadable, Watermark
+from stream.changes.items import KEYLESS, Item, RecordEvent, RowEvent, Transaction, Unreadable, Watermark
 from stream.wire.events import ABSENT, VALUE, VOID
 from stream.wire.keys import SEPARATOR, Layout
 from tokens import EventToken, Origin, Position, TokenError, Vector
@@ -33,6 +33,16 @@ _row: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 Json = dict[str, Any]
 
 
+class ReadRow(NamedTuple):
+    """A row that was read, since the log has no image. ``image``: None: there is none. ``token``: nothing is later."""
+
+    image: bytes | None
+    token: str
+
+
+NONE_READ: Final[Mapping[bytes, ReadRow]] = {}
+
+
 class Encoder:
     """Encodes for one reader. ``prefixes``: table → how many key columns choose the partition of its rows."""
 
@@ -41,22 +51,33 @@ class Encoder:
         self._layout = layout
         self._prefixes = prefixes
 
-    def transaction(self, item: Transaction, checkpoint: Checkpoint) -> bytes:
+    def void_rows(self, item: Transaction) -> list[bytes]:
+        """The keys of the rows that the reader chose, and whose images the log has not."""
+        return [
+            event.key
+            for event in item.events
+            if isinstance(event, RowEvent) and event.operation not in (VALUE, ABSENT) and self._has(event.key)
+        ]
+
+    def transaction(
+        self, item: Transaction, checkpoint: Checkpoint, read: Mapping[bytes, ReadRow] = NONE_READ
+    ) -> bytes:
         """A transaction; empty if it has nothing that the reader chose. ``checkpoint``: goes on after it.
 
-        Readers of one choice share the encoding where they share the checkpoint.
+        ``read``: key → the row, of those that were read for this reader. Otherwise readers of one choice share the
+        encoding where they share the checkpoint.
         """
-        if checkpoint is not item.checkpoint:
-            return self._transaction(item, checkpoint)
+        if read or checkpoint is not item.checkpoint:
+            return self._transaction(item, checkpoint, read)
         found = item.cached.get(self._choice)
         if found is None:
-            found = self._transaction(item, checkpoint)
+            found = self._transaction(item, checkpoint, NONE_READ)
             if len(item.cached) < CACHED_MAX:
                 item.cached[self._choice] = found
         return found
 
-    def _transaction(self, item: Transaction, checkpoint: Checkpoint) -> bytes:
-        changes = [change for event in item.events if (change := self._change(event)) is not None]
+    def _transaction(self, item: Transaction, checkpoint: Checkpoint, read: Mapping[bytes, ReadRow]) -> bytes:
+        changes = [change for event in item.events if (change := self._change(event, read)) is not None]
         if not changes:
             return b""
         body: Json = {
@@ -99,11 +120,11 @@ class Encoder:
         """The last event of a stream that can't go on."""
         return self._framed({"kind": "error", "code": error.code, "message": str(error), "hint": error.hint}, None)
 
-    def item(self, item: Item, checkpoint: Checkpoint) -> bytes:
-        """Any item but a watermark, which is sent now and then only."""
+    def item(self, item: Item, checkpoint: Checkpoint, read: Mapping[bytes, ReadRow] = NONE_READ) -> bytes:
+        """Any item but a watermark, which is sent now and then only. ``read``: as of `transaction`."""
         match item:
             case Transaction():
-                return self.transaction(item, checkpoint)
+                return self.transaction(item, checkpoint, read)
             case Unreadable():
                 return self.unreadable(item, checkpoint)
             case Watermark():
@@ -118,28 +139,68 @@ class Encoder:
         name = f"id: {text}\n" if text else ""
         return b"%bevent: %b\ndata: %b\n\n" % (name.encode(), body["kind"].encode(), _encode(body))
 
-    def _change(self, event: RowEvent | RecordEvent) -> Json | None:
+    def _has(self, key: bytes) -> bool:
+        """Whether the reader chose a row, and its key can be read."""
+        table, columns = _parts_of(key)
+        return self._is_chosen(table, key) and _is_line(columns, _key)
+
+    def _is_chosen(self, table: str, key: bytes) -> bool:
+        choice = self._choice
+        return choice.has_table(table) and choice.has_key(self._layout, key, self._prefixes.get(table, 0))
+
+    def _change(self, event: RowEvent | RecordEvent, read: Mapping[bytes, ReadRow]) -> Json | None:
         if isinstance(event, RecordEvent):
             return self._record(event.name, event.fields)
         choice = self._choice
-        name, _, key = event.key.partition(SEPARATOR)
-        table = name.decode(errors="replace")
-        if not choice.has_table(table) or not choice.has_key(self._layout, event.key, self._prefixes.get(table, 0)):
+        table, key = _parts_of(event.key)
+        if not self._is_chosen(table, event.key):
             return None
         if not _is_line(key, _key):
             return {"kind": "void", "table": table, "reason": "a row's key can't be read"}
-        operation = OPERATIONS.get(event.operation, "void")
-        change: Json = {"kind": "row", "table": table, "key": msgspec.Raw(key), "op": operation}
-        if event.operation == VALUE and (choice.include_rows or choice.where):
-            if not _is_line(event.image, _row):
+        operation, image = event.operation, event.image
+        change: Json = {"kind": "row", "table": table, "key": msgspec.Raw(key)}
+        if read and operation not in (VALUE, ABSENT) and (found := read.get(event.key)) is not None:
+            operation, image = (ABSENT, b"") if found.image is None else (VALUE, found.image)
+            change["read_at"] = found.token
+        change["op"] = OPERATIONS.get(operation, "void")
+        if operation == VALUE and (choice.include_rows or choice.where):
+            if not _is_line(image, _row):
                 change["op"] = "void"
-            elif not choice.matches(event.image):
+            elif not choice.matches(image):
                 change["op"] = UNMATCHED
             elif choice.include_rows:
-                change["row"] = choice.project(event.image)
+                change["row"] = choice.project(image)
+        if choice.include_before and event.before is not None:
+            change |= self._before(event.before)
+        return change
+
+    def _before(self, image: bytes) -> Json:
+        """What a row was before, in the words that say what it is after; nothing if that can't be read."""
+        choice = self._choice
+        if not image:
+            return {"was": "absent"}
+        if not _is_line(image, _row):
+            return {}
+        return {"was": "value", "before": choice.project(image)} if choice.matches(image) else {"was": UNMATCHED}
+
+    def _keyless(self, fields: Mapping[str, Any]) -> Json | None:
+        """A change of a row that only its images name; None if none of them has what is asked for."""
+        choice, table = self._choice, fields["table"]
+        images = {
+            name: fields[of] for name, of in (("before", "before"), ("row", "after")) if _is_line(fields[of], _row)
+        }
+        if not choice.include_keyless or not choice.has_table(table):
+            return None
+        if choice.where and not any(map(choice.matches, images.values())):
+            return None
+        change: Json = {"kind": "keyless", "table": table, "op": fields["operation"]}
+        if choice.include_rows:
+            change |= {name: choice.project(image) for name, image in images.items()}
         return change
 
     def _record(self, name: str, fields: Mapping[str, Any]) -> Json | None:
+        if name == KEYLESS:
+            return self._keyless(fields)
         kind = _KINDS.get(name)
         if kind is None:
             return None
@@ -154,6 +215,12 @@ class Encoder:
             columns = [{name: each[name] for name in ("name", "kind", "sql_type")} for each in fields["columns"]]
             change |= {"columns": columns, "primary_key": fields["primary_key"], "cacheable": fields["cacheable"]}
         return change
+
+
+def _parts_of(key: bytes) -> tuple[str, bytes]:
+    """The table of a row's key, and its columns as JSON."""
+    name, _, columns = key.partition(SEPARATOR)
+    return name.decode(errors="replace"), columns
 
 
 def _is_line(raw: bytes, form: msgspec.json.Decoder[Any]) -> bool:

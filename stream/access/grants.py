@@ -80,8 +80,16 @@ class Credential:
 class Access:
     """The credentials that a listener accepts. They can be replaced while it runs; every request sees the new ones."""
 
-    def __init__(self, credentials: Iterable[Credential] = (), *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        credentials: Iterable[Credential] = (),
+        *,
+        names: Iterable[str] = (),
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """``names``: by which a front without credentials is asked, besides those that are this machine's."""
         self._clock = clock
+        self.names = frozenset(name.lower() for name in names)
         self.replace(credentials)
 
     @classmethod

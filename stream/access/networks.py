@@ -6,6 +6,7 @@ import ipaddress
 import socket
 from asyncio import AbstractEventLoop
 from collections.abc import Iterable
+from urllib.parse import urlsplit
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -21,6 +22,14 @@ def is_within(address: str, networks: Iterable[Network]) -> bool:
     if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped is not None:
         found = found.ipv4_mapped
     return any(found in network for network in networks)
+
+
+def leads_within(url: str, networks: Iterable[Network]) -> bool:
+    """Whether a URL has an address in one of the networks. One with a name does not: it may lead anywhere by then."""
+    try:
+        return is_within(urlsplit(url).hostname or "", networks)
+    except ValueError:
+        return False
 
 
 async def resolve_within(loop: AbstractEventLoop, host: str, port: int, networks: tuple[Network, ...]) -> str:

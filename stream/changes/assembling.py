@@ -12,54 +12,34 @@ become void. So a transaction of any size takes bounded memory, and nothing is l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import attrgetter
-from typing import Any, Final
+from typing import Final
 
 from stream.changes.anchors import Anchors
 from stream.changes.checkpoint import NOWHERE, Checkpoint, Place
-from stream.changes.items import Event, Item, Mark, RecordEvent, RowEvent, Transaction, Unreadable, Watermark
+from stream.changes.items import Event, Item, Mark, RowEvent, Transaction, Unreadable, Watermark
+from stream.changes.pieces import ROW_OVERHEAD, Piece, piece_of, put_before, without_images, without_keys
 from stream.changes.start import LeavesOut, Start
 from stream.wire.announced import Announced
 from stream.wire.checks import check
 from stream.wire.codec import BAD_FIELD, HEADER_SIZE, SKIPPED, CodecError, Record, decode, headers
-from stream.wire.events import VALUE, VOID
-from stream.wire.keys import SEPARATOR
 from tokens import Position, TokenError
 from tokens.errors import FreshetError
 
 HELD_BYTES_MAX: Final = 64 * 1024 * 1024
-ROW_OVERHEAD: Final = 200
-"""What a row takes in memory beside its key and image, in bytes, about."""
-_RECORD_BYTES: Final = 1_000
 _MARK_BYTES: Final = 400
 _STATES: Final = headers("SourceState")
 _UNNUMBERED: Final = frozenset({"SourceState", "Topology", SKIPPED})
-TOO_LARGE: Final = "the transaction is too large to be held: its rows of this table are not told one by one"
+_BEFORE: Final = "BeforeImages"
 
 
 class LogReplaced(FreshetError):
     """Kafka has lost the end of a partition, and it was filled again. Numbers of events may mean others now."""
 
     code = "checkpoint_lost"
-
-
-@dataclass(slots=True)
-class _Piece:
-    """The part of a transaction that one message has, or one transaction of a frame. Ordinals rise."""
-
-    first: Place
-    last: Place
-    offset: int
-    gtid: str
-    position: str
-    """The set after the transaction; "" if the message does not say it."""
-    timestamp: int
-    origin: str
-    events: list[Event]
-    size: int
 
 
 @dataclass(slots=True)
@@ -70,7 +50,7 @@ class _Shard:
     """Everything up to here has been given out or left out."""
     frontier: list[Place]
     seen: list[Place]
-    pieces: list[list[_Piece]]
+    pieces: list[list[Piece]]
     skip: LeavesOut | None
     last: list[dict[int, Place]]
     """Epoch → the last marker of it, from the epoch of ``done`` on."""
@@ -106,7 +86,7 @@ class Assembler:
         self._shards: dict[str, _Shard] = {}
         self._marks: dict[str, Mark] = {}
         self._moved: set[str] = set()
-        self._lets_go: Callable[[_Piece], None] | None = None
+        self._lets_go: Callable[[Piece], None] | None = None
         """What is taken out of pieces, since more is held than may be."""
         self.held_bytes = 0
         for shard, place in start.checkpoint.places.items():
@@ -179,6 +159,9 @@ class Assembler:
             self._texts[partition][bytes(record["fingerprint"])] = told
         elif name == "Topology":
             self._end_ancestors(partition, offset, record)
+        elif name == _BEFORE:
+            self._add_before(partition, record)
+            self._anchors.follow(partition)
         elif name not in _UNNUMBERED:
             self._add(partition, offset, name, record)
             if name == "Marker":
@@ -208,7 +191,7 @@ class Assembler:
             _check_chain(partition, shard, record)
             self._mark(partition, shard, record)
             return
-        pieces = self._frame(offset, record) if name == "RowFrame" else [_piece_of(offset, name, record)]
+        pieces = self._frame(offset, record) if name == "RowFrame" else [piece_of(offset, name, record)]
         for piece in pieces:
             if piece.last <= shard.seen[partition]:
                 continue  # said again
@@ -219,6 +202,21 @@ class Assembler:
             self.held_bytes += piece.size
         self._let_go()
 
+    def _add_before(self, partition: int, record: Record) -> None:
+        """What rows were before, of pieces that this partition has shown since its last marker."""
+        shard = self._shards.get(record["shard"])
+        if shard is None or self._lets_go is not None:
+            return
+        epoch, base = record["epoch"], record["ordinal"]
+        images = {base + each: image for each, image in zip(record["ordinals"], record["images"], strict=True)}
+        first = Place(epoch, min(images))
+        for piece in reversed(shard.pieces[partition]):
+            if piece.last < first:
+                break
+            if piece.first.epoch == epoch:
+                self.held_bytes += put_before(piece, images)
+        self._let_go()
+
     def _mark(self, partition: int, shard: _Shard, record: Record) -> None:
         self._moved.add(record["shard"])
         place = Place(record["epoch"], record["ordinal"])
@@ -227,7 +225,7 @@ class Assembler:
         shard.frontier[partition] = shard.last[partition][place.epoch] = place
         shard.marks[place] = Mark(place, record["position"], record["timestamp"], record["as_of_ms"])
 
-    def _frame(self, offset: int, frame: Record) -> Iterator[_Piece]:
+    def _frame(self, offset: int, frame: Record) -> Iterator[Piece]:
         epoch, base, at = frame["epoch"], frame["ordinal"], 0
         positions, origins = frame["positions"], frame["origins"]
         for number, count in enumerate(frame["transactions"]):
@@ -244,7 +242,7 @@ class Assembler:
             ]
             size = sum(map(len, frame["keys"][at:end])) + sum(map(len, frame["images"][at:end]))
             gtid = frame["gtids"][number]
-            yield _Piece(
+            yield Piece(
                 Place(epoch, events[0].ordinal),
                 Place(epoch, events[-1].ordinal),
                 offset,
@@ -259,9 +257,9 @@ class Assembler:
 
     def _let_go(self) -> None:
         """Takes images, and if that is not enough keys, out of what is held and out of what comes next."""
-        if self.held_bytes <= self._limit or self._lets_go is _without_keys:
+        if self.held_bytes <= self._limit or self._lets_go is without_keys:
             return
-        self._lets_go = _without_keys if self._lets_go is _without_images else _without_images
+        self._lets_go = without_keys if self._lets_go is without_images else without_images
         for shard in self._shards.values():
             for piece in (each for pieces in shard.pieces for each in pieces):
                 self.held_bytes -= piece.size
@@ -326,7 +324,7 @@ class Assembler:
             self._marks[name] = mark
         shard.marks = {place: each for place, each in shard.marks.items() if place > until}
 
-    def _transaction(self, name: str, shard: _Shard, gtid: str, parts: Sequence[_Piece]) -> Transaction | None:
+    def _transaction(self, name: str, shard: _Shard, gtid: str, parts: Sequence[Piece]) -> Transaction | None:
         last = max(piece.last for piece in parts)
         position = next((piece.position for piece in parts if piece.position), gtid)
         head = parts[0]
@@ -371,20 +369,13 @@ def _check_positions(name: str, record: Record) -> None:
         raise CodecError(f"{name}: {error}", code=BAD_FIELD) from error
 
 
-def _piece_of(offset: int, name: str, record: Mapping[str, Any]) -> _Piece:
-    place = Place(record["epoch"], record["ordinal"])
-    event = RecordEvent(place.ordinal, name, record)
-    position = record.get("position", "")
-    return _Piece(place, place, offset, record["gtid"], position, record["timestamp"], "", [event], _RECORD_BYTES)
-
-
 def _size(shard: _Shard) -> int:
     return sum(piece.size for held in shard.pieces for piece in held)
 
 
-def _whole(shard: _Shard, until: Place) -> list[_Piece]:
+def _whole(shard: _Shard, until: Place) -> list[Piece]:
     """Takes out the pieces up to ``until``, in order; without those of an epoch that ended before they were whole."""
-    found: list[_Piece] = []
+    found: list[Piece] = []
     for held in shard.pieces:
         count = next((at for at, piece in enumerate(held) if piece.last > until), len(held))
         found += held[:count]
@@ -396,29 +387,3 @@ def _whole(shard: _Shard, until: Place) -> list[_Piece]:
     whole = {epoch: min(until, *(last.get(epoch, NOWHERE) for last in shard.last)) for epoch in epochs}
     shard.last = [{epoch: last[epoch] for epoch in last if epoch >= until.epoch} for last in shard.last]
     return [piece for piece in found if piece.last <= whole[piece.last.epoch]]
-
-
-def _without_images(piece: _Piece) -> None:
-    events: list[Event] = []
-    for event in piece.events:
-        if isinstance(event, RowEvent) and event.operation == VALUE:
-            piece.size -= len(event.image)
-            events.append(RowEvent(event.ordinal, event.key, VOID, b""))
-        else:
-            events.append(event)
-    piece.events = events
-
-
-def _without_keys(piece: _Piece) -> None:
-    tables: dict[bytes, Event] = {}
-    kept: list[Event] = []
-    for event in piece.events:
-        if isinstance(event, RowEvent):
-            table = event.key.partition(SEPARATOR)[0]
-            if table not in tables:
-                fields = {"table": table.decode(errors="replace"), "reason": TOO_LARGE}
-                tables[table] = RecordEvent(event.ordinal, "TableVoid", fields)
-        else:
-            kept.append(event)
-    piece.events = sorted([*kept, *tables.values()], key=attrgetter("ordinal"))
-    piece.size = _RECORD_BYTES * len(piece.events)

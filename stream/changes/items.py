@@ -8,18 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from stream.changes.checkpoint import Checkpoint, Place
 
+KEYLESS: Final = "KeylessRow"
+"""The name of the record that is a row without a key."""
+
 
 class RowEvent(NamedTuple):
-    """A row of a transaction. ``operation``: as in `stream.wire.events`; ``image``: empty unless that is VALUE."""
+    """A row of a transaction. ``operation``: as in `stream.wire.events`; ``image``: empty unless that is VALUE.
+
+    ``before``: as of `stream.wire.events.RowChange`, where the keyspace publishes it.
+    """
 
     ordinal: int
     key: bytes
     operation: int
     image: bytes
+    before: bytes | None = None
 
 
 class RecordEvent(NamedTuple):

@@ -22,7 +22,10 @@ LOOKED_MAX: Final = 20_000
 
 
 class LastChange(NamedTuple):
-    """``kind``: ``row`` or ``void``. ``timestamp``: source seconds since 1970. ``offset``: of its message."""
+    """``kind``: ``row`` or ``void``. ``timestamp``: source seconds since 1970. ``offset``: of its message.
+
+    ``epoch``, ``ordinal``: its place in the shard; of rows of one transaction that of the first.
+    """
 
     table: str
     kind: str
@@ -31,6 +34,8 @@ class LastChange(NamedTuple):
     timestamp: int
     partition: int
     offset: int
+    epoch: int
+    ordinal: int
 
 
 Read = Callable[[int, int, int], Iterable[tuple[int, bytes]]]
@@ -42,7 +47,7 @@ def last_changes(
 ) -> dict[str, LastChange]:
     """Table → its last change in front of ``ends`` (partition → offset), of those of ``tables`` that have one there.
 
-    Of several partitions the change with the latest source time counts. Raises `TopicReadError`, `KafkaUnreachable`.
+    Raises `TopicReadError`, `KafkaUnreachable`.
     """
 
     def read(partition: int, start: int, end: int) -> Iterator[tuple[int, bytes]]:
@@ -52,13 +57,22 @@ def last_changes(
                 yield offset, value
 
     lows = start_offsets(kafka, topic, ends)
+    lowest = {partition: max(lows[partition], end - looked_max) for partition, end in ends.items()}
+    return latest(last_in(read, each, lowest[each], end, frozenset(tables)) for each, end in sorted(ends.items()))
+
+
+def latest(partitions: Iterable[Mapping[str, LastChange]]) -> dict[str, LastChange]:
+    """Of several partitions' changes the one with the latest source time; of one second the later one of the shard."""
     found: dict[str, LastChange] = {}
-    for partition, end in sorted(ends.items()):
-        low = max(lows[partition], end - looked_max)
-        for table, last in last_in(read, partition, low, end, frozenset(tables)).items():
-            if table not in found or last.timestamp > found[table].timestamp:
+    for each in partitions:
+        for table, last in each.items():
+            if table not in found or _time_of(last) > _time_of(found[table]):
                 found[table] = last
     return found
+
+
+def _time_of(change: LastChange) -> tuple[int, int, int]:
+    return change.timestamp, change.epoch, change.ordinal
 
 
 def last_in(read: Read, partition: int, low: int, end: int, tables: frozenset[str]) -> dict[str, LastChange]:
@@ -86,13 +100,15 @@ def _changes(value: bytes, partition: int, offset: int) -> Iterator[LastChange]:
         yield from _of_frame(record, partition, offset)
     elif name == "TableVoid":
         gtid, timestamp = record["gtid"], record["timestamp"]
-        yield LastChange(record["table"], "void", record["shard"], gtid, timestamp, partition, offset)
+        place = partition, offset, record["epoch"], record["ordinal"]
+        yield LastChange(record["table"], "void", record["shard"], gtid, timestamp, *place)
 
 
 def _of_frame(frame: Record, partition: int, offset: int) -> Iterator[LastChange]:
     at = 0
     columns: Iterable[Any] = zip(frame["transactions"], frame["gtids"], frame["timestamps"], strict=True)
     for rows, gtid, timestamp in columns:
+        place = partition, offset, frame["epoch"], frame["ordinal"] + frame["ordinals"][at]
         for table in dict.fromkeys(key.partition(SEPARATOR)[0] for key in frame["keys"][at : at + rows]):
-            yield LastChange(table.decode(errors="replace"), "row", frame["shard"], gtid, timestamp, partition, offset)
+            yield LastChange(table.decode(errors="replace"), "row", frame["shard"], gtid, timestamp, *place)
         at += rows

@@ -84,12 +84,14 @@ class KafkaCluster:
 
     ``bootstrap``: addresses (``host:port,…``). ``extra``: librdkafka settings for security and timeouts. They may hold
     a password, so they are never printed. ``prefix`` begins every name that this installation has in Kafka, so that
-    two installations on one Kafka never meet. It has no dot, so no two of them make the same name.
+    two installations on one Kafka never meet. It has no dot, so no two of them make the same name. ``replicas``: of
+    each topic that is made, whoever needs it first.
     """
 
     bootstrap: str
     extra: Mapping[str, str] = field(default_factory=dict, repr=False)
     prefix: str = DEFAULT_PREFIX
+    replicas: int = 1
 
     def group_id(self, group: str = "") -> str:
         """The id in Kafka of the consumer group ``group``; empty: the installation's own."""

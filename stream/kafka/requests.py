@@ -85,12 +85,12 @@ class HotKeysSender:
             self._producer.flush(CLOSE_TIMEOUT_S)
 
 
-def send_request(kafka: KafkaCluster, keyspace: str, shard: str, value: bytes, replication: int = 1) -> int:
-    """Write a request to a shard's source and return its offset. ``replication``: of the topic, if it is missing.
+def send_request(kafka: KafkaCluster, keyspace: str, shard: str, value: bytes) -> int:
+    """Write a request to a shard's source and return its offset.
 
     Raises `KafkaUnreachable`, `KafkaRequestError`, `TopicError`.
     """
-    ensure_requests_topic(kafka, keyspace, replication=replication)
+    ensure_requests_topic(kafka, keyspace)
     producer = Producer(client_settings(kafka, **{"enable.idempotence": True, "linger.ms": 0}))
     written: list[int] = []
     failed: list[KafkaError] = []

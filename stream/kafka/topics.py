@@ -145,7 +145,6 @@ def ensure_topics(
     keyspace: str,
     partitions: int,
     *,
-    replication: int = 1,
     retention_ms: int = RETENTION_MS,
     timeout_s: float = REQUEST_TIMEOUT_S,
 ) -> Topic:
@@ -155,12 +154,12 @@ def ensure_topics(
     """
     sizes = {"max.message.bytes": str(MESSAGE_BYTES_MAX)}
     delete = {"cleanup.policy": "delete", "retention.ms": str(retention_ms), "retention.bytes": "-1"}
-    kept = {"unclean.leader.election.enable": "false", "min.insync.replicas": str(min(replication, IN_SYNC_MIN))}
+    kept = {"unclean.leader.election.enable": "false", "min.insync.replicas": str(min(kafka.replicas, IN_SYNC_MIN))}
     events = {**delete, **_TIMESTAMP_LIMITS, **sizes, **kept}
     wanted = [
-        _new_topic(events_topic(kafka, keyspace), partitions, replication, events),
-        _new_topic(dead_letter_topic(kafka, keyspace), 1, replication, {**delete, **_BROKER_TIME, **sizes}),
-        _new_topic(locations_topic(kafka), 1, replication, _LOCATIONS_SETTINGS),
+        _new_topic(kafka, events_topic(kafka, keyspace), events, partitions),
+        _new_topic(kafka, dead_letter_topic(kafka, keyspace), {**delete, **_BROKER_TIME, **sizes}),
+        _new_topic(kafka, locations_topic(kafka), _LOCATIONS_SETTINGS),
     ]
     admin = _create(kafka, wanted, timeout_s)
     for topic in wanted:
@@ -180,38 +179,31 @@ def check_topics(
     return _check(admin, kafka, keyspace, partitions, timeout_s)
 
 
-def ensure_locations_topic(kafka: KafkaCluster, *, replication: int = 1, timeout_s: float = REQUEST_TIMEOUT_S) -> None:
+def ensure_locations_topic(kafka: KafkaCluster, *, timeout_s: float = REQUEST_TIMEOUT_S) -> None:
     """Create the topic of the locations if missing. Raises `TopicError`, `KafkaUnreachable`, `KafkaRequestError`.
 
     Who may not create it waits for a source to do so: ``topic_missing``, and no word of a right that it needs not have.
     """
     name = locations_topic(kafka)
     try:
-        ensure_topic(kafka, name, _LOCATIONS_SETTINGS, replication=replication, timeout_s=timeout_s)
+        ensure_topic(kafka, name, _LOCATIONS_SETTINGS, timeout_s=timeout_s)
     except KafkaDenied:
         describe_topic(kafka, name, timeout_s=timeout_s)
         raise
 
 
 def ensure_topic(
-    kafka: KafkaCluster,
-    name: str,
-    config: Mapping[str, str],
-    *,
-    replication: int = 1,
-    timeout_s: float = REQUEST_TIMEOUT_S,
+    kafka: KafkaCluster, name: str, config: Mapping[str, str], *, timeout_s: float = REQUEST_TIMEOUT_S
 ) -> None:
     """Create a topic of one partition if missing. Raises `TopicError`, `KafkaUnreachable`, `KafkaRequestError`."""
-    admin = _create(kafka, [_new_topic(name, 1, replication, config)], timeout_s)
+    admin = _create(kafka, [_new_topic(kafka, name, config)], timeout_s)
     _await_topic(admin, kafka, name, timeout_s)
 
 
-def ensure_requests_topic(
-    kafka: KafkaCluster, keyspace: str, *, replication: int = 1, timeout_s: float = REQUEST_TIMEOUT_S
-) -> None:
+def ensure_requests_topic(kafka: KafkaCluster, keyspace: str, *, timeout_s: float = REQUEST_TIMEOUT_S) -> None:
     """Create the topic of the requests if missing. Raises `TopicError`, `KafkaUnreachable`, `KafkaRequestError`."""
     config = {"cleanup.policy": "delete", "retention.ms": str(RETENTION_MS), **_BROKER_TIME}
-    ensure_topic(kafka, requests_topic(kafka, keyspace), config, replication=replication, timeout_s=timeout_s)
+    ensure_topic(kafka, requests_topic(kafka, keyspace), config, timeout_s=timeout_s)
 
 
 def may_write(kafka: KafkaCluster, name: str, *, timeout_s: float = REQUEST_TIMEOUT_S) -> bool:
@@ -253,8 +245,8 @@ def topic_leaders(
     }
 
 
-def _new_topic(name: str, partitions: int, replication: int, config: Mapping[str, str]) -> NewTopic:
-    return NewTopic(name, num_partitions=partitions, replication_factor=replication, config=dict(config))
+def _new_topic(kafka: KafkaCluster, name: str, config: Mapping[str, str], partitions: int = 1) -> NewTopic:
+    return NewTopic(name, num_partitions=partitions, replication_factor=kafka.replicas, config=dict(config))
 
 
 def _create(kafka: KafkaCluster, wanted: list[NewTopic], timeout_s: float) -> AdminClient:

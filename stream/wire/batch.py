@@ -26,12 +26,14 @@ from stream.wire.events import (
     Change,
     CommitTransaction,
     DescribeTable,
+    KeylessRow,
     ObjectImage,
     ObjectSet,
     OpenTransaction,
     ResetWriteIds,
     ResumePoint,
     RowChange,
+    RowImages,
     SourceTransaction,
     TableImage,
     Topology,
@@ -39,11 +41,17 @@ from stream.wire.events import (
 )
 from stream.wire.frames import INT_MAX
 from stream.wire.keys import KeyFormatError, Layout, split_row_key
-from stream.wire.records import RowColumns, continuity_of, event_record, marker_fields, state_fields
+from stream.wire.records import (
+    ROW_OVERHEAD,
+    RowColumns,
+    before_records,
+    continuity_of,
+    event_record,
+    marker_fields,
+    state_fields,
+)
 from tokens.errors import FreshetError
 
-ROW_OVERHEAD: Final = 24
-"""Bytes counted for a row in addition to its key and image."""
 EVENT_OVERHEAD: Final = 256
 """Bytes counted for any other event, for each partition that it goes to."""
 ANNOTATIONS_MAX: Final = 20 * 1024
@@ -159,6 +167,8 @@ class Framer:
     def _reset(self) -> None:
         self._rows: list[RowColumns | None] = [None] * self.layout.partitions
         self._records: list[list[bytes]] = [[] for _ in range(self.layout.partitions)]
+        self._befores: dict[int, list[tuple[int, bytes]]] = {}
+        """Partition → ordinal and image of before, of rows of which that is known."""
         self._opened: dict[int, OpenTransaction] = {}
         self._closed: set[int] = set()
         self._size = self._events = self._row_count = self._transactions = self._left_out = 0
@@ -193,6 +203,10 @@ class Framer:
         changes = txn.changes
         limit, partitions = self.limits.batch_bytes, self.layout.partitions
         size = len(txn.position) + ROW_OVERHEAD
+        if type(changes) is RowImages and not start:
+            whole = size + changes.size + len(changes) * ROW_OVERHEAD
+            if whole <= limit:
+                return -1 if self._size + whole > limit and not self.is_empty else len(changes)
         for index in range(start, len(changes)):
             size += _size_of(changes[index], self.limits, partitions)
             if size > limit and index > start:
@@ -213,14 +227,16 @@ class Framer:
         self._serial += 1
         self._dirty = True
         self._size += len(txn.position) + ROW_OVERHEAD
-        ordinal = at.ordinal
-        for change in txn.changes[start:end]:
-            ordinal += 1
-            if type(change) is RowChange:
-                self._add_row(change, txn, ordinal)
-            else:
-                self._add_event(change, txn, ordinal)
-        at.ordinal = ordinal
+        ordinal, changes = at.ordinal, txn.changes[start:end]
+        if type(changes) is RowImages and self._are_plain(changes):
+            self._add_images(changes, txn, ordinal)
+        else:
+            for number, change in enumerate(changes, ordinal + 1):
+                if type(change) is RowChange:
+                    self._add_row(change, txn, number)
+                else:
+                    self._add_event(change, txn, number)
+        at.ordinal = ordinal + len(changes)
         self._events += end - start
         self._timestamp_max = max(self._timestamp_max, txn.timestamp)
         if end < len(txn.changes):
@@ -311,8 +327,44 @@ class Framer:
         rows.size += size
         self._size += size
         self._row_count += 1
+        if change.before is not None:
+            self._add_before(partition, table, ordinal, change.before)
         if len(rows.keys) >= self.limits.rows_max or rows.size >= self.limits.bytes_max:
             self._seal(partition)
+
+    def _are_plain(self, rows: RowImages) -> bool:
+        """Whether each of the rows is published as it is, and a frame has room for as many bytes as all have."""
+        return (
+            self._own is None
+            and rows.table.encode() not in self._invalidated
+            and all(rows.images)
+            and rows.size <= self.limits.image_bytes_max
+            and max(map(len, rows.keys), default=0) <= self.limits.key_bytes_max
+        )
+
+    def _add_images(self, rows: RowImages, txn: SourceTransaction, ordinal: int) -> None:
+        """As `_add_row` of each row, whose ordinals follow ``ordinal``, with one step for each partition and frame."""
+        prefix = self._prefixes.get(rows.table.encode(), 0)
+        for partition, places in enumerate(self.layout.places(rows.keys, prefix)):
+            taken = 0
+            while taken < len(places):
+                columns = self._rows[partition]
+                if columns is None or ordinal + len(rows) - columns.base > INT_MAX:
+                    columns = self._open_frame(partition, ordinal)
+                if columns.serial != self._serial:
+                    columns.begin(self._serial, txn)
+                some = places[taken : taken + self.limits.rows_max - len(columns.keys)]
+                taken += len(some)
+                self._size += columns.add_images(rows, some, ordinal + 1)
+                if len(columns.keys) >= self.limits.rows_max or columns.size >= self.limits.bytes_max:
+                    self._seal(partition)
+        self._row_count += len(rows)
+
+    def _add_before(self, partition: int, table: bytes, ordinal: int, image: bytes) -> None:
+        """Keep what a row was, for a record behind the frames: those are then read in runs as without it."""
+        if len(image) <= self.limits.image_bytes_max and table not in self._invalidated:
+            self._befores.setdefault(partition, []).append((ordinal, image))
+            self._size += len(image)
 
     def _open_frame(self, partition: int, base: int) -> RowColumns:
         """Seal the open frame of the partition, and open one whose ordinals are counted from ``base``."""
@@ -367,6 +419,8 @@ class Framer:
                 return range(self.layout.partitions)
             case AllocateWriteId() | TableImage() | ResetWriteIds() | ObjectImage() | ObjectSet():
                 return (self.layout.table_partition(change.table_id),)
+            case KeylessRow():
+                return (self._home,)
             case CommitTransaction() | AbortTransaction():
                 return self._touched(change.txn, change.write_ids, txn)
         raise BatchError(f"{type(change).__name__} is not an event")
@@ -441,6 +495,8 @@ class Framer:
             raise BatchError("no epoch has started")
         for partition in range(self.layout.partitions):
             self._seal(partition)
+        for partition, rows in self._befores.items():
+            self._records[partition] += before_records(self.shard, at.epoch, rows, self.limits.bytes_max)
         self._repeat()
         at.sequence += 1
         previous, at.continuity = at.continuity, continuity_of(at, self._nonce)
@@ -473,9 +529,13 @@ def _size_of(change: Change, limits: BatchLimits, partitions: int) -> int:
     """Estimated bytes of a change: exact for rows with a published image, else at least what `Framer.add` counts."""
     if type(change) is RowChange:
         image = len(change.image)
-        return len(change.key) + ROW_OVERHEAD + (image if image <= limits.image_bytes_max else 0)
+        before = len(change.before) if change.before else 0
+        limit = limits.image_bytes_max
+        return len(change.key) + ROW_OVERHEAD + (image if image <= limit else 0) + (before if before <= limit else 0)
     if type(change) is TableImage:
         return EVENT_OVERHEAD + len(change.image or b"") + len(change.struct or b"") + len(change.write_ids or "")
+    if type(change) is KeylessRow:
+        return EVENT_OVERHEAD + len(change.before) + len(change.after)
     if type(change) is ObjectImage:
         return EVENT_OVERHEAD + len(change.image or b"") + len(change.struct or b"")
     return EVENT_OVERHEAD * partitions

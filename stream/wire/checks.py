@@ -10,11 +10,11 @@ from typing import Final
 from stream.shards.map import ShardMapError, map_of
 from stream.wire.announced import announcement_problem
 from stream.wire.codec import BAD_FIELD, READER_VERSION, CodecError, NewerWireError, Record
-from stream.wire.events import VALUE
+from stream.wire.events import KEYLESS_OPERATIONS, VALUE
 from stream.wire.frames import INT_MAX, LONG_MAX
 from stream.wire.keys import KeyFormatError, Layout, LayoutError, is_row_key, object_parts
 
-_WITHOUT_NUMBER: Final = frozenset({"Marker", "SourceState", "SchemaText", "Topology"})
+_WITHOUT_NUMBER: Final = frozenset({"BeforeImages", "Marker", "SourceState", "SchemaText", "Topology"})
 """Records that repeat the last ordinal assigned instead of having one of their own."""
 _OPERATIONS: Final = b"\x01\x02\x03"
 
@@ -174,6 +174,15 @@ def _check_marker(record: Record) -> str:
     return ""
 
 
+def _check_before_images(record: Record) -> str:
+    ordinals, images = record["ordinals"], record["images"]
+    if len(ordinals) != len(images) or not ordinals:
+        return f"{len(images)} images of {len(ordinals)} rows"
+    if ordinals[0] < 1 or any(map(ge, ordinals, islice(ordinals, 1, None))):
+        return "ordinals do not increase"
+    return "" if record["ordinal"] + ordinals[-1] <= LONG_MAX else "an ordinal is out of range"
+
+
 def _check_table_schema(record: Record) -> str:
     if not record["table"]:
         return "table is empty"
@@ -214,6 +223,7 @@ def _check_schema_text(record: Record) -> str:
 
 _RULES: Final[dict[str, Callable[[Record], str]]] = {
     "AllocWriteId": _check_ids("table_id", "txn", "write_id"),
+    "BeforeImages": _check_before_images,
     "TableImage": _check_image,
     "CatalogObject": _check_object,
     "CatalogSet": _check_set,
@@ -222,6 +232,11 @@ _RULES: Final[dict[str, Callable[[Record], str]]] = {
     "WriteIdsReset": _check_ids("table_id"),
     "NameBinding": lambda record: (
         "" if record["name"] and record["table_id"] >= 0 else "name is empty or table id negative"
+    ),
+    "KeylessRow": lambda record: (
+        ""
+        if record["table"] and record["operation"] in KEYLESS_OPERATIONS
+        else f"invalid operation {record['operation']!r}"
     ),
     "TableVoid": lambda record: "" if record["table"] else "table is empty",
     "TableBackfill": lambda record: "" if record["table"] else "table is empty",

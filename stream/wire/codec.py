@@ -32,10 +32,12 @@ HEADER_SIZE: Final = 10
 VERSIONS: Final[dict[str, int]] = {
     "AbortTxn": 1,
     "AllocWriteId": 1,
+    "BeforeImages": 1,
     "CatalogObject": 1,
     "CatalogSet": 1,
     "CommitTxn": 1,
     "EpochStart": 1,
+    "KeylessRow": 1,
     "Marker": 2,
     "NameBinding": 1,
     "RowFrame": 2,

@@ -6,9 +6,9 @@ Ordinals and epochs are assigned by the publisher, not by the source.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, overload
 
 VALUE = 1
 """Row operation: the image after the transaction is known."""
@@ -16,6 +16,8 @@ ABSENT = 2
 """Row operation: the row was deleted; it is known to be absent."""
 VOID = 3
 """Row operation: the row changed, its image is unknown."""
+NO_ROW = b""
+"""In place of the image of before: there was no such row. No image is empty."""
 
 
 EVERY_TABLE = "*"
@@ -27,11 +29,70 @@ DROPS_KEPT = 8
 
 @dataclass(slots=True)
 class RowChange:
-    """The final image of one key in one transaction. ``image`` is empty unless ``operation`` is VALUE."""
+    """The final image of one key in one transaction. ``image`` is empty unless ``operation`` is VALUE.
+
+    ``before``: the image before the transaction; empty: there was no such row; None: it is not known, or not wanted.
+    """
 
     key: bytes
     operation: int
     image: bytes = b""
+    before: bytes | None = None
+
+
+KEYLESS_OPERATIONS = ("inserted", "updated", "deleted")
+"""What may happen to a `KeylessRow`."""
+
+
+@dataclass(slots=True)
+class KeylessRow:
+    """A change of a row that no key names: all of them are told, in their order. Empty images: there is no row.
+
+    ``operation``: one of `KEYLESS_OPERATIONS`.
+    """
+
+    table: str
+    operation: str
+    before: bytes
+    after: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class RowImages(Sequence[RowChange]):
+    """Rows of one table, all with their images, as two columns. A `RowChange` is made of each that is asked for."""
+
+    table: str
+    keys: list[bytes]
+    images: list[bytes]
+
+    @property
+    def size(self) -> int:
+        """Bytes of all keys and images."""
+        return sum(map(len, self.keys)) + sum(map(len, self.images))
+
+    def without(self, keys: Collection[bytes]) -> RowImages:
+        """All rows but those of ``keys``, a set."""
+        if not keys or not any(key in keys for key in self.keys):
+            return self
+        left = [pair for pair in zip(self.keys, self.images, strict=True) if pair[0] not in keys]
+        return RowImages(self.table, [key for key, _ in left], [image for _, image in left])
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def __iter__(self) -> Iterator[RowChange]:
+        return (RowChange(key, VALUE, image) for key, image in zip(self.keys, self.images, strict=True))
+
+    @overload
+    def __getitem__(self, index: int) -> RowChange: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> RowImages: ...
+
+    def __getitem__(self, index: int | slice) -> RowChange | RowImages:
+        if isinstance(index, slice):
+            return RowImages(self.table, self.keys[index], self.images[index])
+        return RowChange(self.keys[index], VALUE, self.images[index])
 
 
 @dataclass(slots=True)
@@ -177,6 +238,7 @@ class BindName:
 
 Change: TypeAlias = (
     RowChange
+    | KeylessRow
     | VoidTable
     | BackfillTable
     | DescribeTable

@@ -209,6 +209,13 @@ class Layout:
         buckets = self.buckets
         return keyspace_id % buckets * self.partitions // buckets if buckets else keyspace_id % self.partitions
 
+    def places(self, keys: Sequence[bytes], prefix: int = 0) -> list[list[int]]:
+        """Of each partition the indexes of its keys. ``prefix``: as for `keyspace_id`."""
+        found: list[list[int]] = [[] for _ in range(self.partitions)]
+        for index, key in enumerate(keys):
+            found[self.partition_of(key, prefix)].append(index)
+        return found
+
     def id_of_leading(self, key: bytes, columns: int, of: int, prefix: int = 0) -> int | None:
         """The id of all row keys that begin with the ``columns`` values of ``key``; None if there are several.
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
 import xxhash
 
 from stream.wire.codec import READER_VERSION, Record, encode
 from stream.wire.events import (
+    VALUE,
     AbortTransaction,
     AllocateWriteId,
     BackfillTable,
@@ -16,16 +18,24 @@ from stream.wire.events import (
     Change,
     CommitTransaction,
     DescribeTable,
+    KeylessRow,
     ObjectImage,
     ObjectSet,
     OpenTransaction,
     ResetWriteIds,
     ResumePoint,
+    RowImages,
     SourceTransaction,
     TableImage,
     VoidTable,
 )
+from stream.wire.frames import INT_MAX
 from stream.wire.keys import Layout, object_name
+
+ROW_OVERHEAD: Final = 24
+"""Bytes counted for a row in addition to its key and image."""
+_BEFORE_OVERHEAD = 8
+"""Bytes that an image of before takes besides itself."""
 
 
 class RowColumns:
@@ -70,6 +80,19 @@ class RowColumns:
         self.origins.append(txn.origin)
         self.size += len(txn.gtid) + len(txn.position) + len(txn.origin)
 
+    def add_images(self, rows: RowImages, places: Sequence[int], first: int) -> int:
+        """Adds the rows at ``places``. ``first``: the ordinal of the first of all. Returns the bytes that count."""
+        keys, images = [rows.keys[place] for place in places], [rows.images[place] for place in places]
+        self.keys += keys
+        self.images += images
+        self.operations += bytes((VALUE,)) * len(places)
+        before = first - self.base
+        self.ordinals += [before + place for place in places]
+        self.transactions[-1] += len(places)
+        size = sum(map(len, keys)) + sum(map(len, images)) + ROW_OVERHEAD * len(places)
+        self.size += size
+        return size
+
     def encode(self, shard: str, epoch: int) -> bytes:
         """The frame as a message."""
         return encode(
@@ -91,14 +114,34 @@ class RowColumns:
         )
 
 
+def before_records(shard: str, epoch: int, rows: Sequence[tuple[int, bytes]], bytes_max: int) -> Iterator[bytes]:
+    """What ``rows`` (ordinal, image) were before, as messages of about ``bytes_max`` bytes. Ordinals rise."""
+    start, size = 0, 0
+    for end, (_, image) in enumerate(rows, 1):
+        size += len(image) + _BEFORE_OVERHEAD
+        if size >= bytes_max or end == len(rows) or rows[end][0] - rows[start][0] >= INT_MAX:
+            base = rows[start][0] - 1
+            ordinals = [ordinal - base for ordinal, _ in rows[start:end]]
+            images = [each for _, each in rows[start:end]]
+            head: Record = {"shard": shard, "epoch": epoch, "ordinal": base}
+            yield encode("BeforeImages", head | {"ordinals": ordinals, "images": images})
+            start, size = end, 0
+
+
 def event_record(change: Change, position: str, image_bytes_max: int) -> tuple[str, Record]:
     """The record name and fields of a change other than a row. ``position`` is the set after its transaction.
 
-    A table image above ``image_bytes_max`` is left out. Raises `TypeError` for any other object.
+    A table image above ``image_bytes_max`` is left out, and one of a row above half of it. Raises `TypeError` for any
+    other object.
     """
+    fields: Record
     match change:
         case VoidTable(table, reason):
             return "TableVoid", {"position": position, "table": table, "reason": reason}
+        case KeylessRow(table, operation, before, after):
+            before, after = (each if 2 * len(each) <= image_bytes_max else b"" for each in (before, after))
+            fields = {"position": position, "table": table, "operation": operation}
+            return "KeylessRow", fields | {"before": before, "after": after}
         case BackfillTable(table, complete):
             return "TableBackfill", {"position": position, "table": table, "complete": complete}
         case DescribeTable():
@@ -108,7 +151,7 @@ def event_record(change: Change, position: str, image_bytes_max: int) -> tuple[s
         case BindName(name, table_id, previous):
             return "NameBinding", {"name": name, "table_id": table_id, "previous_name": previous}
         case AllocateWriteId(table_id, txn, write_id, reallocated):
-            fields: Record = {"table_id": table_id, "txn": txn, "write_id": write_id, "reallocated": reallocated}
+            fields = {"table_id": table_id, "txn": txn, "write_id": write_id, "reallocated": reallocated}
             return "AllocWriteId", fields
         case TableImage():
             return "TableImage", _image_fields(change, image_bytes_max)

@@ -40,6 +40,32 @@ def test_a_traceback_shows_no_variables(form: str) -> None:
     assert "DE89" not in found.stderr
 
 
+FORGES = """
+import logging, structlog
+from freshet.logs import configure_logs
+configure_logs({form!r})
+name = "shop\\n2026-01-01T00:00:00Z [info] audit who=forged\\x1b[2J\\u202e\\x9b2J"
+structlog.get_logger("x").warning("refused", table=name)
+logging.getLogger("y").warning("a library says %s", name)
+try:
+    raise ValueError(name)
+except ValueError:
+    structlog.get_logger("x").exception("failed")
+"""
+
+
+@pytest.mark.parametrize("form", ["console", "json"])
+def test_a_name_makes_no_line_and_no_colour_of_its_own(form: str) -> None:
+    """Callers choose names: one with a line break is no line of the log, one with an escape changes no terminal."""
+    found = subprocess.run(
+        [sys.executable, "-c", FORGES.format(form=form)], capture_output=True, text=True, check=True, timeout=60
+    )
+    lines = found.stderr.split("\n")
+    assert len([line for line in lines if "forged" in line]) == 3
+    assert not [line for line in lines if line.startswith("2026-01-01T00:00:00Z [info] audit")]
+    assert all(line.isprintable() for line in lines)
+
+
 def test_an_unexpected_error_tells_no_key_of_a_row() -> None:
     """What was asked is told as the audit tells it; the rest of the path is data."""
 

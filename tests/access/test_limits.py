@@ -272,6 +272,21 @@ def test_what_the_source_was_asked_for_is_paid_afterwards(monkeypatch: pytest.Mo
     assert answers == [200] * 6
 
 
+def test_what_the_source_was_asked_for_in_vain_is_paid_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A token of the future costs the source a read, whatever the answer: alone, and as an element of a batch."""
+    token = str(seen("shop/0", "0-1-99"))
+
+    async def story(app: Any) -> list[int]:
+        async with client_of(app) as client:
+            alone = [await client.get("/v1/rows/shop/items/7", params={"token": token}) for _ in range(2)]
+            assert alone[0].json()["code"] == "source_behind"
+            batch = {"keys": [{"table": "items", "pk": 7}], "token": token}
+            more = [await client.post("/v1/rows/shop:batch", json=batch) for _ in range(2)]
+            return [each.status_code for each in (*alone, *more)]
+
+    assert asyncio.run(story(make_app(front(monkeypatch, 0.001, 25)))) == [503, 503, 200, 429]
+
+
 @pytest.mark.parametrize(
     ("path", "query", "told"),
     [

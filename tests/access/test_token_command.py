@@ -50,6 +50,25 @@ def test_a_new_token_is_what_its_settings_say() -> None:
 
 
 @pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["my app"], "the name: "),
+        (["a.b"], "the name: "),
+        (["a\n[serve]"], "the name: "),
+        (["a", "--role", "reed"], "roles: "),
+        (["a", "--keyspace", "sh op"], "keyspaces: "),
+    ],
+)
+def test_what_the_settings_would_refuse_is_refused_at_once(arguments: list[str], told: str) -> None:
+    """Before a secret is made, and with what was wrong."""
+    made = RUN.invoke(app, ["new", *arguments])
+    assert isinstance(made.exception, SettingsError)
+    assert str(made.exception).startswith(told)
+    assert str(made.exception).endswith(f"not {arguments[-1]!r}")
+    assert made.stdout == ""
+
+
+@pytest.mark.parametrize(
     ("text", "why"),
     [
         ("[serve.tokens.a]\nroles = ['read']", "hash"),

@@ -28,12 +28,14 @@ from freshet.local.mariadb import MariaDBAddress
 from freshet.local.process import ServerProcess
 from serving.client import FreshetClient
 from stream.kafka.connection import KafkaCluster
+from stream.kafka.locations import LocationsReader
 from tests.patience import PATIENCE_S
 
 DOCKER = Path(__file__).parents[2] / "docker"
 COMPOSE = yaml.safe_load((DOCKER / "compose.yaml").read_text(encoding="utf-8"))
 SERVICES: dict[str, Any] = COMPOSE["services"]
 OURS = ("source", "consumer", "api")
+NODES = ("node-1", "node-2", "node-3")
 PORTS = ("8480", "8481", "9481", "9482")
 
 
@@ -125,6 +127,19 @@ def test_prometheus_scrapes_what_listens() -> None:
     assert (DOCKER / "prometheus" / settings["rule_files"][0]).is_file()
 
 
+def settings_here(directory: Path, mariadb: MariaDBAddress, database: str) -> dict[str, str]:
+    """What the environment of the file's services is on this machine."""
+    return {
+        "FRESHET_KAFKA__PREFIX": f"compose{time.monotonic_ns()}",
+        "FRESHET_DATA_DIR": str(directory / "data"),
+        "FRESHET_KEYSPACES__SHOP__SOURCE__HOST": mariadb.host,
+        "FRESHET_KEYSPACES__SHOP__SOURCE__PORT": str(mariadb.port),
+        "FRESHET_KEYSPACES__SHOP__SOURCE__USER": mariadb.user,
+        "FRESHET_KEYSPACES__SHOP__SOURCE__PASSWORD": mariadb.password,
+        "FRESHET_KEYSPACES__SHOP__SOURCE__DATABASES": database,
+    }
+
+
 @pytest.mark.integration
 def test_the_services_start_and_answer(
     tmp_path: Path, kafka: KafkaCluster, mariadb: MariaDBAddress, database: str
@@ -134,15 +149,7 @@ def test_the_services_start_and_answer(
     secrets.mkdir()
     places = {"/run/freshet": str(secrets), "kafka:9092": kafka.bootstrap, "consumer:": "127.0.0.1:"}
     places |= {port: str(own) for port, own in zip(PORTS, ports, strict=True)}
-    more = {
-        "FRESHET_KAFKA__PREFIX": f"compose{time.monotonic_ns()}",
-        "FRESHET_DATA_DIR": str(tmp_path / "data"),
-        "FRESHET_KEYSPACES__SHOP__SOURCE__HOST": mariadb.host,
-        "FRESHET_KEYSPACES__SHOP__SOURCE__PORT": str(mariadb.port),
-        "FRESHET_KEYSPACES__SHOP__SOURCE__USER": mariadb.user,
-        "FRESHET_KEYSPACES__SHOP__SOURCE__PASSWORD": mariadb.password,
-        "FRESHET_KEYSPACES__SHOP__SOURCE__DATABASES": database,
-    }
+    more = settings_here(tmp_path, mariadb, database)
     containers = Containers(tmp_path, places, more)
     containers.run_once("secrets")
     with mariadb.connect(database=database) as connection, connection.cursor() as cursor:
@@ -165,3 +172,47 @@ def test_the_services_start_and_answer(
             asked.add_header("Authorization", f"Bearer {(secrets / name).read_text().strip()}")
             with urllib.request.urlopen(asked) as answer:
                 assert b"# HELP freshet_" in answer.read()
+
+
+@pytest.mark.integration
+def test_three_nodes_start_share_the_partitions_and_each_answers_for_all(
+    tmp_path: Path, kafka: KafkaCluster, mariadb: MariaDBAddress, database: str
+) -> None:
+    """Those of the profile ``nodes``, each with its own environment: all rows are read at each of them."""
+    secrets, source_port, *ports = tmp_path / "secrets", *ports_of_all_addresses(1 + 2 * len(NODES))
+    secrets.mkdir()
+    more = settings_here(tmp_path, mariadb, database)
+    shared = {"/run/freshet": str(secrets), "kafka:9092": kafka.bootstrap}
+    source = Containers(tmp_path, shared | {"9481": str(source_port)}, more)
+    source.run_once("secrets")
+    urls, owners, containers = dict[str, str](), dict[str, str](), dict[str, Containers]()
+    for name, front, owner in zip(NODES, ports[::2], ports[1::2], strict=True):
+        urls[name], owners[name] = f"http://127.0.0.1:{front}", f"127.0.0.1:{owner}"
+        places = {
+            f"http://{name}:8480": urls[name],
+            f"{name}:8481": owners[name],
+            "8480": str(front),
+            "8481": str(owner),
+        }
+        containers[name] = Containers(tmp_path, shared | places, more | {"FRESHET_DATA_DIR": str(tmp_path / name)})
+    with mariadb.connect(database=database, autocommit=True) as connection, connection.cursor() as cursor:
+        cursor.execute("CREATE TABLE t (id INT PRIMARY KEY, v INT)")
+    with ExitStack() as stack:
+        stack.enter_context(source.started("source")).wait_until(lambda: source.is_healthy("source"), PATIENCE_S)
+        for name in NODES:
+            process = stack.enter_context(containers[name].started(name))
+            process.wait_until(lambda name=name: containers[name].is_healthy(name), PATIENCE_S)  # type: ignore[misc]
+        with mariadb.connect(database=database, autocommit=True) as connection, connection.cursor() as cursor:
+            cursor.execute("INSERT INTO t SELECT seq, 7 FROM seq_1_to_20")
+        own = KafkaCluster(kafka.bootstrap, prefix=more["FRESHET_KAFKA__PREFIX"])
+        reader = stack.enter_context(LocationsReader(own))
+        deadline = time.monotonic() + PATIENCE_S
+        while {each.address for each in reader.owners("shop").values()} != set(owners.values()):
+            assert time.monotonic() < deadline, reader.owners("shop")
+            time.sleep(0.1)
+        assert {each.front for each in reader.owners("shop").values()} == set(urls.values())
+        for url in urls.values():
+            with FreshetClient(url, (secrets / "api").read_text().strip()) as client:
+                session = client.session()
+                rows = [session.get_row("shop", f"{database}.t", each, max_wait_ms=5_000) for each in range(1, 21)]
+            assert [row.value for row in rows] == [{"id": each, "v": 7} for each in range(1, 21)]

@@ -124,6 +124,16 @@ def test_defaults_are_enough_to_start() -> None:
     assert (settings.serve.host, settings.serve.port) == ("127.0.0.1", 8480)
 
 
+def test_a_setting_of_several_types_is_named_as_it_is_written() -> None:
+    """`consumer.workers` is a number or `auto`: what is neither is one finding, and its path has no types."""
+    with pytest.raises(SettingsError) as raised:
+        load_settings(flags={"consumer": {"workers": "banana"}})
+    assert str(raised.value).startswith("consumer.workers: input should be a valid integer")
+    assert str(raised.value).endswith("not 'banana'; or 'auto'")
+    assert "([consumer] workers)" in raised.value.hint
+    assert "FRESHET_CONSUMER__WORKERS," in raised.value.hint
+
+
 def test_flags_win_over_environment_and_environment_over_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
     """Flags win over FRESHET_* variables, these over the file; a flag that is not given changes nothing."""
     assert load().kafka.bootstrap == "file:1"
@@ -348,14 +358,20 @@ def test_a_misspelt_setting_of_a_shard_is_named() -> None:
 DEBEZIUM = {"kind": "debezium", "databases": ["shop"], "topic_prefix": "pre", "connect_url": "http://connect:8083"}
 
 
-@pytest.mark.parametrize(("server", "flavor"), [("mysql", "MySQL56"), ("mariadb", "MariaDB")])
-def test_a_connectors_source_has_the_positions_of_its_server(server: str, flavor: str) -> None:
-    """A GTID that a person types is one of the server that the connector reads."""
+@pytest.mark.parametrize(
+    ("server", "flavor", "gtid"),
+    [("mysql", "MySQL56", "16b1039f-22b6-11ed-b765-0a43f95f28a3:5"), ("mariadb", "MariaDB", "0-1-5")],
+)
+def test_a_connectors_source_has_the_positions_of_its_server(server: str, flavor: str, gtid: str) -> None:
+    """A GTID that a person types is one of the server that the connector reads; what is none is refused with a hint."""
     settings = Settings(keyspaces={"k": {"source": {**DEBEZIUM, "server": server}}})  # type: ignore[dict-item]
     source = settings.keyspace("k").source
     assert isinstance(source, MariaDBSourceSettings)
     assert server_of(source).product == {"mysql": "MySQL", "mariadb": "MariaDB"}[server]
-    assert position_of(settings, "k", "0-1-5") == f"{flavor}/0-1-5"
+    assert position_of(settings, "k", gtid) == f"{flavor}/{gtid}"
+    with pytest.raises(SettingsError, match=r"--after: .*'nonsense'") as refused:
+        position_of(settings, "k", "nonsense")
+    assert (refused.value.code, "SELECT @@last_gtid" in refused.value.hint) == ("bad_token", True)
 
 
 @pytest.mark.parametrize(

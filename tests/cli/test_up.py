@@ -200,6 +200,47 @@ def test_a_source_that_is_away_does_not_hinder_others_and_nothing_survives(setti
         until(lambda: are_gone(below), "the kernel ends them")
 
 
+@pytest.mark.integration
+def test_of_two_at_once_one_runs_and_the_other_says_so(settings: Path) -> None:
+    """The second one takes no source from the first. Once that was killed, nothing is in the way."""
+    with up(settings) as one, up(settings) as other:
+        until(lambda: any(process.poll() is not None for process, _ in (one, other)), "one of them ends")
+        (refused, told), (process, printed) = sorted((one, other), key=lambda each: each[0].poll() is None)
+        assert refused.wait() == 1
+        assert "error[already_up]" in told()
+        assert "| " not in told()  # no part of it has run
+        until(lambda: "shop is ready" in printed(), "the other one is ready")
+        assert not [line for line in printed().splitlines() if "source shop" in line and "ended with" in line]
+        below = family(process)
+        process.kill()
+        until(lambda: are_gone(below), "the kernel ends them")
+    with up(settings) as (_, printed):
+        until(lambda: "shop is ready" in printed(), "a later one is ready")
+
+
+@pytest.mark.integration
+@pytest.mark.slow
+def test_of_two_with_local_servers_at_once_one_starts_them(tmp_path: Path) -> None:
+    """The other one says so. When the first is killed, nothing is left: no broker, no database, no part."""
+    log = tmp_path / "said.log"
+    with mark_of("two", tmp_path.name) as mark, log.open("wb") as out:
+        environment = {**os.environ, MARK: mark, "FRESHET_SERVE__PORT": str(free_ports(1)[0])}
+        command = [sys.executable, "-m", "freshet", "up", "--local"]
+        both = [
+            subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=out, stderr=subprocess.STDOUT)
+            for _ in range(2)
+        ]
+        until(lambda: any(each.poll() is not None for each in both), "one of them ends")
+        refused, process = sorted(both, key=lambda each: each.poll() is None)
+        assert refused.wait() == 1
+        until(lambda: "shop is ready" in log.read_text(errors="replace"), "the other one is ready")
+        assert "error[already_up]" in log.read_text(errors="replace")
+        assert len(marked(mark)) >= 6  # itself, two servers, source, consumer, front
+        process.kill()
+        process.wait()
+        until(lambda: not marked(mark), "nothing is left")
+
+
 def test_a_port_that_is_in_use_is_told_before_anything_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -21,6 +21,7 @@ from freshet.sections.sources import MariaDBSourceSettings
 from freshet.settings import load_settings
 from stream.sources.mariadb.connection import connect
 from stream.sources.mariadb.requirements import check_server
+from tests.patience import PATIENCE_S
 from tests.servers import choice
 
 
@@ -61,6 +62,20 @@ def test_servers_stay_up_between_commands_and_go_down_together() -> None:
     assert not any(psutil.pid_exists(pid) for pid in pids.values())
     code, after = freshet("local", "status")
     assert (code, after["servers"]) == (1, [])
+
+
+@pytest.mark.integration
+def test_two_at_once_start_one_server() -> None:
+    """The second `up` waits for the first, and finds its server running."""
+    command = [sys.executable, "-m", "freshet.cli", "local", "up", "mariadb", "--json"]
+    try:
+        both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+        first, second = (json.loads(each.communicate(timeout=PATIENCE_S)[0]) for each in both)
+        assert first == second
+        assert [server["running"] for server in first["servers"]] == [True]
+    finally:
+        _, stopped = freshet("local", "down", "--wipe")
+    assert stopped == {"stopped": ["mariadb"], "wiped": True}
 
 
 @pytest.mark.integration

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from urllib.parse import urlparse
 
-from freshet.local import kafka, mariadb
+from freshet.local import database, kafka
 from freshet.local.hive import server as hive
 from freshet.local.hive import site
 from freshet.local.mariadb import MariaDBAddress
@@ -80,7 +80,7 @@ def mariadb_container() -> Iterator[MariaDBAddress]:
     )
     with container:
         address = MariaDBAddress("127.0.0.1", port, "root", PASSWORD)
-        _wait_until(lambda: mariadb.answers(address), f"MariaDB in {MARIADB_IMAGE}")
+        _wait_until(lambda: database.answers(address), f"MariaDB in {MARIADB_IMAGE}")
         yield address
 
 
@@ -101,7 +101,7 @@ def mysql_container() -> Iterator[MariaDBAddress]:
     )
     with container:
         address = MariaDBAddress("127.0.0.1", port, "root", PASSWORD)
-        _wait_until(lambda: mariadb.answers(address), f"MySQL in {MYSQL_IMAGE}")
+        _wait_until(lambda: database.answers(address), f"MySQL in {MYSQL_IMAGE}")
         yield address
 
 

@@ -26,8 +26,10 @@ class MemcachedServer(LocalServer):
     NAME = "memcached"
     PORT_TAKEN = ("failed to listen on TCP port",)
 
-    def __init__(self, data_dir: Path) -> None:
+    def __init__(self, data_dir: Path, *options: str) -> None:
+        """``options``: more of them for the command."""
         super().__init__(data_dir, None, detached=False)
+        self._options = options
 
     def client(self) -> Any:
         """A client for several threads."""
@@ -36,6 +38,7 @@ class MemcachedServer(LocalServer):
     def _launch(self) -> None:
         root = debian.unpacked(PACKAGE, SUITE)
         options = ["-l", self.host, "-p", str(self.port), "-U", "0", "-m", "16", "-t", "2", "-u", "root"]
+        options += self._options
         self._process = ServerProcess(
             "memcached",
             [*debian.command(root, "usr/bin/memcached"), *options],

@@ -63,9 +63,12 @@ class ServingStack:
         source: dict[str, Any] | None = None,
         indexes: Sequence[str] = (),
         invalidate: Sequence[str] = (),
+        published: dict[str, bool] | None = None,
         **source_settings: Any,
     ) -> None:
-        """``source``: the settings of a source that is no MariaDB; ``source_settings``: more of one that is."""
+        """``published``: what the keyspace publishes besides. ``source``: the settings of a source that is no MariaDB;
+        ``source_settings``: more of one that is.
+        """
         self.directory = directory
         self.keyspace, self.database = keyspace, database
         if mariadb is not None:
@@ -93,6 +96,7 @@ class ServingStack:
                     "partitions": partitions,
                     "indexes": list(indexes),
                     "invalidate": list(invalidate),
+                    **(published or {}),
                     "source": {"kind": kind, **source},
                 }
             },

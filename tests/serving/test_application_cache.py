@@ -21,8 +21,10 @@ from serving.client.cache import (
     Found,
     Invalidator,
     MemcachedStore,
+    ObjectCache,
     RowCache,
     Store,
+    StoreRefused,
 )
 from serving.client.cache.entries import Entry, Floor, covers, encode, floor_name, row_name
 from serving.client.cache.reading import LEASE_S, Entries
@@ -624,6 +626,38 @@ def test_memcached_says_what_it_does_not_take(memcached: MemcachedServer) -> Non
     with pytest.raises(EntryTooLarge):
         store.swap("small", large, store.get(["small"])["small"], 0)
     assert store.get(["large", "small"])["small"].raw == b"x"
+
+
+@pytest.mark.integration
+def test_a_memcached_that_does_not_compare_is_refused() -> None:
+    """Started with -C it takes no CAS at all: nothing would be kept, and invalidators would try for ever."""
+    with (
+        tempfile.TemporaryDirectory(prefix="freshet-memcached-") as directory,
+        MemcachedServer(Path(directory), "-C") as server,
+    ):
+        client = server.client()
+        client.set("row", b"new", noreply=False)
+        assert not client.cas("row", b"old", client.gets("row")[1], noreply=False), "though nobody changed it"
+        with pytest.raises(StoreRefused) as refused:
+            MemcachedStore(client).get(["row"])
+        assert "-C" in refused.value.hint
+
+
+def test_what_is_no_store_is_refused_before_anything_is_cached() -> None:
+    """A client in place of a store, or one that can't compare and set, is found where it is given."""
+    front: Any = SimpleNamespace()
+    client: Any = SimpleNamespace(get=print, set=print, gets_many=print, add=print)
+    with pytest.raises(StoreRefused, match="no cas"):
+        MemcachedStore(client)
+    for make in (
+        lambda: RowCache(front, client, "shop", {TABLE: ["id"]}),
+        lambda: ObjectCache(front, client, "shop", {"item": {TABLE: ["id"]}}),
+        lambda: Invalidator(client, "shop", [TABLE]),
+    ):
+        with pytest.raises(StoreRefused, match="no swap") as refused:
+            make()
+        assert refused.value.code == "store_refused"
+        assert refused.value.hint
 
 
 @pytest.mark.integration

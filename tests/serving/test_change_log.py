@@ -327,7 +327,7 @@ def test_a_history_is_asked_for_whenever_a_key_is_given(key: str | None, sent: s
         return httpx2.Response(200, content=b'{"kind":"end"}\n')
 
     with FreshetClient("http://front", transport=httpx2.MockTransport(answer)) as client:
-        _show(client, "shop", "earliest", ["shop.items"], key, follow=False)
+        _show(client, "shop", "earliest", ["shop.items"], key, follow=False, included={})
     assert asked == [sent]
 
 

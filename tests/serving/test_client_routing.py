@@ -131,6 +131,19 @@ def test_a_node_that_does_not_answer_is_passed_over(kind: str) -> None:
 
 
 @BOTH
+@pytest.mark.parametrize(
+    "front", ["http://", "http:", "http://a:99999", "http://a:0", "http://[", "http://a..b", "http://\0", "http:///x"]
+)
+def test_a_node_that_is_announced_at_no_url_is_not_asked(kind: str, front: str) -> None:
+    """Whatever stands in the topic of announcements: its follower is asked, and no other error comes of it."""
+    told = route(0, "n0", "f0")
+    told.leader = NodeAnswer(front, "", "n0")
+    fronts = Fronts(told)
+    read(kind, fronts, number_in(0), route=True)
+    assert fronts.of_rows() == ["f0"]
+
+
+@BOTH
 def test_where_nobody_answers_the_error_names_the_last_one(kind: str) -> None:
     """Each front is tried once."""
     fronts = Fronts()

@@ -8,12 +8,14 @@ from typing import Any
 import httpx2
 import pytest
 
+from consumers.owner.client import Identity
 from serving.http.app import make_app
 from serving.http.front import Front, make_front
 from serving.locations.places import Key, Kind, Location, Origin, Replica, Version
 from serving.locations.refreshing import Locations
 from serving.reads.spaces import RowSpace
 from stream.access.grants import Access, Credential, Grant, digest_of
+from stream.access.networks import networks_of
 from stream.wire.keys import Layout
 from tests.serving.locations.places import led_by
 from tests.serving.locations.test_refreshing import Topic
@@ -24,6 +26,7 @@ class Asked:
 
     def __init__(self, *known: Location, access: Access | None = None) -> None:
         self.access = access
+        self.identity: Identity | None = None
         self.topic = Topic(*known)
         self.topic.change = 1 if known else 0
         self.locations = Locations(self.topic, fixed={("fixed", 0): "f:1"})
@@ -31,7 +34,10 @@ class Asked:
     def __call__(self, method: str, path: str, **options: Any) -> httpx2.Response:
         async def story() -> httpx2.Response:
             front: Front = make_front(
-                [RowSpace("shop", Layout(2)), RowSpace("fixed", Layout(1))], self.locations, access=self.access
+                [RowSpace("shop", Layout(2)), RowSpace("fixed", Layout(1))],
+                self.locations,
+                access=self.access,
+                identity=self.identity,
             )
             front.locations.listens_at("front:8480")
             async with httpx2.AsyncClient(
@@ -55,6 +61,27 @@ def test_what_is_known_is_shown_with_its_reason() -> None:
     assert (place["address"], place["epoch"], place["term"], place["followers"]) == ("a:1", 5, 2, ["b:1"])
     assert place["why"].startswith("said by its announcement, confirmed ")
     assert not asked.topic.reads
+
+
+@pytest.mark.parametrize(
+    ("front", "told"),
+    [
+        ("http://10.0.3.7:8480", "http://10.0.3.7:8480"),
+        ("https://[fd00::7]:8480", "https://[fd00::7]:8480"),
+        ("https://11.0.3.7:8480", ""),
+        ("https://elsewhere.example.org", ""),
+        ("https://10.0.3.7@elsewhere.example.org", ""),
+        ("https://[elsewhere", ""),
+    ],
+)
+def test_clients_are_told_of_no_front_elsewhere(front: str, told: str) -> None:
+    """They would show it their token; whoever can write announcements can name any. Without networks all are told."""
+    asked = Asked(led_by("a", 5))
+    asked.locations.front_of = lambda _, __: front
+    for networks, expected in ((("10.0.0.0/8", "fd00::/8"), told), ((), front)):
+        asked.identity = Identity(lambda: "", None, networks_of(networks))
+        [route] = asked("GET", "/v1/routes/shop").json()["routes"]
+        assert route["leader"]["front"] == expected
 
 
 def test_places_of_no_keyspace_are_forgotten_with_the_others() -> None:

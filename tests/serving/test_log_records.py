@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fastavro import schemaless_reader
+from fastavro import schemaless_reader, schemaless_writer
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -138,7 +138,34 @@ def test_readers_and_records_of_before_the_sql_types_go_on() -> None:
     [record] = encoder().records(event(told))
     later = schemaless_reader(BytesIO(record[HEADER_SIZE:]), now, first)
     assert isinstance(later, dict)
-    assert later["changes"] == [{**before["changes"][0], "columns": described}]
+    of_before = {name: value for name, value in before["changes"][0].items() if name not in ("was", "before")}
+    assert later["changes"] == [{**of_before, "columns": described}]
+
+
+def test_readers_and_records_of_before_the_images_of_before_go_on() -> None:
+    """Of the second schema, too: who has it reads the rows of now, and its rows are read as ones of unknown before."""
+    second = json.loads((Path("schemas") / "log" / "Transaction.v2.avsc").read_text(encoding="utf-8"))
+    now = json.loads(schema_text("Transaction"))
+    told = StreamChange("row", "shop.items", [1], "value", {"id": 1}, was="value", before={"id": 1, "v": 0.5})
+    [record] = encoder().records(event(told))
+    whole = schemaless_reader(BytesIO(record[HEADER_SIZE:]), now, None)
+    seen = schemaless_reader(BytesIO(record[HEADER_SIZE:]), now, second)
+    assert isinstance(whole, dict)
+    assert isinstance(seen, dict)
+    assert (whole["changes"][0]["was"], whole["changes"][0]["before"]) == ("value", {"id": 1, "v": 0.5})
+    out = BytesIO()
+    schemaless_writer(out, second, seen)
+    again = schemaless_reader(BytesIO(out.getvalue()), second, now)
+    assert isinstance(again, dict)
+    assert again["changes"] == [{**whole["changes"][0], "was": "", "before": None}]
+
+
+def test_a_record_without_room_for_what_a_row_was_has_the_row() -> None:
+    """The image of before goes first."""
+    told = StreamChange("row", "shop.items", [1], "value", {"v": "x" * 600}, was="value", before={"v": "y" * 600})
+    [record] = Encoder("shop", own_framing(), lambda _: {}, MARGIN_BYTES + 1_000).records(event(told))
+    [change] = read(record)[1]["changes"]
+    assert (change["op"], len(change["row"]["v"]), change["was"], change["before"]) == ("value", 600, "", None)
 
 
 def test_what_is_no_row_is_a_record_too() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -45,6 +46,49 @@ def test_each_owner_is_asked_once_until_an_answer_is_enough(monkeypatch: pytest.
     assert ask_any(network.owners(), range(3)) == knowing.description
     assert unknowing.asked == ["describe"]
     assert ask_any(network.owners(), range(2)) == unknowing.description
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "",
+        "nonsense",
+        "a:",
+        ":1",
+        "[:1",
+        "a:-1",
+        "a:65536",
+        "a:²",
+        "a:" + "9" * 5_000,
+        "a..b:1",
+        "\0:1",
+        "x" * 64 + ":1",
+    ],
+)
+def test_an_announced_address_that_is_none_is_an_owner_that_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch, address: str
+) -> None:
+    """Whatever stands in the topic: no other error comes of it, again and again, and other partitions are read."""
+    network = Network(monkeypatch, {"a:1": (owner := FakeOwner())})
+    network.announced = {0: [address], 1: ["a:1"]}
+
+    def connect(named: str, **options: Any) -> OwnerClient | FakeOwner:
+        return owner if named == "a:1" else OwnerClient(named, **options)
+
+    monkeypatch.setattr("serving.reads.owners.OwnerClient", connect)
+    now = [100.0]
+    owners = network.owners(clock=lambda: now[0])
+
+    async def run() -> None:
+        for _ in range(3):
+            with pytest.raises(OwnerAway):
+                await owners.ask("shop", 0, describe)
+            now[0] += 10
+            await settle_tasks()
+        assert await owners.ask("shop", 1, describe) == owner.description
+        await owners.close()
+
+    asyncio.run(run())
 
 
 def test_no_owner_at_all_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

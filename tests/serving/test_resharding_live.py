@@ -181,6 +181,10 @@ def test_shards_are_split_and_merged_under_load(
         traffic = Traffic(stack, client.session(stack.settle()))
         traffic.start()
         traffic.more(30)
+        with traffic.pause:
+            stack.settle()
+            at_first = sum(traffic.written.values())
+            of_before = next(client.stream(stack.keyspace)).checkpoint
         for text in ("-40", "40-80"):
             replicate(servers[text], servers["-80"])
         split = {text: servers[text] for text in ("-40", "40-80", "80-")}
@@ -202,9 +206,19 @@ def test_shards_are_split_and_merged_under_load(
         traffic.check()
         cached = traffic.served["cache"] - served["cache"]
         found = told(stack, kafka, traffic.written)
+        later = told_since(stack, of_before)
     assert found == traffic.written
+    assert later == Counter({(number, v): 1 for number, v in traffic.written if v > at_first}), "a checkpoint of before"
     assert served["cache"] > 0
     assert cached >= len(traffic.rows) // 2, "rows that changed since are cached again"
+
+
+def told_since(stack: ShardedStack, checkpoint: str) -> Counter[tuple[int, int]]:
+    """What the front tells of ``items`` from a checkpoint on, as `told` does."""
+    with stack.client() as client:
+        events = list(client.stream(stack.keyspace, checkpoint, tables=["items"], include_rows=True, until="now"))
+    assert events[-1].kind == "end"
+    return Counter((each.row["id"], each.row["v"]) for event in events for each in event.changes if each.row)
 
 
 def not_ready(stack: ShardedStack) -> str:

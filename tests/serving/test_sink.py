@@ -567,6 +567,48 @@ def test_a_column_that_only_one_shard_has_keeps_its_values() -> None:
         assert set(connection.execute(sa.text("SELECT id, v, w FROM items"))) == {(1, "a", "kept"), (2, "b", None)}
 
 
+def test_a_column_that_only_one_shard_has_keeps_its_values_over_a_restart() -> None:
+    """The front describes the table as the other shard has it. So the sink remembers what it has been told."""
+    engine, front = in_memory(), Redescribing(["id", "v", "w"])
+    with engine.begin() as connection:
+        own = "freshet_token TEXT, freshet_copy INT"
+        connection.execute(sa.text(f"CREATE TABLE items (id INTEGER PRIMARY KEY, v TEXT, w TEXT, {own})"))
+    before = Sink(front, "shop", engine, [TABLE], [SHARD, "shop/1"])  # type: ignore[arg-type]
+    before._open()
+    before._take(StreamEvent("transaction", "1", token(1), SHARD, changes=[front.told[1][0]]))
+    before._commit()
+    after = Sink(front, "shop", engine, [TABLE], [SHARD, "shop/1"])  # type: ignore[arg-type]
+    after._open()
+    number = after._state.copies[TABLE].number
+    row = StreamChange("row", TABLE, [1], "value", {"id": 1, "v": "a", "w": "kept"})
+    after._take(StreamEvent("transaction", "2", token(2), SHARD, changes=[row, front.told[1][0]]))
+    after._commit()
+    with engine.connect() as connection:
+        assert set(connection.execute(sa.text("SELECT id, v, w FROM items"))) == {(1, "a", "kept")}
+    assert after._state.copies[TABLE].number == number, "nothing is read again"
+    with engine.begin() as connection:
+        connection.execute(sa.text("ALTER TABLE items DROP COLUMN w"))
+    without = Sink(front, "shop", engine, [TABLE], [SHARD, "shop/1"])  # type: ignore[arg-type]
+    without._open()
+    assert set(without._tables[TABLE].kinds) == {"id", "v"}, "a column that the copy has no more is not written"
+
+
+def test_a_state_of_before_the_columns_were_kept_goes_on() -> None:
+    """The copies of before have none: they begin with those of the description."""
+    engine = in_memory()
+    front = FakeFront(random.Random(1), 0)
+    sink_of(front, engine)._open()
+    with engine.begin() as connection:
+        kept = sink_of(front, engine)._states.load(engine).copies
+        assert TABLE not in kept
+        old = '{"shop.items":{"number":3,"page":"","is_due":false,"withheld_by":[],"is_wanted":true}}'
+        connection.execute(sa.text("UPDATE freshet_sink SET copies = :old"), {"old": old})
+    sink = sink_of(front, engine)
+    sink._open()
+    assert (sink._state.copies[TABLE].number, sink._state.due) == (3, [])
+    assert sink._state.copies[TABLE].kinds == {"id": "int", "v": "text"}
+
+
 def test_a_table_with_a_column_of_the_sink_is_refused() -> None:
     """Its values would be taken for the sink's own."""
     engine, front = in_memory(), two_rows()

@@ -14,6 +14,7 @@ import pytest
 import sqlalchemy as sa
 
 from freshet.local.mariadb import MariaDBAddress
+from lab.faults.disk import FileSizeLimit, SmallDisk, can_mount_tmpfs
 from serving.client.answers import DescribedColumn, DescriptionAnswer
 from serving.sink.tables import open_table
 from tests.patience import PATIENCE_S
@@ -251,6 +252,69 @@ def test_a_key_of_any_length_can_be_made_in_mariadb(mariadb: MariaDBAddress, len
         made = open_table(engine, sa.MetaData(), described).table
         assert sum(column.type.length for column in made.primary_key) == 3072 // 4
         engine.dispose()
+
+
+def write_below(stack: ServingStack, first: int, count: int = 1) -> None:
+    """New rows of both tables."""
+    rows = f"FROM seq_{first}_to_{first + count - 1}"
+    stack.run(
+        f"INSERT INTO copied SELECT seq, 'w', 1, 1, NULL, NULL, NOW(6), 0 {rows}",
+        f"INSERT INTO below SELECT seq, seq, 'w' {rows}",
+    )
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "mariadb"])
+def test_a_locked_copy_ends_the_sink_and_loses_nothing(
+    stack: ServingStack, tables: list[str], mariadb: MariaDBAddress, tmp_path: Path, kind: str
+) -> None:
+    """Somebody else holds the file or the rows of the copy: the sink says so, and goes on when it is started again."""
+    with own_database(mariadb) as database:
+        to, locks = f"sqlite:///{tmp_path}/copy.db?timeout=0.5", ["BEGIN EXCLUSIVE"]
+        if kind == "mariadb":
+            to = f"mysql+pymysql://{mariadb.user}:{mariadb.password}@{mariadb.host}:{mariadb.port}/{database}"
+            to += "?init_command=SET%20innodb_lock_wait_timeout%3D1"
+            locks = ["BEGIN", "SELECT * FROM below FOR UPDATE"]
+        copied_once(stack, to, tables[1:])
+        engine = sa.create_engine(to, isolation_level="AUTOCOMMIT")
+        with engine.connect() as holder:
+            for statement in locks:
+                holder.execute(sa.text(statement))
+            write_below(stack, 20_000 if kind == "sqlite" else 20_001)
+            ended = subprocess.run(
+                command(stack, to, tables[1:], "--once"),
+                capture_output=True,
+                text=True,
+                timeout=2 * PATIENCE_S,
+                check=False,
+            )
+            assert ended.returncode == 1
+            assert "error[sink_failed]" in ended.stderr, ended.stderr
+            holder.execute(sa.text("ROLLBACK"))
+        engine.dispose()
+        copied_once(stack, to, tables[1:])
+        assert in_copy(to, "below", "id, of, part") == at_source(stack, "below", "id, of, part")
+
+
+def test_a_full_disk_under_the_copy_ends_the_sink_and_loses_nothing(
+    stack: ServingStack, tables: list[str], tmp_path: Path
+) -> None:
+    """What was written half is not in the copy. Once there is room the sink goes on to what the source has."""
+    small = tmp_path / "disk"
+    disk = SmallDisk(small, 8 << 20) if can_mount_tmpfs(tmp_path) else FileSizeLimit(small)
+    with disk:
+        to = f"sqlite:///{small}/copy.db"
+        copied_once(stack, to, tables[1:])
+        before = in_copy(to, "below", "id, of, part")
+        with subprocess.Popen(command(stack, to, tables[1:]), stderr=subprocess.PIPE, text=True) as sink:
+            disk.fill(sink.pid)
+            write_below(stack, 30_000, 5_000)
+            _, said = sink.communicate(timeout=2 * PATIENCE_S)
+        assert sink.returncode == 1
+        assert "error[sink_failed]" in said, said
+        assert in_copy(to, "below", "id, of, part") == before
+        disk.free(sink.pid)
+        copied_once(stack, to, tables[1:])
+        assert in_copy(to, "below", "id, of, part") == at_source(stack, "below", "id, of, part")
 
 
 def test_a_database_that_refuses_ends_the_sink_with_its_words(

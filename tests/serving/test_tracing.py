@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import sys
 import threading
@@ -11,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx2
 import pytest
@@ -24,6 +25,7 @@ from freshet.local.process import free_ports
 from freshet.sections.tracing import EXPORT_TIMEOUT_S, TracingSettings
 from freshet.settings_errors import SettingsError
 from serving.client import FreshetClient
+from serving.http.admission.tracing import Traced
 from stream import spans
 from stream.kafka.connection import KafkaCluster
 from tests.servers.databases import own_database
@@ -198,11 +200,79 @@ def made() -> Iterator[Any]:
 
 def test_the_text_of_an_exception_is_not_told(made: Any) -> None:
     """A driver's message may quote a row: the span says that it failed, and no more."""
-    with pytest.raises(ValueError, match=SECRET), spans.source_span("row", "shop/0"):
+    with (
+        pytest.raises(ValueError, match=SECRET),
+        spans.request_span("GET /v1/rows", "", {}),
+        spans.source_span("row", "shop/0"),
+    ):
         raise ValueError(SECRET)
-    [span] = made.get_finished_spans()
+    span, of_request = made.get_finished_spans()
+    assert SECRET not in of_request.to_json()
     assert not span.status.is_ok
     assert SECRET not in span.to_json()
+
+
+class NoTracer:
+    """What no span may be asked of."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(f"{name} of a tracer was wanted for a request that is not kept")
+
+
+def _ask(traceparent: str) -> str:
+    """What a front would tell an owner during a request with this header, through the wrapper of the guard."""
+    told = []
+
+    async def guard(*_: Any) -> None:
+        with spans.source_span("row", "shop/0"):
+            spans.note_miss("not_folded")
+            told.append(spans.traceparent())
+
+    headers = [(b"traceparent", traceparent.encode())] if traceparent else []
+    scope = {"type": "http", "method": "GET", "path": "/v1/rows/shop/people/1", "query_string": b"", "headers": headers}
+    asyncio.run(Traced(guard)(scope, cast("Any", None), cast("Any", None)))
+    return told[0]
+
+
+@pytest.mark.parametrize(
+    ("traceparent", "share"),
+    [
+        ("", 0.0),
+        (f"00-{TRACE}-{CALLER}-00", 1.0),
+        (f"cc-{TRACE}-{CALLER}-02-more", 1.0),
+        ("nonsense", 0.0),
+        (f"00-{'0' * 32}-{CALLER}-01", 0.0),
+        (f"00-{TRACE}-{'0' * 16}-01", 0.0),
+        (f"ff-{TRACE}-{CALLER}-01", 0.0),
+        (f"00-{TRACE}-{CALLER}-01-more", 0.0),
+    ],
+)
+def test_a_request_that_is_not_kept_makes_no_span(traceparent: str, share: float) -> None:
+    """The caller's flag decides, else the share; a header that is none of W3C's counts as no header."""
+    spans.turn_on(NoTracer(), share)
+    try:
+        assert _ask(traceparent) == ""
+    finally:
+        spans.turn_off()
+
+
+@pytest.mark.parametrize("traceparent", ["", f"00-{TRACE}-{CALLER}-01", f"cc-{TRACE}-{CALLER}-03-more"])
+def test_a_request_that_is_kept_says_so_to_the_owner(made: Any, traceparent: str) -> None:
+    """Its own span below the caller's, the source's below that, and that of the request for owners."""
+    told = _ask(traceparent)
+    source, front = made.get_finished_spans()
+    assert source.parent.span_id == front.context.span_id
+    assert told.split("-")[1] == f"{front.context.trace_id:032x}"
+    assert not traceparent or (f"{front.context.trace_id:032x}", f"{front.parent.span_id:016x}") == (TRACE, CALLER)
+
+
+def test_of_callers_who_do_not_say_a_share_is_kept() -> None:
+    """As many as the setting says, by chance."""
+    spans.turn_on(NoTracer(), 0.25)
+    try:
+        assert 800 < sum(spans.is_kept("") for _ in range(4_000)) < 1_200
+    finally:
+        spans.turn_off()
 
 
 def test_an_owner_tells_why_it_refused(made: Any) -> None:

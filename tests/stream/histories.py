@@ -25,6 +25,7 @@ from stream.wire.events import (
     Column,
     CommitTransaction,
     DescribeTable,
+    KeylessRow,
     OpenTransaction,
     ResetWriteIds,
     RowChange,
@@ -43,17 +44,19 @@ _ids = st.integers(1, 9)
 _pairs = st.lists(st.tuples(_ids, _ids), max_size=3).map(tuple)
 
 rows = st.builds(
-    lambda table, key, operation, size: RowChange(
-        row_key(table, [key]), operation, b"{" + b"x" * size + b"}" if operation == VALUE else b""
+    lambda table, key, operation, size, before: RowChange(
+        row_key(table, [key]), operation, b"{" + b"x" * size + b"}" if operation == VALUE else b"", before
     ),
     _tables,
     st.integers(0, 30),
     st.sampled_from([VALUE, VALUE, VALUE, ABSENT, VOID]),
     st.integers(0, 60),
+    st.none() | st.sampled_from([b"", b"{}", b'{"v":1}']),
 )
 
 events = st.one_of(
     st.builds(VoidTable, _tables, st.just("DDL")),
+    st.builds(KeylessRow, _tables, st.just("updated"), st.binary(max_size=60), st.binary(max_size=60)),
     st.builds(
         DescribeTable, _tables, st.just((Column("id", "int", True),)), st.just(("id",)), prefix=st.integers(0, 1)
     ),
@@ -115,6 +118,8 @@ def partitions(layout: Layout, change: Change, prefixes: dict[str, int]) -> set[
             return {layout.partition_of(key, prefixes.get(split_row_key(key)[0], 0))}
         case VoidTable() | BackfillTable() | DescribeTable() | BeginScope() | BindName():
             return set(range(layout.partitions))
+        case KeylessRow():
+            return set()  # the home of the shard, of which a change knows nothing
         case CommitTransaction(_, pairs) | AbortTransaction(_, pairs):
             return {layout.table_partition(table) for table, _ in pairs}
         case _:
@@ -138,6 +143,8 @@ def read(batches: Iterable[Batch]) -> dict[int, list[tuple[str, Any]]]:
         for partition, value in batch.records:
             name, fields = decode(value)
             check(name, fields)
+            if name == "BeforeImages":
+                continue  # of rows that are there already
             if name == "RowFrame":
                 seen[partition].extend(_frame_rows(fields))
             else:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from stream.publish.resume import resume_point
 from stream.wire.batch import Batch, BatchError, BatchLimits, Framer
-from stream.wire.codec import decode
+from stream.wire.codec import ROW_FRAME_HEADER, decode
 from stream.wire.events import (
     ABSENT,
     VALUE,
@@ -21,6 +21,7 @@ from stream.wire.events import (
     OpenTransaction,
     ResumePoint,
     RowChange,
+    RowImages,
     SourceTransaction,
     TableImage,
     VoidTable,
@@ -94,6 +95,42 @@ def test_each_partition_gets_its_changes_in_source_order(history: list[SourceTra
 
 def _ordinal(event: tuple[int, str, Any]) -> int:
     return event[0]
+
+
+def test_what_rows_were_before_changes_no_frame() -> None:
+    """It is in a record of its own behind a batch's frames: who does not want it reads what there would be without."""
+    rows = [RowChange(row_key("shop.t", [n]), VALUE, b"{}", b"" if n % 3 else b'{"v":%d}' % n) for n in range(20)]
+    without = [RowChange(each.key, each.operation, each.image) for each in rows]
+    values: list[list[bytes]] = []
+    for changes in (rows, without):
+        framer = Framer(SHARD, Layout(2), START, BatchLimits(rows_max=3))
+        framer.add(SourceTransaction("MariaDB/0-1-1", "MariaDB/0-1-1", 1, changes), 0, 20)
+        values.append([value for _, value in framer.take().records])
+    named = [decode(value) for value in values[0]]
+    assert [value for (name, _), value in zip(named, values[0], strict=True) if name != "BeforeImages"] == values[1]
+    told = [record for name, record in named if name == "BeforeImages"]
+    assert len(told) == 2, "one a partition"
+    found = {
+        each["ordinal"] + at: image for each in told for at, image in zip(each["ordinals"], each["images"], strict=True)
+    }
+    assert found == {n + 1: rows[n].before for n in range(20)}
+    partition = [name for name, _ in named][: len(named) // 2]
+    assert partition.index("BeforeImages") > max(n for n, name in enumerate(partition) if name == "RowFrame")
+
+
+def test_what_a_row_was_before_is_not_told_where_its_image_would_not_be() -> None:
+    """Above the wire's limit, and of tables whose changes are published without images."""
+    limits = BatchLimits(image_bytes_max=10, bytes_max=50)
+    large = RowChange(row_key("shop.t", [1]), VALUE, b"{}", b"x" * 11)
+    hidden = RowChange(row_key("shop.secret", [1]), VALUE, b"{}", b"{}")
+    small = [RowChange(row_key("shop.t", [n]), ABSENT, before=b"y" * 10) for n in range(2, 12)]
+    framer = Framer(SHARD, Layout(1), START, limits, invalidated=["shop.secret"])
+    framer.add(SourceTransaction("MariaDB/0-1-1", "MariaDB/0-1-1", 1, [hidden, large, *small]), 0, 12)
+    told = [
+        record for name, record in map(decode, (value for _, value in framer.take().records)) if name == "BeforeImages"
+    ]
+    assert [each["ordinal"] + at for each in told for at in each["ordinals"]] == list(range(3, 13))
+    assert len(told) > 2, "a message is no larger than a frame"
 
 
 @given(histories(), layouts)
@@ -215,6 +252,33 @@ def test_frames_are_bounded_in_rows_and_bytes() -> None:
     sizes = [len(v) for _, v in batches[0].records if decode(v)[0] == "RowFrame"]
     assert len(sizes) == 4
     assert max(sizes) < 400_000
+
+
+@given(
+    st.dictionaries(st.integers(0, 10_000), st.integers(1, 400).map(lambda size: b"x" * size), min_size=1, max_size=60),
+    layouts,
+    st.integers(0, 1),
+    st.sampled_from([TINY, BatchLimits(rows_max=5), BatchLimits(image_bytes_max=300, key_bytes_max=9), BatchLimits()]),
+    st.sampled_from([(), ("d.t",), ("d.other",)]),
+)
+def test_rows_as_columns_are_published_as_one_by_one(
+    images: dict[int, bytes], layout: Layout, prefix: int, limits: BatchLimits, invalidated: tuple[str, ...]
+) -> None:
+    """A reader sees the same rows at the same ordinals, and no frame has more rows than it may."""
+    keys = [row_key("d.t", [number, 1]) for number in images]
+    as_columns = RowImages("d.t", keys, [*images.values()])
+    told = DescribeTable("d.t", (), ("a", "b"), prefix=prefix)
+    found = []
+    for changes in ([*as_columns], as_columns):
+        framer = Framer(SHARD, layout, START, limits, invalidated=invalidated)
+        batches: list[Batch] = []
+        for number, each in enumerate(([told], changes, changes), 1):
+            _publish(framer, _txn(number, each), batches)  # type: ignore[arg-type]
+        batches.append(framer.take())
+        found.append({partition: _events(events) for partition, events in read(batches).items()})
+        frames = [decode(value)[1] for batch in batches for _, value in batch.records if value[:10] == ROW_FRAME_HEADER]
+        assert all(len(frame["keys"]) <= limits.rows_max for frame in frames)
+    assert found[0] == found[1]
 
 
 def test_a_giant_transaction_is_alone_in_its_batches_until_it_ends() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from io import BytesIO
 from itertools import accumulate, chain, pairwise, repeat
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from fastavro import schemaless_writer
@@ -109,6 +110,47 @@ def test_what_is_read_is_what_the_decoder_reads(values: list[bytes], after: int)
     for _, name, operation, image, _, _ in expected:
         assert is_row_key(name)
         assert (operation == VALUE and image) or operation in (ABSENT, VOID)
+
+
+@st.composite
+def singles(draw: st.DrawFn) -> bytes:
+    """A frame of one row, mostly as it is published; some are damaged."""
+    ordinal = draw(st.integers(1, 400) | st.sampled_from([2**13, 2**31, 2**40, 2**55]))
+    operation = draw(st.sampled_from([VALUE, VALUE, ABSENT, VOID]))
+    stamp = draw(st.sampled_from([1_700_000_000, 0, -1, 2**40, -(2**62)]))
+    text = draw(st.sampled_from([gtid(ordinal), "", "x" * 63, "x" * 64, "ü"]))
+    row = (draw(keys), operation, draw(bodies), ordinal)
+    positions: list[str] = draw(st.sampled_from([[], [], ["p"]]))
+    whole = frame([row], gtids=[text], timestamps=[stamp], positions=positions)
+    if draw(st.integers(0, 3)):
+        return whole
+    at = draw(st.integers(BEGIN, len(whole) - 1))
+    return whole[:at] + draw(st.binary(max_size=2)) + whole[at + draw(st.integers(0, 1)) :]
+
+
+@settings(max_examples=600, deadline=None)
+@given(st.lists(singles(), min_size=1, max_size=4), st.sampled_from([0, 0, 7]))
+def test_frames_of_one_row_are_read_as_frames_of_many(values: list[bytes], after: int) -> None:
+    """For any bytes the short way gives what the long one gives, or leaves it to that."""
+    columns = read_columns(values, BEGIN, after)
+    with patch("stream.wire.columns.find_singles", lambda *_: None):
+        expected = read_columns(values, BEGIN, after)
+    assert (columns is None) == (expected is None)
+    if columns is not None and expected is not None:
+        assert columns.frames == expected.frames
+        assert rows_in(columns) == rows_in(expected)
+
+
+def test_published_frames_of_one_row_take_the_short_way() -> None:
+    """It must keep matching what the publisher writes: narrow and wide lengths, ordinals of any size, no image."""
+    values = [
+        frame([(key(number), VALUE if image else ABSENT, image, number)])
+        for number, image in ((1, b"x"), (63, b""), (64, b"x" * 255), (65, b"x" * 256), (2**31, b"y" * 65_535))
+    ]
+    with patch("stream.wire.columns._columns", side_effect=AssertionError("the long way")):
+        columns = read_columns(values, BEGIN, 0)
+    assert columns is not None
+    assert columns.frames == len(values)
 
 
 @settings(max_examples=60, deadline=None)

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import socket
+import threading
+import time
 import urllib.error
 import urllib.request
+from contextlib import ExitStack, suppress
 
+import pytest
 from prometheus_client import CollectorRegistry
 
+from stream import monitoring
 from stream.access.grants import Access
 from stream.monitoring import serve_monitoring
 from stream.sources.metrics import SourceCollector
 from stream.sources.status import SourceStatus
+from tests.patience import PATIENCE_S
 
 
 def ask(port: int, path: str, token: str = "") -> tuple[int, str]:
@@ -68,6 +75,52 @@ def test_metrics_need_the_token_and_health_does_not() -> None:
         assert ask(port, "/metrics")[0] == 401
         assert ask(port, "/metrics", "wrong")[0] == 401
         assert 'freshet_build_info{version="1.2"} 1.0' in ask(port, "/metrics", "s3cret")[1]
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def is_closed(connection: socket.socket) -> bool:
+    """Whether the other side has ended it."""
+    connection.settimeout(0.05)
+    try:
+        return connection.recv(1) == b""
+    except TimeoutError:
+        return False
+    except OSError:
+        return True
+
+
+def test_a_crowd_of_connections_takes_no_more_than_its_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest makes room, so that a scrape gets its answer, and the process keeps its memory and its files."""
+    monkeypatch.setattr(monitoring, "CONNECTIONS_MAX", 8)
+    server = serve_monitoring(("127.0.0.1", 0), CollectorRegistry(), str, version="1.2")
+    port = server.server_address[1]
+    before = threading.active_count()
+    try:
+        with ExitStack() as held:
+            crowd = [held.enter_context(socket.create_connection(("127.0.0.1", port), 30)) for _ in range(100)]
+            assert ask(port, "/readyz") == (200, "ready\n")
+            deadline = time.monotonic() + PATIENCE_S
+            while sum(map(is_closed, crowd)) < 92 or threading.active_count() - before > 8:
+                assert time.monotonic() < deadline
+            assert not all(map(is_closed, crowd))
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def test_a_byte_now_and_then_keeps_no_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of them comes in time, but the request has a time of its own."""
+    monkeypatch.setattr(monitoring, "REQUEST_TIMEOUT_S", 1.0)
+    server = serve_monitoring(("127.0.0.1", 0), CollectorRegistry(), str, version="1.2")
+    try:
+        with socket.create_connection(("127.0.0.1", server.server_address[1]), 30) as slow:
+            deadline = time.monotonic() + PATIENCE_S
+            while not is_closed(slow):
+                assert time.monotonic() < deadline
+                with suppress(OSError):
+                    slow.sendall(b"G")
     finally:
         server.shutdown()
         server.server_close()

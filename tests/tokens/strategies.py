@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from tokens import EventToken, Position, ValidWriteIdList, Vector
-from tokens.logs import EventPosition, FilePosition
+from tokens.logs import EventPosition, FilePosition, PostgresPosition
 from tokens.mariadb import MariadbPosition
 
 UUIDS = ("00010203-0405-0607-0809-0a0b0c0d0e0f", "3e11fa47-71ca-11e1-9e33-c80aa9429562")
@@ -51,7 +51,12 @@ file_positions: st.SearchStrategy[Position] = st.builds(
     FilePosition, st.sampled_from(["bin.000009", "bin.000010", "bin.9", "relay.000010", "odd"]), st.integers(0, 3)
 )
 event_positions: st.SearchStrategy[Position] = st.integers(0, 9).map(EventPosition)
-positions: st.SearchStrategy[Position] = st.one_of(mysql_positions, mariadb_positions, file_positions, event_positions)
+postgres_positions: st.SearchStrategy[Position] = st.builds(
+    PostgresPosition, st.integers(0, 2), st.sampled_from([0, 9, 2**32 - 1, 2**32, 2**64 - 1])
+)
+positions: st.SearchStrategy[Position] = st.one_of(
+    mysql_positions, mariadb_positions, postgres_positions, file_positions, event_positions
+)
 
 shards = st.sampled_from(["ks/0", "ks/-80", "ks/80-"])
 shard_names = st.text(min_size=1, max_size=8)

@@ -244,6 +244,9 @@ def _reaches(place: Position, seen: Position) -> bool:
         return int(here) >= int(there)
     if place.flavor == "FilePos":
         return here == there or _file_place(here) > _file_place(there) > (here.split(".")[0],)
+    if place.flavor == "Postgres":
+        mine, other = (_wal_place(text) for text in (here, there))
+        return here == there or (mine[0] == other[0] != "4294967295" and mine[1:] >= other[1:])
     ours, theirs = ({gtid.split("-")[0]: gtid for gtid in text.split(",") if gtid} for text in (here, there))
     ties = [domain for domain in ours.keys() & theirs.keys() if _sequence(ours[domain]) == _sequence(theirs[domain])]
     return (
@@ -255,6 +258,12 @@ def _reaches(place: Position, seen: Position) -> bool:
 
 def _sequence(gtid: str) -> int:
     return int(gtid.split("-")[2])
+
+
+def _wal_place(text: str) -> tuple[str, int, int]:
+    timeline, _, lsn = text.rpartition(":")
+    high, _, low = lsn.partition("/")
+    return timeline, int(high, 16), int(low, 16)
 
 
 def _file_place(text: str) -> tuple[str, int, int]:

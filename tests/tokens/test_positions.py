@@ -79,7 +79,14 @@ def test_order_is_antisymmetric_and_agrees_with_equality(pair: tuple[Position, P
 
 
 @pytest.mark.parametrize(
-    "kind", [some.mysql_positions, some.mariadb_positions, some.file_positions, some.event_positions]
+    "kind",
+    [
+        some.mysql_positions,
+        some.mariadb_positions,
+        some.postgres_positions,
+        some.file_positions,
+        some.event_positions,
+    ],
 )
 @given(data=st.data())
 def test_order_is_transitive(kind: st.SearchStrategy[Position], data: st.DataObject) -> None:
@@ -89,7 +96,9 @@ def test_order_is_transitive(kind: st.SearchStrategy[Position], data: st.DataObj
         assert a.at_or_past(c)
 
 
-@pytest.mark.parametrize("kind", [some.mysql_positions, some.mariadb_positions, some.event_positions])
+@pytest.mark.parametrize(
+    "kind", [some.mysql_positions, some.mariadb_positions, some.postgres_positions, some.event_positions]
+)
 @given(data=st.data())
 def test_join_is_a_least_upper_bound(kind: st.SearchStrategy[Position], data: st.DataObject) -> None:
     """Joins are commutative, associative, idempotent, and contain both sides."""
@@ -102,9 +111,10 @@ def test_join_is_a_least_upper_bound(kind: st.SearchStrategy[Position], data: st
     assert NO_POSITION.join(a) == a.join(NO_POSITION) == a
 
 
-@given(some.mariadb_positions, some.mariadb_positions, some.mariadb_positions)
-def test_a_position_past_a_join_is_past_both_sides(place: Position, a: Position, b: Position) -> None:
-    """A position that proves a join proves both sides, also if two servers tie."""
+@given(st.one_of(*(st.tuples(kind, kind, kind) for kind in (some.mariadb_positions, some.postgres_positions))))
+def test_a_position_past_a_join_is_past_both_sides(places: tuple[Position, Position, Position]) -> None:
+    """A position that proves a join proves both sides, also if two servers tie, or two timelines meet."""
+    place, a, b = places
     if place.at_or_past(a.join(b)):
         assert place.at_or_past(a)
         assert place.at_or_past(b)
@@ -134,6 +144,11 @@ def test_file_joins_agree_or_are_refused_in_any_order(a: Position, b: Position, 
         ("FilePos/bin.000001:4", "FilePos/bin:9", Order.UNKNOWN),
         ("FilePos/bin:4", "FilePos/bin:9", Order.OLDER),
         ("HiveEvent/190", "HiveEvent/89", Order.NEWER),
+        ("Postgres/16/9", "Postgres/9/FFFFFFFF", Order.NEWER),
+        ("Postgres/2:16/9", "Postgres/2:16/A", Order.OLDER),
+        ("Postgres/2:16/9", "Postgres/1:16/8", Order.UNKNOWN),
+        ("Postgres/2:16/9", "Postgres/16/8", Order.UNKNOWN),
+        ("Postgres/4294967295:16/9", "Postgres/4294967295:16/8", Order.UNKNOWN),
         ("MariaDB/0-1-5", "MariaDB/0-2-5", Order.UNKNOWN),
         ("MariaDB/0-1-6", "MariaDB/0-2-5", Order.NEWER),
         ("MariaDB/0-1-5,1-1-9", "MariaDB/0-2-5,1-1-8", Order.UNKNOWN),
@@ -161,6 +176,8 @@ def test_orders_that_are_easy_to_get_wrong(a: str, b: str, answer: Order) -> Non
         ("FilePos/a:0", "FilePos/a:0"),
         ("FilePos/a:017", "FilePos/a:15"),
         ("HiveEvent/0190", "HiveEvent/190"),
+        ("Postgres/00000016/0b374d84", "Postgres/16/B374D84"),
+        ("Postgres/02:0/0", "Postgres/2:0/0"),
         ("MariaDB/0-1-7,0-2-5", "MariaDB/0-2-5"),
         ("MariaDB/0-1-" + "0" * 5000 + "7", "MariaDB/0-1-7"),
     ],
@@ -203,6 +220,14 @@ def test_a_servers_uuid_is_the_same_in_upper_case() -> None:
         ("FilePos/a:1_", "1_"),
         ("FilePos/a:-1", "-1"),
         ("FilePos/a:0x", "0x"),
+        ("Postgres/", "''"),
+        ("Postgres/16", "16"),
+        ("Postgres/16/", "16/"),
+        ("Postgres/0x16/1", "0x16/1"),
+        ("Postgres/123456789/1", "123456789/1"),
+        ("Postgres/0:16/1", "timeline 0"),
+        ("Postgres/:16/1", "''"),
+        ("Postgres/1:2:16/1", "1:2"),
         ("HiveEvent/", "''"),
         ("HiveEvent/-1", "-1"),
     ],
@@ -223,6 +248,8 @@ def test_appending_takes_one_gtid_with_or_without_flavor() -> None:
     assert at.append("0-2-4") is at
     assert str(at.append("1-1-1")) == "MariaDB/0-1-5,1-1-1"
     assert str(parse("HiveEvent/7").append("9")) == "HiveEvent/9"
+    assert str(parse("Postgres/1:0/7").append("1:0/9")) == "Postgres/1:0/9"
+    assert str(parse("Postgres/1:0/7").append("Postgres/2:0/5")) == "Postgres/4294967295:0/7"
     assert str(NO_POSITION.append("HiveEvent/7")) == "HiveEvent/7"
     for wrong in ("0-2-6,1-1-1", f"MySQL56/{A}:1", ""):
         with pytest.raises(TokenError):
@@ -276,7 +303,8 @@ def test_within_one_file_offsets_are_in_order(file: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "position", [parse(text) for text in ("MariaDB/0-1-5", f"MySQL56/{A}:1", "FilePos/b.1:4", "HiveEvent/0")]
+    "position",
+    [parse(text) for text in ("MariaDB/0-1-5", f"MySQL56/{A}:1", "Postgres/1:0/9", "FilePos/b.1:4", "HiveEvent/0")],
 )
 def test_no_position_is_contained_in_all_and_proves_nothing(position: Position) -> None:
     """Its text is empty; it is ordered against nothing but itself, and joins change nothing."""

@@ -7,8 +7,8 @@ import errno
 import os
 import sys
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Set
-from itertools import chain
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -27,15 +27,13 @@ from consumers.fold.state import is_head_key
 from consumers.store.errors import store_error
 from consumers.store.index import INDEX
 from consumers.store.memtable import Memtable
+from consumers.store.sorting import sorted_places
 
 BLOCK_CACHE_BYTES: Final = 64 << 20
 """One cache for all stores of a process."""
 
 VIEW_CACHE_BYTES: Final = 8 << 20
 """For each read-only store. A cache of its own makes it read what is on disk, not what the owner has cached."""
-
-_SORT_ROWS: Final = 8_192
-"""Sorting holds the GIL. Keys are sorted in runs of this length first, so that readers get a turn in between."""
 
 _LEVEL_ZERO_FILES: Final = 12
 _TARGET_FILE_BYTES: Final = 32 << 20
@@ -128,14 +126,17 @@ def _write_table(entries: Mapping[bytes, bytes], path: str, of_indexes: Mapping[
     """Writes an SST of ``entries`` with RocksDB, synced; returns its size in bytes. ``gone``: keys that go."""
     writer = SstFileWriter(store_options())
     writer.open(path)
-    keys = _sorted_in_runs(entries)
+    keys = list(entries)
+    places = sorted_places(keys)
     if gone:
-        keys = [key for key in keys if key not in gone]
+        places = [place for place in places if keys[place] not in gone]
+    keys = [keys[place] for place in places]
+    pairs = zip(keys, _entries_at(entries, places), strict=True)
     at = bisect_left(keys, INDEX)
     without = sorted(gone, reverse=True)
 
-    def write(of_state: list[bytes], end: bytes | None) -> None:
-        for key, entry in _pairs(entries, of_state):
+    def write(of_state: Iterable[tuple[bytes, bytes]], end: bytes | None) -> None:
+        for key, entry in of_state:
             while without and without[-1] < key:
                 del writer[without.pop()]
             if entry or is_head_key(key):
@@ -145,22 +146,17 @@ def _write_table(entries: Mapping[bytes, bytes], path: str, of_indexes: Mapping[
         while without and (end is None or without[-1] < end):
             del writer[without.pop()]
 
-    write(keys[:at], INDEX)
-    for key in _sorted_in_runs(of_indexes):
-        writer[key] = of_indexes[key]
-    write(keys[at:], None)
+    write(islice(pairs, at), INDEX)
+    of_index = list(of_indexes)
+    for place in sorted_places(of_index):
+        writer[of_index[place]] = of_indexes[of_index[place]]
+    write(pairs, None)
     writer.finish()
     return int(writer.file_size())
 
 
-def _pairs(entries: Mapping[bytes, bytes], keys: list[bytes]) -> Iterator[tuple[bytes, bytes]]:
-    return entries.pairs(keys) if isinstance(entries, Memtable) else ((key, entries[key]) for key in keys)
-
-
-def _sorted_in_runs(entries: Mapping[bytes, bytes]) -> list[bytes]:
-    keys = list(entries)
-    if len(keys) > _SORT_ROWS:
-        runs = [sorted(keys[at : at + _SORT_ROWS]) for at in range(0, len(keys), _SORT_ROWS)]
-        keys = list(chain.from_iterable(runs))
-    keys.sort()
-    return keys
+def _entries_at(entries: Mapping[bytes, bytes], places: Sequence[int]) -> Iterator[bytes]:
+    """The entries of the keys at ``places`` of all keys."""
+    if isinstance(entries, Memtable):
+        return entries.entries_at(places)
+    return map(list(entries.values()).__getitem__, places)

@@ -96,7 +96,7 @@ def start_source(
     """``freshet source mariadb``: binlog, publisher, Kafka."""
 
     def new_publisher() -> Publisher:
-        ensure_topics(KAFKA, what.keyspace, what.partitions, replication=1, retention_ms=RETENTION_MS_MIN)
+        ensure_topics(KAFKA, what.keyspace, what.partitions, retention_ms=RETENTION_MS_MIN)
         return Publisher(KAFKA, what.keyspace, what.shard, Layout(what.partitions))
 
     options = SourceOptions(what.server, what.shard, what.tables, server_id=server_id, new_epoch=new_epoch)

@@ -122,8 +122,9 @@ LOGS: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
     "keep log": (2, (_PAUSE,)),
     "log dies": (2, (STEPS_MAX, _PAUSE)),
     "log torn": (1, (len(TORN), _PAUSE)),
+    "keep topic": (4, (2, _PAUSE)),
 }
-"""Op → (weight, fields): those of who keeps a log in files, which some histories have besides."""
+"""Op → (weight, fields): those of who keeps a log in files or in a topic, which some histories have besides."""
 WITH_LOGS: Final = 0.2
 WITH_FOLLOWERS: Final = 0.3
 WITH_RANGES: Final = 0.4

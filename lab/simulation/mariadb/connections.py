@@ -236,6 +236,15 @@ class SimulatedSocket:
 
     def read(self, size: int) -> bytes:
         """Exactly ``size`` bytes, or fewer if the connection has ended. Raises TimeoutError."""
+        self._await(size)
+        return self._take(size)
+
+    def read1(self, size: int) -> bytes:
+        """What is there of ``size`` bytes, one at least unless the connection has ended. Raises TimeoutError."""
+        self._await(1)
+        return self._take(size)
+
+    def _await(self, size: int) -> None:
         connection = self._connection
         waits = connection.server.waits
         gives_up_at = NEVER if self._timeout_s is None else waits.now + self._timeout_s
@@ -251,10 +260,13 @@ class SimulatedSocket:
                 raise TimeoutError("timed out")
             until = min(gives_up_at, connection.next_at())
             waits.wait(can_go_on, None if until == NEVER else max(until - waits.now, 0.0))
+
+    def _take(self, size: int) -> bytes:
         if not self._is_open:
             return b""
-        found = bytes(connection.out[:size])
-        del connection.out[:size]
+        out = self._connection.out
+        found = bytes(out[:size])
+        del out[:size]
         return found
 
     def _has(self, size: int) -> bool:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 InfoRow = dict[str, Stored]
 """Column in lower case → value."""
-FIXED: Final = frozenset({"COLLATION_CHARACTER_SET_APPLICABILITY", "CHARACTER_SETS"})
+FIXED: Final = frozenset({"COLLATION_CHARACTER_SET_APPLICABILITY", "COLLATIONS", "CHARACTER_SETS"})
 """Tables that have the same rows always."""
 
 
@@ -35,7 +35,7 @@ def rows_of(name: str, databases: Databases) -> list[InfoRow]:
             return [row for table in databases for row in _references(table)]
         case "KEY_COLUMN_USAGE":
             return [row for table in databases for row in _referring_columns(table)]
-        case "COLLATION_CHARACTER_SET_APPLICABILITY":
+        case "COLLATION_CHARACTER_SET_APPLICABILITY" | "COLLATIONS":
             return [
                 {"id": known.id, "character_set_name": known.charset, "collation_name": each}
                 for each, known in COLLATIONS.items()
@@ -109,7 +109,9 @@ SHOWN: Final = {
     "VARIABLES": ("Variable_name", "Value"),
     "STATUS": ("Variable_name", "Value"),
     "ALL SLAVES STATUS": ("Connection_name", "Slave_IO_Running", "Slave_SQL_Running", "Master_Server_Id"),
+    "REPLICA STATUS": ("Replica_IO_State", "Source_Host"),
     "MASTER STATUS": ("File", "Position", "Binlog_Do_DB", "Binlog_Ignore_DB"),
+    "BINARY LOG STATUS": ("File", "Position", "Binlog_Do_DB", "Binlog_Ignore_DB", "Executed_Gtid_Set"),
     "BINARY LOGS": ("Log_name", "File_size"),
     "DATABASES": ("Database",),
 }
@@ -130,6 +132,10 @@ def shown(what: str, server: SimulatedServer) -> list[tuple[Stored, ...]]:
             return [("", "Yes", "Yes", source.id)] if source is not None else []
         case "MASTER STATUS":
             return [(log.last.name, log.last.size, server.binlog_do_db, "")]
+        case "REPLICA STATUS":
+            return []
+        case "BINARY LOG STATUS":
+            return [(log.last.name, log.last.size, server.binlog_do_db, "", server.gtid_executed)]
         case "BINARY LOGS":
             return [(file.name, file.size) for file in log.files]
         case "DATABASES":

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from uuid import UUID
 
 from lab.simulation.mariadb.log import events
 from lab.simulation.mariadb.log.binlog import BinaryLog
@@ -40,6 +41,16 @@ DEFAULTS: Final[dict[str, str | int]] = {
     "lower_case_table_names": 0,
 }
 
+MYSQL: Final[dict[str, str | int]] = {
+    "version": "8.4.3",
+    "log_replica_updates": "ON",
+    "gtid_mode": "ON",
+    "enforce_gtid_consistency": "ON",
+    "binlog_row_value_options": "",
+    "binlog_error_action": "ABORT_SERVER",
+}
+"""What differs at a server that says it is MySQL. It has the same tables and logs; nobody can read its binlog."""
+
 
 class Connected(Protocol):
     """A session, as its server knows it."""
@@ -51,13 +62,17 @@ class Connected(Protocol):
 
 
 class Commit(NamedTuple):
-    """A transaction of a server's history. ``change``: DDL with its default database. ``at``: virtual seconds."""
+    """A transaction of a server's history. ``change``: DDL with its default database. ``at``: virtual seconds.
+
+    ``prepared``: the rows of an XA transaction that is prepared here, which no read sees.
+    """
 
     gtid: Gtid
     group: tuple[Event, ...]
     changes: tuple[Change, ...]
     change: tuple[SchemaChange, str] | None
     at: float
+    prepared: tuple[Change, ...] = ()
 
 
 class Break(NamedTuple):
@@ -160,6 +175,22 @@ class SimulatedServer:
         return self._pending[0].visible_at if self._pending else float("inf")
 
     @property
+    def uuid(self) -> str:
+        """``@@server_uuid`` of a MySQL."""
+        return str(UUID(int=self.id))
+
+    @property
+    def gtid_executed(self) -> str:
+        """What reads of a MySQL see. Its GTIDs have the numbers of commits."""
+        return f"{self.uuid}:1-{self.committed}" if self.committed else ""
+
+    @property
+    def gtid_owned(self) -> str:
+        """What is in the binlog of a MySQL, and not seen by reads."""
+        owned = range(self.committed + 1, len(self.history) + 1)
+        return ":".join([self.uuid, *(f"{number}#{number}" for number in owned)]) if owned else ""
+
+    @property
     def committed_place(self) -> tuple[str, int]:
         """The place in the binlog up to which reads see everything."""
         _ = self.committed
@@ -188,9 +219,11 @@ class SimulatedServer:
         *,
         owner: object = None,
         xid: Xid | None = None,
+        prepared: Sequence[Change] = (),
     ) -> int:
         """Write a transaction into the binlog, and its rows for reads that come later. Returns its number."""
-        return self._write(Commit(gtid, tuple(group), tuple(changes), change, self.waits.now), owner, xid)
+        commit = Commit(gtid, tuple(group), tuple(changes), change, self.waits.now, tuple(prepared))
+        return self._write(commit, owner, xid)
 
     def _write(self, commit: Commit, owner: object = None, xid: Xid | None = None) -> int:
         number = len(self.history) + 1

@@ -138,7 +138,8 @@ class Transacting:
             events.query(now, server.id, "", f"XA END {_printed_xid(xid)}", placed=False),
             events.xa_prepare(now, server.id, *xid),
         )
-        server.commit(gtid, group)
+        prepared = [(table.name, key, row) for (table, key), row in transaction.writes.items()]
+        server.commit(gtid, group, prepared=prepared)
         self._variables.last_gtid = "-".join(map(str, gtid))
 
     def end_xa(self, xid: Xid, *, commits: bool) -> Steps[None]:

@@ -28,6 +28,10 @@ SESSION_DEFAULTS: Final[dict[str, Stored]] = {
     "sql_quote_show_create": 1,
     "query_cache_type": 0,
     "completion_type": 0,
+    "max_execution_time": 0,
+    "information_schema_stats_expiry": 86_400,
+    "show_gipk_in_create_table_and_information_schema": 1,
+    "use_secondary_engine": "ON",
     "lock_wait_timeout": 86_400,
     "innodb_lock_wait_timeout": 50,
     "tx_isolation": "REPEATABLE-READ",
@@ -79,6 +83,12 @@ class SessionVariables:
                 return server.log.state_text
             case "gtid_slave_pos":
                 return ",".join("-".join(map(str, gtid)) for _, gtid in sorted(server.slave_position.items()))
+            case "gtid_executed":
+                return server.gtid_executed
+            case "gtid_owned":
+                return server.gtid_owned
+            case "gtid_purged":
+                return ""
         return None
 
     def shown(self) -> list[tuple[Stored, ...]]:

@@ -69,6 +69,8 @@ def _read(value: bytes) -> tuple[str, Record] | str:
     name, schema = _KNOWN.get(value[2:HEADER], ("", None))
     if not name:
         return "unknown_schema"
+    if name in ("BeforeImages", "KeylessRow"):
+        return PASSED_OVER, {}  # for change streams: not even damage of it concerns the state
     if name == "SourceState":
         return name, {}  # it is for publishers: not even damage of it concerns the state
     body = BytesIO(value[HEADER:])

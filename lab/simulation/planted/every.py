@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from lab.simulation.planted import (
+    connecting,
     decisions,
     fold_catalog,
     fold_rows,
@@ -26,6 +27,7 @@ PLANTED_BUGS: Final = (
     *fold_catalog.BUGS,
     *stores.BUGS,
     *successions.BUGS,
+    *connecting.BUGS,
     *owner_rows.BUGS,
     *owner_tables.BUGS,
     *fronts.BUGS,

@@ -8,6 +8,7 @@ from consumers.fold import backfills, markers, messages, shards, state
 from consumers.fold import columns as column_fold
 from consumers.fold import rows as row_fold
 from consumers.owner import rows as owner_rows
+from consumers.store import building
 from consumers.store.memtable import Memtable
 from lab.simulation.planted.planting import Begin, Replace, Return, always, leave_out, never, processes, rows
 from stream.wire import codec
@@ -87,9 +88,7 @@ EVENTS: Final = (
     rows(
         "columns_fold_otherwise",
         "rows that are folded by column all get the first one's time",
-        Replace(
-            column_fold.EntryColumns.entries, "any_columns.timestamps[any_rows]", "any_columns.timestamps[any_rows[:1]]"
-        ),
+        Replace(building._gather, "any_columns.timestamps[any_rows]", "any_columns.timestamps[any_rows[:1]]"),
     ),
     processes(
         "runs_fold_otherwise",
@@ -114,7 +113,7 @@ COLUMNS: Final = (
     processes(
         "columns_give_all_rows_one_gtid",
         "the GTIDs of rows that are folded by column are all the first one's",
-        Replace(column_fold.EntryColumns.entries, "columns.transactions[rows]", "columns.transactions[rows] * 0"),
+        Replace(building._gather, "columns.transactions[rows]", "columns.transactions[rows] * 0"),
     ),
     processes(
         "columns_keep_the_first_row",

@@ -235,3 +235,8 @@ def files(name: str, what: str, *changes: Change) -> PlantedBug:
 def successions(name: str, what: str, *changes: Change) -> PlantedBug:
     """A bug that the world of shards that are handed over must catch."""
     return PlantedBug(name, what, "successions", changes)
+
+
+def connectors(name: str, what: str, *changes: Change) -> PlantedBug:
+    """A bug that the world of somebody else's connector must catch."""
+    return PlantedBug(name, what, "connectors", changes)

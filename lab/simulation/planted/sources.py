@@ -42,8 +42,8 @@ BINLOG: Final = (
         "a deleted row is not published",
         Replace(
             row_events.decode_rows,
-            "any_key, any_at = any_decoder.key(any_data, any_at)\nany_put(any_key, None)",
-            "any_key, any_at = any_decoder.key(any_data, any_at)",
+            "any_key, any_before, any_at = any_row(any_data, any_at)\nany_put(any_key, None, any_before)",
+            "any_key, any_before, any_at = any_row(any_data, any_at)",
         ),
     ),
     rows(
@@ -65,7 +65,7 @@ BINLOG: Final = (
         "a transaction's voids are published before its rows",
         Replace(
             OpenTransaction.changes,
-            "if not self.voids and not self.described:\n    return self.rows.changes(_NO_TABLES)",
+            "if not self.voids and not self.described and not self._keyless:\n    return self.rows.changes(_NO_TABLES)",
             "return [*self._tail(catalog)[1], *self.rows.changes(_NO_TABLES)]",
         ),
     ),

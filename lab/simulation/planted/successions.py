@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from lab.simulation.planted.planting import Replace, leave_out, successions
+from lab.simulation.planted.planting import Replace, Return, leave_out, successions
 from stream.publish.handover import (
+    as_told,
     begins_at,
     take_over,
 )
@@ -29,5 +30,10 @@ BUGS: Final = (
             "if going_on:\n    found = [read_ancestor(kafka, topic, name) for name in names]\n    can_begin(...)",
             "pass",
         ),
+    ),
+    successions(
+        "told_again_with_images",
+        "a successor tells what one of its ancestors has told with the images that the rows had then",
+        Return(as_told, "txn"),
     ),
 )

@@ -76,6 +76,9 @@ class SuccessionsRun(WholeProcesses):
         self.servers: dict[str, list[SourceTransaction]] = {shard: [] for shard in SHARDS}
         """Shard → what its server has, of its own and by replication."""
         self._own: dict[str, int] = defaultdict(int)
+        for shard in MAPS[0].shards:
+            self._own[shard] = 1
+            self.servers[shard].append(SourceTransaction(self._gtid(shard, 1), "", 100, []))
         self.written: dict[bytes, list[bytes]] = defaultdict(list)
         self.settings = 0
         """Which of the maps sources are given."""
@@ -94,7 +97,7 @@ class SuccessionsRun(WholeProcesses):
         """Makes the topic, and starts the sources of the first map."""
         thread = self.kernel.spawn(
             "operator",
-            lambda: ensure_topics(KAFKA, KEYSPACE, PARTITIONS, replication=1, retention_ms=RETENTION_MS_MIN),
+            lambda: ensure_topics(KAFKA, KEYSPACE, PARTITIONS, retention_ms=RETENTION_MS_MIN),
         )
         self.run_until(lambda: thread.done, 60)
         for shard in MAPS[0].shards:
@@ -106,6 +109,11 @@ class SuccessionsRun(WholeProcesses):
     def _nothing(self) -> str:
         """The position of an empty server."""
         return "MySQL56/" if self._is_mysql else "MariaDB/"
+
+    def _first(self, shard: str) -> str:
+        """Where a source that succeeds nobody begins: behind what made its database. No server with one is empty."""
+        has = Position.parse(self._nothing)
+        return str(has.append(self._gtid(shard, 1)) if shard in MAPS[0].shards else has)
 
     def _gtid(self, shard: str, number: int) -> str:
         server = 1 + SHARDS.index(shard)
@@ -163,7 +171,7 @@ class SuccessionsRun(WholeProcesses):
             try:
                 out = Publisher(KAFKA, KEYSPACE, shard, LAYOUT, limits=limits, topology=self._topology(shard))
                 with out:
-                    point = out.open(lambda: (self._nothing, 1), self._can_begin(shard))
+                    point = out.open(lambda: (self._first(shard), 1), self._can_begin(shard))
                     self._publish(out, shard, Position.parse(point.position))
             except TopologyError as error:
                 self.outcome.answers[error.code] += 1
@@ -307,6 +315,36 @@ KINDS: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
 """Op → (weight, how many values each integer has)."""
 
 
+MOTIFS: Final = 0.2
+"""The share of histories with `_uneven` ends."""
+
+
+def _uneven(rng: Random) -> History:
+    """Ops after which two shards end at different places of a history that they share, which chance hardly brings.
+
+    The lower shard's source is dead while its ancestor's last transactions come over, and dies again before it has
+    read them; the other one has, and goes on. They do not say what should come of it.
+    """
+    low = SHARDS.index(LOW)
+    return [
+        ("settings", 2),
+        ("let", 3),
+        ("kill", low, 0),
+        *[("write", 0, 2, 0)] * (1 + rng.randrange(2)),
+        ("let", rng.randrange(3)),
+        ("move", 3),
+        ("write", 1, 2, rng.randrange(2)),
+        ("let", 2),
+        ("settings", 0),
+        ("kill", low, 0),
+        ("let", 3),
+        ("move", 2),
+        ("write", 1, 2, 0),
+        ("let", 2),
+        ("settings", 3),
+    ]
+
+
 class SuccessionsWorld:
     """Resharding: who publishes which keys, from where on."""
 
@@ -321,6 +359,8 @@ class SuccessionsWorld:
         ops: History = [("world", rng.randrange(1 << 16), rng.randrange(2), rng.randrange(4)), ("let", 1)]
         for name in rng.choices([*KINDS], [kind[0] for kind in KINDS.values()], k=12 + rng.randrange(28)):
             ops.append((name, *(rng.randrange(bound) for bound in KINDS[name][1])))
+        if rng.random() < MOTIFS:
+            ops[2:2] = _uneven(rng)
         return ops
 
     def run(self, ops: Sequence[Op], *, trace: bool = False) -> Outcome:

@@ -106,7 +106,7 @@ class WarehouseParts(WholeProcesses):
         """``freshet source hive``."""
 
         def new_publisher() -> Publisher:
-            ensure_topics(KAFKA, CATALOG, self.partitions, replication=1, retention_ms=RETENTION_MS_MIN)
+            ensure_topics(KAFKA, CATALOG, self.partitions, retention_ms=RETENTION_MS_MIN)
             return Publisher(KAFKA, CATALOG, SHARD, Layout(self.partitions))
 
         options = FollowOptions(METASTORE, SHARD, threads=2, list_age_s=0.5, reconcile_s=2.0)

@@ -3,7 +3,7 @@
 from .invalidating import Invalidator
 from .objects import CachedObject, Composites, ObjectCache
 from .reading import CachedRow, RowCache
-from .stores import DictStore, EntryTooLarge, Found, MemcachedStore, Store
+from .stores import DictStore, EntryTooLarge, Found, MemcachedStore, Store, StoreRefused
 
 __all__ = [
     "CachedObject",
@@ -17,4 +17,5 @@ __all__ = [
     "ObjectCache",
     "RowCache",
     "Store",
+    "StoreRefused",
 ]

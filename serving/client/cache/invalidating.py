@@ -27,7 +27,7 @@ from .entries import (
     raised,
     row_name,
 )
-from .stores import Store
+from .stores import Store, checked
 
 if TYPE_CHECKING:
     from ..client import FreshetClient
@@ -59,7 +59,7 @@ class Invalidator:
         objects: Composites | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._store, self._keyspace = store, keyspace
+        self._store, self._keyspace = checked(store), keyspace
         self._objects: dict[str, list[tuple[str, int]]] = {}
         """Table → the kinds of objects that it is part of, each with the number of its columns that name one."""
         for kind, of in (objects or {}).items():

@@ -24,7 +24,7 @@ from .entries import (
     parsed,
     row_name,
 )
-from .stores import EntryTooLarge, Found, Store
+from .stores import EntryTooLarge, Found, Store, checked
 
 if TYPE_CHECKING:
     from ..answers import Row
@@ -71,7 +71,7 @@ class Entries:
     """The entries of a keyspace in a store, as readers use and fill them. ``tables``: those that an entry is of."""
 
     def __init__(self, store: Store, keyspace: str) -> None:
-        self._store, self._floor = store, floor_name(keyspace)
+        self._store, self._floor = checked(store), floor_name(keyspace)
 
     def see(self, name: str) -> Seen:
         """The floor and an entry."""

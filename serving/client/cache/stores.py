@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from .._tokens import FreshetError
+
 
 class Found(NamedTuple):
     """An entry and what `Store.swap` compares. ``stamp`` differs after each change of the entry."""
@@ -17,6 +19,12 @@ class Found(NamedTuple):
 
 class EntryTooLarge(Exception):
     """A store does not take an entry of this size."""
+
+
+class StoreRefused(FreshetError):
+    """A store that can't compare and set: two that write at once would leave an old row in it for good."""
+
+    code = "store_refused"
 
 
 class Store(Protocol):
@@ -32,6 +40,16 @@ class Store(Protocol):
         Raises `EntryTooLarge`.
         """
         ...
+
+
+def checked(store: Store) -> Store:
+    """``store``. Raises `StoreRefused` if it has not what a `Store` has, as a client of one has not."""
+    if lacks := [name for name in ("get", "swap") if not callable(getattr(store, name, None))]:
+        raise StoreRefused(
+            f"{type(store).__name__} has no {lacks[0]}: it is no store for the application's cache",
+            hint="give a MemcachedStore or a DictStore, or one of your own that compares and sets, as Store does",
+        )
+    return store
 
 
 class DictStore:
@@ -78,11 +96,23 @@ class MemcachedStore:
     """
 
     def __init__(self, client: Any) -> None:
+        """Raises `StoreRefused`."""
+        if lacks := [name for name in ("gets_many", "add", "cas") if not callable(getattr(client, name, None))]:
+            raise StoreRefused(
+                f"{type(client).__name__} has no {lacks[0]}: it can't compare and set",
+                hint="give pymemcache's Client or PooledClient",
+            )
         self._client = client
 
     def get(self, names: Sequence[str]) -> dict[str, Found]:
-        """As `Store.get`."""
-        return {name: Found(raw, stamp) for name, (raw, stamp) in self._client.gets_many(list(names)).items()}
+        """As `Store.get`. Raises `StoreRefused` if the server takes no ``cas``: an invalidator would try for ever."""
+        found = {name: Found(raw, stamp) for name, (raw, stamp) in self._client.gets_many(list(names)).items()}
+        if any(int(each.stamp or 0) == 0 for each in found.values()):
+            raise StoreRefused(
+                "this memcached can't compare and set: all its entries have the number 0",
+                hint="start it without the option -C (--disable-cas)",
+            )
+        return found
 
     def swap(self, name: str, raw: bytes, found: Found | None, ttl_s: int) -> bool:
         """As `Store.swap`."""

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -177,8 +178,8 @@ class Router:
     def _replica(self, node: NodeAnswer) -> Replica:
         """A front that is announced without TLS is not asked by a client that uses TLS: it would be shown the token."""
         secured = self.homes[0].startswith("https:")
-        front = node.front.rstrip("/") if node.front.startswith("https:" if secured else "http") else ""
-        return Replica(front, "", node.zone, node.instance)
+        is_asked = node.front.startswith("https:" if secured else "http") and _is_url(node.front)
+        return Replica(node.front.rstrip("/") if is_asked else "", "", node.zone, node.instance)
 
     def failed(self, url: str, place: Place | None) -> None:
         """A front did not answer."""
@@ -191,3 +192,13 @@ class Router:
                     self.cache.report(key, replica, Version(), Report.UNREACHABLE, now)
                 else:
                     self.cache.down.setdefault(replica, now)
+
+
+def _is_url(text: str) -> bool:
+    """Whether a connection can be tried there. Whoever may announce a node can write anything."""
+    try:
+        found = urlsplit(text)
+        (found.hostname or "").encode("idna")  # as a look-up of the name does
+        return text.isprintable() and bool(found.hostname) and found.port != 0  # the port also raises what it is not
+    except ValueError:
+        return False

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
@@ -112,3 +113,7 @@ class Meter:
         """Of what has been read."""
         if cost > 0:
             self.callers.owe(self.who, cost, self.clock())
+
+
+metering: Final[ContextVar[Meter | None]] = ContextVar("freshet_metering", default=None)
+"""What the request spends that this task runs for, where callers have a rate: of what a stream reads besides."""

@@ -1,4 +1,4 @@
-"""A span for each request of the API, where traces are on (`stream.spans`). Elsewhere this is not in the way at all."""
+"""A span for each request of the API that is kept, where traces are on (`stream.spans`). Elsewhere it is not there."""
 
 from __future__ import annotations
 
@@ -26,8 +26,11 @@ class Traced:
         if scope["type"] != "http" or not scope["path"].startswith(PATHS) or scope["path"] == STREAM:
             await self._app(scope, receive, send)
             return
-        what, keyspace = asked_of(scope)
         parent = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"traceparent"), "")
+        if not spans.is_kept(parent):
+            await self._app(scope, receive, send)
+            return
+        what, keyspace = asked_of(scope)
         attributes = {"http.request.method": what.partition(" ")[0], "keyspace": keyspace}
         with spans.request_span(what, parent, attributes) as span:
 

@@ -30,6 +30,8 @@ class Part(NamedTuple):
 def ranges_of(header: str, size: int) -> list[Range] | None:
     """What ``Range`` asks for of a file; None: all of it, also where the header can't be read, as the RFC says.
 
+    So it is where ranges overlap, and are more than the file together: a hundred times the file would be one request.
+
     Ranges past the end are left out. Raises `ReadError` ``bad_range`` if none is left, or for more than `RANGES_MAX`.
     """
     found = _UNIT.fullmatch(header.strip())
@@ -54,7 +56,7 @@ def ranges_of(header: str, size: int) -> list[Range] | None:
         return None
     if not ranges:
         raise ReadError("bad_range", f"the file has {size} bytes")
-    return ranges
+    return ranges if sum(end - start for start, end in ranges) <= size else None
 
 
 def parts_of(ranges: Sequence[Range], size: int, boundary: bytes) -> tuple[list[Part], bytes]:

@@ -61,6 +61,28 @@ class StreamParameters(msgspec.Struct, forbid_unknown_fields=True, kw_only=True)
     ] = ""
     include_rows: Annotated[bool, Meta(description="Adds `row`, the image after the transaction.")] = False
     include_columns: Annotated[str, Meta(description="Columns of `row`, separated by commas; none: all.")] = ""
+    read_void: Annotated[
+        bool,
+        Meta(
+            description="Reads rows that changed, and whose image the log has not: they come as `value` or `deleted`, "
+            "with `read_at`, and are never older than the event. What can't be read comes as `void`. `include_rows` "
+            "must be given."
+        ),
+    ] = False
+    include_before: Annotated[
+        bool,
+        Meta(
+            description="Adds `was`, what there was before the transaction (`value`, `absent`, `unmatched`), and "
+            "`before`, its image; of keyspaces that have `before_images` set, and where the log has it."
+        ),
+    ] = False
+    include_keyless: Annotated[
+        bool,
+        Meta(
+            description="Adds changes of the kind `keyless`: rows of tables without a primary key, of keyspaces that "
+            "have `keyless_rows` set. They are in no `key_range`, and have no `key`."
+        ),
+    ] = False
     columns: Annotated[
         dict[str, str],
         Meta(
@@ -118,6 +140,12 @@ async def choice_of(front: Front, space: RowSpace, parameters: StreamParameters)
     tables = frozenset(space.full_name(name) for name in parameters.tables.split(",") if name)
     key = await _key_of(front, space, tables, parameters.key) if parameters.key is not UNSET else None
     shown = frozenset(name for name in parameters.include_columns.split(",") if name)
+    includes_rows = parameters.include_rows or bool(shown)
+    if parameters.include_keyless and (key_range is not None or parameters.key is not UNSET):
+        hint = "leave out include_keyless, or key_range and key"
+        raise ReadError("bad_parameter", "rows without a key are in no range of keys", hint=hint)
+    if parameters.read_void and not includes_rows:
+        raise ReadError("bad_parameter", "read_void without rows", hint="add include_rows=true, or include_columns")
     if (shown or parameters.columns) and not tables:
         raise ReadError("bad_parameter", "columns are named, but no tables", hint="name the columns' tables")
     if shown or parameters.columns:
@@ -125,11 +153,14 @@ async def choice_of(front: Front, space: RowSpace, parameters: StreamParameters)
     return Choice(
         tables or None,
         key_range,
-        parameters.include_rows or bool(shown),
+        includes_rows,
         shown or None,
         tuple(sorted(parameters.columns.items())),
         SSE in parameters.accept.lower(),
         key,
+        parameters.read_void,
+        parameters.include_before,
+        parameters.include_keyless,
     )
 
 

@@ -12,10 +12,11 @@ from serving.http.front import Front
 from serving.http.route import Route
 from serving.http.streaming.parameters import NDJSON, SSE, StreamParameters, begin_of, choice_of, ends_now
 from serving.http.streaming.sending import Streaming
+from serving.http.streaming.voided import VoidedRows
 from serving.reads.spaces import RowSpace
-from serving.streams.encoding import Encoder, tables_of
+from serving.streams.encoding import NONE_READ, Encoder, tables_of
 from serving.streams.reading import Reading
-from stream.changes.items import Item
+from stream.changes.items import Item, Transaction
 
 CHUNK_BYTES: Final = 64 * 1024
 """Encoded events are sent when they are this large together, or when no more are there."""
@@ -32,7 +33,10 @@ async def get_stream(front: Front, parameters: StreamParameters, _: None) -> Str
     encoder = Encoder(choice, space.layout, prefixes)
     reading = await front.streams.begin(space.name, begin, ends_now=ends)
     learns = prefixes if choice.key_range is not None else None
-    chunks = _chunks(front, space, reading, encoder, parameters.heartbeat_ms / 1000, learns)
+    voided = None
+    if choice.reads_void:
+        voided = VoidedRows(front.rows, front.descriptions, space, front.limits.wait_ms_default)
+    chunks = _chunks(front, space, reading, encoder, parameters.heartbeat_ms / 1000, learns, voided)
     return Streaming((SSE if choice.is_sse else NDJSON).encode(), chunks, reading.close)
 
 
@@ -43,8 +47,9 @@ async def _chunks(
     encoder: Encoder,
     heartbeat_s: float,
     learns: MutableMapping[str, int] | None,
+    voided: VoidedRows | None,
 ) -> AsyncGenerator[bytes]:
-    """``learns``: the prefixes of tables, if they are needed."""
+    """``learns``: the prefixes of tables, if they are needed. ``voided``: reads rows, if the reader wants that."""
     try:
         yield encoder.watermark(reading.watermark, reading.watermark.checkpoint)
         told_at, held = monotonic(), bytearray()
@@ -52,7 +57,10 @@ async def _chunks(
             if learns is not None:
                 await _learn_prefixes(front, space, [item for item, _ in batch], learns)
             for item, checkpoint in batch:
-                held += encoder.item(item, checkpoint)
+                read = NONE_READ
+                if voided is not None and isinstance(item, Transaction):
+                    read = await voided.read(item, encoder.void_rows(item))
+                held += encoder.item(item, checkpoint, read)
                 if len(held) >= CHUNK_BYTES:
                     yield bytes(held)
                     held.clear()

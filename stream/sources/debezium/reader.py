@@ -33,7 +33,7 @@ from stream.sources.mariadb.binlog.reading.table_maps import TableMaps
 from stream.sources.mariadb.binlog.reading.transaction import OpenTransaction
 from stream.sources.mariadb.connection import SourceHistoryLost
 from stream.sources.mariadb.gtid import GtidPosition, MysqlGtidSet
-from stream.wire.events import SourceTransaction
+from stream.wire.events import NO_ROW, SourceTransaction
 from stream.wire.values import UndecodableValue
 
 log = structlog.get_logger(__name__)
@@ -70,11 +70,16 @@ class DebeziumReader:
         places: Places,
         server: str,
         bytes_max: int,
+        *,
+        keeps_before: bool = False,
     ) -> None:
-        """``server``: MySQL or MariaDB. ``bytes_max``: of one transaction's rows, which are in memory."""
+        """``server``: MySQL or MariaDB. ``bytes_max``: of one transaction's rows, which are in memory.
+
+        ``keeps_before``: transactions have the images of before, too.
+        """
         self._topics, self._schema, self._places = topics, schema, places
         self._server = server
-        self._bytes_max = bytes_max
+        self._bytes_max, self._keeps_before = bytes_max, keeps_before
         self._position = GtidPosition.parse(position)
         self._timestamp = 0
         self._stopping = False
@@ -240,7 +245,7 @@ class DebeziumReader:
             raise xa_transaction(", ".join(unended))
 
     def _transaction(self, each: Transaction) -> SourceTransaction:
-        transaction = OpenTransaction(each.gtid, self._bytes_max)
+        transaction = OpenTransaction(each.gtid, self._bytes_max, keeps_before=self._keeps_before)
         transaction.voids |= {table: why for table, why in each.voids.items() if table in self._schema.include}
         for row in each.rows:
             self._put(row, transaction)
@@ -283,17 +288,17 @@ class DebeziumReader:
             transaction.voids.setdefault(name, decoder)
             return
         try:
-            old = decoder.row(row.before)[0] if row.before else None
+            old = decoder.row(row.before) if row.before else None
             new = decoder.row(row.after) if row.after else None
         except UndecodableValue as error:
             transaction.voids.setdefault(name, str(error))
             return
         if old is None and new is None:
             transaction.voids.setdefault(name, "an event has no row")
-        if old is not None and (new is None or new[0] != old):
-            transaction.rows.put(old, None)
+        if old is not None and (new is None or new[0] != old[0]):
+            transaction.rows.put(old[0], None, old[1] or None)
         if new is not None and new[1]:
-            transaction.rows.put(*new)
+            transaction.rows.put(*new, (old[1] or None) if old is not None and old[0] == new[0] else NO_ROW)
         elif new is not None:
             transaction.rows.void(new[0])
 

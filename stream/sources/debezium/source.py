@@ -173,7 +173,15 @@ class DebeziumSource(MariaDBSource):
         topics = ConnectorTopics(self._from.kafka, self._from.topic_prefix)
         wanted = {topics.statements, topics.transactions, *map(topics.topic_of, schema.live)}
         topics.add({place: offset for place, offset in self._places.offsets.items() if place[0] in wanted})
-        reader = DebeziumReader(topics, schema, position, self._places, settings.product, self._options.spill_bytes)
+        reader = DebeziumReader(
+            topics,
+            schema,
+            position,
+            self._places,
+            settings.product,
+            self._options.spill_bytes,
+            keeps_before=self._options.before_images,
+        )
         return reader, _Watch(settings, int(server), self._look)
 
     def _look(self) -> None:

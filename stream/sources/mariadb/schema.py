@@ -53,6 +53,8 @@ _KINDS = {
     "inet4": "inet",
     "inet6": "inet",
 }
+NO_PRIMARY_KEY = "it has no primary key"
+"""Why the rows of a table can't be cached, though they can be told."""
 SQL_TYPE_CHARS_MAX = 1_000
 """Of a column's type in descriptions, which are said again and again."""
 _EXACT_KINDS = frozenset({"int", "bit", "uuid", "date"})
@@ -119,6 +121,11 @@ class TableInfo:
     def cacheable(self) -> bool:
         """Whether rows of this table are published and may be cached."""
         return not self.problem
+
+    @property
+    def is_keyless(self) -> bool:
+        """Whether nothing but a primary key is missing for its rows to be published."""
+        return self.problem == NO_PRIMARY_KEY
 
     def describe(self) -> DescribeTable:
         """The event that describes the table to readers of the topic."""
@@ -375,7 +382,7 @@ def _table(
     elif engine.lower() != "innodb":
         problem = f"engine {engine} has no snapshots"
     elif not primary_key or not set(primary_key) <= names:
-        problem, primary_key = "it has no primary key", ()
+        problem, primary_key = NO_PRIMARY_KEY, ()
     else:
         problem = next((column.problem for column in columns if column.problem), "")
     return TableInfo(database, table, columns, primary_key, engine, problem)

@@ -103,6 +103,8 @@ class SourceOptions:
     """What to read, and how. ``server_id`` must differ from those of the server and of all its other replicas.
 
     ``backfill`` None: only what changes is published, not what was there before, and nobody can ask for it.
+    ``before_images``: rows are published with what they were before, too. ``keyless_rows``: so are rows of tables
+    without a primary key.
     """
 
     settings: ConnectionSettings
@@ -113,6 +115,8 @@ class SourceOptions:
     heartbeat_s: float = 0.25
     new_epoch: bool = False
     backfill: BackfillOptions | None = None
+    before_images: bool = False
+    keyless_rows: bool = False
 
 
 class MariaDBSource:
@@ -357,7 +361,15 @@ class MariaDBSource:
         """What is read from ``position`` on, and what watches its server."""
         options = self._options
         dump = BinlogDump(options.settings, GtidPosition.parse(position).bare, options.server_id, options.heartbeat_s)
-        reader = BinlogReader(dump, schema, position, options.spill_bytes, self._family)
+        reader = BinlogReader(
+            dump,
+            schema,
+            position,
+            options.spill_bytes,
+            self._family,
+            keeps_before=options.before_images,
+            keeps_keyless=options.keyless_rows,
+        )
         return reader, DumpWatch(options.settings, dump.server)
 
     def _aligned(self, progress: Progress, transaction: SourceTransaction) -> SourceTransaction:

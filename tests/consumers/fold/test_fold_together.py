@@ -14,7 +14,7 @@ from consumers.fold.entry import decode_entry
 from consumers.fold.messages import fold_message, fold_messages
 from consumers.fold.state import Head, PartitionState, head_entries, lineage_key
 from consumers.store.memtable import Memtable
-from stream.wire.codec import READER_VERSION, CodecError, NewerWireError, decode, encode
+from stream.wire.codec import HEADER_SIZE, READER_VERSION, CodecError, NewerWireError, decode, encode
 from stream.wire.events import ABSENT, VALUE, VOID
 from stream.wire.frames import write_long
 from stream.wire.single import read_long, read_single, single_prefix
@@ -109,6 +109,15 @@ def one_by_one(records: Records) -> Outcome:
         state.apply(changes)
         dead += [(offset, letter.code) for letter in changes.rejections]
     return entries, head_entries(state.head), dead
+
+
+def test_what_rows_were_before_is_passed_over() -> None:
+    """Whole or damaged: who folds gets the same state as without, and no dead letter."""
+    told = encode("BeforeImages", {"shard": "shop/0", "epoch": 1, "ordinal": 1, "ordinals": [1], "images": [b"{}"]})
+    for message in (told, told[:-3], told + b"more", told[:HEADER_SIZE]):
+        entries, head, dead = one_by_one([(0, message)])
+        assert (entries, dead) == ({}, [])
+        assert head == one_by_one([(0, encode("SourceState", STATE))])[1]
 
 
 def _together(records: Records, cuts: set[int]) -> Outcome:

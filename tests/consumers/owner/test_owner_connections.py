@@ -82,6 +82,27 @@ def test_of_one_caller_no_more_than_half_waits(owner: Owner, monkeypatch: pytest
     owner.run(use)
 
 
+def test_who_does_not_greet_makes_room(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Silent connections take no more files than those; who greets comes in past them, and stays."""
+    monkeypatch.setattr(connection, "UNGREETED_MAX", 4)
+
+    async def use(client: OwnerClient) -> None:
+        await client.greet()
+        host, _, port = client.address.rpartition(":")
+        silent = [await asyncio.open_connection(host, int(port)) for _ in range(12)]
+        later = OwnerClient(client.address)
+        await later.greet()
+        for reader, _ in silent[:8]:
+            assert await reader.read() == b""
+        assert len(owner.server.connections) <= 6
+        assert [(await each.get(KEYSPACE, 0, [key(1)]))[0].image for each in (client, later)] == [b'{"id":1}'] * 2
+        await later.close()
+        for _, writer in silent:
+            writer.close()
+
+    owner.run(use)
+
+
 @pytest.mark.parametrize(
     ("request_", "code"),
     [

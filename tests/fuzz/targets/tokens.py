@@ -35,6 +35,7 @@ POSITIONS = (
     "MariaDB/0-1-5,1-2-9,4294967295-4294967295-18446744073709551615",
     f"MySQL56/{UUID}:1-5:8",
     f"MySQL56/{UUID}:1-5,{UUID[:-1]}e:tag:7-9",
+    "Postgres/2:16/B374D848",
     "FilePos/bin.000001:4",
     "HiveEvent/190",
     "0-1-5",

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
-from lab.cluster.__main__ import GAP_S, cluster_schedule, summary
-from lab.cluster.rig import targets_of
+from consumers.fold.state import FOLD_VERSION
+from lab.cluster.__main__ import GAP_S, cluster_schedule, summary, upgrade_schedule
+from lab.cluster.kept import kept_version
+from lab.cluster.rig import SOURCE, node_names, targets_of
 from lab.cluster.run import run_cluster
 from lab.faults.schedule import LASTS_S
 from tests.lengths import LONG, length
 from tests.servers import choice
 
-SEED = "596"
-"""Short as it is, its schedule has a kill, pauses, a drain, a node that joins, and a bad network."""
-SECONDS, NODES = length(40, 600), length(3, 5)
+SEED = "4500"
+"""Short as it is, its schedule kills a broker and a node, and has a pause, a slow disk, a join and bad networks."""
+SECONDS, NODES = length(60, 600), length(3, 5)
 SHORT_GAP_S = 7.0
 
 
@@ -38,6 +42,24 @@ def test_a_long_schedule_meets_every_kind_at_every_target_and_faults_stay_apart(
     assert GAP_S / 2 < sum(apart) / len(apart) < GAP_S * 2
 
 
+def test_an_upgrade_replaces_each_process_once_and_the_source_last() -> None:
+    """As docs/operating/upgrading.md has it; all of it within the run."""
+    faults = upgrade_schedule(60, 3)
+    assert [each.target for each in faults] == [*node_names(3), SOURCE]
+    assert [each.at_s for each in faults] == sorted(each.at_s for each in faults)
+    assert faults[0].at_s > 0
+    assert faults[-1].at_s < 50
+
+
+def test_the_kept_version_folds_otherwise(tmp_path: Path) -> None:
+    """So an upgrade from it makes all stores anew: the hardest one. Its code is taken from this checkout's history."""
+    kept = kept_version(tmp_path)
+    if kept is None:
+        pytest.skip("this is no checkout with its history")
+    [version] = re.findall(r"^FOLD_VERSION = (\d+)$", (kept / "consumers/fold/state.py").read_text(), re.M)
+    assert int(version) == FOLD_VERSION - 1
+
+
 @pytest.mark.integration
 @pytest.mark.slow
 @pytest.mark.long
@@ -46,11 +68,14 @@ def test_a_long_schedule_meets_every_kind_at_every_target_and_faults_stay_apart(
 def test_no_answer_is_wrong_and_reads_are_answered_whatever_happens_to_nodes(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Kills, pauses, drains, nodes that come and go, a bad network; FAULTS_SEED=now: another schedule."""
+    """Kills, pauses, drains, brokers that are away, a slow disk, a bad network, all amid an upgrade of all processes.
+
+    FAULTS_SEED=now: another schedule.
+    """
     wanted = os.environ.get("FAULTS_SEED", SEED)
     seed = int(time.time()) if wanted == "now" else int(wanted)
     faults = cluster_schedule(seed, SECONDS, targets_of(NODES), GAP_S if LONG else SHORT_GAP_S)
-    findings = run_cluster(SECONDS, seed, faults=faults, nodes=NODES)
+    findings = run_cluster(SECONDS, seed, faults=[*faults, *upgrade_schedule(SECONDS, NODES)], nodes=NODES)
     assert findings.passed, f"FAULTS_SEED={seed}\n{capsys.readouterr().out}\n{summary(findings)}"
     assert findings.answers["cache/fresh"] > 0
     assert findings.available.reads > 0

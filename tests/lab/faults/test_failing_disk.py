@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -91,6 +92,32 @@ def test_the_disk_is_a_file_system_like_any_other_and_fails_only_when_told_to(tm
         shutil.rmtree(other.parent)
         assert os.listdir(disk.directory) == ["one"]
     assert not os.path.ismount(disk.directory)
+
+
+def test_a_slow_disk_takes_its_time_until_it_is_mended(disk: Disk) -> None:
+    """For what it reads, writes and syncs; names are looked up as fast as ever."""
+    if not isinstance(disk, FailingDisk):
+        pytest.skip("needs root and /dev/fuse")
+    one = disk.directory / "one"
+    one.write_bytes(b"x")
+    took: dict[str, float] = {}
+    disk.slow(0.2)
+    with one.open("r+b", buffering=0) as file:
+        acts: dict[str, Callable[[], object]] = {
+            "read": lambda: os.pread(file.fileno(), 1, 0),
+            "write": lambda: os.pwrite(file.fileno(), b"y", 0),
+            "sync": lambda: os.fsync(file.fileno()),
+            "names": (disk.directory / "two").touch,
+        }
+        for name, act in acts.items():
+            began = time.monotonic()
+            act()
+            took[name] = time.monotonic() - began
+        assert {name for name, seconds in took.items() if seconds >= 0.2} == {"read", "write", "sync"}, took
+        disk.mend()
+        began = time.monotonic()
+        acts["read"]()
+        assert time.monotonic() - began < 0.2
 
 
 HOLDER = """

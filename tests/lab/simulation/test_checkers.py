@@ -46,6 +46,7 @@ CRUDE: Final[dict[tuple[str, str], Change]] = {
     ("warehouse", "never raises"): Return(answers.raw_image, "1 // 0"),
     ("successions", "recovers by itself"): Return(Publisher.publish, "None"),
     ("successions", "never raises"): Return(Publisher.flush, "1 // 0"),
+    ("connectors", "never raises"): Return(Publisher.flush, "1 // 0"),
 }
 """World and rule → a bug for a rule that no planted bug breaks first. They are too crude to be planted."""
 CAUGHT_BY: Final[dict[tuple[str, str], list[tuple[int, int]]]] = {

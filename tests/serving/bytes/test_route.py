@@ -94,6 +94,13 @@ def test_a_range_that_cannot_be_read_is_passed_over(front: FileFront, text: str)
     assert (answer.status_code, answer.content) == (200, b"abc")
 
 
+def test_overlapping_ranges_are_the_file_once(front: FileFront, data: bytes) -> None:
+    """A hundred times all of it is not sent; ranges that overlap a little are."""
+    answer = front.ask("a", range="bytes=" + ",".join(["0-"] * 100))
+    assert (answer.status_code, answer.content) == (200, data)
+    assert front.ask("a", range="bytes=0-10,5-15").status_code == 206
+
+
 def test_ranges_past_the_end_are_refused_with_the_length(front: FileFront) -> None:
     """416 says how long the file is; an empty file has no range, and too many ranges are refused."""
     (front.root / "b").write_bytes(b"abc")

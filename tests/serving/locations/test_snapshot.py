@@ -7,10 +7,16 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from serving.locations.file import read_snapshot
-from serving.locations.places import Key, Kind, Location, Replica, Version
+from serving.locations.directory import TopicDirectory
+from serving.locations.file import LocationFile, read_snapshot
+from serving.locations.places import Key, Kind, Location, Origin, Replica, Version
+from serving.locations.refreshing import Locations
 from serving.locations.snapshot import FORMAT, Snapshot, decode_snapshot, encode_snapshot
-from tests.serving.locations.places import led_by
+from stream.kafka.connection import KafkaCluster
+from stream.kafka.locations import LocationsReader
+from stream.kafka.topics import describe_topic, locations_topic
+from tests.serving.locations.places import at, led_by
+from tests.serving.stack import eventually
 
 LOCATIONS = [led_by("a", 5, "b", term=2), led_by("c", 1, key=Key("bänk", 3))._replace(gone=True)]
 KEPT = (
@@ -64,3 +70,29 @@ def test_a_file_that_is_not_there_is_nothing_to_speak_of(tmp_path: Path) -> None
     with capture_logs() as logged:
         assert read_snapshot(tmp_path / "locations") == Snapshot("", [])
     assert logged == []
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("is_ours", [True, False])
+def test_a_file_of_another_installation_is_given_up_once_kafka_tells_which_one_this_is(
+    tmp_path: Path, kafka: KafkaCluster, is_ours: bool
+) -> None:
+    """A disk that was moved, or a Kafka that was made anew: until then it is told, since each answer proves itself."""
+    key = Key(f"ks{tmp_path.name}", 0)
+    with LocationsReader(kafka) as reader:
+        cluster = describe_topic(kafka, locations_topic(kafka)).topic_id
+        path = tmp_path / "locations"
+        path.write_bytes(encode_snapshot(cluster if is_ours else "another", [led_by("a", key=key)]))
+        directory = TopicDirectory(reader)
+        locations = Locations(directory)
+        file = LocationFile(path, kafka, directory, locations)
+        entry = locations.cache.entry(key)
+        assert entry is not None
+        assert (entry.location.leader, entry.origin) == (at("a"), Origin.SNAPSHOT)
+        with file, capture_logs() as logged:
+            eventually(lambda: file._cluster == cluster, what="the cluster's id")
+        locations.follow()
+        assert (locations.cache.entry(key) is not None) == is_ours
+        assert [each["event"] for each in logged] == (
+            [] if is_ours else ["location file of another installation is ignored"]
+        )

@@ -7,10 +7,13 @@ from collections.abc import Iterator
 
 import pytest
 
+from stream.wire.events import RowChange
+from stream.wire.keys import row_key
 from tests.lengths import length
 from tests.servers.connect import ConnectServer
 from tests.sources.debezium.conftest import Captured, RunningDebezium
-from tests.sources.mariadb.test_source import images, until
+from tests.sources.mariadb.test_source import PARTITIONS, images, until
+from tests.stream.committed import records, rows
 from tokens.errors import FreshetError
 
 TYPED = """CREATE TABLE typed (id BIGINT PRIMARY KEY, ti TINYINT, b1 TINYINT(1), su SMALLINT UNSIGNED, mi MEDIUMINT,
@@ -77,6 +80,40 @@ def test_it_publishes_what_the_binlog_says(captured: Captured, writing: RunningD
     same, wrong = captured.differences(keyspace_name)
     assert not wrong
     assert same == 26  # all but those with a NULL or zero date, which the connector writes as the same
+
+
+def test_it_publishes_what_rows_were_before(captured: Captured, keyspace_name: str) -> None:
+    """As the binlog has it, of each kind of statement; nothing where the connector can't carry the row."""
+    three_tables(captured)
+    source = captured.source
+    with RunningDebezium(captured, keyspace_name, before_images=True) as running:
+        running.until_published(source.position())
+        source.begin()
+        source.run("BEGIN", "INSERT INTO t VALUES (10, 'new', 1)", "UPDATE t SET v = 'changed' WHERE id IN (0, 10)")
+        source.run("UPDATE t SET id = 100 WHERE id = 0", "DELETE FROM u", "COMMIT", EXTREMES)
+        source.run("UPDATE t SET v = NULL WHERE id = 100", "DELETE FROM t WHERE id = 10", "DELETE FROM typed")
+        running.until_published(source.position())
+    topic = records(captured.kafka, keyspace_name, PARTITIONS)
+    befores = {
+        each["ordinal"] + ordinal: image
+        for part in topic.values()
+        for name, each in part
+        if name == "BeforeImages"
+        for ordinal, image in zip(each["ordinals"], each["images"], strict=True)
+    }
+    wanted = {
+        (transaction.gtid, each.key): each.before
+        for transaction in source.transactions(keeps_before=True)
+        for each in transaction.changes
+        if isinstance(each, RowChange)
+    }
+    found = {(gtid, key): befores.get(ordinal) for ordinal, key, _, gtid in rows(topic) if (gtid, key) in wanted}
+    assert found.keys() == wanted.keys()
+    lost = {key for key, image in found.items() if image is None}
+    assert {key for _, key in lost} <= {row_key(f"{source.database}.typed", [number]) for number in (0, 2)}
+    assert {key: image for key, image in found.items() if key not in lost} == {
+        key: image for key, image in wanted.items() if key not in lost
+    }
 
 
 def test_null_stays_null_in_a_table_that_is_new(

@@ -69,12 +69,20 @@ class Source:
                 cursor.execute(statement)
 
     def transactions(
-        self, start: str | None = None, spill_bytes: int = SPILL_BYTES, end: str | None = None
+        self,
+        start: str | None = None,
+        spill_bytes: int = SPILL_BYTES,
+        end: str | None = None,
+        *,
+        keeps_before: bool = False,
+        keeps_keyless: bool = False,
     ) -> list[SourceTransaction]:
         """Everything from ``start`` (else from `begin`) to the server's present position."""
         end = end or self.position()
         dump = BinlogDump(self.settings, GtidPosition.parse(start or self.start).bare, next(SERVER_IDS))
-        reader = BinlogReader(dump, self.schema, start or self.start, spill_bytes)
+        reader = BinlogReader(
+            dump, self.schema, start or self.start, spill_bytes, keeps_before=keeps_before, keeps_keyless=keeps_keyless
+        )
         found = []
         deadline = time.monotonic() + PATIENCE_S
         if reader.position == end:

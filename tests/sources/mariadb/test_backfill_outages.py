@@ -99,11 +99,15 @@ def test_a_row_that_cannot_be_decoded_is_void_and_the_rest_whole(
     """One row of a million must not keep the others out of the cache, and is not absent."""
     decode = canonical_row
 
+    def failing_together(*_: object) -> None:
+        raise UndecodableValue("no canonical form")
+
     def failing(table: TableInfo, values: Sequence[bytes | None]) -> bytes:
         if values[0] == b"13":
             raise UndecodableValue("no canonical form")
         return decode(table, values)
 
+    monkeypatch.setattr(chunks, "canonical_rows", failing_together)
     monkeypatch.setattr(chunks, "canonical_row", failing)
     fill(source)
     bad = row_key(f"{source.database}.t", [13])

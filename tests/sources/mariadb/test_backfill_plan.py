@@ -10,10 +10,12 @@ from stream.sources.mariadb.backfill import plan as plan_module
 from stream.sources.mariadb.backfill.plan import (
     CURSOR_CHARS_MAX,
     PIECE_BYTES,
+    PIECE_BYTES_MAX,
     Chunk,
     Cursor,
     Plan,
     left_tables,
+    piece_bytes,
     unfit,
 )
 from stream.sources.mariadb.gtid import GtidPosition
@@ -27,6 +29,7 @@ from stream.wire.events import (
     DescribeTable,
     ResumePoint,
     RowChange,
+    RowImages,
     SourceTransaction,
     VoidTable,
 )
@@ -115,6 +118,31 @@ def test_no_transaction_of_a_chunk_is_larger_than_the_smallest_batch() -> None:
     assert [each for piece in found for each in piece] == [row(number, size=3_000) for number in range(20)]
     sizes = [sum(len(each.image) for each in piece if isinstance(each, RowChange)) for piece in found]
     assert max(sizes) <= PIECE_BYTES
+
+
+def test_rows_as_columns_are_published_as_others_are() -> None:
+    """What changed meanwhile is left out of them too, and they are cut into transactions at the same places."""
+    rows = [row(number, size=900) for number in range(40)]
+    columns = RowImages(TABLE, [each.key for each in rows], [each.image for each in rows])
+    found = []
+    for each in (rows, columns):
+        plan = begun()
+        plan.notice(transaction(row(3), row(17)))
+        read = replace(chunk(last=[39]), rows=each)
+        pieces = [each.changes for each in plan.publish(read, at(6), 1)]
+        found.append([[*piece] for piece in pieces])
+        assert plan.cursors == {TABLE: Cursor([39], 40)}
+    assert found[0] == found[1]
+    assert [each for piece in found[0] for each in piece] == [
+        each for each in rows if each not in (row(3, size=900), row(17, size=900))
+    ]
+
+
+def test_pieces_are_as_large_as_batches_allow() -> None:
+    """Each piece costs a reader as a transaction does; a half of a batch is never split over two."""
+    assert piece_bytes(16 << 10) == PIECE_BYTES
+    assert piece_bytes(64 << 10) == 32 << 10
+    assert piece_bytes(256 << 20) == PIECE_BYTES_MAX
 
 
 def test_too_many_changed_keys_end_the_noting(monkeypatch: pytest.MonkeyPatch) -> None:

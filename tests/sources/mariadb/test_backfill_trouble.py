@@ -16,7 +16,8 @@ from stream.sources.mariadb.backfill.chunks import ChunkReader, TableBusy
 from stream.sources.mariadb.backfill.reading import ChunkReading, Wanted
 from stream.sources.mariadb.connection import connect
 from stream.sources.mariadb.gtid import GtidPosition
-from stream.wire.events import VALUE, DescribeTable, RowChange
+from stream.sources.mariadb.selected_rows import canonical_rows
+from stream.wire.events import VALUE, DescribeTable
 from tests.patience import PATIENCE_S
 from tests.sources.mariadb.backfilling import Backfilled
 from tests.sources.mariadb.conftest import Source
@@ -135,14 +136,14 @@ def test_an_error_in_a_chunk_leaves_no_transaction_open(source: Source, monkeypa
     fill(source, "t")
     reader = ChunkReader(source.settings)
     broken = True
-    change = chunks._change
+    decode = canonical_rows
 
-    def failing(*arguments: Any) -> RowChange:
+    def failing(*arguments: Any) -> tuple[list[bytes], list[bytes]]:
         if broken:
             raise ValueError("broken")
-        return change(*arguments)
+        return decode(*arguments)
 
-    monkeypatch.setattr(chunks, "_change", failing)
+    monkeypatch.setattr(chunks, "canonical_rows", failing)
     with pytest.raises(ValueError, match="broken"):
         reader.read(described(source, "t"), None)
     source.run("SET lock_wait_timeout = 5", "ALTER TABLE t COMMENT 'free'")

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 
 import pytest
 
 from stream.sources.mariadb import live_schema
-from stream.wire.events import ABSENT, VALUE, DescribeTable, RowChange, SourceTransaction
+from stream.wire.events import (
+    ABSENT,
+    NO_ROW,
+    VALUE,
+    DescribeTable,
+    KeylessRow,
+    RowChange,
+    SourceTransaction,
+    VoidTable,
+)
 from stream.wire.keys import row_key
 from tests.sources.mariadb.conftest import Source, rows, voids
 
@@ -382,6 +392,74 @@ def test_a_giant_transaction_spills_to_disk_and_reads_the_same(source: Source) -
     assert list(spilled.changes[100:200]) == list(whole.changes[100:200])
     assert spilled.changes[4321] == whole.changes[4321]
     assert spilled.changes[len(spilled.changes) - 1] == whole.changes[-1]
+
+
+def test_a_row_has_what_it_was_before_its_transaction(source: Source) -> None:
+    """Of several changes of a key the first one tells; a row that moves leaves its key, and had none at the other.
+
+    Without the option nothing is told.
+    """
+    source.run("CREATE TABLE t (id INT PRIMARY KEY, v INT)", "INSERT INTO t VALUES (1, 1), (2, 2), (3, 3), (4, 4)")
+    source.begin()
+    source.run("BEGIN", "UPDATE t SET v = 10 WHERE id = 1", "UPDATE t SET v = 11 WHERE id = 1")
+    source.run("DELETE FROM t WHERE id = 2", "INSERT INTO t VALUES (2, 20)", "UPDATE t SET id = 30 WHERE id = 3")
+    source.run("REPLACE INTO t VALUES (4, 40)", "INSERT INTO t VALUES (5, 5)", "UPDATE t SET v = 50 WHERE id = 5")
+    source.run("INSERT INTO t VALUES (6, 6)", "DELETE FROM t WHERE id = 6", "COMMIT")
+    (transaction,) = source.transactions(keeps_before=True)
+    told = {
+        json.loads(each.key.partition(b"\0")[2])[0]: each for each in transaction.changes if isinstance(each, RowChange)
+    }
+    befores = {key: each.before and json.loads(each.before)["v"] for key, each in told.items()}
+    assert befores == {1: 1, 2: 2, 3: 3, 4: 4, 5: b"", 6: b"", 30: b""}
+    after = {key: each.image and json.loads(each.image)["v"] for key, each in told.items()}
+    assert after == {1: 11, 2: 20, 3: b"", 4: 40, 5: 50, 6: b"", 30: 3}
+    (plain,) = source.transactions()
+    assert [(each.key, each.image) for each in plain.changes if isinstance(each, RowChange)] == [
+        (each.key, each.image) for each in transaction.changes if isinstance(each, RowChange)
+    ]
+    assert {each.before for each in plain.changes if isinstance(each, RowChange)} == {None}
+
+
+def test_a_transaction_that_goes_to_disk_has_no_images_of_before(source: Source) -> None:
+    """A stream holds no more of a transaction either; the rows themselves are the same."""
+    source.run("CREATE TABLE t (id INT PRIMARY KEY, v VARCHAR(200))", "INSERT INTO t SELECT seq, '' FROM seq_1_to_2000")
+    source.begin()
+    source.run("UPDATE t SET v = REPEAT('x', 100)")
+    (spilled,) = source.transactions(spill_bytes=100_000, keeps_before=True)
+    assert {each.before for each in spilled.changes if isinstance(each, RowChange)} == {None}
+    (whole,) = source.transactions()
+    assert list(spilled.changes) == list(whole.changes)
+
+
+def test_rows_without_a_key_come_behind_the_others_in_their_order(source: Source) -> None:
+    """Each of them, none of a transaction that was taken back; too many for memory are a void of their table."""
+    source.run("CREATE TABLE t (id INT PRIMARY KEY)", "CREATE TABLE bare (v INT, w VARCHAR(200))")
+    source.begin()
+    source.run(
+        "BEGIN", "INSERT INTO bare VALUES (1, 'a')", "INSERT INTO t VALUES (1)", "INSERT INTO bare VALUES (1, 'a')"
+    )
+    source.run("UPDATE bare SET w = 'b' LIMIT 1", "DELETE FROM bare WHERE w = 'a'", "COMMIT")
+    source.run("BEGIN", "INSERT INTO bare VALUES (2, 'taken back')", "ROLLBACK")
+    (transaction,) = source.transactions(keeps_keyless=True)
+    a, b = b'{"v":1,"w":"a"}', b'{"v":1,"w":"b"}'
+    name = f"{source.database}.bare"
+    first, *rest = transaction.changes
+    assert isinstance(first, RowChange)
+    assert rest == [
+        KeylessRow(name, "inserted", NO_ROW, a),
+        KeylessRow(name, "inserted", NO_ROW, a),
+        KeylessRow(name, "updated", a, b),
+        KeylessRow(name, "deleted", a, NO_ROW),
+    ]
+    (plain,) = source.transactions()
+    assert list(plain.changes) == [first], "nothing is told without the option"
+    source.begin()
+    source.run("INSERT INTO bare SELECT seq, REPEAT('x', 100) FROM seq_1_to_1000")
+    (large,) = source.transactions(keeps_keyless=True, spill_bytes=50_000)
+    [void] = large.changes
+    assert isinstance(void, VoidTable)
+    assert void.table == name
+    assert len(source.transactions(keeps_keyless=True)[0].changes) == 1000
 
 
 def same(transaction: SourceTransaction) -> tuple[object, ...]:

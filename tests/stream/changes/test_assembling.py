@@ -8,14 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stream.changes.assembling import TOO_LARGE, Assembler, LogReplaced
+from stream.changes.assembling import Assembler, LogReplaced
 from stream.changes.checkpoint import Checkpoint, Place, anchor_of
 from stream.changes.items import Item, RecordEvent, RowEvent, Transaction, Unreadable, Watermark
+from stream.changes.pieces import TOO_LARGE
 from stream.changes.start import AfterPosition, FromTime, Start
 from stream.changes.starting import _marker
 from stream.wire.batch import BatchLimits
 from stream.wire.codec import decode, encode
-from stream.wire.events import VALUE, VOID, RowChange, SourceTransaction, Topology
+from stream.wire.events import ABSENT, NO_ROW, VALUE, VOID, Change, RowChange, SourceTransaction, Topology
 from stream.wire.keys import Layout, row_key
 from tests.stream.changes.topics import TINY, Log, follow, framer_of, transactions
 from tests.stream.histories import histories, record
@@ -309,6 +310,62 @@ def test_a_transaction_far_above_the_memory_becomes_a_void_of_its_table() -> Non
         ("TableVoid", "shop.t", TOO_LARGE)
     }
     assert len(small.events) == len(last.events) == 2
+
+
+def changing(count: int, choose: random.Random, size_max: int = 60) -> list[SourceTransaction]:
+    """Transactions over few keys, each row with what it was before: nothing, an image, or that it is not known."""
+    history, state = list[SourceTransaction](), dict[bytes, bytes]()
+    for number in range(1, count + 1):
+        changes = list[Change]()
+        for key in sorted(row_key("shop.t", [each]) for each in choose.sample(range(30), choose.randint(1, 12))):
+            before = state.get(key, NO_ROW) if choose.random() < 0.9 else None
+            if key in state and choose.random() < 0.3:
+                del state[key]
+                changes.append(RowChange(key, ABSENT, before=before))
+            else:
+                state[key] = b"%0*d" % (choose.randint(1, size_max), number)
+                changes.append(RowChange(key, VALUE, state[key], before))
+        gtid = f"MariaDB/0-1-{number}"
+        history.append(SourceTransaction(gtid, gtid, 1_700_000_000 + number, changes))
+    return history
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_each_row_comes_with_what_it_was_before(seed: int) -> None:
+    """From the beginning and from any checkpoint, however the transaction is cut into frames and batches."""
+    choose = random.Random(seed)
+    layout = Layout(choose.randint(1, 3))
+    log, framer, history = Log(layout), framer_of(SHARD, layout), changing(30, choose)
+    for txn in history:
+        log.publish(framer, txn)
+    wanted = [
+        [(each.key, each.operation, each.image, each.before) for each in txn.changes if isinstance(each, RowChange)]
+        for txn in history
+    ]
+    found, start = list[list[object]](), log.beginning()
+    while len(found) < len(wanted):
+        for each in transactions(follow(log, start, choose)):
+            found.append([event[1:] for event in each.events])
+            if choose.random() < 0.1:
+                start = Start(each.checkpoint)
+                break
+    assert found == wanted
+
+
+def test_what_rows_were_before_takes_no_more_memory_than_may_be_held() -> None:
+    """It goes with the images, and keys stay; what is held afterwards is nothing."""
+    log, rows = Log(Layout(1)), rows_txn(1, 100, size=10)
+    for change in rows.changes:
+        assert isinstance(change, RowChange)
+        change.before = b"x" * 1_000
+    log.publish(framer_of(SHARD, Layout(1), BatchLimits()), rows)
+    assembler = Assembler(log.beginning(), 40_000)
+    for offset, value in enumerate(log.partitions[0]):
+        assembler.feed(0, offset, value)
+    assert assembler.held_bytes < 80_000
+    [transaction] = transactions(assembler.take())
+    assert {event[2:] for event in transaction.events} == {(VOID, b"", None)}
+    assert assembler.held_bytes == 0 == assembler.held
 
 
 def test_what_is_held_is_let_go_when_it_is_given_out() -> None:

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from stream.changes.last import LastChange, last_in
+from stream.changes.last import LastChange, last_in, latest
 from stream.wire.events import ABSENT, VALUE, RowChange, SourceTransaction, VoidTable
 from stream.wire.keys import Layout, row_key
 from tests.stream.changes.topics import Log, framer_of
@@ -46,12 +46,27 @@ def test_the_last_change_of_each_table_is_found(seed: int) -> None:
     found = last_in(read, 0, 0, end, frozenset(TABLES))
     assert {table: each.timestamp - 1_700_000_000 for table, each in found.items()} == last
     for table, each in found.items():
-        assert each == LastChange(
-            table, each.kind, "shop/0", f"MariaDB/0-1-{last[table]}", each.timestamp, 0, each.offset
-        )
+        place = 0, each.offset, each.epoch, each.ordinal
+        assert each == LastChange(table, each.kind, "shop/0", f"MariaDB/0-1-{last[table]}", each.timestamp, *place)
     read_to.clear()
     last_in(read, 0, 0, end, frozenset(TABLES[:2]))
     assert min(read_to) > 0, "both change all the time"
+
+
+def test_of_one_second_the_later_change_counts() -> None:
+    """A DDL voids all partitions; the row that is written in the same second is in one of them."""
+    log = Log(Layout(4))
+    framer, second = framer_of("shop/0", log.layout), 1_700_000_000
+    rows = [RowChange(row_key("shop.a", [each]), VALUE, b"{}") for each in range(9)]
+    changes: list[RowChange | VoidTable] = [VoidTable("shop.a", "DDL"), *rows]
+    for number, change in enumerate(changes, 1):
+        log.publish(framer, SourceTransaction(f"MariaDB/0-1-{number}", f"MariaDB/0-1-{number}", second, [change]))
+
+    def read(partition: int, start: int, end: int) -> list[tuple[int, bytes]]:
+        return list(enumerate(log.partitions[partition]))[start:end]
+
+    found = latest(last_in(read, each, 0, log.ends[each], frozenset(TABLES)) for each in range(4))
+    assert [(each.kind, each.gtid) for each in found.values()] == [("row", "MariaDB/0-1-10")]
 
 
 def test_what_is_behind_the_end_or_before_the_low_offset_does_not_count() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from lab.simulation.engine import Outcome
-from lab.simulation.installation.following.logs import Logging
+from lab.simulation.installation.following.log_topics import TopicLogging
 from lab.simulation.installation.judging import Answer
 from lab.simulation.installation.writing import ACCOUNTS, KEYSPACE, ORDERS, Slot, image_of
 from lab.simulation.kernel.fronts import blocking_client
@@ -48,7 +48,7 @@ class _Heard:
         return self._heard[-1]
 
 
-class Caching(Logging):
+class Caching(TopicLogging):
     """The ops of an application with a cache of its own."""
 
     def __init__(self, shape: Sequence[int], outcome: Outcome, trace: bool) -> None:

@@ -7,7 +7,8 @@ begins another one in another directory, as the page of the log says.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Final
 
@@ -21,13 +22,17 @@ from lab.simulation.installation.writing import ACCOUNTS, KEYSPACE, ORDERS
 from lab.simulation.kernel.fronts import blocking_client
 from serving.changelog.errors import ChangeLogError
 from serving.changelog.files import Heading, LogFiles
-from serving.changelog.writing import write_log
+from serving.changelog.writing import Log, write_log
+from serving.client.client import FreshetClient
 from serving.client.errors import ClientError
 from serving.client.streaming import StreamEvent
+from tokens.errors import FreshetError
 
 LOGGER: Final = "logger"
 FILE_BYTES: Final = 3_000
 """So that a log has several files."""
+STARTED_AGAIN: Final = frozenset({"log_failed", "log_taken"})
+"""Codes after which a log is started again, as their hints say."""
 STEPS_MAX: Final = 6
 """Of the steps of writes that a log's process dies within."""
 TORN: Final = (b"", b'{"kind":"transac', b"\xff\xfe\n", b"{}\n")
@@ -75,24 +80,31 @@ class Logging(Following):
         self.kernel.spawn(LOGGER, self._keep_log)
 
     def _keep_log(self) -> None:
+        def opened(_client: FreshetClient) -> LogFiles:
+            directory, heading = self._directory(self._logs), Heading(KEYSPACE, [])
+            return LogFiles(directory, heading, file_bytes_max=FILE_BYTES, clock=lambda: self.kernel.time)
+
+        while self.keep_writing(opened):
+            self._logs += 1
+
+    def keep_writing(self, opened: Callable[[FreshetClient], AbstractContextManager[Log]]) -> bool:
+        """Write a log until Kafka has lost what it needs, and another one must be begun; False: it refuses its own."""
         client = blocking_client(self.kernel, self._ports())
         while True:
             try:
-                heading = Heading(KEYSPACE, [])
-                with LogFiles(
-                    self._directory(self._logs), heading, file_bytes_max=FILE_BYTES, clock=lambda: self.kernel.time
-                ) as files:
-                    write_log(client, KEYSPACE, files, "now", clock=lambda: self.kernel.now)
+                with opened(client) as log:
+                    write_log(client, KEYSPACE, log, "now", clock=lambda: self.kernel.now)
             except ClientError as error:
                 self._count(f"log ended: {error.code}")
                 if self.has_lost(error.code):
-                    self._logs += 1
-                elif error.code not in EARLY:
+                    return True
+                if error.code not in EARLY:
                     self.complain(TELLS_ALL, f"the log ends for {error.code}: {error}")
             except ChangeLogError as error:
-                self.complain(TELLS_ALL, f"the log refuses its own files: {error}")
-                return
-            except OSError as error:  # the disk: it is started again
+                if error.code not in STARTED_AGAIN:
+                    self.complain(TELLS_ALL, f"the log refuses its own: {error}")
+                    return False
+            except (FreshetError, OSError) as error:  # Kafka, or the disk: it is started again
                 self.say(f"the log can't be written: {error}")
             self.kernel.wait(lambda: False, 0.5)
 
@@ -120,27 +132,37 @@ class Logging(Following):
         self.disk.dies_at.pop(LOGGER, None)
         if not self.kernel.is_running(LOGGER):
             self._start_log()
+        return self.lacks(lambda: self._logs, self._lines, "log", within_s)
+
+    def lacks(
+        self, count: Callable[[], int], events: Callable[[int], Iterable[StreamEvent]], what: str, within_s: float
+    ) -> str:
+        """What the last of ``count`` logs lacks, or "". ``events``: those of a log."""
         self.record_commits()
         last = self.record.histories[-1].end
         end = self.kernel.now + within_s
-        while not (self.outcome.violations or self._told_by(self._logs) >= last) and self.kernel.now < end:
+
+        def told_by(log: int, *, judge: bool = False) -> int:
+            return self._told_by(events(log), f"{what} {log}", judge=judge)
+
+        while not (self.outcome.violations or told_by(count()) >= last) and self.kernel.now < end:
             self.let(1.0)
         if self.outcome.violations:
             return ""
-        told = [self._told_by(log, judge=True) for log in range(1, self._logs + 1)]
-        return "" if self.outcome.violations or told[-1] >= last else f"log {self._logs} lacks commits"
+        told = [told_by(log, judge=True) for log in range(1, count() + 1)]
+        return "" if self.outcome.violations or told[-1] >= last else f"{what} {count()} lacks commits"
 
-    def _told_by(self, log: int, *, judge: bool = False) -> int:
-        """The commit that a copy is at which is kept by a log's lines; -1: none. ``judge``: and each line is true."""
+    def _told_by(self, events: Iterable[StreamEvent], log: str, *, judge: bool) -> int:
+        """The commit that a copy is at which is kept by a log's events; -1: none. ``judge``: and each one is true."""
 
         def complain(rule: str, what: str) -> None:
             if judge:
                 self.complain(rule, what)
 
-        copy = FollowedCopy(self.record, SHARD, frozenset({ACCOUNTS.name, ORDERS.name}), complain, f"log {log}")
+        copy = FollowedCopy(self.record, SHARD, frozenset({ACCOUNTS.name, ORDERS.name}), complain, log)
         try:
-            for event in self._lines(log):
+            for event in events:
                 copy.take(event)
         except msgspec.DecodeError as error:
-            complain(TELLS_ALL, f"a line of log {log} can't be read: {error}")
+            complain(TELLS_ALL, f"a line of {log} can't be read: {error}")
         return -1 if copy.told is None else copy.told

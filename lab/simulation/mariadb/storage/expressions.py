@@ -95,9 +95,11 @@ class Scope:
         values = (bool(self.value(part)) for part in parts)
         return int(all(values) if name == "and" else any(values))
 
-    def _is_in(self, left: Expression, items: list[Expression]) -> int:
+    def _is_in(self, left: Expression, items: list[Expression]) -> int | None:
         if self._table is None:  # no collation: equal texts are the same text
             found = self.value(left)
+            if found is None:
+                return None
             texts = [item.value for item in items if isinstance(item, Literal) and isinstance(item.value, str)]
             if isinstance(found, str) and len(texts) == len(items):
                 return int(found in texts)

@@ -6,6 +6,7 @@ from typing import Final
 
 from lab.simulation.planted.planting import Replace, Return, always, installation, leave_out
 from serving.changelog.files import LogFiles
+from serving.changelog.topic import LogTopic
 from serving.changelog.writing import write_log
 from serving.client.streaming import Following
 from serving.streams.encoding import Encoder
@@ -98,5 +99,15 @@ BUGS: Final = (
         "log_recovers_its_first_file",
         "a log goes on where its first file ends",
         Replace(LogFiles._recover, "files_of(...)[-1:]", "files_of(self._directory, self._heading.keyspace)[:1]"),
+    ),
+    installation(
+        "log_topic_begins_at_the_present",
+        "a log in a topic that is started again does not read where it ends",
+        leave_out(LogTopic.__enter__, "self.checkpoint = ..."),
+    ),
+    installation(
+        "log_topic_repeats_what_it_has_sent",
+        "what was committed is sent again with what follows",
+        leave_out(LogTopic.sync, "self._pending, self._pending_bytes = [], 0"),
     ),
 )

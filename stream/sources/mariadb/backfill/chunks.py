@@ -10,13 +10,14 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Final
 
 import pymysql
 from pymysql.constants import ER
-from pymysql.cursors import SSCursor
 
 from stream.sources.key_range import KeyRange
+from stream.sources.mariadb.backfill.packets import RowPackets, Values
 from stream.sources.mariadb.backfill.plan import Chunk
 from stream.sources.mariadb.by_key import TIMED_OUT, SelectedRow, code_of, rows_by_key, timed
 from stream.sources.mariadb.by_range import select_range
@@ -33,16 +34,18 @@ from stream.sources.mariadb.connection import (
 from stream.sources.mariadb.gtid import GtidPosition
 from stream.sources.mariadb.position import PLACES_MAX, bounds_since, committed_place
 from stream.sources.mariadb.schema import TableInfo, read_table
-from stream.sources.mariadb.selected_rows import canonical_key, canonical_row
+from stream.sources.mariadb.selected_rows import canonical_key, canonical_row, canonical_rows
 from stream.sources.mariadb.snapshot import definition_of, lock_sql
-from stream.wire.events import ABSENT, VALUE, VOID, DescribeTable, RowChange
+from stream.wire.events import ABSENT, VALUE, VOID, DescribeTable, RowChange, RowImages
 from stream.wire.keys import split_row_key
 from stream.wire.values import UndecodableValue
 
 ROWS_MIN: Final = 16
 ROWS_MAX: Final = 4_096
 BYTES_MAX: Final = 1024 * 1024
-"""Bytes of keys and images after which a chunk ends."""
+"""Bytes of keys and images after which a chunk ends, but for what was taken apart together with them."""
+LIMIT_BYTES: Final = BYTES_MAX * 7 // 8
+"""What a chunk is meant to have: to break a statement off costs the session."""
 STATEMENT_S: Final = 20.0
 
 
@@ -127,13 +130,14 @@ class ChunkReader:
         place = committed_place(session)
         session.query("START TRANSACTION READ ONLY")
         info = self._locked(session, described)
+        rows: Sequence[RowChange]
         rows, last = (self._rows_of(session, info, keys), None) if keys else self._rows(session, info, after)
         session = self._connect()  # another one, if the statement was broken off
         session.rollback()
         bounds = bounds_since(session, place)
         if bounds is None:
             return None
-        return Chunk(described, tuple(rows), GtidPosition.parse(bounds.lo), GtidPosition.parse(bounds.hi), last)
+        return Chunk(described, rows, GtidPosition.parse(bounds.lo), GtidPosition.parse(bounds.hi), last)
 
     def _locked(self, session: Connection, described: DescribeTable) -> TableInfo:
         """Lock the table against DDL, and return its columns as they are under the lock."""
@@ -171,41 +175,52 @@ class ChunkReader:
 
     def _rows(
         self, session: Connection, info: TableInfo, after: Sequence[object] | None
-    ) -> tuple[list[RowChange], Sequence[object] | None]:
+    ) -> tuple[Sequence[RowChange], Sequence[object] | None]:
         """The rows, and the last one's key; None if no row is left. Under the lock the columns are known."""
-        rows: list[RowChange] = []
-        size = 0
-        limit = self._limit
-        unbuffered = SSCursor(session)
+        keys: list[bytes] = []
+        images: list[bytes] = []
+        size, limit = 0, self._limit
         statement = select_range(session, info, KeyRange(after=after), limit)
-        unbuffered.execute(timed(session, statement, time.monotonic() + STATEMENT_S))
-        is_read = False
+        packets = RowPackets(session, timed(session, statement, time.monotonic() + STATEMENT_S))
         try:
-            while size < BYTES_MAX and (values := unbuffered.fetchone()) is not None:
-                row = _change(info, values)
-                rows.append(row)
-                size += len(row.key) + len(row.image)
-            is_read = size < BYTES_MAX
+            while size < BYTES_MAX and (columns := packets.read()):
+                some = _keys_and_images(info, columns)
+                keys += some[0]
+                images += some[1]
+                size += sum(map(len, chain(*some)))
         finally:
-            if not is_read:
-                unbuffered._result.unbuffered_active = False  # reading what is left of it could take long
+            if not packets.is_over:
+                packets.give_up()  # reading what is left of it could take long
                 self.close()
-        if not is_read:
-            self._limit = max(len(rows), ROWS_MIN)
-        elif len(rows) < limit:
-            return rows, None
+        if size >= BYTES_MAX:
+            self._limit = max(len(keys) * LIMIT_BYTES // size, ROWS_MIN)
         elif size < BYTES_MAX // 2:
             self._limit = min(limit * 2, ROWS_MAX)
-        return rows, split_row_key(rows[-1].key)[1]
+        is_end = packets.is_over and len(keys) < limit
+        return _changes(info, keys, images), None if is_end else split_row_key(keys[-1])[1]
 
 
-def _change(info: TableInfo, values: Sequence[bytes | None]) -> RowChange:
-    """A row as the event that publishes it. Raises `MariaDBError` if even its key can't be decoded."""
+def _changes(info: TableInfo, keys: list[bytes], images: list[bytes]) -> Sequence[RowChange]:
+    if all(images):
+        return RowImages(info.name, keys, images)
+    return [RowChange(key, VALUE if image else VOID, image) for key, image in zip(keys, images, strict=True)]
+
+
+def _keys_and_images(info: TableInfo, columns: Sequence[Values]) -> tuple[list[bytes], list[bytes]]:
+    """Keys and images of rows; no image, if it can't be decoded. Raises `MariaDBError` if a key can't."""
+    try:
+        return canonical_rows(info, columns)
+    except UndecodableValue:
+        pairs = [_key_and_image(info, values) for values in zip(*columns, strict=True)]
+        return [key for key, _ in pairs], [image for _, image in pairs]
+
+
+def _key_and_image(info: TableInfo, values: Sequence[bytes | None]) -> tuple[bytes, bytes]:
     try:
         key = canonical_key(info, values)
     except UndecodableValue as error:
         raise TableDiffers(f"a key of {info.name} cannot be decoded: {error}") from error
     try:
-        return RowChange(key, VALUE, canonical_row(info, values))
+        return key, canonical_row(info, values)
     except UndecodableValue:
-        return RowChange(key, VOID)
+        return key, b""

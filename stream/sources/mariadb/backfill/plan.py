@@ -11,10 +11,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import add
 from typing import Final, NamedTuple, cast
 
 from stream.sources.mariadb.gtid import GtidPosition
-from stream.wire.batch import ROW_OVERHEAD
 from stream.wire.events import (
     EVERY_TABLE,
     BackfillTable,
@@ -23,9 +23,11 @@ from stream.wire.events import (
     DescribeTable,
     ResumePoint,
     RowChange,
+    RowImages,
     SourceTransaction,
     VoidTable,
 )
+from stream.wire.records import ROW_OVERHEAD
 
 KEYS_MAX: Final = 100_000
 """Changed keys that are noted. Above, the chunks that were read ahead are dropped, and read again."""
@@ -33,6 +35,15 @@ CURSOR_CHARS_MAX: Final = 4_000
 """Of all cursors together."""
 PIECE_BYTES: Final = 12 * 1024
 """Bytes of rows in one transaction: fewer than in the smallest batch, so that none is split over two of them."""
+PIECE_BYTES_MAX: Final = 128 * 1024
+"""The same where batches are large. A change waits for the piece before it."""
+
+
+def piece_bytes(batch_bytes: int) -> int:
+    """Bytes of rows in one transaction, where batches have so many."""
+    return max(PIECE_BYTES, min(batch_bytes // 2, PIECE_BYTES_MAX))
+
+
 _UNORDERED: Final = frozenset({"enum", "set"})
 """Kinds whose values compare with a text in another order than they are sorted in."""
 CURSORS: Final = "backfills"
@@ -48,7 +59,7 @@ class Chunk:
     """
 
     described: DescribeTable
-    rows: tuple[RowChange, ...]
+    rows: Sequence[RowChange]
     lo: GtidPosition
     hi: GtidPosition
     last: Sequence[object] | None
@@ -78,14 +89,16 @@ class Plan:
     """Where the noting of its changed keys began."""
     lost: set[str] = field(default_factory=set)
     """Tables of which what was published does not count any more. Whoever reads it clears it."""
+    piece_bytes: int = PIECE_BYTES
+    """Bytes of rows in one transaction, at most."""
     _epoch: int = 0
     _prefix: bytes = b""
     _changed: set[bytes] = field(default_factory=set)
 
     @classmethod
-    def resume(cls, point: ResumePoint) -> Plan:
+    def resume(cls, point: ResumePoint, piece_bytes: int = PIECE_BYTES) -> Plan:
         """What the topic says."""
-        plan = cls(set(point.complete), _epoch=point.epoch)
+        plan = cls(set(point.complete), piece_bytes=piece_bytes, _epoch=point.epoch)
         epoch, cursors, *_ = json.loads(point.annotations.get(CURSORS, "[0, {}]"))
         if epoch == point.epoch:
             plan.cursors = {table: Cursor(*at[:2]) for table, at in cursors.items() if table in point.descriptions}
@@ -147,13 +160,15 @@ class Plan:
             if key.startswith(prefix):
                 changed.add(key)
 
-    def unchanged(self, chunk: Chunk) -> Iterator[RowChange]:
+    def unchanged(self, chunk: Chunk) -> Sequence[RowChange]:
         """The rows of a chunk that did not change since it was read."""
-        return (row for row in chunk.rows if row.key not in self._changed)
+        if isinstance(chunk.rows, RowImages):
+            return chunk.rows.without(self._changed)
+        return [row for row in chunk.rows if row.key not in self._changed]
 
     def publish(self, chunk: Chunk, position: str, timestamp: int) -> Iterator[SourceTransaction]:
         """The transactions that publish a chunk at ``position``, which is at or past its ``hi``."""
-        pieces = in_pieces(self.unchanged(chunk))
+        pieces = in_pieces(self.unchanged(chunk), self.piece_bytes)
         if chunk.last is None:
             pieces.append([BackfillTable(self.table, complete=True)])
         yield from (SourceTransaction(position, position, timestamp, piece) for piece in pieces)
@@ -178,18 +193,20 @@ def rows_and_tables(changes: Sequence[Change]) -> tuple[int, set[str]]:
     return count, tables
 
 
-def in_pieces(rows: Iterable[RowChange]) -> list[Sequence[Change]]:
-    """Rows as the changes of transactions of `PIECE_BYTES` at most, or of one row."""
-    pieces: list[list[Change]] = []
-    size = PIECE_BYTES + 1
-    for row in rows:
-        taken = len(row.key) + len(row.image) + ROW_OVERHEAD
-        if size + taken > PIECE_BYTES:
-            pieces.append([])
-            size = 0
-        pieces[-1].append(row)
-        size += taken
-    return [*pieces]
+def in_pieces(rows: Sequence[RowChange], most: int = PIECE_BYTES) -> list[Sequence[Change]]:
+    """Rows as the changes of transactions of ``most`` bytes, or of one row."""
+    if isinstance(rows, RowImages):
+        sizes = list(map(add, map(len, rows.keys), map(len, rows.images)))
+    else:
+        sizes = [len(row.key) + len(row.image) for row in rows]
+    pieces: list[Sequence[Change]] = []
+    start = taken = 0
+    for at, size in enumerate(sizes):
+        if at > start and taken + size + ROW_OVERHEAD > most:
+            pieces.append(rows[start:at])
+            start, taken = at, 0
+        taken += size + ROW_OVERHEAD
+    return [*pieces, rows[start:]] if sizes else pieces
 
 
 def unfit(described: DescribeTable) -> str:

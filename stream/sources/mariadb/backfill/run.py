@@ -12,7 +12,7 @@ import structlog
 
 from stream.kafka.requests import HotKeys, read_hot_keys
 from stream.sources.mariadb.backfill.choice import CHOICE, BackfillRequest, Choice, read_request
-from stream.sources.mariadb.backfill.plan import CURSORS, Chunk, Plan, left_tables, rows_and_tables, unfit
+from stream.sources.mariadb.backfill.plan import CURSORS, PIECE_BYTES, Chunk, Plan, left_tables, rows_and_tables, unfit
 from stream.sources.mariadb.backfill.progress import PROGRESS, progress_annotations
 from stream.sources.mariadb.backfill.reading import AHEAD_MAX, Wanted
 from stream.sources.mariadb.backfill.rereading import REREADS, KeysReading, Rereading, row_keys
@@ -90,13 +90,15 @@ class BackfillOptions:
     """Which tables are read from the beginning (None: those that are asked for), and how fast.
 
     ``rows_per_s`` 0: as fast as the server answers. ``share``: of the source's time, at most. ``lag_max_s``: while the
-    source is further behind its server, nothing is published; 0: always.
+    source is further behind its server, nothing is published; 0: always. ``piece_bytes``: of rows in one transaction,
+    less than in a batch, so that none is split over two.
     """
 
     tables: TableFilter | None = None
     rows_per_s: int = 0
     share: float = 1.0
     lag_max_s: float = 0.0
+    piece_bytes: int = PIECE_BYTES
 
 
 class Backfill:
@@ -130,7 +132,7 @@ class Backfill:
         self._ask_at, self._publish_at, self._give_way_until = 0.0, 0.0, 0.0
         self._publisher = publisher
         self._catalog = catalog
-        self._plan = Plan.resume(point)
+        self._plan = Plan.resume(point, self._options.piece_bytes)
         self._reading = reading
         self._status = status
         self._clock = clock
@@ -154,7 +156,7 @@ class Backfill:
     def begin_epoch(self, point: ResumePoint) -> None:
         """Nothing that was published before counts in a new epoch."""
         self._put_aside()
-        self._plan = Plan.resume(point)
+        self._plan = Plan.resume(point, self._options.piece_bytes)
         if self._family is not None:
             self._family.children.forget_all()
             self._learnt.clear()

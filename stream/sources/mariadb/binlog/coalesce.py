@@ -25,18 +25,26 @@ _UNKNOWN = b""
 
 
 class TransactionRows:
-    """Collects row changes: the last one of a key wins. ``spill_bytes`` is a rough bound on memory."""
+    """Collects row changes: the last one of a key wins. ``spill_bytes`` is a rough bound on memory.
 
-    __slots__ = ("_bytes", "_images", "_runs", "_spill_bytes")
+    ``keeps_before``: what the first change of a key found is kept, too. A transaction that goes to disk has no such
+    images: it is as large as what a change stream holds, which lets go of images then (`stream.changes.assembling`).
+    """
 
-    def __init__(self, spill_bytes: int = SPILL_BYTES) -> None:
+    __slots__ = ("_befores", "_bytes", "_images", "_runs", "_spill_bytes")
+
+    def __init__(self, spill_bytes: int = SPILL_BYTES, *, keeps_before: bool = False) -> None:
+        self._befores: dict[bytes, bytes | None] | None = {} if keeps_before else None
         self._images: dict[bytes, bytes | None] = {}
         self._bytes = 0
         self._spill_bytes = spill_bytes
         self._runs: list[IO[bytes]] = []
 
-    def put(self, key: bytes, image: bytes | None) -> None:
-        """Set the final image of ``key``; None: the row is deleted."""
+    def put(self, key: bytes, image: bytes | None, before: bytes | None = None) -> None:
+        """Set the final image of ``key``; None: the row is deleted. ``before``: as of `RowChange`, of this change."""
+        if self._befores is not None and key not in self._befores:
+            self._befores[key] = before
+            self._bytes += len(before or b"")
         self._images[key] = image
         self._bytes += len(key) + (len(image) if image else 0) + _ENTRY_OVERHEAD_BYTES
         if self._bytes >= self._spill_bytes:
@@ -51,6 +59,7 @@ class TransactionRows:
         for key in sorted(self._images):
             _write(run, key, self._images[key])
         self._runs.append(run)
+        self._befores = None
         self._images.clear()
         self._bytes = 0
 
@@ -63,14 +72,19 @@ class TransactionRows:
         images = self._images
         if len(images) == 1 and not voided and not tail:  # most transactions
             [(key, image)] = images.items()
-            return [_change(key, image)]
-        found: list[Change] = [
+            return self._with_before([_change(key, image)])
+        found = [
             RowChange(key, VALUE, image) if (image := images[key]) else _change(key, image)
             for key in sorted(images)
             if not voided or key[: key.index(0) + 1] not in voided
         ]
-        found.extend(tail)
-        return found
+        return [*self._with_before(found), *tail]
+
+    def _with_before(self, changes: list[RowChange]) -> list[RowChange]:
+        if self._befores:
+            for change in changes:
+                change.before = self._befores[change.key]
+        return changes
 
 
 def _change(key: bytes, image: bytes | None) -> RowChange:

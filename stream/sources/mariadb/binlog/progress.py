@@ -15,6 +15,7 @@ from stream.wire.events import (
     BeginScope,
     Change,
     DescribeTable,
+    KeylessRow,
     ResumePoint,
     RowChange,
     SourceTransaction,
@@ -160,7 +161,11 @@ class Progress:
         """
         changes = transaction.changes
         last = changes[len(changes) - 1] if len(changes) else None
-        is_same = choice == self.table_choice and len(changes) > self.partial_events and isinstance(last, RowChange)
+        is_same = (
+            choice == self.table_choice
+            and len(changes) > self.partial_events
+            and isinstance(last, RowChange | KeylessRow)
+        )
         if is_same:
             return transaction
         self.table_choice = UNDESCRIBED

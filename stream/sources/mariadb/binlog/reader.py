@@ -50,11 +50,17 @@ class BinlogReader:
         position: str,
         spill_bytes: int = SPILL_BYTES,
         family: Family | None = None,
+        *,
+        keeps_before: bool = False,
+        keeps_keyless: bool = False,
     ) -> None:
-        """``family``: what is known of rows that foreign keys change; None: their tables are void."""
+        """``family``: what is known of rows that foreign keys change; None: their tables are void.
+
+        ``keeps_before``: transactions have images of before, too; ``keeps_keyless``: and rows without a primary key.
+        """
         self._dump = dump
         self._schema = schema
-        self._spill_bytes = spill_bytes
+        self._spill_bytes, self._keeps_before = spill_bytes, keeps_before
         self._position = GtidPosition.parse(position)
         self._position_text = str(self._position)
         self._timestamp = 0
@@ -64,6 +70,7 @@ class BinlogReader:
         self._checksum = TransactionChecksum()
         self._keys = ForeignKeys(schema, family)
         self._maps = self.table_maps(schema, self._keys)
+        self._maps.keeps_keyless = keeps_keyless
         self._row_events = RowEvents(self._maps, self._keys, self._checksum)
         self._statements = LoggedStatements(schema, self._maps, self._keys)
         self._keys.begin_transaction()
@@ -159,7 +166,7 @@ class BinlogReader:
             self._checksum.begin(event)
         else:
             self._checksum.begin_with(gtid.bare)
-        self._transaction = OpenTransaction(gtid, self._spill_bytes)
+        self._transaction = OpenTransaction(gtid, self._spill_bytes, keeps_before=self._keeps_before)
         self._keys.begin_transaction()
 
     def _forget(self) -> None:

@@ -128,11 +128,6 @@ class TableDecoder:
             raise UndecodableValue(f"a row of {self.info.name} cannot be decoded: {error}") from error
         return key, image, position
 
-    def key(self, data: bytes, position: int) -> tuple[bytes, int]:
-        """The key of a row and the position after the row. Raises `UndecodableValue`."""
-        key, _, position = self.row(data, position)
-        return key, position
-
 
 def _reader(found: MappedColumn, column: ColumnInfo, charsets: Charsets) -> ColumnReader:
     kind = found.type

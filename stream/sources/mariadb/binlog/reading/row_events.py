@@ -13,13 +13,13 @@ from stream.sources.mariadb.binlog.checksum import TransactionChecksum
 from stream.sources.mariadb.binlog.coalesce import TransactionRows
 from stream.sources.mariadb.binlog.events import HEADER_SIZE
 from stream.sources.mariadb.binlog.reading.foreign_keys import ForeignKeys
-from stream.sources.mariadb.binlog.reading.table_maps import Mapped, TableMaps, Undecodable, Unpublished
+from stream.sources.mariadb.binlog.reading.table_maps import Keyless, Mapped, TableMaps, Undecodable, Unpublished
 from stream.sources.mariadb.binlog.reading.transaction import OpenTransaction
 from stream.sources.mariadb.binlog.rows import TableDecoder
 from stream.sources.mariadb.binlog.table_map import BinlogFormatError
 from stream.sources.mariadb.cascades.family import Family, Relative
 from stream.sources.mariadb.gtid import Gtid, GtidPosition
-from stream.wire.events import EVERY_TABLE
+from stream.wire.events import EVERY_TABLE, NO_ROW, KeylessRow
 from stream.wire.values import UndecodableValue
 
 log = structlog.get_logger(__name__)
@@ -51,7 +51,10 @@ class RowEvents:
 
     def _rows_of(self, mapped: Mapped, event: bytes, kind: int, transaction: OpenTransaction) -> None:
         name, family = mapped.name, self._keys.family
-        is_decoded = isinstance(mapped, TableDecoder)
+        decoder = (
+            mapped.decoder if isinstance(mapped, Keyless) else mapped if isinstance(mapped, TableDecoder) else None
+        )
+        is_decoded = decoder is not None
         # MariaDB names what foreign keys changed. For MySQL the kind says what they may have changed.
         is_unclear = isinstance(mapped, Undecodable) and type(transaction.gtid) is Gtid
         self._keys.statement.logged(name, 0 if is_unclear else kind)
@@ -62,16 +65,18 @@ class RowEvents:
             if kind in events.COMPRESSED_ROWS:
                 data, end = events.uncompress(event[end:]), 0
             self._checksum.rows(mapped.label, kind, data, end)
-            if isinstance(mapped, TableDecoder):
+            if decoder is not None:
                 transaction.touched.add(name)
-                if bitmaps != mapped.seen_bitmaps:
-                    _check_full_image(mapped, bitmaps, size)
-                    mapped.seen_bitmaps = bitmaps
+                if bitmaps != decoder.seen_bitmaps:
+                    _check_full_image(decoder, bitmaps, size)
+                    decoder.seen_bitmaps = bitmaps
                 relative = None if family is None else family.relative(name)
-                if family is None or relative is None:
-                    decode_rows(mapped, data, end, kind, transaction.rows)
+                if isinstance(mapped, Keyless):
+                    _decode_keyless(decoder, data, end, kind, transaction)
+                elif family is None or relative is None:
+                    decode_rows(decoder, data, end, kind, transaction.rows)
                 else:
-                    _decode_relative(family, relative, mapped, data, end, kind, transaction.rows)
+                    _decode_relative(family, relative, decoder, data, end, kind, transaction.rows)
         except (UndecodableValue, BinlogFormatError, IndexError) as error:
             if is_decoded:
                 log.warning("rows cannot be decoded", table=name, reason=str(error))
@@ -80,7 +85,7 @@ class RowEvents:
         except OSError as error:
             transaction.lose_rows(error)
             is_decoded = False
-        if family is not None and not is_decoded:
+        if family is not None and (not is_decoded or isinstance(mapped, Keyless)):
             family.miss(name)
         if isinstance(mapped, Undecodable):
             transaction.voids.setdefault(name, mapped.reason)
@@ -106,18 +111,32 @@ def decode_rows(decoder: TableDecoder, data: bytes, at: int, kind: int, rows: Tr
     if kind in events.WRITES:
         while at < end:
             key, image, at = row(data, at)
-            put(key, image)
+            put(key, image, NO_ROW)
     elif kind in events.DELETES:
         while at < end:
-            key, at = decoder.key(data, at)
-            put(key, None)
+            key, before, at = row(data, at)
+            put(key, None, before)
     else:
         while at < end:
-            old, at = decoder.key(data, at)
+            old, before, at = row(data, at)
             key, image, at = row(data, at)
             if old != key:
-                put(old, None)
-            put(key, image)
+                put(old, None, before)
+                before = NO_ROW
+            put(key, image, before)
+
+
+def _decode_keyless(decoder: TableDecoder, data: bytes, at: int, kind: int, transaction: OpenTransaction) -> None:
+    """Add each row to the transaction as what happened to it."""
+    end, row = len(data), decoder.row
+    while at < end:
+        before = after = NO_ROW
+        if kind not in events.WRITES:
+            _, before, at = row(data, at)
+        if kind not in events.DELETES:
+            _, after, at = row(data, at)
+        operation = "deleted" if not after else "updated" if before else "inserted"
+        transaction.add_keyless(KeylessRow(decoder.name, operation, before, after))
 
 
 def _decode_relative(
@@ -134,9 +153,9 @@ def _decode_relative(
             key, image, at = decoder.row(data, at)
             new = key, image
         if old is not None and (new is None or old[0] != new[0]):
-            rows.put(old[0], None)
+            rows.put(old[0], None, old[1])
         if new is not None:
-            rows.put(*new)
+            rows.put(*new, old[1] if old is not None and old[0] == new[0] else NO_ROW)
         family.changed(relative, old, new)
 
 

@@ -33,7 +33,16 @@ class Undecodable:
         self.name, self.label, self.reason = name, name.encode(), reason
 
 
-Mapped: TypeAlias = TableDecoder | Undecodable | Unpublished
+class Keyless:
+    """Takes the place of a decoder for a table without a primary key, whose rows are told as they are."""
+
+    __slots__ = ("decoder", "label", "name")
+
+    def __init__(self, decoder: TableDecoder) -> None:
+        self.decoder, self.name, self.label = decoder, decoder.name, decoder.label
+
+
+Mapped: TypeAlias = TableDecoder | Keyless | Undecodable | Unpublished
 
 
 class TableMaps:
@@ -42,6 +51,8 @@ class TableMaps:
     def __init__(self, schema: LiveSchema, keys: ForeignKeys) -> None:
         self._schema = schema
         self._keys = keys
+        self.keeps_keyless = False
+        """Whether rows of tables without a primary key are published."""
         self.by_id: dict[int, Mapped] = {}
         self._by_body: dict[bytes, Mapped] = {}
         self._reread: set[bytes] = set()
@@ -89,10 +100,12 @@ class TableMaps:
         log.warning("table cannot be decoded", table=name, reason=reason)
         return Undecodable(name, reason)
 
-    def _decoder(self, name: str, body: bytes) -> TableDecoder | Unpublished:
+    def _decoder(self, name: str, body: bytes) -> TableDecoder | Keyless | Unpublished:
         info = self._schema.get(name)
         if info is None:
             raise SchemaDiffers(f"the server has no table {name}")
+        if self.keeps_keyless and info.is_keyless:
+            return Keyless(TableDecoder(parse_table_map(body), info, self._schema.charsets))
         if not info.cacheable:
             return Unpublished(name)
         return TableDecoder(parse_table_map(body), info, self._schema.charsets)

@@ -11,12 +11,14 @@ from stream.sources.mariadb.binlog import events
 from stream.sources.mariadb.binlog.catalog import Catalog
 from stream.sources.mariadb.binlog.coalesce import TransactionRows
 from stream.sources.mariadb.gtid import Gtid, MysqlGtid
-from stream.wire.events import Change, SourceTransaction, VoidTable
+from stream.wire.events import EVERY_TABLE, Change, KeylessRow, SourceTransaction, VoidTable
 
 log = structlog.get_logger(__name__)
 
 _NO_TABLES: Final[frozenset[bytes]] = frozenset()
 _NOBODYS: Final = Gtid(0, 0, 0, 0)
+_KEYLESS_OVERHEAD_BYTES: Final = 300
+_TOO_MANY: Final = "the transaction has more rows without a key than are held"
 _NOW_KNOWN: Final = "its schema is known from here on"
 
 
@@ -27,14 +29,28 @@ class OpenTransaction:
     rows of.
     """
 
-    __slots__ = ("_spill_bytes", "described", "gtid", "is_standalone", "rows", "touched", "voids")
+    __slots__ = (
+        "_keeps_before",
+        "_keyless",
+        "_keyless_bytes",
+        "_spill_bytes",
+        "described",
+        "gtid",
+        "is_standalone",
+        "rows",
+        "touched",
+        "voids",
+    )
 
-    def __init__(self, gtid: Gtid | MysqlGtid, spill_bytes: int) -> None:
-        self._spill_bytes = spill_bytes
+    def __init__(self, gtid: Gtid | MysqlGtid, spill_bytes: int, *, keeps_before: bool = False) -> None:
+        """As `TransactionRows` has ``spill_bytes`` and ``keeps_before``."""
+        self._spill_bytes, self._keeps_before = spill_bytes, keeps_before
         self.gtid = gtid
         self.is_standalone = isinstance(gtid, MysqlGtid) or bool(gtid.flags & events.STANDALONE)
         """Whether one statement is all of it. MySQL's is no longer so when it begins with BEGIN."""
-        self.rows = TransactionRows(spill_bytes)
+        self.rows = self._no_rows()
+        self._keyless: list[KeylessRow] = []
+        self._keyless_bytes = 0
         self.voids: dict[str, str] = {}
         self.described: set[str] = set()
         self.touched: set[str] = set()
@@ -43,6 +59,21 @@ class OpenTransaction:
     def of_nobody(cls, spill_bytes: int) -> OpenTransaction:
         """One that no server has logged: see `alone`."""
         return cls(_NOBODYS, spill_bytes)
+
+    def _no_rows(self) -> TransactionRows:
+        return TransactionRows(self._spill_bytes, keeps_before=self._keeps_before)
+
+    def add_keyless(self, row: KeylessRow) -> None:
+        """A row of a table without a primary key. If they are too many for memory, their tables are void."""
+        if row.table in self.voids:
+            return
+        self._keyless.append(row)
+        self._keyless_bytes += len(row.before) + len(row.after) + _KEYLESS_OVERHEAD_BYTES
+        if self._keyless_bytes >= self._spill_bytes:
+            for each in self._keyless:
+                self.voids.setdefault(each.table, _TOO_MANY)
+            self._keyless.clear()
+            self._keyless_bytes = 0
 
     def announce(self, reasons: dict[str, str]) -> None:
         """Void and describe the tables of ``reasons`` (table → why), which is emptied: it is said once."""
@@ -74,12 +105,12 @@ class OpenTransaction:
         reason = f"the rows of a large transaction could not be kept: {error}"
         log.warning("a transaction is void", reason=reason, hint="give TMPDIR, or /tmp, room", gtid=self.gtid.bare)
         self.void_touched(reason)
-        self.rows = TransactionRows(self._spill_bytes)
+        self.rows = self._no_rows()
 
     def changes(self, catalog: Catalog) -> Sequence[Change]:
         """What is published of it. ``catalog``: with the descriptions of after it."""
         try:
-            if not self.voids and not self.described:  # as nearly always
+            if not self.voids and not self.described and not self._keyless:  # as nearly always
                 return self.rows.changes(_NO_TABLES)
             return self.rows.changes(*self._tail(catalog))
         except OSError as error:
@@ -88,6 +119,8 @@ class OpenTransaction:
 
     def _tail(self, catalog: Catalog) -> tuple[frozenset[bytes], Sequence[Change]]:
         """The key prefixes of the tables that it voids, and what follows its rows."""
-        tail: list[Change] = [VoidTable(name, self.voids[name]) for name in sorted(self.voids)]
+        hidden = self.voids.keys()
+        tail: list[Change] = [row for row in self._keyless if row.table not in hidden and EVERY_TABLE not in hidden]
+        tail += [VoidTable(name, self.voids[name]) for name in sorted(self.voids)]
         tail += [catalog.description(name) for name in sorted(self.described)]
         return frozenset(name.encode() + b"\0" for name in self.voids), tail

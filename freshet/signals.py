@@ -1,7 +1,8 @@
-"""Signals that strike while threads are started."""
+"""Signals that come while nothing may be raised: while threads are started, or modules imported."""
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -11,17 +12,26 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 @contextmanager
-def signals_held() -> Iterator[None]:
+def signals_held(at_most: int | None = None) -> Iterator[None]:
     """SIGINT and SIGTERM that come meanwhile strike at its end. Does nothing outside of the main thread.
 
     An exception of a signal handler within `threading.Thread.start` becomes a KeyError (CPython's ``_limbo``), and the
-    thread runs on without its pool.
+    thread runs on without its pool. ``at_most``: one more than so many signals ends the process at once, for what may
+    never come to its end.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     held: list[int] = []
-    before = {number: signal.signal(number, lambda number, _: held.append(number)) for number in SIGNALS}
+
+    def hold(number: int, _: object) -> None:
+        held.append(number)
+        if at_most is not None and len(held) > at_most:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+
+    heeded = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, hold) for number in heeded}
     try:
         yield
     finally:

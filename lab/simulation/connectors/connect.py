@@ -1,0 +1,185 @@
+"""A model of Kafka Connect's worker with one task: a connector that writes what a server commits, exactly once.
+
+What it has told and how far it is are one Kafka transaction, which may end anywhere, also within one of the server's.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections import deque
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+from urllib.error import HTTPError, URLError
+
+from confluent_kafka import KafkaException
+
+from lab.simulation.connectors.committed import LATEST, Replay
+from lab.simulation.connectors.messages import Told, Writer
+from lab.simulation.kafka.cluster import Cluster
+from lab.simulation.kafka.log import Kind
+from lab.simulation.kafka.producer import SimulatedProducer
+from lab.simulation.kernel.scheduler import Kernel
+from lab.simulation.mariadb.server import SimulatedServer
+
+NAME: Final = "connect"
+"""The worker's process."""
+PREFIX: Final = "c"
+URL: Final = "http://connect:8083"
+OFFSETS: Final = "connect-offsets"
+CONFIG: Final = {
+    "connector.class": "io.debezium.connector.mariadb.MariaDbConnector",
+    "topic.prefix": PREFIX,
+    "provide.transaction.metadata": "true",
+    "exactly.once.support": "required",
+    "column.propagate.source.type": ".*",
+    "skipped.operations": "none",
+    "value.converter": "org.apache.kafka.connect.json.JsonConverter",
+    "value.converter.schemas.enable": "true",
+    "value.converter.replace.null.with.default": "false",
+    "event.converting.failure.handling.mode": "fail",
+    "enable.time.adjuster": "false",
+    "table.include.list": "shop[.].*",
+}
+MYSQL_CLASS: Final = "io.debezium.connector.mysql.MySqlConnector"
+BATCH_MAX: Final = 7
+"""Messages of one Kafka transaction, at most."""
+PATIENCE_S: Final = 20.0
+AGAIN_S: Final = 0.5
+NONE, ABSENT, BROKEN, AWAY = range(4)
+"""What is wrong with the worker's REST interface."""
+
+
+class Place(NamedTuple):
+    """How far the task is: ``commits`` were told, and ``rows`` of the next one. ``snapshot``: where it began, or ""."""
+
+    commits: int
+    rows: int
+    snapshot: str
+
+
+class Worker:
+    """The worker. ``config``: of its only connector, as the REST interface tells it. ``trouble``: of that interface."""
+
+    def __init__(self, kernel: Kernel, kafka: Cluster, server: SimulatedServer, partitions: int) -> None:
+        """``partitions``: of each table's topic."""
+        self._kernel, self._kafka, self._server = kernel, kafka, server
+        self._partitions = partitions
+        self._is_mysql = "mariadb" not in str(server.variables["version"]).lower()
+        self.as_it_should_be = CONFIG | {"connector.class": MYSQL_CLASS} if self._is_mysql else CONFIG
+        self.config = dict(self.as_it_should_be)
+        self.trouble = NONE
+        self.begins_anew = False
+        """Its offsets were deleted: it will begin with a snapshot."""
+
+    def answer(self, url: str, timeout: float = 0.0) -> io.BytesIO:
+        """The twin of `urllib.request.urlopen`."""
+        self._kernel.wait(lambda: True)
+        if self.trouble == AWAY or not self._kernel.is_running(NAME):
+            raise URLError("Connection refused")
+        if self.trouble == BROKEN:
+            raise HTTPError(url, 500, f"timed out after {timeout} s", {}, None)  # type: ignore[arg-type]
+        found = {"shop": {"info": {"config": self.config}}} if self.trouble != ABSENT else {}
+        return io.BytesIO(json.dumps(found).encode())
+
+    # --- the task ---
+
+    def run(self) -> None:
+        """Tell what the server has committed, until the process ends. A task that fails is started again."""
+        while True:
+            try:
+                self._run_task()
+            except KafkaException:
+                self._kernel.park(AGAIN_S)
+
+    def _run_task(self) -> None:
+        out = SimulatedProducer(self._kafka, {"transactional.id": "connect-shop"})
+        out.init_transactions(PATIENCE_S)
+        self._await_server()
+        place = self._kept()
+        if self.begins_anew or not place.snapshot:
+            place = self._snapshot(out)
+        tables, server = Replay(), self._server
+        for commit in server.history[: place.commits]:
+            tables.take(commit)
+        writer = self._writer(server.log.last.name)
+        left: deque[tuple[Told, Place]] = deque()
+        while True:
+            while len(left) < BATCH_MAX and tables.count < len(server.history):
+                left += self._of_commit(writer, tables, place)
+                place = Place(tables.count, 0, place.snapshot)
+            if left:
+                self._write(out, [left.popleft() for _ in range(min(len(left), 1 + self._below(BATCH_MAX)))])
+            else:
+                self._kernel.wait(lambda: len(server.history) > tables.count)
+            self._await_server()
+
+    def _of_commit(self, writer: Writer, tables: Replay, place: Place) -> Iterator[tuple[Told, Place]]:
+        """Messages of the next commit, and how far the task is with each."""
+        commit = self._server.history[tables.count]
+        changed = tables.take(commit)
+        told = writer.commit(tables.count, commit, changed, place.rows)
+        rows = place.rows
+        for left, message in zip(reversed(range(len(told))), told, strict=True):
+            rows += message.is_row
+            yield (
+                message,
+                Place(place.commits, rows, place.snapshot) if left else Place(tables.count, 0, place.snapshot),
+            )
+
+    def _snapshot(self, out: SimulatedProducer) -> Place:
+        server, tables = self._server, Replay()
+        count, (file, offset) = server.committed, server.committed_place
+        for commit in server.history[:count]:
+            tables.take(commit)
+        found = [
+            (table, [row for key in table.versions if (row := table.row(key, LATEST)) is not None])
+            for table in tables.databases
+        ]
+        place = Place(count, 0, f"{file}:{offset}")
+        told = self._writer(file).snapshot(place.snapshot, self._kernel.now, found)
+        self._write(out, [(message, place) for message in told])
+        self.begins_anew = False
+        return place
+
+    def _writer(self, file: str) -> Writer:
+        return Writer(file, self._server.uuid if self._is_mysql else "")
+
+    def _await_server(self) -> None:
+        server = self._server
+        self._kernel.wait(lambda: not server.down and server.reaches(NAME))
+
+    # --- Kafka ---
+
+    def _write(self, out: SimulatedProducer, told: list[tuple[Told, Place]]) -> None:
+        """Write messages, and how far the task is then, in one transaction."""
+        for message, _ in told:
+            self._make(PREFIX + message.topic)
+        self._make(OFFSETS)
+        out.begin_transaction()
+        for message, _ in told:
+            topic = PREFIX + message.topic
+            out.produce(topic, message.value, partition=self._below(len(self._kafka.topics[topic].logs)))
+        out.produce(OFFSETS, json.dumps(told[-1][1]).encode(), partition=0)
+        out.commit_transaction(PATIENCE_S)
+
+    def _make(self, name: str) -> None:
+        self._kernel.wait(lambda: self._kafka.reaches(NAME))
+        topics = self._kafka.topics
+        if name not in topics:
+            self._kafka.create(name, self._partitions if name.count(".") > 1 else 1, {})
+        if topics[name].known_at > self._kernel.now:
+            self._kafka.wait(lambda: False, topics[name].known_at)
+
+    def _kept(self) -> Place:
+        """How far the last task was, once its last transaction is decided."""
+        if OFFSETS not in self._kafka.topics:
+            return Place(0, 0, "")
+        [log] = self._kafka.topics[OFFSETS].logs
+        while not self._kafka.wait(lambda: log.stable == log.end, self._kernel.now + PATIENCE_S):
+            pass
+        kept = [each for each in log.read(0, log.end, log.end) if each.kind is Kind.DATA and not each.was_aborted]
+        return Place(*json.loads(kept[-1].value or b"")) if kept else Place(0, 0, "")
+
+    def _below(self, bound: int) -> int:
+        return self._kernel.rng.randrange(bound)

@@ -1,0 +1,362 @@
+"""One history: a server, a connector that reads it, a source that reads the connector; what befalls them; the end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final
+from urllib.request import urlopen
+
+import pymysql
+
+from lab.simulation.connectors.committed import Slot, Truth
+from lab.simulation.connectors.connect import ABSENT, AWAY, BROKEN, NAME, PREFIX, URL, Worker
+from lab.simulation.connectors.judging import Told, judged
+from lab.simulation.connectors.tables import CHANGES, CONFIGURATIONS, CREATE, MOMENT, PUT_GOODS, PUT_PARTS
+from lab.simulation.engine import Outcome
+from lab.simulation.installation.processes import KAFKA, PRIMARY
+from lab.simulation.kernel.substitution import Twins
+from lab.simulation.mariadb.connections import twins as mariadb_twins
+from lab.simulation.mariadb.server import MYSQL, SimulatedServer
+from lab.simulation.whole_processes.run import CLIENT, PAUSES_S, Bound, WholeProcesses
+from stream.kafka.topics import RETENTION_MS_MIN, ensure_topics, events_topic
+from stream.publish.publisher import Publisher
+from stream.sources.debezium import source as debezium
+from stream.sources.debezium.source import ConnectorOptions, DebeziumSource
+from stream.sources.mariadb.backfill import chunks
+from stream.sources.mariadb.backfill.run import BackfillOptions
+from stream.sources.mariadb.schema import TableFilter
+from stream.sources.mariadb.source import SourceOptions
+from stream.wire.keys import Layout, row_key
+from tokens.errors import FreshetError
+
+RECOVERS: Final = "recovers by itself"
+SHAPE: Final = 5
+"""Integers in the first op."""
+KEYSPACE: Final = "shop"
+SHARD: Final = "shop/0"
+PARTITIONS: Final = 2
+LAYOUT: Final = Layout(PARTITIONS)
+SOURCES: Final = ("source-0", "source-1")
+PROCESSES: Final = (NAME, *SOURCES)
+FIRST_SERVER_ID: Final = 4_380
+ROWS: Final = 4
+WRITES: Final = 6
+TROUBLES: Final = (AWAY, ABSENT, BROKEN)
+SETTLES_IN_S: Final = 90.0
+SPILL_BYTES: Final = (1 << 20, 3_000)
+"""Of rows that the source holds: in some histories hardly any."""
+
+
+class ConnectorsRun(WholeProcesses):
+    """A server, a connector that reads it, and a source that reads the connector."""
+
+    processes = PROCESSES
+
+    def __init__(self, shape: Sequence[int], outcome: Outcome, trace: bool) -> None:
+        """``shape``: the scheduler's seed; 1 for a backfill, topics of two partitions, little memory, a MySQL."""
+        seed, fills, partitions, self._lean, mysql = shape
+        super().__init__(seed, outcome, trace)
+        self.states = STATES
+        self.server = SimulatedServer(self.kernel)
+        self.server.behaviour.zone_s = 3_600
+        self._settings = PRIMARY
+        if mysql % 2:
+            self.server.variables |= MYSQL
+            self._settings = replace(PRIMARY, product="MySQL")
+        self._fills = fills % 2 == 1 and not mysql % 2  # the model knows no reads of chunks as MySQL has them
+        self.worker = Worker(self.kernel, self.kafka, self.server, 1 + partitions % 2)
+        self._mariadb = mariadb_twins({(PRIMARY.host, PRIMARY.port): self.server}, self.kernel)
+        self.driver: Any = self._mariadb[pymysql]
+        self.truth = Truth()
+        self.under_way = 0
+        """Writers and changes of tables that have not ended."""
+        self._version = 0
+        self._asks_for_an_epoch = False
+
+    def twins(self) -> Twins:
+        """See `WholeProcesses.twins`."""
+        return {**self._mariadb, urlopen: self.worker.answer}
+
+    def bounds(self) -> Sequence[Bound]:
+        """See `WholeProcesses.bounds`."""
+        return [(chunks, "ROWS_MAX", 3), (debezium, "CHECK_EVERY_S", 2.0)]
+
+    def begin(self) -> None:
+        """Makes the databases, and starts the connector and a source."""
+        self._execute(("CREATE DATABASE shop", "CREATE DATABASE elsewhere"), "")
+        self._execute(CREATE)
+        for row in range(2):
+            self._write_now([(PUT_GOODS, self._goods(row)), (PUT_PARTS, (row, 0))])
+        self.start(NAME)
+        self.start(SOURCES[0])
+
+    def start(self, name: str) -> None:
+        """Starts a process, unless it runs."""
+        if self.kernel.is_running(name):
+            return
+        for forget in (self.kafka.forget, self.server.forget):
+            self.kernel.process(name).at_end.append(partial(forget, name))
+        if name == NAME:
+            self.kernel.spawn(name, self.worker.run, "task")
+        else:
+            self._start_source(name)
+
+    def _start_source(self, name: str) -> None:
+        """``freshet source debezium``."""
+
+        def new_publisher() -> Publisher:
+            ensure_topics(KAFKA, KEYSPACE, PARTITIONS, retention_ms=RETENTION_MS_MIN)
+            return Publisher(KAFKA, KEYSPACE, SHARD, LAYOUT)
+
+        options = SourceOptions(
+            self._settings,
+            SHARD,
+            TableFilter((KEYSPACE,)),
+            server_id=FIRST_SERVER_ID + SOURCES.index(name),
+            spill_bytes=SPILL_BYTES[self._lean % 2],
+            new_epoch=self._asks_for_an_epoch,
+        )
+        self._asks_for_an_epoch = False
+        if self._fills:
+            options = replace(options, backfill=BackfillOptions(TableFilter((KEYSPACE,))))
+        source = DebeziumSource(options, ConnectorOptions(PREFIX, URL, KAFKA), new_publisher)
+
+        def run() -> None:
+            try:
+                source.run()
+            except FreshetError as error:
+                self._asks_for_an_epoch |= error.code == "debezium_xa_transaction"  # as its hint says
+                self.gave_up(name, error)
+
+        self.kernel.spawn(name, run, "source")
+
+    # --- the application ---
+
+    def _goods(self, row: int) -> tuple[object, ...]:
+        self._version += 1
+        odd = (None, MOMENT)[self._version % 5 > 0]
+        return row, self._version + (1 << 63) * (self._version % 2), f"n{self._version}", "-7.25", odd, odd, odd
+
+    def _write_now(self, statements: Sequence[tuple[str, tuple[object, ...]]], *, commits: bool = True) -> None:
+        connection = self.driver.connect(**PRIMARY.pymysql_arguments(), database=KEYSPACE)
+        with connection.cursor() as cursor:
+            for sql, values in statements:
+                cursor.execute(sql, values)
+        if commits:
+            connection.commit()
+        connection.close()
+
+    def _execute(self, statements: Sequence[str], database: str = KEYSPACE) -> None:
+        connection = self.driver.connect(**PRIMARY.pymysql_arguments(), database=database or None, autocommit=True)
+        with connection.cursor() as cursor:
+            for statement in statements:
+                cursor.execute(statement)
+        connection.close()
+
+    def _in_background(self, what: str, work: Callable[[], None]) -> None:
+        self.under_way += 1
+
+        def run() -> None:
+            try:
+                work()
+            except (pymysql.err.Error, OSError) as error:
+                self.say(f"{what} failed: {error}")
+            self.under_way -= 1
+
+        self.kernel.spawn(CLIENT, run)
+
+    def op_write(self, row: int, what: int, pause: int) -> None:
+        """The application writes a transaction: one row, several, of both tables; it deletes, moves a key, or stops."""
+        row %= ROWS
+        put = (PUT_GOODS, self._goods(row))
+        both = [put, (PUT_PARTS, (row, self._version))]
+        statements: Sequence[tuple[str, tuple[object, ...]]] = (
+            [put],
+            both,
+            [("DELETE FROM goods WHERE id = %s", (row,)), (PUT_PARTS, (row, self._version))],
+            [("UPDATE parts SET b = %s, version = version + 1 WHERE b = %s", (row + ROWS, row))],
+            [*both, *((PUT_GOODS, self._goods(each)) for each in range(ROWS)), (PUT_GOODS, self._goods(row))],
+            [put],
+        )[what % WRITES]
+        self.say(f"a transaction of {len(statements)} statements, the first {statements[0]}")
+        self._in_background("a write", lambda: self._write_now(statements, commits=what % WRITES < WRITES - 1))
+        self.pause(pause)
+
+    def op_change(self, what: int, pause: int) -> None:
+        """Somebody changes a table."""
+        fault, statements = CHANGES[what % len(CHANGES)]
+        self.count_fault(fault)
+        self.say("; ".join(statements))
+        self._in_background("changing a table", lambda: self._execute(statements))
+        self.pause(pause)
+
+    def op_xa(self, row: int, commits: int, pause: int) -> None:
+        """Another application writes a row in an XA transaction, and ends it a while after it was prepared."""
+        self.count_fault("XA transaction")
+        number = len(self.server.history)
+        end = f"XA {'COMMIT' if commits % 2 else 'ROLLBACK'} 'x{number}'"
+        self.say(f"XA transaction {number}, then {end}")
+        put, values = PUT_GOODS, self._goods(row % ROWS)
+
+        def work() -> None:
+            connection = self.driver.connect(**PRIMARY.pymysql_arguments(), database=KEYSPACE)
+            with connection.cursor() as cursor:
+                cursor.execute(f"XA START 'x{number}'")
+                cursor.execute(put, values)
+                for word in (f"XA END 'x{number}'", f"XA PREPARE 'x{number}'"):
+                    cursor.execute(word)
+                self.kernel.wait(lambda: False, PAUSES_S[pause % len(PAUSES_S)])
+                cursor.execute(end)
+            connection.close()
+
+        self._in_background("an XA transaction", work)
+        self.pause(pause)
+
+    def op_grant(self) -> None:
+        """A statement is logged of which the connector tells nothing."""
+        if not self.server.down:
+            self.count_fault("statement without a message")
+            self.server.log_statement("", "GRANT SELECT ON *.* TO reader")
+
+    # --- faults ---
+
+    def op_mariadb(self, down: int, pause: int) -> None:
+        """MariaDB crashes, or comes back."""
+        if down % 2 and not self.server.down:
+            self.count_fault("MariaDB down")
+            self.say("MariaDB crashes")
+            self.server.kill()
+        elif not down % 2 and self.server.down:
+            self.say("MariaDB is back")
+            self.server.start()
+        self.pause(pause)
+
+    def op_lag(self, commit: int) -> None:
+        """Commits are visible later than they are in the binlog, and in the connector's topics."""
+        self.count_fault("lag")
+        seconds = (0.0, 0.01, 0.4)[commit % 3]
+        self.server.behaviour.commit_s = lambda: seconds
+        self.say(f"commits are visible after {seconds} s")
+
+    def op_cut(self, process: int, server: int, pause: int) -> None:
+        """A process does not reach Kafka, or MariaDB, for a while."""
+        name, fault = PROCESSES[process % len(PROCESSES)], ("cut from Kafka", "cut from MariaDB")[server % 2]
+        cut = (self.kafka.cut, self.server.cut)[server % 2]
+        self.count_fault(fault)
+        self.say(f"{name}: {fault}")
+        cut.add(name)
+        self.pause(pause)
+        cut.discard(name)
+
+    def op_answers(self, process: int, count: int) -> None:
+        """Kafka does what a process asks for, and the answers are lost."""
+        self.count_fault("Kafka's answers lost")
+        self.kafka.answers_to_lose[PROCESSES[process % len(PROCESSES)]] = 1 + count % 3
+
+    def op_rest(self, trouble: int, pause: int) -> None:
+        """Kafka Connect does not answer, or has no connector, for a while; its task goes on."""
+        self.count_fault("Connect does not answer")
+        self.worker.trouble = TROUBLES[trouble % len(TROUBLES)]
+        self.pause(pause)
+        self.worker.trouble = 0
+
+    def op_configure(self, what: int, pause: int) -> None:
+        """An operator sets the connector so that its messages can't be relied on, and sets it back."""
+        self.count_fault("connector set otherwise")
+        otherwise = CONFIGURATIONS[what % len(CONFIGURATIONS)]
+        self.say(f"the connector is set to {otherwise}")
+        self.worker.config |= otherwise
+        self.pause(pause)
+        self.worker.config = dict(self.worker.as_it_should_be)
+
+    def op_anew(self, pause: int) -> None:
+        """An operator deletes the connector's offsets, and it begins with a snapshot, behind what it has not told."""
+        self.count_fault("connector begins anew")
+        self.say("the connector begins anew")
+        self.kernel.kill(NAME)
+        self.worker.begins_anew = True
+        self.pause(pause)
+        self.start(NAME)
+
+    def op_expire(self, topic: int, pause: int) -> None:
+        """Kafka deletes the beginning of a connector's topic, though the source may not have read it."""
+        names = [name for name in sorted(self.kafka.topics) if name == PREFIX or name.startswith(f"{PREFIX}.")]
+        if names:
+            self.count_fault("messages deleted")
+            name = names[topic % len(names)]
+            self.say(f"the messages in {name} are deleted")
+            for number, log in enumerate(self.kafka.topics[name].logs):
+                self.kafka.lose_beginning(name, number, log.stable)
+            self.pause(pause)
+
+    def op_rotate(self) -> None:
+        """A new file of the binlog begins."""
+        if not self.server.down:
+            self.server.rotate()
+
+    def op_judge(self) -> None:
+        """Somebody reads the topic from its beginning."""
+        self._judge()
+
+    def _judge(self) -> list[Told]:
+        self.truth.record(self.server.history)
+        topic = self.kafka.topics.get(events_topic(KAFKA, KEYSPACE))
+        found, wrong = judged(topic.logs if topic is not None else (), self.truth, _partition_of)
+        if wrong is not None:
+            self.complain(*wrong)
+        return found
+
+    def finish(self) -> None:
+        """All faults end. Then every row that is written is in the topic, as it is."""
+        self.kafka.down = False
+        self.kafka.answers_to_lose.clear()
+        if self.server.down:
+            self.server.start()
+        self.run_until(lambda: not self.under_way, SETTLES_IN_S)
+        left = [f"XA ROLLBACK '{gtrid.decode()}'" for gtrid, _ in self.server.prepared]
+        if left:  # those whose application died: no epoch begins while one is prepared
+            self._execute(left)
+        self.kernel.kill(SOURCES[1])
+        for name in (NAME, SOURCES[0]):
+            self.start(name)
+        end = self.kernel.now + SETTLES_IN_S
+        lacks = ""
+        while self.kernel.now < end and not self.outcome.violations:
+            lacks = self._settled()
+            if not lacks:
+                return
+        if not self.outcome.violations:
+            self.complain(RECOVERS, f"{lacks}, {SETTLES_IN_S:g} s after the last fault")
+
+    def _settled(self) -> str:
+        """Writes each row of both tables, waits a while, and says what the topic lacks then."""
+        for row in range(ROWS):
+            for statement in ((PUT_GOODS, self._goods(row)), (PUT_PARTS, (row, self._version))):
+                self._in_background("a last write", partial(self._write_now, [statement]))
+            self.let(1.0)  # a source with little memory has no room for all of them at once
+        found = self._judge()
+        last = len(self.server.history)
+        if not found or any(len(each.marked) < last for each in found):
+            return f"the topic lacks {[{*range(1, last + 1)} - each.marked for each in found]}"
+        for slot in self.truth.rows("shop.goods", last) + self.truth.rows("shop.parts", last):
+            image = self.truth.image(slot, last) or {}
+            is_written = json.loads(slot[1])[-1] < ROWS  # else its key was moved, and it may be void for good
+            if is_written and None not in image.values() and not found[_partition_of(slot)].known.get(slot):
+                return f"{slot} is not told"
+        return ""
+
+
+def _partition_of(slot: Slot) -> int:
+    table, key = slot
+    return LAYOUT.partition_of(row_key(table, json.loads(key)))
+
+
+STATES: Final[Mapping[str, Callable[[ConnectorsRun], bool]]] = {
+    "all up": lambda run: all(map(run.kernel.is_running, (NAME, SOURCES[0]))),
+    "no source": lambda run: not any(map(run.kernel.is_running, SOURCES)),
+    "two sources": lambda run: all(map(run.kernel.is_running, SOURCES)),
+    "no connector": lambda run: not run.kernel.is_running(NAME),
+}

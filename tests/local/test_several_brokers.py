@@ -1,0 +1,52 @@
+"""Several Kafka brokers of one cluster: one of them may be away."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from freshet.local.kafka import KafkaServer, several_brokers
+from stream.kafka.connection import KafkaCluster
+from stream.kafka.locations import Announcement, LocationsReader, announce
+from stream.kafka.topics import describe_topic, ensure_topics, events_topic, locations_topic, topic_leaders
+from tests.patience import PATIENCE_S
+
+
+@pytest.fixture
+def brokers(tmp_path: Path) -> Iterator[list[KafkaServer]]:
+    """Three that run."""
+    made = several_brokers(tmp_path, [{}, {}, {}])
+    with ExitStack() as stack, ThreadPoolExecutor(len(made)) as pool:
+        for broker in made:
+            stack.callback(lambda broker=broker: broker.kill() if broker.is_running else None)  # type: ignore[misc]
+        for started in [pool.submit(broker.start) for broker in made]:
+            started.result()
+        yield made
+
+
+@pytest.mark.integration
+@pytest.mark.slow
+def test_what_is_written_outlives_the_broker_that_leads_it_whoever_made_the_topic(brokers: list[KafkaServer]) -> None:
+    """Nodes may start before any source: the topic of announcements has as many replicas then, too.
+
+    Before, its only copy was at one broker, and at a Kafka that wants two in sync nobody could be announced.
+    """
+    kafka = KafkaCluster(",".join(each.bootstrap for each in brokers), replicas=3)
+    owner = Announcement(keyspace="shop", partition=0, address="127.0.0.1:1", instance="a", generation=1)
+    announce(kafka, [owner])
+    topic = locations_topic(kafka)
+    assert describe_topic(kafka, topic).replicas == 3
+    assert ensure_topics(kafka, "shop", 2, timeout_s=PATIENCE_S).replicas == 3
+    leaders = topic_leaders(kafka, [topic, events_topic(kafka, "shop")])
+    assert len(leaders) == 3
+    with LocationsReader(kafka) as reader:
+        before = leaders[topic, 0]
+        next(each for each in brokers if each.bootstrap == before).kill()
+        later = Announcement(keyspace="shop", partition=0, address="127.0.0.1:2", instance="b", generation=2)
+        announce(kafka, [later])
+        assert reader.wait_for("shop", 0, PATIENCE_S, other_than="a").address == later.address
+    assert topic_leaders(kafka, [topic])[topic, 0] != before
