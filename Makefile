@@ -51,7 +51,7 @@ lint: setup ## Check format, lint and types, without changing anything
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-check: lint ## Check format, lint, types, fast tests, the lock: under a minute
+check: lint ## Check format, lint, types, fast tests, the lock
 	$(BIN)/python -m tests.packaging.audit_lock
 	$(BIN)/pytest -q -m "not integration and not slow" -n 2 --dist worksteal
 
