@@ -45,7 +45,7 @@ def test_the_clock_is_passed_on_behind_the_transaction_that_it_covers(monkeypatc
     dump: Any = SimpleNamespace(server=1, close=lambda: None)
     mine = source.MariaDBSource(source.SourceOptions(ConnectionSettings("nowhere"), "ks/0"), lambda: publisher)
     monkeypatch.setattr(source, "BinlogDump", lambda *_: dump)
-    monkeypatch.setattr(source, "BinlogReader", lambda *_: _Reader())
+    monkeypatch.setattr(source, "BinlogReader", lambda *_, **__: _Reader())
     monkeypatch.setattr(source, "DumpWatch", lambda *_: watch)
     for name in ("_check", "_describe", "_warn_of", "_note"):
         monkeypatch.setattr(mine, name, lambda *_: None)
