@@ -189,7 +189,7 @@ INTERRUPTIONS: Final = (
         "a reader that goes away cancels a read of the source that others wait for",
         Replace(
             flight._results,
-            "await asyncio.wait(any_flights.values())",
+            "await asyncio.wait(set(any_flights.values()))",
             "await asyncio.gather(*any_flights.values(), return_exceptions=True)",
         ),
     ),
