@@ -12,6 +12,8 @@ Result = TypeVar("Result")
 
 Fetch: TypeAlias = Callable[[Mapping[Key, Wanted]], Awaitable[Mapping[Key, Result | Exception]]]
 """Reads keys; returns the result or the error of each. An exception that it raises is the error of every key."""
+Flight: TypeAlias = asyncio.Future[Mapping[Key, Result | Exception]]
+"""One read of many keys."""
 
 
 class Flights(Generic[Key, Wanted, Result]):
@@ -24,7 +26,7 @@ class Flights(Generic[Key, Wanted, Result]):
         """``on_shared`` is called for each key that a flight of another reader answered."""
         self._fetch = fetch
         self._on_shared = on_shared
-        self._under_way: dict[Key, asyncio.Future[Mapping[Key, Result | Exception]]] = {}
+        self._under_way: dict[Key, Flight[Key, Result]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     def __len__(self) -> int:
@@ -74,11 +76,11 @@ class Flights(Generic[Key, Wanted, Result]):
                 unproved.append(key)
         return unproved
 
-    def _start(self, wanted: Mapping[Key, Wanted]) -> dict[Key, asyncio.Future[Mapping[Key, Result | Exception]]]:
+    def _start(self, wanted: Mapping[Key, Wanted]) -> dict[Key, Flight[Key, Result]]:
         if not wanted:
             return {}
         loop = asyncio.get_running_loop()
-        flight: asyncio.Future[Mapping[Key, Result | Exception]] = loop.create_future()
+        flight: Flight[Key, Result] = loop.create_future()
         started = dict.fromkeys(wanted, flight)
         self._under_way.update(started)
 
@@ -104,9 +106,7 @@ class Flights(Generic[Key, Wanted, Result]):
         return {key: found[key] for key in wanted}
 
 
-async def _results(
-    flights: Mapping[Key, asyncio.Future[Mapping[Key, Result | Exception]]],
-) -> dict[Key, Result | Exception]:
+async def _results(flights: Mapping[Key, Flight[Key, Result]]) -> dict[Key, Result | Exception]:
     if flights:
         await asyncio.wait(set(flights.values()))  # cancelling this wait does not cancel the futures
     return {key: flight.result()[key] for key, flight in flights.items()}
