@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Final
+from abc import abstractmethod
+from typing import Final, Self
 
 from .errors import TokenError
 from .integers import INT64_MAX, UINT32_MAX, UINT64_MAX, excerpt, parse_unsigned, parse_unsigned_any_base
@@ -14,7 +15,30 @@ AMBIGUOUS_TIMELINE: Final = UINT32_MAX
 _LSN: Final = re.compile(r"([0-9A-Fa-f]{1,8})/([0-9A-Fa-f]{1,8})")
 
 
-class FilePosition(Position):
+class LogPosition(Position):
+    """A single place: what is added to it, or united with it, is the later place of both."""
+
+    __slots__ = ()
+
+    def append(self, gtid: str) -> Position:
+        return self.join(self.parse_set(self.without_flavor(gtid)))
+
+    def union(self, other: Position) -> Position:
+        return self.join(other)
+
+    def join(self, other: Position) -> Position:
+        if not other.flavor:
+            return self
+        self.require_same_flavor(other, "join")
+        assert isinstance(other, type(self))
+        return self._later(other)
+
+    @abstractmethod
+    def _later(self, other: Self) -> Position:
+        """The later place of both. Raises `TokenError` if they are not of one log."""
+
+
+class FilePosition(LogPosition):
     """``FilePos/mysql-bin.000012:154``: everything in the log before this place.
 
     Two are comparable only if the base names are equal: by file number, then by offset. (Vitess compares the names as
@@ -55,17 +79,7 @@ class FilePosition(Position):
             return Order.SAME if self.file == other.file else Order.UNKNOWN
         return Order.NEWER if mine > theirs else Order.OLDER
 
-    def append(self, gtid: str) -> Position:
-        return self.join(FilePosition.parse_set(self.without_flavor(gtid)))
-
-    def union(self, other: Position) -> Position:
-        return self.join(other)
-
-    def join(self, other: Position) -> Position:
-        if not other.flavor:
-            return self
-        self.require_same_flavor(other, "join")
-        assert isinstance(other, FilePosition)
+    def _later(self, other: Self) -> Position:
         if not self._same_log(other):
             raise TokenError(
                 f"cannot join {excerpt(str(self))} and {excerpt(str(other))}: the binlog base names differ",
@@ -86,7 +100,7 @@ class FilePosition(Position):
         return self.file, self.offset
 
 
-class PostgresPosition(Position):
+class PostgresPosition(LogPosition):
     """``Postgres/16/B374D848``: every transaction whose commit ends in the log at or before this place.
 
     ``Postgres/3:16/B374D848`` also names the timeline, which grows when a replica is promoted or a backup is restored.
@@ -125,17 +139,10 @@ class PostgresPosition(Position):
             return Order.UNKNOWN
         return Order.NEWER if self.lsn > other.lsn else Order.OLDER
 
-    def append(self, gtid: str) -> Position:
-        return self.join(PostgresPosition.parse_set(gtid.removeprefix(f"{self.flavor}/")))  # an LSN has a slash, too
+    def without_flavor(self, gtid: str) -> str:
+        return gtid.removeprefix(f"{self.flavor}/")  # an LSN has a slash, too
 
-    def union(self, other: Position) -> Position:
-        return self.join(other)
-
-    def join(self, other: Position) -> Position:
-        if not other.flavor:
-            return self
-        self.require_same_flavor(other, "join")
-        assert isinstance(other, PostgresPosition)
+    def _later(self, other: Self) -> Position:
         if self.timeline == other.timeline:
             return self if self.lsn >= other.lsn else other
         return PostgresPosition(AMBIGUOUS_TIMELINE, max(self.lsn, other.lsn))
@@ -148,7 +155,7 @@ class PostgresPosition(Position):
         return self.timeline, self.lsn
 
 
-class EventPosition(Position):
+class EventPosition(LogPosition):
     """``HiveEvent/190``: every event of a notification log up to and including this id; 0 is the log's beginning."""
 
     __slots__ = ("event_id",)
@@ -175,17 +182,7 @@ class EventPosition(Position):
             return Order.SAME
         return Order.NEWER if self.event_id > other.event_id else Order.OLDER
 
-    def append(self, gtid: str) -> Position:
-        return self.join(EventPosition.parse_set(self.without_flavor(gtid)))
-
-    def union(self, other: Position) -> Position:
-        return self.join(other)
-
-    def join(self, other: Position) -> Position:
-        if not other.flavor:
-            return self
-        self.require_same_flavor(other, "join")
-        assert isinstance(other, EventPosition)
+    def _later(self, other: Self) -> Position:
         return self if self.event_id >= other.event_id else other
 
     def set_text(self) -> str:
