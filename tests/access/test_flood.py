@@ -15,7 +15,7 @@ import tomli_w
 
 from freshet.local.process import ServerProcess, free_ports
 from stream.access.grants import digest_of, new_secret
-from tests.serving.stack import eventually
+from tests.serving.stack import eventually, is_closed
 
 OF_ADDRESS = 200
 ATTACKER, READER = "127.0.0.2", "127.0.0.3"
@@ -74,17 +74,6 @@ def answers(front: Crowded) -> bool:
         return httpx2.get(f"http://127.0.0.1:{front.port}/healthz", trust_env=False).status_code == 200
     except httpx2.TransportError:
         return False
-
-
-def is_closed(connection: socket.socket) -> bool:
-    """Whether the other side has ended it."""
-    connection.settimeout(0.001)
-    try:
-        return connection.recv(1) == b""
-    except TimeoutError:
-        return False
-    except OSError:
-        return True
 
 
 @pytest.mark.integration

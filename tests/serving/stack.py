@@ -6,6 +6,7 @@ import copy
 import os
 import random
 import re
+import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -28,6 +29,17 @@ Found = TypeVar("Found")
 
 ROWS = ("mariadb", "mysql")
 """The kinds of sources of rows."""
+
+
+def is_closed(connection: socket.socket) -> bool:
+    """Whether the other side has ended it."""
+    connection.settimeout(0.001)
+    try:
+        return connection.recv(1) == b""
+    except TimeoutError:
+        return False
+    except OSError:
+        return True
 
 
 def eventually(look: Callable[[], Found], *, timeout_s: float = PATIENCE_S, what: str = "it") -> Found:

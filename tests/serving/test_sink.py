@@ -36,9 +36,14 @@ def vector(number: int) -> Vector:
     return Vector({SHARD: (1, Position.parse(f"MariaDB/0-1-{number}"))})
 
 
-def in_memory() -> sa.Engine:
-    """An empty database, which is the same for every connection."""
-    return sa.create_engine("sqlite://", poolclass=sa.StaticPool)
+def in_memory(columns: str = "") -> sa.Engine:
+    """A database that is the same for every connection. ``columns``: of the copy that it has; "": it is empty."""
+    engine = sa.create_engine("sqlite://", poolclass=sa.StaticPool)
+    if columns:
+        with engine.begin() as connection:
+            own = "freshet_token TEXT, freshet_copy INT"
+            connection.execute(sa.text(f"CREATE TABLE items ({columns}, {own})"))
+    return engine
 
 
 def opened(engine: sa.Engine, described: DescriptionAnswer = ITEMS) -> CopyTable:
@@ -283,10 +288,7 @@ def test_an_older_mysql_has_a_collation_too() -> None:
 @pytest.mark.parametrize(("kind", "value"), [("DATE", "0000-00-00"), ("BIGINT", 2**63)])
 def test_a_column_that_does_not_take_a_value_is_named(kind: str, value: Any) -> None:
     """A zero date fits no date: the sink ends and says which column, instead of writing another value."""
-    engine = in_memory()
-    with engine.begin() as connection:
-        own = "freshet_token TEXT, freshet_copy INT"
-        connection.execute(sa.text(f"CREATE TABLE items (id INT PRIMARY KEY, v {kind}, {own})"))
+    engine = in_memory(f"id INT PRIMARY KEY, v {kind}")
     table = opened(engine)
     with pytest.raises(SinkError, match=r"shop\.items\.v has a value that the copy's column") as refused:
         Batch().add(table, [1], token(1), {"id": 1, "v": value}, 1)
@@ -301,10 +303,7 @@ def test_a_text_with_a_nul_needs_bytes_in_postgresql() -> None:
     with pytest.raises(SinkError, match=r"shop\.items\.v has a value that the copy's column") as refused:
         replace(opened(engine), takes_nul=False).values_of(row)
     assert refused.value.hint == "make items.v a column of bytes, and start again"
-    other = in_memory()
-    with other.begin() as connection:
-        own = "freshet_token TEXT, freshet_copy INT"
-        connection.execute(sa.text(f"CREATE TABLE items (id INT PRIMARY KEY, v BLOB, {own})"))
+    other = in_memory("id INT PRIMARY KEY, v BLOB")
     assert replace(opened(other), takes_nul=False).values_of(row) == {"id": 1, "v": b"a\0b"}
 
 
@@ -527,10 +526,7 @@ def test_a_copy_that_another_keyspace_had_meanwhile_keeps_none_of_its_rows() -> 
 
 def test_a_column_that_the_copy_has_already_gets_its_values() -> None:
     """Added to the copy before the source: from the description on rows come with it, and those of before are read."""
-    engine, front = in_memory(), Redescribing(["id", "v", "w"])
-    with engine.begin() as connection:
-        own = "freshet_token TEXT, freshet_copy INT"
-        connection.execute(sa.text(f"CREATE TABLE items (id INTEGER PRIMARY KEY, v TEXT, w TEXT, {own})"))
+    engine, front = in_memory("id INTEGER PRIMARY KEY, v TEXT, w TEXT"), Redescribing(["id", "v", "w"])
     sink = sink_of(front, engine)
     sink._open()
     for at, changes in enumerate(front.told, 1):
@@ -545,10 +541,7 @@ def test_a_column_that_the_copy_has_already_gets_its_values() -> None:
 
 def test_a_column_that_only_one_shard_has_keeps_its_values() -> None:
     """A description of the other shard takes none from the rows of this one, and has nothing read again."""
-    engine, front = in_memory(), Redescribing(["id", "v", "w"])
-    with engine.begin() as connection:
-        own = "freshet_token TEXT, freshet_copy INT"
-        connection.execute(sa.text(f"CREATE TABLE items (id INTEGER PRIMARY KEY, v TEXT, w TEXT, {own})"))
+    engine, front = in_memory("id INTEGER PRIMARY KEY, v TEXT, w TEXT"), Redescribing(["id", "v", "w"])
     sink = Sink(front, "shop", engine, [TABLE], [SHARD, "shop/1"])  # type: ignore[arg-type]
     sink._open()
     described = front.told[1][0]
@@ -569,10 +562,7 @@ def test_a_column_that_only_one_shard_has_keeps_its_values() -> None:
 
 def test_a_column_that_only_one_shard_has_keeps_its_values_over_a_restart() -> None:
     """The front describes the table as the other shard has it. So the sink remembers what it has been told."""
-    engine, front = in_memory(), Redescribing(["id", "v", "w"])
-    with engine.begin() as connection:
-        own = "freshet_token TEXT, freshet_copy INT"
-        connection.execute(sa.text(f"CREATE TABLE items (id INTEGER PRIMARY KEY, v TEXT, w TEXT, {own})"))
+    engine, front = in_memory("id INTEGER PRIMARY KEY, v TEXT, w TEXT"), Redescribing(["id", "v", "w"])
     before = Sink(front, "shop", engine, [TABLE], [SHARD, "shop/1"])  # type: ignore[arg-type]
     before._open()
     before._take(StreamEvent("transaction", "1", token(1), SHARD, changes=[front.told[1][0]]))

@@ -18,6 +18,7 @@ from stream.monitoring import serve_monitoring
 from stream.sources.metrics import SourceCollector
 from stream.sources.status import SourceStatus
 from tests.patience import PATIENCE_S
+from tests.serving.stack import eventually, is_closed
 
 
 def ask(port: int, path: str, token: str = "") -> tuple[int, str]:
@@ -80,17 +81,6 @@ def test_metrics_need_the_token_and_health_does_not() -> None:
         server.server_close()
 
 
-def is_closed(connection: socket.socket) -> bool:
-    """Whether the other side has ended it."""
-    connection.settimeout(0.05)
-    try:
-        return connection.recv(1) == b""
-    except TimeoutError:
-        return False
-    except OSError:
-        return True
-
-
 def test_a_crowd_of_connections_takes_no_more_than_its_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """The oldest makes room, so that a scrape gets its answer, and the process keeps its memory and its files."""
     monkeypatch.setattr(monitoring, "CONNECTIONS_MAX", 8)
@@ -101,9 +91,7 @@ def test_a_crowd_of_connections_takes_no_more_than_its_threads(monkeypatch: pyte
         with ExitStack() as held:
             crowd = [held.enter_context(socket.create_connection(("127.0.0.1", port), 30)) for _ in range(100)]
             assert ask(port, "/readyz") == (200, "ready\n")
-            deadline = time.monotonic() + PATIENCE_S
-            while sum(map(is_closed, crowd)) < 92 or threading.active_count() - before > 8:
-                assert time.monotonic() < deadline
+            eventually(lambda: sum(map(is_closed, crowd)) >= 92 and threading.active_count() - before <= 8)
             assert not all(map(is_closed, crowd))
     finally:
         server.shutdown()
