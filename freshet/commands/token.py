@@ -32,12 +32,13 @@ def new(
     owner: Annotated[bool, typer.Option("--owner", help="For the owner protocol, not for the front.")] = False,
 ) -> None:
     """Print a new random secret, and on stderr what goes into the settings. The secret is kept nowhere else."""
-    secret = new_secret()
-    _check(name, {"hash": digest_of(secret.encode()), "roles": role or ["read"], "keyspaces": keyspace or []})
+    secret, roles = new_secret(), role or ["read"]
+    digest = digest_of(secret.encode())
+    _check(name, {"hash": digest, "roles": roles, "keyspaces": keyspace or []})
     lines = [
         f"[{'consumer' if owner else 'serve'}.tokens.{name}]",
-        f'hash = "{digest_of(secret.encode())}"',
-        f"roles = {json.dumps(role or ['read'])}",
+        f'hash = "{digest}"',
+        f"roles = {json.dumps(roles)}",
         *([f"keyspaces = {json.dumps(keyspace)}"] if keyspace else []),
     ]
     if days:

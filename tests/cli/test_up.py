@@ -26,6 +26,7 @@ from freshet.settings_errors import SettingsError
 from freshet.together.parts import Part, parts_of
 from freshet.together.running import PartFailed, Together
 from stream.kafka.connection import KafkaCluster
+from tests.consumers.consuming import until
 from tests.lengths import length
 from tests.marked import MARK, mark_of, marked
 from tests.patience import PATIENCE_S
@@ -136,14 +137,6 @@ def up(settings: Path) -> Iterator[tuple[subprocess.Popen[bytes], Callable[[], s
         if process.poll() is None:
             process.kill()
         process.wait()
-
-
-def until(condition: Callable[[], object], what: str) -> None:
-    """Polls; fails after a while."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
 
 
 def family(process: subprocess.Popen[bytes]) -> list[psutil.Process]:

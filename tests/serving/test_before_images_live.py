@@ -45,12 +45,16 @@ def stack(
         yield running
 
 
+def events_of(stack: ServingStack, since: str, table: str, **chosen: Any) -> list[StreamEvent]:
+    """What a stream tells of a table since a token, up to now, with its rows."""
+    settled(stack)
+    with stack.client() as client:
+        return list(client.stream(stack.keyspace, since, tables=[table], until="now", include_rows=True, **chosen))
+
+
 def told(stack: ServingStack, since: str, table: str, **chosen: Any) -> list[StreamChange]:
     """The changes of a table's rows since a token, up to now, in order."""
-    settled(stack)
-    asked: dict[str, Any] = {"include_rows": True, "include_before": True, **chosen}
-    with stack.client() as client:
-        events: list[StreamEvent] = list(client.stream(stack.keyspace, since, tables=[table], until="now", **asked))
+    events = events_of(stack, since, table, **{"include_before": True, **chosen})
     return [each for event in events for each in event.changes if each.kind == "row"]
 
 
@@ -117,10 +121,7 @@ def test_what_nobody_knows_is_not_told(stack: ServingStack) -> None:
 
 def keyless(stack: ServingStack, since: str, table: str, **chosen: Any) -> list[StreamEvent]:
     """The transactions of a table without a key, up to now."""
-    settled(stack)
-    asked: dict[str, Any] = {"include_rows": True, "include_keyless": True, **chosen}
-    with stack.client() as client:
-        events = list(client.stream(stack.keyspace, since, tables=[table], until="now", **asked))
+    events = events_of(stack, since, table, **{"include_keyless": True, **chosen})
     return [event for event in events if event.kind == "transaction"]
 
 

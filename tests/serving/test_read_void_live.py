@@ -45,11 +45,6 @@ def stack(
         yield running
 
 
-def begin(stack: ServingStack) -> str:
-    """A token of what is committed by now."""
-    return settled(stack)
-
-
 def told(stack: ServingStack, since: str, table: str, **chosen: Any) -> list[tuple[StreamEvent, StreamChange]]:
     """The changes of a table's rows since a token, up to now."""
     settled(stack)
@@ -69,7 +64,7 @@ def has_event(change: StreamChange, event: StreamEvent) -> bool:
 
 def test_a_row_above_the_wires_limit_comes_as_it_is(stack: ServingStack) -> None:
     """Its image is read at or past the event; without the parameter it stays void, and other rows are not read."""
-    since = begin(stack)
+    since = settled(stack)
     write(stack, f"INSERT INTO notes VALUES (1, {LARGE}), (2, 'small')")
     [(event, large), (_, small)] = told(stack, since, "notes")
     assert (large.op, large.row) == ("value", {"id": 1, "text": "x" * 1_000_000})
@@ -81,7 +76,7 @@ def test_a_row_above_the_wires_limit_comes_as_it_is(stack: ServingStack) -> None
 
 def test_a_reader_gets_of_a_row_that_was_read_what_it_chose(stack: ServingStack) -> None:
     """Columns and the predicate count for it as for others."""
-    since = begin(stack)
+    since = settled(stack)
     write(stack, f"INSERT INTO notes VALUES (11, {LARGE}), (12, {LARGE})")
     chosen = told(stack, since, "notes", columns=["id"], where={"id": 12})
     assert [(change.op, change.row) for _, change in chosen] == [("unmatched", None), ("value", {"id": 12})]
@@ -91,7 +86,7 @@ def test_a_reader_gets_of_a_row_that_was_read_what_it_chose(stack: ServingStack)
 
 def test_a_row_may_be_newer_than_its_event_and_then_comes_again(stack: ServingStack) -> None:
     """A reader that is behind gets the row of now, or that there is none; never one of before the event."""
-    since = begin(stack)
+    since = settled(stack)
     write(stack, f"INSERT INTO notes VALUES (21, {LARGE}), (22, {LARGE})")
     write(stack, "UPDATE notes SET text = 'later' WHERE id = 21", "DELETE FROM notes WHERE id = 22")
     changes = told(stack, since, "notes")
@@ -105,7 +100,7 @@ def test_a_row_that_a_cascade_took_away_is_deleted(stack: ServingStack) -> None:
     """The log names no row of a cascade. The source finds which they are, and the stream reads that there is none."""
     whole = f"{stack.database}.children"
     stack.run("INSERT INTO parents VALUES (1), (2)", "INSERT INTO children VALUES (10, 1), (20, 2)")
-    since = begin(stack)
+    since = settled(stack)
     eventually(lambda: "complete" in str(_backfills(stack, whole)), what="a whole table of children")
     write(stack, "DELETE FROM parents WHERE id = 1")
     (event, first), *_ = told(stack, since, "children")
@@ -123,7 +118,7 @@ def _backfills(stack: ServingStack, table: str) -> list[str]:
 
 def test_a_row_that_another_spelling_finds_stays_void(stack: ServingStack) -> None:
     """Its key is one of a collation and of bytes: the row that is found has another key, under which it is told."""
-    since = begin(stack)
+    since = settled(stack)
     write(stack, f"INSERT INTO names VALUES ('ann', X'00FF', {LARGE}), ('bob', X'2C', {LARGE})")
     both = {tuple(map(str, change.key)): change for _, change in told(stack, since, "names", columns=["name"])}
     assert [change.row for change in both.values()] == [{"name": "ann"}, {"name": "bob"}]
@@ -134,7 +129,7 @@ def test_a_row_that_another_spelling_finds_stays_void(stack: ServingStack) -> No
 
 def test_what_nobody_can_read_stays_void(stack: ServingStack) -> None:
     """Of a table that is gone, and beyond the rows of a transaction that are read: the stream goes on."""
-    since = begin(stack)
+    since = settled(stack)
     write(stack, f"INSERT INTO dropped VALUES (1, {LARGE})")
     stack.run("DROP TABLE dropped")
     [(_, change)] = told(stack, since, "dropped")
@@ -146,7 +141,7 @@ def test_of_a_large_transaction_only_so_many_rows_are_read(stack: ServingStack) 
     stack.run(
         "INSERT INTO parents VALUES (3)", f"INSERT INTO children SELECT 1000 + seq, 3 FROM seq_1_to_{ROWS_MAX + 5}"
     )
-    since = begin(stack)
+    since = settled(stack)
     gtid = write(stack, "DELETE FROM parents WHERE id = 3")
     found = [change for event, change in told(stack, since, "children") if event.gtid == gtid]
     read = [change for change in found if change.read_at]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import threading
-import time
 import urllib.error
 import urllib.request
 from contextlib import ExitStack, suppress
@@ -17,7 +16,6 @@ from stream.access.grants import Access
 from stream.monitoring import serve_monitoring
 from stream.sources.metrics import SourceCollector
 from stream.sources.status import SourceStatus
-from tests.patience import PATIENCE_S
 from tests.serving.stack import eventually, is_closed
 
 
@@ -104,11 +102,13 @@ def test_a_byte_now_and_then_keeps_no_connection(monkeypatch: pytest.MonkeyPatch
     server = serve_monitoring(("127.0.0.1", 0), CollectorRegistry(), str, version="1.2")
     try:
         with socket.create_connection(("127.0.0.1", server.server_address[1]), 30) as slow:
-            deadline = time.monotonic() + PATIENCE_S
-            while not is_closed(slow):
-                assert time.monotonic() < deadline
+
+            def ended() -> bool:
                 with suppress(OSError):
                     slow.sendall(b"G")
+                return is_closed(slow)
+
+            eventually(ended, what="the end of the slow one")
     finally:
         server.shutdown()
         server.server_close()

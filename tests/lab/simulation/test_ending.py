@@ -6,8 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
@@ -16,6 +15,7 @@ import pytest
 
 from lab.simulation.engine import History, Op, Outcome, run_many
 from lab.simulation.worlds import all_worlds
+from tests.consumers.consuming import until
 from tests.marked import MARK, mark_of, marked
 from tests.patience import PATIENCE_S
 
@@ -71,14 +71,6 @@ class Hangs:
 
 run_one(Hangs(), [])
 """
-
-
-def until(condition: Callable[[], object], what: str) -> None:
-    """Polls; fails after a while."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
 
 
 def test_a_history_that_hangs_is_ended_by_the_second_signal() -> None:
