@@ -7,7 +7,6 @@ and statistics, into nothing: framing and Kafka are measured elsewhere. Beside i
 from __future__ import annotations
 
 import argparse
-import os
 import resource
 import sys
 import tempfile
@@ -17,8 +16,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, Self
 
+import psutil
+
 from benchmarks.child import measure_within, quiet
 from benchmarks.cloning import copy_table
+from benchmarks.deployed import processor_s
 from benchmarks.spin import spin
 from freshet.local.hive.server import HiveServer
 from freshet.local.hive.site import MetastoreDatabase
@@ -73,15 +75,6 @@ class Calls:
 
     def __exit__(self, *_: object) -> None:
         MetastoreConnection.call = self._call  # type: ignore[method-assign]
-
-
-def processor_s(pids: Sequence[int]) -> float:
-    """Processor time that these processes have used, in seconds."""
-    ticks = 0
-    for pid in pids:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        ticks += int(fields[11]) + int(fields[12])
-    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def settings(host: str, port: int) -> MetastoreSettings:
@@ -229,12 +222,12 @@ def main() -> int:
 
 
 def _measure(hive: HiveServer, database_pid: int, tables: int, partitions: int, rounds: int) -> None:
-    at, pids = {"host": hive.host, "port": hive.port}, (hive.pid, database_pid)
+    at, servers = {"host": hive.host, "port": hive.port}, [psutil.Process(pid) for pid in (hive.pid, database_pid)]
 
     def measured(what: str, function: str, **more: int) -> dict[str, Any]:
-        before = processor_s(pids)
+        before = processor_s(*servers)
         found = measure_within(WITHIN_S, function, **at, **more)
-        servers_ms = 1000 * (processor_s(pids) - before) / tables
+        servers_ms = 1000 * (processor_s(*servers) - before) / tables
         print(
             f"  {what}: {found['partitions_s']:,.0f} partitions/s; a table {found['calls'] / tables:.2f} calls, "
             f"processor {servers_ms:.1f} ms of the servers, {1000 * found['own_s'] / tables:.1f} ms of the process",

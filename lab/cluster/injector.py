@@ -55,21 +55,16 @@ class ClusterInjector(Injector):
             self._leave(role)
             undo.callback(self._restart_role, role)
         elif fault.kind == "upgrade":
-            if role in (SOURCE, FOLLOWER):
-                with self._lock:
-                    self._down.add(role)
-                self._cluster.stop_role(role)
-            else:
-                self._leave(role)
+            self._leave(role)
             self._cluster.old.discard(role)
             undo.callback(self._restart_role, role)
         else:
             super()._at_role(fault, undo)
 
     def _leave(self, role: str) -> None:
-        """Drains a node and stops it. That may only fail while something else does."""
+        """Drains a node and stops it; what is no node is stopped. A drain may only fail while something else does."""
         process = self._cluster.roles[role].process
-        if process is not None and self._wait_until_started(role):
+        if role not in (SOURCE, FOLLOWER) and process is not None and self._wait_until_started(role):
             failed = self._cluster.drain(role)
             since = time.monotonic() - AFTERMATH_S
             others = [*(each for each in self._now if each != role), *self._ended_after(since, role)]

@@ -186,11 +186,11 @@ class Encoder:
     def _keyless(self, fields: Mapping[str, Any]) -> Json | None:
         """A change of a row that only its images name; None if none of them has what is asked for."""
         choice, table = self._choice, fields["table"]
+        if not choice.include_keyless or not choice.has_table(table):
+            return None
         images = {
             name: fields[of] for name, of in (("before", "before"), ("row", "after")) if _is_line(fields[of], _row)
         }
-        if not choice.include_keyless or not choice.has_table(table):
-            return None
         if choice.where and not any(map(choice.matches, images.values())):
             return None
         change: Json = {"kind": "keyless", "table": table, "op": fields["operation"]}

@@ -6,15 +6,15 @@ import json
 from collections.abc import Sequence
 from datetime import date, datetime
 from decimal import Decimal
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from lab.simulation.mariadb.server import Commit
 from lab.simulation.mariadb.storage.columns import Column, Stored
 from lab.simulation.mariadb.storage.schema_changes import apply
 from lab.simulation.mariadb.storage.tables import Databases, Row, Table
 from lab.simulation.mariadb.transactions import Change
+from lab.simulation.mariadb.writing import LATEST
 
-LATEST: Final = 1 << 62
 Image = dict[str, Any] | None
 """A row as an answer must have it: column → value. None: there is none."""
 Slot = tuple[str, str]
@@ -32,9 +32,11 @@ class Changed(NamedTuple):
 class Replay:
     """The tables of a server as of its first ``count`` commits."""
 
-    def __init__(self) -> None:
+    def __init__(self, history: Sequence[Commit] = ()) -> None:
         self.databases = Databases()
         self.count = 0
+        for commit in history:
+            self.take(commit)
 
     def take(self, commit: Commit) -> list[Changed]:
         """Go on by one commit. Returns the rows that it tells: those of XA are told when they are prepared."""
@@ -69,10 +71,7 @@ class Truth:
         for commit in history[self._replay.count :]:
             self._replay.take(commit)
             state = {
-                slot_of(table, row): image_of(table, row)
-                for table in self._replay.databases
-                for key in table.versions
-                if (row := table.row(key, LATEST)) is not None
+                slot_of(table, row): image_of(table, row) for table in self._replay.databases for row in rows_of(table)
             }
             changed = [slot for slot in {**self._now, **state} if self._now.get(slot) != state.get(slot)]
             for slot in changed:
@@ -87,6 +86,11 @@ class Truth:
     def rows(self, table: str, commit: int) -> list[Slot]:
         """The rows that a table had."""
         return [slot for slot in self._versions if slot[0] == table and self.image(slot, commit) is not None]
+
+
+def rows_of(table: Table) -> list[Row]:
+    """The rows that it has now."""
+    return [row for key in table.versions if (row := table.row(key, LATEST)) is not None]
 
 
 def slot_of(table: Table, row: Row) -> Slot:

@@ -14,10 +14,9 @@ from urllib.error import HTTPError, URLError
 
 from confluent_kafka import KafkaException
 
-from lab.simulation.connectors.committed import LATEST, Replay
+from lab.simulation.connectors.committed import Replay, rows_of
 from lab.simulation.connectors.messages import Told, Writer
 from lab.simulation.kafka.cluster import Cluster
-from lab.simulation.kafka.log import Kind
 from lab.simulation.kafka.producer import SimulatedProducer
 from lab.simulation.kernel.scheduler import Kernel
 from lab.simulation.mariadb.server import SimulatedServer
@@ -99,9 +98,8 @@ class Worker:
         place = self._kept()
         if self.begins_anew or not place.snapshot:
             place = self._snapshot(out)
-        tables, server = Replay(), self._server
-        for commit in server.history[: place.commits]:
-            tables.take(commit)
+        server = self._server
+        tables = Replay(server.history[: place.commits])
         writer = self._writer(server.log.last.name)
         left: deque[tuple[Told, Place]] = deque()
         while True:
@@ -128,14 +126,9 @@ class Worker:
             )
 
     def _snapshot(self, out: SimulatedProducer) -> Place:
-        server, tables = self._server, Replay()
+        server = self._server
         count, (file, offset) = server.committed, server.committed_place
-        for commit in server.history[:count]:
-            tables.take(commit)
-        found = [
-            (table, [row for key in table.versions if (row := table.row(key, LATEST)) is not None])
-            for table in tables.databases
-        ]
+        found = [(table, rows_of(table)) for table in Replay(server.history[:count]).databases]
         place = Place(count, 0, f"{file}:{offset}")
         told = self._writer(file).snapshot(place.snapshot, self._kernel.now, found)
         self._write(out, [(message, place) for message in told])
@@ -178,7 +171,7 @@ class Worker:
         [log] = self._kafka.topics[OFFSETS].logs
         while not self._kafka.wait(lambda: log.stable == log.end, self._kernel.now + PATIENCE_S):
             pass
-        kept = [each for each in log.read(0, log.end, log.end) if each.kind is Kind.DATA and not each.was_aborted]
+        kept = log.committed(0, log.end)
         return Place(*json.loads(kept[-1].value or b"")) if kept else Place(0, 0, "")
 
     def _below(self, bound: int) -> int:

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Final
 
 from lab.simulation.connectors.committed import Slot, Truth
-from lab.simulation.kafka.log import Kind, PartitionLog
+from lab.simulation.kafka.log import PartitionLog
 from lab.simulation.naive.messages import Record, Unreadable, read_message
 from lab.simulation.naive.partition import ABSENT, EVERY, REPEATED, VALUE
 
@@ -145,8 +145,8 @@ def judged(
     for number, log in enumerate(logs):
         told = Told(truth, lambda slot, number=number: partition_of(slot) == number)  # type: ignore[misc]
         found.append(told)
-        for each in log.read(log.start, log.stable, log.end):
-            if each.kind is Kind.DATA and not each.was_aborted and wrong is None:
+        for each in log.committed(log.start, log.stable):
+            if wrong is None:
                 wrong = told.take(each.value or b"")
     return found, wrong
 

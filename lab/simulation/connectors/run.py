@@ -225,14 +225,7 @@ class ConnectorsRun(WholeProcesses):
 
     def op_mariadb(self, down: int, pause: int) -> None:
         """MariaDB crashes, or comes back."""
-        if down % 2 and not self.server.down:
-            self.count_fault("MariaDB down")
-            self.say("MariaDB crashes")
-            self.server.kill()
-        elif not down % 2 and self.server.down:
-            self.say("MariaDB is back")
-            self.server.start()
-        self.pause(pause)
+        self.crash_or_return(self.server, down, pause)
 
     def op_lag(self, commit: int) -> None:
         """Commits are visible later than they are in the binlog, and in the connector's topics."""
@@ -243,13 +236,7 @@ class ConnectorsRun(WholeProcesses):
 
     def op_cut(self, process: int, server: int, pause: int) -> None:
         """A process does not reach Kafka, or MariaDB, for a while."""
-        name, fault = PROCESSES[process % len(PROCESSES)], ("cut from Kafka", "cut from MariaDB")[server % 2]
-        cut = (self.kafka.cut, self.server.cut)[server % 2]
-        self.count_fault(fault)
-        self.say(f"{name}: {fault}")
-        cut.add(name)
-        self.pause(pause)
-        cut.discard(name)
+        self.cut_off(PROCESSES[process % len(PROCESSES)], server, self.server, pause)
 
     def op_answers(self, process: int, count: int) -> None:
         """Kafka does what a process asks for, and the answers are lost."""

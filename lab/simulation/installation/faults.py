@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import MutableSet
 from signal import SIGTERM
 from typing import Final
 
@@ -72,14 +71,7 @@ class Faults(Finding):
 
     def op_cut(self, process: int, server: int, pause: int) -> None:
         """A process does not reach Kafka, or MariaDB, for a while."""
-        name = (*PROCESSES, CLIENT)[process % (len(PROCESSES) + 1)]
-        fault = ("cut from Kafka", "cut from MariaDB")[server % 2]
-        cut: MutableSet[str] = (self.kafka.cut, self.primary.cut)[server % 2]
-        self.count_fault(fault)
-        self.say(f"{name}: {fault}")
-        cut.add(name)
-        self.pause(pause)
-        cut.discard(name)
+        self.cut_off((*PROCESSES, CLIENT)[process % (len(PROCESSES) + 1)], server, self.primary, pause)
 
     def op_link(self, consumer: int, front: int, reset: int, pause: int) -> None:
         """The connections of a front to an owner break, or nothing passes for a while."""
@@ -97,14 +89,7 @@ class Faults(Finding):
 
     def op_mariadb(self, down: int, pause: int) -> None:
         """MariaDB crashes, or comes back."""
-        if down % 2 and not self.primary.down:
-            self.count_fault("MariaDB down")
-            self.say("MariaDB crashes")
-            self.primary.kill()
-        elif not down % 2 and self.primary.down:
-            self.say("MariaDB is back")
-            self.primary.start()
-        self.pause(pause)
+        self.crash_or_return(self.primary, down, pause)
 
     def op_break(self, process: int, word: int, place: int) -> None:
         """A connection to MariaDB breaks at a statement: before it is executed, after that, or within the answer."""

@@ -162,6 +162,10 @@ class PartitionLog:
         first = self._index(offset)
         return self._records[first : min(self._index(end), first + records_max)]
 
+    def committed(self, begin: int, end: int) -> list[Record]:
+        """The records from ``begin`` to ``end`` that a read_committed reader is given."""
+        return [each for each in self.read(begin, end, end) if each.kind is Kind.DATA and not each.was_aborted]
+
     def offset_at(self, timestamp_ms: int) -> tuple[int, int]:
         """(offset, timestamp) of the first record with this or a later timestamp; -1 each if there is none."""
         for record in self._records:

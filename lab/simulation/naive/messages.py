@@ -30,9 +30,10 @@ class Unreadable(Exception):
     """A message that becomes a dead letter. Its text is the letter's code."""
 
 
-def _known() -> dict[bytes, tuple[str, Any]]:
+def known_schemas(folder: Path = SCHEMAS) -> dict[bytes, tuple[str, Any]]:
+    """Fingerprint → name and schema, of each current version in a folder."""
     found = {}
-    for path in SCHEMAS.glob("*.avsc"):
+    for path in folder.glob("*.avsc"):
         if "." not in path.stem:
             schema = json.loads(path.read_text(encoding="utf-8"))
             number = bytes.fromhex(fingerprint(to_parsing_canonical_form(schema), "CRC-64-AVRO"))
@@ -40,7 +41,7 @@ def _known() -> dict[bytes, tuple[str, Any]]:
     return found
 
 
-_KNOWN: Final = _known()
+_KNOWN: Final = known_schemas()
 
 
 def read_message(value: bytes | None, announced: Mapping[bytes, Record]) -> tuple[str, Record]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from random import Random
 
-from lab.simulation.kafka.log import Kind, PartitionLog
+from lab.simulation.kafka.log import PartitionLog
 from stream.changes.assembling import Assembler
 from stream.changes.checkpoint import Checkpoint
 from stream.changes.items import Transaction
@@ -19,10 +19,7 @@ Told = dict[bytes, list[bytes | None]]
 def told(keyspace: str, topic_id: str, logs: Sequence[PartitionLog], rng: Random) -> Told:
     """As a change stream tells the committed records, whose partitions are read in any turns."""
     assembler = Assembler(Start(Checkpoint(keyspace, topic_id, (0,) * len(logs), {})))
-    left = [
-        [each for each in log.read(0, log.stable, log.end) if each.kind is Kind.DATA and not each.was_aborted]
-        for log in logs
-    ]
+    left = [log.committed(0, log.stable) for log in logs]
     found: Told = {}
     while any(left):
         partition = rng.choice([number for number, kept in enumerate(left) if kept])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, MutableSet, Sequence
 from contextlib import contextmanager
 from functools import partial
 from random import Random
@@ -17,6 +17,7 @@ from lab.simulation.kafka.cluster import Cluster
 from lab.simulation.kafka.twins import twins as kafka_twins
 from lab.simulation.kernel.scheduler import Kernel
 from lab.simulation.kernel.substitution import Twins, installed
+from lab.simulation.mariadb.server import SimulatedServer
 from lab.simulation.operators.looking import Looking
 from lab.simulation.whole_processes.disk import Disk
 from lab.simulation.whole_processes.words import NEVER_RAISES
@@ -187,3 +188,24 @@ class WholeProcesses(TracedRun):
             self.count_fault("Kafka down")
             self.say("Kafka is down")
         self.pause(pause)
+
+    def crash_or_return(self, mariadb: SimulatedServer, down: int, pause: int) -> None:
+        """MariaDB crashes, or comes back."""
+        if down % 2 and not mariadb.down:
+            self.count_fault("MariaDB down")
+            self.say("MariaDB crashes")
+            mariadb.kill()
+        elif not down % 2 and mariadb.down:
+            self.say("MariaDB is back")
+            mariadb.start()
+        self.pause(pause)
+
+    def cut_off(self, name: str, server: int, mariadb: SimulatedServer, pause: int) -> None:
+        """A process does not reach Kafka, or MariaDB, for a while."""
+        fault = ("cut from Kafka", "cut from MariaDB")[server % 2]
+        cut: MutableSet[str] = (self.kafka.cut, mariadb.cut)[server % 2]
+        self.count_fault(fault)
+        self.say(f"{name}: {fault}")
+        cut.add(name)
+        self.pause(pause)
+        cut.discard(name)

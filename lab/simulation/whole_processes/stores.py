@@ -9,7 +9,7 @@ from pathlib import Path
 from consumers.store.errors import StoreError
 from consumers.store.store import partition_directory
 from consumers.store.view import StoreView
-from lab.simulation.kafka.log import Kind, PartitionLog
+from lab.simulation.kafka.log import PartitionLog
 from lab.simulation.naive.facts import facts_of_bytes, facts_of_naive, first_difference
 from lab.simulation.naive.judging import BY_THE_RULES
 from lab.simulation.naive.partition import NaivePartition
@@ -26,9 +26,8 @@ def check_store(
         with StoreView(directory) as view:
             head, entries = view.head, dict(view.items())
         naive = NaivePartition(head.begin)
-        for record in log.read(head.begin, head.offset, head.offset):
-            if record.kind is Kind.DATA and not record.was_aborted:
-                naive.fold(record.offset, record.value)
+        for record in log.committed(head.begin, head.offset):
+            naive.fold(record.offset, record.value)
         found = first_difference(facts_of_bytes(entries), facts_of_naive(naive, head.offset))
         if found and entries:
             complain(BY_THE_RULES, f"{keyspace}/{number} at offset {head.offset}: {found}")

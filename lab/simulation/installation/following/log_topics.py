@@ -6,20 +6,17 @@ judged as those of the files are.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from io import BytesIO
-from pathlib import Path
 from typing import Any, Final
 
-from fastavro import parse_schema, schemaless_reader
-from fastavro.schema import fingerprint, to_parsing_canonical_form
+from fastavro import schemaless_reader
 
 from lab.simulation.engine import Outcome
 from lab.simulation.installation.following.logs import Logging
 from lab.simulation.installation.processes import KAFKA
 from lab.simulation.installation.writing import KEYSPACE
-from lab.simulation.kafka.log import Kind
+from lab.simulation.naive.messages import HEADER, SCHEMAS, known_schemas
 from lab.simulation.whole_processes.run import Bound
 from serving.changelog import records, topic
 from serving.changelog.records import own_framing
@@ -30,23 +27,10 @@ from serving.client.streaming import StreamChange, StreamColumn, StreamEvent
 
 TOPIC_LOGGERS: Final = ("topic-logger-0", "topic-logger-1")
 """One may be started while the other one still runs, by mistake."""
-SCHEMAS: Final = Path(__file__).parents[4] / "schemas" / "log"
-HEADER: Final = 10
+_SCHEMAS: Final = known_schemas(SCHEMAS / "log")
 RECORD_BYTES: Final = 3_200
 MARGIN_BYTES: Final = 300
 """So small that transactions are cut into parts."""
-
-
-def _schemas() -> dict[bytes, tuple[str, Any]]:
-    found = {}
-    for path in SCHEMAS.glob("*.avsc"):
-        schema = json.loads(path.read_text(encoding="utf-8"))
-        number = bytes.fromhex(fingerprint(to_parsing_canonical_form(schema), "CRC-64-AVRO"))
-        found[number] = (path.stem, parse_schema(schema))
-    return found
-
-
-_SCHEMAS: Final = _schemas()
 
 
 class TopicLogging(Logging):
@@ -109,9 +93,7 @@ class TopicLogging(Logging):
         """What the records of a log say."""
         found = self.kafka.topics.get(self._name(log))
         parts: list[dict[str, Any]] = []
-        for record in found.logs[0].read(0, found.logs[0].stable, found.logs[0].end) if found is not None else ():
-            if record.kind is not Kind.DATA or record.was_aborted:
-                continue
+        for record in found.logs[0].committed(0, found.logs[0].stable) if found is not None else ():
             value = record.value or b""
             name, schema = _SCHEMAS[value[2:HEADER]]
             fields: Any = schemaless_reader(BytesIO(value[HEADER:]), schema, None)
