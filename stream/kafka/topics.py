@@ -188,8 +188,7 @@ def ensure_locations_topic(kafka: KafkaCluster, *, timeout_s: float = REQUEST_TI
     try:
         ensure_topic(kafka, name, _LOCATIONS_SETTINGS, timeout_s=timeout_s)
     except KafkaDenied:
-        describe_topic(kafka, name, timeout_s=timeout_s)
-        raise
+        describe_topic(kafka, name, timeout_s=timeout_s)  # it may be there by now
 
 
 def ensure_topic(

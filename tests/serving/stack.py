@@ -267,6 +267,11 @@ class ServingStack:
         return httpx2.get(f"{self.url}{path}", params=params, timeout=40)
 
 
+def is_complete(stack: ServingStack, table: str) -> bool:
+    """Whether the cache can count a table's rows."""
+    return bool(stack.get(f"/v1/rows/{stack.keyspace}/{table}", only="count").json()["served_from"] == "cache")
+
+
 def settled(stack: ServingStack) -> str:
     """A token that the cache has reached: everything committed so far is folded in every partition."""
     with stack.connect() as connection, connection.cursor() as cursor:

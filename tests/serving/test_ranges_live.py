@@ -14,7 +14,7 @@ from serving.client import AmbiguousRow, BadRequest, Page, Session
 from serving.client.cache import DictStore, Invalidator, ObjectCache
 from stream.kafka.connection import KafkaCluster
 from tests.servers.databases import own_database
-from tests.serving.stack import ServingStack, eventually, settled
+from tests.serving.stack import ServingStack, eventually, is_complete, settled
 
 KEYS = {
     "orders": "customer INT, id INT",
@@ -101,11 +101,6 @@ def session(whole: ServingStack) -> Iterator[Session]:
     """A session that has seen nothing."""
     with whole.client() as client:
         yield client.session()
-
-
-def is_complete(stack: ServingStack, table: str) -> bool:
-    """Whether the cache can count a table's rows."""
-    return bool(stack.get(f"/v1/rows/{stack.keyspace}/{table}", only="count").json()["served_from"] == "cache")
 
 
 def key_of(table: str) -> list[str]:

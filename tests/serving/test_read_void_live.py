@@ -15,7 +15,7 @@ from serving.http.streaming.voided import ROWS_MAX
 from stream.kafka.connection import KafkaCluster
 from tests.patience import PATIENCE_S
 from tests.servers.databases import own_database
-from tests.serving.stack import ServingStack, eventually, settled
+from tests.serving.stack import ServingStack, eventually, is_complete, settled
 from tests.serving.test_stream_live import write
 from tokens import EventToken, Vector
 
@@ -42,6 +42,8 @@ def stack(
         own_database(mariadb, *tables) as database,
         ServingStack(directory, kafka, mariadb, keyspace, database, backfill=["*"]) as running,
     ):
+        made = ("notes", "names", "parents", "children", "dropped")
+        eventually(lambda: all(is_complete(running, table) for table in made), what="complete tables")
         yield running
 
 
