@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import islice
 from operator import ge
 from typing import Final
@@ -73,9 +73,13 @@ def _check_rows(frame: Record) -> None:
         raise _bad_field("RowFrame", "a value has no image, or another operation has one")
 
 
+def _do_increase(ordinals: Sequence[int]) -> bool:
+    return ordinals[0] >= 1 and not any(map(ge, ordinals, islice(ordinals, 1, None)))
+
+
 def _check_ordinals(frame: Record) -> None:
     ordinals, base = frame["ordinals"], frame["ordinal"]
-    if ordinals[0] < 1 or any(map(ge, ordinals, islice(ordinals, 1, None))):
+    if not _do_increase(ordinals):
         raise _bad_field("RowFrame", "ordinals do not increase")
     if base < 0 or ordinals[-1] > INT_MAX or base + ordinals[-1] > LONG_MAX:
         raise _bad_field("RowFrame", f"ordinal {base} + {ordinals[-1]} is out of range")
@@ -178,7 +182,7 @@ def _check_before_images(record: Record) -> str:
     ordinals, images = record["ordinals"], record["images"]
     if len(ordinals) != len(images) or not ordinals:
         return f"{len(images)} images of {len(ordinals)} rows"
-    if ordinals[0] < 1 or any(map(ge, ordinals, islice(ordinals, 1, None))):
+    if not _do_increase(ordinals):
         return "ordinals do not increase"
     return "" if record["ordinal"] + ordinals[-1] <= LONG_MAX else "an ordinal is out of range"
 

@@ -90,9 +90,6 @@ class RowDecoder(TableDecoder):
         slot, version = _ROW.unpack_from(data, position)
         return SLOTS[slot].key, image_of(version), position + _ROW.size
 
-    def key(self, data: bytes, position: int) -> tuple[bytes, int]:
-        return SLOTS[data[position]].key, position + _ROW.size
-
 
 _DECODERS: Final = {_TABLE_NUMBER[table].to_bytes(1, "big"): RowDecoder(table) for table in _TABLE_NUMBER}
 

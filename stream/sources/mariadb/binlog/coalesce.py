@@ -73,12 +73,14 @@ class TransactionRows:
         if len(images) == 1 and not voided and not tail:  # most transactions
             [(key, image)] = images.items()
             return self._with_before([_change(key, image)])
-        found = [
-            RowChange(key, VALUE, image) if (image := images[key]) else _change(key, image)
-            for key in sorted(images)
-            if not voided or key[: key.index(0) + 1] not in voided
-        ]
-        return [*self._with_before(found), *tail]
+        found = self._with_before(
+            [
+                RowChange(key, VALUE, image) if (image := images[key]) else _change(key, image)
+                for key in sorted(images)
+                if not voided or key[: key.index(0) + 1] not in voided
+            ]
+        )
+        return [*found, *tail] if tail else found
 
     def _with_before(self, changes: list[RowChange]) -> list[RowChange]:
         if self._befores:

@@ -51,10 +51,7 @@ class RowEvents:
 
     def _rows_of(self, mapped: Mapped, event: bytes, kind: int, transaction: OpenTransaction) -> None:
         name, family = mapped.name, self._keys.family
-        decoder = (
-            mapped.decoder if isinstance(mapped, Keyless) else mapped if isinstance(mapped, TableDecoder) else None
-        )
-        is_decoded = decoder is not None
+        is_decoded = isinstance(mapped, TableDecoder)
         # MariaDB names what foreign keys changed. For MySQL the kind says what they may have changed.
         is_unclear = isinstance(mapped, Undecodable) and type(transaction.gtid) is Gtid
         self._keys.statement.logged(name, 0 if is_unclear else kind)
@@ -65,18 +62,18 @@ class RowEvents:
             if kind in events.COMPRESSED_ROWS:
                 data, end = events.uncompress(event[end:]), 0
             self._checksum.rows(mapped.label, kind, data, end)
-            if decoder is not None:
+            if isinstance(mapped, TableDecoder):
                 transaction.touched.add(name)
-                if bitmaps != decoder.seen_bitmaps:
-                    _check_full_image(decoder, bitmaps, size)
-                    decoder.seen_bitmaps = bitmaps
+                if bitmaps != mapped.seen_bitmaps:
+                    _check_full_image(mapped, bitmaps, size)
+                    mapped.seen_bitmaps = bitmaps
                 relative = None if family is None else family.relative(name)
                 if isinstance(mapped, Keyless):
-                    _decode_keyless(decoder, data, end, kind, transaction)
+                    _decode_keyless(mapped, data, end, kind, transaction)
                 elif family is None or relative is None:
-                    decode_rows(decoder, data, end, kind, transaction.rows)
+                    decode_rows(mapped, data, end, kind, transaction.rows)
                 else:
-                    _decode_relative(family, relative, decoder, data, end, kind, transaction.rows)
+                    _decode_relative(family, relative, mapped, data, end, kind, transaction.rows)
         except (UndecodableValue, BinlogFormatError, IndexError) as error:
             if is_decoded:
                 log.warning("rows cannot be decoded", table=name, reason=str(error))

@@ -33,16 +33,13 @@ class Undecodable:
         self.name, self.label, self.reason = name, name.encode(), reason
 
 
-class Keyless:
-    """Takes the place of a decoder for a table without a primary key, whose rows are told as they are."""
+class Keyless(TableDecoder):
+    """Decodes a table without a primary key, whose rows are told as they are."""
 
-    __slots__ = ("decoder", "label", "name")
-
-    def __init__(self, decoder: TableDecoder) -> None:
-        self.decoder, self.name, self.label = decoder, decoder.name, decoder.label
+    __slots__ = ()
 
 
-Mapped: TypeAlias = TableDecoder | Keyless | Undecodable | Unpublished
+Mapped: TypeAlias = TableDecoder | Undecodable | Unpublished
 
 
 class TableMaps:
@@ -100,12 +97,12 @@ class TableMaps:
         log.warning("table cannot be decoded", table=name, reason=reason)
         return Undecodable(name, reason)
 
-    def _decoder(self, name: str, body: bytes) -> TableDecoder | Keyless | Unpublished:
+    def _decoder(self, name: str, body: bytes) -> TableDecoder | Unpublished:
         info = self._schema.get(name)
         if info is None:
             raise SchemaDiffers(f"the server has no table {name}")
         if self.keeps_keyless and info.is_keyless:
-            return Keyless(TableDecoder(parse_table_map(body), info, self._schema.charsets))
+            return Keyless(parse_table_map(body), info, self._schema.charsets)
         if not info.cacheable:
             return Unpublished(name)
         return TableDecoder(parse_table_map(body), info, self._schema.charsets)
