@@ -148,10 +148,11 @@ def _look(
     unordered = ranking.unranked if request.limit else ""
     if unordered and (request.after or not request.index):
         raise NotKnown(f"only the source knows the order of {unordered}")
-    known_since: tuple[str, ...] = ()
+    known, known_since = 0, tuple[str, ...]()
     if form.extraction is not None:
         keys = keys_having(partition, form.extraction.index, request.equal, LOOKED_MAX)
-        known_since = changes_known(partition, head, table, ground.shard)  # not before: they may be of a commit since
+        # not before: the keys may be of a commit since
+        known, known_since = changes_known(partition, head, table, ground.shard)
         found = indexed_entries(partition, form.extraction, request.equal, keys)
     else:
         found = _entries(partition, request, len(form.meaning.key))
@@ -192,7 +193,7 @@ def _look(
     gone = partition.store.dropping.last(table, ground.shard)
     deleted = gone.position if gone is not None and gone.epoch == ground.lineage.epoch else ""
     hi = ground.since(deleted, *known_since)
-    last = decode_entry(newest_at).position if newest_at else ""
+    last = decode_entry(newest_at).position if newest > known else ""
     hi = hi.join(Position.parse(last)) if last else hi
     if not request.limit:
         return Found([], count, False, hi, newest)

@@ -72,17 +72,18 @@ def _deleted(value: bytes) -> bytes:
     return HEAD.pack(ABSENT, HEAD.unpack_from(value)[1]) + value[HEAD.size :]
 
 
-def changes_known(partition: Partition, head: Head, table: str, shard: str) -> tuple[str, ...]:
+def changes_known(partition: Partition, head: Head, table: str, shard: str) -> tuple[int, tuple[str, ...]]:
     """Positions from which on the rows that an index finds are the same: the last change of the table, for one.
 
-    Which values a row had before its newest entry is not known for certain. Raises `NotKnown`.
+    And the ordinal of that change, if it is one of this epoch: entries up to it are of no later position. Which values
+    a row had before its newest entry is not known for certain. Raises `NotKnown`.
     """
     indexing = partition.store.indexing
     last, since = indexing.settled.get(table), indexing.changes_known_since(head, shard)
     if since is None:
         raise NotKnown("the watermark has not passed what was folded when the store was opened")
     if last is None or (last.shard == shard and last.epoch < head.lineages[shard].epoch):
-        return (since,)
+        return 0, (since,)
     if (last.shard, last.epoch) != (shard, head.lineages[shard].epoch):
         raise NotKnown(f"the table was last changed by {last.shard} in epoch {last.epoch}")
-    return since, last.position
+    return last.ordinal, (since, last.position)

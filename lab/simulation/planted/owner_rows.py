@@ -251,7 +251,7 @@ RANGES: Final = (
     rows(
         "range_ends_at_the_completion",
         "the last change of a range is taken to be the completion of its table",
-        Replace(answering._look, "decode_entry(any_newest).position if any_newest else ''", "''"),
+        Replace(answering._look, "decode_entry(any_newest).position if newest > known else ''", "''"),
     ),
     rows(
         "page_begins_at_its_last_row",
@@ -268,7 +268,7 @@ INDEXES: Final = (
     rows(
         "index_from_the_completion_on",
         "rows by an index are taken to be the same since the table is complete",
-        Return(indexed.changes_known, "()"),
+        Return(indexed.changes_known, "(0, ())"),
     ),
     rows(
         "index_without_the_memtable",

@@ -83,6 +83,7 @@ class Lirs:
 
     def remove(self, key: int) -> int:
         self._stack.pop(key, None)
+        self._ghosts.pop(key, None)
         cost = self._lir.pop(key, None)
         if cost is not None:
             self._lir_cost -= cost

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from serving.bytecache.policy.admission import DAY_S, Share, WriteBudget, parse_admission
@@ -45,6 +45,7 @@ def test_each_policy_reaches_its_hit_ratio_on_a_trace_with_scans(policy: str) ->
 
 
 @pytest.mark.parametrize("policy", POLICIES)
+@example([("e", 0, 1), ("i", 2, 1), ("i", 0, 1), ("i", 1, 1), ("e", 0, 1), ("x", 2, 1), ("e", 0, 1), ("e", 0, 1)])
 @given(
     st.lists(st.tuples(st.sampled_from("ihrxe"), st.integers(0, 12), st.integers(1, 5)), max_size=120),
 )
