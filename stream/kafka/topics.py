@@ -164,7 +164,7 @@ def ensure_topics(
     admin = _create(kafka, wanted, timeout_s)
     for topic in wanted:
         _await_topic(admin, kafka, topic.topic, timeout_s)
-    return _check(admin, kafka, keyspace, partitions, timeout_s)
+    return _check(admin, kafka, keyspace, partitions, timeout_s, patience_s=timeout_s)
 
 
 def check_topics(
@@ -287,24 +287,31 @@ def _require_broker(admin: Any, kafka: KafkaCluster, timeout_s: float) -> None:
     call_kafka(kafka, "connect", lambda: admin.list_topics(topic="__consumer_offsets", timeout=timeout_s))
 
 
-def _describe(admin: Any, kafka: KafkaCluster, name: str, timeout_s: float) -> Topic:
-    future = admin.describe_topics(TopicCollection([name]), request_timeout=timeout_s)[name]
-    try:
-        found = future.result()
-    except KafkaException as error:
-        if error.args[0].code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
-            raise TopicError(
-                f"topic {name} does not exist at {kafka.bootstrap}",
-                hint="the source creates it: start `freshet source …` first",
-                code="topic_missing",
-            ) from error
-        raise kafka_error(error, kafka, f"describe topic {name}") from error
+def _describe(admin: Any, kafka: KafkaCluster, name: str, timeout_s: float, patience_s: float = 0.0) -> Topic:
+    """``patience_s``: how long it may be missing, if it was just made: another broker may learn of it later."""
+    deadline = monotonic() + patience_s
+    while True:
+        try:
+            found = admin.describe_topics(TopicCollection([name]), request_timeout=timeout_s)[name].result()
+            break
+        except KafkaException as error:
+            if error.args[0].code() not in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
+                raise kafka_error(error, kafka, f"describe topic {name}") from error
+            if monotonic() >= deadline:
+                raise TopicError(
+                    f"topic {name} does not exist at {kafka.bootstrap}",
+                    hint="the source creates it: start `freshet source …` first",
+                    code="topic_missing",
+                ) from error
+        sleep(POLL_INTERVAL_S)
     replicas = min((len(each.replicas) for each in found.partitions), default=1)
     return Topic(name, str(found.topic_id), len(found.partitions), replicas)
 
 
-def _check(admin: Any, kafka: KafkaCluster, keyspace: str, partitions: int | None, timeout_s: float) -> Topic:
-    topic = _describe(admin, kafka, events_topic(kafka, keyspace), timeout_s)
+def _check(
+    admin: Any, kafka: KafkaCluster, keyspace: str, partitions: int | None, timeout_s: float, patience_s: float = 0.0
+) -> Topic:
+    topic = _describe(admin, kafka, events_topic(kafka, keyspace), timeout_s, patience_s)
     if partitions is not None and topic.partitions != partitions:
         raise TopicError(
             f"topic {topic.name} has {topic.partitions} partitions, not {partitions}",

@@ -82,7 +82,10 @@ class SimulatedAdmin:
         """A future for each name."""
 
         def describe(name: str) -> TopicDescription:
-            return _description(self._cluster.topic(name))
+            topic = self._cluster.topic(name)
+            if topic.known_at + self._cluster.behind_s > self._cluster.now:
+                raise Refused(KafkaError.UNKNOWN_TOPIC_OR_PART)
+            return _description(topic)
 
         return self._each({name: partial(describe, name) for name in topics.topic_names}, request_timeout)
 

@@ -103,6 +103,8 @@ class Brokers:
         """Processes that do not reach any broker: cut off, or stopped."""
         self.slow_s = 0.0
         """How much longer a request takes each way."""
+        self.behind_s = 0.0
+        """How much later another broker than the one that lists topics learns of a new one."""
         self.answers_to_lose: dict[str, int] = {}
         """Process → so many of its next requests are carried out, and their answers are lost."""
         self.topics: dict[str, Topic] = {}

@@ -43,6 +43,22 @@ def test_brokers_that_are_back_have_no_leaders_at_first(seed: int) -> None:
 
 
 @every_seed
+def test_who_makes_topics_waits_for_the_broker_that_learns_of_them_last(seed: int) -> None:
+    """Each question may go to another broker; on a busy cluster some learn of a new topic later than others."""
+
+    def history(world: World) -> None:
+        world.cluster.behind_s = 0.5
+
+        def work() -> None:
+            made = ensure_topics(KAFKA, KEYSPACE, PARTITIONS)
+            assert check_topics(KAFKA, KEYSPACE, PARTITIONS) == made
+
+        world.run("source", work)
+
+    simulated(seed, history)
+
+
+@every_seed
 def test_topics_are_made_found_and_refused(seed: int) -> None:
     """With the product's settings, from several processes at once."""
 
