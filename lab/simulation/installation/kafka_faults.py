@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from lab.simulation.installation.judging import Answer
-from lab.simulation.installation.operating.letters import requests, unresolved, wrong
+from lab.simulation.installation.operating.letters import FORGERIES, letter_of, requests, returnable, unresolved, wrong
 from lab.simulation.installation.parts import CONSUMERS, FRONTS, PROCESSES, SOURCES
 from lab.simulation.installation.processes import KAFKA
 from lab.simulation.installation.tables import TableFaults
@@ -41,6 +41,7 @@ FAULTS: Final = (
     "transaction left open",
     "poison",
     "dead letters' topic gone",
+    "message buried",
 )
 LOG_IS_ANOTHER: Final = frozenset({"tail lost", "commit record lost", "topic replaced", "beginning lost"})
 """Faults after which the log does not have what was folded or told."""
@@ -59,6 +60,11 @@ OPS: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
     "compact": (1, ()),
 }
 """Op → (weight, how many values each integer has)."""
+LETTERS: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
+    "bury": (3, (2, 12, FORGERIES)),
+    "letters": (2, (2, 2 * len(FRONTS))),
+}
+"""Op → (weight, fields): those with consumers of an earlier version, which some histories have besides."""
 
 
 class KafkaFaults(TableFaults):
@@ -167,13 +173,47 @@ class KafkaFaults(TableFaults):
                 left = {letter.id for letter in read_letters(KAFKA, KEYSPACE, values=False)}
                 for letter in sorted(left):
                     self.say(f"the operator sees {letter}: {find_letter(KAFKA, KEYSPACE, letter).reason}")
-                (retry if how % 2 else dismiss)(KAFKA, KEYSPACE)
+                if how % 2:
+                    self._retry_letters()
+                else:
+                    dismiss(KAFKA, KEYSPACE)
             except FreshetError as error:
                 self.say(f"the operator is told: {error}")
 
         self.say("an operator looks after the dead letters")
         self.kernel.spawn(OPERATOR, work)
         self.let(1.0)
+
+    def _retry_letters(self) -> None:
+        """Put back are the letters that may be, and no others. Not judged if letters or messages change meanwhile."""
+        may_be_before = self._returnable()
+        results = {each.letter.id: each.problem for each in retry(KAFKA, KEYSPACE, dry_run=True)}
+        if may_be_before != self._returnable():
+            return
+        self.say(f"of {len(results)} letters {list(results.values()).count('')} can be put back")
+        if {letter: not problem for letter, problem in results.items()} != may_be_before:
+            self.complain(EXPLAINS, f"of letters are put back {results}, and may be {may_be_before}")
+        done = [each.letter.id for each in retry(KAFKA, KEYSPACE) if not each.problem]
+        self.outcome.answers["letters put back"] += len(done)
+        left = set(done) & self._returnable().keys()
+        if left:
+            self.complain(EXPLAINS, f"{left} are put back, and still unresolved")
+
+    def _returnable(self) -> dict[str, bool]:
+        events, letters = self.kafka.topics.get(EVENTS), self.kafka.topics.get(DEAD_LETTERS)
+        return returnable(letters.logs[0], EVENTS, events.logs) if events is not None and letters is not None else {}
+
+    def op_bury(self, partition: int, back: int, forgery: int) -> None:
+        """A consumer of an earlier version has buried a message that ours read; or somebody forges its letter."""
+        events, letters = self.kafka.topics.get(EVENTS), self.kafka.topics.get(DEAD_LETTERS)
+        if events is None or letters is None or self.kafka.down:
+            return
+        number = partition % self.partitions
+        log = events.logs[number]
+        if records := log.committed(log.start, log.stable):
+            record = records[-1 - back % len(records)]
+            self._strikes("message buried", f"a letter of message {record.offset} of partition {number}: {forgery}")
+            letters.logs[0].append([letter_of(record, EVENTS, number, forgery % FORGERIES)])
 
     def _look_at_letters(self, name: str) -> None:
         """Has a front tell the dead letters, in its list, on its page and one by one."""

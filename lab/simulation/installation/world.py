@@ -126,11 +126,12 @@ LOGS: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
 }
 """Op → (weight, fields): those of who keeps a log in files or in a topic, which some histories have besides."""
 WITH_LOGS: Final = 0.2
+WITH_LETTERS: Final = 0.2
 WITH_FOLLOWERS: Final = 0.3
 WITH_RANGES: Final = 0.4
 WITH_APPLICATIONS: Final = 0.35
 """The share of those histories."""
-KINDS: Final = COMMON | RARE | RANGES | FOLLOWS | LOGS | APPLIES | OPERATES
+KINDS: Final = COMMON | RARE | RANGES | FOLLOWS | LOGS | APPLIES | OPERATES | kafka_faults.LETTERS
 MOTIFS: Final = 0.33
 """The share of histories with one."""
 
@@ -215,6 +216,7 @@ def _with_more(ops: History, rng: Random) -> History:
         (APPLIES, WITH_APPLICATIONS),
         (OPERATES, is_placed),
         (LOGS, WITH_LOGS),
+        (kafka_faults.LETTERS, WITH_LETTERS),
     )
     for more, share in among:
         if rng.random() < share:
@@ -226,6 +228,9 @@ def _with_more(ops: History, rng: Random) -> History:
                 ops.insert(min(3, len(ops)), ("keep log", rng.randrange(_PAUSE)))
             if more is APPLIES:
                 ops.insert(min(2, len(ops)), ("invalidate", 0, rng.randrange(_PAUSE)))
+            if more is kafka_faults.LETTERS:
+                place = rng.randrange(len(ops) // 2, len(ops) + 1)
+                ops[place:place] = [("bury", rng.randrange(2), rng.randrange(12), rng.randrange(2)), ("letters", 1, 0)]
             if more is FOLLOWS and rng.random() < MOTIFS:
                 ops += _followed(rng)
     return ops

@@ -16,7 +16,7 @@ from lab.simulation.planted import (
     stores,
     successions,
 )
-from lab.simulation.planted.answering import applications, files, fronts, locating, reading, sinks, streams
+from lab.simulation.planted.answering import applications, files, fronts, locating, operators, reading, sinks, streams
 from lab.simulation.planted.planting import PlantedBug, PlantedBugError
 
 PLANTED_BUGS: Final = (
@@ -34,6 +34,7 @@ PLANTED_BUGS: Final = (
     *reading.BUGS,
     *streams.BUGS,
     *locating.BUGS,
+    *operators.BUGS,
     *sinks.BUGS,
     *applications.BUGS,
     *files.BUGS,

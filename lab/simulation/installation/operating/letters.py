@@ -1,14 +1,19 @@
-"""What fronts tell of dead letters: those that are in their topic and not resolved, all of them and no others."""
+"""Dead letters: what fronts tell of them, and which messages an operator may have put back.
+
+Fronts tell those that are in their topic and not resolved, all of them and no others. Put back are those that this
+version can read, whose bytes the topic has at the place that they name, and that do not say how far a shard is.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 from urllib.parse import quote
 
 import httpx2
 
-from lab.simulation.kafka.log import PartitionLog
+from lab.simulation.kafka.log import Draft, Header, PartitionLog, Record
+from lab.simulation.naive.messages import Unreadable, read_message
 from lab.simulation.operators.probes import Probe
 
 PATH: Final = "/v1/dead-letters/shop"
@@ -16,6 +21,9 @@ ROUTE: Final = "/v1/dead-letters/{keyspace}"
 PAGE: Final = "/dead-letters"
 Letters = Mapping[str, int]
 """Letter → the size of its message."""
+TRUE, OF_ANOTHER_TOPIC, CUT_SHORT, OF_ANOTHER_PLACE = range(4)
+"""What a letter says of a message that was buried: the truth, or what only somebody who forges it would."""
+FORGERIES: Final = 4
 
 
 def unresolved(log: PartitionLog) -> Letters:
@@ -47,3 +55,42 @@ def wrong(probe: Probe, response: httpx2.Response, meant: Letters) -> str:
         return "" if told == meant else f"it tells {told}"
     missing = [letter for letter in meant if letter not in response.text]
     return f"it leaves out {missing}" if missing else ""
+
+
+def letter_of(record: Record, topic: str, partition: int, forgery: int) -> Draft:
+    """The letter of a consumer that could not read a message, or one that somebody has forged."""
+    value, offset = record.value or b"", record.offset - (forgery == OF_ANOTHER_PLACE)
+    said = {
+        "code": "unknown_schema",
+        "reason": "written by a later version",
+        "topic": "elsewhere.events" if forgery == OF_ANOTHER_TOPIC else topic,
+        "partition": str(partition),
+        "offset": str(offset),
+        "size": str(len(value) + (forgery == CUT_SHORT)),
+    }
+    headers: list[Header] = [(name, text.encode()) for name, text in said.items()]
+    key = f"{said['topic']}/{partition}/{offset}".encode()
+    return Draft(key, value, tuple(headers), record.timestamp_ms)
+
+
+def returnable(letters: PartitionLog, topic: str, events: Sequence[PartitionLog]) -> dict[str, bool]:
+    """Unresolved letter → whether its message may be put back into ``topic``, which has the logs ``events``."""
+    left = unresolved(letters)
+    found: dict[str, bool] = {}
+    for record in letters.read(letters.start, letters.end, letters.end):
+        letter, value = (record.key or b"").decode(), record.value
+        if letter in left and letter not in found and value is not None:
+            name, partition, offset = letter.rsplit("/", 2)
+            log = events[int(partition)] if int(partition) < len(events) else PartitionLog()
+            at_its_place = [each.value for each in log.committed(int(offset), int(offset) + 1)]
+            is_true = name == topic and at_its_place == [value] and left[letter] in (0, len(value))
+            found[letter] = is_true and _may_be_late(value)
+    return found
+
+
+def _may_be_late(value: bytes) -> bool:
+    """Whether this version can read it, and it says nothing of how far a shard is."""
+    try:
+        return read_message(value, {})[0] not in ("Marker", "SourceState")
+    except Unreadable:
+        return False

@@ -60,3 +60,11 @@ def test_a_front_that_goes_back_is_found_out(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(LocationReads, "_place", older)
     outcome = run_one(WORLD, [*PLACED, ("locate", 0, 0, 3), CAUGHT_UP, ("locate", 0, 0, 3)])
     assert [each.rule for each in outcome.violations] == [NEVER_BACK]
+
+
+def test_a_buried_message_is_put_back() -> None:
+    """A letter of a consumer of an earlier version is resolved by folding its message again, and no rule is broken."""
+    ops: History = [*PLACED, WRITE, ("let", 2), ("bury", 0, 2, 0), ("letters", 1, 0)]
+    outcome = run_one(WORLD, ops)
+    assert outcome.violations == []
+    assert outcome.answers["letters put back"] == 1
