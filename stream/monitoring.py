@@ -13,8 +13,10 @@ from typing import Any, Final
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Gauge, disable_created_metrics, generate_latest
 
+from stream.access.asked_as import foreign_name
 from stream.access.certificates import Certificates, subjects_of
 from stream.access.grants import METRICS, Access, AccessRefused, bearer_of
+from tokens.errors import one_line
 
 # A second series for each counter that says only when the counting began. The library has one switch for all of them.
 disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -124,6 +126,9 @@ def _handler(registry: CollectorRegistry, not_ready: Callable[[], str], access: 
                 self._answer(200, generate_latest(registry), CONTENT_TYPE_LATEST)
 
         def _refusal(self) -> tuple[int, bytes] | None:
+            host = self.headers.get("Host", "").encode("latin-1", "replace")
+            if access.is_open and (asked := foreign_name(host)):
+                return 403, f"metrics without a token are not asked for by the name {one_line(asked)}\n".encode()
             secured = self.connection.getpeercert() if isinstance(self.connection, ssl.SSLSocket) else None
             secret = bearer_of(self.headers.get("Authorization", "").encode("latin-1", "replace"))
             try:

@@ -6,6 +6,8 @@ now and then. A request beyond the bounds gets a `Problem` like any other error,
 
 from __future__ import annotations
 
+import asyncio
+from ssl import SSLContext
 from typing import Any
 
 import uvicorn
@@ -21,9 +23,17 @@ from stream.access.certificates import subjects_of
 
 
 class FrontConfig(uvicorn.Config):
-    """uvicorn's, and the connections of the server that has it. None: as many as come."""
+    """uvicorn's, and the connections of the server that has it (None: as many as come), and its TLS, if it has one.
+
+    ``shaking``: the handshakes under way.
+    """
 
     connections: Connections | None = None
+    secured: SSLContext | None = None
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.shaking: set[asyncio.Task[None]] = set()
 
 
 class BoundedConnection(HttpToolsProtocol):
@@ -46,12 +56,9 @@ class BoundedConnection(HttpToolsProtocol):
     def connection_made(self, transport: Any) -> None:
         """Starts to watch for slow heads."""
         super().connection_made(transport)
-        places, address = self.config.connections, self.client[0] if self.client else ""
-        if places is not None:
-            if not places.enter(address):
-                transport.abort()
-                return
-            self._address = address
+        if not self.enter(self.client[0] if self.client else ""):
+            transport.abort()
+            return
         secured = transport.get_extra_info("ssl_object")
         if secured is not None and (subjects := subjects_of(secured.getpeercert())):
             self.app_state = {**self.app_state, SUBJECTS: subjects}
@@ -60,10 +67,28 @@ class BoundedConnection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """As uvicorn's. Its place is free again."""
         super().connection_lost(exc)
+        self.leave()
+        self._is_lost = True
+
+    @property
+    def is_made(self) -> bool:
+        """Whether `connection_made` has been called."""
+        return self.transport is not None
+
+    def enter(self, address: str) -> bool:
+        """Whether it has a place, or there is one for it."""
+        places = self.config.connections
+        if places is not None and self._address is None:
+            if not places.enter(address):
+                return False
+            self._address = address
+        return True
+
+    def leave(self) -> None:
+        """Its place is free, if it has one."""
         if self._address is not None and self.config.connections is not None:
             self.config.connections.leave(self._address)
             self._address = None
-        self._is_lost = True
 
     def _watch(self) -> None:
         """Closes a connection that has no request under way and has sent none since the last look."""

@@ -7,13 +7,15 @@ import contextlib
 import signal
 from collections.abc import Callable, Iterator
 from types import FrameType
+from typing import cast
 
 import structlog
 import uvicorn
 
 from serving.http.admission.connections import Connections
+from serving.http.admission.handshake import open_connection
 from serving.http.app import make_app
-from serving.http.connection import BoundedConnection, FrontConfig
+from serving.http.connection import FrontConfig
 from serving.http.front import Front
 from serving.http.limits import ConnectionLimits
 from stream.access.certificates import Certificates
@@ -112,14 +114,12 @@ def make_server(
     """
     files = files or Certificates()
     check_front(host, front.access, files, plain=plain)
-    secured = files.server()
     config = FrontConfig(
         make_app(front),
-        ssl_context_factory=(lambda *_: secured) if secured is not None else None,
         host=host,
         port=port,
         loop="uvloop",
-        http=BoundedConnection,
+        http=cast("type[asyncio.Protocol]", open_connection),  # uvicorn calls it, no more
         ws="none",
         access_log=False,
         log_config=None,
@@ -130,6 +130,7 @@ def make_server(
         lifespan="on",
         timeout_graceful_shutdown=STOP_TIMEOUT_S,
     )
+    config.secured = files.server()
     config.connections = Connections(connections or ConnectionLimits())
     streams = front.streams
     before_shutdown = streams.stopping.set if streams is not None else lambda: None

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import http.client
 import socket
+import ssl
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-import httpx2
 import pytest
 import tomli_w
+import trustme
 
 from freshet.local.process import ServerProcess, free_ports
+from stream.access.certificates import Certificates
 from stream.access.grants import digest_of, new_secret
+from tests.access.certifying import write
 from tests.serving.stack import eventually, is_closed
 
 OF_ADDRESS = 200
@@ -25,7 +30,8 @@ ATTACKER, READER = "127.0.0.2", "127.0.0.3"
 class Crowded:
     """A front with few places and without Kafka, and the secret of a reader."""
 
-    def __init__(self, place: Path, **limits: float) -> None:
+    def __init__(self, place: Path, files: Certificates | None = None, **limits: float) -> None:
+        self.trusted = ssl.create_default_context(cafile=files.ca) if files else None
         self.secret = new_secret()
         self.port, gone = free_ports(2)
         settings = {
@@ -34,6 +40,7 @@ class Crowded:
             "serve": {
                 "port": self.port,
                 "limits": limits,
+                "tls": {"certificate": files.certificate} if files else {},
                 "tokens": {"reader": {"hash": digest_of(self.secret.encode())}},
             },
         }
@@ -48,7 +55,10 @@ class Crowded:
 
     def ask(self, path: str = "/v1/status", secret: str | None = None) -> int:
         """The status of a reader's request, on a connection of its own."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20, source_address=(READER, 0))
+        make = (
+            partial(http.client.HTTPSConnection, context=self.trusted) if self.trusted else http.client.HTTPConnection
+        )
+        connection = make("127.0.0.1", self.port, timeout=20, source_address=(READER, 0))
         try:
             connection.request("GET", path, headers={"authorization": f"Bearer {secret or self.secret}"})
             return connection.getresponse().status
@@ -57,9 +67,9 @@ class Crowded:
 
 
 @contextmanager
-def crowded(place: Path, **limits: float) -> Iterator[Crowded]:
-    """A front that is up."""
-    found = Crowded(place, **limits)
+def crowded(place: Path, files: Certificates | None = None, **limits: float) -> Iterator[Crowded]:
+    """A front that is up; ``files``: with TLS."""
+    found = Crowded(place, files, **limits)
     try:
         eventually(lambda: answers(found), what="the front")
         yield found
@@ -71,8 +81,8 @@ def answers(front: Crowded) -> bool:
     """Whether it is up."""
     assert front.process.running(), front.process.log_tail()
     try:
-        return httpx2.get(f"http://127.0.0.1:{front.port}/healthz", trust_env=False).status_code == 200
-    except httpx2.TransportError:
+        return front.ask("/healthz") == 200
+    except OSError:
         return False
 
 
@@ -83,7 +93,12 @@ def test_others_read_on_under_a_flood_of_slow_connections(tmp_path: Path) -> Non
     A reader from elsewhere gets connections and answers all the while; nothing of it is left when the flood is over.
     The rate of the settings holds for each token and address by itself, and is no matter for probes.
     """
-    limits = {"connections": 2 * OF_ADDRESS, "connections_of_address": OF_ADDRESS, "rate_per_s": 0.01, "burst": 31}
+    limits: dict[str, Any] = {
+        "connections": 2 * OF_ADDRESS,
+        "connections_of_address": OF_ADDRESS,
+        "rate_per_s": 0.01,
+        "burst": 31,
+    }
     with crowded(tmp_path, **limits) as front, ExitStack() as held:
         flood = [held.enter_context(front.connect(ATTACKER)) for _ in range(3 * OF_ADDRESS)]
         eventually(lambda: sum(map(is_closed, flood)) >= 2 * OF_ADDRESS, what="the end of what is too much")
@@ -103,3 +118,22 @@ def test_others_read_on_under_a_flood_of_slow_connections(tmp_path: Path) -> Non
         log = front.process.log()
         assert '"outcome": "rate_limited"' in log
         assert front.secret not in log
+
+
+@pytest.mark.integration
+def test_half_a_handshake_has_a_place_too(tmp_path: Path) -> None:
+    """Of TLS connections that were only begun, one address holds half of the places at most, and others get theirs."""
+    files = write(trustme.CA(), tmp_path, "server", "127.0.0.1")
+    limits: dict[str, Any] = {"connections": 2 * OF_ADDRESS, "connections_of_address": OF_ADDRESS}
+    with crowded(tmp_path, files, **limits) as front, ExitStack() as held:
+        flood = [held.enter_context(front.connect(ATTACKER)) for _ in range(3 * OF_ADDRESS)]
+        for each in flood[::2]:  # the head of a ClientHello that does not follow
+            with suppress(OSError):
+                each.sendall(b"\x16\x03\x01\x02\x00")
+        eventually(lambda: sum(map(is_closed, flood)) >= 2 * OF_ADDRESS, what="the end of what is too much")
+        assert sum(map(is_closed, flood)) == 2 * OF_ADDRESS
+        assert [front.ask() for _ in range(20)] == [200] * 20
+        for each in flood:
+            each.close()
+        eventually(lambda: not is_closed(held.enter_context(front.connect(ATTACKER))), what="room again")
+        assert not any(word in front.process.log() for word in ("Traceback", "exception"))

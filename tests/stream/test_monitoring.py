@@ -19,9 +19,9 @@ from stream.sources.status import SourceStatus
 from tests.serving.stack import eventually, is_closed
 
 
-def ask(port: int, path: str, token: str = "") -> tuple[int, str]:
+def ask(port: int, path: str, token: str = "", **headers: str) -> tuple[int, str]:
     """Status and body of a GET."""
-    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}")
+    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", headers=headers)
     if token:
         request.add_header("Authorization", f"Bearer {token}")
     try:
@@ -77,6 +77,21 @@ def test_metrics_need_the_token_and_health_does_not() -> None:
     finally:
         server.shutdown()
         server.server_close()
+
+
+def test_a_page_of_elsewhere_reads_no_metrics() -> None:
+    """By a name that leads here it could; with a token it has none to show, and any name will do."""
+    for access, token in ((None, ""), (Access.of_secret("s3cret"), "s3cret")):
+        server = serve_monitoring(("127.0.0.1", 0), CollectorRegistry(), str, version="1.2", access=access)
+        port = server.server_address[1]
+        try:
+            assert ask(port, "/metrics", token, Host="localhost:9470")[0] == 200
+            assert ask(port, "/metrics", token, Host="node-7:9470")[0] == 200
+            assert ask(port, "/metrics", token, Host="rebound.example.org")[0] == (200 if token else 403)
+            assert ask(port, "/readyz", token, Host="rebound.example.org")[0] == 200
+        finally:
+            server.shutdown()
+            server.server_close()
 
 
 def test_a_crowd_of_connections_takes_no_more_than_its_threads(monkeypatch: pytest.MonkeyPatch) -> None:
