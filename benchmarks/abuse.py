@@ -23,7 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from random import Random
@@ -170,7 +170,7 @@ def beside(name: str, **arguments: Any) -> Iterator[psutil.Process]:
         process.communicate()
 
 
-def run(rounds: int, seconds: float, rate: int) -> dict[str, dict[str, float]]:
+def run(rounds: int, seconds: float, rate: int, abuses: Sequence[str] = ABUSES) -> dict[str, dict[str, float]]:
     """Medians over the rounds, by abuse; ``quiet`` is without one."""
     secrets = {name: new_secret() for name in ("reader", "abuser")}
     with ExitStack() as stack:
@@ -203,11 +203,11 @@ def run(rounds: int, seconds: float, rate: int) -> dict[str, dict[str, float]]:
             shares = {f"{name}_core": (after[name] - before[name]) / took_s for name in after}
             return one | shares | {"abuser_core": (processor_s(*abusers) - own) / took_s}
 
-        found: dict[str, list[dict[str, float]]] = {name: [] for name in ("quiet", *ABUSES)}
+        found: dict[str, list[dict[str, float]]] = {name: [] for name in ("quiet", *abuses)}
         for _ in range(rounds):
             quiet_p99_ms = (alone := read())["p99_ms"]
             found["quiet"].append(alone)
-            for name in ABUSES:
+            for name in abuses:
                 with beside(name, port=deployed.port, secret=secrets["abuser"]) as abuser:
                     one = read(abuser)
                 with beside("burn", share=min(one["abuser_core"], 1.0)):
@@ -236,9 +236,10 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--rate", type=int, default=200)
+    parser.add_argument("--abuses", nargs="+", choices=ABUSES, default=ABUSES)
     options = parser.parse_args()
     quiet()
-    print(json.dumps(run(options.rounds, options.seconds, options.rate), indent=1))
+    print(json.dumps(run(options.rounds, options.seconds, options.rate, options.abuses), indent=1))
     return 0
 
 

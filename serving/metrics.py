@@ -114,9 +114,9 @@ class FrontMetrics:
                 found[place] = found.get(place, 0.0) + sample.value
         return int(found["cache"]), int(found["source"]), int(found.get("refused", 0))
 
-    def missed(self, kind: str, reason: str) -> None:
-        """Counts one read that the cache did not answer. ``reason``: one of `serving.misses`."""
-        self._misses.labels(kind, reason).inc()
+    def missed(self, kind: str, reason: str, count: int = 1) -> None:
+        """Counts reads that the cache did not answer. ``reason``: one of `serving.misses`."""
+        self._misses.labels(kind, reason).inc(count)
         if spans.is_on:
             spans.note_miss(reason)
 

@@ -3,18 +3,53 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator, Iterable
-from typing import Final, TypeVar
+from typing import Final, TypeAlias, TypeVar
+from weakref import WeakKeyDictionary
+
+from stream.access.who import asking
 
 Element = TypeVar("Element")
 
-ELEMENTS_A_TURN: Final = 64
-"""Of one request, worked on before others have their turn: a millisecond or two."""
+ELEMENTS_A_TURN: Final = 16
+"""Of one request, worked on before others have their turn: a third of a millisecond or so."""
+
+_Waiting: TypeAlias = dict[str, deque[asyncio.Future[None]]]
+"""Caller → its requests that wait for their turn; who is first is next."""
+
+_waiting: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, _Waiting]] = WeakKeyDictionary()
 
 
 async def in_turns(elements: Iterable[Element]) -> AsyncIterator[Element]:
-    """The elements, with a pause after each `ELEMENTS_A_TURN` in which whatever else is due is done."""
+    """The elements, with a `pause` after each `ELEMENTS_A_TURN`."""
     for number, element in enumerate(elements):
         if number and number % ELEMENTS_A_TURN == 0:
-            await asyncio.sleep(0)
+            await pause()
         yield element
+
+
+async def pause() -> None:
+    """Has whatever else is due be done. Of all requests that pause, one goes on in a turn of the event loop.
+
+    A short request needs a few turns, and would wait in each of them for as many as go on. Callers go on one after the
+    other, however many requests each has.
+    """
+    loop = asyncio.get_running_loop()
+    waiting = _waiting.setdefault(loop, {})
+    if not waiting:
+        loop.call_soon(_go_on, loop, waiting)
+    waiting.setdefault(asking.get(), deque()).append(turn := loop.create_future())
+    await turn
+
+
+def _go_on(loop: asyncio.AbstractEventLoop, waiting: _Waiting) -> None:
+    caller = next(iter(waiting))
+    turns = waiting.pop(caller)
+    turn = turns.popleft()
+    if turns:
+        waiting[caller] = turns
+    if waiting:
+        loop.call_soon(_go_on, loop, waiting)
+    if not turn.done():  # whoever asked may have left
+        turn.set_result(None)

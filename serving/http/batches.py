@@ -23,12 +23,14 @@ _STRONGEST_FIRST: tuple[FreshnessName, ...] = ("fresh", "eventual", "stale", "un
 
 async def row_batch_answer(elements: Sequence[RawRowAnswer | ReadError], demand: ReadDemand) -> RowBatchAnswer:
     """The answer to a batch of rows. Raises `ReadError` ``history_lost``."""
-    return RowBatchAnswer(*_summary(elements, demand), [_encoded(each) async for each in in_turns(elements)])
+    encoded = [_encoded(each) async for each in in_turns(elements)]
+    return RowBatchAnswer(*_summary(elements, demand), encoded)
 
 
 async def table_batch_answer(elements: Sequence[RawTableAnswer | ReadError], demand: ReadDemand) -> TableBatchAnswer:
     """The answer to a batch of tables. Raises `ReadError` ``history_lost``."""
-    return TableBatchAnswer(*_summary(elements, demand), [_encoded(each) async for each in in_turns(elements)])
+    encoded = [_encoded(each) async for each in in_turns(elements)]
+    return TableBatchAnswer(*_summary(elements, demand), encoded)
 
 
 def from_source(elements: Sequence[RawRowAnswer | RawTableAnswer | ReadError]) -> int:

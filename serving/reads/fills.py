@@ -79,10 +79,11 @@ class Fills:
             self._metrics.fill("failed", count)
             _log.info("fill failed", keyspace=keyspace, partition=partition, count=count, error=str(error))
             return
-        for each in filled:
-            self._metrics.fill("accepted" if each.accepted else "refused")
-            if not each.accepted:
-                _log.debug("fill refused", keyspace=keyspace, partition=partition, why=each.why)
+        refused = [each.why for each in filled if not each.accepted]
+        for why in refused:
+            _log.debug("fill refused", keyspace=keyspace, partition=partition, why=why)
+        self._metrics.fill("accepted", len(filled) - len(refused))
+        self._metrics.fill("refused", len(refused))
 
     async def close(self) -> None:
         """Cancels the fills that are under way."""

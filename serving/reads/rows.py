@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias, cast
 
@@ -136,6 +137,7 @@ class RowReads:
         lookups: dict[int, RowLookup] = {}
         misses: dict[int, RowMiss] = {}
         groups: dict[int, list[int]] = {}
+        reasons: Counter[str] = Counter()
 
         def settle(index: int, row: OwnerRow | None, why: str, *, differs: bool = False) -> None:
             lookup = lookups[index]
@@ -145,7 +147,7 @@ class RowReads:
             outcome = self._from_owner(lookup, row, why)
             if isinstance(outcome, RowMiss):
                 misses[index] = outcome
-                self._metrics.missed("row", miss_reason(row) if lookups[index].table.cacheable else NEVER_CACHED)
+                reasons[miss_reason(row) if lookups[index].table.cacheable else NEVER_CACHED] += 1
             else:
                 outcomes[index] = outcome
 
@@ -204,6 +206,8 @@ class RowReads:
             await asked[0]
         elif asked:
             await asyncio.gather(*asked)
+        for reason, count in reasons.items():
+            self._metrics.missed("row", reason, count)
         if misses:
             found_there = await self._from_source(context, list(misses.values()))
             for index, outcome in zip(misses, found_there, strict=True):
