@@ -20,6 +20,7 @@ from consumers.process import run as process
 from freshet import cli
 from freshet.logs import configure_logs
 from freshet.settings import load_settings
+from tests.cli.interrupting import PYTHON_STARTS
 from tests.patience import PATIENCE_S
 from tokens.errors import FreshetError
 
@@ -267,9 +268,6 @@ def test_sigterm_ends_a_job_as_ctrl_c_does_also_before_spark_runs(command: list[
 
 NOWHERE = ["--bootstrap", "127.0.0.1:1"]
 SERVICES = ["consume --keyspace k --data-dir data", "serve --port 0", "source mariadb --keyspace k --database d"]
-
-PYTHON_STARTS = ("Could not import runpy module", "Fatal Python error: init_")
-"""What Python says if a signal comes while it starts itself, before any of our lines: it ends with 1 then."""
 
 
 @pytest.mark.parametrize("command", SERVICES)

@@ -19,39 +19,18 @@ import psutil
 import pytest
 
 from freshet import cli
-from freshet.local.mariadb import MariaDBAddress
 from freshet.local.process import free_ports
 from freshet.settings import KeyspaceSettings, Settings, SourceProcessSettings
 from freshet.settings_errors import SettingsError
 from freshet.together.parts import Part, parts_of
 from freshet.together.running import PartFailed, Together
-from stream.kafka.connection import KafkaCluster
+from tests.cli.interrupting import Moment, interrupted
 from tests.consumers.consuming import until
 from tests.lengths import length
 from tests.marked import MARK, mark_of, marked
 from tests.patience import PATIENCE_S
 
 SHOP: dict[str, Any] = {"source": {"kind": "mariadb", "databases": ["shop"]}}
-SETTINGS = """\
-data_dir = "{data}"
-[kafka]
-bootstrap = "{kafka}"
-prefix = "{prefix}"
-[serve]
-port = {front}
-[keyspaces.shop.source]
-kind = "mariadb"
-host = "{host}"
-port = {port}
-user = "{user}"
-password = "{password}"
-databases = ["{database}"]
-[keyspaces.away.source]
-kind = "mariadb"
-host = "127.0.0.1"
-port = {nobody}
-databases = ["away"]
-"""
 
 
 def settings_with(**keyspaces: dict[str, Any]) -> Settings:
@@ -148,28 +127,6 @@ def family(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
 def are_gone(processes: list[psutil.Process]) -> bool:
     """Whether none of them runs."""
     return not any(each.is_running() and each.status() != psutil.STATUS_ZOMBIE for each in processes)
-
-
-@pytest.fixture
-def settings(tmp_path: Path, kafka: KafkaCluster, mariadb: MariaDBAddress, database: str) -> Path:
-    """A settings file with a keyspace whose source answers and one whose doesn't."""
-    front, nobody = free_ports(2)
-    file = tmp_path / "freshet.toml"
-    file.write_text(
-        SETTINGS.format(
-            data=tmp_path / "data",
-            kafka=kafka.bootstrap,
-            prefix=f"up{time.monotonic_ns()}",
-            front=front,
-            nobody=nobody,
-            host=mariadb.host,
-            port=mariadb.port,
-            user=mariadb.user,
-            password=mariadb.password,
-            database=database,
-        )
-    )
-    return file
 
 
 @pytest.mark.integration
@@ -269,27 +226,10 @@ def test_ctrl_c_is_clean_at_any_moment(settings: Path, tmp_path: Path, number: i
     Before its first line of Python the signal ends it. FRESHET_TEST_SEED repeats the moments.
     """
     rng = random.Random(f"{SEED}/{number}/{is_local}")
-    after_s, again_s = rng.choice((rng.uniform(0, 3), rng.uniform(3, 12))), rng.choice((None, rng.uniform(0, 2)))
-    log = tmp_path / "said.log"
-    command = [sys.executable, "-m", "freshet", *([] if is_local else ["--config", str(settings)]), "up"]
-    empty = tmp_path / "empty"
-    empty.mkdir()
-    about = f"seed {SEED}, after {after_s:.2f} s, again after {again_s}"
-    with mark_of(SEED, number, is_local) as mark, log.open("wb") as out:
-        environment = {**os.environ, MARK: mark, "FRESHET_SERVE__PORT": str(free_ports(1)[0])}
-        process = subprocess.Popen(
-            [*command, *(["--local"] if is_local else [])], cwd=empty, env=environment, stdout=out, stderr=out
+    command = ["up", "--local"] if is_local else ["--config", str(settings), "up"]
+    (empty := tmp_path / "empty").mkdir()
+    with mark_of(SEED, number, is_local) as mark:
+        environment = {MARK: mark, "FRESHET_SERVE__PORT": str(free_ports(1)[0])}
+        interrupted(
+            command, Moment.of(rng, 12), mark, f"seed {SEED}", cwd=empty, environment=environment, codes=(0, 130)
         )
-        began = time.monotonic()
-        until(lambda: time.monotonic() - began > after_s, "the moment")
-        process.send_signal(signal.SIGINT)
-        if again_s is not None:
-            until(lambda: process.poll() is not None or time.monotonic() - began > after_s + again_s, "the second")
-            process.send_signal(signal.SIGINT)
-        code = process.wait(PATIENCE_S)
-        until(lambda: not marked(mark), f"nothing is left: {about}: {marked(mark)}")
-    said = log.read_text(errors="replace")
-    if "init_import_site" in said:  # before our first line, Python tells it so
-        return
-    assert "Traceback" not in said or code == -signal.SIGINT, (about, said)
-    assert code in (0, 130, -signal.SIGINT), (about, code, said)
