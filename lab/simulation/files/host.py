@@ -38,6 +38,8 @@ ROOM: Final = "no more room than given"
 ADMISSIONS: Final = ("all", "all", "second", "share=0.5", f"budget={QUOTA * 200}")
 SHAPE: Final = 6
 """Integers in the first op."""
+TRACED: Final = 4
+"""One of so many hosts keeps a trace."""
 PLACES: Final = ("data", "sums", "heads", "heat", "names.log", marker.NAME)
 """The files of a directory that may be damaged."""
 RECORD: Final = HEAD_BYTES
@@ -95,6 +97,8 @@ class HostRun(WholeProcesses):
         self.wanted = [HOST]
         self.place = self.disk.root / "cache"
         self.admission = ADMISSIONS[admission % len(ADMISSIONS)]
+        self.trace = self.disk.root / "trace" if seed % TRACED == 0 else None
+        """Where the host keeps a trace of its reads, if it does."""
         keys = self.disk.root / "keys"
         keys.write_text("0a" * 32)
         self.options: dict[str, Any] = {
@@ -107,6 +111,7 @@ class HostRun(WholeProcesses):
             "scope": "small" if scoped % 2 else "",
             "gap": (64 << 10) * (seed % 3),
             "request_bytes": (1 << 18) << seed % 4,
+            "trace": str(self.trace or ""),
             "asynchronous": True,  # no thread of fsspec's own
             "skip_instance_cache": True,
         }

@@ -11,6 +11,7 @@ import httpx2
 from lab.simulation.engine import Outcome
 from lab.simulation.files.host import HOST, PORT, ROOT, HostRun
 from lab.simulation.files.store import content
+from lab.simulation.files.tracing import Line
 from lab.simulation.kernel.fronts import FrontTransport
 from lab.simulation.whole_processes.run import CLIENT
 from serving.bytecache.disk.health import RETRY_S
@@ -31,6 +32,8 @@ PLACES: Final = 32
 """A file is cut into so many parts, at which ranges begin."""
 CONDITIONS: Final = ("", "if-none-match", "if-range", "if-match")
 READ_S: Final = 90.0
+WAYS_TRACED: Final = 3
+"""Of the ways of programs to read the first ones ask the cache for exactly the ranges that they want."""
 Ranges = list[tuple[int, int]]
 
 
@@ -61,6 +64,8 @@ class ReadingRun(HostRun):
     def __init__(self, shape: Sequence[int], outcome: Outcome, trace: bool) -> None:
         super().__init__(shape, outcome, trace)
         self._under_way: list[Any] = []
+        self.traced: set[Line] = set()
+        """What a trace must have: the reads that were given and pass by no directory."""
         self._tags: dict[str, str] = {}
         """Path → the entity tag that a client was given last."""
         self._tagged: dict[tuple[str, str], set[int]] = {}
@@ -110,7 +115,8 @@ class ReadingRun(HostRun):
         files, name = self.files, f"files/f{path}"
         ranges = self._ranges(name, place, length, several=way % 2 == 1)
         read = partial(self.ways[way % len(self.ways)], files, f"{ROOT}/f{path}", ranges, GIVEN[given % len(GIVEN)])
-        thread = self.kernel.spawn(HOST, partial(self._read, name, ranges, read), "reads")
+        traced = way % len(self.ways) < WAYS_TRACED and not GIVEN[given % len(GIVEN)].bypass
+        thread = self.kernel.spawn(HOST, partial(self._read, name, ranges, read, traced=traced), "reads")
         if not at_once:
             self.run_until(lambda: thread.done or thread.process.dead, READ_S)
             if not (thread.done or thread.process.dead):
@@ -138,7 +144,7 @@ class ReadingRun(HostRun):
         first = (start, start + LENGTHS[length])
         return [first, (max(0, size - 900), size), (start // 2, start // 2 + 300)] if several else [first]
 
-    def _read(self, name: str, ranges: Ranges, read: Callable[[], list[bytes]]) -> None:
+    def _read(self, name: str, ranges: Ranges, read: Callable[[], list[bytes]], *, traced: bool = False) -> None:
         began = self.kernel.time
         try:
             found = read()
@@ -149,6 +155,11 @@ class ReadingRun(HostRun):
             return
         self.outcome.answers["read"] += 1
         self._judge(name, began, ranges, found)
+        versions = self.store.since(name, began)
+        if traced and self.store.style == "ETag" and len(versions) == 1:
+            size = len(versions[0].data or b"")
+            cut = [(max(0, start), min(end, size)) for start, end in ranges]
+            self.traced |= {(name, size, start, end) for start, end in cut if start < end}
 
     def _check_error(self, name: str, error: Exception, began: float, *, changed: bool, gone: bool = False) -> None:
         code = error.code if isinstance(error, ByteCacheError) else type(error).__name__

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from io import BytesIO
 from math import floor
+from pathlib import Path
 from random import Random
 from typing import Any, ClassVar, Final, NamedTuple
 
@@ -103,9 +105,14 @@ class RemoteStore:
     def describe(self, path: str) -> dict[str, Any]:
         """What the store says of a file. Raises ``FileNotFoundError``, ``ConnectionError``."""
         self.call()
-        version = self.now(path)
-        if version.data is None:
+        if self.now(path).data is None:
             raise FileNotFoundError(path)
+        return self.described(path)
+
+    def described(self, path: str) -> dict[str, Any]:
+        """What it says of a file that is there."""
+        version = self.now(path)
+        assert version.data is not None
         said: dict[str, Any] = {"name": path, "size": len(version.data), "type": "file"}
         match self.style:
             case "ETag":
@@ -115,6 +122,19 @@ class RemoteStore:
             case "whole seconds":
                 said["mtime"] = floor(version.since)
         return said
+
+
+class _Written(BytesIO):
+    """A file that is written when it is closed."""
+
+    def __init__(self, write: Callable[[bytes], None]) -> None:
+        super().__init__()
+        self._write = write
+
+    def close(self) -> None:
+        if not self.closed:
+            self._write(self.getvalue())
+        super().close()
 
 
 class SimulatedFileSystem(AbstractFileSystem):  # type: ignore[misc]
@@ -149,6 +169,38 @@ class SimulatedFileSystem(AbstractFileSystem):  # type: ignore[misc]
     def cat_ranges(self, paths: Sequence[str], starts: Sequence[int], ends: Sequence[int], **_: Any) -> list[bytes]:
         """Ranges, one after the other."""
         return [self._store.read(*each) for each in zip(paths, starts, ends, strict=True)]
+
+    def ls(self, path: str, detail: bool = True, **_: Any) -> list[Any]:
+        """The files below a path."""
+        self._store.call()
+        below = sorted(each for each in self._store.paths() if each.startswith(path.rstrip("/") + "/"))
+        return [self._store.described(each) for each in below] if detail else below
+
+    def exists(self, path: str, **_: Any) -> bool:
+        """Whether there is a file. Raises ``ConnectionError``."""
+        self._store.call()
+        return self._store.now(path).data is not None
+
+    def isfile(self, path: str) -> bool:
+        """The same: there are no directories."""
+        return self.exists(path)
+
+    def _open(self, path: str, mode: str = "rb", **_: Any) -> Any:
+        """A program writes a file: it is there once it is closed."""
+        assert mode == "wb"
+        return _Written(lambda data: self.pipe_file(path, data))
+
+    def cp_file(self, path1: str, path2: str, **_: Any) -> None:
+        """A program copies a file, by its length."""
+        self.pipe_file(path2, self._store.read(path1, 0, len(self._store.now(path1).data or b"")))
+
+    def put_file(self, lpath: str, rpath: str, **_: Any) -> None:
+        """A program copies a local file, by its length."""
+        self.pipe_file(rpath, Path(lpath).read_bytes())
+
+    def touch(self, path: str, truncate: bool = True, **_: Any) -> None:  # noqa: ARG002
+        """A program empties a file."""
+        self.pipe_file(path, b"")
 
     def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **_: Any) -> None:  # noqa: ARG002
         """A program writes a file: content is made by the store, of that length."""

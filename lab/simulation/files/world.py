@@ -8,6 +8,7 @@ from typing import Final
 
 from lab.simulation.engine import History, Op, Outcome, ops_of, play, shape
 from lab.simulation.files.host import ADMISSIONS, PLACES, ROOM, SHAPE, STATES
+from lab.simulation.files.managing import LOOKS, ManagingRun
 from lab.simulation.files.reading import (
     BYTES,
     CONDITIONS,
@@ -19,14 +20,13 @@ from lab.simulation.files.reading import (
     RECOVERS,
     SIZES,
     STALE,
-    ReadingRun,
 )
 from lab.simulation.files.reading import PLACES as PARTS
 from lab.simulation.files.store import STYLES
 from lab.simulation.whole_processes.run import PAUSES_S
 from serving.bytecache.policy.pools import POLICIES
 
-OPS: Final = ops_of(ReadingRun)
+OPS: Final = ops_of(ManagingRun)
 _PAUSE: Final = len(PAUSES_S)
 _DIES_WITHIN: Final = 12
 _OFFSETS: Final = 4_096
@@ -53,7 +53,14 @@ RARE: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
     "shorten": (1, (3,)),
 }
 """Op → (weight, fields): the ops that a history may have."""
-KINDS: Final = COMMON | RARE
+MANAGES: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
+    "change": (2, (FILES, FILES, 5)),
+    "look": (2, (FILES, LOOKS)),
+    "scrape": (1, ()),
+}
+"""Op → (weight, fields): those of programs that do more than read, and of operators, which some histories have."""
+WITH_MANAGERS: Final = 0.4
+KINDS: Final = COMMON | RARE | MANAGES
 
 
 class FilesWorld:
@@ -76,11 +83,16 @@ class FilesWorld:
         names = [*COMMON, *[name for name in RARE if rng.random() < share]]
         for name in rng.choices(names, [KINDS[name][0] for name in names], k=8 + rng.randrange(32)):
             ops.append((name, *(rng.randrange(bound) for bound in KINDS[name][1])))
+        more = Random(int(ops[0][1]))  # so that the other histories stay as they are
+        if more.random() < WITH_MANAGERS:
+            for name in more.choices([*MANAGES], [weight for weight, _ in MANAGES.values()], k=3 + more.randrange(6)):
+                place = more.randrange(2 + FILES, len(ops) + 1)
+                ops.insert(place, (name, *(more.randrange(bound) for bound in MANAGES[name][1])))
         return ops
 
     def run(self, ops: Sequence[Op], *, trace: bool = False) -> Outcome:
         """Runs the ops, then the final checks. Stops at the first violation."""
-        run = ReadingRun(shape(ops, SHAPE), Outcome(), trace)
+        run = ManagingRun(shape(ops, SHAPE), Outcome(), trace)
         with run.installed():
             run.begin()
             return play(run, ops, OPS)

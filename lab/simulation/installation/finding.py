@@ -176,7 +176,7 @@ class Finding(Traffic):
     def _find_in_task(self, stretch: Stretch, limit: int, patience: int) -> None:
         done = list[bool]()
         if self._async is None:
-            self._async = async_client(self.kernel, self._ports())
+            self._async = async_client(self.kernel, self._ports(), **self.credentials.shown)
             self._async_session = self._async.session()
         session = self._async_session
         self.under_way += 1

@@ -5,8 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+import httpx2
+
 from lab.simulation.installation.judging import Answer
-from lab.simulation.installation.operating.letters import FORGERIES, letter_of, requests, returnable, unresolved, wrong
+from lab.simulation.installation.operating.guarding import OPERATOR as OPERATES
+from lab.simulation.installation.operating.letters import (
+    FORGERIES,
+    chosen,
+    letter_of,
+    pressed,
+    requests,
+    returnable,
+    unresolved,
+    wrong,
+)
 from lab.simulation.installation.parts import CONSUMERS, FRONTS, PROCESSES, SOURCES
 from lab.simulation.installation.processes import KAFKA
 from lab.simulation.installation.tables import TableFaults
@@ -174,7 +186,7 @@ class KafkaFaults(TableFaults):
                 for letter in sorted(left):
                     self.say(f"the operator sees {letter}: {find_letter(KAFKA, KEYSPACE, letter).reason}")
                 if how % 2:
-                    self._retry_letters()
+                    self._retry_letters(name)
                 else:
                     dismiss(KAFKA, KEYSPACE)
             except FreshetError as error:
@@ -184,7 +196,7 @@ class KafkaFaults(TableFaults):
         self.kernel.spawn(OPERATOR, work)
         self.let(1.0)
 
-    def _retry_letters(self) -> None:
+    def _retry_letters(self, front: str) -> None:
         """Put back are the letters that may be, and no others. Not judged if letters or messages change meanwhile."""
         may_be_before = self._returnable()
         results = {each.letter.id: each.problem for each in retry(KAFKA, KEYSPACE, dry_run=True)}
@@ -193,11 +205,28 @@ class KafkaFaults(TableFaults):
         self.say(f"of {len(results)} letters {list(results.values()).count('')} can be put back")
         if {letter: not problem for letter, problem in results.items()} != may_be_before:
             self.complain(EXPLAINS, f"of letters are put back {results}, and may be {may_be_before}")
-        done = [each.letter.id for each in retry(KAFKA, KEYSPACE) if not each.problem]
+        if self.credentials.guarded and front and self.kernel.is_running(front):
+            done = [letter for letter in results if self._press(front, letter, may_be=not results[letter])]
+        else:
+            done = [each.letter.id for each in retry(KAFKA, KEYSPACE) if not each.problem]
         self.outcome.answers["letters put back"] += len(done)
         left = set(done) & self._returnable().keys()
         if left:
             self.complain(EXPLAINS, f"{left} are put back, and still unresolved")
+
+    def _press(self, front: str, letter: str, *, may_be: bool) -> bool:
+        """Presses the button of the page that puts a letter's message back. Whether it did."""
+        transport = FrontTransport(self.kernel, lambda: FRONTS[front])
+        request = pressed(letter, self.credentials.secret(OPERATES))
+        try:
+            response = transport.handle_request(request)
+        except (httpx2.HTTPError, OSError):
+            return False
+        self.say(f"{front}: the button of {letter}: {response.status_code}")
+        is_settled = may_be == self._returnable().get(letter)
+        if response.is_success and not may_be and is_settled:
+            self.complain(EXPLAINS, f"{front} says that {letter} was put back, and it may not be")
+        return response.is_success
 
     def _returnable(self) -> dict[str, bool]:
         events, letters = self.kafka.topics.get(EVENTS), self.kafka.topics.get(DEAD_LETTERS)
@@ -211,13 +240,16 @@ class KafkaFaults(TableFaults):
         number = partition % self.partitions
         log = events.logs[number]
         if records := log.committed(log.start, log.stable):
-            record = records[-1 - back % len(records)]
+            record = chosen(records, back)
             self._strikes("message buried", f"a letter of message {record.offset} of partition {number}: {forgery}")
             letters.logs[0].append([letter_of(record, EVENTS, number, forgery % FORGERIES)])
 
     def _look_at_letters(self, name: str) -> None:
         """Has a front tell the dead letters, in its list, on its page and one by one."""
-        transport, life = FrontTransport(self.kernel, lambda: FRONTS[name]), self.kernel.process(name)
+        transport, life = (
+            FrontTransport(self.kernel, lambda: FRONTS[name], self.credentials.operator),
+            self.kernel.process(name),
+        )
         if (topic := self.kafka.topics.get(DEAD_LETTERS)) is None:
             return
         left = unresolved(topic.logs[0])
@@ -253,7 +285,7 @@ class KafkaFaults(TableFaults):
         if not self.kernel.is_running(name):
             return
         probe, life = PROBES[what % len(PROBES)], self.kernel.process(name)
-        transport = FrontTransport(self.kernel, lambda: FRONTS[name])
+        transport = FrontTransport(self.kernel, lambda: FRONTS[name], self.credentials.operator)
 
         def work() -> None:
             asked = self.judge.asked("", self.kernel.now)

@@ -11,6 +11,7 @@ import pymysql
 from lab.simulation.engine import Outcome
 from lab.simulation.installation.committed import CommittedRecord
 from lab.simulation.installation.judging import SessionJudge
+from lab.simulation.installation.operating.guarding import FRONT, Credentials
 from lab.simulation.installation.processes import (
     DEPOT,
     OTHER_SHARD,
@@ -20,6 +21,7 @@ from lab.simulation.installation.processes import (
     Consuming,
     Published,
     Requested,
+    Serving,
     start_consumer,
     start_front,
     start_source,
@@ -45,7 +47,7 @@ from stream.sources.mariadb.backfill import chunks
 from stream.sources.mariadb.connection import ConnectionSettings
 
 Complain = Callable[[str, str], None]
-SHAPE: Final = 7
+SHAPE: Final = 8
 """Integers in the first op."""
 SOURCES: Final = ("source-0", "source-1")
 CONSUMERS: Final = ("consumer-0", "consumer-1")
@@ -96,12 +98,13 @@ class Installation(WholeProcesses):
     processes = PROCESSES
 
     def __init__(self, shape: Sequence[int], outcome: Outcome, trace: bool) -> None:
-        """``shape``: the scheduler's seed; 1 for two partitions, two consumers, two fronts, a replica, wide, placed.
+        """``shape``: the scheduler's seed; 1 for 2 partitions, consumers, fronts, a replica, wide, placed, guarded.
 
         A wide history has more tables, which are published from the beginning, and a second keyspace. In a placed one
-        snapshots have a place, fronts are in zones and keep a file of locations, and there may be a follower.
+        snapshots have a place, fronts are in zones and keep a file of locations, and there may be a follower. In a
+        guarded one fronts and owners ask for credentials.
         """
-        seed, partitions, consumers, fronts, replica, wide, placed = shape
+        seed, partitions, consumers, fronts, replica, wide, placed, guarded = shape
         super().__init__(seed, outcome, trace)
         self.states = STATES
         self.primary = SimulatedServer(self.kernel)
@@ -110,6 +113,7 @@ class Installation(WholeProcesses):
         self.wanted = [SOURCES[0], *CONSUMERS[: 1 + consumers % 2], *list(FRONTS)[: 1 + fronts % 2]]
         self.wide = bool(wide % 2)
         self.placed = bool(placed % 2)
+        self.credentials = Credentials(self.kernel, guarded=bool(guarded % 2))
         self.is_operated = False
         """Whether anybody has asked a source for something. Until then none looks: each look would cost time."""
         self.depot = SimulatedServer(self.kernel, id=3)
@@ -183,12 +187,15 @@ class Installation(WholeProcesses):
         elif name in (*CONSUMERS, FOLLOWER):
             places = dict.fromkeys(self.truths, self.snapshots) if self.placed else {}
             front = NODES.get(name, "") if self.placed else ""
-            started = Consuming(tuple(self.truths), self.disk.data_dir(name), places, name == FOLLOWER, front)
+            access = self.credentials.access(name)
+            started = Consuming(tuple(self.truths), self.disk.data_dir(name), places, name == FOLLOWER, front, access)
             start_consumer(self.kernel, name, started, self.gave_up)
         else:
             read = shop._replace(server=REPLICA) if self.reads_replica else shop
             kept = self.disk.data_dir(name) / "locations" if self.placed else None
-            start_front(self.kernel, name, [read, *depot], FRONTS[name], kept)
+            access = self.credentials.access(name)
+            served = Serving([read, *depot], FRONTS[name], kept, access, self.credentials.identity(FRONT))
+            start_front(self.kernel, name, served)
 
     @property
     def snapshots(self) -> str:

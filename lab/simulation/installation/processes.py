@@ -9,17 +9,20 @@ from typing import Final, NamedTuple
 
 from prometheus_client import CollectorRegistry
 
+from consumers.owner.client import Identity
 from consumers.process.loop import ConsumptionSettings
 from consumers.process.run import OwnerSettings, serve
 from consumers.snapshots.restoring import Snapshots
 from lab.simulation.kernel.fronts import listen
 from lab.simulation.kernel.scheduler import Kernel
 from serving.http.front import make_front
+from serving.http.limits import CallerLimits
 from serving.locations.directory import TopicDirectory
 from serving.locations.file import LocationFile
 from serving.locations.refreshing import Locations
 from serving.reads.spaces import RowSpace
 from serving.sources.mariadb import MariaDBRows
+from stream.access.grants import Access
 from stream.kafka.connection import KafkaCluster
 from stream.kafka.locations import LocationsReader
 from stream.kafka.requests import RequestsReader
@@ -45,6 +48,8 @@ SPILL_BYTES: Final = 400
 COMMIT_INTERVAL_S: Final = 1.0
 METRICS_PORT: Final = 9_100
 VERSION: Final = "simulated"
+RATE_PER_S: Final = 500.0
+"""Of each caller of a guarded front: more than any asks for."""
 ZONES: Final = ("near", "far")
 FOLLOWERS: Final = "followers"
 """The group of consumers that follow."""
@@ -118,13 +123,17 @@ def start_source(
 
 
 class Consuming(NamedTuple):
-    """What a consumer folds, and where. ``places``: keyspace → where its snapshots are. ``front``: as it announces."""
+    """What a consumer folds, and where. ``places``: keyspace → where its snapshots are. ``front``: as it announces.
+
+    ``access``: who may ask it.
+    """
 
     keyspaces: tuple[str, ...]
     data_dir: Path
     places: Mapping[str, str]
     follows: bool = False
     front: str = ""
+    access: Access = Access()
 
     @property
     def settings(self) -> ConsumptionSettings:
@@ -136,7 +145,12 @@ class Consuming(NamedTuple):
 def start_consumer(kernel: Kernel, name: str, what: Consuming, gives_up: GivesUp) -> None:
     """``freshet consume``: folds, commits, announces, and answers the owner protocol."""
     owner = OwnerSettings(
-        metrics_port=METRICS_PORT, version=VERSION, follower=what.follows, zone=ZONES[0], front=what.front
+        metrics_port=METRICS_PORT,
+        version=VERSION,
+        follower=what.follows,
+        zone=ZONES[0],
+        front=what.front,
+        access=what.access,
     )
 
     async def run() -> None:
@@ -148,19 +162,39 @@ def start_consumer(kernel: Kernel, name: str, what: Consuming, gives_up: GivesUp
     kernel.run_task(name, run)
 
 
-def start_front(kernel: Kernel, name: str, served: Sequence[Published], port: int, kept: Path | None) -> None:
-    """``freshet serve``: finds owners, reads through, answers HTTP. ``kept``: its file of locations, if it has one."""
+class Serving(NamedTuple):
+    """What a front serves, and to whom. ``kept``: its file of locations, if it has one. ``identity``: for owners."""
+
+    published: Sequence[Published]
+    port: int
+    kept: Path | None
+    access: Access
+    identity: Identity | None = None
+
+
+def start_front(kernel: Kernel, name: str, what: Serving) -> None:
+    """``freshet serve``: finds owners, reads through, answers HTTP."""
 
     def start() -> None:
         reader = LocationsReader(KAFKA).start(patient=True)
-        spaces = [RowSpace(each.keyspace, Layout(each.partitions), each.keyspace, _rows(each)) for each in served]
+        spaces = [
+            RowSpace(each.keyspace, Layout(each.partitions), each.keyspace, _rows(each)) for each in what.published
+        ]
         directory = TopicDirectory(reader)
-        locations = Locations(directory, zone=ZONES[port % len(ZONES)] if kept is not None else "")
+        locations = Locations(directory, zone=ZONES[what.port % len(ZONES)] if what.kept is not None else "")
         locations.front_of = directory.front_of
-        if kept is not None:
-            LocationFile(kept, KAFKA, directory, locations).__enter__()
-        front = make_front(spaces, locations, kafka=KAFKA)
-        kernel.run_task(name, lambda: listen(front, port))
+        if what.kept is not None:
+            LocationFile(what.kept, KAFKA, directory, locations).__enter__()
+        front = make_front(
+            spaces,
+            locations,
+            identity=what.identity,
+            access=what.access,
+            callers=CallerLimits(rate_per_s=0.0 if what.access.is_open else RATE_PER_S),
+            kafka=KAFKA,
+            resolves_letters=not what.access.is_open,
+        )
+        kernel.run_task(name, lambda: listen(front, what.port))
 
     kernel.spawn(name, start, "serve")
 

@@ -11,8 +11,9 @@ from lab.simulation.installation.finding import Stretch
 from lab.simulation.installation.following.copies import TELLS_ALL
 from lab.simulation.installation.judging import RULES as JUDGED
 from lab.simulation.installation.kafka_faults import LOG_IS_ANOTHER
+from lab.simulation.installation.operating.guarding import NO_STRANGERS
 from lab.simulation.installation.operating.locating import NEVER_BACK
-from lab.simulation.installation.operating.routing import Routing
+from lab.simulation.installation.operating.strangers import Strangers
 from lab.simulation.installation.parts import CONSUMERS, FOLLOWER, FRONTS, PROCESSES, SOURCES, Truth
 from lab.simulation.installation.processes import KAFKA
 from lab.simulation.installation.writing import ACCOUNTS, JOURNAL, SESSIONS, STOCK, SimulatedTable, Slot
@@ -23,7 +24,7 @@ from lab.simulation.whole_processes.stores import check_store
 from stream.kafka.topics import events_topic
 
 RECOVERS: Final = "recovers by itself"
-RULES: Final = (*JUDGED, TELLS_ALL, COPIES, NEVER_BACK, RECOVERS, BY_THE_RULES)
+RULES: Final = (*JUDGED, TELLS_ALL, COPIES, NEVER_BACK, NO_STRANGERS, RECOVERS, BY_THE_RULES)
 READY_IN_S: Final = 60.0
 READINESS: Final = [probe.path for probe in PROBES].index("/readyz")
 NEVER_WRITTEN: Final = 5_000
@@ -34,7 +35,7 @@ SETTLES_IN_S: Final = 180.0
 """Longer than two of the group's session timeouts, the longest back-offs, and a request that runs into its timeout."""
 
 
-class InstallationRun(Routing):
+class InstallationRun(Strangers):
     """One history. See `lab.simulation.engine.HistoryRun`."""
 
     def finish(self) -> None:

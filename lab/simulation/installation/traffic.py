@@ -13,6 +13,7 @@ import pymysql
 from lab.simulation.engine import Outcome
 from lab.simulation.installation.committed import Image
 from lab.simulation.installation.judging import Answer, Asked, SessionJudge
+from lab.simulation.installation.operating.guarding import DENIED, NO_STRANGERS
 from lab.simulation.installation.parts import FRONTS, Installation
 from lab.simulation.installation.processes import SHARD
 from lab.simulation.installation.writing import (
@@ -69,7 +70,9 @@ class Traffic(Installation):
     def _new_session(self, token: str) -> tuple[str, Session]:
         self._names += 1
         routes = self.placed and self._names % 2 == 0
-        return str(self._names), blocking_client(self.kernel, self._ports(), route=routes).session(token or None)
+        return str(self._names), blocking_client(
+            self.kernel, self._ports(), route=routes, **self.credentials.shown
+        ).session(token or None)
 
     def _ports(self) -> list[int]:
         """Of the fronts behind one name."""
@@ -178,7 +181,7 @@ class Traffic(Installation):
         name, slot, done = "of tasks" if has_session % 2 else "", self.slot(row), list[bool]()
         table = slot.table
         if self._async is None:
-            self._async = async_client(self.kernel, self._ports())
+            self._async = async_client(self.kernel, self._ports(), **self.credentials.shown)
             self._async_session = self._async.session()
         client, session = self._async, self._async_session
         self.under_way += 1
@@ -206,6 +209,8 @@ class Traffic(Installation):
 
     def _refused(self, name: str, slots: Sequence[Slot], error: ClientError) -> None:
         self._count(f"refused: {error.code}")
+        if error.code in DENIED:
+            self.complain(NO_STRANGERS, f"session {name or 'none'} may read, and is told {error.code}: {error}")
         read = ", ".join(slot.text for slot in slots)
         self.say(f"session {name or 'none'}: reading {read}: {error.code}: {error}")
         judge = self._judge_of(slots)
@@ -253,7 +258,7 @@ class Traffic(Installation):
 
         def epochs() -> Iterator[int]:
             for port in ports:
-                client = blocking_client(self.kernel, [port])
+                client = blocking_client(self.kernel, [port], **self.credentials.shown)
                 for partition in range(self.partitions):
                     found = read_epochs(*client.send(location_request(KEYSPACE, partition, {})))
                     yield found.get(SHARD, -1)
@@ -274,7 +279,9 @@ class Traffic(Installation):
         slot = self.slot(row)
         if self.wide and row % 2:
             slot = Slot(slot.table, FIRST_OLD_ROW + row % OLD_ROWS)
-        transport = FrontTransport(self.kernel, lambda: self.kernel.rng.choice(self._ports()))
+        transport = FrontTransport(
+            self.kernel, lambda: self.kernel.rng.choice(self._ports()), self.credentials.application
+        )
         self._do(lambda: self._reread(transport, slot, spelling % 3), patience)
 
     def _reread(self, transport: FrontTransport, slot: Slot, spelling: int) -> None:

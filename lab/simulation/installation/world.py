@@ -15,9 +15,10 @@ from lab.simulation.installation.faults import DIES_WITHIN, PLACES, WORDS
 from lab.simulation.installation.finding import WAYS
 from lab.simulation.installation.following.logs import STEPS_MAX, TORN
 from lab.simulation.installation.following.readers import BEGINNINGS, FOLLOWERS, HEARTBEAT_MS
+from lab.simulation.installation.operating.guarding import PATHS, SECRETS
 from lab.simulation.installation.operating.locating import ASKS
 from lab.simulation.installation.operating.routing import ROUTED_ROWS
-from lab.simulation.installation.parts import CONSUMERS, PROCESSES, SHAPE, STATES
+from lab.simulation.installation.parts import CONSUMERS, FRONTS, PROCESSES, SHAPE, STATES
 from lab.simulation.installation.settling import RULES, InstallationRun
 from lab.simulation.installation.tables import ASKED, CHANGES, SETTINGS, STATEMENTS, TABLE_FAULTS
 from lab.simulation.installation.traffic import PATIENCE_S, STALENESS_MS
@@ -125,13 +126,20 @@ LOGS: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
     "keep topic": (4, (2, _PAUSE)),
 }
 """Op → (weight, fields): those of who keeps a log in files or in a topic, which some histories have besides."""
+GUARDED: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
+    "stranger": (4, (2, len(SECRETS), len(PATHS), _PATIENCE)),
+    "exchange": (1, (_PAUSE,)),
+    "letters": (1, (2, 2 * len(FRONTS))),
+}
+"""Op → (weight, fields): those on credentials, which only guarded histories have."""
+WITH_GUARDS: Final = 0.25
 WITH_LOGS: Final = 0.2
 WITH_LETTERS: Final = 0.2
 WITH_FOLLOWERS: Final = 0.3
 WITH_RANGES: Final = 0.4
 WITH_APPLICATIONS: Final = 0.35
 """The share of those histories."""
-KINDS: Final = COMMON | RARE | RANGES | FOLLOWS | LOGS | APPLIES | OPERATES | kafka_faults.LETTERS
+KINDS: Final = COMMON | RARE | RANGES | FOLLOWS | LOGS | APPLIES | OPERATES | kafka_faults.LETTERS | GUARDED
 MOTIFS: Final = 0.33
 """The share of histories with one."""
 
@@ -217,6 +225,7 @@ def _with_more(ops: History, rng: Random) -> History:
         (OPERATES, is_placed),
         (LOGS, WITH_LOGS),
         (kafka_faults.LETTERS, WITH_LETTERS),
+        (GUARDED, WITH_GUARDS),
     )
     for more, share in among:
         if rng.random() < share:
@@ -231,6 +240,8 @@ def _with_more(ops: History, rng: Random) -> History:
             if more is kafka_faults.LETTERS:
                 place = rng.randrange(len(ops) // 2, len(ops) + 1)
                 ops[place:place] = [("bury", rng.randrange(2), rng.randrange(12), rng.randrange(2)), ("letters", 1, 0)]
+            if more is GUARDED:
+                ops[0] = (*ops[0], 1)
             if more is FOLLOWS and rng.random() < MOTIFS:
                 ops += _followed(rng)
     return ops
@@ -249,7 +260,7 @@ class InstallationWorld:
         """A random history of 5 to 20 ops, which uses some kinds of ops only; in one of three there is a motif."""
         share = 0.1 + 0.4 * rng.random()
         names = [*COMMON, *[name for name in RARE if rng.random() < share]]
-        ops: History = [("world", rng.randrange(1 << 16), *(int(rng.random() < 0.4) for _ in range(SHAPE - 1)))]
+        ops: History = [("world", rng.randrange(1 << 16), *(int(rng.random() < 0.4) for _ in range(SHAPE - 2)))]
         if rng.random() < 0.8:
             ops.append(("let", 2))
         has_motif = rng.random() < MOTIFS

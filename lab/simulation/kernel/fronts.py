@@ -42,12 +42,14 @@ async def listen(front: Front, port: int) -> asyncio.AbstractServer:
 class FrontTransport(httpx2.BaseTransport, httpx2.AsyncBaseTransport):
     """Carries the requests of a blocking or an asyncio client. ``port_of`` chooses the front if the URL has no port.
 
-    Fronts behind one name are a ``port_of`` that does not always answer the same.
+    Fronts behind one name are a ``port_of`` that does not always answer the same. ``secret``: of who asks without a
+    client library; "": none.
     """
 
-    def __init__(self, kernel: Kernel, port_of: Callable[[], int]) -> None:
+    def __init__(self, kernel: Kernel, port_of: Callable[[], int], secret: Callable[[], str] = str) -> None:
         self._kernel = kernel
         self._port_of = port_of
+        self._secret = secret
         self.last_port = 0
         """Of the front that was asked last."""
 
@@ -79,7 +81,7 @@ class FrontTransport(httpx2.BaseTransport, httpx2.AsyncBaseTransport):
                 )
                 stream = _Pieces(self, transport, answer, request) if request.url.path == STREAM_PATH else None
                 try:
-                    transport.write(_head(request) + body)
+                    transport.write(self._head(request) + body)
                     if stream is None:
                         return await answer.response
                     head = await answer.head
@@ -92,11 +94,12 @@ class FrontTransport(httpx2.BaseTransport, httpx2.AsyncBaseTransport):
         except OSError as error:
             raise httpx2.ConnectError(str(error), request=request) from error
 
-
-def _head(request: httpx2.Request) -> bytes:
-    lines = [b"%b %b HTTP/1.1" % (request.method.encode(), request.url.raw_path)]
-    lines += [b"%b: %b" % header for header in request.headers.raw]
-    return b"\r\n".join([*lines, b"", b""])
+    def _head(self, request: httpx2.Request) -> bytes:
+        lines = [b"%b %b HTTP/1.1" % (request.method.encode(), request.url.raw_path)]
+        lines += [b"%b: %b" % header for header in request.headers.raw]
+        if (secret := self._secret()) and "authorization" not in request.headers:
+            lines.append(b"authorization: Bearer %b" % secret.encode())
+        return b"\r\n".join([*lines, b"", b""])
 
 
 class _Exchange(asyncio.Protocol):

@@ -205,7 +205,7 @@ class ByteCache:
                 tally.hits += not missed
                 tally.misses += missed > 0
                 tally.partial_hits += 0 < missed < end - start
-            if self.trace is not None:
+            if self.trace is not None and start < end:  # what begins beyond the file's end reads nothing
                 self.trace.record(file.path, file.identity, start, end, max(0, end - start - missed))
 
     def _bypass(self, file: OpenFile, ranges: Sequence[tuple[int, int]]) -> list[bytes]:

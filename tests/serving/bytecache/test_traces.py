@@ -45,6 +45,19 @@ def test_a_replay_with_the_same_settings_has_the_same_hits(store: DirectoryStore
     assert set(sizes) == {0.5, 1, 2, 4}
 
 
+def test_a_read_beyond_the_end_is_not_in_a_trace(store: DirectoryStore, tmp_path: Path) -> None:
+    """It gives nothing; a line of it would be of a range that no file has, and nobody could replay the trace."""
+    store.put("f", b"x" * 100)
+    directory = open_directory(tmp_path / "cache", quota=12 * MIB, shards=1)
+    trace = Trace(tmp_path / "trace")
+    cache = ByteCache([Owned(directory)], trace=trace)
+    file = cache.open(store, "f")
+    assert cache.read_many(file, [(150, 200), (0, 10), (100, 100)]) == [b"", b"x" * 10, b""]
+    directory.close()
+    trace.close()
+    assert [(line.start, line.end) for line in lines(tmp_path / "trace")] == [(0, 10)]
+
+
 def test_a_file_is_in_a_sample_as_a_whole(tmp_path: Path) -> None:
     """Of many files a share is traced, within three points, each with all of its reads; names are not told."""
     for share in (1.0, 0.5, 0.1):

@@ -79,7 +79,7 @@ class Caching(TopicLogging):
         store = self.store
 
         def work() -> None:
-            client = blocking_client(self.kernel, self._ports())
+            client = blocking_client(self.kernel, self._ports(), **self.credentials.shown)
             while True:
                 invalidator = Invalidator(store, KEYSPACE, TABLES, sleep=self._sleep)
                 try:
@@ -107,7 +107,7 @@ class Caching(TopicLogging):
         judge = self._judge_of([slot])
         asked = judge.asked(name, self.kernel.now)
         heard: list[Row] = []
-        through: Any = _Heard(blocking_client(self.kernel, self._ports()), heard)
+        through: Any = _Heard(blocking_client(self.kernel, self._ports(), **self.credentials.shown), heard)
         reader: Any = _Heard(client, heard)
         cache = RowCache(through, self.store, KEYSPACE, TABLES)
         try:

@@ -64,7 +64,7 @@ class Sinking(Giving):
         engine = self._copy = self._copy or self._empty_copy()
 
         def work() -> None:
-            client = blocking_client(self.kernel, self._ports())
+            client = blocking_client(self.kernel, self._ports(), **self.credentials.shown)
             while True:
                 try:
                     Sink(client, KEYSPACE, engine, [ACCOUNTS.name], [SHARD], follows_schemas=True).run()

@@ -89,7 +89,7 @@ class Logging(Following):
 
     def keep_writing(self, opened: Callable[[FreshetClient], AbstractContextManager[Log]]) -> bool:
         """Write a log until Kafka has lost what it needs, and another one must be begun; False: it refuses its own."""
-        client = blocking_client(self.kernel, self._ports())
+        client = blocking_client(self.kernel, self._ports(), **self.credentials.shown)
         while True:
             try:
                 with opened(client) as log:

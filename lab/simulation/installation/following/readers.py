@@ -95,7 +95,7 @@ class Following(KafkaFaults):
             self.kernel.run_task(CLIENT, lambda: self._follow_in_task(follower, this))
 
     def _follow_in_thread(self, follower: Follower, this: int) -> None:
-        client = blocking_client(self.kernel, self._ports())
+        client = blocking_client(self.kernel, self._ports(), **self.credentials.shown)
         while follower.round == this:
             try:
                 if follower.begin == TOKEN:
@@ -111,7 +111,7 @@ class Following(KafkaFaults):
             self.kernel.wait(lambda: False, 0.5)
 
     async def _follow_in_task(self, follower: Follower, this: int) -> None:
-        client = async_client(self.kernel, self._ports())
+        client = async_client(self.kernel, self._ports(), **self.credentials.shown)
         while follower.round == this:
             try:
                 async for event in client.stream(KEYSPACE, follower.begin, give_up_s=None, **follower.options):

@@ -6,6 +6,7 @@ version can read, whose bytes the topic has at the place that they name, and tha
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 from urllib.parse import quote
@@ -19,6 +20,7 @@ from lab.simulation.operators.probes import Probe
 PATH: Final = "/v1/dead-letters/shop"
 ROUTE: Final = "/v1/dead-letters/{keyspace}"
 PAGE: Final = "/dead-letters"
+TIMEOUT_S: Final = 20.0
 Letters = Mapping[str, int]
 """Letter → the size of its message."""
 TRUE, OF_ANOTHER_TOPIC, CUT_SHORT, OF_ANOTHER_PLACE = range(4)
@@ -57,6 +59,13 @@ def wrong(probe: Probe, response: httpx2.Response, meant: Letters) -> str:
     return f"it leaves out {missing}" if missing else ""
 
 
+def chosen(records: Sequence[Record], back: int) -> Record:
+    """One of the records, counted from the last one: mostly of those that may be put back, which are few."""
+    late = [each for each in records if _may_be_late(each.value)] if back % 4 else []
+    found = late or records
+    return found[-1 - back // 4 % len(found)]
+
+
 def letter_of(record: Record, topic: str, partition: int, forgery: int) -> Draft:
     """The letter of a consumer that could not read a message, or one that somebody has forged."""
     value, offset = record.value or b"", record.offset - (forgery == OF_ANOTHER_PLACE)
@@ -71,6 +80,14 @@ def letter_of(record: Record, topic: str, partition: int, forgery: int) -> Draft
     headers: list[Header] = [(name, text.encode()) for name, text in said.items()]
     key = f"{said['topic']}/{partition}/{offset}".encode()
     return Draft(key, value, tuple(headers), record.timestamp_ms)
+
+
+def pressed(letter: str, secret: str) -> httpx2.Request:
+    """What a browser sends when its user, who gave it the secret, presses a button of the page."""
+    shown = b64encode(f"operator:{secret}".encode()).decode()
+    headers = {"authorization": f"Basic {shown}", "sec-fetch-site": "same-origin"}
+    url = f"http://front{PAGE}/retry?keyspace=shop&letter={quote(letter, safe='')}"
+    return httpx2.Request("POST", url, headers=headers, extensions={"timeout": {"read": TIMEOUT_S}})
 
 
 def returnable(letters: PartitionLog, topic: str, events: Sequence[PartitionLog]) -> dict[str, bool]:
@@ -88,7 +105,7 @@ def returnable(letters: PartitionLog, topic: str, events: Sequence[PartitionLog]
     return found
 
 
-def _may_be_late(value: bytes) -> bool:
+def _may_be_late(value: bytes | None) -> bool:
     """Whether this version can read it, and it says nothing of how far a shard is."""
     try:
         return read_message(value, {})[0] not in ("Marker", "SourceState")

@@ -64,7 +64,7 @@ class Locating(Snapshotting):
         method, path, body = ask
         asked_at = self.kernel.now
         life = self.kernel.process(name)
-        transport = FrontTransport(self.kernel, lambda: FRONTS[name])
+        transport = FrontTransport(self.kernel, lambda: FRONTS[name], self.credentials.operator)
         content = b"" if body is None else json.dumps(body).encode()
         extensions = {"timeout": {"read": TIMEOUT_S}}
         try:

@@ -24,7 +24,9 @@ class Routing(Locating):
 
     def __init__(self, shape: Sequence[int], outcome: Outcome, trace: bool) -> None:
         super().__init__(shape, outcome, trace)
-        self._carrier = FrontTransport(self.kernel, lambda: self.kernel.rng.choice(self._ports()))
+        self._carrier = FrontTransport(
+            self.kernel, lambda: self.kernel.rng.choice(self._ports()), self.credentials.application
+        )
         self._routed: FreshetClient | None = None
 
     def op_route(self, row: int, patience: int) -> None:

@@ -21,6 +21,7 @@ from consumers.snapshots.places import Place
 from consumers.snapshots.pruning import judge, remove_snapshot
 from consumers.snapshots.writing import write_snapshot
 from lab.simulation.installation.applications.sinking import Sinking
+from lab.simulation.installation.operating.guarding import OPERATOR
 from lab.simulation.installation.parts import CONSUMERS
 from lab.simulation.installation.processes import KAFKA
 from lab.simulation.installation.writing import KEYSPACE
@@ -88,7 +89,7 @@ class Snapshotting(Sinking):
 
         stores: dict[int, Path] = {}
         for address in sorted(await asyncio.to_thread(announced)):
-            client = OwnerClient(address)
+            client = OwnerClient(address, identity=self.credentials.identity(OPERATOR))
             try:
                 stores |= {each.partition: Path(each.directory) for each in await client.checkpoint(KEYSPACE)}
             finally:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from lab.simulation.planted.planting import Replace, Return, files, leave_out, never
+from lab.simulation.planted.planting import Replace, Return, always, files, leave_out, never
 from serving.bytecache.disk.directory import Directory
 from serving.bytecache.disk.extents import Extents
 from serving.bytecache.disk.shard import Shard
@@ -14,6 +14,7 @@ from serving.bytecache.reading.cache import ByteCache
 from serving.bytecache.reading.fetching import Fetch
 from serving.bytecache.reading.flights import Flights
 from serving.bytecache.reading.plan import blocks_of
+from serving.bytecache.reading.replay import touches
 from serving.http.bytes.ranges import ranges_of
 from serving.http.bytes.routes import _answer
 
@@ -90,5 +91,20 @@ BUGS: Final = (
         "not_modified_for_any_tag",
         "a client that has some version is told that it has this one",
         Replace(_answer, "given.if_none_match and names(...)", "given.if_none_match"),
+    ),
+    files(
+        "reads_of_nothing_are_traced",
+        "a read beyond a file's end is in a trace, which nobody can read then",
+        always(ByteCache._count, "start < end"),
+    ),
+    files(
+        "reads_of_the_cache_are_not_traced",
+        "a trace lacks what was read from memory or disk alone",
+        leave_out(ByteCache.read, "if self.trace is not None: ..."),
+    ),
+    files(
+        "extents_of_a_file_are_one",
+        "a replay takes the reads of all extents of a file for reads of one",
+        Replace(touches, "Touch(name ^ any_extent, any_cost)", "Touch(name, any_cost)"),
     ),
 )

@@ -1,10 +1,15 @@
-"""Planted bugs in what operators do with dead letters."""
+"""Planted bugs in what operators do with dead letters, and with credentials."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from lab.simulation.planted.planting import Replace, installation, leave_out, never
+from lab.simulation.planted.planting import Replace, Return, installation, leave_out, never
+from serving.client.sending.credentials import Bearer
+from serving.http.front import Front
+from serving.http.guard import Guard
+from serving.http.route import Route
+from stream.access.grants import Access
 from stream.kafka import dead_letters
 
 LETTERS: Final = (
@@ -34,4 +39,44 @@ LETTERS: Final = (
         leave_out(dead_letters.retry, "for any_letter in any_good:\n    any_publisher.resolve(any_letter.id)"),
     ),
 )
-BUGS: Final = (*LETTERS,)
+ACCESS: Final = (
+    installation(
+        "token_outlives_its_time",
+        "a credential is accepted after its time",
+        never(Access.of_shown, "grant.expires_s <= self._clock()"),
+    ),
+    installation(
+        "secret_that_was_taken_away",
+        "a secret is accepted after it was exchanged",
+        Replace(
+            Access.replace,
+            "{each.digest: each.grant for each in self.credentials if each.digest}",
+            "getattr(self, '_by_digest', {}) | {each.digest: each.grant for each in self.credentials if each.digest}",
+        ),
+    ),
+    installation(
+        "any_token_has_any_role",
+        "whoever has a token may do everything",
+        never(Route.admit, "needed is not None and not caller.may(needed)"),
+    ),
+    installation(
+        "any_token_sees_all_keyspaces",
+        "a token for one keyspace reads the others",
+        Return(Front.seen_by, "self"),
+    ),
+    installation(
+        "wrong_token_is_none",
+        "who shows no token has the rights of a front without tokens",
+        Replace(
+            Guard._caller,
+            "NOBODY, ReadError('unauthorized', any_a, hint=any_b)",
+            "self._access.__class__().of(b''), None",
+        ),
+    ),
+    installation(
+        "client_keeps_its_secret",
+        "a client goes on with the secret that it began with",
+        Return(Bearer.renew, "False"),
+    ),
+)
+BUGS: Final = (*LETTERS, *ACCESS)

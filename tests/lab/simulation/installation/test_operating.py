@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lab.simulation.engine import History, Op, run_one
+from lab.simulation.installation.operating.guarding import SECRETS
 from lab.simulation.installation.operating.locating import NEVER_BACK
 from lab.simulation.installation.world import InstallationWorld
 from serving.client.answers import PlaceAnswer
@@ -64,7 +65,19 @@ def test_a_front_that_goes_back_is_found_out(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_buried_message_is_put_back() -> None:
     """A letter of a consumer of an earlier version is resolved by folding its message again, and no rule is broken."""
-    ops: History = [*PLACED, WRITE, ("let", 2), ("bury", 0, 2, 0), ("letters", 1, 0)]
+    ops: History = [*PLACED, WRITE, ("let", 2), ("bury", 0, 1, 0), ("letters", 1, 0)]
     outcome = run_one(WORLD, ops)
     assert outcome.violations == []
+    assert outcome.answers["letters put back"] == 1
+
+
+def test_secrets_are_exchanged_amid_the_traffic() -> None:
+    """Sessions go on in a guarded history, the button of a letter works, and a secret of before opens nothing."""
+    guarded: History = [("world", 1, 0, 0, 0, 0, 0, 0, 1), CAUGHT_UP, WRITE, ("read", 1, 1, 1, 3)]
+    leaver = [*SECRETS].index("leaver")
+    then: History = [("exchange", 1), CAUGHT_UP, ("read", 1, 1, 1, 3), ("stranger", 0, leaver, 0, 3)]
+    press: History = [("bury", 0, 1, 0), ("letters", 1, 2)]
+    outcome = run_one(WORLD, [*guarded, *then, *press])
+    assert outcome.violations == []
+    assert outcome.answers["stranger: unauthorized"] == 1
     assert outcome.answers["letters put back"] == 1
