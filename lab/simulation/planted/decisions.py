@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from lab.simulation.planted.planting import Replace, Return, always, catalog, leave_out, never, replicas, rows
-from tokens import comparison, decision, event, integers, mysql
-from tokens.logs import FilePosition
+from tokens import comparison, decision, event, integers, logs, mysql
+from tokens.logs import FilePosition, PostgresPosition
 from tokens.mariadb import MariadbPosition
 from tokens.mysql import MysqlPosition
 from tokens.session import packed, texts
@@ -275,6 +275,21 @@ REPLICAS: Final = (
         "compactor_sees_open_ids",
         "to a compactor an open id is not aborted",
         Return(CompactorWriteIdList.is_aborted, "ValidWriteIdList.is_aborted(self, write_id)"),
+    ),
+    replicas(
+        "timelines_are_not_compared",
+        "places in PostgreSQL's log are in order, whatever history they are of",
+        never(PostgresPosition.order, "any_one.timeline != any_other.timeline or any_one.timeline == any_two"),
+    ),
+    replicas(
+        "place_in_the_log_without_its_beginning",
+        "of a place in PostgreSQL's log the lower half counts",
+        Replace(logs.parse_lsn, "int(found[1], 16) << 32 | int(found[2], 16)", "int(found[2], 16)"),
+    ),
+    replicas(
+        "join_takes_the_earlier_place",
+        "of two places in PostgreSQL's log a session keeps the earlier one",
+        Replace(PostgresPosition._later, "self.lsn >= other.lsn", "self.lsn <= other.lsn"),
     ),
 )
 BUGS: Final = (*DECISIONS, *POSITIONS, *LISTS, *REPLICAS)

@@ -15,9 +15,11 @@ Transactions = frozenset[Transaction]
 SERVERS: Final = 3
 UUIDS: Final = tuple(f"3e11fa47-71ca-11e1-9e33-c80aa942956{number}" for number in range(SERVERS))
 TAGS: Final = ("", "", "", ":blue", ":Green")
-FLAVORS: Final = ("MySQL56", "MariaDB", "FilePos", "HiveEvent")
+FLAVORS: Final = ("MySQL56", "MariaDB", "FilePos", "HiveEvent", "Postgres")
 EVENTS_A_FILE: Final = 3
 BYTES_AN_EVENT: Final = 100
+LOG_BYTES: Final = 0x3000_0148
+"""Of one of PostgreSQL's transactions: so many that places soon have more than 32 bits."""
 
 
 class Shard:
@@ -53,9 +55,13 @@ class Shard:
         self.has = [self.has[server]] * SERVERS
         self.epoch += 1
 
-    def text(self, transactions: Transactions, style: int = 0) -> str:
-        """A position with its flavor. ``style``: MySQL's and file positions may be written in several ways."""
-        return f"{self.flavor}/{self._set_text(transactions, style)}"
+    def text(self, transactions: Transactions, style: int = 0, epoch: int = 0) -> str:
+        """A position with its flavor. ``style``: several may be written in more ways than one.
+
+        ``epoch``: of a history that was lost; 0: the present one. PostgreSQL counts it as a timeline.
+        """
+        timeline = f"{epoch or self.epoch}:" if self.flavor == "Postgres" else ""
+        return f"{self.flavor}/{timeline}{self._set_text(transactions, style)}"
 
     def _set_text(self, transactions: Transactions, style: int) -> str:
         last = {source: max(n for each, n in transactions if each == source) for source, _ in transactions}
@@ -69,6 +75,9 @@ class Shard:
                 file, event = divmod(last.get("0", 0), EVENTS_A_FILE)
                 offset = event * BYTES_AN_EVENT
                 return f"bin.{file:06}:{hex(offset) if style & 1 else offset}"
+            case "Postgres":
+                above, below = divmod(last.get("0", 0) * LOG_BYTES, 1 << 32)
+                return f"{above:02x}/{below:08x}" if style & 1 else f"{above:X}/{below:X}"
             case _:
                 return str(last.get("0", 0))
 
@@ -84,6 +93,9 @@ class Shard:
             case "FilePos":
                 file, _, offset = body.removeprefix("bin.").partition(":")
                 return _up_to([("0", int(file) * EVENTS_A_FILE + int(offset) // BYTES_AN_EVENT)])
+            case "Postgres":
+                above, _, below = body.rpartition(":")[2].partition("/")
+                return _up_to([("0", (int(above, 16) << 32 | int(below, 16)) // LOG_BYTES)])
             case _:
                 return _up_to([("0", int(body))])
 

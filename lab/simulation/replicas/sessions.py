@@ -115,7 +115,7 @@ class SessionsRun(TracedRun):
         reader = self.sessions[session]
         merged = Vector.parse_all(reader.token)
         if old and merged:
-            rows = [[name, epoch, self._text(name, seen)] for name, (epoch, seen) in reader.seen.items()]
+            rows = [[name, epoch, self._text(name, epoch, seen)] for name, (epoch, seen) in reader.seen.items()]
             reader.token = f"v1.{urlsafe_b64encode(json.dumps(rows).encode()).decode().rstrip('=')}"
         else:
             reader.token = str(merged)
@@ -125,8 +125,8 @@ class SessionsRun(TracedRun):
         if places:
             self.tell(Told("vector", reader.token, places))
 
-    def _text(self, name: str, transactions: Transactions) -> str:
-        return next(at.text(transactions) for at in self.shards if at.name == name)
+    def _text(self, name: str, epoch: int, transactions: Transactions) -> str:
+        return next(at.text(transactions, epoch=epoch) for at in self.shards if at.name == name)
 
     def op_damage(self, session: int, at: int, to: int) -> None:
         """A character of a token is changed on its way: that is refused, or means the same."""
@@ -223,9 +223,10 @@ def _appended(at: Shard, position: Position, transactions: Sequence[tuple[str, i
 
 
 def _by_position(a: Told, b: Told) -> Order:
-    """Positions name no shard: only their flavor keeps two logs apart."""
-    [mine], [theirs] = a.places.values(), b.places.values()
-    if a.text.partition("/")[0] != b.text.partition("/")[0]:
+    """Positions name no shard: only their flavor keeps two logs apart, and their timeline two histories."""
+    [((_, epoch), mine)], [((_, other), theirs)] = a.places.items(), b.places.items()
+    flavors = [each.text.partition("/")[0] for each in (a, b)]
+    if flavors[0] != flavors[1] or (flavors[0] == "Postgres" and epoch != other):
         return Order.UNKNOWN
     return true_order(mine, theirs)
 
