@@ -75,8 +75,9 @@ OPS: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
 LETTERS: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
     "bury": (3, (2, 12, FORGERIES)),
     "letters": (2, (2, 2 * len(FRONTS))),
+    "latest": (3, ()),
 }
-"""Op → (weight, fields): those with consumers of an earlier version, which some histories have besides."""
+"""Op → (weight, fields): those of who looks into the topics, and has messages put back, which some histories have."""
 
 
 class KafkaFaults(TableFaults):

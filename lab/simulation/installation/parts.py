@@ -43,6 +43,7 @@ from lab.simulation.mariadb.connections import twins as mariadb_twins
 from lab.simulation.mariadb.server import SimulatedServer
 from lab.simulation.whole_processes.run import Bound, WholeProcesses
 from serving.locations import cache, file
+from stream.changes import last
 from stream.sources.mariadb.backfill import chunks
 from stream.sources.mariadb.connection import ConnectionSettings
 
@@ -143,7 +144,7 @@ class Installation(WholeProcesses):
 
     def bounds(self) -> Sequence[Bound]:
         """See `WholeProcesses.bounds`."""
-        return [(chunks, "ROWS_MAX", ROWS_PER_CHUNK)]
+        return [(chunks, "ROWS_MAX", ROWS_PER_CHUNK), (last, "WINDOW", 8)]
 
     def logged(self, event: Mapping[str, Any]) -> None:
         """See `WholeProcesses.logged`."""

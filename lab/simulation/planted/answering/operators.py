@@ -1,4 +1,4 @@
-"""Planted bugs in what operators do with dead letters, and with credentials."""
+"""Planted bugs in what operators do with dead letters and credentials, and see of the topics."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from serving.http.front import Front
 from serving.http.guard import Guard
 from serving.http.route import Route
 from stream.access.grants import Access
+from stream.changes import last
 from stream.kafka import dead_letters
 
 LETTERS: Final = (
@@ -79,4 +80,30 @@ ACCESS: Final = (
         Return(Bearer.renew, "False"),
     ),
 )
-BUGS: Final = (*LETTERS, *ACCESS)
+CHANGES: Final = (
+    installation(
+        "first_change_of_a_window",
+        "the last change of a table is the first one of those that are read together",
+        Replace(
+            last.last_in,
+            "later[table] = each._replace(table=table)",
+            "later.setdefault(table, each._replace(table=table))",
+        ),
+    ),
+    installation(
+        "earlier_windows_win",
+        "what is found further back takes the place of a later change",
+        Replace(last.last_in, "later | found", "found | later"),
+    ),
+    installation(
+        "last_change_of_the_last_partition",
+        "of two partitions' last changes that of the last partition is told",
+        Replace(last.latest, "table not in found or any_one > any_other", "True"),
+    ),
+    installation(
+        "voids_are_no_changes",
+        "a table that was called void has changed before",
+        never(last._changes, "name == 'TableVoid'"),
+    ),
+)
+BUGS: Final = (*LETTERS, *ACCESS, *CHANGES)
