@@ -103,7 +103,7 @@ class Installation(WholeProcesses):
 
         A wide history has more tables, which are published from the beginning, and a second keyspace. In a placed one
         snapshots have a place, fronts are in zones and keep a file of locations, and there may be a follower. In a
-        guarded one fronts and owners ask for credentials.
+        guarded one fronts and owners ask for credentials. With 2 added to that rows are published with what they were.
         """
         seed, partitions, consumers, fronts, replica, wide, placed, guarded = shape
         super().__init__(seed, outcome, trace)
@@ -115,6 +115,7 @@ class Installation(WholeProcesses):
         self.wide = bool(wide % 2)
         self.placed = bool(placed % 2)
         self.credentials = Credentials(self.kernel, guarded=bool(guarded % 2))
+        self.before = guarded // 2 % 2 == 1
         self.is_operated = False
         """Whether anybody has asked a source for something. Until then none looks: each look would cost time."""
         self.depot = SimulatedServer(self.kernel, id=3)
@@ -177,7 +178,7 @@ class Installation(WholeProcesses):
             return
         for forget in (self.kafka.forget, self.primary.forget, self.replica.forget, self.depot.forget):
             self.kernel.process(name).at_end.append(partial(forget, name))
-        shop = Published(KEYSPACE, SHARD, PRIMARY, self.partitions, self.wide)
+        shop = Published(KEYSPACE, SHARD, PRIMARY, self.partitions, self.wide, self.before)
         depot = [Published(OTHER_KEYSPACE, OTHER_SHARD, DEPOT, 1, wide=True)] if self.wide else []
         if name in SOURCES:
             server_id = FIRST_SERVER_ID + SOURCES.index(name)

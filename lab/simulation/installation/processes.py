@@ -58,13 +58,17 @@ GivesUp = Callable[[str, FreshetError], None]
 
 
 class Published(NamedTuple):
-    """What a source publishes. ``wide``: also what was there before; large transactions go through the disk."""
+    """What a source publishes. ``wide``: also what was there before; large transactions go through the disk.
+
+    ``before``: also what each row was before its transaction.
+    """
 
     keyspace: str
     shard: str
     server: ConnectionSettings
     partitions: int
     wide: bool = False
+    before: bool = False
 
     @property
     def tables(self) -> TableFilter:
@@ -104,7 +108,9 @@ def start_source(
         ensure_topics(KAFKA, what.keyspace, what.partitions, retention_ms=RETENTION_MS_MIN)
         return Publisher(KAFKA, what.keyspace, what.shard, Layout(what.partitions))
 
-    options = SourceOptions(what.server, what.shard, what.tables, server_id=server_id, new_epoch=new_epoch)
+    options = SourceOptions(
+        what.server, what.shard, what.tables, server_id, new_epoch=new_epoch, before_images=what.before
+    )
     if what.wide:
         options = replace(options, backfill=BackfillOptions(what.tables), spill_bytes=SPILL_BYTES)
     source = MariaDBSource(options, new_publisher, new_requests=lambda: asked if what.wide else None)

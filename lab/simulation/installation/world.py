@@ -217,7 +217,7 @@ def _followed(rng: Random) -> list[Op]:
 
 def _with_more(ops: History, rng: Random) -> History:
     """The same ops, in some histories with others among them. Where there are none, nothing else differs."""
-    is_placed = float(bool(ops[0][-1] % 2))
+    is_placed, guarded = float(bool(ops[0][-1] % 2)), 0
     among = (
         (RANGES, WITH_RANGES),
         (FOLLOWS, WITH_FOLLOWERS),
@@ -240,10 +240,10 @@ def _with_more(ops: History, rng: Random) -> History:
             if more is kafka_faults.LETTERS:
                 place = rng.randrange(len(ops) // 2, len(ops) + 1)
                 ops[place:place] = [("bury", rng.randrange(2), rng.randrange(12), rng.randrange(2)), ("letters", 1, 0)]
-            if more is GUARDED:
-                ops[0] = (*ops[0], 1)
+            guarded |= (more is GUARDED) + 2 * (more is FOLLOWS and bool(int(ops[0][1]) % 2))
             if more is FOLLOWS and rng.random() < MOTIFS:
                 ops += _followed(rng)
+    ops[0] = (*ops[0], guarded)
     return ops
 
 

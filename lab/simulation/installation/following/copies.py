@@ -38,6 +38,8 @@ class FollowedCopy:
     """A commit behind which everything must be told, while nothing was: the stream was there before the next one."""
     last: StreamEvent | None = None
     """The last transaction that was told. Backfilled rows may have its GTID, too."""
+    _before: dict[RowName, Image] = field(default_factory=dict)
+    """What the rows of the present transaction are said to have been."""
     untold: set[str] = field(default_factory=set)
     """Tables that are not cached, and so not told."""
 
@@ -85,6 +87,8 @@ class FollowedCopy:
                     voided.add(change.table)
                 else:
                     self.rows[row] = image_of(change.row)
+                if change.was:
+                    self._before[row] = image_of(change.before)
             elif change.kind == "epoch":
                 self.forget()
                 voided.add(_EVERY_TABLE)
@@ -112,9 +116,19 @@ class FollowedCopy:
             since = self.floor.commit
         commit = history.by_gtid.get(gtid)
         problem = "nobody has committed that" if commit is None else self._problem(history, since, commit, voided)
+        if commit is not None and not problem:
+            problem = self._wrong_before(history, commit)
+        self._before.clear()
         if problem:
             self.complain(TELLS_ALL, f"{self.name} is told {what}: {problem}")
         self.told = commit
+
+    def _wrong_before(self, history: History, commit: int) -> str:
+        """What is wrong with what rows are said to have been before the commit."""
+        for row, image in self._before.items():
+            if (true := history.image_at(row, commit - 1)) != image:
+                return f"{row} is said to have been {image}, and was {true}"
+        return ""
 
     def _problem(self, history: History, since: int | None, commit: int, voided: frozenset[str]) -> str:
         if self.told is not None and commit < self.told:

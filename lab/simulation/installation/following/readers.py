@@ -44,7 +44,7 @@ class Follower:
         tables = frozenset({ACCOUNTS.name, ORDERS.name})
         self.copy = FollowedCopy(truth.record, SHARD, tables, complain, name)
         self.begin = begin
-        self.options = {"include_rows": True, "heartbeat_ms": heartbeat_ms}
+        self.options = {"include_rows": True, "heartbeat_ms": heartbeat_ms, "include_before": True}
         self.round = 0
         """Counts its streams: one that it has left must not be heard any more."""
         self.reads = False

@@ -12,6 +12,7 @@ from serving.client.streaming import Following
 from serving.streams.encoding import Encoder
 from serving.streams.reading import Reading
 from serving.streams.ring import Ring
+from stream.changes import pieces
 from stream.changes.assembling import Assembler
 from stream.changes.checkpoint import Checkpoint
 
@@ -109,5 +110,15 @@ BUGS: Final = (
         "log_topic_repeats_what_it_has_sent",
         "what was committed is sent again with what follows",
         leave_out(LogTopic.sync, "self._pending, self._pending_bytes = [], 0"),
+    ),
+    installation(
+        "before_is_what_comes_after",
+        "what a row is said to have been before a transaction is what it became",
+        Replace(Encoder._change, "self._before(event.before)", "self._before(event.image)"),
+    ),
+    installation(
+        "before_of_another_row",
+        "what a row was before a transaction is told of the next row",
+        Replace(pieces.put_before, "images.get(event.ordinal)", "images.get(event.ordinal + 1)"),
     ),
 )
