@@ -76,6 +76,7 @@ LETTERS: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
     "bury": (3, (2, 12, FORGERIES)),
     "letters": (2, (2, 2 * len(FRONTS))),
     "latest": (3, ()),
+    "owner": (4, (3,)),
 }
 """Op → (weight, fields): those of who looks into the topics, and has messages put back, which some histories have."""
 

@@ -38,6 +38,7 @@ from lab.simulation.installation.writing import (
     writer_of,
     writes_of,
 )
+from lab.simulation.kernel.sockets import socket_twins
 from lab.simulation.kernel.substitution import Twins
 from lab.simulation.mariadb.connections import twins as mariadb_twins
 from lab.simulation.mariadb.server import SimulatedServer
@@ -141,7 +142,7 @@ class Installation(WholeProcesses):
 
     def twins(self) -> Twins:
         """See `WholeProcesses.twins`."""
-        return self._mariadb
+        return {**self._mariadb, **socket_twins(self.kernel)}
 
     def bounds(self) -> Sequence[Bound]:
         """See `WholeProcesses.bounds`."""

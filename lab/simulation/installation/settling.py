@@ -13,7 +13,7 @@ from lab.simulation.installation.judging import RULES as JUDGED
 from lab.simulation.installation.kafka_faults import LOG_IS_ANOTHER
 from lab.simulation.installation.operating.guarding import NO_STRANGERS
 from lab.simulation.installation.operating.locating import NEVER_BACK
-from lab.simulation.installation.operating.strangers import Strangers
+from lab.simulation.installation.operating.owners import AskingOwners
 from lab.simulation.installation.parts import CONSUMERS, FOLLOWER, FRONTS, PROCESSES, SOURCES, Truth
 from lab.simulation.installation.processes import KAFKA
 from lab.simulation.installation.writing import ACCOUNTS, JOURNAL, SESSIONS, STOCK, SimulatedTable, Slot
@@ -35,7 +35,7 @@ SETTLES_IN_S: Final = 180.0
 """Longer than two of the group's session timeouts, the longest back-offs, and a request that runs into its timeout."""
 
 
-class InstallationRun(Strangers):
+class InstallationRun(AskingOwners):
     """One history. See `lab.simulation.engine.HistoryRun`."""
 
     def finish(self) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from consumers.owner import reporting
+from consumers.owner.client import OwnerConnection
 from lab.simulation.planted.planting import Replace, Return, installation, leave_out, never
 from serving.client.sending.credentials import Bearer
 from serving.http.front import Front
@@ -106,4 +108,16 @@ CHANGES: Final = (
         never(last._changes, "name == 'TableVoid'"),
     ),
 )
-BUGS: Final = (*LETTERS, *ACCESS, *CHANGES)
+OWNERS: Final = (
+    installation(
+        "operator_shows_nothing",
+        "an operator's client does not tell an owner who it is",
+        Replace(OwnerConnection.__init__, "self.request(identity.hello())", "self.request(Identity().hello())"),
+    ),
+    installation(
+        "owner_reads_at_the_end",
+        "an owner says that it reads at the end of the topic, as far as it has heard of that",
+        Replace(reporting.partition_status, "partition.position", "partition.end"),
+    ),
+)
+BUGS: Final = (*LETTERS, *ACCESS, *CHANGES, *OWNERS)

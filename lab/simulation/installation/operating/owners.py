@@ -1,0 +1,75 @@
+"""Operators who ask owners, without a front: how they are, what they know of a table, and for a row."""
+
+from __future__ import annotations
+
+import json
+from typing import Final
+
+from consumers.owner.client import OwnerConnection
+from consumers.owner.protocol import OwnerError, PartitionStatus
+from lab.simulation.installation.judging import Answer
+from lab.simulation.installation.kafka_faults import EVENTS, LOG_IS_ANOTHER
+from lab.simulation.installation.operating.guarding import OPERATOR as OPERATES
+from lab.simulation.installation.operating.strangers import Strangers
+from lab.simulation.installation.processes import KAFKA
+from lab.simulation.installation.writing import ACCOUNTS, KEYSPACE, ROWS, image_of
+from lab.simulation.whole_processes.run import OPERATOR
+from lab.simulation.whole_processes.words import EXPLAINS
+from stream.kafka.locations import LocationsReader
+from stream.wire.keys import Layout, row_key
+from tokens.errors import FreshetError
+
+COLUMNS: Final = ["id", "version"]
+VALUE, ABSENT = 1, 2
+
+
+class AskingOwners(Strangers):
+    """The op of who asks an owner."""
+
+    def op_owner(self, row: int) -> None:
+        """An operator asks the owner of a row, as ``freshet status`` and ``freshet inspect`` do."""
+        self.kernel.spawn(OPERATOR, lambda: self._ask_owner(row % ROWS))
+        self.let(1.0)
+
+    def _ask_owner(self, row: int) -> None:
+        key = row_key(ACCOUNTS.name, ACCOUNTS.key(row))
+        partition = Layout(self.partitions).partition_of(key)
+        try:
+            with LocationsReader(KAFKA) as reader:
+                owner = reader.owners(KEYSPACE)[partition]
+            with OwnerConnection(owner.address, identity=self.credentials.identity(OPERATES)) as connection:
+                for each in connection.status(KEYSPACE).partitions:
+                    self._judge_status(each)
+                described = connection.describe(KEYSPACE, ACCOUNTS.name)
+                asked = self.judge.asked("", self.kernel.now)
+                [found] = connection.get(KEYSPACE, partition, [key])
+        except KeyError:
+            return
+        except FreshetError as error:
+            self._count(f"owner: {error.code}")
+            if isinstance(error, OwnerError) and error.code in ("unauthorized", "forbidden", "bad_answer"):
+                self.complain(EXPLAINS, f"an operator asks an owner, and is told {error.code}: {error}")
+            return
+        self._count("owner answered")
+        if described.columns and [each.name for each in described.columns] != COLUMNS:
+            self.complain(EXPLAINS, f"an owner describes {ACCOUNTS.name} with {described.columns}")
+        if found.served and found.kind in (VALUE, ABSENT):
+            self.record_commits()
+            image = image_of(json.loads(found.image)) if found.image else None
+            answer = Answer((ACCOUNTS.name, (row,)), image, "cache", found.freshness, found.why)
+            self.judge.answered("", asked, self.kernel.now, [answer])
+
+    def _judge_status(self, told: PartitionStatus) -> None:
+        """It has folded no more than is there, and no more is durable than it has folded."""
+        topic = self.kafka.topics.get(EVENTS)
+        if topic is None or self.struck & LOG_IS_ANOTHER:
+            return
+        end = topic.logs[told.partition].end
+        if not told.committed <= told.offset <= told.position <= end:
+            what = (
+                f"{told.committed} are durable of {told.offset}, it reads at {told.position}, and the topic has {end}"
+            )
+            self.complain(EXPLAINS, f"the owner of partition {told.partition} says that {what}")
+        whole = [table for table, is_whole in told.tables.items() if is_whole]
+        if whole and not self.wide:
+            self.complain(EXPLAINS, f"{whole} are said to be whole, and nobody backfills")
