@@ -62,6 +62,15 @@ def _prefix(index: Index) -> bytes:
     return SEPARATOR.join((INDEX + index.table.encode(), json_of(list(index.columns)), b""))
 
 
+@cache
+def _reader(columns: tuple[str, ...]) -> tuple[Any, Any]:
+    """What decodes an image, and takes the columns of what is decoded. Making it takes longer than many a fold."""
+    names = [f"c{number}" for number in range(len(columns))]
+    fields: list[Any] = [(name, msgspec.Raw) for name in names]
+    made = msgspec.defstruct("Indexed", fields, rename=dict(zip(names, columns, strict=True)), gc=False)
+    return msgspec.json.Decoder(made).decode, attrgetter(*names)
+
+
 def values_of(values: Iterable[object]) -> bytes:
     """Canonical values as entries have them. Raises ``TypeError``, ``ValueError``."""
     return json_of(list(values))
@@ -76,11 +85,7 @@ class Extraction:
         self.index = index
         self.unknown = index.entries_of(UNKNOWN)
         self._prefix = _prefix(index)
-        names = [f"c{number}" for number in range(len(index.columns))]
-        fields: list[Any] = [(name, msgspec.Raw) for name in names]
-        made = msgspec.defstruct("Indexed", fields, rename=dict(zip(names, index.columns, strict=True)), gc=False)
-        self._decode: Any = msgspec.json.Decoder(made).decode
-        self._columns: Any = attrgetter(*names)
+        self._decode, self._columns = _reader(index.columns)
 
     def begin_of(self, values: bytes) -> bytes:
         """As `Index.entries_of`."""
