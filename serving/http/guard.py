@@ -19,7 +19,7 @@ from serving.errors import ReadError
 from serving.http.admission import sites
 from serving.http.admission.asked import ADMINISTERED, asked_of
 from serving.http.admission.callers import Callers, Kind, Meter, metering
-from serving.http.limits import BODY_TIMEOUT_S, CallerLimits, RequestLimits
+from serving.http.limits import BODY_TIMEOUT_S, REFUSAL_S, CallerLimits, RequestLimits
 from serving.http.responses import problem_response, send_response
 from serving.http.status.login import as_bearer
 from serving.metrics import FrontMetrics
@@ -87,7 +87,7 @@ class Guard:
         except ReadError as refusal:
             self._metrics.refused(refusal.code)
             self._note(scope, refusal.code)
-            await send_problem(send, refusal)
+            await _send_refusal(send, refusal)
             return
         in_flight = kind != "streams"
         self._in_flight += in_flight
@@ -172,7 +172,7 @@ class Guard:
                 self._metrics.refused(error.code)
                 self._note(scope, error.code)
             if not is_begun:
-                await send_problem(send, error)
+                await _send_refusal(send, error)
         except asyncio.CancelledError:  # the server cancels requests that outlast its stop timeout
             cause = ReadError("stopping", "the front stopped before this request was answered")
             if self._is_lost(scope):
@@ -234,6 +234,12 @@ def _secret_in(scope: Scope) -> bytes:
 async def send_problem(send: Send, error: ReadError) -> None:
     """Sends ``error`` as a `Problem`."""
     await send_response(send, problem_response(error))
+
+
+async def _send_refusal(send: Send, error: ReadError) -> None:
+    if error.code == "rate_limited":
+        await asyncio.sleep(REFUSAL_S)
+    await send_problem(send, error)
 
 
 def _without_body(send: Send) -> Send:

@@ -14,6 +14,11 @@ BODY_TIMEOUT_S: Final = 30.0
 QUERY_FIELDS_MAX: Final = 32
 SOURCE_COST: Final = 10.0
 """What a row or table costs a caller that the source had to be asked for; of the cache it costs 1."""
+REFUSAL_S: Final = 0.2
+"""After which a refusal by the rate is answered, so that who asks again at once takes little of what others need.
+
+``Retry-After`` says longer, and to read a batch's body costs as much as ten answers from the cache.
+"""
 ANSWER_BYTES: Final = 256 << 10
 """Of an answer, for which a caller pays 1 more."""
 

@@ -16,7 +16,7 @@ from serving.http.admission.connections import FILES_BESIDE, Connections, fittin
 from serving.http.app import make_app
 from serving.http.front import Front, make_front
 from serving.http.guard import Guard
-from serving.http.limits import CallerLimits, ConnectionLimits, RequestLimits
+from serving.http.limits import REFUSAL_S, CallerLimits, ConnectionLimits, RequestLimits
 from serving.locations.refreshing import Locations
 from serving.metrics import FrontMetrics
 from serving.reads.spaces import RowSpace
@@ -253,6 +253,23 @@ def test_a_batch_costs_as_much_as_its_elements(monkeypatch: pytest.MonkeyPatch) 
     assert first.status_code == 200
     assert (second.status_code, second.json()["code"]) == (429, "rate_limited")
     assert int(second.headers["retry-after"]) > 5_000
+
+
+@pytest.mark.parametrize("elements", [0, 9], ids=["before its body is read", "by its elements"])
+def test_a_refusal_by_the_rate_takes_its_time(elements: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So who honours none costs others little: to read and refuse a body takes longer than many answers."""
+    app = make_app(front(monkeypatch, 0.001, 1 + elements))
+    keys = [{"table": "items", "pk": number} for number in range(max(elements, 1))]
+
+    async def story() -> float:
+        loop = asyncio.get_running_loop()
+        async with client_of(app) as client:
+            assert (await client.post("/v1/rows/shop:batch", json={"keys": keys})).status_code == 200
+            began = loop.time()
+            assert (await client.post("/v1/rows/shop:batch", json={"keys": keys})).status_code == 429
+            return loop.time() - began
+
+    assert asyncio.run(story()) > 0.9 * REFUSAL_S
 
 
 def test_what_the_source_was_asked_for_is_paid_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
