@@ -220,12 +220,12 @@ class KafkaFaults(TableFaults):
         """Presses the button of the page that puts a letter's message back. Whether it did."""
         transport = FrontTransport(self.kernel, lambda: FRONTS[front])
         request = pressed(letter, self.credentials.secret(OPERATES))
+        is_settled = may_be == self._returnable().get(letter)
         try:
             response = transport.handle_request(request)
         except (httpx2.HTTPError, OSError):
             return False
         self.say(f"{front}: the button of {letter}: {response.status_code}")
-        is_settled = may_be == self._returnable().get(letter)
         if response.is_success and not may_be and is_settled:
             self.complain(EXPLAINS, f"{front} says that {letter} was put back, and it may not be")
         return response.is_success

@@ -77,6 +77,7 @@ class Credentials:
         self.guarded = guarded
         self._round = 0
         self._gone = ""
+        self._is_exchanging = False
         self._known = self._of(0)
         self._accesses: dict[str, Access] = {}
         """Process → what it asks, while it lives."""
@@ -116,7 +117,13 @@ class Credentials:
         return {"token": self.application} if self.guarded else {}
 
     def exchange(self, pause_s: float) -> None:
-        """Everybody gets a new secret: it is known besides the old one, then shown, and then the old one is unknown."""
+        """Everybody gets a new secret: it is known besides the old one, then shown, and then the old one is unknown.
+
+        Who asks again with the secret of now must reach a front before that is exchanged, too: so one at a time.
+        """
+        if self._is_exchanging:
+            return
+        self._is_exchanging = True
         new = self._of(self._round + 1)
         old = self.application()
         self._renew([*self._known, *new])
@@ -125,6 +132,8 @@ class Credentials:
         self._kernel.wait(lambda: False, pause_s)
         self._renew(new)
         self._gone = old
+        self._kernel.wait(lambda: False, pause_s)
+        self._is_exchanging = False
 
     def _renew(self, known: list[Credential]) -> None:
         self._known = known

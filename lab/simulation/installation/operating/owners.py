@@ -65,7 +65,8 @@ class AskingOwners(Strangers):
         if topic is None or self.struck & LOG_IS_ANOTHER:
             return
         end = topic.logs[told.partition].end
-        if not told.committed <= told.offset <= told.position <= end:
+        is_true = told.committed <= told.offset <= end and (not told.ready or told.offset <= told.position <= end)
+        if not is_true:
             what = (
                 f"{told.committed} are durable of {told.offset}, it reads at {told.position}, and the topic has {end}"
             )

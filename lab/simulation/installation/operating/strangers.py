@@ -80,4 +80,4 @@ class Strangers(Routing):
         """Operators give everybody a new secret, and take the old ones away."""
         if self.credentials.guarded:
             self.say("all secrets are exchanged")
-            self.kernel.spawn(OPERATOR, partial(self.credentials.exchange, PAUSES_S[pause % len(PAUSES_S)]))
+            self.kernel.spawn(OPERATOR, partial(self.credentials.exchange, max(1.0, PAUSES_S[pause % len(PAUSES_S)])))
