@@ -1,8 +1,9 @@
 """What readers meet while a group shares its partitions anew: the protocol that we use, and the one of KIP-848.
 
-``python -m benchmarks.rebalance`` prints one JSON object. Of each protocol and each event: the seconds until every
-partition is announced by a node that shall have it, and the reads meanwhile: how many, how many were refused (there is
-no source that could answer), and the longest. Readers ask a node that stays, all the time, for keys of all partitions.
+``python -m benchmarks.rebalance`` prints a JSON object for each case of each round, the rounds interleaved. Of each
+event: the seconds until every partition is announced by a node that shall have it, and the reads meanwhile: how many,
+how many were refused (there is no source that could answer), and the longest. Readers ask a node that stays, all the
+time, for keys of all partitions.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from random import Random
 from typing import Any, Final
 
 import httpx2
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
 import freshet.cli
 from benchmarks.child import measure
@@ -30,21 +33,18 @@ from benchmarks.reads import session_token
 from benchmarks.workload import PARTITIONS, TABLE
 from freshet.local.kafka import KafkaServer
 from stream.kafka import reader as kafka_reader
-from stream.kafka.connection import KafkaCluster, Settings
+from stream.kafka.connection import KafkaCluster, Settings, client_settings
 from stream.kafka.locations import LocationsReader
 
-SHORT: Final = {
-    "group.consumer.min.session.timeout.ms": "10000",
-    "group.consumer.session.timeout.ms": "10000",
-    "group.consumer.min.heartbeat.interval.ms": "3000",
-    "group.consumer.heartbeat.interval.ms": "3000",
-}
-"""As a consumer sets its session by the classic protocol. With the other one, these are the brokers' settings."""
+OURS: Final = {"session.timeout.ms": "10000", "heartbeat.interval.ms": "3000"}
+"""As a consumer sets its session by the classic protocol. With the other one, these are settings of its group."""
+ALLOWED: Final = {f"group.consumer.min.{name}": value for name, value in OURS.items()}
 CASES: Final[Mapping[str, tuple[str, Mapping[str, str]]]] = {
     "classic, cooperative-sticky": ("classic", {}),
-    "consumer (KIP-848), brokers with our times": ("consumer", SHORT),
-    "consumer (KIP-848), brokers with Kafka's times": ("consumer", {}),
+    "consumer (KIP-848), brokers that allow our times": ("consumer", ALLOWED),
+    "consumer (KIP-848), brokers as Kafka has them": ("consumer", {}),
 }
+"""What the members speak, and the brokers' settings. Each group is given our times, if the brokers allow them."""
 READERS: Final = 4
 PAUSE_S: Final = 0.005
 AFTER_S: Final = 3.0
@@ -87,11 +87,28 @@ class Reads:
                 self.met.append((time.monotonic(), time.monotonic() - began, is_fresh))
 
 
+def set_session(kafka: KafkaCluster, group: str) -> str:
+    """Sets our times for a group of KIP-848's. What the brokers say against it, or nothing."""
+    entries = [
+        ConfigEntry(f"consumer.{name}", value, incremental_operation=AlterConfigOpType.SET)
+        for name, value in OURS.items()
+    ]
+    wanted = ConfigResource(ConfigResource.Type.GROUP, group, incremental_configs=entries)
+    admin = AdminClient(client_settings(kafka))  # kept: a request ends with its client
+    [done] = admin.incremental_alter_configs([wanted]).values()
+    try:
+        done.result()
+    except KafkaException as error:
+        return str(error.args[0].str())
+    return ""
+
+
 def measured(directory: Path, protocol: str, brokers: Mapping[str, str], keys: int) -> dict[str, Any]:
     """A node joins two others, is drained, joins again, and is killed."""
     directory.mkdir()
     with ExitStack() as stack:
         kafka = stack.enter_context(KafkaServer(directory / "kafka", settings=brokers)).cluster
+        refused = set_session(kafka, kafka.group_id(f"bench-{directory.name}"))
         measure("topics:fill_once_each", kafka=kafka, keyspace=KEYSPACE, keys=keys)
         command = [sys.executable, "-m", "benchmarks.rebalance", "--node", protocol]
         stay = [start(directory, kafka, number, stack, command) for number in range(2)]
@@ -121,7 +138,8 @@ def measured(directory: Path, protocol: str, brokers: Mapping[str, str], keys: i
         def of_three() -> set[str]:
             return of_two() | {came[-1].owner}
 
-        found = {"joins": happens(joins, of_three), "is drained": happens(is_drained, of_two)}
+        found: dict[str, Any] = {"session of the group refused": refused}
+        found |= {"joins": happens(joins, of_three), "is drained": happens(is_drained, of_two)}
         came[-1].process.stop()
         found["joins again"] = happens(joins, of_three)
         found["is killed"] = happens(came[-1].process.kill, of_two)
@@ -165,13 +183,13 @@ def main() -> None:
         return
     parser = argparse.ArgumentParser(prog="python -m benchmarks.rebalance", description=__doc__)
     parser.add_argument("--keys", type=int, default=20_000)
+    parser.add_argument("--rounds", type=int, default=1)
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="freshet-bench-") as directory:
-        found = {
-            name: measured(Path(directory) / str(number), protocol, brokers, chosen.keys)
-            for number, (name, (protocol, brokers)) in enumerate(CASES.items())
-        }
-    print(json.dumps(found, indent=2))
+        for number in range(chosen.rounds):
+            for name, (protocol, brokers) in CASES.items():
+                place = Path(directory) / f"{number}-{protocol}-{len(brokers)}"
+                print(json.dumps({name: measured(place, protocol, brokers, chosen.keys)}), flush=True)
 
 
 if __name__ == "__main__":

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import accumulate
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
-from serving.locations.refreshing import Locations
+from serving.locations.refreshing import WAITS_S, Locations
 
 
 class LocationMetrics(Collector):
@@ -46,5 +48,10 @@ class LocationMetrics(Collector):
             "Instances of announced locations that do not answer requests.",
             value=len(cache.down),
         )
-        waited = "The longest that a location has waited to be refreshed, in the last batch, in seconds."
-        yield GaugeMetricFamily("freshet_serve_locations_waited_seconds", waited, value=self._locations.waited_s)
+        waits = self._locations.waits_s
+        yield HistogramMetricFamily(
+            "freshet_serve_locations_wait_seconds",
+            "The longest that a location of a batch has waited to be refreshed.",
+            buckets=list(zip(map(floatToGoString, WAITS_S), accumulate(waits[each] for each in WAITS_S), strict=True)),
+            sum_value=self._locations.waited_s,
+        )

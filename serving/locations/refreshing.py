@@ -8,6 +8,7 @@ there is no event to lose. Nothing here runs while nothing is queued.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from time import monotonic
@@ -27,6 +28,7 @@ PEERS_S: Final = 0.5
 DEADLINE_S: Final = 2.0
 STEP_S: Final = 0.1
 """Between two questions of who waits for a leader."""
+WAITS_S: Final = (0.005, 0.02, 0.1, 0.5, 1.0, WAITS_LONG_S, 10.0, float("inf"))
 ROOT_S: Final = 8.0
 """How old the place of the topic of announcements may be."""
 ROOT: Final = Key("", 0, Kind.LOCATIONS)
@@ -81,8 +83,10 @@ class Locations:
         """Set by whoever has connections to instances."""
         self.front_of: Callable[[Key, str], str] = lambda _, __: ""
         """(partition, instance) → URL of the read API in the same process, "" if it has none or nobody told it."""
+        self.waits_s: Counter[float] = Counter()
+        """How many batches had a key that waited so long, by the bound of `WAITS_S` that is next."""
         self.waited_s = 0.0
-        """The longest wait of a key of the last batch."""
+        """All of these waits together."""
         self._directory = directory
         self._seen = 0
         self._waiters: dict[Key, list[_Waiter]] = {}
@@ -245,7 +249,8 @@ class Locations:
             now = self.clock()
             batch = self.cache.next_batch(now)
             if batch is not None:
-                self.waited_s = batch.waited_s
+                self.waits_s[next(bound for bound in WAITS_S if batch.waited_s <= bound)] += 1
+                self.waited_s += batch.waited_s
                 if batch.waited_s > WAITS_LONG_S:
                     _log.warning("locations waited long", keyspace=batch.keyspace, seconds=round(batch.waited_s, 1))
                 reading = asyncio.create_task(self._read(batch))

@@ -12,6 +12,7 @@ from consumers.owner.protocol import OwnerError
 from serving.locations.cache import EXPIRES_S
 from serving.locations.errors import LocationError
 from serving.locations.limits import FAILURES_MIN
+from serving.locations.metrics import LocationMetrics
 from serving.locations.peers import PeerAnswer
 from serving.locations.places import FOREVER, Key, Kind, Location, Origin, Replica, Version
 from serving.locations.queues import Batch
@@ -367,6 +368,22 @@ def test_the_system_is_found_by_its_own_kinds() -> None:
         assert found == [at("a"), Replica("k:9092"), Replica("k:9092")]
         assert [batch.kind for batch in topic.reads] == [Kind.LOCATIONS, Kind.EVENTS, Kind.PARTITION]
         await locations.close()
+
+    run(story)
+
+
+def test_how_long_locations_wait_is_counted() -> None:
+    """L24: each batch once, by the key that waited longest; so a percentile can be had of it."""
+
+    async def story() -> None:
+        clock = iter(float(each) for each in range(100, 1_000, 2))
+        locations = Locations(Topic(led_by("a")), clock=lambda: next(clock))
+        await locations.get(KEY, deadline=10_000.0)
+        await locations.close()
+        [waits] = [each for each in LocationMetrics(locations).collect() if each.type == "histogram"]
+        buckets = {each.labels["le"]: each.value for each in waits.samples if each.name.endswith("_bucket")}
+        assert [buckets[bound] for bound in ("0.005", "1.0", "3.0", "+Inf")] == [0, 0, 1, 1]
+        assert locations.waited_s == 2.0
 
     run(story)
 
