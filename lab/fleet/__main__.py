@@ -15,7 +15,8 @@ from typing import Any, Final
 from lab.fleet.observing import NOTICED_S, STEP_S, Fleet, Front, replica
 from serving.locations.cache import LocationCache, Report
 from serving.locations.errors import LocationError
-from serving.locations.places import Key, Location, Origin, Replica, Version
+from serving.locations.places import Key, Kind, Location, Origin, Priority, Replica, Version
+from serving.locations.queues import Queues
 
 LOOKUPS: Final = 300_000
 SETTLED_S_MAX: Final = 600.0
@@ -116,6 +117,23 @@ def cold(partitions: int) -> dict[str, Any]:
     return {"cold partitions": partitions, "batches for them": batches, "seconds for them, by the cap": round(now, 1)}
 
 
+def hurried(partitions: int) -> dict[str, Any]:
+    """A key of the system, asked for while so many partitions wait: processor time until it is taken, and its place."""
+    queues = Queues()
+    for number in range(partitions):
+        queues.put(Key("shop", number), Priority.PARTITION, 0.0)
+    root, began = Key("", 0, Kind.LOCATIONS), time.process_time()
+    queues.put(root, root.priority, 1.0)
+    taken = queues.take(1.0, lambda _: True)
+    took_s = time.process_time() - began
+    assert taken is not None
+    return {
+        "partitions that wait": partitions,
+        "a key of the system goes first": taken.keys == (root,),
+        "microseconds until it is taken": round(took_s * 1e6, 1),
+    }
+
+
 def main() -> None:
     """Reads the flags, prints the figures."""
     parser = argparse.ArgumentParser(prog="python -m lab.fleet", description=__doc__)
@@ -128,6 +146,7 @@ def main() -> None:
     runs = [measure(*size, chosen.rate, watch=watch, seed=chosen.seed) for watch in (True, False)]
     few = min(chosen.partitions, FEW)
     found = {"fronts": runs, "costs": costs(chosen.instances, few), "cold": cold(few), "reports": reported(few)}
+    found["hurried"] = hurried(few // 2)
     print(json.dumps(found, indent=2))
 
 
