@@ -14,10 +14,12 @@ See docs/decisions/0064-handed-over-at-a-position.md.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Final, overload
+from itertools import permutations
+from typing import Final, TypeAlias, overload
 
 from stream.kafka.connection import KafkaCluster
 from stream.kafka.topics import Topic
@@ -38,10 +40,17 @@ from stream.wire.events import (
 from stream.wire.keys import Layout
 from tokens import Position
 from tokens.mariadb import MariadbPosition
-from tokens.mysql import MysqlPosition
+from tokens.mysql import MysqlPosition, SourceId
 
 HANDED_OVER: Final = "handed_over"
 """The annotation of a shard's last state: the shard that has ended it."""
+HISTORIES: Final = "histories"
+"""The annotation of a shard: JSON, it and each of its ancestors → the histories that their own servers write.
+
+A *history* is a GTID domain of MariaDB, or a server's UUID of MySQL.
+"""
+Entry: TypeAlias = int | SourceId
+"""What a position has entries of: a GTID domain, or a server's UUID with a tag."""
 TOLD: Final = "told_before"
 """The annotation of a successor: the position up to which some ancestor has told what follows."""
 
@@ -75,6 +84,11 @@ class Ancestor:
             return held, {}
         return dict(places(self.topology["ancestors"])) | held, dict(places(self.topology["succeeded"]))
 
+    @property
+    def lineage(self) -> set[str]:
+        """It, and the shards that it has succeeded."""
+        return {shard for each in self.over for shard in each}
+
 
 def read_ancestor(kafka: KafkaCluster, topic: Topic, shard: str) -> Ancestor:
     """What ``shard`` has said last. Raises `TopologyError` ``ancestor_unknown``, `ResumeError`, `TopicReadError`."""
@@ -97,14 +111,59 @@ def unknown_ancestor(shard: str, topic: str) -> TopologyError:
     )
 
 
-def joint_position(positions: Iterable[str]) -> str:
-    """Where a successor of shards that end at ``positions`` begins: after what any of them has published.
+def joint_position(ended: Sequence[Ancestor]) -> str:
+    """Where a successor of shards that end where these do begins: after what any of them has published.
 
-    Each has its own GTID domains, or servers' UUIDs: those of all count. What several have, from a shard that they have
-    both succeeded, counts as far as all of them have published it: rather twice than never. Raises `TopologyError`
+    Each has its own histories: those of all count. What several have, from a shard that they have both succeeded,
+    counts as far as all of them have published it: rather twice than never. Raises `TopologyError`
     ``ancestors_differ``: positions of two kinds of servers.
     """
-    return str(reduce(_joint, map(Position.parse, positions)))
+    joint = reduce(_joint, (Position.parse(each.point.position) for each in ended))
+    return str(_without(joint, {each for one, other in permutations(ended, 2) for each in _not_begun(one, other)}))
+
+
+def _not_begun(ahead: Ancestor, behind: Ancestor) -> set[Entry]:
+    """What ``ahead`` has entries of, and ``behind`` may have yet to publish from the beginning.
+
+    They have come up in a shard that both have succeeded, since that was handed over: a server that had no GTIDs yet,
+    or has taken the place of another one. Versions before `HISTORIES` don't tell whose a history is.
+    """
+    owned: dict[str, list[str]] = json.loads(ahead.point.annotations.get(HISTORIES, "{}"))
+    if ahead.point.shard not in owned or not ahead.lineage & behind.lineage:
+        return set()
+    foreign = {each for shard, histories in owned.items() if shard not in behind.lineage for each in histories}
+    entries, others = _entries(ahead.point.position), _entries(behind.point.position)
+    return {entry for entry, history in entries.items() if entry not in others and history not in foreign}
+
+
+def _entries(position: str) -> dict[Entry, str]:
+    """What a position has entries of → the history."""
+    found = Position.parse(position)
+    if isinstance(found, MysqlPosition):
+        return {source: source[0] for source in found.sources}
+    return {domain: str(domain) for domain in found.domains} if isinstance(found, MariadbPosition) else {}
+
+
+def _without(position: Position, entries: set[Entry]) -> Position:
+    if isinstance(position, MysqlPosition):
+        return MysqlPosition({source: at for source, at in position.sources.items() if source not in entries})
+    if isinstance(position, MariadbPosition):
+        return MariadbPosition({domain: at for domain, at in position.domains.items() if domain not in entries})
+    return position
+
+
+def with_histories(held: str, shard: str, own: Iterable[str]) -> str:
+    """The annotation `HISTORIES` ``held``, with what ``shard``'s own servers write, besides what they wrote before."""
+    owned: dict[str, list[str]] = json.loads(held or "{}")
+    return json.dumps(owned | {shard: sorted({*owned.get(shard, ()), *own})})
+
+
+def histories_of(ended: Iterable[Ancestor]) -> str:
+    """The annotation `HISTORIES` of the successor of these shards; "" if none of them has it."""
+    owned: dict[str, list[str]] = {}
+    for each in ended:
+        owned |= json.loads(each.point.annotations.get(HISTORIES, "{}"))
+    return json.dumps(owned) if owned else ""
 
 
 def _joint(one: Position, other: Position) -> Position:
@@ -163,13 +222,13 @@ def take_over(
     """
     names = list(shards)
     found = [read_ancestor(kafka, topic, name) for name in names]
-    can_begin(joint_position(each.point.position for each in found))
+    can_begin(joint_position(found))
     going_on = [each for each in found if not each.is_handed_over]
     for each in going_on:
         end(each.point.shard)
     if going_on:
         found = [read_ancestor(kafka, topic, name) for name in names]
-        can_begin(joint_position(each.point.position for each in found))
+        can_begin(joint_position(found))
     return found
 
 
@@ -198,10 +257,10 @@ class WithoutImages(Sequence[Change]):
         return RowChange(change.key, VOID) if isinstance(change, RowChange) else change
 
 
-def told_before(ended: Iterable[Ancestor]) -> str:
+def told_before(ended: Sequence[Ancestor]) -> str:
     """Up to where some of these shards, or an ancestor of theirs, has told what follows `begins_at`; "": nowhere."""
     points = [each.point for each in ended]
-    begins = Position.parse(joint_position(each.position for each in points))
+    begins = Position.parse(joint_position(ended))
     ends = [text for each in points for text in (each.position, each.annotations.get(TOLD, ""))]
     told = reduce(lambda one, other: one.union(other), map(Position.parse, ends), begins)
     return str(told) if not begins.contains(told) else ""
@@ -212,10 +271,9 @@ def as_told(txn: SourceTransaction, told: Position) -> SourceTransaction:
     return replace(txn, changes=WithoutImages(txn.changes)) if told.contains(Position.parse(txn.gtid)) else txn
 
 
-def begins_at(ended: Iterable[Ancestor]) -> tuple[str, int]:
+def begins_at(ended: Sequence[Ancestor]) -> tuple[str, int]:
     """Position and source seconds at which the successor of ``ended`` begins."""
-    points = [each.point for each in ended]
-    return joint_position(each.position for each in points), max(each.timestamp for each in points)
+    return joint_position(ended), max(each.point.timestamp for each in ended)
 
 
 def has_ended(kafka: KafkaCluster, topic: Topic, shard: str) -> bool:

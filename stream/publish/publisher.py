@@ -26,12 +26,14 @@ from stream.kafka.topics import MESSAGE_BYTES_MIN, RETENTION_MS_MIN, Topic, Topi
 from stream.publish.clock import Clock, SystemClock
 from stream.publish.handover import (
     HANDED_OVER,
+    HISTORIES,
     TOLD,
     Ancestor,
     as_told,
     begins_at,
     check_named,
     descriptions_of,
+    histories_of,
     read_ancestor,
     successor,
     take_over,
@@ -206,7 +208,7 @@ class Publisher:
         )
         framer.announce(topology)
         self._framer = framer
-        self._bind(framer, topic, told)
+        self._bind(framer, topic, {TOLD: told, HISTORIES: histories_of(ended)})
         if found.point is None:
             self._start_first_epoch(framer, found, *start())
         self._commit(framer.take())
@@ -254,13 +256,13 @@ class Publisher:
         if hidden:
             self._producer.end_hanging(hidden)
 
-    def _bind(self, framer: Framer, topic: Topic, told: str) -> None:
+    def _bind(self, framer: Framer, topic: Topic, inherited: Mapping[str, str]) -> None:
         """Let the shard's state say for which topic it is written, and begin to watch that topic.
 
-        ``told``: up to where a successor that begins tells what was told before.
+        ``inherited``: the words with which a successor begins.
         """
         self._topic_id = topic.topic_id
-        words = {TOPIC_ID: topic.topic_id, HANDED_OVER: self._topology.ends_for, TOLD: told}
+        words = {TOPIC_ID: topic.topic_id, HANDED_OVER: self._topology.ends_for, **inherited}
         framer.annotate({name: text for name, text in words.items() if text})
         held = framer.resume.annotations.get(TOLD, "")
         self._told = Position.parse(held) if held else None

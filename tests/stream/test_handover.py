@@ -14,12 +14,12 @@ from stream.changes.checkpoint import Checkpoint
 from stream.changes.items import Watermark
 from stream.changes.start import Start
 from stream.publish import handover, publisher
-from stream.publish.handover import Ancestor, joint_position
+from stream.publish.handover import HISTORIES, Ancestor, joint_position, told_before, with_histories
 from stream.publish.publisher import Publisher
 from stream.publish.resume import ResumeError
 from stream.publish.topology import DeclaredTopology, TopologyError
 from stream.shards.map import ShardMap
-from stream.wire.events import VALUE, VOID, RowChange, SourceTransaction
+from stream.wire.events import VALUE, VOID, ResumePoint, RowChange, SourceTransaction
 from stream.wire.keys import Layout, row_key
 from tests.stream.memory_log import KEYSPACE, MemoryLog
 from tokens import Position
@@ -271,6 +271,13 @@ def test_an_ancestor_without_a_state_is_refused(log: MemoryLog) -> None:
     assert caught.value.code == "ancestor_unknown"
 
 
+def ended(shard: str, position: str, over: tuple[str, ...] = (), own: dict[str, list[str]] | None = None) -> Ancestor:
+    """A shard that has succeeded those of ``over``. ``own``: whose histories are whose, if it tells that."""
+    annotations = {HISTORIES: json.dumps(own)} if own is not None else {}
+    said: Any = {"ancestors": [{"shard": each, "epoch": 1} for each in over], "succeeded": [], "ranges": []}
+    return Ancestor(ResumePoint(shard, 1, 1, position, 1, "", annotations=annotations), said, {})
+
+
 UUIDS = [f"0000000{number}-0000-0000-0000-000000000000" for number in range(3)]
 
 
@@ -289,12 +296,60 @@ UUIDS = [f"0000000{number}-0000-0000-0000-000000000000" for number in range(3)]
 )
 def test_what_several_ancestors_have_counts_as_far_as_all_have_it(ends: list[str], begins: str) -> None:
     """What only one of them has is its own; what they share would be lost to the keys of the one that is behind."""
-    assert joint_position(ends) == begins
-    assert joint_position(reversed(ends)) == begins
+    found = [ended(f"{KEYSPACE}/{number}", position) for number, position in enumerate(ends)]
+    assert joint_position(found) == joint_position(found[::-1]) == begins
 
 
 def test_positions_of_two_kinds_of_servers_are_refused() -> None:
     """No server has both."""
     with pytest.raises(TopologyError) as caught:
-        joint_position(["MariaDB/1-1-7", f"MySQL56/{UUIDS[0]}:1"])
+        joint_position([ended(LOW, "MariaDB/1-1-7"), ended(MIDDLE, f"MySQL56/{UUIDS[0]}:1")])
     assert caught.value.code == "ancestors_differ"
+
+
+@pytest.mark.parametrize(
+    ("ahead", "own", "begins"),
+    [
+        ("MariaDB/1-1-7,3-3-1", {OLD: ["1"], LOW: ["3"]}, "MariaDB/3-3-1,4-4-9"),
+        ("MariaDB/1-1-7,3-3-1", {LOW: ["3"]}, "MariaDB/3-3-1,4-4-9"),
+        ("MariaDB/1-1-7,3-3-1", None, "MariaDB/1-1-7,3-3-1,4-4-9"),
+        ("MariaDB/2-2-5,3-3-1", {OLD: ["1"], HIGH: ["2"], LOW: ["3"]}, "MariaDB/2-2-5,3-3-1,4-4-9"),
+    ],
+    ids=["the old shard's", "nobody's", "of a version before", "of another ancestor"],
+)
+def test_a_history_that_came_up_after_a_split_is_not_taken_for_one_of_its_halves_own(
+    ahead: str, own: dict[str, list[str]] | None, begins: str
+) -> None:
+    """The other half has yet to tell it to its keys: the successor of both begins before it."""
+    low = ended(LOW, ahead, (OLD, HIGH), own)
+    middle = ended(MIDDLE, "MariaDB/4-4-9", (OLD,), {OLD: ["1"], MIDDLE: ["4"]})
+    assert joint_position([low, middle]) == joint_position([middle, low]) == begins
+    told = {"MariaDB/3-3-1,4-4-9": "MariaDB/1-1-7,3-3-1,4-4-9"}.get(begins, "")
+    assert told_before([low, middle]) == told
+
+
+def test_a_server_that_takes_anothers_place_after_a_split_is_known_by_its_uuid() -> None:
+    """Its transactions are the old shard's, whatever half has them first."""
+    own = {OLD: [UUIDS[0]], LOW: [UUIDS[1]]}
+    low = ended(LOW, f"MySQL56/{UUIDS[0]}:1-7,{UUIDS[1]}:1,{UUIDS[2]}:1-3", (OLD,), own)
+    middle = ended(MIDDLE, f"MySQL56/{UUIDS[0]}:1-5", (OLD,), {OLD: [UUIDS[0]], MIDDLE: []})
+    assert joint_position([low, middle]) == f"MySQL56/{UUIDS[0]}:1-5,{UUIDS[1]}:1"
+
+
+def test_a_split_shard_without_any_transaction_is_merged_again(log: MemoryLog) -> None:
+    """What its server wrote later, and only one half has told, is told to the keys of the other one."""
+    with log.publisher(OLD, topology=DeclaredTopology(map=BEFORE)) as out:
+        out.open(at("MariaDB/"))
+        out.annotate({HISTORIES: with_histories("", OLD, ["1"])})
+        out.advance("MariaDB/", 10)
+    published(log, HIGH, "MariaDB/2-2-9", topology=DeclaredTopology(map=BEFORE))
+    for shard, own, position in ((LOW, "3", "MariaDB/1-1-7,3-3-1"), (MIDDLE, "4", "MariaDB/4-4-2")):
+        with successor(log, shard, SPLIT, OLD) as out:
+            held = out.open(never, lambda _: None).annotations[HISTORIES]
+            out.annotate({HISTORIES: with_histories(held, shard, [own])})
+            out.publish(SourceTransaction(position, position, 12, [RowChange(row_key("db.t", [1]), VALUE, b"{}")]))
+    whole = ShardMap.parse({f"{KEYSPACE}/again": "-80", HIGH: "80-"})
+    with successor(log, f"{KEYSPACE}/again", whole, LOW, MIDDLE, over=(OLD, LOW, MIDDLE)) as out:
+        resume = out.open(never, lambda _: None)
+    assert resume.position == "MariaDB/3-3-1,4-4-2"
+    assert json.loads(resume.annotations[HISTORIES]) == {OLD: ["1"], LOW: ["3"], MIDDLE: ["4"]}

@@ -15,7 +15,7 @@ BUGS: Final = (
     successions(
         "successor_begins_where_the_first_one_ends",
         "a successor of two shards begins at the end of one of them",
-        Replace(begins_at, "joint_position(...)", "points[0].position"),
+        Replace(begins_at, "joint_position(...)", "ended[0].point.position"),
     ),
     successions(
         "ancestor_is_not_ended",

@@ -178,3 +178,22 @@ def _replication(connection: Connection, *, is_replica: bool) -> list[dict[str, 
         raise ServerSettingsError(
             "the user may not read the replica's status", hint=REPLICA_GRANT_HINT, code="mariadb_access_denied"
         ) from error
+
+
+def own_histories(connection: Connection) -> set[str]:
+    """The GTID domains, of MySQL the servers' UUIDs, that the servers of a shard write, as far as this one tells.
+
+    A server that takes writes tells its own, a read-only one those of its primaries, too. Raises `ServerSettingsError`
+    as `check_server`.
+    """
+    if is_mysql(connection):
+        return mysql_requirements.own_histories(connection)
+    ((read_only, domain, own_id, state, replicated),) = fetch_all(
+        connection, "SELECT @@read_only, @@gtid_domain_id, @@server_id, @@gtid_binlog_state, @@gtid_slave_pos"
+    )
+    writers, own = {int(own_id)}, set[str]()
+    if str(read_only) in ("0", "OFF"):
+        own.add(str(domain))
+    else:
+        writers |= {int(row["Master_Server_Id"]) for row in _replication(connection, is_replica=bool(replicated))}
+    return own | {str(domain) for domain, server in by_domain_and_server(state) if server in writers}

@@ -13,6 +13,7 @@ from typing import Protocol
 import structlog
 
 from stream.kafka.connection import KafkaUnreachable
+from stream.publish.handover import HISTORIES, with_histories
 from stream.publish.publisher import PublisherLost
 from stream.sources.mariadb.backfill.reading import ChunkReading
 from stream.sources.mariadb.backfill.rereading import Rereading
@@ -40,7 +41,7 @@ from stream.sources.mariadb.connection import (
 from stream.sources.mariadb.gtid import GtidPosition
 from stream.sources.mariadb.live_schema import LiveSchema
 from stream.sources.mariadb.position import ServerPosition, check_resumable, current_position
-from stream.sources.mariadb.requirements import check_server
+from stream.sources.mariadb.requirements import check_server, own_histories
 from stream.sources.mariadb.schema import TableFilter, unknown_databases
 from stream.sources.mariadb.watch import DumpWatch
 from stream.sources.status import SourceStatus
@@ -145,6 +146,8 @@ class MariaDBSource:
         self._has_warned = False
         self._held = ""
         """The words about held tables that the publisher keeps."""
+        self._histories = ""
+        """The words about histories that the publisher keeps."""
         self._adds_to: int | None = None
         """The choice of tables that was published, if the present one has all of its tables, and perhaps more."""
 
@@ -270,6 +273,7 @@ class MariaDBSource:
         schema = self._new_schema()
         schema.catalog.describe_as(self._described(resume))
         self._held = resume.annotations.get(HELD, "")
+        self._histories = resume.annotations.get(HISTORIES, "")
         schema.hold_again(self._held)
         chosen = self._options.backfill
         if chosen is not None:
@@ -432,10 +436,18 @@ class MariaDBSource:
                     self._new_epoch(publisher, progress, self._begin(connection), self._new_epoch_for)
                     schema.catalog.describe_as({})
                     self._new_epoch_for = ""
+                self._note_histories(publisher, connection)
         finally:
             connection._force_close()
         if refused is not None:
             raise refused
+
+    def _note_histories(self, publisher: PublisherLike, connection: Connection) -> None:
+        """Keep with the shard's state whose GTIDs its own ones are: a merge asks for it (`stream.publish.handover`)."""
+        noted = with_histories(self._histories, self._options.shard, own_histories(connection))
+        if noted != self._histories:
+            publisher.annotate({HISTORIES: noted})
+            self._histories = noted
 
     def _check_resumes(self, connection: Connection, progress: Progress) -> None:
         """Check that what follows can be read, and the last transaction is what it was. Raises `MariaDBError`."""

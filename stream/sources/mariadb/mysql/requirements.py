@@ -107,3 +107,14 @@ def _check_filters(connection: Connection) -> None:
             f"{setting} = {do_db or ignore_db} hides changes",
             hint=f"remove {setting} from the server's configuration file and restart it",
         )
+
+
+def own_histories(connection: Connection) -> set[str]:
+    """As `stream.sources.mariadb.requirements.own_histories`."""
+    ((read_only, uuid),) = fetch_all(connection, "SELECT @@read_only, @@server_uuid")
+    found = {str(uuid)}
+    if str(read_only) not in ("0", "OFF"):
+        with connection.cursor(pymysql.cursors.DictCursor) as cursor:
+            cursor.execute("SHOW REPLICA STATUS")
+            found |= {str(row["Source_UUID"]) for row in cursor.fetchall()}
+    return found
