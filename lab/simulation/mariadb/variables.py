@@ -83,6 +83,8 @@ class SessionVariables:
                 return server.log.state_text
             case "gtid_slave_pos":
                 return ",".join("-".join(map(str, gtid)) for _, gtid in sorted(server.slave_position.items()))
+            case "server_uuid":
+                return server.uuid
             case "gtid_executed":
                 return server.gtid_executed
             case "gtid_owned":
