@@ -581,6 +581,36 @@ def test_what_was_read_before_a_void_is_never_published_after_it(table_id: int) 
     assert warehouse.images() == [(("a",), "HiveEvent/11")]
 
 
+def test_a_table_that_is_altered_all_the_time_is_not_read_all_the_time() -> None:
+    """A pass cut short rests as long as it had lasted: at most half of the time is spent on reading for nothing."""
+    warehouse = Warehouse()
+    warehouse.pending = []
+    partitions, void = warehouse.partitions, ObjectSet("partition", TABLE, "void", reason="the table was altered")
+    begun = []
+    partitions.want(TABLE)
+    for second in range(60):
+        warehouse.now_s = second
+        partitions.go_on()
+        begun += [second] * len(warehouse.pending)
+        warehouse.pending.clear()
+        if second % 5 == 4:
+            partitions.note(void)
+    assert begun == [0, 8, 10, 18, 20, 28, 30, 38, 40, 48, 50, 58]
+
+    warehouse.pending = None
+    partitions.note(void)
+    partitions.go_on()
+    assert (warehouse.images(), partitions.tables) == ([], ["d.t"]), "it is due, and rests"
+    warehouse.now_s += 60
+    while partitions.go_on():
+        pass
+    assert [name for name, _ in warehouse.images()] == [("a",), ("b",)]
+    partitions.note(void)
+    while partitions.go_on():
+        pass
+    assert len(warehouse.images()) == 4, "a void between two passes is followed by one at once"
+
+
 def test_a_pass_that_is_refused_while_its_table_is_voided_begins_again() -> None:
     """The log that is read then tells of the void, after which the refused fetch means nothing."""
     warehouse = Warehouse()

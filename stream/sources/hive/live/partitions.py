@@ -45,6 +45,11 @@ CHUNKS_AHEAD: Final = 4
 """Chunks of one pass that are being fetched."""
 PASSES_MAX: Final = 8
 """Tables that have a pass under way."""
+REST_MAX_S: Final = 600.0
+"""A pass that a void has cut short begins again after as long as it had lasted, and after this at most.
+
+A table that is altered more often than a pass can end would else be read without a pause, for nothing.
+"""
 WRITTEN_MAX: Final = 50
 """Written partitions of a table that are fetched by name. With more of them, all are fetched."""
 KINDS: Final = (PARTITION, PARTITION_STATISTICS)
@@ -65,9 +70,11 @@ class Asked(NamedTuple):
 class Pass:
     """All partitions of one table, fetched in threads."""
 
-    def __init__(self, fetcher: Fetcher, table_id: int, name: str, lo: int, *, with_together: bool) -> None:
+    def __init__(
+        self, fetcher: Fetcher, table_id: int, name: str, lo: int, began_s: float, *, with_together: bool
+    ) -> None:
         """``with_together``: the statistics of all partitions together are asked for."""
-        self.table_id, self.name, self.lo = table_id, name, lo
+        self.table_id, self.name, self.lo, self.began_s = table_id, name, lo, began_s
         self._fetcher = fetcher
         listing = fetcher.run(lambda each: list_names(each, name, with_together=with_together))
         self._listing: Future[Listing] | None = listing
@@ -139,6 +146,7 @@ class Partitions:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._drops = drops
+        self._clock = clock
         self._refusals = Refusals[int](clock)
         """Ids of tables whose partitions the metastore could not give."""
         self._untold = Refusals[int](clock)
@@ -156,6 +164,8 @@ class Partitions:
         self._written: dict[int, set[Values]] = {}
         """Table id → its partitions that were written, of tables that are to have no pass; none: all together were."""
         self._passes: dict[int, Pass] = {}
+        self._rests: dict[int, float] = {}
+        """Table id → when its pass may begin again, after a void has cut it short."""
         self._voids = 0
         """How many times something was voided: what was read before counts no more."""
         self._fetching = 0
@@ -188,7 +198,7 @@ class Partitions:
     @property
     def is_busy(self) -> bool:
         """Whether as many tables wait as can have a pass."""
-        return len(self._whole) + len(self._passes) >= PASSES_MAX
+        return len(self._whole) - len(self._rests) + len(self._passes) >= PASSES_MAX
 
     def note_untold(self, table_ids: Iterable[int]) -> None:
         """Before a restart nobody told the statistics of all partitions together of these tables."""
@@ -203,10 +213,12 @@ class Partitions:
     def void(self, table_id: int = 0) -> None:
         """What was read of a table, or of every one (0), counts no more. A pass that is under way begins again."""
         self._voids += 1
+        now_s = self._clock()
         for each in [table_id] if table_id else [*self._passes]:
             under_way = self._passes.pop(each, None)
             if under_way is not None:
                 under_way.cancel()
+                self._rests[each] = now_s + min(now_s - under_way.began_s, REST_MAX_S)
                 self.want(each)
 
     def find(self, table_id: int, lo: int, *, is_partitioned: bool) -> list[Change]:
@@ -234,6 +246,7 @@ class Partitions:
     def forget(self, table_id: int) -> None:
         """The table is gone."""
         self._whole.pop(table_id, None)
+        self._rests.pop(table_id, None)
         self._written.pop(table_id, None)
         self._forget_refusals(table_id)
 
@@ -392,8 +405,11 @@ class Partitions:
     def _begin(self) -> bool:
         """Begin as many passes as there is room for. Each begins before its members are listed."""
         self._whole |= dict.fromkeys(self._refusals.due())
+        now_s = self._clock()
+        self._rests = {table_id: until_s for table_id, until_s in self._rests.items() if until_s > now_s}
         free = PASSES_MAX - len(self._passes)
-        chosen = list(islice((each for each in self._whole if each not in self._passes), max(free, 0)))
+        ready = (each for each in self._whole if each not in self._passes and each not in self._rests)
+        chosen = list(islice(ready, max(free, 0)))
         if not chosen:
             return False
         lo = self._position()
@@ -408,7 +424,7 @@ class Partitions:
                 self._stop_asking(table_id)
                 self._publish([ObjectSet(kind, table_id, "begun", lo=f"{FLAVOR}/{lo}") for kind in KINDS])
                 together = not self._untold.waits(table_id)
-                self._passes[table_id] = Pass(self._fetcher, table_id, name, lo, with_together=together)
+                self._passes[table_id] = Pass(self._fetcher, table_id, name, lo, now_s, with_together=together)
                 self._fetching = 0
         return True
 
