@@ -56,7 +56,7 @@ def _of_source(settings: Settings, keyspace: str) -> Iterator[Check]:
     shards = settings.shards_of(keyspace)
     for shard in shards:
         found = settings.source_of(keyspace, shard)
-        if not isinstance(found, MariaDBSourceSettings):
+        if not isinstance(found, MariaDBSourceSettings) or found.is_postgres:
             raise SettingsError(
                 f"keyspace {keyspace} has no MariaDB or MySQL source",
                 hint="only those are checked: the others refuse at their start what they can't use",

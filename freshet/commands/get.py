@@ -90,10 +90,10 @@ def _position(settings: Settings, keyspace: str, gtid: str) -> str:
     if "/" in gtid:
         return gtid
     source = settings.keyspace(keyspace).source
-    if not isinstance(source, MariaDBSourceSettings):
+    if not isinstance(source, MariaDBSourceSettings) or source.is_postgres:
         raise SettingsError(
-            f"the settings don't say what kind of GTID {gtid} is",
-            hint="write it with its kind: MariaDB/0-1-5, or MySQL56/uuid:1-5",
+            f"the settings don't say what kind of position {gtid} is",
+            hint="write it with its kind: MariaDB/0-1-5, MySQL56/uuid:1-5, or Postgres/1:16/B374D848",
         )
     try:
         return str(Position.parse(gtid, MysqlPosition.flavor if source.is_mysql else MariadbPosition.flavor))

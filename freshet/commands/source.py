@@ -231,7 +231,8 @@ def server_of(source: MariaDBSourceSettings) -> ConnectionSettings:
         ssl_verify_host=source.ssl_verify_host,
         ssl_cert=source.ssl_cert or None,
         ssl_key=source.ssl_key or None,
-        product="MySQL" if source.is_mysql else "MariaDB",
+        product="PostgreSQL" if source.is_postgres else "MySQL" if source.is_mysql else "MariaDB",
+        database=source.database,
     )
 
 
@@ -255,7 +256,9 @@ def source_options(settings: Settings, keyspace: str, new_epoch: bool, shard: st
         tables=table_filter(found, str(known.range_of(shard)) if known is not None else ""),
         server_id=found.server_id,
         new_epoch=new_epoch,
-        backfill=BackfillOptions(
+        backfill=None
+        if found.is_postgres
+        else BackfillOptions(
             TableFilter(include=tuple(found.backfill), exclude=partial) if found.backfill else None,
             found.backfill_rows_per_s,
             found.backfill_share,

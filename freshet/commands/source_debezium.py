@@ -23,14 +23,15 @@ def debezium(
         typer.Option("--new-epoch", help="Void what was published and start at the server's current position."),
     ] = False,
 ) -> None:
-    """Publish what a Debezium connector for MySQL or MariaDB writes, as one shard, exactly once, from where it stopped.
+    """Publish what a Debezium connector for MySQL, MariaDB or PostgreSQL writes, exactly once, from where it stopped.
 
-    The binlog is not read. The server is asked for schemas, backfills and its clock: the user needs SELECT,
-    REPLICATION CLIENT and, on MySQL, XA_RECOVER_ADMIN. What the connector's configuration must be is in
-    docs/operating/debezium.md.
+    The log is not read. The server is asked for schemas, backfills and its clock: the user needs SELECT,
+    REPLICATION CLIENT and, on MySQL, XA_RECOVER_ADMIN; on PostgreSQL no right but to connect. What the connector's
+    configuration must be is in docs/operating/debezium.md.
     """
     from stream.kafka.requests import RequestsReader
     from stream.sources.debezium.source import ConnectorOptions, DebeziumSource
+    from stream.sources.postgres.source import PostgresSource
 
     source_command.check_keyspace(keyspace, "debezium", named=False)
     flags: dict[str, Any] = {"kind": "debezium", "topic_prefix": topic_prefix, "connect_url": connect_url}
@@ -40,7 +41,8 @@ def debezium(
         raise SettingsError(f"keyspace {keyspace} has no Debezium source", hint='set kind = "debezium" in its source')
     name = settings.shard_of(keyspace)
     stopping = threading.Event()
-    source = DebeziumSource(
+    make = PostgresSource if found.is_postgres else DebeziumSource
+    source = make(
         source_command.source_options(settings, keyspace, new_epoch, name),
         ConnectorOptions(found.topic_prefix, found.connect_url, settings.kafka.cluster),
         source_command.publishers(settings, keyspace, stopping, new_epoch=new_epoch),

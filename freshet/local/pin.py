@@ -37,6 +37,7 @@ CONNECT_ROOTS = (
     "org.apache.logging.log4j:log4j-slf4j-impl:2.24.3",
     "io.debezium:debezium-connector-mariadb:3.5.0.Final",  # the newest that Central serves of this one
     "io.debezium:debezium-connector-mysql:3.5.0.Final",
+    "io.debezium:debezium-connector-postgres:3.5.0.Final",
 )
 """Kafka Connect with Debezium's connectors, for the tests of the Debezium source. 3.5 is built for Kafka 4.1."""
 HIVE_ROOTS = (

@@ -14,6 +14,8 @@ from stream.access.listening import is_loopback
 PASSWORD_VARIABLE: Final = "FRESHET_MARIADB_PASSWORD"
 """The password of databases for which the settings have none, in every command."""
 
+POSTGRES_PORT: Final = 5432
+
 Uri = Annotated[str, Field(pattern=r"^thrift://[^/:\s]+:[0-9]{1,5}$", max_length=300)]
 
 
@@ -57,7 +59,8 @@ class MariaDBSourceSettings(EncryptedSettings):
     the source is more than ``backfill_lag_max_s`` behind (0: always). ``freshet backfill`` asks for others.
 
     ``kind = "debezium"``: the changes are read from the topics ``<topic_prefix>.…`` of a connector, which Kafka Connect
-    at ``connect_url`` runs; ``server`` says what it reads. The rest says how that server itself is reached.
+    at ``connect_url`` runs; ``server`` says what it reads. The rest says how that server itself is reached. Of
+    PostgreSQL ``database`` is the one that the connector reads, and ``databases`` are its schemas.
     """
 
     kind: Literal["mariadb", "mysql", "debezium"]
@@ -74,7 +77,8 @@ class MariaDBSourceSettings(EncryptedSettings):
     backfill_share: float = Field(default=1.0, gt=0, le=1)
     backfill_lag_max_s: float = Field(default=5.0, ge=0, le=86_400)
     key_prefix_columns: Annotated[dict[str, Annotated[int, Field(ge=1, le=64)]], Json] = Field(default_factory=dict)
-    server: Literal["mysql", "mariadb"] = "mysql"
+    server: Literal["mysql", "mariadb", "postgres"] = "mysql"
+    database: Annotated[str, Field(max_length=63)] = ""
     topic_prefix: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]*$", max_length=200)] = ""
     connect_url: Annotated[str, Field(pattern=r"^(https?://[^\s]+)?$", max_length=300)] = ""
 
@@ -82,6 +86,21 @@ class MariaDBSourceSettings(EncryptedSettings):
     def is_mysql(self) -> bool:
         """Whether the server must be MySQL; else MariaDB."""
         return (self.server if self.kind == "debezium" else self.kind) == "mysql"
+
+    @property
+    def is_postgres(self) -> bool:
+        """Whether the server must be PostgreSQL."""
+        return self.kind == "debezium" and self.server == "postgres"
+
+    @model_validator(mode="after")
+    def _database_of_postgres(self) -> Self:
+        if self.is_postgres != bool(self.database):
+            raise ValueError('server = "postgres" needs database, and no other one has it')
+        if self.is_postgres and self.backfill:
+            raise ValueError('backfill is not there for server = "postgres"')
+        if self.is_postgres and "port" not in self.model_fields_set:
+            self.port = POSTGRES_PORT
+        return self
 
     @model_validator(mode="after")
     def _connector_is_named(self) -> Self:

@@ -1,4 +1,4 @@
-"""Kafka Connect with Debezium's connectors for MariaDB and MySQL, as a local process: one distributed worker."""
+"""Kafka Connect with Debezium's connectors, as a local process: one distributed worker."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ CONVERTER: Final = "org.apache.kafka.connect.json.JsonConverter"
 CLASSES: Final = {
     "MySQL": "io.debezium.connector.mysql.MySqlConnector",
     "MariaDB": "io.debezium.connector.mariadb.MariaDbConnector",
+    "PostgreSQL": "io.debezium.connector.postgresql.PostgresConnector",
 }
 
 
@@ -140,6 +141,22 @@ class ConnectServer(LocalServer):
             if answer.status_code not in RETRIED or time.monotonic() > deadline:
                 raise LocalServerError(f"{method} {path}: {answer.status_code} {answer.text}")
             time.sleep(POLL_S)
+
+
+def postgres_config(kafka: KafkaCluster, address: MariaDBAddress, database: str, prefix: str) -> dict[str, str]:
+    """The configuration of a connector for PostgreSQL that a source of ours accepts."""
+    config = debezium_config(kafka, "PostgreSQL", address, prefix)
+    of_binlogs = ("schema.history", "database.server.id", "enable.time.adjuster")
+    return {name: value for name, value in config.items() if not name.startswith(of_binlogs)} | {
+        "database.dbname": database,
+        "plugin.name": "pgoutput",
+        "slot.name": prefix,
+        "publication.name": prefix,
+        "lsn.flush.mode": "connector_and_driver",
+        "heartbeat.interval.ms": "200",
+        "status.update.interval.ms": "200",
+        "decimal.handling.mode": "string",
+    }
 
 
 def debezium_config(kafka: KafkaCluster, server: str, address: MariaDBAddress, prefix: str) -> dict[str, str]:

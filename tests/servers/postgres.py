@@ -22,6 +22,7 @@ VERSION: Final = "17"
 PACKAGE, SUITE = f"postgresql-{VERSION}", "trixie"
 START_TIMEOUT_S = 60.0
 _FAST: Final = ("fsync=off", "full_page_writes=off", "synchronous_commit=off")
+_LOGICAL: Final = ("wal_level=logical", "max_replication_slots=30", "max_wal_senders=30")
 
 
 class PostgresServer(LocalServer):
@@ -47,6 +48,7 @@ class PostgresServer(LocalServer):
             made = ["-D", str(cluster), "-L", str(share), "-U", "postgres", "--auth=trust", "--no-sync"]
             run_tool("initdb", [*_not_root(), str(programs / "initdb"), *made, "--locale=C", "--encoding=UTF8"])
         settings = [f"listen_addresses={self.host}", f"port={self.port}", f"unix_socket_directories={cluster}", *_FAST]
+        settings += _LOGICAL
         options = [part for setting in settings for part in ("-c", setting)]
         self._process = ServerProcess(
             "postgres",

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from http.client import HTTPException
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
@@ -17,15 +17,19 @@ import msgspec
 import xxhash
 
 from stream.sources.debezium.errors import ConnectUnreachable, DebeziumError
+from stream.sources.debezium.messages import POSTGRES
+from stream.sources.debezium.values import UNAVAILABLE
 
 TIMEOUT_S: Final = 10.0
 CLASSES: Final = {
     "MySQL": "io.debezium.connector.mysql.MySqlConnector",
     "MariaDB": "io.debezium.connector.mariadb.MariaDbConnector",
+    "PostgreSQL": "io.debezium.connector.postgresql.PostgresConnector",
 }
 CONVERTER: Final = "org.apache.kafka.connect.json.JsonConverter"
 _CHOICES: Final = ("table.include.list", "table.exclude.list")
-_WANTED: Final = (
+_Wanted: TypeAlias = tuple[tuple[str, tuple[str, ...], str, str], ...]
+_WANTED: Final[_Wanted] = (
     ("provide.transaction.metadata", ("true",), "false", "does not say which events are one transaction"),
     ("exactly.once.support", ("required",), "requested", "does not say that its messages become visible in order"),
     ("column.propagate.source.type", (".*",), "", "does not say the types of columns"),
@@ -35,19 +39,28 @@ _WANTED: Final = (
     ("value.converter.replace.null.with.default", ("false",), "true", "writes a column's default in place of NULL"),
     ("event.converting.failure.handling.mode", ("fail",), "warn", "writes NULL for what it can't convert"),
     ("errors.tolerance", ("none",), "none", "leaves out changes"),
-    ("enable.time.adjuster", ("false",), "true", "changes years below 100"),
-    ("include.schema.changes", ("true",), "true", "does not tell DDL"),
-    ("schema.history.internal.skip.unparseable.ddl", ("false",), "false", "leaves out DDL"),
-    ("schema.history.internal.store.only.captured.tables.ddl", ("false",), "false", "leaves out DDL"),
     ("event.processing.failure.handling.mode", ("fail",), "fail", "leaves out changes"),
     ("inconsistent.schema.handling.mode", ("fail",), "fail", "leaves out changes"),
-    ("gtid.source.filter.dml.events", ("false",), "false", "leaves out changes"),
     ("binary.handling.mode", ("bytes",), "bytes", "writes binary values in a form that is not read"),
     ("decimal.handling.mode", ("precise", "string"), "precise", "rounds decimals"),
     ("time.precision.mode", ("adaptive_time_microseconds",), "adaptive_time_microseconds", "loses fractions of times"),
     ("topic.delimiter", (".",), ".", "names topics in another way"),
     ("topic.transaction", ("transaction",), "transaction", "names topics in another way"),
     ("tasks.max", ("1",), "1", "lets several tasks write side by side"),
+)
+_WANTED_OF_BINLOGS: Final[_Wanted] = (
+    ("enable.time.adjuster", ("false",), "true", "changes years below 100"),
+    ("include.schema.changes", ("true",), "true", "does not tell DDL"),
+    ("schema.history.internal.skip.unparseable.ddl", ("false",), "false", "leaves out DDL"),
+    ("schema.history.internal.store.only.captured.tables.ddl", ("false",), "false", "leaves out DDL"),
+    ("gtid.source.filter.dml.events", ("false",), "false", "leaves out changes"),
+)
+_WANTED_OF_POSTGRES: Final[_Wanted] = (
+    ("plugin.name", ("pgoutput",), "decoderbufs", "reads the log by a plugin that is not known here"),
+    ("lsn.flush.mode", ("connector_and_driver",), "connector", "does not say how far it has read an idle database"),
+    ("unavailable.value.placeholder", (UNAVAILABLE,), UNAVAILABLE, "writes another word for what it does not know"),
+    ("publish.via.partition.root", ("false",), "false", "names partitions by their root"),
+    ("slot.drop.on.stop", ("false",), "false", "loses what is committed while it is away"),
 )
 """Setting, the values that it may have, its default, and what any other one does."""
 _UNWANTED: Final = (
@@ -65,6 +78,8 @@ _UNWANTED: Final = (
     "column.exclude.list",
     "column.mask.",
     "column.truncate.",
+    "schema.include.list",
+    "schema.exclude.list",
 )
 """Settings, or beginnings of some, that change what messages say.
 
@@ -74,10 +89,15 @@ With a list of databases a connector does not tell when a table is renamed into 
 
 @dataclass(frozen=True, slots=True)
 class Connector:
-    """A connector that can be a source. ``captures``: which tables it tells of."""
+    """A connector that can be a source. ``captures``: which tables it tells of.
+
+    ``publication``, ``slot``: of PostgreSQL, what it reads by.
+    """
 
     name: str
     choices: tuple[str, ...]
+    publication: str = ""
+    slot: str = ""
 
     def captures(self, table: str) -> bool:
         """Whether the connector tells changes of ``db.table``."""
@@ -87,7 +107,8 @@ class Connector:
     @property
     def fingerprint(self) -> int:
         """A number for its choice of tables."""
-        return int(xxhash.xxh3_64_intdigest("\0".join((self.name, *self.choices)).encode()) >> 1)
+        words = [self.name, *self.choices, *filter(None, (self.publication, self.slot))]
+        return int(xxhash.xxh3_64_intdigest("\0".join(words).encode()) >> 1)
 
 
 def _matches(patterns: str, name: str) -> bool:
@@ -96,7 +117,7 @@ def _matches(patterns: str, name: str) -> bool:
 
 
 def find_connector(url: str, prefix: str, server: str) -> Connector:
-    """The connector with ``topic.prefix`` ``prefix``. ``server``: MySQL or MariaDB.
+    """The connector with ``topic.prefix`` ``prefix``. ``server``: MySQL, MariaDB or PostgreSQL.
 
     Raises `ConnectUnreachable`, also if there is none (yet: a worker that starts has none), and `DebeziumError`: there
     are several, or it can't be a source.
@@ -119,9 +140,10 @@ def checked(name: str, config: Mapping[str, str], server: str) -> Connector:
     if kind not in (CLASSES[server], CLASSES[server].rpartition(".")[2]):
         raise DebeziumError(
             f"connector {name} is a {kind or 'connector without a class'}, not Debezium's for {server}",
-            hint="name the right server; connectors for other databases than MySQL and MariaDB are not read",
+            hint="name the right server: mysql, mariadb or postgres; connectors for other databases are not read",
         )
-    for setting, allowed, default, effect in _WANTED:
+    own = _WANTED_OF_POSTGRES if server == POSTGRES else _WANTED_OF_BINLOGS
+    for setting, allowed, default, effect in (*_WANTED, *own):
         value = config.get(setting, default).strip()
         if value.lower() not in map(str.lower, allowed):
             raise DebeziumError(
@@ -147,7 +169,17 @@ def checked(name: str, config: Mapping[str, str], server: str) -> Connector:
         raise DebeziumError(
             f"connector {name} chooses tables by {pattern!r}, which is not understood: {error}"
         ) from None
-    return Connector(name, choices)
+    if server != POSTGRES:
+        return Connector(name, choices)
+    if not config.get("heartbeat.interval.ms", "0").strip().lstrip("0"):
+        raise DebeziumError(
+            f"connector {name} has no heartbeat.interval.ms, and so confirms nothing while its tables are idle",
+            hint="set heartbeat.interval.ms = 1000 in the connector's configuration",
+            code="debezium_bad_connector",
+        )
+    return Connector(
+        name, choices, config.get("publication.name", "dbz_publication"), config.get("slot.name", "debezium")
+    )
 
 
 def _configurations(url: str) -> dict[str, dict[str, str]]:

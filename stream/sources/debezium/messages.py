@@ -6,23 +6,25 @@ ends of transactions. Each message carries its schema beside its payload.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final, TypeAlias
+from dataclasses import dataclass, replace
+from typing import Final
 
 import msgspec
 
 from stream.sources.debezium.errors import DebeziumError
-from stream.sources.mariadb.gtid import Gtid, MysqlGtid, MysqlGtidSet
+from stream.sources.mariadb.gtid import Gtid, MysqlGtid, MysqlGtidSet, PostgresCommit, ServerGtid
 from stream.wire.values import NULL
 from tokens.errors import TokenError
 from tokens.mariadb import parse_gtid
 
-CONNECTORS: Final = {"mysql": "MySQL", "mariadb": "MariaDB"}
+POSTGRES: Final = "PostgreSQL"
+CONNECTORS: Final = {"mysql": "MySQL", "mariadb": "MariaDB", "postgresql": POSTGRES}
 """What a message's source calls the connector, and the server that it reads."""
 _SNAPSHOTS: Final = frozenset({None, False, "false", "incremental"})
 """Of `source.snapshot`: the record is no part of a snapshot that a connector begins with."""
 
-ServerGtid: TypeAlias = Gtid | MysqlGtid
+_LAST: Final = (1 << 64) - 1
+"""Behind every commit."""
 
 
 class Malformed(ValueError):
@@ -31,7 +33,9 @@ class Malformed(ValueError):
 
 @dataclass(slots=True)
 class RowMessage:
-    """A row event. ``schema``: the JSON of the message's schema. ``before``, ``after``: JSON objects, or b"" for none.
+    """A row event, or PostgreSQL's TRUNCATE. ``schema``: the JSON of the message's schema.
+
+    ``before``, ``after``: JSON objects, or b"" for none.
 
     ``transaction``: its GTID. ``order``: its number among all events of the transaction.
     """
@@ -71,7 +75,7 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A sign that the connector began anew with a snapshot, at ``place`` in the binlog."""
+    """A sign that the connector began anew with a snapshot, at ``place`` in the log."""
 
     place: str
 
@@ -81,10 +85,13 @@ class _Source(msgspec.Struct):
     ts_ms: int = 0
     snapshot: str | bool | None = None
     db: str | None = None
+    schema: str | None = None
     table: str | None = None
     gtid: str | None = None
     file: str | None = None
     pos: int | None = None
+    lsn: int | None = None
+    sequence: str | None = None
 
 
 class _InTransaction(msgspec.Struct):
@@ -157,17 +164,18 @@ def read_row(value: bytes, server: str) -> RowMessage | Statement | Snapshot | N
         return None if source.snapshot in _SNAPSHOTS else Snapshot(_place(source))
     if row.op == "m":
         return None
-    table = f"{source.db}.{source.table}"
-    if row.op == "t":
+    table = f"{source.schema if server == POSTGRES else source.db}.{source.table}"
+    if row.op == "t" and server != POSTGRES:
         if source.gtid is None:
             raise _without_gtids()
         sql = f"TRUNCATE TABLE `{_quoted(source.db)}`.`{_quoted(source.table)}`"
         return Statement(gtid_of(source.gtid), sql, source.db or "", (), source.ts_ms // 1000)
     if row.transaction is None:
         raise xa_transaction(table)  # of MySQL; the configuration says that all others are named
+    gtid = _transaction_gtid(row.transaction.id, server)
     return RowMessage(
         table,
-        _transaction_gtid(row.transaction.id),
+        replace(gtid, lsn=_after_last_commit(source)) if isinstance(gtid, PostgresCommit) else gtid,
         row.transaction.total_order,
         row.op,
         bytes(message.schema),
@@ -198,7 +206,7 @@ def read_statement(value: bytes, server: str) -> Statement | Snapshot | None:
     return Statement(gtid_of(source.gtid), ddl.ddl, database, tables, source.ts_ms // 1000)
 
 
-def read_end(value: bytes) -> End | None:
+def read_end(value: bytes, server: str = "") -> End | None:
     """A message of the topic of transactions; None for a beginning. Raises `Malformed`, `DebeziumError`."""
     message = _unwrapped(value)
     try:
@@ -208,7 +216,7 @@ def read_end(value: bytes) -> End | None:
     if found.status != "END":
         return None
     counts = tuple((each.data_collection, each.event_count) for each in found.data_collections or ())
-    return End(_transaction_gtid(found.id), counts, found.ts_ms // 1000)
+    return End(_transaction_gtid(found.id, server), counts, found.ts_ms // 1000)
 
 
 def xa_transaction(what: str) -> DebeziumError:
@@ -240,11 +248,16 @@ def _check_server(source: _Source, server: str) -> None:
     if named != server:
         raise DebeziumError(
             f"the messages are of Debezium's connector for {source.connector or 'an unknown server'}, not for {server}",
-            hint="name the right topic_prefix, and the right server: those for MySQL and MariaDB can be read",
+            hint="name the right topic_prefix, and the right server: mysql, mariadb or postgres",
         )
 
 
-def _transaction_gtid(text: str) -> ServerGtid:
+def _transaction_gtid(text: str, server: str) -> ServerGtid:
+    if server == POSTGRES:
+        xid, colon, lsn = text.partition(":")
+        if not colon or not xid.isdecimal() or not lsn.isdecimal():
+            raise Malformed(f"{text!r} is no transaction of PostgreSQL")
+        return PostgresCommit(int(xid), int(lsn))
     if text.startswith("file="):
         raise _without_gtids()
     return gtid_of(text)
@@ -258,8 +271,17 @@ def _without_gtids() -> DebeziumError:
     )
 
 
+def _after_last_commit(source: _Source) -> int:
+    """A place behind the commit that comes before the row's own: it is at the row's own commit, or before."""
+    try:
+        last, _ = msgspec.json.decode(source.sequence or "", type=tuple[int | None, int | None], strict=False)
+    except msgspec.DecodeError as error:
+        raise Malformed(f"{source.sequence!r} does not tell the last commit") from error
+    return _LAST if last is None else last + 1
+
+
 def _place(source: _Source) -> str:
-    return f"{source.file}:{source.pos}"
+    return f"{source.file}:{source.pos}" if source.lsn is None else str(source.lsn)
 
 
 def _object(found: msgspec.Raw) -> bytes:

@@ -16,19 +16,28 @@ class Places:
     """``offsets``: (topic, partition) → the first message that may belong to something that is not published.
 
     They may be earlier than need be: what is published is passed over by its GTID. ``snapshot``: where in the binlog
-    the connector's last snapshot was. ``connector``: the fingerprint of its choice of tables.
+    the connector's last snapshot was. ``connector``: the fingerprint of its choice of tables. ``told``: where the last
+    commit ends that was read in the log's order (PostgreSQL).
     """
 
     connector: int
     offsets: dict[tuple[str, int], int] = field(default_factory=dict)
     snapshot: str = ""
+    told: int = 0
 
     def words(self, prefix: str) -> str:
         """The text of the annotation. ``prefix``: the beginning of all topics, which it leaves out."""
         shown: dict[str, dict[int, int]] = {}
         for (topic, partition), offset in sorted(self.offsets.items()):
             shown.setdefault(topic.removeprefix(prefix), {})[partition] = offset
-        text = {"version": 1, "connector": self.connector, "snapshot": self.snapshot, "offsets": shown}
+        text: dict[str, object] = {
+            "version": 1,
+            "connector": self.connector,
+            "snapshot": self.snapshot,
+            "offsets": shown,
+        }
+        if self.told:
+            text["told"] = self.told
         return msgspec.json.encode(text).decode()
 
 
@@ -37,6 +46,7 @@ class _Words(msgspec.Struct):
     connector: int
     snapshot: str
     offsets: dict[str, dict[int, int]]
+    told: int = 0
 
 
 def read_places(words: str, prefix: str) -> Places | None:
@@ -52,4 +62,4 @@ def read_places(words: str, prefix: str) -> Places | None:
         for topic, each in found.offsets.items()
         for partition, offset in each.items()
     }
-    return Places(found.connector, offsets, found.snapshot)
+    return Places(found.connector, offsets, found.snapshot, found.told)

@@ -13,7 +13,6 @@ from confluent_kafka import Message
 from stream.sources.debezium.messages import (
     Malformed,
     RowMessage,
-    ServerGtid,
     Snapshot,
     Statement,
     read_end,
@@ -32,7 +31,8 @@ from stream.sources.mariadb.binlog.reading.logged_statements import LoggedStatem
 from stream.sources.mariadb.binlog.reading.table_maps import TableMaps
 from stream.sources.mariadb.binlog.reading.transaction import OpenTransaction
 from stream.sources.mariadb.connection import SourceHistoryLost
-from stream.sources.mariadb.gtid import GtidPosition, MysqlGtidSet
+from stream.sources.mariadb.gtid import GtidPosition, MysqlGtidSet, ServerGtid
+from stream.sources.mariadb.schema import TableInfo
 from stream.wire.events import NO_ROW, SourceTransaction
 from stream.wire.values import UndecodableValue
 
@@ -86,7 +86,7 @@ class DebeziumReader:
         self._keys = ForeignKeys(schema, None)
         self._maps = TableMaps(schema, self._keys)
         self._statements = LoggedStatements(schema, self._maps, self._keys)
-        self._assembler = Assembler(self._is_published, self._is_read, bytes_max)
+        self._assembler = Assembler(self._is_row_published, self._is_read, bytes_max)
         self._pending: list[_Pending] = []
         self._described: set[str] = set()
         """Tables to describe with the next transaction."""
@@ -117,7 +117,7 @@ class DebeziumReader:
                 if time.monotonic() >= self._look_at:
                     self._look()
                 if not self._assembler.has_news:
-                    yield self._settled_alone()
+                    yield from self._idle()
                     continue
                 self._assembler.begin_round()
                 ends = self._topics.ends()
@@ -154,7 +154,7 @@ class DebeziumReader:
         place = Place(topic, message.partition() or 0, message.offset() or 0)
         found: RowMessage | Statement | Snapshot | None
         if topic == self._topics.transactions:
-            end = read_end(value)
+            end = read_end(value, self._server)
             if end is not None:
                 self._assembler.end(end, place)
             return
@@ -221,16 +221,30 @@ class DebeziumReader:
     def _is_published(self, gtid: ServerGtid) -> bool:
         return not self._position.precedes(gtid)
 
+    _is_row_published = _is_published
+
+    def _passed(self, gtid: ServerGtid) -> None:
+        """A transaction is given, or was published."""
+
+    def _idle(self) -> Iterator[SourceTransaction | None]:
+        """What to yield while nothing has ended."""
+        yield self._settled_alone()
+
+    def _note_changes(self) -> None:
+        """Notice what the connector does not tell, before the position moves past it."""
+
     def _is_read(self, table: str) -> bool:
         return self._topics.topic_of(table) in self._topics.read
 
     def _round(self) -> Iterator[SourceTransaction]:
+        self._note_changes()
         for each in self._assembler.transactions():
             found = None if self._is_published(each.gtid) else self._transaction(each)
             self._check_ended(each.gtid)
             if found is not None:
                 yield found
             self._assembler.drop(each.gtid)
+            self._passed(each.gtid)
         for statement in self._assembler.end_round():
             if not self._is_published(statement.gtid):
                 found = self._finished(OpenTransaction(statement.gtid, self._bytes_max), statement.timestamp)
@@ -269,7 +283,7 @@ class DebeziumReader:
             self._settle(transaction)
         self._timestamp = max(timestamp, self._timestamp)
         position = str(self._position)
-        gtid = self._position.flavor + transaction.gtid.bare
+        gtid = self._position.text_of(transaction.gtid)
         return SourceTransaction(gtid, position, self._timestamp, transaction.changes(self._schema.catalog))
 
     def _put(self, row: RowMessage, transaction: OpenTransaction) -> None:
@@ -293,12 +307,18 @@ class DebeziumReader:
         except UndecodableValue as error:
             transaction.voids.setdefault(name, str(error))
             return
+        if old is not None and not self._keeps_image_of_before(info):
+            old = old[0], b""
         if old is None and new is None:
             transaction.voids.setdefault(name, "an event has no row")
         if old is not None and (new is None or new[0] != old[0]):
             transaction.rows.put(old[0], None, old[1] or None)
         if new is not None and new[1]:
-            transaction.rows.put(*new, (old[1] or None) if old is not None and old[0] == new[0] else NO_ROW)
+            if old is not None and old[0] == new[0]:
+                before = old[1] or None
+            else:
+                before = None if old is None and row.operation == "u" else NO_ROW
+            transaction.rows.put(*new, before)
         elif new is not None:
             transaction.rows.void(new[0])
 
@@ -309,7 +329,7 @@ class DebeziumReader:
             info = self._schema.get(name)
             assert info is not None
             try:
-                found = RowDecoder(schema, info, is_mysql=self._server == "MySQL")
+                found = self._new_decoder(schema, info)
             except SchemaDiffers as error:
                 log.warning("table cannot be decoded", table=name, reason=str(error))
                 found = str(error)
@@ -318,6 +338,13 @@ class DebeziumReader:
                     self._reread_changed(name)
             self._decoders[schema, name] = found
         return found
+
+    def _new_decoder(self, schema: bytes, info: TableInfo) -> RowDecoder:
+        return RowDecoder(schema, info, is_mysql=self._server == "MySQL")
+
+    def _keeps_image_of_before(self, _info: TableInfo) -> bool:
+        """Whether messages have all of a row of before."""
+        return True
 
     def _reread_changed(self, name: str) -> None:
         """Read a table that is not as its messages have it, and void it with the next transaction."""

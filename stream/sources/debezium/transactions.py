@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from stream.sources.debezium.messages import End, RowMessage, ServerGtid, Statement
+from stream.sources.debezium.messages import End, RowMessage, Statement
+from stream.sources.mariadb.gtid import ServerGtid
 
 ROUNDS_MAX: Final = 2
 """Rounds after which everything that comes before a statement in the binlog is published.

@@ -12,7 +12,7 @@ from base64 import b64decode
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime, timedelta
 from decimal import Context, Decimal
-from typing import Any, Final, TypeAlias
+from typing import Any, ClassVar, Final, TypeAlias
 
 import msgspec
 
@@ -26,19 +26,18 @@ ToCanonical: TypeAlias = Callable[[Any], bytes]
 
 _TYPE: Final = "__debezium.source.column.type"
 _LENGTH: Final = "__debezium.source.column.length"
-_SCALE: Final = "__debezium.source.column.scale"
+SCALE: Final = "__debezium.source.column.scale"
 _UINT64: Final = 1 << 64
-_EPOCH: Final = date(1970, 1, 1)
-_MIDNIGHT: Final = datetime(1970, 1, 1)  # noqa: DTZ001  (a DATETIME has no zone)
+EPOCH: Final = date(1970, 1, 1)
+MIDNIGHT: Final = datetime(1970, 1, 1)  # noqa: DTZ001  (a DATETIME has no zone)
 _FLOAT: Final = struct.Struct("<f")
-_UNAVAILABLE: Final = "__debezium_unavailable_value"
+UNAVAILABLE: Final = "__debezium_unavailable_value"
+"""In place of a value that the log does not have."""
 _REPLACEMENT: Final = "\N{REPLACEMENT CHARACTER}"
 _EXACT: Final = Context(prec=70)
 """More digits than a DECIMAL has."""
-_ZONED: Final = re.compile(r"(\d{4}-\d{2}-\d{2})T(\d{2}:\d{2}:\d{2})(?:\.(\d{1,9}))?Z")
+ZONED: Final = re.compile(r"(\d{4}-\d{2}-\d{2})T(\d{2}:\d{2}:\d{2})(?:\.(\d{1,9}))?Z")
 _UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-_MAYBE_ZERO: Final = frozenset({"date", "datetime", "timestamp"})
-"""Kinds whose zero values (``0000-00-00``) become null or 1970-01-01 in messages, and so look like these."""
 
 
 class SchemaDiffers(UndecodableValue):
@@ -47,39 +46,53 @@ class SchemaDiffers(UndecodableValue):
     code = "schema_differs"
 
 
-class _Field(msgspec.Struct):
+class Field(msgspec.Struct):
+    """A column in a message's schema: the form of its values, and ``parameters`` with what it is at the server."""
+
     field: str
     type: str
     name: str | None = None
     parameters: dict[str, str] | None = None
-    fields: list[_Field] | None = None
+    fields: list[Field] | None = None
 
 
 class _Envelope(msgspec.Struct):
-    fields: list[_Field] | None = None
+    fields: list[Field] | None = None
 
 
 class RowDecoder:
-    """Decodes the rows of one schema of messages. Raises `SchemaDiffers`, `DebeziumError`."""
+    """Decodes the rows of one schema of messages. Raises `SchemaDiffers`, `DebeziumError`.
+
+    ``maybe_zero``: kinds whose NULL may be another value.
+    """
 
     __slots__ = ("_columns", "_info")
+    maybe_zero: ClassVar[frozenset[str]] = frozenset({"date", "datetime", "timestamp"})
+    """Kinds whose zero values (``0000-00-00``) become null or 1970-01-01 in messages, and so look like these."""
 
-    def __init__(self, schema: bytes, info: TableInfo, *, is_mysql: bool) -> None:
+    def __init__(self, schema: bytes, info: TableInfo, *, is_mysql: bool = False) -> None:
         fields = _columns_of(schema, info.name)
         if [field.field for field in fields] != [column.name for column in info.columns]:
             raise SchemaDiffers(f"{info.name} has other columns in the messages than at the server")
         self._info = info
         self._columns = [
-            (column, _decoder(field, column, info.name, is_mysql=is_mysql))
+            (column, self._reading(_told(field, info.name), column, is_mysql=is_mysql))
             for field, column in zip(fields, info.columns, strict=True)
         ]
+
+    def _reading(self, field: Field, column: ColumnInfo, *, is_mysql: bool) -> ToCanonical | None:
+        """What reads a column's values; None if the connector's options do not let it carry them exactly."""
+        if column.kind == "json" and is_mysql:
+            return None  # the connector writes it in another way than SELECT
+        make = DECODERS.get((column.kind, field.name or field.type))
+        return make(column, field.parameters or {}) if make is not None else None
 
     def row(self, image: bytes) -> tuple[bytes, bytes]:
         """The key of a row and its image; b"" for an image that is not known. Raises `UndecodableValue`: no key."""
         values = msgspec.json.decode(image)
         if not isinstance(values, dict) or len(values) != len(self._columns):
             raise UndecodableValue(f"a partial row image of {self._info.name}")
-        found = [_canonical(column, decode, values.get(column.name)) for column, decode in self._columns]
+        found = [self._canonical(column, decode, values.get(column.name)) for column, decode in self._columns]
         key = [found[index] for index in self._info.key_indexes]
         if not all(key) or NULL in key:
             raise UndecodableValue(f"a key of {self._info.name} cannot be told from the message")
@@ -89,20 +102,19 @@ class RowDecoder:
         parts = [column.json_name + value for (column, _), value in zip(self._columns, found, strict=True)]
         return row_key, b"{" + b",".join(parts) + b"}"
 
+    def _canonical(self, column: ColumnInfo, decode: ToCanonical | None, value: Any) -> bytes:
+        """The canonical JSON of a value; b"" if the message does not tell it."""
+        if decode is None:
+            return b""
+        if value is None:
+            return b"" if column.kind in self.maybe_zero else NULL
+        try:
+            return decode(value)
+        except (ValueError, TypeError, LookupError, ArithmeticError, struct.error):
+            return b""
 
-def _canonical(column: ColumnInfo, decode: ToCanonical | None, value: Any) -> bytes:
-    """The canonical JSON of a value; b"" if the message does not tell it."""
-    if decode is None:
-        return b""
-    if value is None:
-        return b"" if column.kind in _MAYBE_ZERO else NULL
-    try:
-        return decode(value)
-    except (ValueError, TypeError, ArithmeticError, struct.error):
-        return b""
 
-
-def _columns_of(schema: bytes, table: str) -> Sequence[_Field]:
+def _columns_of(schema: bytes, table: str) -> Sequence[Field]:
     try:
         envelope = msgspec.json.decode(schema, type=_Envelope)
     except msgspec.DecodeError:
@@ -113,19 +125,14 @@ def _columns_of(schema: bytes, table: str) -> Sequence[_Field]:
     raise DebeziumError(f"a message of {table} has no schema of its columns")
 
 
-def _decoder(field: _Field, column: ColumnInfo, table: str, *, is_mysql: bool) -> ToCanonical | None:
-    """What reads a column's values; None if the connector's options do not let it carry them exactly."""
-    said = field.parameters or {}
-    if _TYPE not in said:
+def _told(field: Field, table: str) -> Field:
+    if _TYPE not in (field.parameters or {}):
         raise DebeziumError(
             f"the schema of {table} does not name the types of its columns",
             hint="set column.propagate.source.type = .* in the connector's configuration",
             code="debezium_bad_connector",
         )
-    if column.kind == "json" and is_mysql:
-        return None  # the connector writes it in another way than SELECT
-    make = _DECODERS.get((column.kind, field.name or field.type))
-    return make(column, said) if make is not None else None
+    return field
 
 
 def _digits(said: Mapping[str, str]) -> int:
@@ -170,7 +177,7 @@ def _double(_column: ColumnInfo, _said: Mapping[str, str]) -> ToCanonical:
 
 
 def _decimal_text(_column: ColumnInfo, said: Mapping[str, str]) -> ToCanonical:
-    scale = int(said.get(_SCALE, "0"))
+    scale = int(said.get(SCALE, "0"))
     return lambda value: _scaled(Decimal(value), scale)
 
 
@@ -187,7 +194,7 @@ def _scaled(value: Decimal, scale: int) -> bytes:
 
 def _text(_column: ColumnInfo, _said: Mapping[str, str]) -> ToCanonical:
     def read(value: str) -> bytes:
-        if type(value) is not str or _REPLACEMENT in value or value == _UNAVAILABLE:
+        if type(value) is not str or _REPLACEMENT in value or value == UNAVAILABLE:
             raise ValueError  # bytes that the connector's character set lacks
         return json_of(value)
 
@@ -208,7 +215,7 @@ def _date(_column: ColumnInfo, _said: Mapping[str, str]) -> ToCanonical:
     def read(value: int) -> bytes:
         if value == 0:
             raise ValueError
-        return b'"' + (_EPOCH + timedelta(days=value)).isoformat().encode() + b'"'
+        return b'"' + (EPOCH + timedelta(days=value)).isoformat().encode() + b'"'
 
     return read
 
@@ -220,9 +227,9 @@ def _datetime(unit_us: int) -> Callable[[ColumnInfo, Mapping[str, str]], ToCanon
         def read(value: int) -> bytes:
             if value == 0:
                 raise ValueError
-            moment = _MIDNIGHT + timedelta(microseconds=value * unit_us)
+            moment = MIDNIGHT + timedelta(microseconds=value * unit_us)
             text = moment.isoformat(" ", "seconds")
-            return f'"{text}{_fraction(moment.microsecond, digits)}"'.encode()
+            return f'"{text}{fraction(moment.microsecond, digits)}"'.encode()
 
         return read
 
@@ -233,11 +240,11 @@ def _timestamp(_column: ColumnInfo, said: Mapping[str, str]) -> ToCanonical:
     digits = _digits(said)
 
     def read(value: str) -> bytes:
-        found = _ZONED.fullmatch(value)
+        found = ZONED.fullmatch(value)
         if found is None or value.startswith("1970-01-01T00:00:00"):
             raise ValueError
         micros = int((found[3] or "")[:6].ljust(6, "0"))
-        return f'"{found[1]} {found[2]}{_fraction(micros, digits)}"'.encode()
+        return f'"{found[1]} {found[2]}{fraction(micros, digits)}"'.encode()
 
     return read
 
@@ -249,12 +256,13 @@ def _time(_column: ColumnInfo, said: Mapping[str, str]) -> ToCanonical:
         seconds, micros = divmod(abs(value), 1_000_000)
         hours, rest = divmod(seconds, 3_600)
         sign = "-" if value < 0 else ""
-        return f'"{sign}{hours:02}:{rest // 60:02}:{rest % 60:02}{_fraction(micros, digits)}"'.encode()
+        return f'"{sign}{hours:02}:{rest // 60:02}:{rest % 60:02}{fraction(micros, digits)}"'.encode()
 
     return read
 
 
-def _fraction(micros: int, digits: int) -> str:
+def fraction(micros: int, digits: int) -> str:
+    """The fraction of a second, with its point."""
     return f".{micros:06}"[: digits + 1] if digits else ""
 
 
@@ -268,7 +276,7 @@ def _uuid(_column: ColumnInfo, _said: Mapping[str, str]) -> ToCanonical:
 
 
 _INTS: Final = ("int8", "int16", "int32", "int64")
-_DECODERS: Final[dict[tuple[str, str], Callable[[ColumnInfo, Mapping[str, str]], ToCanonical | None]]] = {
+DECODERS: Final[dict[tuple[str, str], Callable[[ColumnInfo, Mapping[str, str]], ToCanonical | None]]] = {
     **{("int", form): _int for form in _INTS},
     ("int", "org.apache.kafka.connect.data.Decimal"): _big,
     ("year", "io.debezium.time.Year"): _year,

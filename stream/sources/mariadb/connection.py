@@ -116,6 +116,7 @@ class ConnectionSettings:
 
     ``ssl_ca``: a file of certificates; the connection is encrypted, and the server's certificate must be signed by one
     of them. ``ssl_verify_host``: it must be for ``host`` too. ``ssl_cert``, ``ssl_key``: the client's own, in files.
+    ``database``: of PostgreSQL, where a session has one.
     """
 
     host: str = "127.0.0.1"
@@ -129,7 +130,8 @@ class ConnectionSettings:
     ssl_key: str | None = None
     connect_timeout_s: float = 5.0
     read_timeout_s: float = 30.0
-    product: Literal["MariaDB", "MySQL"] = "MariaDB"
+    product: Literal["MariaDB", "MySQL", "PostgreSQL"] = "MariaDB"
+    database: str = ""
 
     @property
     def name(self) -> str:

@@ -1,17 +1,21 @@
-"""A mutable GTID position, which the binlog reader moves in place by one transaction after another. Pure.
+"""A mutable position, which the reader of a log moves in place by one transaction after another. Pure.
 
-MariaDB's is the last sequence of each domain. MySQL's is a set of numbers for each server and tag.
+MariaDB's is the last sequence of each domain. MySQL's is a set of numbers for each server and tag. PostgreSQL's is the
+place where a commit ends.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
 
+from tokens.logs import PostgresPosition
 from tokens.mariadb import parse_gtid
 from tokens.mysql import MysqlPosition
 
 FLAVOR = "MariaDB/"
 MYSQL_FLAVOR = "MySQL56/"
+POSTGRES_FLAVOR = "Postgres/"
 
 
 class Gtid(NamedTuple):
@@ -41,6 +45,25 @@ class MysqlGtid(NamedTuple):
         return f"{self.uuid}:{self.tag}:{self.number}" if self.tag else f"{self.uuid}:{self.number}"
 
 
+@dataclass(frozen=True, slots=True)
+class PostgresCommit:
+    """A transaction of PostgreSQL. ``lsn``: where its commit ends, or (of a row, which can't tell) a place before that.
+
+    A number of a transaction is used again only after 2^32 others: as long as one is read, there is no other of it.
+    """
+
+    xid: int
+    lsn: int = field(compare=False)
+
+    @property
+    def bare(self) -> str:
+        """The text without flavor and timeline."""
+        return PostgresPosition(0, self.lsn).set_text()
+
+
+ServerGtid: TypeAlias = Gtid | MysqlGtid | PostgresCommit
+
+
 class GtidPosition:
     """A mutable position. ``str()`` gives the canonical text that `tokens` parses."""
 
@@ -55,12 +78,14 @@ class GtidPosition:
 
     @classmethod
     def parse(cls, text: str) -> GtidPosition:
-        """Parse ``MariaDB/0-1-5,1-2-9``, with or without flavor, or ``MySQL56/…``.
+        """Parse ``MariaDB/0-1-5,1-2-9``, with or without flavor, or ``MySQL56/…``, or ``Postgres/…``.
 
         Empty text is the position before everything. Raises `TokenError`.
         """
         if text.startswith(MYSQL_FLAVOR):
             return MysqlGtidSet.of(text.removeprefix(MYSQL_FLAVOR))
+        if text.startswith(POSTGRES_FLAVOR):
+            return PostgresPlace.of(text.removeprefix(POSTGRES_FLAVOR))
         domains: dict[int, tuple[int, int]] = {}
         for part in text.removeprefix(FLAVOR).split(","):
             if part.strip():
@@ -68,7 +93,7 @@ class GtidPosition:
                 domains[domain] = (server, sequence)
         return cls(domains)
 
-    def add(self, gtid: Gtid | MysqlGtid) -> None:
+    def add(self, gtid: ServerGtid) -> None:
         """Add a transaction. A lower sequence than the domain's last one changes nothing."""
         assert isinstance(gtid, Gtid)
         domain, server, sequence, _ = gtid
@@ -77,7 +102,7 @@ class GtidPosition:
             self._domains[domain] = (server, sequence)
         self._passed[domain, server] = sequence
 
-    def precedes(self, gtid: Gtid | MysqlGtid) -> bool:
+    def precedes(self, gtid: ServerGtid) -> bool:
         """Whether a transaction is after the last one of its domain."""
         assert isinstance(gtid, Gtid)
         last = self._domains.get(gtid.domain)
@@ -139,6 +164,10 @@ class GtidPosition:
             return f"{domain}-{server}-{sequence}"
         return ",".join(f"{domain}-{server}-{n}" for domain, (server, n) in sorted(domains.items()))
 
+    def text_of(self, gtid: ServerGtid) -> str:
+        """A transaction of this history, as text with its flavor."""
+        return self.flavor + gtid.bare
+
     def __str__(self) -> str:
         return self.flavor + self.bare
 
@@ -161,12 +190,12 @@ class MysqlGtidSet(GtidPosition):
         assert isinstance(found, MysqlPosition)
         return cls(found)
 
-    def add(self, gtid: Gtid | MysqlGtid) -> None:
+    def add(self, gtid: ServerGtid) -> None:
         """Add a transaction."""
         assert isinstance(gtid, MysqlGtid)
         self._set = self._set.with_number((gtid.uuid, gtid.tag), gtid.number)
 
-    def precedes(self, gtid: Gtid | MysqlGtid) -> bool:
+    def precedes(self, gtid: ServerGtid) -> bool:
         """Whether a transaction is not in the set."""
         assert isinstance(gtid, MysqlGtid)
         return self._set.with_number((gtid.uuid, gtid.tag), gtid.number) is not self._set
@@ -217,3 +246,55 @@ class MysqlGtidSet(GtidPosition):
     def is_empty(self) -> bool:
         """Whether no transaction is in it."""
         return not self._set.sources
+
+
+class PostgresPlace(GtidPosition):
+    """A place in the write-ahead log, on a timeline. Commits are read in the order in which they end there."""
+
+    __slots__ = ("lsn", "timeline")
+
+    flavor = POSTGRES_FLAVOR
+
+    def __init__(self, timeline: int, lsn: int) -> None:
+        super().__init__({})
+        self.timeline, self.lsn = timeline, lsn
+
+    @classmethod
+    def of(cls, text: str) -> PostgresPlace:
+        """Parse ``2:16/B374D848``. Raises `TokenError`."""
+        found = PostgresPosition.parse_set(text)
+        assert isinstance(found, PostgresPosition)
+        return cls(found.timeline, found.lsn)
+
+    def add(self, gtid: ServerGtid) -> None:
+        """Add a transaction."""
+        assert isinstance(gtid, PostgresCommit)
+        self.lsn = max(self.lsn, gtid.lsn)
+
+    def precedes(self, gtid: ServerGtid) -> bool:
+        """Whether a transaction ends behind this place."""
+        assert isinstance(gtid, PostgresCommit)
+        return gtid.lsn > self.lsn
+
+    def covers(self, other: GtidPosition) -> bool:
+        """Whether this place is at or behind ``other``, on the same timeline."""
+        if not isinstance(other, PostgresPlace):
+            return other.is_empty
+        return self.timeline == other.timeline and self.lsn >= other.lsn
+
+    has_passed = reaches = covers
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it is before everything."""
+        return not self.lsn
+
+    def text_of(self, gtid: ServerGtid) -> str:
+        """A transaction of this history, as text with flavor and timeline."""
+        assert isinstance(gtid, PostgresCommit)
+        return str(PostgresPlace(self.timeline, gtid.lsn))
+
+    @property
+    def bare(self) -> str:
+        """The text without flavor."""
+        return PostgresPosition(self.timeline, self.lsn).set_text()

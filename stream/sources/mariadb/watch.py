@@ -69,6 +69,10 @@ class DumpWatch:
         """Whether it is time to call `check`."""
         return self._clock() >= self._next_check_at
 
+    def _checked(self) -> None:
+        """The next check is due later."""
+        self._next_check_at = self._clock() + CHECK_INTERVAL_S
+
     def check(self, position: str, last_heartbeat: LogPlace | None = None) -> None:
         """Compare the connection with the server's log and settings.
 
@@ -77,7 +81,7 @@ class DumpWatch:
         `MariaDBUnreachable` if the connection delivers nothing of what was logged, `ServerSettingsError`. Does nothing
         if the server can't be queried.
         """
-        self._next_check_at = self._clock() + CHECK_INTERVAL_S
+        self._checked()
         try:
             end, reached, is_replica = self._end_of_log(position)
         except (SourceHistoryLost, ServerSettingsError):

@@ -10,7 +10,7 @@ import structlog
 from stream.sources.mariadb.binlog import events
 from stream.sources.mariadb.binlog.catalog import Catalog
 from stream.sources.mariadb.binlog.coalesce import TransactionRows
-from stream.sources.mariadb.gtid import Gtid, MysqlGtid
+from stream.sources.mariadb.gtid import Gtid, ServerGtid
 from stream.wire.events import EVERY_TABLE, Change, KeylessRow, SourceTransaction, VoidTable
 
 log = structlog.get_logger(__name__)
@@ -42,11 +42,11 @@ class OpenTransaction:
         "voids",
     )
 
-    def __init__(self, gtid: Gtid | MysqlGtid, spill_bytes: int, *, keeps_before: bool = False) -> None:
+    def __init__(self, gtid: ServerGtid, spill_bytes: int, *, keeps_before: bool = False) -> None:
         """As `TransactionRows` has ``spill_bytes`` and ``keeps_before``."""
         self._spill_bytes, self._keeps_before = spill_bytes, keeps_before
         self.gtid = gtid
-        self.is_standalone = isinstance(gtid, MysqlGtid) or bool(gtid.flags & events.STANDALONE)
+        self.is_standalone = not isinstance(gtid, Gtid) or bool(gtid.flags & events.STANDALONE)
         """Whether one statement is all of it. MySQL's is no longer so when it begins with BEGIN."""
         self.rows = self._no_rows()
         self._keyless: list[KeylessRow] = []

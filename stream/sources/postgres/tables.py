@@ -1,0 +1,143 @@
+"""Tables as PostgreSQL's catalog describes them: canonical kinds, keys, and whether a table can be cached."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import xxhash
+
+from stream.sources.mariadb.schema import NO_PRIMARY_KEY, ColumnInfo, TableFilter, TableInfo
+from stream.sources.postgres.connection import fetch_all
+
+if TYPE_CHECKING:
+    from stream.sources.postgres.connection import Connection
+
+_KINDS: Final = {
+    "int2": "int",
+    "int4": "int",
+    "int8": "int",
+    "oid": "int",
+    "bool": "bit",
+    "float4": "float",
+    "float8": "double",
+    "numeric": "decimal",
+    "text": "text",
+    "varchar": "text",
+    "bpchar": "text",
+    "bytea": "binary",
+    "date": "date",
+    "timestamp": "datetime",
+    "timestamptz": "timestamp",
+    "time": "time",
+    "uuid": "uuid",
+    "json": "json",
+    "jsonb": "json",
+}
+"""Types whose values a connector carries exactly."""
+LABELS_CHARS_MAX: Final = 900
+"""Of an ENUM's values, by which it is seen that one was renamed."""
+_EXACT_TYPES: Final = frozenset({"int2", "int4", "int8", "oid", "bool", "bytea", "date", "uuid"})
+_OWN_SCHEMAS: Final = "n.nspname !~ '^pg_' AND n.nspname <> 'information_schema'"
+
+_TABLES: Final = f"""
+SELECT n.nspname, c.relname, c.relkind::text, c.relpersistence::text, c.relhassubclass, c.relreplident::text,
+ ARRAY(SELECT a.attname::text FROM pg_index i CROSS JOIN unnest(i.indkey) WITH ORDINALITY AS k(attnum, place)
+  JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = k.attnum
+  WHERE i.indrelid = c.oid AND i.indisprimary AND k.place <= i.indnkeyatts ORDER BY k.place),
+ EXISTS (SELECT FROM pg_publication_tables p WHERE p.pubname = %s AND p.schemaname = n.nspname
+  AND p.tablename = c.relname AND p.rowfilter IS NULL)
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind IN ('r', 'p', 'f') AND {_OWN_SCHEMAS}"""
+_COLUMNS: Final = f"""
+SELECT n.nspname, c.relname, a.attname, t.typname::text, format_type(a.atttypid, a.atttypmod), a.attgenerated::text,
+ coalesce(l.collisdeterministic, true),
+ ARRAY(SELECT e.enumlabel::text FROM pg_enum e WHERE e.enumtypid = t.oid ORDER BY e.enumsortorder)
+FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid JOIN pg_namespace n ON n.oid = c.relnamespace
+ JOIN pg_type t ON t.oid = a.atttypid LEFT JOIN pg_collation l ON l.oid = a.attcollation
+WHERE c.relkind IN ('r', 'p', 'f') AND a.attnum > 0 AND NOT a.attisdropped AND {_OWN_SCHEMAS}
+ORDER BY n.nspname, c.relname, a.attnum"""
+_LOCKED: Final = f"""
+SELECT n.nspname || '.' || c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE {_OWN_SCHEMAS} AND c.oid IN (SELECT relation FROM pg_locks WHERE granted AND mode = 'AccessExclusiveLock'
+ AND locktype = 'relation' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+ UNION ALL SELECT a.attrelid FROM pg_locks k JOIN pg_attribute a ON a.atttypid = k.objid
+ WHERE k.granted AND k.locktype = 'object' AND k.classid = 'pg_type'::regclass AND k.mode LIKE '%Exclusive%')"""
+
+
+class Found(NamedTuple):
+    """The tables, and what of each they depend on besides. ``locked``: those that some session may be altering."""
+
+    tables: dict[str, TableInfo]
+    locked: frozenset[str]
+
+
+def read_tables(connection: Connection, include: TableFilter, publication: str) -> Found:
+    """All included tables, by ``schema.table``. Raises the driver's errors (see `connection.translated`).
+
+    Who alters a table holds its lock until everybody sees what was altered. So the locks are asked for first: whatever
+    is committed by then is seen, or is locked.
+    """
+    locked = frozenset(name for (name,) in fetch_all(connection, _LOCKED))
+    columns: dict[tuple[str, str], list[ColumnInfo]] = {}
+    for schema, table, *column in fetch_all(connection, _COLUMNS):
+        columns.setdefault((schema, table), []).append(_column(column))
+    found = {}
+    for schema, table, *row in fetch_all(connection, _TABLES, (publication,)):
+        if include(schema, table):
+            info = _table(schema, table, columns.get((schema, table), []), row)
+            found[info.name] = replace(info, prefix=include.prefix_of(info.name, len(info.primary_key)))
+    return Found(found, locked)
+
+
+def schemas_of(connection: Connection) -> set[str]:
+    """The schemas of the database."""
+    return {name for (name,) in fetch_all(connection, "SELECT nspname FROM pg_namespace")}
+
+
+def _column(row: Sequence[Any]) -> ColumnInfo:
+    name, typed, shown, generated, is_deterministic, labels = row
+    kind = "enum" if labels else _KINDS.get(typed, "opaque")
+    problem = ""
+    if kind == "opaque":
+        problem = f"column {name} has type {shown}, whose values a connector does not tell exactly"
+    elif generated:
+        problem = f"column {name} is generated, and its values are not in the log"
+    exact = kind != "enum" and (typed in _EXACT_TYPES or (typed in ("text", "varchar") and is_deterministic))
+    if labels:
+        values = ", ".join(labels)
+        shown += f" ({values if len(values) <= LABELS_CHARS_MAX else xxhash.xxh3_64_hexdigest(values.encode())})"
+    return ColumnInfo(name, kind, exact, 0, problem, shown)
+
+
+def _table(schema: str, table: str, columns: Sequence[ColumnInfo], row: Sequence[Any]) -> TableInfo:
+    kind, persistence, has_children, identity, key, is_published = row
+    problem = _problem(schema + table, kind, persistence, has_children=has_children)
+    if not problem and not key:
+        problem = NO_PRIMARY_KEY
+    elif not problem and identity not in ("d", "f"):
+        problem = "its REPLICA IDENTITY is neither its primary key nor FULL"
+    elif not problem and not is_published:
+        problem = "the connector's publication does not have all of its rows"
+    problem = problem or next((column.problem for column in columns if column.problem), "")
+    return TableInfo(schema, table, tuple(columns), tuple(key), engine=identity, problem=problem)
+
+
+def _problem(name: str, kind: str, persistence: str, *, has_children: bool) -> str:
+    if "." in name or "\0" in name or name[:1] < " ":
+        return "its name holds a dot or a control character"
+    if kind != "r":
+        return "it is partitioned: its partitions are published" if kind == "p" else "it is a foreign table"
+    if persistence != "p":
+        return "it is unlogged, or temporary"
+    return "other tables inherit from it: their rows are in it, too" if has_children else ""
+
+
+def differences(before: Mapping[str, TableInfo], now: Mapping[str, TableInfo]) -> set[str]:
+    """The tables that are there on one side only, or whose columns differ, also in their types."""
+    return {name for name in before.keys() | now.keys() if _shape(before.get(name)) != _shape(now.get(name))}
+
+
+def _shape(info: TableInfo | None) -> object:
+    return None if info is None else (info, [column.sql_type for column in info.columns])

@@ -1,0 +1,180 @@
+"""A running source of PostgreSQL, beside what SELECT says: the same rows, and void is what can't be carried."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.sources.mariadb.test_source import PARTITIONS, images, of_kind, until
+from tests.sources.postgres.conftest import Database, RunningPostgres
+from tests.stream.committed import records, rows
+from tokens import Position
+from tokens.errors import FreshetError
+
+TYPED = """CREATE TABLE typed (id BIGINT PRIMARY KEY, b BOOL, si SMALLINT, r REAL, d FLOAT8, n NUMERIC,
+ n2 NUMERIC(12,3), tx TEXT, ch CHAR(5), ba BYTEA, dt DATE, tm TIME, tm3 TIME(3), ts TIMESTAMP,
+ ts3 TIMESTAMP(3), tsz TIMESTAMPTZ, tsz0 TIMESTAMPTZ(0), u UUID, j JSON, jb JSONB, m mood)"""
+EXTREMES = """INSERT INTO typed VALUES (-9223372036854775808, true, -32768, 1.1, 1.7976931348623157e308,
+ 12345678901234567890.1234567890, -1.5, 'naïve \ufffd ☃', 'ab', '\\x00ff', '0001-01-01', '24:00:00', '12:34:56.789',
+ '9999-12-31 23:59:59.999999', '1970-01-01', '1970-01-01 02:00+02', '2024-02-29 00:00:00.4Z',
+ 'A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11', '{"b": 1,  "b":[1.0]}', '{"b": 1,  "a":[1.0]}', 'ok')"""
+IMAGE = (
+    '{"id":-9223372036854775808,"b":1,"si":-32768,"r":1.100000023841858,"d":1.7976931348623157e+308,'
+    '"n":"12345678901234567890.1234567890","n2":"-1.500","tx":"naïve \ufffd ☃","ch":"ab   ","ba":{"base64":"AP8="},'
+    '"dt":"0001-01-01","tm":"24:00:00.000000","tm3":"12:34:56.789","ts":"9999-12-31 23:59:59.999999",'
+    '"ts3":"1970-01-01 00:00:00.000","tsz":"1970-01-01 00:00:00.000000","tsz0":"2024-02-29 00:00:00",'
+    '"u":"a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11","j":"{\\"b\\": 1,  \\"b\\":[1.0]}",'
+    '"jb":"{\\"a\\": [1.0], \\"b\\": 1}","m":"ok"}'
+)
+
+
+@pytest.fixture
+def writing(database: Database, keyspace_name: str) -> Iterator[RunningPostgres]:
+    """A running source of tables that each have a row: else they would have no topic."""
+    database.run(
+        "CREATE TABLE t (id INT PRIMARY KEY, v TEXT, n NUMERIC(10,2))",
+        "CREATE TABLE u (a INT, b VARCHAR(10), PRIMARY KEY (b, a))",
+        "ALTER TABLE u REPLICA IDENTITY FULL",
+        "CREATE TYPE mood AS ENUM ('sad', 'ok')",
+        TYPED,
+        "INSERT INTO t VALUES (0, 'there before', 0)",
+        "INSERT INTO u VALUES (0, 'x')",
+        "INSERT INTO typed (id) VALUES (0)",
+    )
+    database.create()
+    with RunningPostgres(database, keyspace_name) as running:
+        running.until_published(database.position())
+        yield running
+
+
+def key(table: str, values: str) -> bytes:
+    """A row's key."""
+    return f"public.{table}\0[{values}]".encode()
+
+
+def void_tables(database: Database, keyspace: str) -> set[str]:
+    """The tables that were void at any time."""
+    return {each["table"] for each in of_kind(database.kafka, keyspace, "TableVoid")}
+
+
+def test_it_publishes_what_is_committed(database: Database, writing: RunningPostgres, keyspace_name: str) -> None:
+    """Rows of all kinds of statements and types arrive once, at the place where their commit ends."""
+    database.run("BEGIN", "INSERT INTO t VALUES (1, 'new', 1)", "INSERT INTO u VALUES (1, 'b')", "SAVEPOINT here")
+    database.run("INSERT INTO u VALUES (2, 'taken back')", "ROLLBACK TO here", "UPDATE t SET v = 'b' WHERE id = 0")
+    database.run("UPDATE t SET id = 100 WHERE id = 1", "COMMIT")
+    first = database.position()
+    database.run("DELETE FROM u WHERE b = 'x'", EXTREMES, "INSERT INTO typed (id) VALUES (2)")
+    writing.until_published(database.position())
+    found = rows(records(database.kafka, keyspace_name, PARTITIONS))
+    assert [(k, image) for _, k, image, gtid in found if gtid == first] == [
+        (key("t", "0"), b'{"id":0,"v":"b","n":"0.00"}'),
+        (key("t", "100"), b'{"id":100,"v":"new","n":"1.00"}'),
+        (key("t", "1"), b""),
+        (key("u", '"b",1'), b'{"a":1,"b":"b"}'),
+    ]
+    last = images(database.kafka, keyspace_name)
+    assert last[key("typed", "-9223372036854775808")].decode() == IMAGE
+    assert last[key("typed", "2")].startswith(b'{"id":2,"b":null,"si":null')
+    assert key("u", '"x",0') not in last
+    assert void_tables(database, keyspace_name) == set()
+
+
+def test_what_a_message_does_not_tell_is_void(database: Database, writing: RunningPostgres, keyspace_name: str) -> None:
+    """A long value that an UPDATE leaves alone, infinities, and dates before the first year are no images."""
+    database.run("INSERT INTO t SELECT 7, string_agg(md5(g::text), ''), 1 FROM generate_series(1, 400) g")
+    database.run("INSERT INTO u VALUES (7, 'full')", "UPDATE t SET n = 2 WHERE id = 7")
+    for number, column, value in (
+        (11, "dt", "infinity"),
+        (12, "ts", "-infinity"),
+        (13, "tsz", "infinity"),
+        (14, "dt", "0044-03-15 BC"),
+        (15, "d", "NaN"),
+        (16, "r", "-Infinity"),
+        (17, "tsz", "12024-01-01"),
+        (18, "n", "NaN"),
+    ):
+        database.run(f"INSERT INTO typed (id, {column}) VALUES ({number}, '{value}')")
+    writing.until_published(database.position())
+    found = {k: image for _, k, image, _ in rows(records(database.kafka, keyspace_name, PARTITIONS))}
+    assert {found[key("typed", str(number))] for number in range(11, 19)} == {b""}
+    assert found[key("t", "7")] == b""
+    assert found[key("u", '"full",7')]
+
+
+def test_truncate_and_ddl_void_the_table(database: Database, writing: RunningPostgres, keyspace_name: str) -> None:
+    """The log tells no DDL: the catalog is asked before the position passes it, and then the new schema counts."""
+    database.run(
+        "BEGIN", "INSERT INTO t VALUES (1, 'x', 1)", "TRUNCATE t", "INSERT INTO t VALUES (2, 'y', 1)", "COMMIT"
+    )
+    writing.until_published(database.position())
+    assert void_tables(database, keyspace_name) == {"public.t"}
+    database.run("ALTER TABLE u ADD COLUMN extra TEXT DEFAULT 'd'")
+    writing.until_published(database.position())
+    assert void_tables(database, keyspace_name) == {"public.t", "public.u"}
+    database.run("INSERT INTO u VALUES (5, 'b', 'e')")
+    writing.until_published(database.position())
+    assert images(database.kafka, keyspace_name)[key("u", '"b",5')] == b'{"a":5,"b":"b","extra":"e"}'
+    database.run("ALTER TYPE mood RENAME VALUE 'sad' TO 'blue'")
+    writing.until_published(database.position())
+    assert void_tables(database, keyspace_name) == {"public.t", "public.u", "public.typed"}
+
+
+def test_an_idle_database_is_at_its_end(database: Database, writing: RunningPostgres) -> None:
+    """Its log grows without commits of its tables, and a session that knows that place must be answered."""
+    database.run("CHECKPOINT", "CREATE TABLE elsewhere (id INT)", "SELECT pg_switch_wal()", "CHECKPOINT")
+    position = database.position()
+    writing.until_published(position)
+    until(lambda: writing.source.status.as_of_ms > 0, "the server's clock is known")
+    assert Position.parse(position).flavor == "Postgres"
+
+
+def test_a_source_that_is_started_again_goes_on(database: Database, keyspace_name: str) -> None:
+    """Nothing is lost and nothing comes twice, also of what was committed meanwhile; the epoch stays."""
+    database.run("CREATE TABLE t (id INT PRIMARY KEY, v INT)", "INSERT INTO t VALUES (0, 0)")
+    database.create()
+    epochs = set()
+    for n in range(1, 4):
+        with RunningPostgres(database, keyspace_name) as running:
+            epochs.add(running.source.status.epoch)
+            running.until_published(database.position())
+            database.run(f"INSERT INTO t VALUES ({n}, {n})", f"UPDATE t SET v = v + 1 WHERE id = {n}")
+            running.until_published(database.position())
+        database.run(f"INSERT INTO t VALUES ({100 + n}, 0)")
+    with RunningPostgres(database, keyspace_name) as running:
+        running.until_published(database.position())
+        epochs.add(running.source.status.epoch)
+    assert len(epochs) == 1
+    found = rows(records(database.kafka, keyspace_name, PARTITIONS))
+    assert [k for _, k, _, _ in found] == [key("t", str(n)) for m in (1, 2, 3) for n in (m, m, 100 + m)]
+    assert void_tables(database, keyspace_name) == set()
+
+
+def test_a_slot_that_is_dropped_begins_an_epoch(
+    database: Database, writing: RunningPostgres, keyspace_name: str
+) -> None:
+    """Whatever is committed until the connector has another one is told by nobody."""
+    epoch = writing.source.status.epoch
+    database.remove()
+    database.run("UPDATE t SET v = 'told by nobody'")
+    until(lambda: bool(writing.source.status.outage), "the source waits")
+    database.create()
+    until(lambda: writing.source.status.epoch > epoch, "a new epoch")
+    database.run("UPDATE t SET v = 'told'")
+    writing.until_published(database.position())
+    assert images(database.kafka, keyspace_name)[key("t", "0")] == b'{"id":0,"v":"told","n":"0.00"}'
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [("lsn__flush__mode", "connector"), ("heartbeat__interval__ms", "0"), ("skipped__operations", "t")],
+)
+def test_a_connector_that_hides_changes_is_refused(
+    database: Database, keyspace_name: str, setting: str, value: str
+) -> None:
+    """The source ends before it publishes anything, and names the setting."""
+    database.create(**{setting: value})
+    with pytest.raises(FreshetError) as refused, RunningPostgres(database, keyspace_name):
+        pass
+    assert refused.value.code == "debezium_bad_connector"
+    assert setting.replace("__", ".") in str(refused.value)

@@ -1,0 +1,128 @@
+"""What a connector's messages say of PostgreSQL's transactions, and how positions follow them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from freshet.local.mariadb import MariaDBAddress
+from stream.kafka.connection import KafkaCluster
+from stream.sources.debezium.connector import Connector, checked
+from stream.sources.debezium.errors import DebeziumError
+from stream.sources.debezium.messages import Malformed, RowMessage, Snapshot, read_end, read_row
+from stream.sources.debezium.places import Places, read_places
+from stream.sources.mariadb.gtid import GtidPosition, PostgresCommit, PostgresPlace
+from tests.servers.connect import postgres_config
+
+SOURCE = {"connector": "postgresql", "ts_ms": 7_000, "db": "d", "schema": "public", "table": "t", "lsn": 90}
+
+
+def message(payload: dict[str, Any]) -> bytes:
+    """A message with some schema."""
+    return json.dumps({"schema": {"type": "struct"}, "payload": payload}).encode()
+
+
+def row(sequence: str | None, **more: Any) -> bytes:
+    """A message of a row."""
+    payload = {"op": "c", "source": SOURCE | {"sequence": sequence}, "before": None, "after": {"id": 1}}
+    return message(payload | {"transaction": {"id": "760:90", "total_order": 2}} | more)
+
+
+def test_a_row_tells_the_commit_before_its_own() -> None:
+    """By that a source that reads again passes over what is published, whose end it does not read again."""
+    found = read_row(row('["50","90"]'), "PostgreSQL")
+    assert isinstance(found, RowMessage)
+    assert (found.table, found.order, found.operation) == ("public.t", 2, "c")
+    assert found.transaction == PostgresCommit(760, 0)
+    assert isinstance(found.transaction, PostgresCommit)
+    assert found.transaction.lsn == 51
+    first = read_row(row('[null,"90"]'), "PostgreSQL")
+    assert isinstance(first, RowMessage)
+    assert isinstance(first.transaction, PostgresCommit)
+    assert first.transaction.lsn == 2**64 - 1
+
+
+def test_truncate_is_a_row_of_its_transaction_and_a_snapshot_is_at_its_place() -> None:
+    """TRUNCATE is counted at the transaction's end as a row is."""
+    found = read_row(row('["50","90"]', op="t", after=None), "PostgreSQL")
+    assert isinstance(found, RowMessage)
+    assert (found.operation, found.after) == ("t", b"")
+    read = message({"op": "r", "source": SOURCE | {"snapshot": "first"}, "after": {"id": 1}})
+    assert read_row(read, "PostgreSQL") == Snapshot("90")
+
+
+def test_an_end_is_where_the_commit_ends() -> None:
+    """Its place is the position that the transaction leads to."""
+    end = {"status": "END", "id": "760:120", "ts_ms": 7_000}
+    found = read_end(
+        message(end | {"data_collections": [{"data_collection": "public.t", "event_count": 3}]}), "PostgreSQL"
+    )
+    assert found is not None
+    assert isinstance(found.gtid, PostgresCommit)
+    assert (found.gtid.xid, found.gtid.lsn, found.counts) == (760, 120, (("public.t", 3),))
+    for text in ("760", "a:1", "1:0/1"):
+        with pytest.raises(Malformed):
+            read_end(message(end | {"id": text}), "PostgreSQL")
+
+
+@pytest.mark.parametrize("sequence", [None, "x", "[1]", '["a","90"]'])
+def test_a_row_without_the_commit_before_it_is_refused(sequence: str | None) -> None:
+    """It may be one that is published."""
+    with pytest.raises(Malformed):
+        read_row(row(sequence), "PostgreSQL")
+
+
+def test_a_position_follows_commits_on_its_timeline() -> None:
+    """Another timeline has other transactions at the same places."""
+    position = GtidPosition.parse("Postgres/2:0/10")
+    assert isinstance(position, PostgresPlace)
+    commit = PostgresCommit(5, 0x20)
+    assert position.precedes(commit)
+    position.add(commit)
+    assert not position.precedes(commit)
+    assert (str(position), position.text_of(commit)) == ("Postgres/2:0/20", "Postgres/2:0/20")
+    assert position.covers(GtidPosition.parse("Postgres/2:0/20"))
+    assert not position.covers(GtidPosition.parse("Postgres/2:0/21"))
+    assert not position.covers(GtidPosition.parse("Postgres/1:0/5"))
+    assert not position.covers(GtidPosition.parse("MariaDB/0-1-5"))
+
+
+def test_the_last_commit_is_kept_with_the_places() -> None:
+    """Places of before, and of other servers, have none."""
+    places = Places(7, {("p.public.t", 0): 3}, "90", told=120)
+    assert read_places(places.words("p"), "p") == places
+    places.told = 0
+    assert "told" not in places.words("p")
+    assert read_places(places.words("p"), "p") == places
+
+
+CONFIG = postgres_config(KafkaCluster("127.0.0.1:1"), MariaDBAddress("127.0.0.1", 1, "u", ""), "d", "p")
+
+
+def test_a_connector_names_its_slot_and_publication() -> None:
+    """They are asked for at the server, and another slot is another history."""
+    found = checked("c", CONFIG, "PostgreSQL")
+    assert (found.publication, found.slot) == ("p", "p")
+    assert found.fingerprint != checked("c", CONFIG | {"slot.name": "q"}, "PostgreSQL").fingerprint
+    assert Connector("c", ("", "")).fingerprint == Connector("c", ("", ""), "", "").fingerprint
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("plugin.name", "decoderbufs"),
+        ("lsn.flush.mode", "connector"),
+        ("lsn.flush.mode", "manual"),
+        ("heartbeat.interval.ms", "0"),
+        ("unavailable.value.placeholder", "x"),
+        ("schema.include.list", "public"),
+        ("slot.drop.on.stop", "true"),
+        ("connector.class", "io.debezium.connector.mysql.MySqlConnector"),
+    ],
+)
+def test_a_connector_that_hides_changes_is_refused(setting: str, value: str) -> None:
+    """Nothing that it does then can be seen in its messages."""
+    with pytest.raises(DebeziumError):
+        checked("c", CONFIG | {setting: value}, "PostgreSQL")
