@@ -80,6 +80,7 @@ _UNWANTED: Final = (
     "column.truncate.",
     "schema.include.list",
     "schema.exclude.list",
+    "slot.stream.params",
 )
 """Settings, or beginnings of some, that change what messages say.
 

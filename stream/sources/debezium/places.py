@@ -17,13 +17,14 @@ class Places:
 
     They may be earlier than need be: what is published is passed over by its GTID. ``snapshot``: where in the binlog
     the connector's last snapshot was. ``connector``: the fingerprint of its choice of tables. ``told``: where the last
-    commit ends that was read in the log's order (PostgreSQL).
+    commit ends that was read in the log's order, and ``storage``: what the tables' rows were stored in (PostgreSQL).
     """
 
     connector: int
     offsets: dict[tuple[str, int], int] = field(default_factory=dict)
     snapshot: str = ""
     told: int = 0
+    storage: int = 0
 
     def words(self, prefix: str) -> str:
         """The text of the annotation. ``prefix``: the beginning of all topics, which it leaves out."""
@@ -36,8 +37,8 @@ class Places:
             "snapshot": self.snapshot,
             "offsets": shown,
         }
-        if self.told:
-            text["told"] = self.told
+        if self.told or self.storage:
+            text |= {"told": self.told, "storage": self.storage}
         return msgspec.json.encode(text).decode()
 
 
@@ -47,6 +48,7 @@ class _Words(msgspec.Struct):
     snapshot: str
     offsets: dict[str, dict[int, int]]
     told: int = 0
+    storage: int = 0
 
 
 def read_places(words: str, prefix: str) -> Places | None:
@@ -62,4 +64,4 @@ def read_places(words: str, prefix: str) -> Places | None:
         for topic, each in found.offsets.items()
         for partition, offset in each.items()
     }
-    return Places(found.connector, offsets, found.snapshot, found.told)
+    return Places(found.connector, offsets, found.snapshot, found.told, found.storage)

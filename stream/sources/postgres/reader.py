@@ -11,6 +11,7 @@ from stream.sources.mariadb.binlog.reading.transaction import OpenTransaction
 from stream.sources.mariadb.gtid import PostgresCommit, PostgresPlace, ServerGtid
 from stream.sources.mariadb.schema import TableInfo
 from stream.sources.postgres.schema import PostgresSchema
+from stream.sources.postgres.tables import has_whole_rows
 from stream.sources.postgres.values import PostgresRowDecoder
 from stream.wire.events import SourceTransaction
 
@@ -43,6 +44,10 @@ class PostgresReader(DebeziumReader):
         """Bring ``places`` up to date with what is published."""
         super().note_places()
         self._places.told = self._told
+        if not (
+            self._maps.announced or self._schema.has_unsaid
+        ):  # else whoever begins again must find that a table was rewritten
+            self._places.storage = self._schema.storage
 
     def _look(self) -> None:
         confirmed = self._schema.confirmed()  # first: what is confirmed by then is in topics that are there now
@@ -83,4 +88,4 @@ class PostgresReader(DebeziumReader):
 
     def _keeps_image_of_before(self, info: TableInfo) -> bool:
         """Whether messages have all of a row of before: by default they have its key."""
-        return info.engine == "f"
+        return has_whole_rows(info)

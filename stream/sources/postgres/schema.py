@@ -15,7 +15,7 @@ from stream.sources.mariadb.gtid import GtidPosition, PostgresPlace
 from stream.sources.mariadb.schema import TableFilter, TableInfo, missing_table
 from stream.sources.postgres.connection import connect, translated
 from stream.sources.postgres.server import confirmed, read_state
-from stream.sources.postgres.tables import differences, read_tables, schemas_of
+from stream.sources.postgres.tables import differences, read_tables, schemas_of, storage_of
 
 if TYPE_CHECKING:
     from stream.sources.postgres.connection import Connection
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class PostgresSchema(DebeziumSchema):
-    """As `DebeziumSchema`. ``publication``, ``slot``: of the connector."""
+    """As `DebeziumSchema`. ``publication``, ``slot``: of the connector. ``storage``: `storage_of` what is published."""
 
     def __init__(
         self,
@@ -33,9 +33,11 @@ class PostgresSchema(DebeziumSchema):
         captures: Callable[[str], bool],
         publication: str,
         slot: str,
+        storage: int,
     ) -> None:
         super().__init__(settings, include, captures)
         self._publication, self._slot = publication, slot
+        self.storage = storage
         self._session: Connection | None = None
         self._seen: Mapping[str, TableInfo] = {}
         self._unsaid: dict[str, str] = {}
@@ -49,11 +51,13 @@ class PostgresSchema(DebeziumSchema):
         for name in self.catalog.names:
             described, info = self.catalog.description(name), self.live.get(name)
             now = missing_table(name) if info is None else info.describe()
-            if described != now or described.sql_types != now.sql_types:
+            is_rewritten = self.storage != storage_of(self._seen)
+            if is_rewritten or described != now or described.sql_types != now.sql_types:
                 self._unsaid[name] = "its schema changed while the source was away"
         self.catalog.resume(self.live, at)
         for name in self._unsaid:
             self.catalog.doubt(name, self.live.get(name), at)
+        self.storage = storage_of(self._seen)
 
     def changed(self, position: PostgresPlace) -> dict[str, str]:
         """The tables that are not as they were, or may be about to change: they are void, unless that was said already.
@@ -66,7 +70,7 @@ class PostgresSchema(DebeziumSchema):
                 f"the server is at {at}, and {position} is published: it was promoted", hint="a new epoch starts"
             )
         names = differences(self._seen, now)
-        self._seen = now
+        self._seen, self.storage = now, storage_of(now)
         found = dict.fromkeys(names, "its schema changed")
         found |= dict.fromkeys(locked & now.keys() - names, "it may be about to change: a session has locked it")
         said = {name for name in found if self.catalog.is_waiting(name)}
@@ -74,6 +78,11 @@ class PostgresSchema(DebeziumSchema):
             self.catalog.doubt(name, now.get(name), at)
         unsaid, self._unsaid = self._unsaid, {}
         return unsaid | {name: why for name, why in found.items() if name not in said}
+
+    @property
+    def has_unsaid(self) -> bool:
+        """Whether something is void that `changed` has not told yet."""
+        return bool(self._unsaid)
 
     def _read(self, connection: Connection) -> tuple[Mapping[str, TableInfo], PostgresPlace, frozenset[str]]:
         """The tables, where the log was after they were read, and which of them a session has locked."""

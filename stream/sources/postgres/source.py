@@ -102,7 +102,10 @@ class PostgresSource(DebeziumSource):
         connector = self._connector
         assert connector is not None
         options = self._options
-        return PostgresSchema(options.settings, options.tables, self._captures, connector.publication, connector.slot)
+        storage = self._places.storage if self._places is not None else 0
+        return PostgresSchema(
+            options.settings, options.tables, self._captures, connector.publication, connector.slot, storage
+        )
 
     def _open_log(self, schema: LiveSchema, position: str) -> tuple[Log, DumpWatch]:
         assert isinstance(schema, PostgresSchema)

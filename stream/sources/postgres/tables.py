@@ -43,11 +43,14 @@ _OWN_SCHEMAS: Final = "n.nspname !~ '^pg_' AND n.nspname <> 'information_schema'
 
 _TABLES: Final = f"""
 SELECT n.nspname, c.relname, c.relkind::text, c.relpersistence::text, c.relhassubclass, c.relreplident::text,
+ c.relfilenode || ' ' || ARRAY(SELECT a.attnum FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0
+  AND NOT a.attisdropped ORDER BY a.attnum)::text,
  ARRAY(SELECT a.attname::text FROM pg_index i CROSS JOIN unnest(i.indkey) WITH ORDINALITY AS k(attnum, place)
   JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = k.attnum
   WHERE i.indrelid = c.oid AND i.indisprimary AND k.place <= i.indnkeyatts ORDER BY k.place),
- EXISTS (SELECT FROM pg_publication_tables p WHERE p.pubname = %s AND p.schemaname = n.nspname
-  AND p.tablename = c.relname AND p.rowfilter IS NULL)
+ EXISTS (SELECT FROM pg_publication_tables p JOIN pg_publication q USING (pubname) WHERE pubname = %s
+  AND p.schemaname = n.nspname AND p.tablename = c.relname AND p.rowfilter IS NULL
+  AND q.pubinsert AND q.pubupdate AND q.pubdelete AND q.pubtruncate)
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relkind IN ('r', 'p', 'f') AND {_OWN_SCHEMAS}"""
 _COLUMNS: Final = f"""
@@ -112,7 +115,7 @@ def _column(row: Sequence[Any]) -> ColumnInfo:
 
 
 def _table(schema: str, table: str, columns: Sequence[ColumnInfo], row: Sequence[Any]) -> TableInfo:
-    kind, persistence, has_children, identity, key, is_published = row
+    kind, persistence, has_children, identity, storage, key, is_published = row
     problem = _problem(schema + table, kind, persistence, has_children=has_children)
     if not problem and not key:
         problem = NO_PRIMARY_KEY
@@ -121,7 +124,7 @@ def _table(schema: str, table: str, columns: Sequence[ColumnInfo], row: Sequence
     elif not problem and not is_published:
         problem = "the connector's publication does not have all of its rows"
     problem = problem or next((column.problem for column in columns if column.problem), "")
-    return TableInfo(schema, table, tuple(columns), tuple(key), engine=identity, problem=problem)
+    return TableInfo(schema, table, tuple(columns), tuple(key), engine=f"{identity} {storage}", problem=problem)
 
 
 def _problem(name: str, kind: str, persistence: str, *, has_children: bool) -> str:
@@ -132,6 +135,20 @@ def _problem(name: str, kind: str, persistence: str, *, has_children: bool) -> s
     if persistence != "p":
         return "it is unlogged, or temporary"
     return "other tables inherit from it: their rows are in it, too" if has_children else ""
+
+
+def has_whole_rows(info: TableInfo) -> bool:
+    """Whether the log has all of a row of before; by default it has its key."""
+    return info.engine.startswith("f ")
+
+
+def storage_of(tables: Mapping[str, TableInfo]) -> int:
+    """A number for the files of all rows, and for their columns: a table that was rewritten has another file.
+
+    Who rewrites it may change all values, without a word in the log or in its description.
+    """
+    words = "\0".join(f"{name} {tables[name].engine}" for name in sorted(tables))
+    return xxhash.xxh3_64_intdigest(words.encode()) >> 1
 
 
 def differences(before: Mapping[str, TableInfo], now: Mapping[str, TableInfo]) -> set[str]:

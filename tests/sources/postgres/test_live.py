@@ -115,6 +115,14 @@ def test_truncate_and_ddl_void_the_table(database: Database, writing: RunningPos
     database.run("INSERT INTO u VALUES (5, 'b', 'e')")
     writing.until_published(database.position())
     assert images(database.kafka, keyspace_name)[key("u", '"b",5')] == b'{"a":5,"b":"b","extra":"e"}'
+    for rewriting in (
+        "ALTER TABLE u ALTER extra TYPE TEXT USING upper(extra)",
+        "ALTER TABLE u DROP extra, ADD extra TEXT",
+    ):
+        number = len(of_kind(database.kafka, keyspace_name, "TableVoid"))
+        database.run(rewriting)
+        writing.until_published(database.position())
+        assert len(of_kind(database.kafka, keyspace_name, "TableVoid")) > number
     database.run("ALTER TYPE mood RENAME VALUE 'sad' TO 'blue'")
     writing.until_published(database.position())
     assert void_tables(database, keyspace_name) == {"public.t", "public.u", "public.typed"}
@@ -148,6 +156,24 @@ def test_a_source_that_is_started_again_goes_on(database: Database, keyspace_nam
     found = rows(records(database.kafka, keyspace_name, PARTITIONS))
     assert [k for _, k, _, _ in found] == [key("t", str(n)) for m in (1, 2, 3) for n in (m, m, 100 + m)]
     assert void_tables(database, keyspace_name) == set()
+
+
+@pytest.mark.parametrize("rewriting", ["ALTER TABLE t ALTER v TYPE INT USING v + 1", "ALTER TABLE t DROP v, ADD v INT"])
+def test_what_was_rewritten_while_the_source_was_away_is_void(
+    database: Database, keyspace_name: str, rewriting: str
+) -> None:
+    """No message tells it, and the table's description is as it was."""
+    database.run("CREATE TABLE t (id INT PRIMARY KEY, v INT)", "INSERT INTO t VALUES (0, 0)")
+    database.create()
+    with RunningPostgres(database, keyspace_name) as running:
+        running.until_published(database.position())
+        database.run("UPDATE t SET v = 5")
+        running.until_published(database.position())
+    assert void_tables(database, keyspace_name) == set()
+    database.run(rewriting)
+    with RunningPostgres(database, keyspace_name) as running:
+        running.until_published(database.position())
+    assert void_tables(database, keyspace_name) == {"public.t"}
 
 
 def test_a_slot_that_is_dropped_begins_an_epoch(
