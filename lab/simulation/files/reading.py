@@ -156,7 +156,8 @@ class ReadingRun(HostRun):
         self.outcome.answers["read"] += 1
         self._judge(name, began, ranges, found)
         versions = self.store.since(name, began)
-        if traced and self.store.style == "ETag" and len(versions) == 1:
+        has_directory = not self.struck & {"disk full", "disk fails"}  # else a read may pass by it, and is not traced
+        if traced and has_directory and self.store.style == "ETag" and len(versions) == 1:
             size = len(versions[0].data or b"")
             cut = [(max(0, start), min(end, size)) for start, end in ranges]
             self.traced |= {(name, size, start, end) for start, end in cut if start < end}
