@@ -26,7 +26,9 @@ from tokens import position, vector, writeids
 MESSAGES_MAX: Final = 32_768
 FOLDS_MAX: Final = 4_096
 KEPT_MAX: Final = 8_192
-NESTED: Final = frozenset({"RowFrame", "SourceState", "CommitTxn", "AbortTxn", "TableSchema", "Topology", "Scope"})
+NESTED: Final = frozenset(
+    {"RowFrame", "SourceState", "CommitTxn", "AbortTxn", "TableSchema", "Topology", "Scope", "BeforeImages"}
+)
 """Records that contain lists. The fields of all other records are hashable."""
 PLAIN: Final = 2
 """The version of `marshal` that encodes equal records of one kind as equal bytes."""
