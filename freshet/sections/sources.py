@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BeforeValidator, Field, SecretStr, model_validator
 
@@ -98,9 +98,14 @@ class MariaDBSourceSettings(EncryptedSettings):
             raise ValueError('server = "postgres" needs database, and no other one has it')
         if self.is_postgres and self.backfill:
             raise ValueError('backfill is not there for server = "postgres"')
-        if self.is_postgres and "port" not in self.model_fields_set:
-            self.port = POSTGRES_PORT
         return self
+
+    @model_validator(mode="before")
+    @classmethod
+    def _port_of_postgres(cls, given: Any) -> Any:
+        if isinstance(given, dict) and given.get("server") == "postgres":
+            return {"port": POSTGRES_PORT, **given}
+        return given
 
     @model_validator(mode="after")
     def _connector_is_named(self) -> Self:

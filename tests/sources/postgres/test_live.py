@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+import tomli_w
 
+from stream.kafka.topics import ensure_topics
 from tests.sources.mariadb.test_source import PARTITIONS, images, of_kind, until
 from tests.sources.postgres.conftest import Database, RunningPostgres
-from tests.stream.committed import records, rows
+from tests.stream.committed import last_position, records, rows
 from tokens import Position
 from tokens.errors import FreshetError
 
@@ -156,6 +161,49 @@ def test_a_source_that_is_started_again_goes_on(database: Database, keyspace_nam
     found = rows(records(database.kafka, keyspace_name, PARTITIONS))
     assert [k for _, k, _, _ in found] == [key("t", str(n)) for m in (1, 2, 3) for n in (m, m, 100 + m)]
     assert void_tables(database, keyspace_name) == set()
+
+
+def test_the_command_publishes(database: Database, keyspace_name: str, tmp_path: Path) -> None:
+    """With no more than the settings of the page for operators."""
+    database.run("CREATE TABLE t (id INT PRIMARY KEY, v INT)", "INSERT INTO t VALUES (0, 0)")
+    database.create()
+    ensure_topics(database.kafka, keyspace_name, PARTITIONS)
+    at = database.settings
+    written = {
+        "kafka": {"bootstrap": database.kafka.bootstrap},
+        "keyspaces": {
+            keyspace_name: {
+                "partitions": PARTITIONS,
+                "source": {
+                    "kind": "debezium",
+                    "server": "postgres",
+                    "database": at.database,
+                    "databases": ["public"],
+                    "topic_prefix": database.prefix,
+                    "connect_url": database.connect.url,
+                    "host": at.host,
+                    "port": at.port,
+                    "user": at.user,
+                },
+            }
+        },
+    }
+    config = tmp_path / "freshet.toml"
+    config.write_text(tomli_w.dumps(written))
+    command = ["-m", "freshet.cli", "--config", str(config), "source", "debezium", "--keyspace", keyspace_name]
+    with subprocess.Popen([sys.executable, *command]) as running:
+        try:
+            until(lambda: bool(last_position(database.kafka, keyspace_name)), "the first position")
+
+            def carries() -> bool:
+                """Whether the table is known by now: it is as soon as the source has come to where it was described."""
+                database.run("UPDATE t SET v = v + 1")
+                return key("t", "0") in images(database.kafka, keyspace_name)
+
+            until(carries, "the row")
+        finally:
+            running.terminate()
+    assert running.returncode == 0
 
 
 @pytest.mark.parametrize("rewriting", ["ALTER TABLE t ALTER v TYPE INT USING v + 1", "ALTER TABLE t DROP v, ADD v INT"])
