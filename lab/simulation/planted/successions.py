@@ -6,6 +6,7 @@ from typing import Final
 
 from lab.simulation.planted.planting import Replace, Return, leave_out, successions
 from stream.publish.handover import (
+    _not_begun,
     as_told,
     begins_at,
     take_over,
@@ -16,6 +17,11 @@ BUGS: Final = (
         "successor_begins_where_the_first_one_ends",
         "a successor of two shards begins at the end of one of them",
         Replace(begins_at, "joint_position(...)", "ended[0].point.position"),
+    ),
+    successions(
+        "history_of_a_split_is_its_halves_own",
+        "what came up in a split shard later, and one half has told, is taken for that half's own by a merge",
+        Return(_not_begun, "set()"),
     ),
     successions(
         "ancestor_is_not_ended",

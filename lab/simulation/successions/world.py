@@ -16,6 +16,7 @@ from lab.simulation.successions.judging import first_wrong, lacking, told
 from lab.simulation.whole_processes.run import PAUSES_S, Bound, WholeProcesses
 from lab.simulation.whole_processes.words import NEVER_RAISES
 from stream.kafka.topics import RETENTION_MS_MIN, check_topics, ensure_topics
+from stream.publish.handover import HISTORIES, with_histories
 from stream.publish.publisher import Publisher
 from stream.publish.shard_producer import PublisherLost
 from stream.publish.topology import DeclaredTopology, TopologyError
@@ -68,15 +69,15 @@ class SuccessionsRun(WholeProcesses):
     processes = SHARDS
 
     def __init__(self, shape: Sequence[int], outcome: Outcome, trace: bool) -> None:
-        """``shape``: the scheduler's seed; 1 for MySQL's positions; how much servers lag."""
+        """``shape``: the scheduler's seed; 1 for MySQL's positions, and 2 for empty servers; how much servers lag."""
         seed, flavor, self._lag = shape
         super().__init__(seed, outcome, trace)
         self.states = STATES
-        self._is_mysql = bool(flavor % 2)
+        self._is_mysql, self._is_empty = bool(flavor % 2), bool(flavor // 2 % 2)
         self.servers: dict[str, list[SourceTransaction]] = {shard: [] for shard in SHARDS}
         """Shard → what its server has, of its own and by replication."""
         self._own: dict[str, int] = defaultdict(int)
-        for shard in MAPS[0].shards:
+        for shard in () if self._is_empty else MAPS[0].shards:
             self._own[shard] = 1
             self.servers[shard].append(SourceTransaction(self._gtid(shard, 1), "", 100, []))
         self.written: dict[bytes, list[bytes]] = defaultdict(list)
@@ -111,13 +112,17 @@ class SuccessionsRun(WholeProcesses):
         return "MySQL56/" if self._is_mysql else "MariaDB/"
 
     def _first(self, shard: str) -> str:
-        """Where a source that succeeds nobody begins: behind what made its database. No server with one is empty."""
+        """Where a source that succeeds nobody begins: behind what made its database, unless that is forgotten."""
         has = Position.parse(self._nothing)
-        return str(has.append(self._gtid(shard, 1)) if shard in MAPS[0].shards else has)
+        return str(has.append(self._gtid(shard, 1)) if shard in MAPS[0].shards and not self._is_empty else has)
 
     def _gtid(self, shard: str, number: int) -> str:
+        own = self._own_history(shard)
+        return f"MySQL56/{own}:{number}" if self._is_mysql else f"MariaDB/{own}-{own}-{number}"
+
+    def _own_history(self, shard: str) -> str:
         server = 1 + SHARDS.index(shard)
-        return f"MySQL56/{UUID(int=server)}:{number}" if self._is_mysql else f"MariaDB/{server}-{server}-{number}"
+        return str(UUID(int=server)) if self._is_mysql else str(server)
 
     def _replicate(self, shard: str, most: int | None = None) -> None:
         """A server takes what its primaries have; each of them has taken what its own have."""
@@ -172,6 +177,8 @@ class SuccessionsRun(WholeProcesses):
                 out = Publisher(KAFKA, KEYSPACE, shard, LAYOUT, limits=limits, topology=self._topology(shard))
                 with out:
                     point = out.open(lambda: (self._first(shard), 1), self._can_begin(shard))
+                    held = point.annotations.get(HISTORIES, "")
+                    out.annotate({HISTORIES: with_histories(held, shard, [self._own_history(shard)])})
                     self._publish(out, shard, Position.parse(point.position))
             except TopologyError as error:
                 self.outcome.answers[error.code] += 1
@@ -356,7 +363,7 @@ class SuccessionsWorld:
 
     def history(self, rng: Random) -> History:
         """A random history of 12 to 40 ops."""
-        ops: History = [("world", rng.randrange(1 << 16), rng.randrange(2), rng.randrange(4)), ("let", 1)]
+        ops: History = [("world", rng.randrange(1 << 16), rng.randrange(4), rng.randrange(4)), ("let", 1)]
         for name in rng.choices([*KINDS], [kind[0] for kind in KINDS.values()], k=12 + rng.randrange(28)):
             ops.append((name, *(rng.randrange(bound) for bound in KINDS[name][1])))
         if rng.random() < MOTIFS:
