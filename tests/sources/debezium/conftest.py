@@ -87,26 +87,32 @@ class Captured:
 
     def stale(self, keyspace: str, *tables: str) -> dict[bytes, bytes]:
         """The images in the topic that no void has taken back, and that no row has now. Key → image."""
-        cached: dict[bytes, bytes] = {}
-        events: list[tuple[int, str, bytes, bytes]] = []
-        found = records(self.kafka, keyspace, PARTITIONS)
-        events += [(ordinal, "", key, image) for ordinal, key, image, _ in rows(found)]
-        events += {
-            (each["ordinal"], each["table"], b"", b"")
-            for part in found.values()
-            for name, each in part
-            if name == "TableVoid"
-        }
-        for _, table, key, image in sorted(events):
-            if table:
-                prefix = b"" if table == "*" else table.encode() + b"\0"
-                cached = {key: image for key, image in cached.items() if not key.startswith(prefix)}
-            else:
-                cached[key] = image
+        cached = cached_images(self.kafka, keyspace)
         now: dict[bytes, bytes] = {}
         for table in tables:
             now |= self.source.selected(table)
         return {key: image for key, image in cached.items() if image and now.get(key) != image}
+
+
+def cached_images(kafka: KafkaCluster, keyspace: str) -> dict[bytes, bytes]:
+    """Key → the last image in the topic that no void has taken back; b"" for a row that is gone, or void."""
+    cached: dict[bytes, bytes] = {}
+    events: list[tuple[int, str, bytes, bytes]] = []
+    found = records(kafka, keyspace, PARTITIONS)
+    events += [(ordinal, "", key, image) for ordinal, key, image, _ in rows(found)]
+    events += {
+        (each["ordinal"], each["table"], b"", b"")
+        for part in found.values()
+        for name, each in part
+        if name == "TableVoid"
+    }
+    for _, table, key, image in sorted(events):
+        if table:
+            prefix = b"" if table == "*" else table.encode() + b"\0"
+            cached = {key: image for key, image in cached.items() if not key.startswith(prefix)}
+        else:
+            cached[key] = image
+    return cached
 
 
 class RunningDebezium(Running):

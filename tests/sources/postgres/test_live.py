@@ -11,6 +11,7 @@ import pytest
 import tomli_w
 
 from stream.kafka.topics import ensure_topics
+from tests.sources.debezium.conftest import cached_images
 from tests.sources.mariadb.test_source import PARTITIONS, images, of_kind, until
 from tests.sources.postgres.conftest import Database, RunningPostgres
 from tests.stream.committed import last_position, records, rows
@@ -161,6 +162,31 @@ def test_a_source_that_is_started_again_goes_on(database: Database, keyspace_nam
     found = rows(records(database.kafka, keyspace_name, PARTITIONS))
     assert [k for _, k, _, _ in found] == [key("t", str(n)) for m in (1, 2, 3) for n in (m, m, 100 + m)]
     assert void_tables(database, keyspace_name) == set()
+
+
+@pytest.mark.parametrize("killed", ["task", "source"])
+def test_what_is_cached_is_so_after_restarts_amid_transactions(
+    database: Database, keyspace_name: str, killed: str
+) -> None:
+    """Whatever a connector or a source that begins again repeats or leaves out, no image is one of before."""
+    database.run("CREATE TABLE t (id INT PRIMARY KEY, v INT)", "INSERT INTO t VALUES (0, 0)")
+    database.create()
+    for turn in range(3):
+        with RunningPostgres(database, keyspace_name) as running:
+            running.until_published(database.position())
+            for n in range(20):
+                database.run("BEGIN", *(f"INSERT INTO t VALUES ({n}, 0) ON CONFLICT DO NOTHING" for n in range(n)))
+                database.run(
+                    f"UPDATE t SET v = v + 1 WHERE id % 3 = {n % 3}", f"DELETE FROM t WHERE id = {n + 1}", "COMMIT"
+                )
+                if killed == "task" and n == 10:
+                    database.connect.restart_task(database.connector)
+            if killed == "task" or turn == 2:
+                running.until_published(database.position())
+    cached = cached_images(database.kafka, keyspace_name)
+    now = {key("t", str(n)): b'{"id":%d,"v":%d}' % (n, v) for n, v in database.sql.execute("SELECT id, v FROM t")}
+    assert {each: image for each, image in cached.items() if image and now.get(each) != image} == {}
+    assert len([image for image in cached.values() if image]) > 3
 
 
 def test_the_command_publishes(database: Database, keyspace_name: str, tmp_path: Path) -> None:
