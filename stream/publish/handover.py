@@ -158,12 +158,12 @@ def with_histories(held: str, shard: str, own: Iterable[str]) -> str:
     return json.dumps(owned | {shard: sorted({*owned.get(shard, ()), *own})})
 
 
-def histories_of(ended: Iterable[Ancestor]) -> str:
-    """The annotation `HISTORIES` of the successor of these shards; "" if none of them has it."""
+def histories_of(shard: str, ended: Iterable[Ancestor]) -> str:
+    """The annotation `HISTORIES` with which the successor of these shards begins; "" if none of them has it."""
     owned: dict[str, list[str]] = {}
     for each in ended:
         owned |= json.loads(each.point.annotations.get(HISTORIES, "{}"))
-    return json.dumps(owned) if owned else ""
+    return with_histories(json.dumps(owned), shard, ()) if owned else ""
 
 
 def _joint(one: Position, other: Position) -> Position:

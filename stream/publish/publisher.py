@@ -208,7 +208,7 @@ class Publisher:
         )
         framer.announce(topology)
         self._framer = framer
-        self._bind(framer, topic, {TOLD: told, HISTORIES: histories_of(ended)})
+        self._bind(framer, topic, {TOLD: told, HISTORIES: histories_of(self.shard, ended)})
         if found.point is None:
             self._start_first_epoch(framer, found, *start())
         self._commit(framer.take())

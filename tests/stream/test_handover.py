@@ -352,4 +352,5 @@ def test_a_split_shard_without_any_transaction_is_merged_again(log: MemoryLog) -
     with successor(log, f"{KEYSPACE}/again", whole, LOW, MIDDLE, over=(OLD, LOW, MIDDLE)) as out:
         resume = out.open(never, lambda _: None)
     assert resume.position == "MariaDB/3-3-1,4-4-2"
-    assert json.loads(resume.annotations[HISTORIES]) == {OLD: ["1"], LOW: ["3"], MIDDLE: ["4"]}
+    owned = {OLD: ["1"], LOW: ["3"], MIDDLE: ["4"], f"{KEYSPACE}/again": []}
+    assert json.loads(resume.annotations[HISTORIES]) == owned, "a shard that ends at once is of no version before"
