@@ -179,8 +179,14 @@ class ServingStack:
         self._add_consumers("follower", follower=True)
         kafka = self._settings["kafka"]
         with LocationsReader(KafkaCluster(kafka["bootstrap"], prefix=kafka["prefix"])) as reader:
-            partitions = range(self._settings["keyspaces"][self.keyspace]["partitions"])
-            eventually(lambda: all(reader.followers(self.keyspace, each) for each in partitions), what="a follower")
+            eventually(
+                lambda: all(reader.followers(self.keyspace, each) for each in self.partitions), what="a follower"
+            )
+
+    @property
+    def partitions(self) -> range:
+        """Those of the keyspace."""
+        return range(self._settings["keyspaces"][self.keyspace]["partitions"])
 
     def add_standby(self, code: str) -> str:
         """Starts a standby, as ``standby``, by a program in place of ``python -m freshet``; its address, once ready."""
@@ -280,7 +286,7 @@ def settled(stack: ServingStack) -> str:
         position = Position.parse(f"{flavor}/{cursor.fetchone()[0]}")
 
     def reached() -> str:
-        tokens = [stack.get(f"/v1/locations/{stack.keyspace}/{p}").json()["token"] for p in range(2)]
+        tokens = [stack.get(f"/v1/locations/{stack.keyspace}/{p}").json()["token"] for p in stack.partitions]
         components = [Vector.parse(token).get(stack.shard) for token in tokens]
         there = all(component is not None and component.position.at_or_past(position) for component in components)
         return tokens[0] if there else ""
