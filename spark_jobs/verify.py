@@ -5,15 +5,20 @@ It reads only store directories, so it works offline. `freshet verify` gives it 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from consumers.owner.client import Identity, OwnerConnection
+from consumers.owner.protocol import CheckpointPlace, OwnerError
 from consumers.store.store import StoreView
 from spark_jobs.auditing.compare import DIFFERENCES_MAX, StateComparison, compare_items
 from tokens.errors import FreshetError
+
+BUSY_S: Final = 10.0
+"""For how long an owner may put a checkpoint off."""
 
 
 class VerifyError(FreshetError):
@@ -161,7 +166,7 @@ def checkpoint_owners(
     asked = sorted(set(addresses))
     for address in asked:
         with OwnerConnection(address, identity=identity) as owner:
-            found |= {place.partition: Path(place.directory) for place in owner.checkpoint(keyspace)}
+            found |= {place.partition: Path(place.directory) for place in _checkpoint(owner, keyspace)}
     for partition in partitions:
         directory = found.get(partition)
         if directory is None:
@@ -177,6 +182,18 @@ def checkpoint_owners(
                 code="checkpoint_missing",
             )
     return found
+
+
+def _checkpoint(owner: OwnerConnection, keyspace: str) -> list[CheckpointPlace]:
+    """Asks again for a while: dead letters that an owner has just met must be in their topic before a commit."""
+    deadline = time.monotonic() + BUSY_S
+    while True:
+        try:
+            return owner.checkpoint(keyspace)
+        except OwnerError as error:
+            if error.code != "too_busy" or time.monotonic() >= deadline:
+                raise
+        time.sleep(0.2)
 
 
 if __name__ == "__main__":
