@@ -17,6 +17,8 @@ VALUES = """SELECT seq, IF(seq % 7, REPEAT('x', seq % 260), NULL), REPEAT('ä', 
     IF(seq = 4321, REPEAT(x'00FF', 40000), ''), NULL FROM seq_1_to_6000 ORDER BY seq"""
 """Values of all widths of a length but the longest, and NULLs; more than a block."""
 
+MORE_THAN_BUFFERS = 200_000_000
+"""More bytes than the buffers of both ends of a connection have room for."""
 
 OUT_OF_RANGE = 1690
 """The server's error for a number that no DOUBLE can be."""
@@ -91,7 +93,7 @@ def test_an_error_amid_the_rows_is_raised_and_the_session_goes_on(source: Source
 def test_a_connection_that_ends_amid_the_rows_gives_none_of_an_unfinished_block(source: Source) -> None:
     """Half of a row is no row, and the end of what was sent is not the end of the table."""
     session = connected(source)
-    reader = RowPackets(session, VALUES)
+    reader = RowPackets(session, f"SELECT REPEAT('x', 1000) FROM seq_1_to_{MORE_THAN_BUFFERS // 1000}")
     assert reader.read()
     session._sock.shutdown(socket.SHUT_RDWR)
     with pytest.raises((EOFError, OSError)):

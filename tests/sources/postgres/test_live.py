@@ -260,9 +260,15 @@ def test_a_slot_that_is_dropped_begins_an_epoch(
     until(lambda: bool(writing.source.status.outage), "the source waits")
     database.create()
     until(lambda: writing.source.status.epoch > epoch, "a new epoch")
-    database.run("UPDATE t SET v = 'told'")
-    writing.until_published(database.position())
-    assert images(database.kafka, keyspace_name)[key("t", "0")] == b'{"id":0,"v":"told","n":"0.00"}'
+
+    def told() -> bytes | None:
+        """The row, once it is changed after the table was described anew."""
+        database.run("UPDATE t SET v = 'told'")
+        writing.until_published(database.position())
+        return images(database.kafka, keyspace_name).get(key("t", "0"))
+
+    until(lambda: told() is not None, "the row")
+    assert told() == b'{"id":0,"v":"told","n":"0.00"}'
 
 
 @pytest.mark.parametrize(
