@@ -9,41 +9,43 @@ wrong location never makes a stale answer.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, NamedTuple
-from zlib import crc32
+from typing import Final
 
 from .absent import Absences
 from .errors import LocationError, code_of
 from .limits import Limits
 from .places import (
+    EXPIRES_S,
     FOREVER,
     NEVER,
+    Entry,
+    Found,
     Key,
     Location,
     Origin,
     Priority,
     Replica,
     Version,
+    expires_at,
     supersedes,
 )
 from .queues import Batch, Queues
 
-EXPIRES_S: Final = 600.0
-"""An entry that nobody has confirmed for so long is refreshed when it is used."""
-JITTER: Final = 0.1
-"""Share by which that differs between keys, so that those that came together don't go together."""
 REMEMBERED_S: Final = 600.0
 """How long an entry is told after its leader has withdrawn or failed and no other was named."""
 FORCED_S: Final = 600.0
 """After so long without the topic's word an entry is read there, even if its peers confirm it."""
 RENEWED_EVERY_S: Final = 1.0
 """At most so often does a failing leader have its entry refreshed."""
+SWEEP_S: Final = 10.0
+"""How often `LocationCache.sweep` looks for what may be forgotten."""
 ENTRIES_MAX: Final = 2_000_000
+AGES_S: Final = (1.0, 5.0, 15.0, 30.0, 60.0, 120.0, 300.0, EXPIRES_S, FOREVER)
 
 
 class Report(StrEnum):
@@ -59,36 +61,14 @@ class Report(StrEnum):
     SLOW = "slow"
 
 
-@dataclass(slots=True)
-class Entry:
-    """What is kept of one entity. ``renewed_at``: it was right then, or later."""
-
-    location: Location
-    origin: Origin
-    renewed_at: float
-    topic_at: float
-    """When the topic last said so."""
-    doubted_at: float = FOREVER
-    """Since when its leader is known to have withdrawn, refused or failed."""
-    told_at: float = NEVER
-    """When a failing leader last had it refreshed."""
-
-
-class Found(NamedTuple):
-    """A location as it is known. ``is_stale``: it is old or in doubt, and is being refreshed."""
-
-    location: Location
-    is_stale: bool
-    origin: Origin = Origin.FIXED
-    renewed_at: float = NEVER
-
-
 class LocationCache:
     """Entries, absences, servers that are down, and the queues. Belongs to one thread."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
         """Events by name, for metrics."""
+        self.ages = [0] * len(AGES_S)
+        """How many times a location was told that was confirmed so long ago, by the bound of `AGES_S` that is next."""
         self.queues = Queues()
         self.limits = Limits()
         self.absences = Absences()
@@ -98,11 +78,13 @@ class LocationCache:
         """How many entries name an instance."""
         self._doubted: dict[Key, None] = {}
         """Keys whose entry is in doubt; some are not any more."""
+        self._swept_at = NEVER
         self._system: dict[Key, Entry] = {}
         self._user: dict[Key, Entry] = {}
-        self._system_leaders: dict[Key, tuple[Replica, float]] = {}
-        self._user_leaders: dict[Key, tuple[Replica, float]] = {}
-        """Leader, and until when it is told without a look at the entry. Exact: a key has a place of its own."""
+        self._system_leaders: dict[Key, tuple[Replica, float, float]] = {}
+        self._user_leaders: dict[Key, tuple[Replica, float, float]] = {}
+        """Leader, until when it is told without a look at the entry, and when it was confirmed. Exact: a key has a
+        place of its own."""
 
     def __len__(self) -> int:
         return len(self._system) + len(self._user)
@@ -127,6 +109,7 @@ class LocationCache:
             self.counts["miss"] += 1
             return None
         self.counts["hit"] += 1
+        self._note_age(entry.renewed_at, now)
         if may_renew:
             self._force_topic(entry, now)
         return self._found(entry, now)
@@ -143,6 +126,7 @@ class LocationCache:
                 self.renew_limited(key, now)
             raise LocationError("location_unknown", f"nobody has announced that it holds {_name(key)}")
         self.counts["nonblock_hit"] += 1
+        self._note_age(entry.renewed_at, now)
         found = self._found(entry, now)
         if found.is_stale:
             self.counts["stale_served"] += 1
@@ -156,6 +140,7 @@ class LocationCache:
         known = (self._system_leaders if key.is_system else self._user_leaders).get(key)
         if known is not None and now < known[1]:
             leader = known[0]
+            self.ages[bisect_left(AGES_S, now - known[2])] += 1  # as `_note_age`: a look-up takes a microsecond
         else:
             leader = self._leader_of(self.nonblock_get(key, now).location)
         if self.down and leader in self.down:
@@ -163,6 +148,10 @@ class LocationCache:
             self.renew_limited(key, now)  # the one that met it was sent for another key
             raise LocationError("leader_unknown", f"the owner at {leader.address} does not answer")
         return leader
+
+    def _note_age(self, renewed_at: float, now: float) -> None:
+        """What the settings fix counts as new, what an earlier process kept as old."""
+        self.ages[bisect_left(AGES_S, now - renewed_at)] += 1
 
     def _leader_of(self, location: Location) -> Replica:
         if location.leader is None:
@@ -206,7 +195,7 @@ class LocationCache:
         return entry.doubted_at <= now or leader is None or leader in self.down
 
     def _found(self, entry: Entry, now: float) -> Found:
-        is_old = now >= _expires_at(entry)
+        is_old = now >= expires_at(entry)
         return Found(entry.location, is_old or entry.doubted_at <= now, entry.origin, entry.renewed_at)
 
     def _force_topic(self, entry: Entry, now: float) -> None:
@@ -263,7 +252,8 @@ class LocationCache:
         if entry.doubted_at < FOREVER:
             self._doubted[key] = None
         if entry.location.leader is not None and entry.doubted_at == FOREVER:
-            leaders[key] = entry.location.leader, min(_expires_at(entry), entry.topic_at + FORCED_S)
+            until = min(expires_at(entry), entry.topic_at + FORCED_S)
+            leaders[key] = entry.location.leader, until, entry.renewed_at
         else:
             leaders.pop(key, None)
         if len(entries) > ENTRIES_MAX:
@@ -289,7 +279,14 @@ class LocationCache:
             self.named.update(entry.location.replicas)
 
     def sweep(self, now: float) -> None:
-        """Forgets the leaders that have been in doubt for `REMEMBERED_S`."""
+        """Forgets the leaders that have been in doubt for `REMEMBERED_S`, and keyspaces that have nobody left.
+
+        Looks at most once in `SWEEP_S`.
+        """
+        if not self._doubted or now - self._swept_at < SWEEP_S:
+            return
+        self._swept_at = now
+        ended: set[str] = set()
         for key in list(self._doubted):
             entry = self.entry(key)
             if entry is None or entry.doubted_at == FOREVER:
@@ -297,6 +294,19 @@ class LocationCache:
             elif now - entry.doubted_at >= REMEMBERED_S:
                 del self._doubted[key]
                 self._forget_leader(entry)
+                ended.add(key.keyspace)
+        if ended:
+            self._drop_ended(ended)
+
+    def _drop_ended(self, keyspaces: set[str]) -> None:
+        """Erases those of the ``keyspaces`` of which no instance holds any partition: they were dropped."""
+        held = {key.keyspace for key, entry in self._user.items() if entry.location.replicas}
+        dropped = keyspaces - held - {""}
+        if dropped:
+            self.counts["keyspace_dropped"] += len(dropped)
+            self.erase(lambda key: key.keyspace in dropped)
+            for each in dropped:
+                self.limits.forget(each)
 
     def next_batch(self, now: float) -> Batch | None:
         """The next batch to read, if the limits let one begin. It ends with `finish` or `fail`."""
@@ -380,32 +390,6 @@ class LocationCache:
         self.queues.drop(is_meant)
         return before - len(self)
 
-    def explain(self, key: Key, now: float) -> str:
-        """Why a key is told as it is, in one line."""
-        entry = self.entry(key)
-        if entry is None:
-            return "known not to exist" if self.absences.holds(key, now) else "nobody has told it yet"
-        parts = [f"said by {_WHO[entry.origin]}"]
-        if entry.renewed_at > NEVER and entry.origin is not Origin.FIXED:
-            parts.append(f"confirmed {max(now - entry.renewed_at, 0):.1f} s ago")
-        if entry.location.gone:
-            parts.append("its owner has withdrawn")
-        elif entry.doubted_at <= now:
-            parts.append("in doubt")
-        if entry.location.leader in self.down:
-            parts.append("its owner does not answer")
-        return ", ".join(parts)
-
-
-_WHO: Final = {
-    Origin.TOPIC: "the topic, which was read for it",
-    Origin.PUSH: "its announcement",
-    Origin.PEERS: "its instances",
-    Origin.HINT: "an instance that it had moved from",
-    Origin.SNAPSHOT: "the file of an earlier process, unverified",
-    Origin.FIXED: "the settings",
-}
-
 
 def _check(key: Key) -> None:
     if not key.is_valid:
@@ -414,11 +398,3 @@ def _check(key: Key) -> None:
 
 def _name(key: Key) -> str:
     return f"{key.keyspace}/{key.partition}" + ("" if not key.is_system else f" ({key.kind})")
-
-
-def _expires_at(entry: Entry) -> float:
-    """When an entry is old: after `EXPIRES_S`, some keys up to a tenth sooner, others later."""
-    if entry.origin is Origin.FIXED:
-        return FOREVER
-    spread = crc32(repr(entry.location.key[:2]).encode()) % 2_001 / 1_000 - 1
-    return entry.renewed_at + EXPIRES_S * (1 + JITTER * spread)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
+from serving.locations.cache import AGES_S
 from serving.locations.refreshing import WAITS_S, Locations
 
 
@@ -52,6 +53,16 @@ class LocationMetrics(Collector):
         yield HistogramMetricFamily(
             "freshet_serve_locations_wait_seconds",
             "The longest that a location of a batch has waited to be refreshed.",
-            buckets=list(zip(map(floatToGoString, WAITS_S), accumulate(waits[each] for each in WAITS_S), strict=True)),
+            buckets=_buckets(WAITS_S, [waits[each] for each in WAITS_S]),
             sum_value=self._locations.waited_s,
         )
+        yield HistogramMetricFamily(
+            "freshet_serve_locations_age_seconds",
+            "How long before it was told a location was last confirmed.",
+            buckets=_buckets(AGES_S, cache.ages),
+            sum_value=None,  # what an earlier process kept is of no known age
+        )
+
+
+def _buckets(bounds: Sequence[float], counts: Iterable[int]) -> list[tuple[str, float]]:
+    return list(zip(map(floatToGoString, bounds), accumulate(counts), strict=True))

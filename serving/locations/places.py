@@ -1,6 +1,6 @@
-"""What the location cache holds: who answers for an entity, and which of two sayings is the newer one. Pure.
+"""What the location cache holds: who answers for an entity, which of two sayings is the newer one, and when it is old.
 
-An entity is a partition of a keyspace, or one that the system needs: a topic's leader, the instances of a keyspace.
+Pure. An entity is a partition of a keyspace, or what the system needs: a topic's leader, the instances of a keyspace.
 Its location has one leader (the owner in the main group) and followers (owners in other groups). Each saying has a
 version: the epoch is the generation of the assignment, the term counts moves within it (`swap`), and the instance
 breaks ties, as in `stream.kafka.locations.supersedes`. Times are seconds of a monotonic clock, passed in.
@@ -10,12 +10,18 @@ Rules: the seed of OceanBase's location cache; docs/internals/locations.md has t
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from typing import Final, NamedTuple
+from zlib import crc32
 
 FOREVER: Final = float("inf")
 """As ``expire_renew_time``: whatever is cached is too old."""
 NEVER: Final = float("-inf")
+EXPIRES_S: Final = 600.0
+"""An entry that nobody has confirmed for so long is refreshed when it is used."""
+JITTER: Final = 0.1
+"""Share by which that differs between keys, so that those that came together don't go together."""
 
 
 class Kind(StrEnum):
@@ -136,9 +142,46 @@ class Location(NamedTuple):
         return (self.leader, *self.followers) if self.leader is not None else self.followers
 
     @property
+    def is_held(self) -> bool:
+        """Whether any instance holds it, as far as this says."""
+        return bool(self.followers) or (self.leader is not None and not self.gone)
+
+    @property
     def topic_id(self) -> str:
         """Of the topic that its instances follow; "" if nobody says."""
         return next((each.topic_id for each in self.replicas if each.topic_id), "")
+
+
+@dataclass(slots=True)
+class Entry:
+    """What is kept of one entity. ``renewed_at``: it was right then, or later."""
+
+    location: Location
+    origin: Origin
+    renewed_at: float
+    topic_at: float
+    """When the topic last said so."""
+    doubted_at: float = FOREVER
+    """Since when its leader is known to have withdrawn, refused or failed."""
+    told_at: float = NEVER
+    """When a failing leader last had it refreshed."""
+
+
+class Found(NamedTuple):
+    """A location as it is known. ``is_stale``: it is old or in doubt, and is being refreshed."""
+
+    location: Location
+    is_stale: bool
+    origin: Origin = Origin.FIXED
+    renewed_at: float = NEVER
+
+
+def expires_at(entry: Entry) -> float:
+    """When an entry is old: after `EXPIRES_S`, some keys up to a tenth sooner, others later."""
+    if entry.origin is Origin.FIXED:
+        return FOREVER
+    spread = crc32(repr(entry.location.key[:2]).encode()) % 2_001 / 1_000 - 1
+    return entry.renewed_at + EXPIRES_S * (1 + JITTER * spread)
 
 
 def supersedes(new: Location, origin: Origin, known: Location) -> bool:

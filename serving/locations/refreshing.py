@@ -16,10 +16,10 @@ from typing import Final, NamedTuple, Protocol
 
 import structlog
 
-from serving.locations.cache import Found, LocationCache, Report
+from serving.locations.cache import LocationCache, Report
 from serving.locations.errors import LocationError, code_of
 from serving.locations.peers import PeerAnswer, judge, whom_to_ask
-from serving.locations.places import FOREVER, NEVER, Key, Kind, Location, Origin, Replica, Version
+from serving.locations.places import FOREVER, NEVER, Found, Key, Kind, Location, Origin, Replica, Version
 from serving.locations.queues import WAITS_LONG_S, Batch
 from tokens.errors import FreshetError
 
@@ -111,6 +111,7 @@ class Locations:
             self._seen, changed = directory.changed(self._seen)
             for location in changed:
                 self.cache.install(location, Origin.PUSH, now, now)
+            self.cache.sweep(now)
 
     def restore(self, locations: Sequence[Location]) -> None:
         """Takes what an earlier process knew. It is told at once, and refreshed when it is used."""
@@ -281,7 +282,10 @@ class Locations:
             if left.keys and self._directory is not None:
                 self.cache.counts["topic_reads"] += 1
                 found = await self._directory.read(left)
-                answers |= {key: (location, Origin.TOPIC) for key, location in found.items()}
+                self.follow()
+                for key, location in found.items():
+                    if location.is_held or self.cache.entry(key) is not None:  # else it was dropped, and is forgotten
+                        answers[key] = location, Origin.TOPIC
             self.follow()
             self.cache.finish(batch, answers, self.clock())
         except FreshetError as failed:

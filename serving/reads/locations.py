@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Final, Literal
 
 from serving.client.answers import (
     LocationAnswer,
@@ -16,8 +16,9 @@ from serving.client.answers import (
     ShardPlace,
 )
 from serving.errors import ReadError
+from serving.locations.cache import LocationCache
 from serving.locations.errors import LocationError
-from serving.locations.places import FOREVER, Key, Kind, Location, Replica
+from serving.locations.places import FOREVER, NEVER, Key, Kind, Location, Origin, Replica
 from serving.locations.refreshing import ROOT, ROOT_S, Locations
 from serving.reads.owners import OwnerAway, Owners
 from serving.reads.spaces import RowSpace, TableSpace, learn_watermarks
@@ -26,6 +27,15 @@ from tokens import Vector
 
 Entity = Literal["partition", "keyspace", "events", "dead_letters", "local", "distributed", "root"]
 """What is located: a `Kind`, or virtual: this process, all instances, the leader of the announcements' topic."""
+
+_WHO: Final = {
+    Origin.TOPIC: "the topic, which was read for it",
+    Origin.PUSH: "its announcement",
+    Origin.PEERS: "its instances",
+    Origin.HINT: "an instance that it had moved from",
+    Origin.SNAPSHOT: "the file of an earlier process, unverified",
+    Origin.FIXED: "the settings",
+}
 
 
 class LocationReads:
@@ -185,9 +195,26 @@ class LocationReads:
 
     def _place(self, location: Location) -> PlaceAnswer:
         key = location.key
-        why = self._locations.cache.explain(key, self._locations.clock())
+        why = explain(self._locations.cache, key, self._locations.clock())
         leader = location.leader or Replica("")
         followers = [each.address for each in location.followers]
         version = location.version
         of = version.epoch, version.term, leader.instance, leader.zone
         return PlaceAnswer(key.keyspace, key.partition, str(key.kind), leader.address, *of, followers, why)
+
+
+def explain(cache: LocationCache, key: Key, now: float) -> str:
+    """Why a location is told as it is: who said it, when, and what is doubtful about it. One line."""
+    entry = cache.entry(key)
+    if entry is None:
+        return "known not to exist" if cache.absences.holds(key, now) else "nobody has told it yet"
+    parts = [f"said by {_WHO[entry.origin]}"]
+    if entry.renewed_at > NEVER and entry.origin is not Origin.FIXED:
+        parts.append(f"confirmed {max(now - entry.renewed_at, 0):.1f} s ago")
+    if entry.location.gone:
+        parts.append("its owner has withdrawn")
+    elif entry.doubted_at <= now:
+        parts.append("in doubt")
+    if entry.location.leader in cache.down:
+        parts.append("its owner does not answer")
+    return ", ".join(parts)

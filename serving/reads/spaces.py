@@ -31,6 +31,8 @@ class Epochs:
     known: dict[str, int] = field(default_factory=dict)
     asking: asyncio.Task[None] | None = None
     """The round of questions that is under way, or the last one."""
+    asked_at: float = float("-inf")
+    """When that one began, on the event loop's clock."""
     _kin: dict[str, tuple[int, Kin]] = field(default_factory=dict)
     """Shard → the shards around it, and the epoch of ``shard`` in which they were named."""
 
@@ -154,17 +156,23 @@ async def learn_shards(
 ) -> None:
     """Asks the owners for the keyspace's shards, until those of ``vector`` are known or ``deadline``.
 
-    ``shard``: as in `unknown_shards`. ``deadline`` is on the event loop's clock. Reads that ask at the same time share
-    one round of questions.
+    ``shard``: as in `unknown_shards`. ``deadline`` is on the event loop's clock. Readers share rounds of questions, of
+    which one begins in each `LEARN_EVERY_S` at most; each waits for one that began after it came.
     """
     loop, epochs = asyncio.get_running_loop(), space.epochs
+    came_at = loop.time()
     while unknown_shards(vector, space, shard):
         if epochs.asking is None or epochs.asking.done():
+            now, due = loop.time(), epochs.asked_at + LEARN_EVERY_S
+            if epochs.asked_at >= came_at and now >= deadline:
+                return
+            if due > now:
+                until = min(due, deadline) if epochs.asked_at >= came_at else due
+                await asyncio.sleep(until - now)
+                continue
+            epochs.asked_at = now
             epochs.asking = loop.create_task(_ask_until(owners, space, partial(_knows, vector, space, shard)))
         await asyncio.shield(epochs.asking)  # a reader that leaves takes no answer from the others
-        if loop.time() >= deadline:
-            return
-        await asyncio.sleep(min(LEARN_EVERY_S, deadline - loop.time()))
 
 
 async def _ask_until(owners: Owners, space: RowSpace | TableSpace, is_known: Callable[[], bool]) -> None:

@@ -319,21 +319,17 @@ class LocationsReader:
             reading.close()
 
     def _learn(self, messages: Iterable[Message]) -> None:
-        with self._changed:
-            for message in messages:
-                self._apply(message)
+        """Holds the lock for one announcement at a time, and only to take it in: reads of a front wait for it."""
+        for message in messages:
+            announced = _announced(message)
+            with self._changed:
+                if announced is not None:
+                    self._apply(announced)
                 self._reached = max(self._reached, (message.offset() or 0) + 1)
+        with self._changed:
             self._changed.notify_all()
 
-    def _apply(self, message: Message) -> None:
-        value, key = message.value(), (message.key() or b"").decode(errors="replace")
-        if value is None:
-            return
-        try:
-            announced = decode_announcement(value)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            log.warning("invalid announcement", key=key, offset=message.offset(), error=str(error))
-            return
+    def _apply(self, announced: Announcement) -> None:
         place = announced.keyspace, announced.partition
         self.change += 1
         self._changes.pop(place, None)
@@ -355,6 +351,18 @@ class LocationsReader:
     def _note(self, announced: Announcement, known: Announcement | None) -> None:
         if known is None or (known.instance, known.generation) != (announced.instance, announced.generation):
             self._since[announced.key, _slot(announced)] = monotonic()
+
+
+def _announced(message: Message) -> Announcement | None:
+    """What a message announces; None: nothing that can be read."""
+    value, key = message.value(), (message.key() or b"").decode(errors="replace")
+    if value is None:
+        return None
+    try:
+        return decode_announcement(value)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        log.warning("invalid announcement", key=key, offset=message.offset(), error=str(error))
+        return None
 
 
 def _slot(announced: Announcement) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx2
@@ -15,7 +17,8 @@ from serving.client import AsyncClient, FreshetClient, Unreachable
 from serving.client.answers import DescribedColumn, DescriptionAnswer, NodeAnswer, RouteAnswer, RoutesAnswer
 from serving.client.routing.attempts import PATIENCE_S
 from serving.client.routing.partitions import KeyColumns, Sharing, partition_of, sharing_of
-from serving.client.routing.router import AWAY_S, ROUTES_S, Router
+from serving.client.routing.router import AWAY_S, ROUTES_S, Question, Router
+from serving.client.wire import Place
 from stream.wire.keys import Layout, row_key
 from tests.serving.scripted_front import row, vector
 
@@ -197,6 +200,22 @@ def test_a_moved_partition_is_learnt_and_never_unlearnt() -> None:
             now[0] += ROUTES_S
             client.get_row("shop", "items", number_in(0))
             assert fronts.of_rows()[-1] == asked
+
+
+def test_a_hundred_threads_that_know_nothing_ask_two_questions() -> None:
+    """One for the table and one for the routes, whoever comes first; the others ask a home meanwhile."""
+    router, place = Router([HOME], finds=True), Place("shop", "items", (number_in(0),))
+    begin = threading.Barrier(100)
+
+    def ask(_: int) -> Question | None:
+        begin.wait(60)
+        return router.question(place)
+
+    with ThreadPoolExecutor(100) as threads:
+        for expected in (["/v1/descriptions/shop/items", "/v1/routes/shop"], []):
+            asked = [each.request.path for each in threads.map(ask, range(100)) if each is not None]
+            assert sorted(asked) == expected
+            assert router.order(place) == [HOME]
 
 
 def test_a_node_that_was_away_is_tried_again() -> None:

@@ -203,3 +203,4 @@ def test_metrics_show_what_the_cache_does() -> None:
     ):
         assert line in text.splitlines()
     assert "\nfreshet_serve_instances_down " in text
+    assert '\nfreshet_serve_locations_age_seconds_bucket{le="600.0"} ' in text

@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from typing import Any
+from typing import Any, cast
 
+import msgspec
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Message, Producer
 
 from stream.kafka.connection import KafkaCluster, client_settings
 from stream.kafka.locations import Announcement, LocationError, LocationsReader, announce, withdraw
@@ -73,3 +74,34 @@ def test_following_stops_when_it_is_closed(kafka: KafkaCluster) -> None:
     locations.close()
     assert time.monotonic() - began < 20
     assert "locations" not in {thread.name for thread in threading.enumerate()}
+
+
+class Record:
+    """A message of the topic."""
+
+    def value(self) -> bytes:
+        return b"{}"
+
+    def key(self) -> bytes:
+        return b""
+
+    def offset(self) -> int:
+        return 0
+
+
+def test_no_read_waits_while_announcements_are_taken_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thousands come at once after a pause of Kafka: none is decoded while the lock is held, nor two taken in at once,
+    so what is known is told meanwhile."""
+    reader = LocationsReader(KafkaCluster("127.0.0.1:1"))
+    known, seen = _announcement("shop"), list[int]()
+
+    def look(*_: object) -> Announcement:
+        looking = threading.Thread(target=lambda: seen.append(reader.changed_after(0)[0]), daemon=True)
+        looking.start()
+        looking.join(PATIENCE_S)
+        return msgspec.structs.replace(known, partition=len(seen))
+
+    monkeypatch.setattr("stream.kafka.locations.decode_announcement", look)
+    reader._learn([cast("Message", Record()) for _ in range(100)])
+    assert seen == list(range(100))
+    assert len(reader.owners("shop")) == 100

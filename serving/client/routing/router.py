@@ -126,6 +126,7 @@ class Router:
             any_of_all, routed_at = Key(place.keyspace, 0), self._routed_at.get(place.keyspace, now - ROUTES_S)
             if now - routed_at >= ROUTES_S and not self.cache.absences.holds(any_of_all, now):
                 self.cache.renew_limited(any_of_all, now)
+            self.cache.sweep(now)
             batch = self.cache.next_batch(now)
             return None if batch is None else Question(routes_request(batch.keyspace), batch)
 

@@ -11,20 +11,25 @@ from hypothesis import strategies as st
 
 from serving.locations import cache as cache_module
 from serving.locations.absent import ABSENT_S, ABSENT_S_MAX, Absences
-from serving.locations.cache import (
-    EXPIRES_S,
-    FORCED_S,
-    JITTER,
-    REMEMBERED_S,
-    RENEWED_EVERY_S,
-    Found,
-    LocationCache,
-    Report,
-)
+from serving.locations.cache import AGES_S, FORCED_S, REMEMBERED_S, RENEWED_EVERY_S, SWEEP_S, LocationCache, Report
 from serving.locations.errors import TIMED_OUT, LocationError, code_of
 from serving.locations.limits import FORCED_PER_S
-from serving.locations.places import FOREVER, NEVER, Key, Kind, Location, Origin, Replica, Version
+from serving.locations.places import (
+    EXPIRES_S,
+    FOREVER,
+    JITTER,
+    NEVER,
+    Entry,
+    Found,
+    Key,
+    Kind,
+    Location,
+    Origin,
+    Replica,
+    Version,
+)
 from serving.locations.queues import Batch
+from serving.reads.locations import explain
 from tests.serving.locations.places import KEY, at, led_by
 
 ROOT = Key("", 0, Kind.LOCATIONS)
@@ -373,6 +378,52 @@ def test_a_dropped_keyspace_is_forgotten_and_asked_for_no_more() -> None:
     assert (len(cache), len(cache.absences)) == (1, 0)
 
 
+def test_a_keyspace_that_nobody_holds_any_more_is_erased() -> None:
+    """L25: its owners have withdrawn, so it was dropped. Who still asks for it is refused, and the topic is read for
+    that twice a minute at most. Others stay, and it is back as soon as anybody announces it."""
+    cache, now = LocationCache(), 100.0
+    shop = [Key("shop", number) for number in range(20)]
+    gone = Key("bank", 1)
+    for key in (*shop, Key("bank", 0), gone):
+        cache.install(led_by("a", key=key), Origin.PUSH, now, now)
+    cache.install(Location(Key("shop", 0, Kind.KEYSPACE), Version(), at("a")), Origin.TOPIC, now, now)
+    for key in (*shop, gone):
+        cache.install(led_by("a", key=key)._replace(gone=True), Origin.PUSH, now, now)
+    cache.sweep(now + REMEMBERED_S - 1)
+    assert len(cache) == 23
+    now += REMEMBERED_S + SWEEP_S
+    cache.sweep(now)
+    assert {each.location.key for each in cache.entries()} == {Key("bank", 0), gone}
+    assert (cache.counts["keyspace_dropped"], len(cache.queues)) == (1, 0)
+    assert set(cache.named) == {at("a")}
+    asked, end = 0, now + 600.0
+    while now < end:
+        refused("location_unknown", cache, shop[0], now)
+        if (batch := cache.next_batch(now)) is not None:
+            cache.finish(batch, {}, now)
+            asked += 1
+        now += 0.5
+    assert asked <= 600 / ABSENT_S_MAX + 5
+    assert len(cache) == 2
+    cache.install(led_by("b", 2, key=shop[0]), Origin.PUSH, now, now)
+    assert cache.nonblock_get_leader(shop[0], now) == at("b")
+
+
+def test_what_is_kept_is_looked_through_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Announcements come all the time, and each asks for it."""
+    cache = holding(led_by("a")._replace(gone=True), 100.0)
+    looked, entry = list[Key](), cache.entry
+
+    def look(key: Key) -> Entry | None:
+        looked.append(key)
+        return entry(key)
+
+    monkeypatch.setattr(cache, "entry", look)
+    for step in range(100):
+        cache.sweep(100.0 + step * SWEEP_S / 50)
+    assert len(looked) == 2
+
+
 def test_what_the_settings_fix_is_never_replaced_or_refreshed() -> None:
     """It is the operator's word; only a failure to answer makes it unusable for a while."""
     cache = LocationCache()
@@ -388,15 +439,33 @@ def test_what_the_settings_fix_is_never_replaced_or_refreshed() -> None:
 def test_why_an_entry_is_told_is_said_in_one_line() -> None:
     """L23: who said it, when, and what is doubtful about it."""
     cache = holding(led_by("a", 5))
-    assert cache.explain(KEY, 103.0) == "said by the topic, which was read for it, confirmed 3.0 s ago"
+    assert explain(cache, KEY, 103.0) == "said by the topic, which was read for it, confirmed 3.0 s ago"
     cache.report(KEY, at("a"), Version(5, 0, "a"), Report.NOT_LEADER, 103.0)
     cache.report(KEY, at("a"), Version(5, 0, "a"), Report.UNREACHABLE, 103.0)
-    assert cache.explain(KEY, 103.0).endswith("in doubt, its owner does not answer")
-    assert cache.explain(Key("shop", 1), 103.0) == "nobody has told it yet"
+    assert explain(cache, KEY, 103.0).endswith("in doubt, its owner does not answer")
+    assert explain(cache, Key("shop", 1), 103.0) == "nobody has told it yet"
     cache.absences.add(Key("shop", 1), 103.0)
-    assert cache.explain(Key("shop", 1), 103.0) == "known not to exist"
+    assert explain(cache, Key("shop", 1), 103.0) == "known not to exist"
     restored = holding(led_by("a")._replace(gone=False), 100.0, Origin.SNAPSHOT)
-    assert "unverified" in restored.explain(KEY, 100.0)
+    assert "unverified" in explain(restored, KEY, 100.0)
+
+
+def test_how_old_what_is_told_was_is_counted() -> None:
+    """L24: at each hit, by whichever way it is found; what an earlier process kept is of no known age."""
+    cache = holding(led_by("a"), 100.0)
+    cache.nonblock_get_leader(KEY, 100.5)
+    cache.nonblock_get_leader(KEY, 103.0)
+    cache.nonblock_get(KEY, 103.0)
+    cache.lookup(KEY, 0.0, 140.0)
+    cache.nonblock_get_leader(KEY, 100.0 + 2 * EXPIRES_S)
+    cache.install(led_by("z", key=Key("shop", 1)), Origin.SNAPSHOT, NEVER, 100.0)
+    cache.nonblock_get_leader(Key("shop", 1), 100.5)
+    cache.install(Location(Key("shop", 2), Version(), Replica("f:1")), Origin.FIXED, FOREVER, 100.0)
+    cache.nonblock_get_leader(Key("shop", 2), 500.0)
+    refused("location_unknown", cache, Key("shop", 9), 101.0)
+    assert {bound: count for bound, count in zip(AGES_S, cache.ages, strict=True) if count} == {
+        1.0: 2, 5.0: 2, 60.0: 1, FOREVER: 2,
+    }  # fmt: skip
 
 
 def test_each_event_is_counted() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from functools import partial
 from itertools import pairwise
 
@@ -22,8 +23,10 @@ from serving.locations.limits import (
 )
 from serving.locations.places import FOREVER, Key, Kind, Priority
 from serving.locations.queues import BATCH_MAX, REST_S, WAITS_LONG_S, Batch, Queues
+from tests.lengths import length
 
 ROOT = Key("", 0, Kind.LOCATIONS)
+COLD = length(40_000, 400_000)
 
 
 def put(queues: Queues, key: Key, now: float = 0.0) -> bool:
@@ -86,22 +89,26 @@ def test_a_batch_is_of_one_keyspace_and_kind_and_the_root_goes_alone() -> None:
     assert len({key for each in batches for key in each.keys}) == 303
 
 
-def test_what_matters_more_goes_before_20_000_user_partitions() -> None:
-    """All six queues, in their order; a partition that starts to fail overtakes those that don't."""
+def test_what_matters_more_goes_before_200_000_user_partitions() -> None:
+    """All six queues, in their order, at once; a partition that starts to fail overtakes those that don't."""
     queues = Queues()
-    for number in range(20_000):
+    for number in range(200_000):
         put(queues, Key("shop", number))
-    failing = Key("shop", 19_999)
+    failing = Key("shop", 199_999)
     queues.put(failing, Priority.FAILING, 0.0)
     kinds = (Kind.KEYSPACE, Kind.DEAD_LETTERS, Kind.EVENTS)
+    began = time.process_time()
     for key in (*(Key("shop", 0, kind) for kind in kinds), ROOT):
         put(queues, key)
-    assert sum(queues.depths().values()) == 20_004
-    taken = [take(queues) for _ in range(6)]
+    taken = [take(queues)]
+    took_s = time.process_time() - began
+    assert sum(queues.depths().values()) == 200_003
+    taken += [take(queues) for _ in range(5)]
     assert [each.kind for each in taken] == [
         Kind.LOCATIONS, Kind.EVENTS, Kind.DEAD_LETTERS, Kind.PARTITION, Kind.KEYSPACE, Kind.PARTITION,
     ]  # fmt: skip
     assert taken[3].keys == (failing,)
+    assert took_s < 0.01
 
 
 def test_nobody_starves() -> None:
@@ -149,10 +156,11 @@ def test_dropped_keys_are_refreshed_no_more() -> None:
     assert (len(queues), queues.next_at(), queues.take(50.0, lambda _: True)) == (0, None, None)
 
 
-def test_40_000_cold_keys_take_full_batches_and_never_more_than_the_cap() -> None:
-    """Read side by side as far as the limits allow."""
+@pytest.mark.long
+def test_cold_keys_take_full_batches_and_never_more_than_the_cap() -> None:
+    """Read side by side as far as the limits allow: 400,000 take 3,128 batches, of four keyspaces."""
     queues, limits, now, batches, began = Queues(), Limits(), 0.0, 0, list[float]()
-    for number in range(40_000):
+    for number in range(COLD):
         put(queues, Key(f"k{number % 4}", number))
     running: list[tuple[float, Batch]] = []
     rng = random.Random(3)
@@ -168,7 +176,7 @@ def test_40_000_cold_keys_take_full_batches_and_never_more_than_the_cap() -> Non
             limits.breaker.end(now, good=True)
             queues.done(batch.keys, now)
             running.remove((ended, batch))
-    assert batches == 4 * -(-10_000 // BATCH_MAX)  # four keyspaces; the last batch of each is not full
+    assert batches == 4 * -(-COLD // 4 // BATCH_MAX)  # four keyspaces; the last batch of each is not full
     assert all(count <= READS_PER_S * (1 + at) + 1 for count, at in enumerate(began, 1))  # after a burst of as many
     assert began[int(READS_PER_S) + 10] > 0.04, "the cap was never reached"
 

@@ -7,16 +7,18 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from consumers.owner.protocol import OwnerError
-from serving.locations.cache import EXPIRES_S
+from lab.simulation.models.loop import VirtualLoop
+from serving.locations.cache import REMEMBERED_S
 from serving.locations.errors import LocationError
 from serving.locations.limits import FAILURES_MIN
 from serving.locations.metrics import LocationMetrics
 from serving.locations.peers import PeerAnswer
-from serving.locations.places import FOREVER, Key, Kind, Location, Origin, Replica, Version
+from serving.locations.places import EXPIRES_S, FOREVER, Key, Kind, Location, Origin, Replica, Version
 from serving.locations.queues import Batch
-from serving.locations.refreshing import Locations
+from serving.locations.refreshing import DEADLINE_S, STEP_S, Locations
 from stream.kafka.connection import KafkaUnreachable
 from tests.serving.locations.places import KEY, at, led_by
 
@@ -380,10 +382,104 @@ def test_how_long_locations_wait_is_counted() -> None:
         locations = Locations(Topic(led_by("a")), clock=lambda: next(clock))
         await locations.get(KEY, deadline=10_000.0)
         await locations.close()
-        [waits] = [each for each in LocationMetrics(locations).collect() if each.type == "histogram"]
+        [waits] = [each for each in LocationMetrics(locations).collect() if each.name.endswith("_wait_seconds")]
         buckets = {each.labels["le"]: each.value for each in waits.samples if each.name.endswith("_bucket")}
         assert [buckets[bound] for bound in ("0.005", "1.0", "3.0", "+Inf")] == [0, 0, 1, 1]
         assert locations.waited_s == 2.0
+
+    run(story)
+
+
+@pytest.mark.parametrize(("step_s", "told"), [(3.0, []), (4.0, [("shop", 4.0)])])
+def test_locations_that_waited_long_are_logged(step_s: float, told: list[tuple[str, float]]) -> None:
+    """L24: more than three seconds, with the keyspace."""
+
+    async def story() -> None:
+        clock = iter(100.0 + step_s * each for each in range(1_000))
+        locations = Locations(Topic(led_by("a")), clock=lambda: next(clock))
+        with capture_logs() as logs:
+            await locations.get(KEY, deadline=10_000.0)
+        await locations.close()
+        long = [each for each in logs if each["event"] == "locations waited long"]
+        assert [(each["keyspace"], each["seconds"]) for each in long] == told
+
+    run(story)
+
+
+def test_what_the_topic_is_asked_for_and_what_is_told_of_before_is_counted() -> None:
+    """L24: reads of the source, what was told although it is old, and what was too old to be kept."""
+
+    async def story() -> None:
+        topic, clock = Topic(led_by("a", 2)), [1000.0]
+        locations = Locations(topic, clock=lambda: clock[0])
+        for _ in range(3):
+            await locations.get(KEY, expire_renew_time=FOREVER)
+            clock[0] += 1.0
+        locations.cache.install(led_by("z", 1), Origin.HINT, clock[0], clock[0])
+        clock[0] += 2 * EXPIRES_S
+        assert locations.leader(KEY) == at("a")
+        counts = locations.cache.counts
+        names = ("topic_reads", "stale_served", "backward", "hit", "miss")
+        assert [counts[each] for each in names] == [3, 1, 1, 0, 3]
+        await locations.close()
+
+    run(story)
+
+
+def test_deadlines_and_steps_are_kept_to_a_hundredth_of_a_second() -> None:
+    """L1, L2, L6: each caller's own, while nobody answers; and who waits for a leader looks each tenth of a second."""
+    loop, topic = VirtualLoop(), Topic()
+    topic.gate.clear()
+    locations = Locations(topic, clock=loop.time)
+    loop.advance(100.0)
+
+    async def refused(asking: Awaitable[object]) -> tuple[str, float]:
+        with pytest.raises(LocationError) as late:
+            await asking
+        return late.value.code, loop.time()
+
+    deadlines = [100.25, 100.3, 101.0, 109.0]
+    asking = [loop.create_task(refused(locations.get(KEY, deadline=each))) for each in deadlines]
+    asking.append(loop.create_task(refused(locations.get_leader(KEY, force_renew=True, deadline=100.5))))
+    asking.append(loop.create_task(refused(locations.get(KEY))))
+    asking.append(loop.create_task(refused(locations.get_leader_until(KEY, 103.0))))
+    loop.advance(20.0)
+    ended = [each.result() for each in asking]
+    assert {code for code, _ in ended} == {"location_timeout"}
+    assert [at_s for _, at_s in ended] == pytest.approx([*deadlines, 100.5, 100 + DEADLINE_S, 103.0], abs=0.01)
+    topic.gate.set()
+    loop.advance(10.0)
+    waiting = loop.create_task(locations.get_leader_until(KEY, loop.time() + 60))
+    loop.advance(1.23)
+    topic.announce(led_by("a"))
+    loop.advance(STEP_S + 0.01)
+    assert waiting.result() == at("a")
+
+
+def test_a_dropped_keyspace_is_forgotten_as_its_withdrawals_are_told() -> None:
+    """L25: without anybody who asks for it; what other keyspaces announce is enough."""
+
+    async def story() -> None:
+        topic, clock = Topic(), [1000.0]
+        locations = Locations(topic, clock=lambda: clock[0])
+        topic.announce(led_by("a", 1))
+        locations.follow()
+        topic.announce(led_by("a", 1)._replace(gone=True))
+        locations.follow()
+        for minute in range(12):
+            assert (locations.cache.entry(KEY) is not None) is (minute * 60 < REMEMBERED_S)
+            clock[0] += 60.0
+            topic.known.pop(KEY, None)
+            topic.announce(led_by("b", minute + 1, key=Key("bank", 0)))
+            locations.follow()
+        assert len(locations.cache) == 1
+        topic.known[KEY] = led_by("a", 1)._replace(gone=True)
+        for _ in range(3):
+            with pytest.raises(LocationError) as unknown:
+                await locations.get(KEY)
+            assert unknown.value.code == "location_unknown"
+        assert (len(topic.reads), len(locations.cache)) == (1, 1)
+        await locations.close()
 
     run(story)
 
