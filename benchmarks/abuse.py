@@ -1,11 +1,13 @@
 """``python -m benchmarks.abuse``: what one abuser takes of the others' answers.
 
 A reader asks a front for cached rows at a fixed rate, over connections that are kept, beside each abuser in turn: one
-that opens 10,000 connections, one that sends a byte a second on each connection that it gets, and one with a valid
-token that asks for 1,000 rows that are never cached, again and again. The abuser comes from another address, has the
-lowest priority, and honours no refusal. After each, the reader reads beside a process of the same priority that burns
-as much processor time as the abuser took, and does nothing: ``p99_of_busy`` is the ratio to that, so what an abuser
-takes of the machine by running on it is left out. ``p99_of_quiet``: the ratio to the reader alone in the same round.
+that opens 10,000 connections, one that sends a byte a second on each connection that it gets, and those with a valid
+token: one asks for 1,000 rows that are never cached, again and again, one for single ones of them over as many
+connections as it may have requests under way, and one for cached rows so. The front has no rate, as by default; the
+first of the three is tried at one with the limits of the hardening page, too. The abuser comes from another address,
+has the lowest priority, and honours no refusal. After each, the reader reads beside a process of the same priority that
+burns as much processor time as the abuser took, and does nothing: ``p99_of_busy`` is the ratio to that, so what an
+abuser takes of the machine by running on it is left out. ``p99_of_quiet``: to the reader alone in the same round.
 Given besides are the reader's percentiles, from when a request was due, and the share of a core that the front, the
 owner, and the abuser took.
 
@@ -44,7 +46,7 @@ from freshet.local.mariadb import MariaDBServer
 from stream.access.grants import digest_of, new_secret
 
 KEYSPACE: Final = "abuse"
-ABUSES: Final = ("connections", "slow", "uncached")
+ABUSES: Final = ("connections", "slow", "uncached", "uncached_rated", "crowd", "crowd_cached")
 ELSEWHERE: Final = "127.0.0.2"
 """The abuser's address; all of 127.0.0.0/8 is this machine on Linux."""
 CONNECTIONS: Final = 10_000
@@ -54,6 +56,10 @@ COLD_ROWS: Final = 20_000
 BATCH: Final = 1_000
 BATCHES: Final = 4
 """How many batches the abuser has under way."""
+CROWD: Final = 256
+"""Single reads that it has under way: as many as one caller may."""
+RATED: Final = "_rated"
+"""At the end of an abuser's name: it is tried at a front with `LIMITS`."""
 LIMITS: Final = "[serve.limits]\nrate_per_s = 5000\nburst = 20000\n"
 """Those of the hardening page."""
 TABLES: Final = (
@@ -152,6 +158,36 @@ def uncached(port: int, secret: str) -> None:
     uvloop.run(run())
 
 
+def crowd(port: int, secret: str) -> None:
+    """Asks for single rows that only the source has, until it is killed."""
+    _crowd(port, secret, "cold", COLD_ROWS)
+
+
+def crowd_cached(port: int, secret: str) -> None:
+    """Asks for single cached rows, until it is killed."""
+    _crowd(port, secret, "hot", HOT_ROWS)
+
+
+def _crowd(port: int, secret: str, table: str, rows: int) -> None:
+    tail = f" HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {secret}\r\n\r\n"
+
+    async def ask(draw: Random) -> None:
+        while True:
+            with suppress(OSError, EOFError):
+                reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(ELSEWHERE, 0))
+                while True:
+                    writer.write(f"GET /v1/rows/{KEYSPACE}/{table}/{draw.randrange(1, rows + 1)}{tail}".encode())
+                    head = (await reader.readuntil(b"\r\n\r\n")).lower()
+                    await reader.readexactly(int(head.partition(b"content-length:")[2].split(b"\r\n", 1)[0]))
+            await asyncio.sleep(1)
+
+    async def run() -> None:
+        print("began", flush=True)
+        await asyncio.gather(*(ask(Random(each)) for each in range(CROWD)))
+
+    uvloop.run(run())
+
+
 @contextmanager
 def beside(name: str, **arguments: Any) -> Iterator[psutil.Process]:
     """A process of the lowest priority at work for a second before the block begins, and until it ends."""
@@ -187,31 +223,40 @@ def run(rounds: int, seconds: float, rate: int, abuses: Sequence[str] = ABUSES) 
             f'[serve.tokens.{name}]\nroles = ["read"]\nhash = "{digest_of(each.encode())}"\n'
             for name, each in secrets.items()
         )
-        more = "\n".join([f"[keyspaces.{KEYSPACE}.source]", *lines, LIMITS, *tokens])
+        more = "\n".join([f"[keyspaces.{KEYSPACE}.source]", *lines, *tokens])
         deployed = Deployment(directory, kafka, (KEYSPACE,), more=more)
+        (directory / "rated").mkdir()
+        rated = Deployment(directory / "rated", kafka, (KEYSPACE,), more=f"{more}\n{LIMITS}")
         stack.callback(deployed.stop)
+        stack.callback(rated.stop)
         deployed.start_source("mariadb", KEYSPACE)
         deployed.start_consumer()
         deployed.start_front()
+        rated.start_front()
         demand = _warm(deployed, secrets["reader"])
+        _warm(rated, secrets["reader"])
         reader = {"secret": secrets["reader"], "rate": rate, "seconds": seconds, "demand": demand}
 
-        def read(*abusers: psutil.Process) -> dict[str, float]:
-            before, own, began = deployed.processor_seconds(), processor_s(*abusers), time.perf_counter()
-            one = measure("abuse:reads", port=deployed.port, **reader)
-            took_s, after = time.perf_counter() - began, deployed.processor_seconds()
+        def read(front: Deployment, *abusers: psutil.Process) -> dict[str, float]:
+            def used() -> dict[str, float]:
+                return deployed.processor_seconds() | front.processor_seconds()
+
+            before, own, began = used(), processor_s(*abusers), time.perf_counter()
+            one = measure("abuse:reads", port=front.port, **reader)
+            took_s, after = time.perf_counter() - began, used()
             shares = {f"{name}_core": (after[name] - before[name]) / took_s for name in after}
             return one | shares | {"abuser_core": (processor_s(*abusers) - own) / took_s}
 
         found: dict[str, list[dict[str, float]]] = {name: [] for name in ("quiet", *abuses)}
         for _ in range(rounds):
-            quiet_p99_ms = (alone := read())["p99_ms"]
+            quiet_p99_ms = (alone := read(deployed))["p99_ms"]
             found["quiet"].append(alone)
             for name in abuses:
-                with beside(name, port=deployed.port, secret=secrets["abuser"]) as abuser:
-                    one = read(abuser)
+                front = rated if name.endswith(RATED) else deployed
+                with beside(name.removesuffix(RATED), port=front.port, secret=secrets["abuser"]) as abuser:
+                    one = read(front, abuser)
                 with beside("burn", share=min(one["abuser_core"], 1.0)):
-                    busy_p99_ms = read()["p99_ms"]
+                    busy_p99_ms = read(front)["p99_ms"]
                 ratios = {"p99_of_busy": one["p99_ms"] / busy_p99_ms, "p99_of_quiet": one["p99_ms"] / quiet_p99_ms}
                 found[name].append(one | {"busy_p99_ms": busy_p99_ms} | ratios)
     return {name: {key: median(one[key] for one in each) for key in each[0]} for name, each in found.items()}

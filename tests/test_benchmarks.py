@@ -92,7 +92,7 @@ def test_what_an_abuser_takes_is_measured() -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout)
-    assert list(found) == ["quiet", "connections", "slow", "uncached"]
+    assert list(found) == ["quiet", "connections", "slow", "uncached", "uncached_rated", "crowd", "crowd_cached"]
     assert all(each["reads"] > 0 and each["not_fresh"] == 0 for each in found.values())
     assert all(found[name]["p99_of_busy"] > 0 and found[name]["abuser_core"] > 0 for name in found if name != "quiet")
 

@@ -17,7 +17,7 @@ from serving.answers import encode_problem
 from serving.errors import ReadError
 from serving.http.admission.connections import Connections
 from serving.http.guard import SUBJECTS
-from serving.http.limits import HEAD_BYTES_MAX, HEAD_TIMEOUT_S
+from serving.http.limits import HEAD_BYTES_MAX, HEAD_TIMEOUT_S, PIPELINED_MAX
 from serving.http.responses import PROBLEM
 from stream.access.certificates import subjects_of
 
@@ -25,11 +25,12 @@ from stream.access.certificates import subjects_of
 class FrontConfig(uvicorn.Config):
     """uvicorn's, and the connections of the server that has it (None: as many as come), and its TLS, if it has one.
 
-    ``shaking``: the handshakes under way.
+    ``shaking``: the handshakes under way. ``head_timeout_s``: as `HEAD_TIMEOUT_S`, for a handshake too.
     """
 
     connections: Connections | None = None
     secured: SSLContext | None = None
+    head_timeout_s = HEAD_TIMEOUT_S
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -62,7 +63,7 @@ class BoundedConnection(HttpToolsProtocol):
         secured = transport.get_extra_info("ssl_object")
         if secured is not None and (subjects := subjects_of(secured.getpeercert())):
             self.app_state = {**self.app_state, SUBJECTS: subjects}
-        self.loop.call_later(HEAD_TIMEOUT_S, self._watch)
+        self.loop.call_later(self.config.head_timeout_s, self._watch)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """As uvicorn's. Its place is free again."""
@@ -98,11 +99,11 @@ class BoundedConnection(HttpToolsProtocol):
             self.transport.abort()
             return
         if self._heads == self._heads_seen and (self.cycle is None or self.cycle.response_complete):
-            self._refuse("request_timeout", f"no complete request within {HEAD_TIMEOUT_S:g} s")
-            self.loop.call_later(HEAD_TIMEOUT_S, self._watch)
+            self._refuse("request_timeout", f"no complete request within {self.config.head_timeout_s:g} s")
+            self.loop.call_later(self.config.head_timeout_s, self._watch)
             return
         self._heads_seen = self._heads
-        self.loop.call_later(HEAD_TIMEOUT_S, self._watch)
+        self.loop.call_later(self.config.head_timeout_s, self._watch)
 
     def data_received(self, data: bytes) -> None:
         """As uvicorn's. Counts the bytes that complete neither a head nor a piece of a body."""
@@ -115,7 +116,13 @@ class BoundedConnection(HttpToolsProtocol):
             self._refuse("head_too_large", f"the request's head is larger than {HEAD_BYTES_MAX} bytes")
 
     def on_message_begin(self) -> None:
-        """The first bytes of a request."""
+        """The first bytes of a request. Raises ``ValueError``, which ends the parsing, where too many wait already.
+
+        uvicorn reads on after each answer, so a connection could have it keep requests without number; and one read of
+        a socket holds ten thousand short ones, which would be parsed before anybody else is answered.
+        """
+        if len(self.pipeline) >= PIPELINED_MAX:
+            raise ValueError(f"{PIPELINED_MAX} requests wait for their answers already")
         self._progress = True
         super().on_message_begin()
 

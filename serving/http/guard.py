@@ -23,6 +23,7 @@ from serving.http.limits import BODY_TIMEOUT_S, REFUSAL_S, CallerLimits, Request
 from serving.http.responses import problem_response, send_response
 from serving.http.status.login import as_bearer
 from serving.metrics import FrontMetrics
+from serving.turns import pause
 from stream.access.audit import DONE, Audit
 from stream.access.grants import NOBODY, Access, AccessRefused, Grant, bearer_of
 from stream.access.who import asking, caller_name
@@ -42,7 +43,7 @@ CALLER: Final = "freshet.caller"
 SUBJECTS: Final = "subjects"
 """Where the connection's state has the names in the client's certificate."""
 ACCESS_LOOK_S: Final = 1.0
-"""How often it is looked whether the reader of a stream may still read it."""
+"""How often it is looked whether the reader of a stream or a file may still read it."""
 METER: Final = "freshet.meter"
 """Where the scope has the request's `Meter`, if callers have a rate."""
 
@@ -75,25 +76,26 @@ class Guard:
         if scope.get("method") == "HEAD":
             send = _without_body(send)
         scope[CALLER], refused = self._caller(scope)
+        who, kind = caller_name(scope[CALLER], _address_in(scope)), _kind_of(scope["path"])
+        asking.set(who)
         if scope["path"] in OPEN_PATHS:
             started = perf_counter()
             await self._run(scope, receive, send, is_counted=False)
             self._metrics.finished(perf_counter() - started)
             return
-        who, kind = caller_name(scope[CALLER], _address_in(scope)), _kind_of(scope["path"])
-        asking.set(who)
         try:
             self._admit(scope, who, kind, refused)
         except ReadError as refusal:
             self._metrics.refused(refusal.code)
             self._note(scope, refusal.code)
+            await pause()  # it may ask again at once, on thousands of connections
             await _send_refusal(send, refusal)
             return
         in_flight = kind != "streams"
         self._in_flight += in_flight
         started = perf_counter()
         try:
-            if in_flight:
+            if kind == "in_flight":
                 await self._run(scope, receive, send, is_counted=True)
             else:
                 await self._run_while_allowed(scope, receive, send)
@@ -139,7 +141,7 @@ class Guard:
         return sites.refusal(scope, self._access.names) if self._access.is_open else None
 
     async def _run_while_allowed(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """As `_run`, for a stream: it ends soon after its reader's credential was taken away or has expired."""
+        """As `_run`, for streams and files: they end soon after the credential was taken away or has expired."""
         watch = asyncio.ensure_future(self._end_when_lost(scope, asyncio.current_task()))
         try:
             await self._run(scope, receive, send, is_counted=True)
@@ -180,7 +182,8 @@ class Guard:
             self._metrics.refused(cause.code)
             if not is_begun:
                 await send_problem(send, cause)
-            elif cause.code == "unauthorized":  # a whole end: the reader comes again, and is told why not
+            elif cause.code == "unauthorized" and _kind_of(scope["path"]) == "streams":
+                # A whole end: the reader comes again, and is told why not. A file stays shorter than it said.
                 await send({"type": "http.response.body", "body": b""})
         except Exception as error:  # noqa: BLE001 - the reader gets an incident id, the log the traceback
             incident = secrets.token_hex(6)
@@ -200,6 +203,8 @@ class Guard:
         limit_s = self._limits.request_s_max if _kind_of(scope["path"]) == "in_flight" else None
         try:
             async with asyncio.timeout(limit_s) as time_left:
+                if scope["path"] in OPEN_PATHS or self._callers.crowds(asking.get(), _now()):
+                    await pause()
                 await self._app(scope, receive, send)
         except TimeoutError:
             if not time_left.expired():

@@ -9,6 +9,10 @@ HEAD_BYTES_MAX: Final = 128 << 10
 """Of request line and headers, and of a chunked body's trailers. One more read of the socket may be held."""
 HEAD_TIMEOUT_S: Final = 30.0
 """For a request's head, from the connection or the last answer on; and for a reader to take what an answer left."""
+BATCH_COMPONENTS_MAX: Final = 100_000
+"""Elements of a batch, times the shards in its token: each element's answer has a token, which is as long."""
+PIPELINED_MAX: Final = 16
+"""Requests of a connection that wait for the answer to one before them; one more ends the connection."""
 BODY_TIMEOUT_S: Final = 30.0
 """Between two pieces of a request's body, since a request that waits counts as in flight."""
 QUERY_FIELDS_MAX: Final = 32

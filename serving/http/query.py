@@ -14,7 +14,7 @@ from msgspec import UNSET, Meta, UnsetType
 from consumers.owner.protocol import KEYS_MAX
 from serving.client.keys import format_key
 from serving.errors import ReadError
-from serving.http.limits import RequestLimits
+from serving.http.limits import BATCH_COMPONENTS_MAX, RequestLimits
 from serving.reads.demands import (
     NO_OPTIONS,
     NO_VECTOR,
@@ -377,16 +377,17 @@ def json_parameter(name: str, text: str, kind: Any) -> Any:
 
 def row_batch(body: RowBatchBody, limits: RequestLimits, now_ms: int) -> tuple[list[RequestedRow], ReadDemand]:
     """The keys and the one demand of a batch. Raises `ReadError` ``too_many_keys``, ``bad_token``."""
-    _check_size(body.keys, limits)
-    wanted = [RequestedRow(key.table, _segment(key.pk)) for key in body.keys]
     demand = demand_of(body.token, body.max_wait_ms, limits, body.max_staleness_ms, now_ms)
+    _check_size(body.keys, demand, limits)
+    wanted = [RequestedRow(key.table, _segment(key.pk)) for key in body.keys]
     return wanted, demand._replace(consistency=body.consistency, last_known=body.last_known)
 
 
 def table_batch(body: TableBatchBody, limits: RequestLimits) -> tuple[list[RequestedTable], ReadDemand]:
     """The tables and the one demand of a batch. Raises as `row_batch`, and ``bad_write_ids``."""
-    _check_size(body.tables, limits)
-    return [requested_table(table) for table in body.tables], demand_of(body.token, body.max_wait_ms, limits)
+    demand = demand_of(body.token, body.max_wait_ms, limits)
+    _check_size(body.tables, demand, limits)
+    return [requested_table(table) for table in body.tables], demand
 
 
 def _segment(pk: str | int | list[str | int]) -> bytes:
@@ -395,6 +396,9 @@ def _segment(pk: str | int | list[str | int]) -> bytes:
     return str(pk).encode()
 
 
-def _check_size(elements: Sized, limits: RequestLimits) -> None:
-    if len(elements) > limits.batch_keys_max:
-        raise ReadError("too_many_keys", f"{len(elements)} in one batch, at most {limits.batch_keys_max}")
+def _check_size(elements: Sized, demand: ReadDemand, limits: RequestLimits) -> None:
+    shards = max(len(demand.vector), 1)
+    most = min(limits.batch_keys_max, BATCH_COMPONENTS_MAX // shards)
+    if len(elements) > most:
+        told = f" with a token of {shards} shards" if most < limits.batch_keys_max else ""
+        raise ReadError("too_many_keys", f"{len(elements)} in one batch{told}, at most {most}")

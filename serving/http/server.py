@@ -123,7 +123,7 @@ def make_server(
         ws="none",
         access_log=False,
         log_config=None,
-        log_level="warning",
+        log_level="error",  # its warnings are of requests that are none, and come as fast as anybody sends them
         server_header=False,
         date_header=False,
         proxy_headers=False,  # a caller could say what it likes of its address

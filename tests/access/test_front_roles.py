@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -13,8 +14,11 @@ from starlette.types import Message
 from serving.http.app import make_app
 from serving.http.front import Front, make_front
 from serving.http.guard import Guard
+from serving.http.letters.routes import LETTERS_PAGE
 from serving.http.limits import RequestLimits
+from serving.http.route import Route
 from serving.http.routes import ROUTES
+from serving.http.status.routes import PAGE
 from serving.locations.refreshing import Locations
 from serving.metrics import FrontMetrics
 from serving.reads.spaces import RowSpace, TableSpace
@@ -28,6 +32,7 @@ GRANTS = {
     "filler": Grant("filler", frozenset({"fill"})),
     "scraper": Grant("scraper", frozenset({"metrics"})),
     "root": Grant("root", frozenset({"admin"})),
+    "own": Grant("own", frozenset({"admin"}), frozenset({"shop"})),
 }
 ACCESS = Access([Credential(grant, digest_of(name.encode())) for name, grant in GRANTS.items()])
 
@@ -83,15 +88,64 @@ def test_a_role_of_a_keyspace_opens_its_paths_and_no_others(path: str, token: st
     assert ask(path, token).status_code == status
 
 
-@pytest.mark.parametrize(
-    "path",
-    ["/v1/rows/{}/t/1", "/v1/rows/{}/t", "/v1/tables/a/b?catalog={}", "/v1/stream?keyspace={}", "/v1/locations/{}/0"],
-)
-def test_a_hidden_keyspace_is_like_none(path: str) -> None:
-    """The answer to a keyspace that is there is, but for its name, the answer to one that is not."""
-    there, gone = (ask(path.format(name), "shop") for name in ("bank", "nope"))
-    assert there.status_code == gone.status_code == 404
-    assert there.text.replace("bank", "nope") == gone.text
+NAMES = frozenset({"keyspace", "catalog"})
+"""Fields by which a request names one."""
+NEEDED: dict[str, Any] = {
+    "putRow": {"row": {"id": 1}},
+    "getRows": {"keys": [{"table": "t", "pk": "1"}]},
+    "getTables": {"tables": [{"db": "d", "table": "t"}]},
+    "postLists": {"tables": ["d.t"]},
+    "getLists": {"tables": '["d.t"]'},
+    "getLocations": {"entity": "partition"},
+    "getKey": {"table": "t", "key": "1"},
+}
+"""Route → what its body or query needs besides."""
+
+
+def fields_of(kind: Any) -> set[str]:
+    """Of a struct; of None none."""
+    return set(getattr(kind, "__struct_fields__", ()))
+
+
+NAMING = [
+    route
+    for route in (*ROUTES, *PAGE, LETTERS_PAGE)
+    if NAMES & (fields_of(route.parameters) | fields_of(route.body) | {*route.path_names})
+]
+
+
+@pytest.mark.parametrize("hidden", ["bank", "hive"])
+@pytest.mark.parametrize("route", NAMING, ids=lambda route: route.name)
+def test_a_hidden_keyspace_is_like_none(route: Route[Any, Any], hidden: str) -> None:
+    """On every route the answer to a keyspace that is there is, but for its name, the answer to one that is not."""
+
+    def asked_for(name: str) -> httpx2.Response:
+        needed = NEEDED.get(route.name, {})
+        path = re.sub(r"\{(\w+)[^}]*\}", lambda found: name if found[1] in NAMES else "1", route.path)
+        query = dict.fromkeys(fields_of(route.parameters) & NAMES - {*route.path_names}, name)
+        body = dict.fromkeys(fields_of(route.body) & NAMES, name)
+        if route.body is None:
+            return ask(path, "own", route.method, params=query | needed)
+        return ask(path, "own", route.method, params=query, json=body | needed)
+
+    there, gone = asked_for(hidden), asked_for("nope")
+    assert there.status_code == gone.status_code == (200 if route.name == "refreshLocations" else 404)
+    assert there.text.replace(hidden, "nope") == gone.text
+
+
+def test_the_routes_above_are_all_that_name_a_keyspace() -> None:
+    """A rows route, a catalog's, a stream, locations, dead letters and a page are among them."""
+    wanted = {
+        "getRow",
+        "putRow",
+        "getTable",
+        "getStream",
+        "getLocation",
+        "refreshLocations",
+        "getDeadLetters",
+        "getKey",
+    }
+    assert wanted <= {route.name for route in NAMING}
 
 
 def test_the_status_lists_what_the_token_may_see() -> None:
@@ -115,8 +169,14 @@ def test_every_route_says_what_it_needs() -> None:
     assert set(needed.values()) == {None, "read", "metrics", "admin"}
 
 
-def test_a_stream_ends_soon_after_its_token_was_taken_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reader gets a whole end, and 401 when it comes again."""
+@pytest.mark.parametrize(
+    ("path", "ends"),
+    [("/v1/stream", [{"type": "http.response.body", "body": b""}]), ("/v1/bytes/s3://lake/file", [])],
+)
+def test_a_stream_ends_soon_after_its_token_was_taken_away(
+    path: str, ends: list[Message], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reader of a stream gets a whole end, that of a file none, and 401 when it comes again."""
     monkeypatch.setattr("serving.http.guard.ACCESS_LOOK_S", 0.01)
 
     async def story() -> list[Message]:
@@ -137,7 +197,7 @@ def test_a_stream_ends_soon_after_its_token_was_taken_away(monkeypatch: pytest.M
 
         guard = Guard(endless, access=access, limits=RequestLimits(), metrics=FrontMetrics())
         headers = [(b"authorization", b"Bearer all")]
-        scope = {"type": "http", "path": "/v1/stream", "query_string": b"", "headers": headers}
+        scope = {"type": "http", "path": path, "query_string": b"", "headers": headers}
         running = asyncio.ensure_future(guard(scope, nothing, send))
         await begun.wait()
         access.replace([Credential(GRANTS["all"], digest_of(b"all"))])  # the same grant: it goes on
@@ -149,5 +209,5 @@ def test_a_stream_ends_soon_after_its_token_was_taken_away(monkeypatch: pytest.M
         await guard(scope, nothing, send)
         return sent
 
-    first, end, refusal, _ = asyncio.run(story())
-    assert (first["status"], end, refusal["status"]) == (200, {"type": "http.response.body", "body": b""}, 401)
+    first, *rest, refusal, _ = asyncio.run(story())
+    assert (first["status"], rest, refusal["status"]) == (200, ends, 401)

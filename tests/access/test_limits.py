@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
@@ -17,6 +18,8 @@ from serving.http.app import make_app
 from serving.http.front import Front, make_front
 from serving.http.guard import Guard
 from serving.http.limits import REFUSAL_S, CallerLimits, ConnectionLimits, RequestLimits
+from serving.http.query import RowBatchBody, TableBatchBody, row_batch, table_batch
+from serving.http.route import body_of
 from serving.locations.refreshing import Locations
 from serving.metrics import FrontMetrics
 from serving.reads.spaces import RowSpace
@@ -27,6 +30,7 @@ from stream.wire.keys import Layout
 from tests.serving.asking import ask_app, client_of
 from tests.serving.fakes import FakeOwner, FakeRowSource, Network, seen
 from tests.serving.test_guard import ask, code_of, hello, scope_of
+from tokens import Position, Vector
 
 READER = Grant("reader", frozenset({"read"}))
 OTHER = Grant("other", frozenset({"read"}))
@@ -253,6 +257,24 @@ def test_a_batch_costs_as_much_as_its_elements(monkeypatch: pytest.MonkeyPatch) 
     assert first.status_code == 200
     assert (second.status_code, second.json()["code"]) == (429, "rate_limited")
     assert int(second.headers["retry-after"]) > 5_000
+
+
+def test_a_batch_with_a_token_of_many_shards_is_short() -> None:
+    """Each of its answers has such a token: a thousand of them would be a hundred times the request, and its work."""
+    token = str(Vector({f"shop/{number}": (1, Position.parse("HiveEvent/1")) for number in range(1_000)}))
+
+    def batch(keys: int, tables: int, token: str) -> None:
+        rows = {"keys": [{"table": "t", "pk": 1}] * keys, "token": token}
+        row_batch(body_of(RowBatchBody, json.dumps(rows).encode()), RequestLimits(), 0)
+        named = {"tables": [{"db": "d", "table": "t"}] * tables, "token": token}
+        table_batch(body_of(TableBatchBody, json.dumps(named).encode()), RequestLimits())
+
+    batch(100, 100, token)
+    batch(1_000, 1_000, "")
+    for keys, tables in ((101, 1), (1, 101)):
+        with pytest.raises(ReadError, match="101 in one batch with a token of 1000 shards, at most 100") as refused:
+            batch(keys, tables, token)
+        assert refused.value.code == "too_many_keys"
 
 
 @pytest.mark.parametrize("elements", [0, 9], ids=["before its body is read", "by its elements"])

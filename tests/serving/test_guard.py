@@ -195,3 +195,19 @@ def test_a_large_body_is_refused(headers: list[tuple[bytes, bytes]]) -> None:
 
     status, body = asyncio.run(ask(guard(reader), scope_of(headers=headers), [b"123456", b"123456"]))
     assert (status, code_of(body)) == (413, "body_too_large")
+
+
+def test_a_body_that_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request that waits counts as under way, so each pause in its body has an end."""
+    monkeypatch.setattr("serving.http.guard.BODY_TIMEOUT_S", 0.01)
+    pieces: list[Message] = [{"type": "http.request", "body": b"{", "more_body": True}]
+
+    async def receive() -> Message:
+        if pieces:
+            return pieces.pop()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    with pytest.raises(ReadError) as refused:
+        asyncio.run(read_body(scope_of(), receive, 10))
+    assert refused.value.code == "request_timeout"

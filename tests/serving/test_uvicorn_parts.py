@@ -27,6 +27,7 @@ OVERRIDDEN = [
 ]
 ASSIGNED: list[tuple[Callable[..., Any], str, str]] = [
     (HttpToolsProtocol.__init__, "loop", "no watch is set over slow heads"),
+    (HttpToolsProtocol.__init__, "pipeline", "requests that wait for their turn on a connection are without number"),
     (HttpToolsProtocol.__init__, "cycle", "a request under way is ended as a slow head"),
     (HttpToolsProtocol.connection_made, "transport", "a refused connection is not closed"),
     (RequestResponseCycle.__init__, "response_complete", "an idle connection is never ended"),

@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tokens import EventToken, Position, TokenError, ValidWriteIdList, Vector
+from tokens import EventToken, Position, TokenError, ValidWriteIdList, Vector, vector
 from tokens.comparison import parse_token
+from tokens.session.texts import TOKENS_MAX
 from tokens.writeid_kinds import CleanerWriteIdList, CompactorWriteIdList, TxnWriteIds
 
 PARSERS: dict[str, Callable[[str], object]] = {
@@ -97,6 +99,21 @@ def test_a_hundred_thousand_characters_take_no_time(parser: Callable[[str], obje
         with contextlib.suppress(TokenError):
             str(parser(text))
         assert time.process_time() - started < 1.0
+
+
+def test_a_thousand_tokens_are_merged_with_few_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of different shards: merged one after the other, each would copy all that came before it."""
+    text = ",".join(str(Vector({f"shop/{number}": (1, Position.parse("HiveEvent/1"))})) for number in range(TOKENS_MAX))
+    copied: list[str] = []
+    checked = vector._checked
+
+    def counted(shard: str, *more: Any) -> Any:
+        copied.append(shard)
+        return checked(shard, *more)
+
+    monkeypatch.setattr(vector, "_checked", counted)
+    assert len(Vector.parse_all(text)) == TOKENS_MAX
+    assert len(copied) <= 12 * TOKENS_MAX
 
 
 def test_a_hundred_kilobytes_of_good_text_are_read() -> None:

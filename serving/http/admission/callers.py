@@ -20,11 +20,16 @@ from stream.access.bucket import Bucket
 Kind = Literal["in_flight", "streams", "files"]
 CALLERS_MAX: Final = 10_000
 """Remembered at a time. Beyond that whoever has nothing under way and was there longest is forgotten, debts too."""
+MANY: Final = 2
+"""Requests of one caller under way; more of them take their turns one by one, while others ask."""
+ALONE_S: Final = 1.0
+"""A caller is alone if nobody else has asked for so long."""
 
 
 @dataclass(slots=True)
 class _Caller:
     bucket: Bucket | None
+    asked: float = -math.inf
     under_way: dict[Kind, int] = field(default_factory=dict)
 
 
@@ -52,6 +57,14 @@ class Callers:
         """Ends one."""
         self._callers[who].under_way[kind] -= 1
 
+    def crowds(self, who: str, now: float) -> bool:
+        """Whether a caller has more than `MANY` requests under way while others ask."""
+        mine = self._callers.get(who)
+        if mine is None or mine.under_way.get("in_flight", 0) <= MANY:
+            return False
+        last = next((each for name, each in reversed(self._callers.items()) if name != who), None)
+        return last is not None and now - last.asked < ALONE_S
+
     def pay(self, who: str, cost: float, now: float) -> None:
         """Raises `ReadError` ``rate_limited`` if the caller has not so much left."""
         self._pay(who, self._of(who, now), cost, now)
@@ -75,6 +88,7 @@ class Callers:
             self._forget(now)
             rate = self._limits.rate_per_s
             caller = _Caller(Bucket(rate, self._limits.burst or 2 * rate) if rate else None)
+        caller.asked = now
         self._callers[who] = caller  # the last one is the one that asked last
         return caller
 

@@ -14,7 +14,6 @@ from ssl import SSLContext
 from typing import Any
 
 from serving.http.connection import BoundedConnection, FrontConfig
-from serving.http.limits import HEAD_TIMEOUT_S
 
 
 def open_connection(config: FrontConfig, **state: Any) -> asyncio.Protocol:
@@ -55,7 +54,10 @@ class Accepted(asyncio.Protocol):
         loop, connection = self._connection.loop, self._connection
         with suppress(OSError):  # not TLS, a certificate that does not count, too slow; or it has left
             await loop.connect_accepted_socket(
-                lambda: connection, accepted, ssl=self._secured, ssl_handshake_timeout=HEAD_TIMEOUT_S
+                lambda: connection,
+                accepted,
+                ssl=self._secured,
+                ssl_handshake_timeout=connection.config.head_timeout_s,
             )
         if not connection.is_made:
             connection.leave()

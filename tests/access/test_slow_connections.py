@@ -1,0 +1,149 @@
+"""Connections that say too little, too slowly, or in another protocol, at a real listener with a shortened time."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+import trustme
+import uvloop
+from uvicorn.server import ServerState
+
+from serving.http.admission.handshake import open_connection
+from serving.http.connection import FrontConfig
+from serving.http.front import make_front
+from serving.http.limits import HEAD_TIMEOUT_S, PIPELINED_MAX
+from serving.http.server import make_server
+from serving.locations.refreshing import Locations
+from stream.access.certificates import Certificates
+from tests.access.certifying import write
+from tests.patience import PATIENCE_S
+
+SHORT_S = 0.2
+HEALTH = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"
+"""The first bytes of TLS."""
+
+
+def at_a_front(files: Certificates | None, use: Callable[[int], Awaitable[None]], head_timeout_s: float) -> None:
+    """Runs ``use`` beside a front at a port; afterwards no connection has a place."""
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        config = make_server(make_front([], Locations()), "127.0.0.1", 0, files).config
+        assert isinstance(config, FrontConfig)
+        config.head_timeout_s = head_timeout_s
+        config.load()
+        state = {"server_state": ServerState(), "app_state": {}, "_loop": loop}
+        server = await loop.create_server(lambda: open_connection(config, **state), "127.0.0.1", 0)
+        async with asyncio.timeout(PATIENCE_S):
+            await use(server.sockets[0].getsockname()[1])
+            while config.connections is None or config.connections._all:  # noqa: ASYNC110 - nothing tells when it is 0
+                await asyncio.sleep(0.01)
+        server.close()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(run())
+
+
+async def said(port: int, *pieces: bytes, every_s: float = 0.0) -> bytes:
+    """All that a front answers to these pieces, until it ends the connection."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    answer = asyncio.create_task(_all_of(reader))
+    for piece in pieces:
+        if answer.done():
+            break
+        writer.write(piece)
+        await asyncio.wait([answer], timeout=every_s)
+    found = await answer
+    writer.close()
+    return found
+
+
+async def _all_of(reader: asyncio.StreamReader) -> bytes:
+    try:
+        return await reader.read()
+    except ConnectionError:
+        return b""
+
+
+@pytest.fixture(params=[False, True], ids=["plain", "tls"])
+def files(request: pytest.FixtureRequest, tmp_path: Path) -> Certificates | None:
+    """Of a front with TLS, and of one without."""
+    return write(trustme.CA(), tmp_path, "server", "127.0.0.1") if request.param else None
+
+
+@pytest.mark.parametrize("begun", [b"", HELLO, HEALTH[:20]], ids=["nothing", "half a hello", "half a head"])
+def test_what_is_only_begun_ends_in_time(files: Certificates | None, begun: bytes) -> None:
+    """A connection without a whole handshake or head has no place for longer than its time."""
+
+    async def use(port: int) -> None:
+        answer = await said(port, begun)
+        assert files is None or b"HTTP" not in answer
+        assert files is not None or begun == HELLO or b'"request_timeout"' in answer
+
+    at_a_front(files, use, SHORT_S)
+
+
+def test_a_byte_now_and_then_does_not_lengthen_the_time() -> None:
+    """Of a head, which would last for ever otherwise."""
+
+    async def use(port: int) -> None:
+        pieces = [HEALTH[:24], *[b"a"] * 10_000]
+        found = await said(port, *pieces, every_s=SHORT_S / 10)
+        assert not found or b'"request_timeout"' in found  # lost where a byte came after it
+
+    at_a_front(None, use, SHORT_S)
+
+
+def test_requests_sent_at_once_are_few() -> None:
+    """One read of a socket holds ten thousand: parsing and keeping them would be at the cost of others."""
+    one = HEALTH.replace(b"Connection: close\r\n", b"")
+
+    async def use(port: int) -> None:
+        found = await said(port, one * PIPELINED_MAX + HEALTH)
+        assert found.count(b" 200 ") == 1 + PIPELINED_MAX
+        found = await said(port, one * 10_000)  # the refusal may be lost: the front reads no more of what was sent
+        assert found.count(b" 200 ") <= 1 + PIPELINED_MAX
+        assert b" 200 " in await said(port, HEALTH)
+
+    at_a_front(None, use, HEAD_TIMEOUT_S)
+
+
+def test_tls_at_a_plain_front_is_refused_at_once() -> None:
+    """A client that expects TLS is told so by its own library; the next connection is answered."""
+
+    async def use(port: int) -> None:
+        with pytest.raises(ssl.SSLError):
+            await asyncio.open_connection("127.0.0.1", port, ssl=ssl.create_default_context())
+        assert b'"bad_request"' in await said(port, HELLO + bytes(500))
+        assert b" 200 " in await said(port, HEALTH)
+
+    at_a_front(None, use, HEAD_TIMEOUT_S)
+
+
+def test_plain_http_at_the_tls_port_gets_not_a_byte_of_http(tmp_path: Path) -> None:
+    """And ends at once: a client that forgot TLS is not kept waiting. One with TLS is answered after it."""
+    files = write(trustme.CA(), tmp_path, "server", "127.0.0.1")
+    trusted = ssl.create_default_context(cafile=files.ca)
+
+    def ask() -> bytes:
+        with (
+            socket.create_connection(("127.0.0.1", ports[0]), PATIENCE_S) as plain,
+            trusted.wrap_socket(plain, server_hostname="127.0.0.1") as secured,
+        ):
+            secured.sendall(HEALTH)
+            return b"".join(iter(lambda: secured.recv(65_536), b""))
+
+    ports: list[int] = []
+
+    async def use(port: int) -> None:
+        ports.append(port)
+        assert b"HTTP" not in await said(port, HEALTH)
+        assert b" 200 " in await asyncio.to_thread(ask)
+
+    at_a_front(files, use, HEAD_TIMEOUT_S)
