@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from tokens.errors import FreshetError
 
 SECRET_WORDS = ("password", "token", "secret", "extra")
-UNION_TAGS = ("mariadb", "mysql", "workload", "names", "ranges")
+UNION_TAGS = ("mariadb", "mysql", "debezium", "workload", "hive", "names", "ranges")
 
 
 class SettingsError(FreshetError):

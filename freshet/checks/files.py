@@ -9,13 +9,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from pydantic import BaseModel
+
 from freshet.checks.finding import Check
+from freshet.sections.access import OwnCertificate
 from freshet.sections.secrets import read_files
 from freshet.sections.sources import EncryptedSettings
 from freshet.settings import Settings, config_in_use
 
-_SECRETS: Final = frozenset({"password", "bearer_token", "owner_token", "metrics_token", "token", "extra"})
-"""Keys of the settings file whose values are secrets, or may hold some (`KafkaSettings.extra`)."""
+_SECRETS: Final = ("password", "token", "secret", "key.pem", "jaas.config", "oauthbearer.config")
+"""Ends of keys of the settings file, and of librdkafka's in it, whose values are secrets."""
+_KEYS_OF_KAFKA: Final = ("ssl.key.location", "ssl.keystore.location")
 _TOLD_MAX: Final = 20
 
 
@@ -50,16 +54,24 @@ def _private(settings: Settings) -> Iterator[Path]:
     if os.path.isfile(config_in_use()) and _holds_secrets(_parsed(config_in_use())):
         yield config_in_use()
     named = [*settings.kafka.extra_files.values(), settings.bytes.key_file]
-    every = (settings.serve.tls, settings.consumer.tls, settings.source.tls, settings.client.tls)
-    named += [
-        tls.key or tls.certificate for tls in every
-    ]  # without a file of its own the key is beside the certificate
+    named += [settings.kafka.extra.get(name, "") for name in _KEYS_OF_KAFKA]
+    # without a file of its own the key is beside the certificate
+    named += [tls.key or tls.certificate for tls in _certificates(settings)]
     for name in settings.keyspaces:
         for shard in settings.shards_of(name):
             source = settings.source_of(name, shard)
             if isinstance(source, EncryptedSettings):
                 named.append(source.ssl_key or source.ssl_cert)
     yield from (Path(each) for each in named if each)
+
+
+def _certificates(section: object) -> Iterator[OwnCertificate]:
+    if isinstance(section, OwnCertificate):
+        yield section
+        return
+    parts = section.values() if isinstance(section, dict) else ()
+    for part in [value for _, value in section] if isinstance(section, BaseModel) else parts:
+        yield from _certificates(part)
 
 
 def _parsed(path: Path) -> dict[str, Any]:
@@ -71,6 +83,7 @@ def _parsed(path: Path) -> dict[str, Any]:
 
 def _holds_secrets(section: dict[str, Any]) -> bool:
     return any(
-        (name in _SECRETS and bool(value)) or (isinstance(value, dict) and _holds_secrets(value))
+        _holds_secrets(value) if isinstance(value, dict) else bool(value) and name.endswith((*_SECRETS, "extra"))
         for name, value in section.items()
+        if name != "extra_files"
     )

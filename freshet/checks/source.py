@@ -106,7 +106,7 @@ def _settings(connection: Connection) -> Iterator[Check]:
 def _connector(source: MariaDBSourceSettings, server: ConnectionSettings) -> Check:
     """Whether the connector can be a source, by the rules of `stream.sources.debezium.connector`."""
     try:
-        found = find_connector(source.connect_url, source.topic_prefix, server.product)
+        found = find_connector(source.connect, source.topic_prefix, server.product)
     except (DebeziumError, MariaDBError) as error:
         return Check("connector", "missing", str(error), error.hint)
     return Check("connector", "ok", f"{found.name} hides and bends nothing that its configuration tells of")

@@ -44,7 +44,7 @@ def debezium(
     make = PostgresSource if found.is_postgres else DebeziumSource
     source = make(
         source_command.source_options(settings, keyspace, new_epoch, name),
-        ConnectorOptions(found.topic_prefix, found.connect_url, settings.kafka.cluster),
+        ConnectorOptions(found.topic_prefix, found.connect, settings.kafka.cluster),
         source_command.publishers(settings, keyspace, stopping, new_epoch=new_epoch),
         source_command.ready(keyspace),
         lambda: RequestsReader(settings.kafka.cluster, keyspace, name),

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from pydantic import Field, SecretStr, model_validator
 
 from freshet.sections.access import TlsSettings
-from freshet.sections.values import Section
+from freshet.sections.values import HttpUrl, Section
 
 if TYPE_CHECKING:
     from serving.changelog.registry import SchemaRegistry
@@ -19,7 +19,7 @@ class SchemaRegistrySettings(Section):
     ``tls``: ``ca`` signs the registry's certificate; ``certificate`` is what it is shown.
     """
 
-    url: Annotated[str, Field(pattern=r"^(https?://[^\s/@?#]+(/[^\s@?#]*)?)?$", max_length=1_000)] = ""
+    url: HttpUrl = ""
     user: str = Field(default="", max_length=1_000)
     password: SecretStr | None = None
     tls: TlsSettings = TlsSettings()

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated, Any, Final, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field, SecretStr, model_validator
 
-from freshet.sections.values import Host, Json, Names, Port, Section
+from freshet.sections.access import TlsSettings
+from freshet.sections.values import Host, HttpUrl, Json, Names, Port, Section
 from freshet.settings_errors import split_list
 from stream.access.listening import is_loopback
+
+if TYPE_CHECKING:
+    from stream.sources.debezium.connector import KafkaConnect
 
 PASSWORD_VARIABLE: Final = "FRESHET_MARIADB_PASSWORD"
 """The password of databases for which the settings have none, in every command."""
@@ -59,8 +64,9 @@ class MariaDBSourceSettings(EncryptedSettings):
     the source is more than ``backfill_lag_max_s`` behind (0: always). ``freshet backfill`` asks for others.
 
     ``kind = "debezium"``: the changes are read from the topics ``<topic_prefix>.…`` of a connector, which Kafka Connect
-    at ``connect_url`` runs; ``server`` says what it reads. The rest says how that server itself is reached. Of
-    PostgreSQL ``database`` is the one that the connector reads, and ``databases`` are its schemas.
+    at ``connect_url`` runs; ``connect_user``, ``connect_password`` and ``connect_tls`` are as a schema registry's
+    (`freshet.sections.registry`), and ``server`` says what the connector reads. The rest says how that server itself is
+    reached. Of PostgreSQL ``database`` is the one that the connector reads, and ``databases`` are its schemas.
     """
 
     kind: Literal["mariadb", "mysql", "debezium"]
@@ -80,7 +86,10 @@ class MariaDBSourceSettings(EncryptedSettings):
     server: Literal["mysql", "mariadb", "postgres"] = "mysql"
     database: Annotated[str, Field(max_length=63)] = ""
     topic_prefix: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]*$", max_length=200)] = ""
-    connect_url: Annotated[str, Field(pattern=r"^(https?://[^\s]+)?$", max_length=300)] = ""
+    connect_url: HttpUrl = ""
+    connect_user: str = Field(default="", max_length=1_000)
+    connect_password: SecretStr | None = None
+    connect_tls: TlsSettings = TlsSettings()
 
     @property
     def is_mysql(self) -> bool:
@@ -91,6 +100,23 @@ class MariaDBSourceSettings(EncryptedSettings):
     def is_postgres(self) -> bool:
         """Whether the server must be PostgreSQL."""
         return self.kind == "debezium" and self.server == "postgres"
+
+    @property
+    def connect(self) -> KafkaConnect:
+        """Where the connector's configuration is asked for."""
+        from stream.sources.debezium.connector import KafkaConnect
+
+        password = self.connect_password.get_secret_value() if self.connect_password is not None else ""
+        return KafkaConnect(self.connect_url, self.connect_user, password, self.connect_tls.files)
+
+    @model_validator(mode="after")
+    def _connects_password_is_not_shown_to_others(self) -> Self:
+        if (self.connect_password is not None) != bool(self.connect_user):
+            raise ValueError("connect_user and connect_password are needed both, or none")
+        at = urlsplit(self.connect_url)
+        if self.connect_user and at.scheme != "https" and not is_loopback(at.hostname or ""):
+            raise ValueError(f"connect_password would be sent to {at.hostname} as it is: connect_url must be https://…")
+        return self
 
     @model_validator(mode="after")
     def _database_of_postgres(self) -> Self:

@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 import importlib.metadata
-import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated, Final
+from typing import Final
 
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
 from freshet import DISTRIBUTION
-from freshet.sections.values import Section
+from freshet.sections.values import HttpUrl, Section
 from freshet.settings_errors import SettingsError
 
 EXPORT_TIMEOUT_S: Final = 5
 """How long the collector may take for one batch of spans, and a process to end if the collector is away."""
-
-
-def _url(text: str) -> str:
-    """Raises ``ValueError`` for what is no URL of a collector."""
-    if text and not re.fullmatch(r"https?://[^\s/]+(/[^\s]*)?", text):
-        raise ValueError(f"{text!r} is no URL, such as http://127.0.0.1:4318")
-    return text
 
 
 class TracingSettings(Section):
@@ -32,7 +24,7 @@ class TracingSettings(Section):
     ``share``: how many of the requests are kept whose caller does not say; a caller's ``traceparent`` says it.
     """
 
-    endpoint: Annotated[str, AfterValidator(_url), Field(max_length=1_000)] = ""
+    endpoint: HttpUrl = ""
     share: float = Field(default=1.0, ge=0, le=1)
 
     @contextmanager

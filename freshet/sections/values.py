@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from freshet.sections.secrets import from_files
 from freshet.settings_errors import parse_object, split_list
+
+
+def _http_url(text: str) -> str:
+    """Raises ``ValueError``, which does not repeat the text: it may have a password."""
+    if len(text) > 1_000 or not re.fullmatch(r"(https?://[^\s/@?#]+(/[^\s@?#]*)?)?", text):
+        raise ValueError("must be as http://host:8080 or https://host/path, without user, password and query")
+    return text
+
 
 Port = Annotated[int, Field(ge=0, le=65_535)]
 Host = Annotated[str, Field(min_length=1, max_length=253)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,100}$")]
 Shard = Annotated[str, Field(pattern=r"^[A-Za-z0-9_./-]{1,150}$")]
+HttpUrl = Annotated[str, AfterValidator(_http_url)]
+"""Of a server's interface, or "". It stands in errors, so what is to be shown there has settings of its own."""
 Json = BeforeValidator(parse_object)
 Names = Annotated[list[str], BeforeValidator(split_list), Field(max_length=10_000)]
 

@@ -18,6 +18,8 @@ from freshet.settings import load_settings
 
 SETTINGS = """
 data_dir = "stores"
+[kafka]
+extra = { "ssl.key.location" = "kafka.key" }
 [kafka.extra_files]
 "sasl.password" = "kafka.password"
 [keyspaces.shop.source]
@@ -26,11 +28,21 @@ databases = ["shop"]
 password_file = "db.password"
 ssl_ca = "ca.pem"
 ssl_cert = "db.pem"
+[keyspaces.bank.source]
+kind = "debezium"
+databases = ["bank"]
+topic_prefix = "bank"
+connect_url = "https://connect.internal:8083"
+connect_tls = { certificate = "connect.pem" }
 [serve.tls]
 certificate = "serve.pem"
 key = "serve.key"
+[schema_registry.tls]
+certificate = "registry.pem"
 """
-PRIVATE = ("stores", "kafka.password", "db.password", "db.pem", "serve.key")
+PRIVATE = (
+    *("stores", "kafka.password", "kafka.key", "db.password", "db.pem", "connect.pem", "serve.key", "registry.pem"),
+)
 
 
 @pytest.fixture
@@ -73,9 +85,17 @@ def test_each_file_that_others_can_read_is_named(place: Path, name: str) -> None
     assert examine_files(load_settings()).status == "ok"
 
 
-def test_a_settings_file_with_a_secret_is_named(place: Path) -> None:
+@pytest.mark.parametrize(
+    ("instead_of", "secret"),
+    [
+        ('password_file = "db.password"', 'password = "geheim"'),
+        ('{ "ssl', '{ "ssl.keystore.password" = "geheim", "ssl'),
+        ("connect_tls", 'connect_user = "u"\nconnect_password = "geheim"\nconnect_tls'),
+    ],
+)
+def test_a_settings_file_with_a_secret_is_named(place: Path, instead_of: str, secret: str) -> None:
     """The same file with a password in it must not be read by all."""
-    (place / "freshet.toml").write_text(SETTINGS.replace('password_file = "db.password"', 'password = "geheim"'))
+    (place / "freshet.toml").write_text(SETTINGS.replace(instead_of, secret))
     found = examine_files(load_settings())
     assert "freshet.toml" in found.found
     assert "geheim" not in str(found)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
@@ -95,6 +96,23 @@ def test_a_metastores_password_is_not_sent_in_plain(more: dict[str, object], pro
     with pytest.raises(SettingsError, match=problem) as caught:
         load_settings(flags={"keyspaces": {"lake": {"kind": "catalog", "source": source}}})
     assert "s3cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("place", ["schema_registry.url", "tracing.endpoint", "keyspaces.k.source.connect_url"])
+@pytest.mark.parametrize(
+    "url", ["https://u:hunter2@host:8083", "https://hunter2@host/a", "https://host/?token=hunter2"]
+)
+def test_an_address_with_a_password_is_refused_and_not_repeated(place: str, url: str) -> None:
+    """Addresses are in errors and logs: what is to be shown there has settings of its own."""
+    flags: dict[str, Any] = {"keyspaces": {"k": {"source": dict(DEBEZIUM)}}}
+    *sections, name = place.split(".")
+    section = flags
+    for each in sections:
+        section = section.setdefault(each, {})
+    section[name] = url
+    with pytest.raises(SettingsError, match=f"{place}: must be as http://host") as refused:
+        load_settings(flags=flags)
+    assert "hunter2" not in f"{refused.value} {refused.value.hint}"
 
 
 def test_a_shards_own_certificate_needs_an_authority_too() -> None:
@@ -394,6 +412,8 @@ def test_a_source_of_postgresql_has_its_port_and_database() -> None:
         ({"source": {**POSTGRES, "backfill": ["*"]}}, "backfill is not there"),
         ({"source": {**DEBEZIUM, "topic_prefix": ""}}, "needs topic_prefix and connect_url"),
         ({"source": {**DEBEZIUM, "connect_url": "connect:8083"}}, "connect_url"),
+        ({"source": {**DEBEZIUM, "connect_user": "u"}}, "both, or none"),
+        ({"source": {**DEBEZIUM, "connect_user": "u", "connect_password": "hunter2"}}, "sent to connect as it is"),
         ({"source": {**DEBEZIUM, "kind": "mysql"}}, "are for kind"),
         ({"source": DEBEZIUM, "shards": ["k/1"]}, "no shards"),
         ({"source": DEBEZIUM, "kind": "catalog"}, "needs kind = 'rows'"),

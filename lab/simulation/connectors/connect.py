@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 from urllib.error import HTTPError, URLError
+from urllib.request import Request
 
 from confluent_kafka import KafkaException
 
@@ -71,13 +72,13 @@ class Worker:
         self.begins_anew = False
         """Its offsets were deleted: it will begin with a snapshot."""
 
-    def answer(self, url: str, timeout: float = 0.0) -> io.BytesIO:
+    def answer(self, request: Request, timeout: float = 0.0, context: None = None) -> io.BytesIO:  # noqa: ARG002
         """The twin of `urllib.request.urlopen`."""
         self._kernel.wait(lambda: True)
         if self.trouble == AWAY or not self._kernel.is_running(NAME):
             raise URLError("Connection refused")
         if self.trouble == BROKEN:
-            raise HTTPError(url, 500, f"timed out after {timeout} s", {}, None)  # type: ignore[arg-type]
+            raise HTTPError(request.full_url, 500, f"timed out after {timeout} s", {}, None)  # type: ignore[arg-type]
         found = {"shop": {"info": {"config": self.config}}} if self.trouble != ABSENT else {}
         return io.BytesIO(json.dumps(found).encode())
 

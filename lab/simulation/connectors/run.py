@@ -24,6 +24,7 @@ from lab.simulation.whole_processes.run import CLIENT, PAUSES_S, Bound, WholePro
 from stream.kafka.topics import RETENTION_MS_MIN, ensure_topics, events_topic
 from stream.publish.publisher import Publisher
 from stream.sources.debezium import source as debezium
+from stream.sources.debezium.connector import KafkaConnect
 from stream.sources.debezium.source import ConnectorOptions, DebeziumSource
 from stream.sources.mariadb.backfill import chunks
 from stream.sources.mariadb.backfill.run import BackfillOptions
@@ -122,7 +123,7 @@ class ConnectorsRun(WholeProcesses):
         self._asks_for_an_epoch = False
         if self._fills:
             options = replace(options, backfill=BackfillOptions(TableFilter((KEYSPACE,))))
-        source = DebeziumSource(options, ConnectorOptions(PREFIX, URL, KAFKA), new_publisher)
+        source = DebeziumSource(options, ConnectorOptions(PREFIX, KafkaConnect(URL), KAFKA), new_publisher)
 
         def run() -> None:
             try:

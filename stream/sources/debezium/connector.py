@@ -6,16 +6,20 @@ Its configuration is asked from Kafka Connect, when a source starts and while it
 from __future__ import annotations
 
 import re
+from base64 import b64encode
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from http import HTTPStatus
 from http.client import HTTPException
+from ssl import SSLError
 from typing import Any, Final, TypeAlias
 from urllib.error import HTTPError
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
 
 import msgspec
 import xxhash
 
+from stream.access.certificates import CertificateError, Certificates
 from stream.sources.debezium.errors import ConnectUnreachable, DebeziumError
 from stream.sources.debezium.messages import POSTGRES
 from stream.sources.debezium.values import UNAVAILABLE
@@ -88,6 +92,19 @@ With a list of databases a connector does not tell when a table is renamed into 
 """
 
 
+_DENIED: Final = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaConnect:
+    """Where Kafka Connect's REST interface is, and what it is shown."""
+
+    url: str
+    user: str = ""
+    password: str = field(default="", repr=False)
+    certificates: Certificates = field(default_factory=Certificates)
+
+
 @dataclass(frozen=True, slots=True)
 class Connector:
     """A connector that can be a source. ``captures``: which tables it tells of.
@@ -117,13 +134,14 @@ def _matches(patterns: str, name: str) -> bool:
     return any(re.fullmatch(pattern.strip(), name, re.IGNORECASE) for pattern in patterns.split(",") if pattern.strip())
 
 
-def find_connector(url: str, prefix: str, server: str) -> Connector:
+def find_connector(connect: KafkaConnect, prefix: str, server: str) -> Connector:
     """The connector with ``topic.prefix`` ``prefix``. ``server``: MySQL, MariaDB or PostgreSQL.
 
     Raises `ConnectUnreachable`, also if there is none (yet: a worker that starts has none), and `DebeziumError`: there
     are several, or it can't be a source.
     """
-    found = {name: config for name, config in _configurations(url).items() if config.get("topic.prefix", "") == prefix}
+    url, every = connect.url, _configurations(connect)
+    found = {name: config for name, config in every.items() if config.get("topic.prefix", "") == prefix}
     hint = "check topic_prefix and connect_url: exactly one connector must write these topics"
     if not found:
         raise ConnectUnreachable(
@@ -183,18 +201,27 @@ def checked(name: str, config: Mapping[str, str], server: str) -> Connector:
     )
 
 
-def _configurations(url: str) -> dict[str, dict[str, str]]:
+def _configurations(connect: KafkaConnect) -> dict[str, dict[str, str]]:
     """Connector → its configuration."""
+    url, hint = connect.url, "check connect_url, and its worker"
+    request = Request(f"{url.rstrip('/')}/connectors?expand=info")
+    if connect.user:  # told to nobody else, if the answer names another address
+        said = b64encode(f"{connect.user}:{connect.password}".encode()).decode()
+        request.add_unredirected_header("Authorization", f"Basic {said}")
     try:
-        with urlopen(f"{url.rstrip('/')}/connectors?expand=info", timeout=TIMEOUT_S) as answer:
+        with urlopen(request, timeout=TIMEOUT_S, context=connect.certificates.client()) as answer:
             found = msgspec.json.decode(answer.read(), type=dict[str, dict[str, Any]])
         return {name: dict(each["info"]["config"]) for name, each in found.items()}
+    except CertificateError as error:
+        raise DebeziumError(str(error), hint=error.hint, code=error.code) from error
     except HTTPError as error:
         reason = f"it answers {error.code}"
+        if error.code in _DENIED:
+            hint = "set connect_user and connect_password (or connect_password_file) in the keyspace's source"
     except (OSError, HTTPException) as error:
         reason = str(error)
+        if isinstance(getattr(error, "reason", None), SSLError):
+            hint = "check the certificates in connect_tls of the keyspace's source"
     except (msgspec.DecodeError, KeyError, TypeError, ValueError):
         raise DebeziumError(f"{url} is not Kafka Connect's REST interface", hint="check connect_url") from None
-    raise ConnectUnreachable(
-        f"Kafka Connect at {url} cannot be asked: {reason}", hint="check connect_url, and its worker"
-    )
+    raise ConnectUnreachable(f"Kafka Connect at {url} cannot be asked: {reason}", hint=hint)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from stream.kafka.connection import KafkaCluster
-from stream.sources.debezium.connector import Connector, find_connector
+from stream.sources.debezium.connector import Connector, KafkaConnect, find_connector
 from stream.sources.debezium.errors import ConnectUnreachable, DebeziumError
 from stream.sources.debezium.places import PLACES, Places, read_places
 from stream.sources.debezium.reader import DebeziumReader
@@ -50,10 +50,10 @@ _NO_CHOICE: Final = -2
 
 @dataclass(frozen=True, slots=True)
 class ConnectorOptions:
-    """Which connector is read: its ``topic.prefix``, Kafka Connect's address, and the Kafka that it writes to."""
+    """Which connector is read: its ``topic.prefix``, its Kafka Connect, and the Kafka that it writes to."""
 
     topic_prefix: str
-    connect_url: str
+    connect: KafkaConnect
     kafka: KafkaCluster
 
 
@@ -86,9 +86,7 @@ class DebeziumSource(MariaDBSource):
 
     def _ask_connector(self) -> Connector:
         """Raises `ConnectUnreachable`, `DebeziumError`."""
-        self._connector = find_connector(
-            self._from.connect_url, self._from.topic_prefix, self._options.settings.product
-        )
+        self._connector = find_connector(self._from.connect, self._from.topic_prefix, self._options.settings.product)
         return self._connector
 
     def _begin(self, connection: Connection) -> ServerPosition:

@@ -16,6 +16,7 @@ from freshet.local.mariadb import MariaDBAddress
 from freshet.local.mysql import MySQLServer
 from stream.kafka.connection import KafkaCluster, client_settings
 from stream.publish.publisher import Publisher
+from stream.sources.debezium.connector import KafkaConnect
 from stream.sources.debezium.source import ConnectorOptions, DebeziumSource
 from stream.sources.mariadb.source import MariaDBSource, SourceOptions
 from stream.wire.events import RowChange
@@ -40,7 +41,7 @@ class Captured:
     @property
     def options(self) -> ConnectorOptions:
         """What a source needs to read the connector."""
-        return ConnectorOptions(self.prefix, self.connect.url, self.kafka)
+        return ConnectorOptions(self.prefix, KafkaConnect(self.connect.url), self.kafka)
 
     def create(self, **changes: str) -> None:
         """Make the connector, and wait until it has written its first topic. ``changes``: settings, ``__`` for dots."""

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import json
 import threading
+from base64 import b64encode
 from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
 
 import pytest
+import trustme
 
-from stream.sources.debezium.connector import CLASSES, CONVERTER, Connector, checked, find_connector
+from stream.access.certificates import Certificates
+from stream.sources.debezium.connector import CLASSES, CONVERTER, Connector, KafkaConnect, checked, find_connector
 from stream.sources.debezium.errors import ConnectUnreachable, DebeziumError
 from stream.sources.debezium.places import Places, read_places
+from tests.access.certifying import write
 
 GOOD = {
     "connector.class": CLASSES["MySQL"],
@@ -94,27 +101,50 @@ def test_places_are_read_as_they_were_written() -> None:
         assert read_places(other, "pre") is None
 
 
-@pytest.fixture
-def answers() -> Iterator[tuple[str, dict[str, bytes]]]:
-    """An address that answers what a test puts in: Connect's own answers are those of the live tests."""
+@contextmanager
+def answering(files: Certificates | None = None) -> Iterator[tuple[str, dict[str, bytes]]]:
+    """An address that answers what a test puts in: Connect's own answers are those of the live tests.
+
+    ``files``: over TLS, to who shows a certificate.
+    """
     given: dict[str, bytes] = {}
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
+            given["shown"] = self.headers.get("Authorization", "").encode()
             self.send_response(int(given.get("status", b"200")))
+            if "elsewhere" in given:
+                self.send_header("Location", given["elsewhere"].decode())
             self.end_headers()
             self.wfile.write(given["body"])
 
         def log_message(self, *_: object) -> None:
             pass
 
-    server = HTTPServer(("127.0.0.1", 0), Handler)
+    class Server(HTTPServer):
+        def handle_error(self, *_: object) -> None:
+            """A client that does not trust us goes away."""
+
+        def finish_request(self, request: Any, client_address: Any) -> None:
+            secured = files.server(demand=True) if files is not None else None
+            super().finish_request(
+                secured.wrap_socket(request, server_side=True) if secured else request, client_address
+            )
+
+    server = Server(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
-    yield f"http://127.0.0.1:{server.server_address[1]}", given
+    yield f"http{'s' if files else ''}://127.0.0.1:{server.server_address[1]}", given
     server.shutdown()
     server.server_close()
     thread.join()
+
+
+@pytest.fixture
+def answers() -> Iterator[tuple[str, dict[str, bytes]]]:
+    """Such an address, in plain."""
+    with answering() as found:
+        yield found
 
 
 def test_the_connector_is_found_by_its_prefix(answers: tuple[str, dict[str, bytes]]) -> None:
@@ -122,13 +152,13 @@ def test_the_connector_is_found_by_its_prefix(answers: tuple[str, dict[str, byte
     url, given = answers
     others = {"a": {"info": {"config": {**GOOD, "topic.prefix": "other"}}}, "b": {"info": {"config": GOOD}}}
     given["body"] = json.dumps(others).encode()
-    assert find_connector(url + "/", "pre", "MySQL").name == "b"
+    assert find_connector(KafkaConnect(url + "/"), "pre", "MySQL").name == "b"
     with pytest.raises(ConnectUnreachable) as missing:
-        find_connector(url, "none", "MySQL")
+        find_connector(KafkaConnect(url), "none", "MySQL")
     assert missing.value.code == "debezium_no_connector"
     given["body"] = json.dumps({**others, "c": others["b"]}).encode()
     with pytest.raises(DebeziumError, match="2 connectors"):
-        find_connector(url, "pre", "MySQL")
+        find_connector(KafkaConnect(url), "pre", "MySQL")
 
 
 def test_what_is_not_connect_is_told_from_what_does_not_answer(answers: tuple[str, dict[str, bytes]]) -> None:
@@ -137,9 +167,52 @@ def test_what_is_not_connect_is_told_from_what_does_not_answer(answers: tuple[st
     for body in (b"<html>", b"[]", b'{"a":{}}'):
         given["body"] = body
         with pytest.raises(DebeziumError, match="not Kafka Connect"):
-            find_connector(url, "pre", "MySQL")
+            find_connector(KafkaConnect(url), "pre", "MySQL")
     given["status"] = b"503"
     with pytest.raises(ConnectUnreachable, match="503"):
-        find_connector(url, "pre", "MySQL")
+        find_connector(KafkaConnect(url), "pre", "MySQL")
     with pytest.raises(ConnectUnreachable):
-        find_connector("http://127.0.0.1:1", "pre", "MySQL")
+        find_connector(KafkaConnect("http://127.0.0.1:1"), "pre", "MySQL")
+
+
+def test_a_password_is_shown_to_connect_and_to_nobody_else(answers: tuple[str, dict[str, bytes]]) -> None:
+    """Who refuses it is told by a hint; no error has it, nor is it passed on to where an answer leads."""
+    url, given = answers
+    given["body"] = json.dumps({"b": {"info": {"config": GOOD}}}).encode()
+    connect = KafkaConnect(url, "u", "hunter2")
+    assert find_connector(connect, "pre", "MySQL").name == "b"
+    assert given["shown"] == b"Basic " + b64encode(b"u:hunter2")
+    for status in (b"401", b"403"):
+        given["status"] = status
+        with pytest.raises(ConnectUnreachable) as refused:
+            find_connector(connect, "pre", "MySQL")
+        assert "connect_password" in refused.value.hint
+        assert "hunter2" not in f"{refused.value!r} {connect!r}"
+    given |= {"status": b"302", "elsewhere": f"{url}/again".encode()}
+    with pytest.raises(ConnectUnreachable):
+        find_connector(connect, "pre", "MySQL")
+    assert given["shown"] == b""
+
+
+def test_connect_is_verified_and_shown_a_certificate(tmp_path: Path) -> None:
+    """Over TLS: of our authority and for its host, else it is not asked; and it may ask for ours."""
+    authority = trustme.CA()
+    own = write(authority, tmp_path, "own", "source.internal")
+    foreign = write(trustme.CA(), tmp_path, "foreign", "127.0.0.1")
+    with answering(write(authority, tmp_path, "connect", "127.0.0.1")) as (url, given):
+        given["body"] = json.dumps({"b": {"info": {"config": GOOD}}}).encode()
+        assert find_connector(KafkaConnect(url, certificates=own), "pre", "MySQL").name == "b"
+        elsewhere = url.replace("127.0.0.1", "localhost")
+        for wrong in (
+            KafkaConnect(url),
+            KafkaConnect(url, certificates=foreign),
+            KafkaConnect(url, certificates=Certificates(ca=own.ca)),
+            KafkaConnect(elsewhere, certificates=own),
+        ):
+            with pytest.raises(ConnectUnreachable):
+                find_connector(wrong, "pre", "MySQL")
+        with pytest.raises(ConnectUnreachable) as unknown:
+            find_connector(KafkaConnect(url, certificates=foreign), "pre", "MySQL")
+        assert "connect_tls" in unknown.value.hint
+        with pytest.raises(DebeziumError, match="certificate can't be used"):
+            find_connector(KafkaConnect(url, certificates=Certificates(ca=str(tmp_path / "gone"))), "pre", "MySQL")

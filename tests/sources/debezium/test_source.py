@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from stream.kafka.connection import KafkaCluster
+from stream.sources.debezium.connector import KafkaConnect
 from stream.sources.debezium.errors import ConnectUnreachable, DebeziumError
 from stream.sources.debezium.places import PLACES, Places, read_places
 from stream.sources.debezium.source import ConnectorOptions, DebeziumSource
@@ -18,7 +19,7 @@ from stream.sources.mariadb.source import SourceOptions
 @pytest.fixture
 def source() -> DebeziumSource:
     """A source that has read some of its connector's topics."""
-    connector = ConnectorOptions("pre", "http://nowhere", KafkaCluster("nowhere:1"))
+    connector = ConnectorOptions("pre", KafkaConnect("http://nowhere"), KafkaCluster("nowhere:1"))
     made = DebeziumSource(SourceOptions(ConnectionSettings(product="MySQL"), "s/0"), connector, lambda: None)  # type: ignore[arg-type,return-value]
     made._places = Places(5, {("pre", 0): 7})
     made.status.position, made.status.timestamp = "MySQL56/", 7

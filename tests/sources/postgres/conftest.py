@@ -17,6 +17,7 @@ from freshet.local.mariadb import MariaDBAddress
 from stream.kafka.connection import KafkaCluster, client_settings
 from stream.kafka.topics import ensure_topics
 from stream.publish.publisher import Publisher
+from stream.sources.debezium.connector import KafkaConnect
 from stream.sources.debezium.source import ConnectorOptions
 from stream.sources.mariadb.connection import ConnectionSettings
 from stream.sources.mariadb.schema import TableFilter
@@ -99,7 +100,7 @@ class RunningPostgres:
 
         self.source = PostgresSource(
             SourceOptions(database.settings, f"{keyspace}/0", tables, **options),
-            ConnectorOptions(database.prefix, database.connect.url, kafka),
+            ConnectorOptions(database.prefix, KafkaConnect(database.connect.url), kafka),
             publisher,
             lambda _: self.ready.set(),
         )
