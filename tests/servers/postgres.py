@@ -16,6 +16,7 @@ import sqlalchemy as sa
 from freshet.local import debian
 from freshet.local.process import ServerProcess, run_tool
 from freshet.local.server import LocalServer
+from stream.access.certificates import Certificates
 from tests.servers.choice import used
 
 VERSION: Final = "17"
@@ -26,13 +27,14 @@ _LOGICAL: Final = ("wal_level=logical", "max_replication_slots=30", "max_wal_sen
 
 
 class PostgresServer(LocalServer):
-    """One PostgreSQL on 127.0.0.1, user ``postgres`` without a password."""
+    """One PostgreSQL on 127.0.0.1, user ``postgres`` without a password. ``files``: of TLS."""
 
     NAME = "postgres"
     PORT_TAKEN = ("could not create any TCP/IP sockets",)
 
-    def __init__(self, data_dir: Path) -> None:
+    def __init__(self, data_dir: Path, files: Certificates | None = None) -> None:
         super().__init__(data_dir, None, detached=False)
+        self._files = files
 
     @property
     def url(self) -> str:
@@ -49,6 +51,9 @@ class PostgresServer(LocalServer):
             run_tool("initdb", [*_not_root(), str(programs / "initdb"), *made, "--locale=C", "--encoding=UTF8"])
         settings = [f"listen_addresses={self.host}", f"port={self.port}", f"unix_socket_directories={cluster}", *_FAST]
         settings += _LOGICAL
+        if self._files is not None:
+            own = self._files.certificate
+            settings += ["ssl=on", f"ssl_cert_file={own}", f"ssl_key_file={own}", f"ssl_ca_file={self._files.ca}"]
         options = [part for setting in settings for part in ("-c", setting)]
         self._process = ServerProcess(
             "postgres",

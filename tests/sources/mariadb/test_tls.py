@@ -12,8 +12,9 @@ import pytest
 
 from stream.sources.mariadb.binlog.dump import BinlogDump
 from stream.sources.mariadb.connection import MariaDBError, connect, fetch_all
+from stream.sources.mariadb.gtid import GtidPosition
 from stream.sources.mariadb.position import current_position
-from tests.sources.mariadb.conftest import Source, settings_of
+from tests.sources.mariadb.conftest import Source
 
 
 def certificate(directory: Path, name: str, signer: str, address: str) -> None:
@@ -36,22 +37,28 @@ def test_tls_is_used_and_the_server_is_verified(
     tmp_path: Path, new_mariadb: Callable[..., Any], source_of: Callable[[Any, str], Source]
 ) -> None:
     """Queries and the binlog are encrypted; another authority, or another host's certificate, is refused."""
+    check_tls(tmp_path, new_mariadb, source_of, {"ssl": "ON"})
+
+
+def check_tls(
+    tmp_path: Path, new_server: Callable[..., Any], source_of: Callable[[Any, str], Source], on: dict[str, str]
+) -> None:
+    """Of MariaDB and MySQL. ``on``: what turns TLS on."""
     ours, other = authority(tmp_path, "ours"), authority(tmp_path, "other")
     certificate(tmp_path, "server", "ours", "127.0.0.9")
     certificate(tmp_path, "client", "ours", "127.0.0.1")
     certificate(tmp_path, "stranger", "other", "127.0.0.1")
     files = {"ssl-cert": str(tmp_path / "server.pem"), "ssl-key": str(tmp_path / "server.key"), "ssl-ca": ours}
-    options = {"ssl": "ON", **files}
-    server = new_mariadb(durable=False, options=options)
+    server = new_server(durable=False, options=on | files)
     source = source_of(server.address, "d")
     source.run("CREATE USER tls@'%' IDENTIFIED BY 'x' REQUIRE SSL", "GRANT ALL ON *.* TO tls@'%'")
-    at = replace(settings_of(server.address), user="tls", password="x", ssl_ca=ours, ssl_verify_host=False)
+    at = replace(source.settings, user="tls", password="x", ssl_ca=ours, ssl_verify_host=False)
     session = connect(at)
     ((_, cipher),) = fetch_all(session, "SHOW STATUS LIKE 'Ssl_cipher'")
     assert cipher
     before = current_position(session).position
     source.run("CREATE TABLE t (id INT PRIMARY KEY)")
-    dump = BinlogDump(at, before.removeprefix("MariaDB/"), 4_712)
+    dump = BinlogDump(at, GtidPosition.parse(before).bare, 4_712)
     assert any(b"CREATE TABLE t" in dump.read() for _ in range(50))
     dump.close()
     session.close()
