@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, get_args
 
 import httpx2
 import psutil
@@ -31,9 +31,11 @@ from confluent_kafka.admin import (
     ResourcePatternType,
     ResourceType,
 )
+from pydantic import BaseModel, SecretStr
 
 from freshet.local.mariadb import MariaDBAddress
 from freshet.local.process import free_ports
+from freshet.settings import Settings
 from stream.access.grants import digest_of
 from stream.kafka.connection import KafkaCluster, client_settings
 from stream.kafka.dead_letters import read_letters
@@ -45,9 +47,21 @@ from tests.serving.stack import ServingStack, eventually
 CREDENTIALS: Final = (
     *("kafka", "database", "owner", "bearer", "metrics", "client", "environment", "cloud"),
     *("header", "cookie", "basic", "token", "rotated"),
+    *("connect", "registry", "metastore", "workload", "shard"),
 )
 DATA: Final = ("row", "key", "letter", "given")
 ALL: Final = (*CREDENTIALS, *DATA)
+IN_SETTINGS: Final = {
+    "consumer.owner_token": "owner",
+    "source.metrics_token": "metrics",
+    "serve.bearer_token": "bearer",
+    "client.token": "client",
+    "schema_registry.password": "registry",
+    "keyspaces.shards.password": "shard",
+    "keyspaces.source.password": "database",
+    "keyspaces.source.connect_password": "connect",
+}
+"""Each setting that is a secret → what is planted there. Of Hive and the workload: "metastore" and "workload"."""
 
 
 class Planted:
@@ -111,6 +125,30 @@ def settings_of(stack: ServingStack, planted: Planted, kafka: Mapping[str, str],
     settings["log"] = {"level": "debug"}
     del settings["consumer"]["group"]
     stack.config.write_text(tomli_w.dumps(settings))
+    everything_of(stack).write_text(tomli_w.dumps(with_all_secrets(settings, planted)))
+
+
+def everything_of(stack: ServingStack) -> Path:
+    """The settings of the commands."""
+    return stack.directory / "everything.toml"
+
+
+def with_all_secrets(settings: dict[str, Any], planted: Planted) -> dict[str, Any]:
+    """``settings`` with more keyspaces, so that there is one of each kind of source, and a registry: none answers."""
+    of, [gone, registry] = planted.of, free_ports(2)
+    mine = {name: settings["keyspaces"]["shop"]["source"][name] for name in ("host", "port", "user", "password")}
+    connect = {"connect_url": f"http://127.0.0.1:{gone}", "connect_user": "u", "connect_password": of["connect"]}
+    copy = {"kind": "debezium", "server": "mariadb", "databases": ["d"], "topic_prefix": "pre", **mine, **connect}
+    metastore = {"kind": "hive", "uris": [f"thrift://127.0.0.1:{gone}"], "user": "u", "password": of["metastore"]}
+    shards = {"-80": {"password": of["shard"]}, "80-": {}}
+    more = {
+        "copy": {"source": copy},
+        "lake": {"kind": "catalog", "source": metastore},
+        "load": {"kind": "catalog", "source": {"kind": "workload", **mine, "password": of["workload"]}},
+        "wide": {"shards": shards, "source": {"kind": "mariadb", "databases": ["d"], **mine, "port": gone}},
+    }
+    where = {"url": f"http://127.0.0.1:{registry}", "user": "u", "password": of["registry"]}
+    return settings | {"keyspaces": settings["keyspaces"] | more, "schema_registry": where}
 
 
 def environment_of(planted: Planted) -> dict[str, str]:
@@ -170,7 +208,9 @@ def commands(stack: ServingStack, letter: str) -> list[tuple[list[str], bool]]:
         (["backfill", "status", "shop"], False),
         (["lag", "shop", "--bootstrap", nowhere], False),
         (["snapshots", "make", "shop", "--to", str(stack.directory / "stores" / "snapshots")], False),
-        (["doctor", "--source", "shop"], False),
+        (["doctor"], False),
+        *((["doctor", "--source", keyspace], False) for keyspace in ("shop", "copy", "lake", "load", "wide")),
+        (["log", "shop", "--to-topic", "planted"], False),
         (
             ["source", "mariadb", "--keyspace", "shop"],
             False,
@@ -180,7 +220,7 @@ def commands(stack: ServingStack, letter: str) -> list[tuple[list[str], bool]]:
 
 def run(stack: ServingStack, words: list[str], environment: Mapping[str, str]) -> bytes:
     """A command's whole output. What it ends with does not matter here, that it ends does."""
-    command = [sys.executable, "-m", "freshet", "--config", str(stack.config), *words]
+    command = [sys.executable, "-m", "freshet", "--config", str(everything_of(stack)), *words]
     variables = {**os.environ, **environment, "FRESHET_SOURCE__METRICS_PORT": "0"}  # the other one is taken
     done = subprocess.run(command, cwd=stack.directory, env=variables, capture_output=True, timeout=300, check=False)
     return done.stdout + done.stderr
@@ -206,6 +246,31 @@ def ask_badly(stack: ServingStack, planted: Planted) -> bytes:
     return text
 
 
+def secret_settings(section: type[BaseModel], place: str = "") -> set[str]:
+    """Names of all that hold a `SecretStr`, without the names of keyspaces, shards and tokens."""
+    found = set()
+    for name, field in section.model_fields.items():
+        kinds = list(parts_of(field.annotation))
+        found |= {f"{place}{name}"} if SecretStr in kinds else set()
+        for kind in kinds:
+            if isinstance(kind, type) and issubclass(kind, BaseModel):
+                found |= secret_settings(kind, f"{place}{name}.")
+    return found
+
+
+def parts_of(annotation: Any) -> Iterator[Any]:
+    """The types in an annotation, at any depth."""
+    yield annotation
+    for each in get_args(annotation):
+        yield from parts_of(each)
+
+
+def test_every_secret_of_the_settings_is_planted() -> None:
+    """So the test below looks for a new one too."""
+    assert secret_settings(Settings) == IN_SETTINGS.keys()
+    assert set(IN_SETTINGS.values()) <= set(CREDENTIALS)
+
+
 @pytest.mark.slow
 def test_planted_secrets_are_found_nowhere(mariadb: MariaDBAddress, tmp_path: Path) -> None:
     """Logs, errors, metrics, command lines and stores hold no credential; logs, metrics and errors no data."""
@@ -222,6 +287,7 @@ def test_planted_secrets_are_found_nowhere(mariadb: MariaDBAddress, tmp_path: Pa
             stack.run(f"INSERT INTO items VALUES (7, '{planted.of['row']}')")
             eventually(lambda: shows_row(stack, planted), what="the row in the cache")
             told: list[tuple[str, bytes, tuple[str, ...]]] = [("answers", ask_badly(stack, planted), ALL)]
+            rotate(stack, planted)
             asked = commands(stack, letter)
             with ThreadPoolExecutor(2) as pool:
                 outputs = list(pool.map(lambda each: run(stack, each[0], everything), asked))
@@ -245,6 +311,15 @@ def make_user(mariadb: MariaDBAddress, password: str) -> None:
         cursor.execute("GRANT SELECT, REPLICATION SLAVE, BINLOG MONITOR ON *.* TO planted@'%'")
 
 
+def rotate(stack: ServingStack, planted: Planted) -> None:
+    """Another token is added while the front runs, and used."""
+    settings = tomllib.loads(stack.config.read_text())
+    settings["serve"]["tokens"]["later"] = {"hash": digest_of(planted.of["rotated"].encode())}
+    stack.config.write_text(tomli_w.dumps(settings))
+    headers = {"authorization": f"Bearer {planted.of['rotated']}"}
+    eventually(lambda: httpx2.get(f"{stack.url}/v1/status", headers=headers).is_success, what="the new token")
+
+
 def spoil(kafka: KafkaCluster, planted: Planted) -> str:
     """A message that nobody can read goes into the topic; the id of its dead letter."""
     producer = Producer(client_settings(kafka))
@@ -262,7 +337,7 @@ def left_in(place: Path, stack: ServingStack) -> Iterator[tuple[str, bytes, tupl
     """Each file that was left, but for those where the secrets were put: name, bytes, what must not be in it."""
     for path in sorted(each for each in place.rglob("*") if each.is_file()):
         name = path.relative_to(place).as_posix()
-        if path == stack.config or name == "kafka.password":
+        if path in (stack.config, everything_of(stack)) or name == "kafka.password":
             continue
         holds_rows = name.startswith("stores/")
         yield name, path.read_bytes(), CREDENTIALS if holds_rows else ALL
