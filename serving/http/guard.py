@@ -19,7 +19,7 @@ from serving.errors import ReadError
 from serving.http.admission import sites
 from serving.http.admission.asked import ADMINISTERED, asked_of
 from serving.http.admission.callers import Callers, Kind, Meter, metering
-from serving.http.limits import BODY_TIMEOUT_S, REFUSAL_S, CallerLimits, RequestLimits
+from serving.http.limits import BODY_TIMEOUT_S, LONG_BODY_BYTES, REFUSAL_S, CallerLimits, RequestLimits
 from serving.http.responses import problem_response, send_response
 from serving.http.status.login import as_bearer
 from serving.metrics import FrontMetrics
@@ -278,4 +278,6 @@ async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
         if len(body) > limit:
             raise refusal
         if not message.get("more_body", False):
+            if len(body) > LONG_BODY_BYTES:
+                await pause()
             return bytes(body)

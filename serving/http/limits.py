@@ -15,6 +15,8 @@ PIPELINED_MAX: Final = 16
 """Requests of a connection that wait for the answer to one before them; one more ends the connection."""
 BODY_TIMEOUT_S: Final = 30.0
 """Between two pieces of a request's body, since a request that waits counts as in flight."""
+LONG_BODY_BYTES: Final = 64 << 10
+"""A longer one takes a turn of its own: it is decoded in one go, a whole one in some milliseconds."""
 QUERY_FIELDS_MAX: Final = 32
 SOURCE_COST: Final = 10.0
 """What a row or table costs a caller that the source had to be asked for; of the cache it costs 1."""

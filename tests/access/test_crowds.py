@@ -11,8 +11,8 @@ import pytest
 from starlette.types import Message, Receive, Scope, Send
 
 from serving.http.admission.callers import ALONE_S, MANY, Callers
-from serving.http.guard import Guard
-from serving.http.limits import CallerLimits, RequestLimits
+from serving.http.guard import Guard, read_body
+from serving.http.limits import LONG_BODY_BYTES, CallerLimits, RequestLimits
 from serving.metrics import FrontMetrics
 from tests.access.test_limits import ACCESS, bearer
 from tests.serving.test_guard import hello, scope_of
@@ -99,6 +99,31 @@ def test_refusals_and_probes_come_one_in_a_turn(refused: dict[str, Any], limits:
     first, other, *crowd = turns_of([refused, bearer("other"), *[refused] * CROWD], limits)
     assert other <= first
     assert most_in_a_turn(crowd) == 1
+
+
+def test_of_long_bodies_one_is_decoded_in_a_turn() -> None:
+    """However few requests they are; a short one waits for no turn."""
+
+    async def story() -> list[int]:
+        loop, now = asyncio.get_running_loop(), [0]
+
+        def ticks() -> None:
+            now[0] += 1
+            loop.call_soon(ticks)
+
+        async def read(size: int) -> int:
+            async def receive() -> Message:
+                return {"type": "http.request", "body": bytes(size)}
+
+            await read_body(scope_of(), receive, size)
+            return now[0]
+
+        ticks()
+        return await asyncio.gather(read(LONG_BODY_BYTES), *(read(LONG_BODY_BYTES + 1) for _ in range(5)))
+
+    short, *long = asyncio.run(story())
+    assert short < min(long)
+    assert most_in_a_turn(long) == 1
 
 
 def test_who_has_not_asked_for_a_while_is_nobody() -> None:
