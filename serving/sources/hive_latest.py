@@ -18,13 +18,15 @@ EVENTS_MAX: Final = 64
 LOOK_TIMEOUT_S: Final = 1.0
 OF_TRANSACTIONS: Final = frozenset({"OPEN_TXN", "COMMIT_TXN", "ABORT_TXN", "ALLOC_WRITE_ID_EVENT"})
 """They change lists, and no object of a table."""
+OF_KEYS: Final = frozenset({"ALTER_TABLE", "DROP_TABLE", "ADD_PRIMARYKEY", "ADD_UNIQUECONSTRAINT", "DROP_CONSTRAINT"})
+"""They may change the foreign keys of any table: of one that points to theirs."""
 
 
-def latest_event(metastore: Metastore, name: str, lo: int, known: int) -> int:
+def latest_event(metastore: Metastore, name: str, lo: int, known: int, *, of_keys: bool = False) -> int:
     """An event after which nothing is that was just read of the table ``name`` and of what belongs to it.
 
     ``lo``: the log's end before that. ``known``: an event up to which a cache has folded the log; what is at or before
-    it needs no telling apart. Raises `MetastoreError`, `ThriftError`.
+    it needs no telling apart. ``of_keys``: constraints were read. Raises `MetastoreError`, `ThriftError`.
     """
     since = known if 0 < lo - known < EVENTS_MAX else lo
     try:
@@ -34,15 +36,17 @@ def latest_event(metastore: Metastore, name: str, lo: int, known: int) -> int:
     is_whole = [row["eventId"] for row in rows] == list(range(since + 1, since + 1 + len(rows)))
     if not is_whole or not lo <= since + len(rows) < since + EVENTS_MAX:  # the log was cleaned, or it goes on
         return metastore.last_event()
-    return max((row["eventId"] for row in rows if _concerns(row, name)), default=since)
+    return max((row["eventId"] for row in rows if _concerns(row, name, of_keys)), default=since)
 
 
-def _concerns(row: Mapping[str, Any], name: str) -> bool:
+def _concerns(row: Mapping[str, Any], name: str, of_keys: bool) -> bool:
     """Whether the event may have changed something of the table, or given its name to another one."""
     try:
         event = parse_envelope(row)
         if event.event_type in OF_TRANSACTIONS:
             return False
+        if of_keys and event.event_type in OF_KEYS:
+            return True
         if event.event_type == "ALTER_TABLE" and event.table_name != name:  # the name before is in the message
             return parse_table(parse_notification(row).message, "tableObjBeforeJson").name == name
     except HiveMessageError:

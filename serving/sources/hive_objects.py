@@ -56,7 +56,8 @@ def read_objects(metastore: Metastore, wanted: WantedObjects, own_list: str | No
         if table.image is None:
             return SourceObjects([], [], table.position, table.hi)
         of_table, statistics_of = _of_table(metastore, wanted, table)
-        hi = position_of(latest_event(metastore, wanted.table.lower(), lo, known))
+        of_keys = wanted.kind == CONSTRAINTS
+        hi = position_of(latest_event(metastore, wanted.table.lower(), lo, known, of_keys=of_keys))
         if table.position.at_or_past(hi) or _has_id(metastore, wanted.table, table.table_id):
             shown = _answer(of_table, wanted, table.position, hi)
             return shown._replace(

@@ -28,6 +28,11 @@ _GAUGES = (
 _COUNTERS = (
     ("freshet_source_transactions", "Transactions published since the start.", lambda s: s.transactions),
     ("freshet_source_backfilled_rows", "Rows read by backfills since the start.", lambda s: s.backfilled_rows),
+    (
+        "freshet_source_commits_looked_up",
+        "Commits of catalog transactions whose beginning was not seen: lists were fetched.",
+        lambda s: s.commits_looked_up,
+    ),
     ("freshet_source_outages", "Outages of the server or of Kafka since the start.", lambda s: s.outages),
 )
 

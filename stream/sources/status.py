@@ -45,6 +45,8 @@ class SourceStatus:
     outage: str = ""
     outages: int = 0
     transactions: int = 0
+    commits_looked_up: int = 0
+    """Those of a catalog's transactions whose beginning was not seen: the lists of all with open ids were fetched."""
     as_of_ms: int = 0
     clock_ahead_s: float = 0.0
     """By how much at least the server's clock is ahead of this machine's: `caught_up` comes after the look at it."""

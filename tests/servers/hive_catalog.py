@@ -64,9 +64,13 @@ class HiveCatalog:
         table_id: int = field(self.struct(table), 25)
         return table_id
 
-    def alter(self, table: str, write_id: int = -1, *, rename_to: str = "", **parameters: str) -> None:
-        """Set parameters, or the name, of a table; inside a transaction with the ``write_id`` that it holds."""
+    def alter(
+        self, table: str, write_id: int = -1, *, rename_to: str = "", add_column: str = "", **parameters: str
+    ) -> None:
+        """Set parameters, name or columns of a table; inside a transaction with the ``write_id`` that it holds."""
         struct = self.struct(table)
+        if add_column:
+            struct[7][1][1][1].values.append({1: text(add_column), 2: text("int")})
         struct[9] = mapping({**field(struct, 9), **parameters})
         struct[1] = text(rename_to or table)
         struct[19] = long(write_id)  # what the event tells; the request's own writeId is not read

@@ -15,7 +15,7 @@ from serving.errors import ReadError
 from serving.sources.hive import HiveTables
 from serving.sources.hive_latest import EVENTS_MAX, latest_event
 from serving.sources.hive_objects import read_objects
-from serving.sources.hive_tables import read_table
+from serving.sources.hive_tables import position_of, read_table
 from serving.sources.source import SourceObjects, WantedObjects
 from stream.sources.hive.live.metastore import Metastore, MetastoreSettings
 from stream.sources.hive.objects import image_of
@@ -215,6 +215,21 @@ def test_an_answer_is_no_later_than_the_last_event_of_its_table(catalog: HiveCat
     catalog.alter("u", v="2")
     end, *found = latest()
     assert (end > written, found) == (True, [written, written])
+
+
+def test_constraints_may_be_as_late_as_what_happened_to_another_table(catalog: HiveCatalog) -> None:
+    """To that the foreign key may have pointed that they have no more."""
+    for table in ("t", "parent"):
+        catalog.create(table, transactional=False)
+    catalog.add_primary_key("parent", f"pk_{catalog.db}")
+    catalog.add_foreign_key("t", "parent", f"fk_{catalog.db}", f"pk_{catalog.db}")
+    metastore = catalog.metastore
+    known = metastore.last_event()
+    catalog.create("u", transactional=False)
+    assert read_objects(metastore, WantedObjects("constraints", name_of(catalog)), None, known).hi == position_of(known)
+    catalog.drop("parent")
+    found = read_objects(metastore, WantedObjects("constraints", name_of(catalog)), None, known)
+    assert found.hi == position_of(metastore.last_event())
 
 
 def test_an_answer_may_be_as_late_as_a_rename_away_from_its_name(catalog: HiveCatalog) -> None:

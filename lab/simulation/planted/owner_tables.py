@@ -13,11 +13,14 @@ from lab.simulation.planted.planting import Replace, Return, Swap, always, catal
 from serving.client.session import SessionState
 from serving.reads import tables as front_tables
 from serving.reads.objects import ObjectReads
-from stream.sources.hive.live import metastore, partitions
+from stream.sources.hive.foreign_keys import ForeignKeys
+from stream.sources.hive.live import metastore, partitions, pointing
 from stream.sources.hive.live.following import Following
 from stream.sources.hive.live.images import Images
 from stream.sources.hive.live.objects import Objects
+from stream.sources.hive.object_events import ObjectEvents
 from stream.sources.hive.recent_ids import RecentWriteIds
+from stream.sources.hive.translator import HiveTranslator
 from tokens import decision
 
 VOIDED: Final = "(any_state.epoch, any_state.image_ordinal) <= (any_void.epoch, any_void.ordinal)"
@@ -176,6 +179,38 @@ FOLLOWING: Final = (
         Replace(Images.take, "max(self.touched.get(any_name, 0), self.voided_at)", "self.touched.get(name, 0)"),
     ),
 )
+ENTANGLED: Final = (
+    warehouse(
+        "cascade_is_not_suspected",
+        "an altered table leaves its partitions as they were",
+        Replace(ObjectEvents.of_altered_table, "voids if any_is else ()", "()"),
+    ),
+    warehouse(
+        "altered_table_as_its_event_shows_it",
+        "the table in an event is published as what the metastore has",
+        Replace(HiveTranslator._written, "self._with_images and table.image", "table.image"),
+    ),
+    warehouse(
+        "foreign_keys_follow_their_own_table_only",
+        "constraints stay when the table changes that they point to",
+        Return(ForeignKeys.changed_with, "[]"),
+    ),
+    warehouse(
+        "foreign_keys_that_come_to_light_are_not_asked_for",
+        "a foreign key that was not shown is unknown when the table that it points to gets its key again",
+        Return(pointing.brought_to_light, "[]"),
+    ),
+    warehouse(
+        "foreign_keys_are_forgotten_at_a_restart",
+        "a restarted source does not know who points to a table",
+        Replace(Following._cursor, "self._foreign_keys.told", "{}"),
+    ),
+    warehouse(
+        "foreign_keys_from_before_the_other_tables_event",
+        "constraints are published that were read before the table changed that they point to",
+        Return(ForeignKeys.touched_at, "0"),
+    ),
+)
 DROPPING: Final = (
     warehouse(
         "dropped_table_leaves_its_partitions",
@@ -236,4 +271,4 @@ SESSIONS: Final = (
         leave_out(SessionState._plan_objects, "self._answered(found.token, demanded)"),
     ),
 )
-BUGS: Final = (*DEMANDS, *TORN, *EVENTUAL, *STATES, *FILLS, *FOLLOWING, *DROPPING, *ANSWERING, *SESSIONS)
+BUGS: Final = (*DEMANDS, *TORN, *EVENTUAL, *STATES, *FILLS, *FOLLOWING, *ENTANGLED, *DROPPING, *ANSWERING, *SESSIONS)

@@ -107,6 +107,27 @@ class Changing(WarehouseParts):
             self.warehouse.alter(table, by)
             self.changed(f"{table} is altered by {by}", (table, by))
 
+    def op_entangle(self, name: int, how: int, txn: int) -> None:
+        """A table is altered with all its partitions, or by two at once: events don't show what is stored."""
+        table, by = NAMES[name % len(NAMES)], self.txn(txn)
+        if table in self.warehouse.tables:
+            (self.warehouse.alter_merged if how % 2 else self.warehouse.cascade)(table, by)
+            self.count_fault("two alters at once" if how % 2 else "cascade without an event")
+            self.changed(f"{table} is altered {'twice' if how % 2 else 'with all partitions'} by {by}", (table, by))
+
+    def op_key(self, name: int, to: int) -> None:
+        """A table gets a foreign key to another one; or it gets or loses its primary key."""
+        table, parent = NAMES[name % len(NAMES)], NAMES[to % len(NAMES)]
+        if not {table, parent} <= self.warehouse.tables.keys():
+            return
+        if table == parent or parent not in self.warehouse.primary:
+            table = parent
+            self.warehouse.put_primary_key(table)
+            self.changed(f"{table}: {self.warehouse.log[-1]['eventType']}", (table, 0))
+        else:
+            self.warehouse.put_foreign_key(table, parent)
+            self.changed(f"{table} points to {parent}", (table, 0), (parent, 0))
+
     def op_touch(self, name: int, what: int, txn: int) -> None:
         """A part of a table is written that is no partition, and with it the table's parameters."""
         table, by = NAMES[name % len(NAMES)], self.txn(txn)

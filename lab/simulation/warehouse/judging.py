@@ -271,6 +271,18 @@ def are_partitions(
     return holds
 
 
+def are_constraints(name: str, table_id: int, keys: tuple[str, str, str]) -> Callable[[State], bool]:
+    """Whether a table has these keys in a state. ``keys``: as `TableTruth.keys`."""
+
+    def holds(state: State) -> bool:
+        table = state.tables.get(name)
+        if table is None:
+            return not any(keys)
+        return table.keys == keys and table_id in (0, table.table_id)
+
+    return holds
+
+
 def _is_partition(image: Mapping[str, Any] | None, values: Values, version: int | None) -> bool:
     if image is None or version is None:
         return image is None and version is None

@@ -1,4 +1,4 @@
-"""The naive metastore with everything else that a catalog has: partitions, databases and functions.
+"""The naive metastore with everything else that a catalog has: partitions, constraints, databases and functions.
 
 Every change is recorded as a state of the whole catalog, with the time from which it may be seen.
 """
@@ -21,7 +21,10 @@ Values = tuple[str, ...]
 
 
 class TableTruth(NamedTuple):
-    """A table in one state. ``listed``: its write-id list; ``partitions``: values → how often it was changed."""
+    """A table in one state. ``listed``: its write-id list; ``partitions``: values → how often it was changed.
+
+    ``keys``: the name of its primary key, and the table and primary key that its foreign key points to; "": none.
+    """
 
     table_id: int
     kind: str
@@ -29,6 +32,7 @@ class TableTruth(NamedTuple):
     partitions: Mapping[Values, int]
     pending: bool
     listed: str
+    keys: tuple[str, str, str]
 
 
 class State(NamedTuple):
@@ -68,6 +72,10 @@ class Warehouse(Metastore):
         """Table → its partitions."""
         self.partitioned: set[int] = set()
         """Ids of tables that have partitions."""
+        self.primary: dict[str, str] = {}
+        """Table → the name of its primary key."""
+        self.foreign: dict[str, str] = {}
+        """Table → the one that its foreign key points to."""
         self.databases: dict[str, int] = {}
         self.functions: dict[tuple[str, str], int] = {}
         self.unlogged: dict[Values, tuple[int, ...]] = {}
@@ -87,6 +95,7 @@ class Warehouse(Metastore):
                 dict(self.parts.get(name, {})),
                 self.truth.is_pending(table_id),
                 self.valid_write_ids(name),
+                self.keys_of(name),
             )
             for name, (table_id, kind) in self.tables.items()
         }
@@ -133,6 +142,24 @@ class Warehouse(Metastore):
             7: ("map", {"version": str(self.parts[name][values])}),
         }
 
+    def keys_of(self, name: str) -> tuple[str, str, str]:
+        """As `TableTruth.keys`. A foreign key is not shown while the table that it points to has no primary one."""
+        parent = self.foreign.get(name, "")
+        pointed = self.primary.get(parent, "")
+        return self.primary.get(name, ""), parent if pointed else "", pointed
+
+    def constraints_struct(self, name: str) -> Struct:
+        """``SQLAllTableConstraints``."""
+        primary, parent, pointed = self.keys_of(name)
+        found: Struct = {}
+        (db, table), (parent_db, parent_table) = name.split("."), (parent or ".").split(".")
+        if primary:
+            found[1] = "lst", ("rec", [{1: ("str", db), 2: ("str", table), 5: ("str", primary)}])
+        if parent:
+            of = {1: ("str", parent_db), 2: ("str", parent_table), 4: ("str", db), 5: ("str", table)}
+            found[2] = "lst", ("rec", [{**of, 11: ("str", pointed)}])
+        return found
+
     def database_struct(self, db: str) -> Struct:
         """A ``Database``. Its comment is what no event tells."""
         comment, version = str(self.unlogged[db,][-1]), str(self.databases[db])
@@ -163,11 +190,51 @@ class Warehouse(Metastore):
         super().rename(old, new)
         if old in self.tables:  # it was refused
             self.parts[old] = self.parts.pop(new)
+            return
+        if old in self.primary:
+            self.primary[new] = self.primary.pop(old)
+        self.foreign = {
+            new if child == old else child: new if parent == old else parent for child, parent in self.foreign.items()
+        }
 
     def drop(self, name: str, *, keep: bool = False) -> None:
         """As `Metastore.drop`."""
         super().drop(name, keep=keep)
         del self.parts[name]
+        self.primary.pop(name, None)
+        self.foreign = {child: parent for child, parent in self.foreign.items() if name not in (child, parent)}
+
+    def put_primary_key(self, name: str) -> None:
+        """DROP_CONSTRAINT where the table has one, else ADD_PRIMARYKEY."""
+        self.changes += 1
+        if self.primary.pop(name, ""):
+            self.write(name, "DROP_CONSTRAINT")
+        else:
+            self.primary[name] = f"key{self.changes}"
+            self.write(name, "ADD_PRIMARYKEY")
+
+    def put_foreign_key(self, name: str, parent: str) -> None:
+        """ADD_FOREIGNKEY, in the place of the one before. The event is named after the table that it points to."""
+        self.foreign[name] = parent
+        db, _, table = name.partition(".")
+        self.versions[name] = self.versions.get(name, 0) + 1
+        key = json.dumps({"4": {"str": db}, "5": {"str": table}})
+        self._notify("ADD_FOREIGNKEY", parent, foreignKeyListJson=[key])
+
+    def cascade(self, name: str, txn: int) -> None:
+        """ALTER_TABLE that changes every partition, with no event of theirs."""
+        for values in self.parts[name]:
+            self.changes += 1
+            self.parts[name][values] = self.changes
+        self.alter(name, txn)
+
+    def alter_merged(self, name: str, txn: int) -> None:
+        """Two ALTER TABLE at once. The second one's event shows what it had read, and what is never stored."""
+        before, write_id = self._object(name), self.held_by(name, txn) if txn else -1
+        self.alter(name, txn)
+        self.versions[name] += 1
+        lost = {**self.table_struct(name), 9: ("map", {**self.parameters(name), "version": "never stored"})}
+        self._notify("ALTER_TABLE", name, tableObjBeforeJson=before, tableObjAfterJson=_text(lost), writeId=write_id)
 
     def _write_part(self, name: str, event_type: str, txn: int, **message: Any) -> None:
         self.versions[name] = self.versions.get(name, 0) + 1

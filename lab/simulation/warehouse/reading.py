@@ -191,6 +191,28 @@ class Reading(Changing):
         self.judge_answer(reader, first, _answer_of(name, pages, options, selected), listed)
         return pages[-1]
 
+    def op_constraints(self, session: int, name: int, how: int, patience: int) -> None:
+        """A session reads the constraints of a table."""
+        reader, client = self.session(session % SESSIONS)
+        table = NAMES[name % len(NAMES)]
+        listed = self._brought(table, how, 0)
+        self.do(lambda: self.read_constraints(reader, client, table, listed), patience)
+
+    def read_constraints(self, reader: str, client: Session, name: str, listed: Listed | None) -> Objects | None:
+        """Reads constraints, and has them judged; None if there are none."""
+        db, _, table = name.partition(".")
+        found = self.ask(reader, name, lambda: client.get_constraints(db, table, *_demand(listed)))
+        if found is None:
+            return None
+        asked, answer = found
+        keys = _keys_of(answer.objects[0] if answer.objects else None)
+        is_of = judging.are_constraints(name, answer.table_id or 0, keys)
+        told = answer.served_from, answer.freshness, answer.why
+        self.judge_answer(
+            reader, asked, Answer(f"keys of {name}: {keys}", is_of, *told, name, answer.write_ids or ""), listed
+        )
+        return answer
+
     def op_catalog(self, session: int, what: int, patience: int) -> None:
         """A session reads databases or functions: one, or all of them."""
         reader, client = self.session(session % SESSIONS)
@@ -299,6 +321,14 @@ def _answer_of(
     shown = {values: (image or {}).get("parameters") for values, image in (found or {}).items()}
     what = f"{count} partitions of {name} ({options}): {shown} with {last.write_ids}"
     return Answer(what, is_of, first.served_from, freshness, first.why, name, last.write_ids or "")
+
+
+def _keys_of(image: dict[str, Any] | None) -> tuple[str, str, str]:
+    """As `lab.simulation.warehouse.metastore.TableTruth.keys`."""
+    [primary] = (image or {}).get("primaryKeys") or [{}]
+    [foreign] = (image or {}).get("foreignKeys") or [{}]
+    parent = f"{foreign['pktable_db']}.{foreign['pktable_name']}" if foreign else ""
+    return primary.get("pk_name", ""), parent, foreign.get("pk_name", "")
 
 
 def _versions(answer: Objects) -> dict[Values, Version]:

@@ -64,8 +64,18 @@ class MetastoreServer:
             body = {missing.field: ("rec", {1: ("str", "there is none")})}
         return thrift.message(name, thrift.REPLY, sequence, body)
 
-    def call_get_all_table_constraints(self, _: Arguments) -> Typed:
-        return "rec", {1: ("rec", {})}
+    def call_get_all_table_constraints(self, arguments: Arguments) -> Typed:
+        name = f"{arguments[1][1]}.{arguments[1][2]}"
+        found = self.warehouse.constraints_struct(name) if name in self.warehouse.tables else {}
+        return "rec", {1: ("rec", found)}
+
+    def call_get_foreign_keys(self, arguments: Arguments) -> Typed:
+        parent = f"{arguments[1][1]}.{arguments[1][2]}"
+        found: list[Struct] = []
+        for name in sorted(self.warehouse.tables):
+            if self.warehouse.keys_of(name)[1] == parent:
+                found += self.warehouse.constraints_struct(name)[2][1][1]
+        return "rec", {1: ("lst", ("rec", found))}
 
     def call_get_table_statistics_req(self, _: Arguments) -> Typed:
         return "rec", {1: ("lst", ("rec", []))}

@@ -27,6 +27,8 @@ from stream.wire import events
 RULES: Final = (*JUDGED, RECOVERS, BY_THE_RULES)
 FAULTS: Final = (
     "rename",
+    "two alters at once",
+    "cascade without an event",
     "database dropped",
     "abort without an event",
     "altered without an event",
@@ -41,6 +43,8 @@ FAULTS: Final = (
 )
 OF_FUNCTIONS: Final = 2
 """From here on a catalog read is one of functions. They are `eventual`, since ALTER FUNCTION leaves no event."""
+OF_KEYS: Final = 2
+"""The read of a table that is of its constraints."""
 DROPS_KEPT: Final = 1
 """Tables have a few partitions, and the fold must forget drops of them."""
 SETTLES_IN_S: Final = 180.0
@@ -71,7 +75,7 @@ class WarehouseRun(Transacting):
         name, client = self.new_session()
         client.observe(SHARD, f"HiveEvent/{len(self.warehouse.log)}")
         self.judge.wrote(name)
-        missing = [(table, what) for table in self.warehouse.tables for what in range(2)]
+        missing = [(table, what) for table in self.warehouse.tables for what in range(3)]
         missing += [("", what) for what in range(4)]
 
         def work() -> None:
@@ -84,6 +88,8 @@ class WarehouseRun(Transacting):
                     if not table:
                         found = self.read_catalog(name, client, what)
                         is_the_last = found is not None and self.is_the_last(found)
+                    elif what == OF_KEYS:
+                        found = self.read_constraints(name, client, table, self.listed(table))
                     elif what:
                         found = self.read_partitions(name, client, table, self.listed(table), 0, 0)
                     else:
@@ -137,6 +143,9 @@ COMMON: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
 RARE: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
     "read only": (1, ()),
     "touch": (2, (_NAMES, len(PART_WRITES), _TXNS)),
+    "entangle": (3, (_NAMES, 2, _TXNS)),
+    "key": (3, (_NAMES, _NAMES)),
+    "constraints": (4, (SESSIONS, _NAMES, 4, _PATIENCE)),
     "drop": (2, (_NAMES,)),
     "rename": (2, (_NAMES, _NAMES)),
     "convert": (1, (_NAMES,)),
@@ -211,6 +220,33 @@ def _transacts(rng: Random) -> list[Op]:
     return ops
 
 
+def _points(rng: Random) -> list[Op]:
+    """A table points to another one, which changes, maybe behind a source that was away; then its keys are read."""
+    child, parent = rng.sample(range(_NAMES), 2)
+    points: list[Op] = [("create", child, 4), ("create", parent, 8), ("key", child, parent), ("key", child, parent)]
+    ops = [*points]
+    ops.append(("let", rng.randrange(_PAUSE)))
+    for _ in range(1 + rng.randrange(3)):
+        if rng.random() < 0.5:
+            ops += [("kill", 0, rng.randrange(_PAUSE)), ("start", 0)]
+        changes = ("drop", parent), ("rename", parent, rng.randrange(_NAMES)), ("key", parent, parent)
+        ops += [rng.choice(changes), ("observe", 0), ("constraints", 0, child, 0, _PATIENCE - 1)]
+        if rng.random() < 0.7:
+            ops += [*points, ("let", rng.randrange(_PAUSE))]
+    return ops
+
+
+def _entangles(rng: Random) -> list[Op]:
+    """A table is altered in a way that its events don't show, while the source is slow to read what is stored."""
+    table, to_the_end = rng.randrange(_NAMES), _PATIENCE - 1
+    ops: list[Op] = [("create", table, rng.choice((4, 8))), ("partition", table, 4, 0, 0), ("let", 3)]
+    for _ in range(1 + rng.randrange(3)):
+        ops += [("slow", 1 + rng.randrange(2), 0), ("entangle", table, rng.randrange(2), 0)]
+        ops.append(("let", rng.randrange(_PAUSE)))
+        ops.append(rng.choice([("table", 0, table, 0, 0, to_the_end), ("partitions", 0, table, 0, 0, 0, to_the_end)]))
+    return [*ops, ("slow", 3, 0)]
+
+
 class WarehouseWorld:
     """A metastore's live catalog, followed and answered for by whole processes."""
 
@@ -231,7 +267,7 @@ class WarehouseWorld:
             made += [("open", 2), *(("allocate", rng.randrange(_NAMES), rng.randrange(3), 1) for _ in range(2))]
         ops += [*made, ("start", 0), ("let", 2)]
         if rng.random() < MOTIFS:
-            ops += rng.choice((_motif, _drops, _transacts, _transacts))(rng)
+            ops += rng.choice((_motif, _drops, _points, _entangles, _transacts, _transacts))(rng)
         for name in rng.choices(names, [KINDS[name][0] for name in names], k=14 + rng.randrange(27)):
             ops.append((name, *(rng.randrange(bound) for bound in KINDS[name][1])))
         return ops

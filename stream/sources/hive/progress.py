@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
 DIRTY_MAX: Final = 500
@@ -28,8 +29,11 @@ class Progress:
             """Tables of which nobody told the statistics of all partitions together when the cursor was published."""
             self.adds_together: bool = bool(found.get("adds_together"))
             """Whether the sweep of constraints and statistics is made for these alone: all else has been published."""
-            if not found.get("together"):
-                # An earlier version has not published the statistics of all partitions together.
+            keys = found.get("keys", {})
+            self.keys = {str(parent): tuple(int(each) for each in children) for parent, children in keys.items()}
+            """As of `stream.sources.hive.foreign_keys.ForeignKeys`."""
+            if not (found.get("together") and "keys" in found):
+                # An earlier version has not published the statistics of all partitions together, or foreign keys.
                 self.adds_together = detailed is None and not self.sweeping
                 detailed = ""
             self.detailed: str | None = None if detailed is None else str(detailed)
@@ -38,7 +42,7 @@ class Progress:
             """The same for partitions, which have a sweep of their own before that."""
         except (ValueError, TypeError, AttributeError, RecursionError):
             self.sweeping, self.swept, dirty, self.untold, self.adds_together = True, "", [], (), False
-            self.objects_due, self.detailed, self.parted = True, "", ""
+            self.objects_due, self.detailed, self.parted, self.keys = True, "", "", {}
         self._dirty = dict.fromkeys(dirty)
 
     @property
@@ -70,20 +74,26 @@ class Progress:
         self.detailed = self.parted = ""
         self.adds_together = False
 
-    def cursor(self, others: Iterable[str] = (), untold: Collection[str] = ()) -> str:
+    def cursor(
+        self,
+        others: Iterable[str] = (),
+        untold: Collection[str] = (),
+        keys: Mapping[str, Sequence[int]] = MappingProxyType({}),
+    ) -> str:
         """As text, for the state in the topic. ``others``: tables of which something else is to be fetched.
 
         ``untold``: those of which nobody told the statistics of all partitions together. With too many of them it is
-        these that a sweep asks for again, not everything.
+        these that a sweep asks for again, not everything. ``keys``: published ones, which hold until all is fetched.
         """
         left = {*self._dirty, *others}
         if len(left) > DIRTY_MAX:
-            return json.dumps({"sweeping": True, "swept": ""})
+            return json.dumps({"sweeping": True, "swept": "", "keys": {**keys}})
         found = {"sweeping": self.sweeping, "swept": self.swept, "dirty": sorted(left), "objects": self.objects_due}
         told = {"untold": sorted(untold), "together": True, "adds_together": self.adds_together}
         if len(untold) > DIRTY_MAX:
             told = {"together": False}
-        return json.dumps({**found, "details": self.detailed, "partitions": self.parted, **told})
+        parts = {"details": self.detailed, "partitions": self.parted, "keys": {**keys}}
+        return json.dumps({**found, **parts, **told})
 
 
 def checksum_of(row: Mapping[str, Any]) -> int:

@@ -123,6 +123,10 @@ class HiveTranslator:
         """The name that a table is bound to; empty if it is to none."""
         return self._names.get(table_id, "")
 
+    def is_bound(self, name: str) -> bool:
+        """Whether a table has this name."""
+        return name in self._tables
+
     def holders(self, name: str) -> dict[int, int]:
         """Open write id → its transaction, of the ids under ``name`` for which the log told it."""
         ids = self._ids.get(name)

@@ -8,7 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from stream.sources.hive.live.details import Details
+from stream.sources.hive.foreign_keys import ForeignKeys
+from stream.sources.hive.live.details import FOREIGN_KEYS, Details
 from stream.sources.hive.live.fetching import Fetcher
 from stream.sources.hive.live.metastore import Metastore
 from stream.sources.hive.live.partitions import Partitions
@@ -17,7 +18,9 @@ from stream.sources.hive.messages import HiveMessageError, TableObject
 from stream.sources.hive.progress import Progress
 from stream.sources.hive.refusals import RETRY_MAX_S
 from stream.sources.hive.rpc.connection import MetastoreRefused
-from stream.wire.events import Change, ObjectImage
+from stream.sources.hive.rpc.thrift import text
+from stream.sources.hive.structs import LIST, STRUCT, ListValue
+from stream.wire.events import Change, ObjectImage, VoidTable
 
 HERE = CHUNK_TABLES + 1
 
@@ -26,17 +29,24 @@ class Warehouse:
     """A metastore with one table, ``HERE``. Its calls are answered at once, in the caller's thread."""
 
     def __init__(self) -> None:
+        def name_of(table_id: int) -> str:
+            return "d.t" if table_id == HERE else ""
+
         self.published: list[Change] = []
+        self.found: dict[int, Any] = {}
+        """Its constraints."""
+        self.foreign_keys = ForeignKeys({}, name_of, lambda name: name == "d.parent")
         self.details = Details(
             cast("Fetcher", self),
             Progress(),
             self.published.extend,
             lambda _: None,
             lambda: {"d.t": HERE},
-            lambda table_id: "d.t" if table_id == HERE else "",
+            name_of,
             lambda _: 0,
             lambda _: 0,
             cast("Partitions", None),
+            self.foreign_keys,
             "hive/0",
             clock=lambda: self.now_s,
         )
@@ -61,10 +71,10 @@ class Warehouse:
         return {name: TableObject(name, HERE, True, True, b"{}") for name in names}
 
     def constraints(self, _: str) -> dict[int, Any]:
-        """None."""
+        """Those of the table."""
         if "constraints" in self.refuses:
             raise MetastoreRefused("get_all_table_constraints", 1, "MetaException")
-        return {}
+        return self.found
 
     def statistics(self, *_: object) -> None:
         """None."""
@@ -112,3 +122,25 @@ def test_what_is_refused_for_a_moment_is_asked_for_again(call: str) -> None:
     warehouse.now_s += RETRY_MAX_S
     assert not details.step(), "once"
     assert details.refused == []
+
+
+@pytest.mark.parametrize("parent", ["parent", "unknown"])
+def test_constraints_that_change_with_another_table_are_published_if_its_events_are_followed(parent: str) -> None:
+    """They are read again if it changed behind the fetch. Where nobody would tell of that, they are read through."""
+    warehouse = Warehouse()
+    keys = [{1: text("d"), 2: text(parent), 3: text("a"), 4: text("d"), 5: text("t"), 6: text("a")}]
+    warehouse.found = {FOREIGN_KEYS: (LIST, ListValue(STRUCT, keys))}
+    details, changes = warehouse.details, [VoidTable(f"d.{parent}", "")]
+
+    def drain(_: int) -> None:
+        warehouse.foreign_keys.changed_with(11, changes)
+
+    details._drain = drain
+    details.want(HERE)
+    assert details.step()
+    assert (warehouse.published, details.tables) == ([], ["d.t"])
+    details._drain = lambda _: None
+    warehouse.foreign_keys.settled()
+    assert details.step()
+    published = {each.kind for each in warehouse.published if isinstance(each, ObjectImage)}
+    assert published == {"statistics"} | ({"constraints"} if parent == "parent" else set())

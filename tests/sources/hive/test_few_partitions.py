@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from stream.sources.hive.foreign_keys import ForeignKeys
 from stream.sources.hive.live import members
 from stream.sources.hive.live.details import Details
 from stream.sources.hive.live.fetching import Fetcher
@@ -70,6 +71,7 @@ class Warehouse:
             lambda _: 0,
             lambda name: self.touched.get(name, 0),
             self.partitions,
+            ForeignKeys({}, str, bool),
             "hive/0",
         )
 

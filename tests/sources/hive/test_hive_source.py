@@ -159,6 +159,25 @@ def test_a_transaction_that_was_open_before_the_source_began(catalog: HiveCatalo
         source.follow("t")
 
 
+def test_a_commit_whose_transaction_the_topic_does_not_know_is_looked_up(catalog: HiveCatalog) -> None:
+    """The event names no table. So the lists of all tables with open ids are fetched; and it is counted."""
+    consumer = Consumer()
+    catalog.create("t")
+    with following(catalog, consumer) as source:
+        source.follow("t")
+        txn = catalog.open()
+        catalog.alter("t", catalog.allocate("t", txn), v="1")
+        source.following._read_to_end()
+        names = source.names()
+    resume = replace(consumer.resume(names), open_transactions={})
+    with following(catalog, consumer, resume) as source:
+        source.following._read_to_end()
+        assert source.status.commits_looked_up == 0
+        catalog.commit(txn)
+        source.follow("t")
+        assert source.status.commits_looked_up == 1
+
+
 def test_open_ids_that_the_server_does_not_list(catalog: HiveCatalog) -> None:
     """Where nothing is committed yet it lists one id; each later writer's COMMIT counts as well."""
     catalog.create("t")
@@ -405,19 +424,43 @@ def test_insert_only_tables_are_those_of_the_server(catalog: HiveCatalog) -> Non
         assert not source.consumer.folded.dead
 
 
-def test_constraints_with_a_foreign_key_are_not_published(catalog: HiveCatalog) -> None:
-    """A DROP of the table that it points to takes it away. No event names the table that had it, so it is looked up."""
-    parent, child = catalog.create("parent", transactional=False), catalog.create("child", transactional=False)
-    with following(catalog, Consumer()) as source:
-        follow_details(source, "parent", "child")
-        catalog.add_primary_key("parent", f"pk_{catalog.db}")
-        catalog.add_foreign_key("child", "parent", f"fk_{catalog.db}", f"pk_{catalog.db}")
-        follow_details(source, "parent")
-        assert folded_object(source, "constraints", child) == "awaited"
-        assert folded_object(source, "constraints", parent) != "awaited"
-        catalog.drop("parent")
-        assert catalog.metastore.constraints(f"{catalog.db}.child")[2][1].values == []
+def test_constraints_with_a_foreign_key_are_those_of_the_server(catalog: HiveCatalog) -> None:
+    """Whatever happens to the table that it points to, of which no event names the table that has it.
+
+    Once such an event is folded, those from before are served no more. A restarted source knows of it too.
+    """
+    table_id, consumer = catalog.create("child", transactional=False), Consumer()
+    parent, key = "parent", f"pk_{catalog.db}"
+    catalog.create(parent, transactional=False)
+    catalog.add_primary_key(parent, key)
+    catalog.add_foreign_key("child", parent, f"fk_{catalog.db}", key)
+    names: dict[str, int] = {}
+    for change in ("nothing", "a column", "rename", "drop key", "add key", "drop"):
+        with following(catalog, consumer, consumer.resume(names) if names else None) as source:
+            follow_details(source, "child", parent)
+            before = encode_struct(catalog.metastore.constraints(f"{catalog.db}.child"))
+            match change:
+                case "a column":
+                    catalog.alter(parent, add_column="b")
+                case "rename":
+                    catalog.alter(parent, rename_to="renamed")
+                    parent = "renamed"
+                case "drop key":
+                    catalog.drop_constraint(parent, key)
+                case "add key":
+                    catalog.add_primary_key(parent, key)
+                case "drop":
+                    catalog.drop(parent)
+                    parent = "child"
+            source.following._read_to_end()
+            server = encode_struct(catalog.metastore.constraints(f"{catalog.db}.child"))
+            assert (server != before) == (change not in ("nothing", "a column")), change
+            expected = server if change == "nothing" else "awaited"
+            assert folded_object(source, "constraints", table_id) == expected, change
+            names = source.names()
+    with following(catalog, consumer, consumer.resume(names)) as source:
         follow_details(source, "child")
+    assert not consumer.folded.dead
 
 
 def test_statistics_of_partitions_are_those_of_the_server(catalog: HiveCatalog) -> None:

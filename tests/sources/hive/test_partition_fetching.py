@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from stream.sources.hive.foreign_keys import ForeignKeys
 from stream.sources.hive.live.details import Details, FetchedDetails, Shape, TableDetails
 from stream.sources.hive.live.fetching import Fetcher
 from stream.sources.hive.live.members import Values
@@ -483,6 +484,7 @@ def test_details_are_due_again_when_the_metastore_goes_away_behind_them() -> Non
         lambda _: 0,
         lambda _: 0,
         Warehouse().partitions,
+        ForeignKeys({}, str, bool),
         "hive/0",
     )
     details.want(TABLE)

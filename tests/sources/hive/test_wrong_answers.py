@@ -13,7 +13,7 @@ from stream.sources.hive.live import fetching
 from stream.sources.hive.live.following import Following, FollowOptions
 from stream.sources.hive.live.metastore import Metastore, MetastoreSettings, ServerList, Transactions
 from stream.sources.hive.messages import HiveMessageError, TableObject
-from stream.sources.hive.rpc.connection import MetastoreConnection
+from stream.sources.hive.rpc.connection import MetastoreConnection, MetastoreUnreachable
 from stream.sources.hive.rpc.thrift import integer, long, record, text
 from stream.sources.hive.structs import LIST, STRUCT, ListValue
 from stream.sources.status import SourceStatus
@@ -35,6 +35,8 @@ class Server:
         self.shown = TableObject("d.t", 7, True, True, b'{"v":"1"}', b"", ())
         self.lists = {"d.t": ServerList(3, (), ())}
         self.log: list[dict[str, Any]] = []
+        self.is_away = False
+        """Whether it does not answer the next time that it is asked who points to a table."""
         self.after_read: list[str] = []
         """Events that only name the table, and come while its first answer is on its way, with another version."""
 
@@ -93,6 +95,16 @@ class Server:
     def constraints(self, _: str) -> dict[int, Any]:
         """None."""
         return {}
+
+    def table(self, _: str) -> None:
+        """Nobody reads its partitions."""
+
+    def pointing_to(self, name: str) -> list[str]:
+        """The one that it was told."""
+        if self.is_away:
+            self.is_away = False
+            raise MetastoreUnreachable("no metastore answers")
+        return [name]
 
     def statistics(self, *_: object) -> None:
         """None."""
@@ -224,3 +236,21 @@ def test_lists_are_kept_by_the_table_that_they_name() -> None:
     answer = {1: (LIST, ListValue(STRUCT, [listed]))}
     metastore._connection = cast("MetastoreConnection", Answering(answer))
     assert metastore.write_ids(["d.t"]) == {"d.u": ServerList(4, (), ())}
+
+
+def test_an_event_is_published_once_although_nobody_tells_at_first_who_points_to_its_table(
+    server: Server, source: Source
+) -> None:
+    """The metastore is asked behind the translation, which is not made twice. Nothing after the event comes first."""
+    source.sweep()
+    server.write("ADD_PRIMARYKEY")
+    server.write("UPDATE_TBL_COL_STAT_EVENT")
+    server.is_away = True
+    with pytest.raises(MetastoreUnreachable):
+        source.following.step()
+    assert [txn.position for txn in source.published][-1] == f"HiveEvent/{BEGIN}"
+    source.sweep()
+    positions = [txn.position for txn in source.published if any(isinstance(each, TableImage) for each in txn.changes)]
+    written = [each for each in positions if each != f"HiveEvent/{BEGIN}"]
+    assert written[:2] == [f"HiveEvent/{BEGIN + 1}", f"HiveEvent/{BEGIN + 2}"]
+    assert server.shown.image in {image for _, image, _ in source.images()}

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 
 import structlog
 
+from stream.sources.hive.foreign_keys import ForeignKeys
 from stream.sources.hive.live.fetching import Fetcher
 from stream.sources.hive.live.members import Member, read_few, read_few_statistics
 from stream.sources.hive.live.metastore import Metastore
@@ -58,9 +59,7 @@ class Shape(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TableDetails:
-    """What belongs to one table. ``constraints`` None: they are not to be published; ``statistics``: there are none.
-
-    ``parents``: the tables that its foreign keys point to.
+    """What belongs to one table. ``statistics`` None: there are none. ``parents``: what its foreign keys point to.
 
     ``is_read``: whether these could be read at all. ``members``: all partitions, or the statistics of all; None: they
     are many (``has_many``), or could not be read.
@@ -115,10 +114,12 @@ class Details:
         rebound_at: Callable[[str], int],
         touched_at: Callable[[str], int],
         partitions: Partitions,
+        foreign_keys: ForeignKeys,
         shard: str,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._partitions = partitions
+        self._foreign_keys = foreign_keys
         self._fetcher = fetcher
         self._progress = progress
         self._publish = publish
@@ -133,8 +134,6 @@ class Details:
         """Those that were fetched and are not published yet. What is published meanwhile must say that they are due."""
         self._refusals = Refusals[str](clock)
         """Tables of which the metastore could not give them."""
-        self._parents: dict[int, frozenset[str]] = {}
-        """Id of a table with foreign keys → the tables that these point to: a DROP of one takes its keys away."""
         self._voids = 0
         self._shapes: dict[str, Shape] = {}
         """Tables that the sweep of tables has read: the sweep of what belongs to them need not read them again."""
@@ -158,12 +157,6 @@ class Details:
     def want(self, table_id: int) -> None:
         """The table's constraints or statistics were written, or are unknown."""
         self._due[table_id] = None
-
-    def note_dropped(self, table_id: int, name: str) -> None:
-        """A table is gone, and with it the foreign keys that pointed to it, of which no event tells."""
-        self._parents.pop(table_id, None)
-        for child in [child for child, parents in self._parents.items() if name in parents]:
-            self.want(child)
 
     def void(self) -> None:
         """Something was voided: what was read before, or is being read, counts no more."""
@@ -295,11 +288,9 @@ class Details:
         for name, details in fetched.found.items():
             last = self._rebound_at(name) if details.shape.lo >= fetched.lo else self._touched_at(name)
             is_bound = self._name_of(details.table_id) == name and last <= details.shape.lo
-            if is_bound and self._voids == fetched.voids:
-                changes += _images(details, lo, hi)
-                self._parents.pop(details.table_id, None)
-                if details.parents:
-                    self._parents[details.table_id] = details.parents
+            is_as_read = is_bound and self._foreign_keys.touched_at(details.parents) <= fetched.lo
+            if is_as_read and self._voids == fetched.voids:
+                changes += self._images(details, lo, hi)
                 if details.is_read:
                     self._refusals.forget(name)
                 else:
@@ -311,6 +302,15 @@ class Details:
         self._taken = {}
         if changes:
             self._publish(changes)
+
+    def _images(self, details: TableDetails, lo: str, hi: str) -> list[Change]:
+        """Constraints that may change without a word are left out. They are read through."""
+        if not details.is_read:
+            return []
+        found: list[Change] = [_image(STATISTICS, details.table_id, details.statistics, lo, hi)]
+        if self._foreign_keys.note(details.table_id, details.parents):
+            found.append(_image(CONSTRAINTS, details.table_id, details.constraints, lo, hi))
+        return found
 
 
 def shape_of(table: TableObject, lo: int) -> Shape:
@@ -374,10 +374,6 @@ def _fetch_rest(metastore: Metastore, names: tuple[str, ...], voids: int, known:
 
 
 def _rest_of(metastore: Metastore, name: str, shape: Shape) -> TableDetails:
-    """Constraints with a foreign key are left out.
-
-    A DROP or a rename of the table that it points to changes them, and no event names the table that has it.
-    """
     try:
         constraints = metastore.constraints(name)
         statistics = metastore.statistics(name, shape.columns)
@@ -386,16 +382,7 @@ def _rest_of(metastore: Metastore, name: str, shape: Shape) -> TableDetails:
         return TableDetails(shape, is_read=False)
     keys = field(constraints, FOREIGN_KEYS) or []
     parents = frozenset(f"{field(each, 1, '')}.{field(each, 2, '')}".lower() for each in keys)
-    return TableDetails(shape, None if keys else constraints, statistics, parents=parents)
-
-
-def _images(details: TableDetails, lo: str, hi: str) -> list[Change]:
-    if not details.is_read:
-        return []
-    found: list[Change] = [_image(STATISTICS, details.table_id, details.statistics, lo, hi)]
-    if details.constraints is not None:
-        found.append(_image(CONSTRAINTS, details.table_id, details.constraints, lo, hi))
-    return found
+    return TableDetails(shape, constraints, statistics, parents=parents - {name})
 
 
 def _image(kind: str, table_id: int, found: Struct | None, lo: str, hi: str) -> ObjectImage:

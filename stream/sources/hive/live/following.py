@@ -14,12 +14,14 @@ from typing import Any, Final, Protocol
 
 import structlog
 
+from stream.sources.hive.foreign_keys import ForeignKeys
 from stream.sources.hive.live.details import Details
 from stream.sources.hive.live.fetching import Fetched, Fetcher
 from stream.sources.hive.live.images import Images
 from stream.sources.hive.live.metastore import Metastore, MetastoreSettings, Transactions
 from stream.sources.hive.live.objects import Objects
 from stream.sources.hive.live.partitions import Partitions
+from stream.sources.hive.live.pointing import brought_to_light
 from stream.sources.hive.live.sweep import CHUNK_TABLES, Sweep
 from stream.sources.hive.messages import FLAVOR
 from stream.sources.hive.progress import Progress, checksum_of
@@ -115,6 +117,8 @@ class Following:
             open_transactions=opened.values(), names=resume.names, catalog=options.settings.catalog
         )
         self._translator.last_event_id = self._at
+        self._translated: tuple[dict[str, Any], SourceTransaction] | None = None
+        """An event of the log that was translated, and is not published yet."""
         self._compose()
         known = self._translator.tables
         self._partitions.note_untold(known[name] for name in self._progress.untold if name in known)
@@ -132,6 +136,7 @@ class Following:
         def rebound_at(name: str) -> int:
             return self._rebound.get(name, 0)
 
+        self._foreign_keys = ForeignKeys(self._progress.keys, translator.name_of, translator.is_bound)
         self._objects = Objects(metastore, self._publish, self._read_to_end, self._drops)
         self._partitions = Partitions(
             self._fetcher, self._publish, self._read_to_end, self._drain, translator.name_of, rebound_at, self._drops
@@ -146,6 +151,7 @@ class Following:
             rebound_at,
             lambda name: self._images.touched.get(name, 0),
             self._partitions,
+            self._foreign_keys,
             self._options.shard,
         )
         self._images = Images(
@@ -204,6 +210,7 @@ class Following:
 
     def _read_events(self) -> int:
         """Publish the next events; how many there were."""
+        self._take_translated()
         rows = self._metastore.events(self._at, EVENTS_MAX)
         if not rows:
             self._check_end()
@@ -235,23 +242,43 @@ class Following:
     def _take(self, row: dict[str, Any]) -> None:
         """Translate and publish one event, and note what must be fetched."""
         txn = self._translator.translate(row)
-        if txn is None:
+        if txn is not None:
+            self._translated = row, txn
+            self._take_translated()
+
+    def _take_translated(self) -> None:
+        """Publish the event that was translated last, if it is not; the metastore may not have answered what is asked
+        of it first."""
+        if self._translated is None:
             return
+        row, txn = self._translated
+        translator = self._translator
+        others = brought_to_light(self._metastore, row, txn.changes, translator.name_of, lambda: translator.tables)
+        self._translated = None
         event_id = row["eventId"]
         self._at, self._time, self._checksum = event_id, txn.timestamp, checksum_of(row)
         self._recent.note(event_id, self._translator.write_id_changes)
+        others += [each for each in self._foreign_keys.changed_with(event_id, txn.changes) if each not in others]
+        txn.changes = [*txn.changes, *others]
         self._drops.note(event_id, txn.changes)
         for change in txn.changes:
             self._note(event_id, change)
         self._images.touched |= dict.fromkeys(self._translator.unbound, event_id)
         self._progress.touch(self._translator.unbound)
-        unresolved = self._translator.take_unresolved()
-        if unresolved:
-            log.info("commit of a transaction that was not seen", at=event_id, tables=len(unresolved))
-            self._progress.touch(unresolved)
+        self._look_up(event_id)
         txn.checksum, txn.cursor = self._checksum, self._cursor()
         self._publisher.publish(txn)
         self._note_status()
+
+    def _look_up(self, event_id: int) -> None:
+        """Have the lists fetched that may lack a COMMIT by a transaction whose beginning was not seen."""
+        commits = len(self._translator.unresolved)
+        if not commits:
+            return
+        tables = self._translator.take_unresolved()
+        self._status.commits_looked_up += commits
+        log.info("commit of a transaction that was not seen", at=event_id, tables=len(tables))
+        self._progress.touch(tables)
 
     def _note(self, event_id: int, change: Change) -> None:
         progress = self._progress
@@ -259,7 +286,6 @@ class Following:
             case TableImage(change="dropped"):
                 self._partitions.forget(change.table_id)
                 self._drops.forget(change.table_id)
-                self._details.note_dropped(change.table_id, change.name)
                 self._images.touched[change.name] = event_id
                 progress.done(change.name)
             case TableImage():
@@ -309,6 +335,10 @@ class Following:
     ) -> None:
         """Publish what the source adds to the event that was read last."""
         position = f"{FLAVOR}/{self._at}"
+        others = self._foreign_keys.changed_with(self._at, changes)
+        for each in others:
+            self._note(self._at, each)
+        changes = [*changes, *others]
         self._drops.note(self._at, changes)
         self._publisher.publish(
             SourceTransaction(
@@ -327,7 +357,7 @@ class Following:
     def _cursor(self) -> str:
         due = [*self._partitions.tables, *self._details.tables]
         refused = [*self._partitions.refused, *self._details.refused, *self._images.unreadable]
-        return self._progress.cursor([*due, *refused], self._partitions.untold)
+        return self._progress.cursor([*due, *refused], self._partitions.untold, self._foreign_keys.told)
 
     def _note_status(self) -> None:
         status = self._status
@@ -434,6 +464,7 @@ class Following:
             self._recent.forget(self._at)
             self._images.touched.clear()
             self._rebound.clear()
+            self._foreign_keys.settled()
         return bool(ended)
 
 

@@ -93,6 +93,13 @@ class ObjectCalls:
         found: Struct = field(answer, 1, {})
         return found
 
+    def pointing_to(self, name: str) -> list[str]:
+        """The names of the tables with a foreign key to the table ``name``, as far as the metastore shows it."""
+        db, _, table = name.partition(".")
+        request = {1: text(db), 2: text(table), 5: text(self.catalog)}
+        answer = self._connection.call("get_foreign_keys", {1: record(request)})
+        return [*dict.fromkeys(f"{field(each, 4)}.{field(each, 5)}".lower() for each in field(answer, 1, []))]
+
     def statistics(self, name: str, columns: Sequence[str]) -> Struct | None:
         """The statistics of a table's ``columns`` as a ``ColumnStatistics``; None if there are none.
 

@@ -1,0 +1,53 @@
+"""Which tables' foreign keys an event may bring to light.
+
+A metastore does not show a foreign key while the table that it points to has no primary or unique key of those columns.
+Who has it may never have been told. So when such a key may have come, the metastore is asked who points to the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from stream.sources.hive.live.metastore import Metastore
+from stream.sources.hive.messages import TableObject
+from stream.sources.hive.object_events import CONSTRAINTS
+from stream.sources.hive.rpc.connection import MetastoreRefused
+from stream.wire.events import Change, ObjectImage
+
+BRINGS: Final = frozenset({"ADD_PRIMARYKEY", "ADD_UNIQUECONSTRAINT", "ALTER_TABLE"})
+"""Events after which a table may have a key that it had not."""
+
+
+def brought_to_light(
+    metastore: Metastore,
+    row: Mapping[str, Any],
+    changes: Iterable[Change],
+    name_of: Callable[[int], str],
+    tables: Callable[[], Mapping[str, int]],
+) -> list[Change]:
+    """The writes of constraints that an event of the log brings along, besides its ``changes``.
+
+    ``name_of``: table id → its name, or "". ``tables``: all of them, by name → id; if it cannot be told who points to
+    the table, since the name is another one's by now, it may be any of them. Raises `MetastoreError`.
+    """
+    if row["eventType"] not in BRINGS:
+        return []
+    written = [each.table_id for each in changes if isinstance(each, ObjectImage) and each.kind == CONSTRAINTS]
+    found: set[int] = set()
+    for table_id in written:
+        name = name_of(table_id)
+        pointing = _pointing(metastore, name, table_id) if name else set()
+        found |= {*tables().values()} if pointing is None else {each for each in pointing if name_of(each)}
+    return [ObjectImage(CONSTRAINTS, each, (), "written") for each in sorted(found.difference(written))]
+
+
+def _pointing(metastore: Metastore, name: str, table_id: int) -> set[int] | None:
+    """The ids of the tables that point to the table, or None."""
+    try:
+        names = metastore.pointing_to(name)
+    except MetastoreRefused:
+        return None
+    stored = metastore.tables([*dict.fromkeys([name, *names])])
+    ids = {each: table.table_id for each, table in stored.items() if isinstance(table, TableObject)}
+    return {*ids.values()} if ids.get(name) == table_id and stored.keys() >= {*names} else None
