@@ -91,11 +91,12 @@ def test_a_reader_finds_each_schema_by_the_id_in_the_record(registry: str, topic
     assert registry_framing(SchemaRegistry(registry), topic) == framing
 
 
-def test_a_registry_takes_the_schema_of_now_after_the_first_one(registry: str, topic: str) -> None:
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_registry_takes_the_schema_of_now_after_earlier_ones(registry: str, topic: str, version: int) -> None:
     """A log that an earlier version began goes on in its topic: each reader reads what the other version writes."""
-    first = (Path("schemas") / "log" / "Transaction.v1.avsc").read_text(encoding="utf-8")
+    earlier = (Path("schemas") / "log" / f"Transaction.v{version}.avsc").read_text(encoding="utf-8")
     subject = f"{topic}-{NAMESPACE}.Transaction"
-    before = SchemaRegistry(registry).register({subject: first})
+    before = SchemaRegistry(registry).register({subject: earlier})
     rule = httpx2.put(f"{registry}/config/{subject}", json={"compatibility": "FULL"}, headers=MEDIA_TYPE, timeout=60)
     assert rule.status_code == 200
     after = registry_framing(SchemaRegistry(registry), topic)["Transaction"]

@@ -17,7 +17,7 @@ from serving.answers import RawRowAnswer
 from serving.client.keys import format_key
 from serving.errors import ReadError
 from serving.http.admission.callers import metering
-from serving.http.batches import from_source
+from serving.http.batches import source_asked
 from serving.http.limits import SOURCE_COST
 from serving.reads.demands import ReadDemand, RequestedRow
 from serving.reads.descriptions import Descriptions
@@ -73,7 +73,7 @@ class VoidedRows:
                 meter.pay(len(part))
             answers = await self._rows.read_many(self._space, [_requested(key) for key in part], demand)
             if meter is not None:
-                meter.owe((SOURCE_COST - 1) * from_source(answers))
+                meter.owe((SOURCE_COST - 1) * source_asked(answers))
             if all(isinstance(each, ReadError) for each in answers):
                 return  # whoever is away now would be waited for with each further part
             for key, answer in zip(part, answers, strict=True):

@@ -1,0 +1,80 @@
+"""What void rows that are read for a stream cost its caller, where callers have a rate."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from serving.answers import RawRowAnswer
+from serving.client.answers import RowAnswer
+from serving.errors import ReadError
+from serving.http.admission.callers import Callers, Meter, metering
+from serving.http.limits import SOURCE_COST, CallerLimits
+from serving.http.streaming.voided import AT_ONCE, VoidedRows
+from serving.reads.demands import RequestedRow
+from tests.serving.test_stream_encoding import transaction
+
+BURST = 1_000.0
+FROM_SOURCE, FROM_CACHE = (
+    RowAnswer(served, "fresh", "why", "", False, msgspec.Raw(b"null")) for served in ("source", "cache")
+)
+BEHIND, FAILED, AWAY = (ReadError(code, "because") for code in ("source_behind", "source_failed", "no_owner"))
+
+
+class Rows:
+    """Owners and a source that give the same answers to each part."""
+
+    def __init__(self, answers: Sequence[RawRowAnswer | ReadError]) -> None:
+        self.answers, self.parts = answers, 0
+
+    async def read_many(self, _: Any, asked: Sequence[RequestedRow], __: Any) -> list[RawRowAnswer | ReadError]:
+        self.parts += 1
+        return [self.answers[at % len(self.answers)] for at in range(len(asked))]
+
+
+def read(rows: Rows, count: int, *, burst: float = BURST) -> tuple[int, float]:
+    """How many rows of so many are read, and what the caller has spent."""
+    callers = Callers(CallerLimits(rate_per_s=1.0, burst=burst))
+    metering.set(Meter(callers, "reader", lambda: 0.0))
+    nothing: Any = None  # rows that are absent have no columns to be described
+    voided = VoidedRows(cast("Any", rows), nothing, nothing, wait_ms=0)
+    keys = [b"shop.t\0[%d]" % number for number in range(count)]
+    found = asyncio.run(voided.read(transaction(b"[0]", b""), keys))
+    bucket = callers._of("reader", 0.0).bucket
+    assert bucket is not None
+    return len(found), burst - bucket._left
+
+
+@pytest.mark.parametrize(
+    ("answers", "read_rows", "cost"),
+    [
+        ([FROM_CACHE], AT_ONCE, AT_ONCE),
+        ([FROM_SOURCE], AT_ONCE, AT_ONCE * SOURCE_COST),
+        ([FROM_SOURCE, BEHIND], AT_ONCE // 2, AT_ONCE * SOURCE_COST),
+        ([BEHIND, FAILED], 0, AT_ONCE * SOURCE_COST),
+        ([AWAY], 0, AT_ONCE),
+    ],
+)
+def test_a_void_row_costs_what_it_costs_in_a_batch(
+    answers: list[RawRowAnswer | ReadError], read_rows: int, cost: float
+) -> None:
+    """Where the source is asked for it that counts, also in vain: else a stream would be the cheap way."""
+    assert read(Rows(answers), AT_ONCE) == (read_rows, cost)
+
+
+def test_who_has_spent_all_gets_the_rest_as_void() -> None:
+    """A part is paid before anybody is asked for it, so what the source was asked for stops the parts that follow."""
+    rows = Rows([FROM_SOURCE])
+    assert read(rows, 3 * AT_ONCE, burst=2.0 * AT_ONCE)[0] == AT_ONCE
+    assert rows.parts == 1
+
+
+def test_where_nobody_answers_no_more_parts_are_asked_for() -> None:
+    """Each would be waited for, and the stream with it."""
+    rows = Rows([AWAY])
+    read(rows, 3 * AT_ONCE)
+    assert rows.parts == 1
