@@ -9,10 +9,14 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, Final, TypeAlias
 
+import pytest
+
 from freshet.local.mariadb import MariaDBAddress
 from serving.client.sessions import track, track_async
 from serving.client.sessions.django import track_database
 from serving.client.sessions.sqlalchemy import track_engine
+from tests.servers.choice import used
+from tests.servers.mysqlclient import mysqlclient
 
 Write: TypeAlias = Callable[..., Awaitable[None]]
 """Runs statements in one transaction of one pooled or kept connection."""
@@ -22,6 +26,16 @@ Write: TypeAlias = Callable[..., Awaitable[None]]
 def pymysql_writer(server: MariaDBAddress, database: str, shard: str) -> Iterator[Write]:
     """PyMySQL, in explicit transactions."""
     yield from _blocking(track(server.connect(database=database), shard))
+
+
+@contextmanager
+def mysqlclient_writer(server: MariaDBAddress, database: str, shard: str) -> Iterator[Write]:
+    """mysqlclient, whose connections and cursors are C."""
+    driver = mysqlclient()
+    if driver is None:
+        pytest.skip(used["mysqlclient"])
+    login = {"host": server.host, "port": server.port, "user": server.user, "password": server.password}
+    yield from _blocking(track(driver.connect(**login, database=database), shard))
 
 
 @contextmanager
@@ -151,20 +165,29 @@ def async_engine_asyncmy_writer(server: MariaDBAddress, database: str, shard: st
     yield from _async_engine(server, database, shard, "asyncmy")
 
 
-@contextmanager
-def django_writer(server: MariaDBAddress, database: str, shard: str) -> Iterator[Write]:
-    """Django over PyMySQL, in atomic blocks. Its settings are the process's: each call adds an alias."""
-    import django
+def _put_pymysql_in_its_place() -> None:
     import pymysql
-    from asgiref.sync import sync_to_async
-    from django.conf import settings
-    from django.db import connections, transaction
 
     pymysql.version_info = (2, 2, 4, "final", 0)  # Django asks for that of mysqlclient, whose place PyMySQL takes
     pymysql.install_as_MySQLdb()
     for name in ("constants", "constants.CLIENT", "constants.FIELD_TYPE", "converters", "err"):
         # else they would be loaded again under these names, and pymysql.err would be another one than other tests have
         sys.modules[f"MySQLdb.{name}"] = importlib.import_module(f"pymysql.{name}")
+
+
+@contextmanager
+def django_writer(server: MariaDBAddress, database: str, shard: str) -> Iterator[Write]:
+    """Django, in atomic blocks, over mysqlclient if that can be had, else over PyMySQL.
+
+    Its settings are the process's: each call adds an alias.
+    """
+    import django
+    from asgiref.sync import sync_to_async
+    from django.conf import settings
+    from django.db import connections, transaction
+
+    if mysqlclient() is None:
+        _put_pymysql_in_its_place()
     if not settings.configured:
         settings.configure(DATABASES={}, USE_TZ=True)
         django.setup()
@@ -194,6 +217,7 @@ def django_writer(server: MariaDBAddress, database: str, shard: str) -> Iterator
 
 WRITERS: Final = {
     "PyMySQL": pymysql_writer,
+    "mysqlclient": mysqlclient_writer,
     "mysql-connector": connector_writer,
     "mysql-connector, autocommit": connector_autocommit_writer,
     "aiomysql": aiomysql_writer,
