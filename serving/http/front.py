@@ -10,6 +10,7 @@ from consumers.owner.client import Identity
 from serving.errors import ReadError
 from serving.http.bytes.files import Files
 from serving.http.limits import CallerLimits, RequestLimits
+from serving.http.status.backfills import Backfills
 from serving.http.status.watch import Watch
 from serving.locations.metrics import LocationMetrics
 from serving.locations.refreshing import Locations
@@ -58,6 +59,8 @@ class Front:
     callers: CallerLimits = field(default_factory=CallerLimits)
     streams: Streams | None = None
     """None: there is no Kafka to read them from."""
+    backfills: Backfills | None = None
+    """None: there is no Kafka to read their progress from."""
     files: Files | None = None
     """None: no file is served."""
     clock: Callable[[], float] = time.time
@@ -161,6 +164,7 @@ def make_front(
         resolves_letters=resolves_letters,
         callers=callers or CallerLimits(),
         streams=streams,
+        backfills=Backfills(kafka) if kafka is not None else None,
         files=files,
         closers=(
             *([streams.close] if streams is not None else []),

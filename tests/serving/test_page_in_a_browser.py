@@ -126,7 +126,7 @@ def complaints(page: Page) -> str:
 def path_with_everything(stack: ServingStack, path: str) -> str:
     """The URL of a page that has something to show."""
     if path == "/key":
-        return f"{stack.url}/key?{urlencode({'keyspace': KEYSPACE, 'table': 'orders', 'key': '7'})}"
+        return f"{stack.url}/key?{urlencode({'keyspace': KEYSPACE, 'table': 'orders', 'key': '7', 'back': 'all'})}"
     if path == "/dead-letters":
         [letter] = stack.get(f"/v1/dead-letters/{KEYSPACE}").json()["letters"]
         return f"{stack.url}/dead-letters?{urlencode({'keyspace': KEYSPACE, 'letter': letter['id']})}"
@@ -172,6 +172,7 @@ def test_the_page_shows_what_there_is(browser: Browser, stack: ServingStack) -> 
         assert partitions.count() == 3  # a header and two partitions
         assert "ready" in (partitions.nth(1).text_content() or "")
         tables = page.get_by_role("region", name="Tables of shop").get_by_role("row", name="orders")
+        assert page.get_by_role("img", name="reads that the cache did not answer").is_visible()
         assert "1 of 2 partitions" in (tables.text_content() or "")  # the dead letter may have been one of the other's
 
         def served() -> tuple[int, int]:
@@ -222,6 +223,11 @@ def test_a_key_is_looked_up_by_keyboard_alone(browser: Browser, stack: ServingSt
         assert page.get_by_role("heading", name="orders 7 may be served: fresh").is_visible()
         assert '"total": "35.00"' in page.locator("pre").inner_text()
         press_until(page, "Tab", lambda: '"total"' in focused(page))  # what is wide can be moved by keys
+        last, *before = page.get_by_role("region", name="Its changes").get_by_role("row").all()[1:]
+        assert "made the entry" in (last.text_content() or "")
+        assert '"total":"35.00"' in (last.text_content() or "")
+        assert any('"total":"39.90"' in (each.text_content() or "") for each in before)
+        assert not any("made the entry" in (each.text_content() or "") for each in before)
 
 
 def test_a_day_is_chosen_by_keyboard_and_a_look_keeps_the_focus(browser: Browser, stack: ServingStack) -> None:
@@ -290,6 +296,17 @@ def test_a_letter_is_put_back_by_keyboard_and_by_no_other_site(
         finally:
             context.close()
     assert letter not in read_letters(topics, KEYSPACE)
+
+
+def test_programs_get_what_the_page_of_a_key_shows(stack: ServingStack) -> None:
+    """The entry, the decision on a token, and the changes; and how far backfills are: none is under way."""
+    path = f"/v1/status/rows/{KEYSPACE}/orders/7"
+    told = stack.get(path, token=settled(stack), back="1").json()
+    assert (told["served"], told["freshness"], told["image"]["total"]) == (True, "fresh", "35.00")
+    assert [each["made_entry"] for each in told["history"]["changes"]][:1] == [True]
+    assert stack.get(path).json()["history"] is None
+    assert stack.get(path, back="2").json()["code"] == "bad_parameter"
+    assert stack.get(f"/v1/status/backfills/{KEYSPACE}").json() == {"backfills": []}
 
 
 def test_a_wrong_key_is_said_where_a_screen_reader_hears_it(browser: Browser, stack: ServingStack) -> None:

@@ -21,6 +21,7 @@ from serving.http.app import make_app
 from serving.http.front import make_front
 from serving.http.routes import ROUTES
 from serving.http.status.answers import (
+    BackfillState,
     FrontStatus,
     KeyspaceHistory,
     KeyspaceStatus,
@@ -30,6 +31,7 @@ from serving.http.status.answers import (
     StatusEvent,
     StatusHistory,
 )
+from serving.http.status.backfills import told as told_backfills
 from serving.http.status.rings import LOOK_S, STEP_S
 from serving.http.status.watch import Watch
 from serving.locations.refreshing import Locations
@@ -37,6 +39,7 @@ from serving.metrics import FrontMetrics
 from serving.reads.owners import OwnerAway, Owners
 from serving.reads.spaces import RowSpace
 from stream.access.grants import READ, Access, Credential, Grant, digest_of
+from stream.wire.events import ResumePoint
 from stream.wire.keys import Layout
 from tests.serving.asking import ask_app, client_of
 
@@ -234,7 +237,8 @@ def served(path: str) -> httpx2.Response:
 
 def test_the_status_api_is_described_and_answers() -> None:
     """`/v1/status` and its history, in the description too."""
-    assert {"/v1/status", "/v1/status/history"} <= {route.path for route in ROUTES}
+    assert {"/v1/status", "/v1/status/history", "/v1/status/backfills/{keyspace}"} <= {route.path for route in ROUTES}
+    assert served("/v1/status/backfills/shop").json()["code"] == "stream_unavailable"  # it reads no Kafka
     found = json.loads(served("/v1/status").content)
     assert [(each["name"], each["ready"], len(each["partitions"])) for each in found["keyspaces"]] == [
         ("shop", False, 2)
@@ -282,7 +286,53 @@ def rendered(*, refresh: bool = True) -> str:
         {"behind": [0, 0, 0], "no_owner": [0, 4, 1], "void": [0, 7, 0]},
         [StatusEvent(NOW, "<b>shop", "moved", [0, 1])],
     )
-    return page.page_response(status, history, refresh=refresh).body.decode()
+    backfills = [BackfillState("shop/0", "s.<i>t", 3, True, 9, 3, 2), BackfillState("shop/0", "s.other", 1, False)]
+    return page.page_response(status, history, {"<b>shop": backfills}, refresh=refresh).body.decode()
+
+
+def test_misses_are_stacked_by_why() -> None:
+    """The most frequent at the bottom, and the next on top of it; each is filled down to the ground."""
+    misses = {"behind": [0, 0], "no_owner": [1, 1], "void": [1, 3]}
+    history = StatusHistory([NOW, NOW + 10], [0, 0], [2, 4], [0, 0], [], misses)
+    [chart] = page.misses_over_time(history)
+    assert chart.text == "at most 4 in ten seconds, stacked by why"
+    assert chart.lines == (
+        ("miss no_owner", "0.0,80 0.0,40.0 600.0,0.0 600.0,80"),
+        ("miss void", "0.0,80 0.0,60.0 600.0,20.0 600.0,80"),
+    )
+    assert page.misses_over_time(StatusHistory([NOW], [0], [0], [0], [], {"behind": [0]})) == []
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        (BackfillState("s", "t", 5, False), "5 rows, waits for its turn"),
+        (BackfillState("s", "t", 5_000, True), "5,000 rows"),
+        (
+            BackfillState("s", "t", 5, True, 9, 0, -1, "the source is behind"),
+            "5 of about 9 rows, paused: the source is behind",
+        ),
+    ],
+)
+def test_backfills_are_told_in_words(state: BackfillState, words: str) -> None:
+    """As far as their sources say."""
+    assert page.how_far(state) == words
+
+
+def test_backfills_are_read_from_the_sources_state() -> None:
+    """What has begun and is not complete; the cursors of an epoch that is over are none."""
+    point = ResumePoint("shop/0", 7, 1, "MariaDB/0-1-5", 0, "")
+    assert told_backfills("shop/0", point) == []
+    point.annotations = {
+        "backfills": json.dumps([7, {"s.t": [[5], 5], "s.waits": [None, 0]}]),
+        "backfill_progress": json.dumps(["s.t", 5, 100, 10, ""]),
+    }
+    assert told_backfills("shop/0", point) == [
+        BackfillState("shop/0", "s.t", 5, True, 100, 10, 9),
+        BackfillState("shop/0", "s.waits", 0, False),
+    ]
+    point.epoch = 8
+    assert told_backfills("shop/0", point) == []
 
 
 def test_the_page_shows_what_is_wrong() -> None:
@@ -303,9 +353,11 @@ def test_the_page_shows_what_is_wrong() -> None:
     assert "90.0 s ago" in text
     assert "<b>shop" not in text
     assert "<i>t" not in text
-    assert text.index('scope="row">void') < text.index('scope="row">no_owner')  # the most frequent first
-    assert 'scope="row">behind' not in text
-    assert text.count("<polyline") == 6  # two ages with a gap, and answers of two kinds
+    assert text.index('miss void">void') < text.index('miss no_owner">no_owner')  # the most frequent first
+    assert '">behind' not in text
+    assert text.count("<polyline") == 8  # two ages with a gap, answers of two kinds, and misses for two reasons
+    assert "3 of about 9 rows, 2 s left" in text
+    assert "s.other" not in text  # of a table that no owner has heard of
 
 
 def test_time_without_a_look_is_a_gap_in_the_line() -> None:

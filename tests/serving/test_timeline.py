@@ -19,6 +19,12 @@ def part(number: int, owner: str = "a:1", state: str = "ready", epoch: int = 1, 
     return PartitionState("shop", number, owner, state, None, None, None, 0, 0, shards, tables)
 
 
+def verified(state: PartitionState, *, equal: bool) -> PartitionState:
+    """The partition after an audit."""
+    state.verified_at, state.verified_equal = NOW, equal
+    return state
+
+
 def said(before: list[PartitionState], now: list[PartitionState]) -> list[tuple[str, list[int]]]:
     """What, and of which partitions."""
     return [(each.what, each.partitions) for each in changes(before, now, NOW)]
@@ -39,6 +45,10 @@ def said(before: list[PartitionState], now: list[PartitionState]) -> list[tuple[
         (part(0, items=True), part(0), ["items is no longer whole"]),
         (part(0, items=True), part(0, "", "away"), ["nobody says that it owns it"]),  # nothing is known of its tables
         (part(0, "", "away"), part(0, items=True), ["answered by a:1", "now ready"]),
+        (part(0), verified(part(0), equal=True), ["verified: equal to a rebuild"]),
+        (verified(part(0), equal=True), verified(part(0), equal=True), []),
+        (part(0), verified(part(0), equal=False), ["verified: DIFFERS from a rebuild"]),
+        (part(0), verified(part(0, "b:1"), equal=True), ["moved from a:1 to b:1"]),  # an old verdict of another one
     ],
 )
 def test_each_change_is_said(then: PartitionState, now: PartitionState, what: list[str]) -> None:

@@ -61,6 +61,64 @@ class KeyspaceStatus(msgspec.Struct):
     partitions: list[PartitionState] = []
 
 
+class KeyChange(msgspec.Struct):
+    """A change of one key at Unix time ``at``. ``row``: what it left, as JSON; "": nothing, or nobody knows.
+
+    ``made_entry``: the owner's entry is of it.
+    """
+
+    at: int
+    transaction: str
+    what: str
+    row: str
+    made_entry: bool
+
+
+class KeyChanges(msgspec.Struct):
+    """The last changes, the newest first. ``note``: why there may be others; "": there are none in that time."""
+
+    changes: list[KeyChange]
+    note: str
+
+
+class KeyStatus(msgspec.Struct):
+    """What the owner of a key holds of it, and whether that may be served: ``freshness`` and ``why`` are the decision.
+
+    ``fields``: the entry's, by name. ``image``: the row, if it may be served. ``partition`` None: no partition has the
+    key, since its table can't be cached. ``history`` None: it was not asked for.
+    """
+
+    partition: int | None
+    served: bool
+    freshness: str
+    why: str
+    fields: dict[str, str]
+    image: msgspec.Raw | None = None
+    history: KeyChanges | None = None
+
+
+class BackfillState(msgspec.Struct):
+    """A table of a shard that is read from its beginning: ``rows`` were read, of about ``estimated_rows`` (0: unknown).
+
+    ``rows_per_s`` and ``eta_s`` (-1: unknown) are of the one that is read now; ``paused``: why it is not.
+    """
+
+    shard: str
+    table: str
+    rows: int
+    is_read: bool
+    estimated_rows: int = 0
+    rows_per_s: int = 0
+    eta_s: int = -1
+    paused: str = ""
+
+
+class BackfillsAnswer(msgspec.Struct):
+    """The answer of ``/v1/status/backfills``: tables that have begun and are not complete, as their sources tell."""
+
+    backfills: list[BackfillState]
+
+
 class FrontStatus(msgspec.Struct):
     """The answer of ``/v1/status``. ``at``: Unix time of what is said of partitions; 0: nothing is known yet."""
 

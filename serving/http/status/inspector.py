@@ -5,15 +5,18 @@
 
 from __future__ import annotations
 
-import json
 from time import gmtime, strftime
 from typing import Final, NamedTuple
 from urllib.parse import quote
+
+import msgspec
 
 from consumers.owner.protocol import SCHEMA_CHANGED, UNKNOWN_KEY, OwnerRow
 from serving.errors import ReadError
 from serving.http.front import Front
 from serving.http.query import demand_of
+from serving.http.status.answers import KeyStatus
+from serving.http.status.key_changes import Back, changes_of
 from serving.reads.owners import OwnerAway
 from serving.reads.rowkey import parse_row_key
 from stream.wire.events import ABSENT, VALUE, VOID
@@ -28,35 +31,28 @@ KINDS: Final = {
 
 
 class AskedKey(NamedTuple):
-    """What the form says. ``key`` as in the API's path: key columns in key order, separated by commas."""
+    """What the form says. ``key`` as in the API's path: key columns in key order, separated by commas.
+
+    ``back``: how far its changes are looked for.
+    """
 
     keyspace: str
     table: str
     key: str
     token: str
+    back: Back
 
 
-class HeldKey(NamedTuple):
-    """What the page tells of a key: the decision in words, why, and the entry's fields by name.
+async def look_up(front: Front, asked: AskedKey) -> KeyStatus:
+    """Asks the owner of the key's partition, without a wait, and reads its changes if that is asked for.
 
-    ``partition`` None: no partition has the key, since its table can't be cached.
+    Raises `ReadError`, as a read of the row does.
     """
-
-    partition: int | None
-    served: bool
-    freshness: str
-    why: str
-    fields: tuple[tuple[str, str], ...]
-    image: str
-
-
-async def look_up(front: Front, asked: AskedKey) -> HeldKey:
-    """Asks the owner of the key's partition, without a wait. Raises `ReadError`, as a read of the row does."""
     demand = demand_of(asked.token, 0, front.limits)
     space = front.row_space(asked.keyspace)
     table = await front.descriptions.get(space, space.full_name(asked.table))
     if not table.cacheable:
-        return HeldKey(None, False, "unknown", f"{table.name} is never cached: {table.reason}", (), "")
+        return KeyStatus(None, False, "unknown", f"{table.name} is never cached: {table.reason}", {})
     key = parse_row_key(table, quote(asked.key, safe=",%").encode())
     partition = space.layout.partition_of(key.key, table.prefix)
     meanings = {table.name: table.meaning}
@@ -68,10 +64,13 @@ async def look_up(front: Front, asked: AskedKey) -> HeldKey:
         )
     except OwnerAway as away:
         raise ReadError("no_owner", str(away)) from away
-    return _told(row, partition)
+    held = _told(row, partition)
+    if asked.back:
+        held.history = await changes_of(front, space, table.name, key.key, row, asked.back)
+    return held
 
 
-def _told(row: OwnerRow, partition: int) -> HeldKey:
+def _told(row: OwnerRow, partition: int) -> KeyStatus:
     kind = "the owner describes the table in another way" if row.code == SCHEMA_CHANGED else KINDS[row.kind]
     told = {
         "what is held": f"{kind}, read from the source" if row.filled else kind,
@@ -84,9 +83,9 @@ def _told(row: OwnerRow, partition: int) -> HeldKey:
         "which the server had at": _time(row.as_of_ms / 1000),
         "nothing is filled from below": row.low_water,
     }
-    fields = tuple((name, value) for name, value in told.items() if value)
-    image = json.dumps(json.loads(row.image), indent=2, ensure_ascii=False) if row.image is not None else ""
-    return HeldKey(partition, row.served, row.freshness, row.why, fields, image)
+    fields = {name: value for name, value in told.items() if value}
+    image = msgspec.Raw(row.image) if row.image is not None else None
+    return KeyStatus(partition, row.served, row.freshness, row.why, fields, image)
 
 
 def _time(unix_s: float) -> str:

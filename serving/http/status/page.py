@@ -6,24 +6,29 @@ place. Charts are SVG, so that they need no script, and a screen reader gets a s
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import cache
+from operator import add
 from pathlib import Path
 from time import gmtime, strftime
 from typing import Final, NamedTuple
 
+import msgspec
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from serving.errors import ReadError
 from serving.http.responses import PAGE_HEADERS, Response, html_response
 from serving.http.status.answers import (
+    BackfillState,
     FrontStatus,
     KeyspaceHistory,
     KeyspaceStatus,
+    KeyStatus,
     PartitionHistory,
     PartitionState,
     StatusHistory,
 )
-from serving.http.status.inspector import AskedKey, HeldKey
+from serving.http.status.inspector import AskedKey
 from serving.http.status.rings import LOOK_S
 from serving.http.status.timeline import AWAY
 from serving.misses import REASONS
@@ -54,6 +59,7 @@ WIDTH, HEIGHT = 600, 80
 GAP_STEPS: Final = 2.5
 """Over so many steps without a look no line is drawn."""
 
+NONE_FILLED: Final[Mapping[str, Sequence[BackfillState]]] = {}
 _DIRECTORY = Path(__file__).parent / "files"
 
 
@@ -80,15 +86,21 @@ class Chart(NamedTuple):
     lines: tuple[tuple[str, str], ...]
 
 
-def page_response(status: FrontStatus, history: StatusHistory, *, refresh: bool) -> Response:
-    """The whole page."""
+def page_response(
+    status: FrontStatus,
+    history: StatusHistory,
+    backfills: Mapping[str, Sequence[BackfillState]] = NONE_FILLED,
+    *,
+    refresh: bool,
+) -> Response:
+    """The whole page. ``backfills``: of keyspaces with tables that are read from their beginning."""
     html = _template().render(
         status=status,
         at=strftime("%H:%M:%S UTC", gmtime(status.at)),
         is_ready=all(each.ready for each in status.keyspaces),
         paths={each.name: path_of(each) for each in status.keyspaces},
         audits={each.name: audit_of(each) for each in status.keyspaces},
-        tables={each.name: tables_of(each) for each in status.keyspaces},
+        tables={each.name: tables_of(each, backfills.get(each.name, ())) for each in status.keyspaces},
         charts=charts_of(history),
         oldest=oldest_of(history),
         hours=history.hours,
@@ -104,10 +116,12 @@ def page_response(status: FrontStatus, history: StatusHistory, *, refresh: bool)
 
 
 def key_response(
-    keyspaces: list[str], asked: AskedKey, held: HeldKey | None, problem: ReadError | None = None
+    keyspaces: list[str], asked: AskedKey, held: KeyStatus | None, problem: ReadError | None = None
 ) -> Response:
     """The page of one key. ``problem``: why nothing is held."""
-    html = environment().get_template("key.html").render(keyspaces=keyspaces, asked=asked, held=held, problem=problem)
+    made = environment()
+    made.filters |= {"pretty": lambda image: msgspec.json.format(bytes(image)).decode(), "time": shown_time}
+    html = made.get_template("key.html").render(keyspaces=keyspaces, asked=asked, held=held, problem=problem)
     return html_response(html, 200 if problem is None else problem.status)
 
 
@@ -126,10 +140,16 @@ def path_of(keyspace: KeyspaceStatus) -> list[Edge]:
     behind = [each.behind for each in owned if each.behind is not None]
     return [
         Edge("source → topic", f"last heard of {shown_age(heard_s)}", heard_s is not None and heard_s < OLD_S),
-        Edge("topic → owners", f"{max(behind, default=0):,} records behind", bool(behind) and max(behind) < BEHIND_MAX),
+        Edge("topic → owners", _followed(owned, max(behind, default=0)), bool(behind) and max(behind) < BEHIND_MAX),
         Edge("owners → front", f"{len(owned)} of {len(parts)} partitions answer", len(owned) == len(parts)),
         Edge("proved until", proved_until(parts[0]) if parts else "unknown", bool(parts) and is_well(parts[0])),
     ]
+
+
+def _followed(owned: list[PartitionState], behind: int) -> str:
+    """How far the owners are in the topic. ``owned``: the worst first."""
+    oldest = f"; oldest watermark {proved_until(owned[0])}" if owned else ""
+    return f"{behind:,} records behind{oldest}"
 
 
 def is_well(part: PartitionState) -> bool:
@@ -157,13 +177,34 @@ def audit_of(keyspace: KeyspaceStatus) -> Audit | None:
     return Audit(f"verified at {first}: equal{part}", True)
 
 
-def tables_of(keyspace: KeyspaceStatus) -> list[tuple[str, int]]:
-    """Table → in how many partitions it is whole; of those whose backfill has begun."""
+def is_filled(keyspace: KeyspaceStatus) -> bool:
+    """Whether a table's backfill has begun that is not complete in every partition."""
+    return any(whole < len(keyspace.partitions) for _, whole, _ in tables_of(keyspace))
+
+
+def tables_of(keyspace: KeyspaceStatus, backfills: Sequence[BackfillState] = ()) -> list[tuple[str, int, str]]:
+    """Table → in how many partitions it is whole, and how far it is read; of those whose backfill has begun."""
     found: dict[str, int] = {}
     for each in keyspace.partitions:
         for table, is_whole in each.tables.items():
             found[table] = found.get(table, 0) + is_whole
-    return sorted(found.items(), key=lambda each: (each[1], each[0]))
+    read: dict[str, list[str]] = {}
+    for backfill in backfills:
+        read.setdefault(backfill.table, []).append(how_far(backfill))
+    told = [(table, whole, "; ".join(read.get(table, []))) for table, whole in found.items()]
+    return sorted(told, key=lambda each: (each[1], each[0]))
+
+
+def how_far(backfill: BackfillState) -> str:
+    """A backfill in words."""
+    rows = f"{backfill.rows:,} rows"
+    if backfill.estimated_rows:
+        rows = f"{backfill.rows:,} of about {backfill.estimated_rows:,} rows"
+    if backfill.paused:
+        return f"{rows}, paused: {backfill.paused}"
+    if not backfill.is_read:
+        return f"{rows}, waits for its turn"
+    return rows if backfill.eta_s < 0 else f"{rows}, {backfill.eta_s:,} s left"
 
 
 def charts_of(history: StatusHistory) -> list[Chart]:
@@ -181,7 +222,32 @@ def charts_of(history: StatusHistory) -> list[Chart]:
     top = max([*history.cache, *history.source, 1])
     text = f"at most {top:,} in {SPANS[history.hours][1]}" if history.at else "nothing known yet"
     answers = (*_lines("cache", history, history.cache, top), *_lines("source", history, history.source, top))
-    return [*charts, Chart("answers: from the cache, and from the source", text, answers)]
+    charts.append(Chart("answers: from the cache, and from the source", text, answers))
+    return [*charts, *misses_over_time(history)]
+
+
+def misses_over_time(history: StatusHistory) -> list[Chart]:
+    """Misses stacked by why, in the colours of their table; no chart if there are none.
+
+    Each is drawn from the ground up to the sum of itself and those more frequent; the highest first, so that what is
+    below stays to be seen.
+    """
+    reasons = [reason for reason, _, _ in misses_of(history)]
+    if not reasons:
+        return []
+    layers: list[tuple[str, list[int]]] = []
+    below = [0] * len(history.at)
+    for reason in reasons:
+        below = list(map(add, below, history.misses[reason]))
+        layers.append((reason, below))
+    top = max([*below, 1])
+    text = f"at most {top:,} in {SPANS[history.hours][1]}, stacked by why"
+    drawn = tuple(
+        (kind, f"{points.split(',')[0]},{HEIGHT} {points} {points.split()[-1].split(',')[0]},{HEIGHT}")
+        for reason, heights in reversed(layers)
+        for kind, points in _lines(f"miss {reason}", history, heights, top)
+    )
+    return [Chart("reads that the cache did not answer", text, drawn)]
 
 
 def oldest_of(history: StatusHistory) -> list[tuple[str, list[tuple[int, Chart]]]]:
@@ -253,6 +319,11 @@ def _lines(
             stretches[-1].append(f"{(at - first_s) * scale:.1f},{HEIGHT - HEIGHT * value / top:.1f}")
         before_s = at
     return tuple((kind, " ".join(stretch)) for stretch in stretches if stretch)
+
+
+def shown_time(unix_s: float) -> str:
+    """A moment, UTC."""
+    return strftime("%Y-%m-%d %H:%M:%S", gmtime(unix_s))
 
 
 def shown_age(age_s: float | None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -9,11 +10,20 @@ from msgspec import Meta
 
 from serving.errors import ReadError
 from serving.http.front import Front
+from serving.http.query import KeyParameter, RowTableParameter, TokenParameter
 from serving.http.responses import Response, plain_response
 from serving.http.route import Route
-from serving.http.status.answers import FrontStatus, KeyspaceStatus, StatusHistory
+from serving.http.status.answers import (
+    BackfillsAnswer,
+    BackfillState,
+    FrontStatus,
+    KeyspaceStatus,
+    KeyStatus,
+    StatusHistory,
+)
 from serving.http.status.inspector import AskedKey, look_up
-from serving.http.status.page import FILES, OLDEST_SHOWN, file_response, key_response, page_response
+from serving.http.status.key_changes import Back
+from serving.http.status.page import FILES, OLDEST_SHOWN, file_response, is_filled, key_response, page_response
 from serving.http.status.rings import Hours
 
 PARTITIONS_SHOWN_MAX: Final = 64
@@ -26,6 +36,7 @@ class KeyParameters(msgspec.Struct):
     table: str = ""
     key: str = ""
     token: str = ""
+    back: Back = ""
 
 
 class PageParameters(msgspec.Struct):
@@ -33,6 +44,28 @@ class PageParameters(msgspec.Struct):
 
     refresh: bool = True
     hours: Hours = 1
+
+
+class KeyStatusParameters(msgspec.Struct, forbid_unknown_fields=True):
+    """Of one key. ``pk`` is still percent-encoded."""
+
+    keyspace: str
+    table: RowTableParameter
+    pk: KeyParameter
+    token: TokenParameter = ""
+    back: Annotated[
+        Back,
+        Meta(
+            description="Its changes, too, which are read from Kafka: those of the hour (`1`) or day (`24`) before the "
+            "entry's own and all since, or `all` that the topic has."
+        ),
+    ] = ""
+
+
+class BackfillsParameters(msgspec.Struct, forbid_unknown_fields=True):
+    """Of the backfills of a keyspace."""
+
+    keyspace: str
 
 
 class HistoryParameters(msgspec.Struct):
@@ -71,10 +104,35 @@ async def get_history(front: Front, parameters: HistoryParameters, _: None) -> R
     return plain_response(front.watch.history(_names(front), parameters.hours, parameters.partitions))
 
 
+async def get_backfills(front: Front, parameters: BackfillsParameters, _: None) -> Response:
+    """One `BackfillsAnswer`."""
+    front.row_space(parameters.keyspace)
+    return plain_response(BackfillsAnswer(await _backfills(front, parameters.keyspace)))
+
+
+async def _backfills(front: Front, keyspace: str) -> list[BackfillState]:
+    if front.backfills is None:
+        raise ReadError("stream_unavailable", "this front reads no Kafka")
+    look = await front.watch.look()
+    shards = {shard.shard for each in look.partitions if each.keyspace == keyspace for shard in each.shards}
+    return await front.backfills.of(keyspace, shards)
+
+
+async def get_key_status(front: Front, parameters: KeyStatusParameters, _: None) -> Response:
+    """One `KeyStatus`."""
+    asked = AskedKey(parameters.keyspace, parameters.table, parameters.pk, parameters.token, parameters.back)
+    return plain_response(await look_up(front, asked))
+
+
 async def get_page(front: Front, parameters: PageParameters, _: None) -> Response:
     """The page."""
     history = front.watch.history(_names(front), parameters.hours, OLDEST_SHOWN)
-    return page_response(await _status(front), history, refresh=parameters.refresh)
+    status = await _status(front)
+    backfills = {}
+    for name in (each.name for each in status.keyspaces if is_filled(each)):
+        with suppress(ReadError):  # the page is for when something is away, too
+            backfills[name] = await _backfills(front, name)
+    return page_response(status, history, backfills, refresh=parameters.refresh)
 
 
 async def get_key(front: Front, parameters: KeyParameters, _: None) -> Response:
@@ -113,6 +171,36 @@ STATUS: Final[tuple[Route[Any, Any], ...]] = (
         text="The oldest first. A point tells the worst of what was seen each ten seconds in its time, and how many "
         "answers there were. It is kept in memory, and begins anew with the process; for longer use `/metrics`.",
         returns="The last hours.",
+    ),
+    Route(
+        method="GET",
+        path="/v1/status/backfills/{keyspace}",
+        handler=get_backfills,
+        parameters=BackfillsParameters,
+        answer=BackfillsAnswer,
+        errors=("unknown_keyspace", "stream_unavailable"),
+        name="getBackfills",
+        tag="operations",
+        summary="How far are the tables that are read from their beginning?",
+        text="Those that have begun and are not complete, as their sources last told: rows read, out of about how "
+        "many, and the time left. `freshet backfill status` shows the same, with the tables that wait for their turn.",
+        returns="The tables.",
+    ),
+    Route(
+        method="GET",
+        path="/v1/status/rows/{keyspace}/{table}/{pk:raw}",
+        handler=get_key_status,
+        parameters=KeyStatusParameters,
+        answer=KeyStatus,
+        errors=(
+            *("bad_token", "bad_key", "unknown_keyspace", "unknown_table", "no_owner"),
+            *("source_unreachable", "source_failed"),
+        ),
+        name="getKeyStatus",
+        tag="operations",
+        summary="What does the owner hold of one key, and may it be served to a reader with this token?",
+        text="Nothing is waited for, and no row is read from a source. A row that may not be served is not told.",
+        returns="The entry, the decision and its reason.",
     ),
 )
 """Described by /openapi.json."""

@@ -36,6 +36,8 @@ def _of_partition(then: PartitionState, now: PartitionState) -> Iterator[str]:
             yield f"{shard.shard} began epoch {shard.epoch}: its history was lost or replaced"
     if then.state == AWAY or now.state == AWAY:
         return
+    if then.owner == now.owner and now.verified_at not in (None, then.verified_at):  # another one's verdict is no news
+        yield "verified: equal to a rebuild" if now.verified_equal else "verified: DIFFERS from a rebuild"
     for table in sorted(then.tables.keys() | now.tables.keys()):
         was, is_whole = then.tables.get(table, False), now.tables.get(table, False)
         if was != is_whole:
