@@ -1,9 +1,12 @@
-"""Explains errors that a misspelled keyspace causes: the name is unknown, and which names are known."""
+"""How a keyspace is named, and the errors that a misspelled one causes: which names are known."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import Annotated
+
+import typer
 
 from freshet.sections.sources import MariaDBSourceSettings
 from freshet.settings import Settings
@@ -12,6 +15,17 @@ from tokens.errors import FreshetError
 
 MISSING = frozenset({"topic_missing", "owner_unknown"})
 """The codes that a misspelled name leads to. A keyspace with a topic needs no settings, so its name is not checked."""
+
+
+AsArgument = Annotated[str, typer.Argument(metavar="KEYSPACE", help="The keyspace.", show_default=False)]
+AsOption = Annotated[str, typer.Option("--keyspace", help="The same, as an option.", show_default=False)]
+
+
+def one_keyspace(argument: str, option: str) -> str:
+    """The keyspace: the first argument, as of all commands that work on one, or an option. Raises for wrong usage."""
+    if bool(argument) == bool(option):
+        raise typer.BadParameter("name one keyspace, as the first argument")
+    return argument or option
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from freshet.commands.rebuild import AsJson, Bootstrap, DriverMemory, Master, SparkLog
-from freshet.keyspaces import explain_unknown_keyspace
+from freshet.keyspaces import AsArgument, AsOption, explain_unknown_keyspace, one_keyspace
 from freshet.settings import load_settings
 from freshet.snapshots import set_place
 from freshet.spark import spark_settings
@@ -29,7 +29,9 @@ class Format(StrEnum):
 
 
 def command(
-    keyspace: Annotated[str, typer.Option(help="The keyspace to export.")],
+    keyspace: AsArgument = "",
+    *,
+    keyspace_option: AsOption = "",
     to: Annotated[Path, typer.Option(help="Directory for the files: a new one, or an export to go on with.")],
     offsets: Annotated[str | None, typer.Option(help='Stop before these offsets, by partition: {"0": 17, …}.')] = None,
     follow: Annotated[bool, typer.Option("--follow", help="Go on with what is new, until Ctrl-C or SIGTERM.")] = False,
@@ -73,6 +75,7 @@ def command(
         raise typer.BadParameter("--as-of, --base and --snapshots need --table")
     if table is not None and (follow or offsets):
         raise typer.BadParameter("--table has one moment: it takes no --follow or --offsets")
+    keyspace = one_keyspace(keyspace, keyspace_option)
     settings = load_settings(flags={"kafka": {"bootstrap": bootstrap}})
     spark = spark_settings(master, driver_memory, spark_log, delta=form is Format.DELTA)
     if table is not None:

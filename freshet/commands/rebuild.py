@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from freshet.keyspaces import explain_unknown_keyspace
+from freshet.keyspaces import AsArgument, AsOption, explain_unknown_keyspace, one_keyspace
 from freshet.settings import load_settings
 from freshet.snapshots import Needed, base_directory, base_stores, clear_useless, is_address, work_directory
 from freshet.spark import spark_settings
@@ -34,7 +34,9 @@ AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.
 
 
 def command(
-    keyspace: Annotated[str, typer.Option(help="The keyspace to rebuild.")],
+    keyspace: AsArgument = "",
+    *,
+    keyspace_option: AsOption = "",
     to: Annotated[
         str,
         typer.Option(
@@ -72,6 +74,7 @@ def command(
         raise typer.BadParameter("give --to-checkpoint or --offsets, not both")
     if follow and (to_checkpoint or offsets):
         raise typer.BadParameter("--follow has no end: it takes no --to-checkpoint or --offsets")
+    keyspace = one_keyspace(keyspace, keyspace_option)
     settings = load_settings(flags={"kafka": {"bootstrap": bootstrap}})
     if follow and is_address(to):
         raise typer.BadParameter("--follow makes stores in a directory, no snapshot")

@@ -16,6 +16,7 @@ import structlog
 import typer
 
 from freshet import DISTRIBUTION
+from freshet.keyspaces import AsArgument, AsOption, one_keyspace
 from freshet.sections.shards import names_of
 from freshet.sections.sources import PASSWORD_VARIABLE, MariaDBSourceSettings
 from freshet.settings import Settings, load_settings
@@ -57,7 +58,9 @@ def _binlog_command(kind: Literal["mariadb", "mysql"]) -> Callable[..., None]:
     """The command that publishes the binlog of a server of this kind."""
 
     def run(
-        keyspace: Annotated[str, typer.Option(help="Keyspace to publish into, as in the settings file.")],
+        keyspace: AsArgument = "",
+        *,
+        keyspace_option: AsOption = "",
         shard: Annotated[
             str, typer.Option(help="Which shard of a keyspace with several, by its range or name: --shard=-80.")
         ] = "",
@@ -89,6 +92,7 @@ def _binlog_command(kind: Literal["mariadb", "mysql"]) -> Callable[..., None]:
         from stream.kafka.requests import RequestsReader
         from stream.sources.mariadb.source import MariaDBSource
 
+        keyspace = one_keyspace(keyspace, keyspace_option)
         check_keyspace(keyspace, kind, named=bool(databases))
         if password_file is not None:
             password = read_password(password_file)
@@ -108,7 +112,7 @@ def _binlog_command(kind: Literal["mariadb", "mysql"]) -> Callable[..., None]:
             ready(keyspace),
             lambda: RequestsReader(settings.kafka.cluster, keyspace, name),
         )
-        again = f"freshet source {kind} --keyspace {keyspace}{f' --shard={shard}' if shard else ''}"
+        again = f"freshet source {kind} {keyspace}{f' --shard={shard}' if shard else ''}"
         run_source(source, settings, keyspace, name, stopping, again)
 
     return run
@@ -196,7 +200,7 @@ def check_keyspace(keyspace: str, kind: str, *, named: bool) -> None:
     if found is not None and found.source is not None and found.source.kind != kind:
         raise SettingsError(
             f"keyspace {keyspace} has a {found.source.kind} source, not a {kind} one",
-            hint=f"freshet source {found.source.kind} --keyspace {keyspace}",
+            hint=f"freshet source {found.source.kind} {keyspace}",
         )
 
 

@@ -8,13 +8,16 @@ from typing import Annotated, Any
 import typer
 
 from freshet.commands import source as source_command
+from freshet.keyspaces import AsArgument, AsOption, one_keyspace
 from freshet.sections.sources import MariaDBSourceSettings
 from freshet.settings import load_settings
 from freshet.settings_errors import SettingsError
 
 
 def debezium(
-    keyspace: Annotated[str, typer.Option(help="Keyspace to publish into, as in the settings file.")],
+    keyspace: AsArgument = "",
+    *,
+    keyspace_option: AsOption = "",
     topic_prefix: Annotated[str | None, typer.Option(help="The connector's topic.prefix.")] = None,
     connect_url: Annotated[str | None, typer.Option(help="Kafka Connect's address, http://host:port.")] = None,
     bootstrap: Annotated[str | None, typer.Option(help="Kafka's address, host:port.")] = None,
@@ -33,6 +36,7 @@ def debezium(
     from stream.sources.debezium.source import ConnectorOptions, DebeziumSource
     from stream.sources.postgres.source import PostgresSource
 
+    keyspace = one_keyspace(keyspace, keyspace_option)
     source_command.check_keyspace(keyspace, "debezium", named=False)
     flags: dict[str, Any] = {"kind": "debezium", "topic_prefix": topic_prefix, "connect_url": connect_url}
     settings = load_settings(flags={"kafka": {"bootstrap": bootstrap}, "keyspaces": {keyspace: {"source": flags}}})
@@ -49,5 +53,5 @@ def debezium(
         source_command.ready(keyspace),
         lambda: RequestsReader(settings.kafka.cluster, keyspace, name),
     )
-    again = f"freshet source debezium --keyspace {keyspace}"
+    again = f"freshet source debezium {keyspace}"
     source_command.run_source(source, settings, keyspace, name, stopping, again)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from freshet.commands import source as source_command
+from freshet.keyspaces import AsArgument, AsOption, one_keyspace
 from freshet.sections.sources import HiveSourceSettings
 from freshet.settings import load_settings
 from freshet.settings_errors import SettingsError
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
 
 
 def hive(
-    keyspace: Annotated[str, typer.Option(help="Catalog keyspace to publish into, as in the settings file.")],
+    keyspace: AsArgument = "",
+    *,
+    keyspace_option: AsOption = "",
     uris: Annotated[
         list[str] | None, typer.Option("--uri", help="thrift://host:port of a metastore; repeatable: tried in turn.")
     ] = None,
@@ -36,6 +39,7 @@ def hive(
     from stream.sources.hive.live.following import FollowOptions
     from stream.sources.hive.live.source import HiveSource
 
+    keyspace = one_keyspace(keyspace, keyspace_option)
     source_command.check_keyspace(keyspace, "hive", named=uris is not None)
     flags: dict[str, Any] = {"kind": "hive", "uris": uris, "catalog": catalog}
     keyspaces = {keyspace: {"kind": "catalog", "partitions": partitions, "source": flags}}
@@ -54,7 +58,7 @@ def hive(
     stopping = threading.Event()
     make = source_command.publishers(settings, keyspace, stopping, new_epoch=new_epoch)
     source = HiveSource(options, make, source_command.ready(keyspace), new_epoch=new_epoch)
-    again = f"freshet source hive --keyspace {keyspace}"
+    again = f"freshet source hive {keyspace}"
     source_command.run_source(source, settings, keyspace, settings.shard_of(keyspace), stopping, again)
 
 

@@ -11,6 +11,7 @@ import structlog
 import typer
 
 from freshet.commands import source as source_command
+from freshet.keyspaces import AsArgument, AsOption, one_keyspace
 from freshet.sections.sources import WorkloadSourceSettings
 from freshet.settings import load_settings
 from freshet.settings_errors import SettingsError
@@ -21,7 +22,9 @@ TRAFFIC_WORKERS = 4
 
 
 def workload(
-    keyspace: Annotated[str, typer.Option(help="Catalog keyspace to publish into, as in the settings file.")],
+    keyspace: AsArgument = "",
+    *,
+    keyspace_option: AsOption = "",
     host: Annotated[str | None, typer.Option(help="MariaDB's host.")] = None,
     port: Annotated[int | None, typer.Option(help="MariaDB's port.", min=1, max=65535)] = None,
     user: Annotated[str | None, typer.Option(help="MariaDB user.")] = None,
@@ -47,6 +50,7 @@ def workload(
     from lab.workload.traffic import Traffic
     from stream.sources.mariadb.connection import ConnectionSettings
 
+    keyspace = one_keyspace(keyspace, keyspace_option)
     source_command.check_keyspace(keyspace, "workload", named=database is not None)
     if password_file is not None:
         password = source_command.read_password(password_file)
@@ -73,7 +77,7 @@ def workload(
                     server, found.database, seed=found.seed, tables=found.tables, rate=rate, workers=TRAFFIC_WORKERS
                 )
             )
-        stack.enter_context(source_command.with_recovery_hint(f"freshet source workload --keyspace {keyspace}"))
+        stack.enter_context(source_command.with_recovery_hint(f"freshet source workload {keyspace}"))
         make = source_command.publishers(settings, keyspace, stop, new_epoch=new_epoch)
         run(WorkloadSource(server, found.database, new_epoch=new_epoch), make, stop)
     log.info("stopped", keyspace=keyspace)

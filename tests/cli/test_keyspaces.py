@@ -29,6 +29,28 @@ def configured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     Path("freshet.toml").write_text(SETTINGS)
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        *(f"source {kind}" for kind in ("mariadb", "mysql", "debezium", "hive", "workload")),
+        *("rebuild --to stores", "export --to files", "sink sqlite:// --table shop.orders"),
+    ],
+)
+def test_what_works_on_one_keyspace_takes_it_as_its_first_argument(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As all other commands do; --keyspace is the same. Neither, and both, are wrong usage."""
+    name, *words = command.split()
+    words = [name, *words]
+    place = 2 if name == "source" else 1
+    for wrong in (words, [*words[:place], "shop", *words[place:], "--keyspace", "shop"]):
+        assert cli.run(wrong) == 2
+        assert "name one keyspace, as the first argument" in capsys.readouterr().err
+    for named in ([*words[:place], "shpo", *words[place:]], [*words, "--keyspace", "shpo"]):
+        cli.run(["--config", "none.toml", *named])
+        assert "name one keyspace" not in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("kind", ["mariadb", "workload"])
 def test_a_source_of_an_unknown_keyspace_names_the_known_ones(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     """The error is the unknown keyspace, and it comes before any server is asked or topic created."""
@@ -54,6 +76,7 @@ def test_a_source_without_any_settings_says_how_to_begin(capsys: pytest.CaptureF
         ["lag", "shpo"],
         ["inspect", "shpo", "shop.accounts", "7"],
         ["verify", "--keyspace", "shpo"],
+        ["rebuild", "shpo", "--to", "stores"],
         ["rebuild", "--keyspace", "shpo", "--to", "stores"],
         ["rebuild", "--keyspace", "shpo", "--to", "stores", "--follow"],
         ["dlq", "list", "shpo"],

@@ -307,7 +307,7 @@ def test_states_of_two_publishers_are_refused_and_the_hint_is_the_command_that_h
     assert refused.returncode == 1
     *_, error, hint = refused.stderr.splitlines()
     assert error.startswith("error[states_contradict]: ")
-    healing = f"freshet source workload --keyspace {topic.keyspace} --new-epoch"
+    healing = f"freshet source workload {topic.keyspace} --new-epoch"
     assert hint == f"hint: stop every other publisher of the shard, then: {healing}"
 
     with subprocess.Popen([*command, "--new-epoch", *rest], env=environment, stderr=subprocess.DEVNULL) as process:
