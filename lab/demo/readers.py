@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any
 
@@ -28,6 +28,7 @@ log = structlog.get_logger(__name__)
 SHARD = f"{ROWS}/0"
 STOP_S = 40.0
 """A read that is still under way so long after the stop never ends."""
+TIMES_MAX = 100_000
 WAITS_MS = (None, None, None, None, None, None, None, 0, 20, 500)
 """What reads say of their wait: mostly nothing, like most clients."""
 
@@ -43,6 +44,8 @@ class Readers:
         """As ``counts``, of the reads that leave the wait to the front."""
         self.misses: Counter[str] = Counter()
         """Why the cache did not answer, and of which table → answers of the source."""
+        self.took_s: dict[str, deque[float]] = {who: deque(maxlen=TIMES_MAX) for who in ("cache", "source")}
+        """Who answered → how long reads took, with what they waited for."""
         self.refused: Counter[str] = Counter()
         self.errors: list[str] = []
         self.unexplained = 0
@@ -88,6 +91,7 @@ class Readers:
 
     def _note(self, key: RowKey, demanded: int, row: Row, began: float, wait_ms: int | None, session: str = "") -> None:
         """``session``: its name, if what the read demanded is what the session has seen."""
+        took_s = time.monotonic() - began
         version = row.value["version"] if row.found and row.value is not None else None
         answer = ReadAnswer(key, demanded, version, row.freshness, row.served_from, row.why)
         if self._traffic.recorder is not None:
@@ -103,6 +107,7 @@ class Readers:
             )
         with self._lock:
             self.answers.append(answer)
+            self.took_s[row.served_from].append(took_s)
             self.counts[f"{row.served_from}/{row.freshness}"] += 1
             if wait_ms is None:
                 self.by_default[f"{row.served_from}/{row.freshness}"] += 1

@@ -152,6 +152,7 @@ def _measure(
     findings.catalog_commits = catalog.commits
     findings.answers, findings.refused = readers.counts, readers.refused
     findings.catalog_answers, findings.misses = catalog.counts, readers.misses
+    findings.note_times(readers.took_s)
 
 
 def _judge(
@@ -160,6 +161,7 @@ def _judge(
     findings.answers, findings.refused = readers.counts.copy(), readers.refused.copy()
     findings.by_default = readers.by_default.copy()
     findings.catalog_answers, findings.misses = catalog.counts.copy(), readers.misses.copy()
+    findings.note_times(readers.took_s)
     findings.errors += traffic.errors + readers.errors + catalog.errors
     if readers.unexplained:
         findings.errors.append(f"{readers.unexplained} answers did not say why")

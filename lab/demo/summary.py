@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,6 +32,8 @@ class Findings:
     misses: Counter[str] = field(default_factory=Counter)
     """Table and reason → rows that the source had to answer."""
     catalog_answers: Counter[str] = field(default_factory=Counter)
+    took_ms: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """Who answered → milliseconds that half of the reads of rows took at most, and that 99 % did; with their wait."""
     refused: Counter[str] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
@@ -50,6 +53,15 @@ class Findings:
             and self.recovered[0] == self.recovered[1] > 0
         )
 
+    def note_times(self, took_s: Mapping[str, Collection[float]]) -> None:
+        """Takes over how long reads took, by who answered."""
+        ordered = {who: sorted(each) for who, each in took_s.items()}
+        self.took_ms = {
+            who: (1000 * each[len(each) // 2], 1000 * each[len(each) * 99 // 100])
+            for who, each in ordered.items()
+            if each
+        }
+
     def as_json(self) -> dict[str, Any]:
         """The findings as JSON values."""
         return {
@@ -67,6 +79,7 @@ class Findings:
             "by_default": dict(sorted(self.by_default.items())),
             "misses": dict(sorted(self.misses.items())),
             "catalog_answers": dict(sorted(self.catalog_answers.items())),
+            "took_ms": {who: [round(each, 2) for each in took] for who, took in sorted(self.took_ms.items())},
             "refused": dict(sorted(self.refused.items())),
             "wrong": self.wrong,
             "errors": self.errors,
@@ -96,6 +109,7 @@ class Findings:
             "transactions": f"{self.transactions} committed, {self.rolled_back} rolled back",
             "events": f"{self.events} ({self.events_per_s:.0f}/s), lag {self.lag_s:.1f} s of source time",
             "row answers": _shown(self.answers),
+            "they took": "; ".join(self._times()) or "nothing yet",
             "catalog answers": _shown(self.catalog_answers),
             "refused": _shown(self.refused),
         }
@@ -116,6 +130,7 @@ class Findings:
             f"  from the cache    {_hits(self.answers)}",
             f"  with default wait {_hits(self.by_default)}",
             *(f"  from the source   {count:>5} {miss}" for miss, count in self.misses.most_common()),
+            *(f"  took              {times}" for times in self._times()),
             f"catalog answers     {_shown(self.catalog_answers)}",
             f"  from the cache    {_hits(self.catalog_answers)}",
             f"refused             {_shown(self.refused)}",
@@ -126,6 +141,12 @@ class Findings:
         lines += [f"error               {error}" for error in self.errors[:10]]
         lines += self.proven() if self.passed else ["FAILED"]
         return "\n".join(lines)
+
+    def _times(self) -> list[str]:
+        return [
+            f"from the {who} {half:.1f} ms (half of them), {most:.1f} ms (99 %)"
+            for who, (half, most) in sorted(self.took_ms.items())
+        ]
 
     def proven(self) -> list[str]:
         """What a run that has passed shows, in plain words."""
