@@ -13,20 +13,23 @@ from pathlib import Path
 import pytest
 
 from freshet.local.process import free_ports
+from lab.walk.page import walk_of
+from lab.walk.terminal import Terminal
 from tests.patience import PATIENCE_S
 
 REPOSITORY = Path(__file__).parents[2]
 PAGE = (REPOSITORY / "README.md").read_text(encoding="utf-8")
-START, WALK, *_ = re.findall(r"^```sh\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+WALK = walk_of(PAGE)
 STEP_S = PATIENCE_S * 4
 """Spark is among the steps."""
 
 
 def test_the_page_has_the_walk() -> None:
     """The first block ends with what the test starts in its stead; the second is what it pastes."""
-    assert START.splitlines()[-1].startswith("freshet up --local ")
-    assert WALK.splitlines()[0].startswith("freshet local sql")
-    assert WALK.splitlines()[-1].startswith("freshet verify shop")
+    assert WALK.prepare[0].startswith("make setup ")
+    assert WALK.up.startswith("freshet up --local ")
+    assert WALK.lines[0].startswith("freshet local sql")
+    assert WALK.lines[-1].startswith("freshet verify shop")
 
 
 @pytest.fixture
@@ -62,24 +65,11 @@ def answers(shown: str) -> tuple[str, str, str]:
 @pytest.mark.slow
 def test_the_walk_of_the_page_shows_what_it_says(tmp_path: Path, environment: dict[str, str]) -> None:
     """Cache, source after DDL, cache again, the own write proved, the same by HTTP, and a rebuild that agrees."""
-    shell = subprocess.Popen(
-        ["bash"], cwd=tmp_path, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
-    )
-    assert shell.stdin is not None
-    assert shell.stdout is not None
 
     def paste(line: str) -> str:
-        assert shell.stdin is not None
-        assert shell.stdout is not None
-        line = line.replace(":8480/", f":{environment['FRESHET_SERVE__PORT']}/")
-        shell.stdin.write(f"{line}\necho; echo ended $?\n")
-        shown: list[str] = []
-        for each in shell.stdout:
-            if each.startswith("ended "):
-                assert each == "ended 0\n", (line, shown)
-                break
-            shown.append(each)
-        return "".join(shown)
+        code, shown = terminal.paste(line.replace(":8480/", f":{environment['FRESHET_SERVE__PORT']}/"))
+        assert code == 0, (line, shown)
+        return shown
 
     def ask_until(line: str, source: str) -> tuple[str, str, str]:
         """Pasted again while the cache is on its way, as a person would."""
@@ -88,8 +78,8 @@ def test_the_walk_of_the_page_shows_what_it_says(tmp_path: Path, environment: di
             assert time.monotonic() < deadline, found
         return found
 
-    with shell:
-        create, insert, get, alter, get_again, get_third, update, after, token, curl, verify = WALK.splitlines()
+    with Terminal(tmp_path, environment) as terminal:
+        create, insert, get, alter, get_again, get_third, update, after, token, curl, verify = WALK.lines
         paste(create)
         assert "lamp" in paste(insert)
         assert ask_until(get, "cache") == ("cache", "eventual", "39.90")
@@ -105,4 +95,3 @@ def test_the_walk_of_the_page_shows_what_it_says(tmp_path: Path, environment: di
         assert "equal" in paste(verify)
         page = paste(f"curl -s http://127.0.0.1:{environment['FRESHET_SERVE__PORT']}/")
         assert re.search(r"verified at [^<]+ UTC: equal<", page)
-        shell.stdin.close()
