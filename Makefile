@@ -27,6 +27,9 @@ $(STAMP): requirements.lock pyproject.toml serving/client/pyproject.toml $(wildc
 	@test -n "$(PYTHON)" || { echo "error: no Python 3.11 or newer found; install one or run make PYTHON=/path/to/python" >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "error: $(PYTHON) cannot create virtual environments (on Debian and Ubuntu: apt-get install python3-venv)" >&2; exit 1; }
 	@test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet uv==$(UV_VERSION)
+	@# PySpark is built from source, and uv would keep source and wheel, 1 GB, again for each set-up
+	sed -n '/^pyspark==/,/[^\\]$$/p' requirements.lock | $(BIN)/uv pip install --quiet --python $(BIN)/python --cache-dir $(VENV)/spark-cache --require-hashes --build-constraints requirements.lock --no-deps -r -
+	@rm -rf $(VENV)/spark-cache
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes --build-constraints requirements.lock -r requirements.lock
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --reinstall-package freshet-client ./serving/client
