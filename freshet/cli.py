@@ -26,7 +26,7 @@ from typer.core import TyperGroup
 
 from freshet import DISTRIBUTION
 from freshet.help.examples import explain
-from freshet.signals import signals_held
+from freshet.signals import SIGNALS, signals_held
 from tokens.errors import FreshetError
 
 EXIT_FAILURE = 1
@@ -44,8 +44,14 @@ class CommandEntry:
     hidden: bool = False
     service: bool = False
     """Runs until it is stopped: SIGTERM and Ctrl-C are its ordinary end, at any moment."""
+    unlike: str = ""
+    """With this option the opposite of ``service`` is true: `log --follow` goes on, `sink --once` ends."""
     shares: bool = False
     """What it writes is for other users too. All others' files are for their own user only."""
+
+    def is_service(self, arguments: Sequence[str]) -> bool:
+        """Whether it is one with these arguments."""
+        return self.service != any(each.partition("=")[0] == self.unlike for each in arguments if self.unlike)
 
 
 ENTRIES = (
@@ -57,14 +63,16 @@ ENTRIES = (
     CommandEntry("consume", "Fold a keyspace into its stores and answer for them.", service=True),
     CommandEntry("serve", "Answer reads over HTTP.", service=True),
     CommandEntry("node", "Consume and serve in one process: an instance of many.", service=True),
-    CommandEntry("rebuild", "Rebuild stores from Kafka with Spark."),
-    CommandEntry("verify", "Compare stores with a rebuild, byte for byte."),
+    CommandEntry("rebuild", "Rebuild stores from Kafka with Spark.", unlike="--follow"),
+    CommandEntry("verify", "Compare stores with a rebuild, byte for byte.", unlike="--every"),
     CommandEntry("snapshots", "Make, list, check and remove snapshots of stores."),
     CommandEntry("swap", "Move the readers of a keyspace to other consumers, and back."),
     CommandEntry("cluster", "Show which instances answer for which partitions."),
-    CommandEntry("export", "Write a keyspace's changes as Parquet with Spark.", shares=True),
-    CommandEntry("sink", "Copy tables into another database, and keep the copy up to date.", service=True),
-    CommandEntry("log", "Print committed transactions, or keep a complete log of them in files.", service=True),
+    CommandEntry("export", "Write a keyspace's changes as Parquet with Spark.", shares=True, unlike="--follow"),
+    CommandEntry(
+        "sink", "Copy tables into another database, and keep the copy up to date.", service=True, unlike="--once"
+    ),
+    CommandEntry("log", "Print committed transactions, or keep a complete log of them in files.", unlike="--follow"),
     CommandEntry("compare", "Compare two positions, tokens or write-id lists."),
     CommandEntry("inspect", "Show what a store holds for a key, and why."),
     CommandEntry("bytes", "Show, check and drop what the byte cache holds; replay traces of it."),
@@ -202,19 +210,25 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 
 def main() -> None:
-    """Entry point of the console script."""
-    chosen = set(sys.argv[1:])
-    _run.service = any(entry.service for entry in ENTRIES if entry.name in chosen)
+    """What `freshet.__main__` runs."""
     # The command itself: a keyspace may be called as another one.
     named = next((each for word in sys.argv[1:] for each in ENTRIES if each.name == word), None)
+    _run.service = named is not None and named.is_service(sys.argv[1:])
     if named is not None and named.name in RELOADING:
         signal.signal(signal.SIGHUP, _reload_later)
     if named is None or not named.shares:
         os.umask(os.umask(PRIVATE) | PRIVATE)  # stores, checkpoints, snapshots: 0700 and 0600
     signal.signal(signal.SIGTERM, partial(_interrupt_on_sigterm, os.getpid()))
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.unraisablehook = _interrupt_again
-    code = run()
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        code = run()
+    except KeyboardInterrupt:  # another one, amid the words on the first
+        code = 0 if _run.service else EXIT_INTERRUPTED
+    for number in SIGNALS:  # nothing is left to be done in order
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
     sys.exit(code)
 
 
@@ -254,7 +268,7 @@ def _interrupted() -> int:
     # was caught since. The next exec makes it forget.
     exec("")
     if _run.service:
-        print("stopped while it was starting", file=sys.stderr)
+        print("stopped", file=sys.stderr)
         return 0
     print("terminated" if _run.terminated else "interrupted", file=sys.stderr)
     return EXIT_TERMINATED if _run.terminated else EXIT_INTERRUPTED

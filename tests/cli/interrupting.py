@@ -8,7 +8,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,6 +19,9 @@ from tests.patience import PATIENCE_S
 
 PYTHON_STARTS = ("Could not import runpy module", "Fatal Python error: init_")
 """What Python says if a signal comes while it starts itself, before any of our lines: it ends with 1 then."""
+LOADED = ("/freshet/cli.py", "/site-packages/")
+"""A traceback of what comes before our first line has none of these."""
+INTERRUPTED = 128 + signal.SIGINT
 
 
 class Moment(NamedTuple):
@@ -42,12 +46,12 @@ def interrupted(
     *,
     cwd: Path,
     environment: Mapping[str, str],
-    codes: Collection[int],
+    is_service: bool,
+    by_itself: Collection[int] = (),
 ) -> str:
     """Runs ``freshet`` with ``command`` until the moment; what it printed. ``mark`` is in its ``environment``.
 
-    Nothing of it may be left, its exit code is one of ``codes``, and it prints no traceback. Before its first line of
-    Python the signal ends it.
+    Nothing of it may be left, and it ends as `check_end` says. ``by_itself``: what it may end with without a signal.
     """
     about, log = f"{about}, {' '.join(command)}, {moment}", cwd / "said.log"
     with log.open("wb") as out:
@@ -61,7 +65,44 @@ def interrupted(
         code = process.wait(PATIENCE_S)
         until(lambda: not marked(mark), f"nothing is left: {about}: {marked(mark)}")
     said = log.read_text(errors="replace")
-    if not any(start in said for start in PYTHON_STARTS):
-        assert "Traceback" not in said or code == -signal.SIGINT, (about, said)
-        assert code in (*codes, -signal.SIGINT), (about, code, said)
+    if code not in by_itself:
+        check_end(code, said, about, is_service=is_service)
     return said
+
+
+def check_end(code: int, said: str, about: str, *, is_service: bool) -> None:
+    """A service has done its work (0), and says that it stopped; another command says ``interrupted`` (130). No more.
+
+    Before our first line of Python, and after the last one, the signal ends it.
+    """
+    if any(start in said for start in PYTHON_STARTS):
+        return
+    if code == -signal.SIGINT:
+        assert not any(each in said for each in LOADED), (about, said)
+        return
+    last = (said.splitlines() or [""])[-1]
+    assert "Traceback" not in said, (about, said)
+    assert not any(line.startswith("error[") for line in said.splitlines()), (about, said)
+    assert (code, is_last_word(last, is_service=is_service)) == (0 if is_service else INTERRUPTED, True), (about, said)
+
+
+def is_last_word(line: str, *, is_service: bool) -> bool:
+    """Whether a line says that it ended at the user's will; of a service as a line of its log, too."""
+    if not is_service:
+        return line == "interrupted"
+    return line == "stopped" or line.endswith("| stopped") or '"event": "stopped"' in line
+
+
+@contextmanager
+def up(settings: Path) -> Iterator[tuple[subprocess.Popen[bytes], Callable[[], str]]]:
+    """A running `freshet up`, and what it has printed. At the end nothing of it may be left."""
+    log = settings.with_name(f"up-{time.monotonic_ns()}.log")
+    with log.open("wb") as out:
+        command = [sys.executable, "-m", "freshet", "--config", str(settings), "up"]
+        process = subprocess.Popen(command, stderr=out, stdout=out)
+    try:
+        yield process, lambda: log.read_text(errors="replace")
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait()

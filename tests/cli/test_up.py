@@ -10,8 +10,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +22,7 @@ from freshet.settings import KeyspaceSettings, Settings, SourceProcessSettings
 from freshet.settings_errors import SettingsError
 from freshet.together.parts import Part, parts_of
 from freshet.together.running import PartFailed, Together
-from tests.cli.interrupting import Moment, interrupted
+from tests.cli.interrupting import Moment, interrupted, up
 from tests.consumers.consuming import until
 from tests.lengths import length
 from tests.marked import MARK, mark_of, marked
@@ -101,21 +99,6 @@ def test_what_dies_is_started_again_and_what_cannot_start_ends_all(tmp_path: Pat
     with pytest.raises(PartFailed, match="freshet serve --port 70000 ended with exit code 2"):
         Together([front], [], say, tmp_path).run()
     assert any(name == "serve" and "--port" in line for name, line in lines)
-
-
-@contextmanager
-def up(settings: Path) -> Iterator[tuple[subprocess.Popen[bytes], Callable[[], str]]]:
-    """A running `freshet up`, and what it has printed. At the end nothing of it may be left."""
-    log = settings.with_name(f"up-{time.monotonic_ns()}.log")
-    with log.open("wb") as out:
-        command = [sys.executable, "-m", "freshet", "--config", str(settings), "up"]
-        process = subprocess.Popen(command, stderr=out, stdout=out)
-    try:
-        yield process, lambda: log.read_text(errors="replace")
-    finally:
-        if process.poll() is None:
-            process.kill()
-        process.wait()
 
 
 def family(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
@@ -231,5 +214,5 @@ def test_ctrl_c_is_clean_at_any_moment(settings: Path, tmp_path: Path, number: i
     with mark_of(SEED, number, is_local) as mark:
         environment = {MARK: mark, "FRESHET_SERVE__PORT": str(free_ports(1)[0])}
         interrupted(
-            command, Moment.of(rng, 12), mark, f"seed {SEED}", cwd=empty, environment=environment, codes=(0, 130)
+            command, Moment.of(rng, 12), mark, f"seed {SEED}", cwd=empty, environment=environment, is_service=True
         )

@@ -1,7 +1,7 @@
 """A DB-API connection of any driver for MariaDB or MySQL that tells the current session what it commits.
 
-Tried with PyMySQL, mysqlclient, mysql-connector, and through SQLAlchemy also aiomysql and asyncmy. It behaves as what it wraps: all
-that it does not know goes there.
+Tried with PyMySQL, mysqlclient, mysql-connector, and through SQLAlchemy also aiomysql and asyncmy. It behaves as what
+it wraps: all that it does not know goes there.
 """
 
 from __future__ import annotations

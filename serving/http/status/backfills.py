@@ -38,6 +38,7 @@ class Backfills:
         at, asking = self._asked.get(keyspace, (0.0, None))
         if asking is None or (asking.done() and self._clock() - at > KEPT_S):
             asking = asyncio.create_task(asyncio.to_thread(_read, self._kafka, keyspace, sorted(shards)))
+            asking.add_done_callback(lambda done: done.cancelled() or done.exception())  # its asker may have gone
             self._asked[keyspace] = self._clock(), asking
         try:
             return await asyncio.shield(asking)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import suppress
 from typing import Annotated, Any, Final
 
@@ -27,6 +28,8 @@ from serving.http.status.page import FILES, OLDEST_SHOWN, file_response, is_fill
 from serving.http.status.rings import Hours
 
 PARTITIONS_SHOWN_MAX: Final = 64
+BACKFILLS_S: Final = 1.0
+"""So long the page waits for Kafka: it is looked at when that is away, too."""
 
 
 class KeyParameters(msgspec.Struct):
@@ -129,9 +132,11 @@ async def get_page(front: Front, parameters: PageParameters, _: None) -> Respons
     history = front.watch.history(_names(front), parameters.hours, OLDEST_SHOWN)
     status = await _status(front)
     backfills = {}
-    for name in (each.name for each in status.keyspaces if is_filled(each)):
-        with suppress(ReadError):  # the page is for when something is away, too
-            backfills[name] = await _backfills(front, name)
+    with suppress(TimeoutError):
+        async with asyncio.timeout(BACKFILLS_S):
+            for name in (each.name for each in status.keyspaces if is_filled(each)):
+                with suppress(ReadError):
+                    backfills[name] = await _backfills(front, name)
     return page_response(status, history, backfills, refresh=parameters.refresh)
 
 
