@@ -14,6 +14,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -250,10 +251,23 @@ def _interrupt_again(lost: Any) -> None:
     if lost.exc_type is not KeyboardInterrupt:
         sys.__unraisablehook__(lost)
         return
-    number = signal.SIGTERM if _run.terminated else signal.SIGINT
-    again = threading.Timer(INTERRUPT_AGAIN_S, os.kill, (os.getpid(), number))
+    again = threading.Timer(INTERRUPT_AGAIN_S, _strike_again)
     again.daemon = True
     again.start()
+
+
+def _strike_again() -> None:
+    """Sends the signal once the main thread is no longer in `_interrupt_again`, where it would be lost once more."""
+    while _is_told_of_a_loss():
+        time.sleep(INTERRUPT_AGAIN_S)
+    os.kill(os.getpid(), signal.SIGTERM if _run.terminated else signal.SIGINT)
+
+
+def _is_told_of_a_loss() -> bool:
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    while frame is not None and frame.f_code is not _interrupt_again.__code__:
+        frame = frame.f_back
+    return frame is not None
 
 
 def _broken_pipe() -> int:

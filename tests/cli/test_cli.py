@@ -325,6 +325,28 @@ def test_a_signal_amid_a_destructor_is_not_lost(number: str) -> None:
     assert (done.returncode, done.stderr) == (7, "")
 
 
+STARTS_THREADS_SLOWLY = """
+import threading, time
+start = threading.Timer.start
+
+def start_slowly(timer):
+    start(timer)
+    end = time.monotonic() + 0.5
+    while time.monotonic() < end:
+        pass
+
+threading.Timer.start = start_slowly
+"""
+
+
+@pytest.mark.parametrize("number", ["SIGTERM", "SIGINT"])
+def test_a_signal_is_not_lost_while_it_is_told_that_one_was(number: str) -> None:
+    """On a busy machine the thread that brings it again is slow to start, and it would come too early."""
+    command = [sys.executable, "-c", STARTS_THREADS_SLOWLY + LOSES_A_SIGNAL.format(number=number)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False, cwd=REPOSITORY)
+    assert (done.returncode, done.stderr) == (7, "")
+
+
 SWALLOWS_A_SIGNAL = """
 import importlib, os, signal
 from freshet import cli
