@@ -31,7 +31,7 @@ app = typer.Typer(
 )
 
 Keyspace = Annotated[str, typer.Argument(help="The keyspace.")]
-Table = Annotated[str, typer.Argument(help="One table, DATABASE.TABLE; default: every table.", metavar="[TABLE]")]
+Table = Annotated[str, typer.Argument(help="One table, DATABASE.TABLE; default: every table.")]
 Shard = Annotated[
     str, typer.Option(help="Which shard, by its range or name: --shard=-80; default: each, one after the other.")
 ]

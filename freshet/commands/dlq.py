@@ -79,7 +79,7 @@ def show(keyspace: Keyspace, letter: Letter, as_json: AsJson = False) -> None:
 @app.command("retry")
 def retry_letters(
     keyspace: Keyspace,
-    letter: Annotated[str, typer.Argument(help="Id of one letter; all if not given.", metavar="[LETTER]")] = "",
+    letter: Annotated[str, typer.Argument(help="Id of one letter; all if not given.")] = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be put back.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -102,7 +102,7 @@ def retry_letters(
 @app.command("dismiss")
 def dismiss_letters(
     keyspace: Keyspace,
-    letter: Annotated[str, typer.Argument(help="Id of one letter.", metavar="[LETTER]")] = "",
+    letter: Annotated[str, typer.Argument(help="Id of one letter.")] = "",
     every: Annotated[bool, typer.Option("--all", help="Dismiss all letters of the keyspace.")] = False,
     as_json: AsJson = False,
 ) -> None:

@@ -45,10 +45,8 @@ def command(
     where: Annotated[
         str, typer.Argument(help="A store directory (also a checkpoint), or a keyspace.", metavar="STORE|KEYSPACE")
     ],
-    table: Annotated[str, typer.Argument(help="Table: db.table, or without db as for curl.", metavar="[TABLE]")] = "",
-    key: Annotated[
-        str, typer.Argument(help="Primary key: columns comma-separated, percent-encoded.", metavar="[KEY]")
-    ] = "",
+    table: Annotated[str, typer.Argument(help="Table: db.table, or without db as for curl.")] = "",
+    key: Annotated[str, typer.Argument(help="Primary key: columns comma-separated, percent-encoded.")] = "",
     token: Annotated[str, typer.Option(help="Session token: the owner answers as it would to this session.")] = "",
     limit: Annotated[int, typer.Option(help="Of a store directory: show this many entries.", min=0, max=SHOWN_MAX)] = 0,
     digest: Annotated[

@@ -85,9 +85,7 @@ app = typer.Typer(
 def up(
     names: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[kafka] [mariadb] [mysql] [hive]", help="The servers to start.", show_default="kafka mariadb"
-        ),
+        typer.Argument(metavar="kafka|mariadb|mysql|hive", help="The servers to start.", show_default="kafka mariadb"),
     ] = None,
     kafka_port: Annotated[
         int | None,

@@ -11,7 +11,7 @@ import structlog
 import typer
 
 from freshet.commands.get import front_client
-from freshet.keyspaces import AsOption, one_keyspace, shards_in
+from freshet.keyspaces import AsArgument, AsOption, one_keyspace, shards_in
 from freshet.sections.secrets import secret_in
 from freshet.settings import load_settings
 from serving.client import FreshetClient
@@ -25,13 +25,11 @@ log = structlog.get_logger(__name__)
 
 
 def command(
-    names: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="KEYSPACE URL",
-            help="The keyspace, and the database of the copy, as SQLAlchemy writes it, without a password.",
-        ),
-    ],
+    keyspace: AsArgument,
+    to: Annotated[
+        str,
+        typer.Argument(metavar="URL", help="The database of the copy, as SQLAlchemy writes it, without a password."),
+    ] = "",
     *,
     keyspace_option: AsOption = "",
     table: Annotated[list[str], typer.Option(metavar="DB.TABLE", help="A table to copy; repeatable.")],
@@ -50,10 +48,9 @@ def command(
     Tables that are missing there are made. Checkpoints are in the copy, in the table freshet_sink: kill it whenever you
     like, and start it again with the same words. One process for a keyspace and a database.
     """
-    *named, to = names
-    keyspace = one_keyspace("".join(named), keyspace_option)
-    if len(named) > 1:
-        raise typer.BadParameter("give a keyspace, and one URL")
+    if not to:  # as it was written before keyspaces came first
+        keyspace, to = "", keyspace
+    keyspace = one_keyspace(keyspace, keyspace_option)
     settings = load_settings()
     shards = shards_in(settings, keyspace)
     engine = _engine(to, password_file)

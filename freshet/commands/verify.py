@@ -30,7 +30,7 @@ def command(
         Path | None,
         typer.Argument(
             help="A keyspace; or, to compare directories, a store, checkpoint, rebuild or data directory.",
-            metavar="[KEYSPACE|LEFT]",
+            metavar="KEYSPACE|LEFT",
         ),
     ] = None,
     right: Annotated[Path | None, typer.Argument(help="What to compare it with.")] = None,

@@ -85,14 +85,20 @@ def explain(command: Any, name: str) -> Any:
     for parameter in command.params:
         if parameter.metavar is None:
             parameter.metavar = _metavar(parameter)
+        if parameter.param_type_name == "argument" and not parameter.type_descriptor.is_choice:
+            parameter.display_type_rich = _nothing  # typer would say <str>
     return command
+
+
+def _nothing(**_: Any) -> str:
+    return ""
 
 
 def _metavar(parameter: Any) -> str | None:
     """What the parameter takes, as people say it; None where typer says it well: flags and choices."""
     if parameter.param_type_name == "argument":
         name: str = parameter.name.upper()
-        return name if parameter.required else f"[{name}]"
+        return name
     if parameter.is_flag or parameter.count or parameter.type_descriptor.is_choice:
         return None
     kind: str = parameter.bare_type().removeprefix("list[").rstrip("]")
