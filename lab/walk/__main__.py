@@ -74,9 +74,8 @@ def _everything(walk: Walk, first: Terminal, second: Terminal, tried: Path) -> f
         for line in walk.lines:
             print(f"[{time.monotonic() - began:6.1f} s] $ {line}", flush=True)
             shown = _pasted(second, line)
-            print(
-                "\n".join(f"  {each}" for each in shown.splitlines() if not each.startswith('{"timestamp')), flush=True
-            )
+            for each in filter(str.strip, shown.splitlines()):
+                print(f"  {each}", flush=True)
             if not own_row_s and re.search(r"^served_from +cache", shown, re.MULTILINE):
                 own_row_s = time.monotonic()
     finally:

@@ -12,7 +12,7 @@ _END = "--- ended "
 
 
 class Terminal:
-    """A bash. A context manager, which ends it."""
+    """A bash, whose errors and progress are this process's. A context manager, which ends it."""
 
     def __init__(self, directory: Path, environment: Mapping[str, str]) -> None:
         self._shell = subprocess.Popen(
@@ -21,7 +21,6 @@ class Terminal:
             env=dict(environment),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
             text=True,
             bufsize=1,
         )
