@@ -34,7 +34,8 @@ def place_of(settings: Settings, keyspace: str, given: str | None) -> str:
     uri = given or set_place(settings, keyspace)
     if not uri:
         raise SettingsError(
-            f"no place for snapshots of {keyspace}", hint=f"give one, or set keyspaces.{keyspace}.snapshots"
+            f"no place for snapshots of {keyspace}",
+            hint=f"name one with --at (of `make` with --to), or set keyspaces.{keyspace}.snapshots",
         )
     return uri
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from freshet.commands.rebuild import AsJson, Bootstrap, DriverMemory, Master, SparkLog
-from freshet.keyspaces import AsArgument, AsOption, explain_unknown_keyspace, one_keyspace
+from freshet.keyspaces import AsArgument, AsOption, explain_unknown_keyspace, full_table_name, one_keyspace
 from freshet.settings import load_settings
 from freshet.snapshots import set_place
 from freshet.spark import spark_settings
@@ -37,7 +37,7 @@ def command(
     follow: Annotated[bool, typer.Option("--follow", help="Go on with what is new, until Ctrl-C or SIGTERM.")] = False,
     table: Annotated[
         str | None,
-        typer.Option(help="Write the rows of this table (db.table) at one moment, instead of all changes."),
+        typer.Option(help="Write the rows of this table at one moment, instead of all changes."),
     ] = None,
     as_of: Annotated[
         str | None, typer.Option(help="With --table: the moment, a token or a time (default: now).")
@@ -80,7 +80,7 @@ def command(
     spark = spark_settings(master, driver_memory, spark_log, delta=form is Format.DELTA)
     if table is not None:
         with explain_unknown_keyspace(settings, keyspace):
-            place = keyspace, table, form.value
+            place = keyspace, full_table_name(settings, keyspace, table), form.value
             begin = base, set_place(settings, keyspace) if snapshots is None else snapshots
             _export_table(settings.kafka.cluster, place, as_of or "", begin, to, spark, as_json=as_json)
         return
@@ -88,6 +88,7 @@ def command(
     request = ExportRequest(keyspace, settings.kafka.cluster, to, ends, follow, format=form.value)
     with explain_unknown_keyspace(settings, keyspace):
         prepare(request)
+        to.mkdir(parents=True, exist_ok=True)  # what can't be written is told before Spark starts
         with spark_session(f"freshet export {keyspace}", spark) as session:
             report = export(session, request)
     if as_json:

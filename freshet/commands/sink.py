@@ -11,7 +11,7 @@ import structlog
 import typer
 
 from freshet.commands.get import front_client
-from freshet.keyspaces import AsArgument, AsOption, one_keyspace, shards_in
+from freshet.keyspaces import AsArgument, AsOption, full_table_name, one_keyspace, shards_in
 from freshet.sections.secrets import secret_in
 from freshet.settings import load_settings
 from serving.client import FreshetClient
@@ -32,7 +32,7 @@ def command(
     ] = "",
     *,
     keyspace_option: AsOption = "",
-    table: Annotated[list[str], typer.Option(metavar="DB.TABLE", help="A table to copy; repeatable.")],
+    table: Annotated[list[str], typer.Option(help="A table to copy, db.table, or without db as for curl; repeatable.")],
     url: Annotated[str, typer.Option(help="The front (default: that of the settings).")] = "",
     follow_schemas: Annotated[
         bool, typer.Option("--follow-schemas", help="Make a table whose columns change anew, and read it again.")
@@ -53,6 +53,7 @@ def command(
     keyspace = one_keyspace(keyspace, keyspace_option)
     settings = load_settings()
     shards = shards_in(settings, keyspace)
+    table = [full_table_name(settings, keyspace, each) for each in table]
     engine = _engine(to, password_file)
     with front_client(settings, url) as client:
         sink = Sink(client, keyspace, engine, table, shards, follows_schemas=follow_schemas, readers=readers)

@@ -49,8 +49,9 @@ def test_the_event_that_made_the_entry_says_so() -> None:
         (StreamChange("schema"), "its table is gone"),
         (StreamChange("backfill"), "a backfill of its table began"),
         (StreamChange("backfill", complete=True), "a backfill of its table was complete"),
-        (StreamChange("epoch"), "the shard's history was replaced"),
-        (StreamChange("scope"), "scope"),
+        (StreamChange("epoch"), "an epoch of the shard began: what was before does not count"),
+        (StreamChange("scope"), "only tables that are described from here on count"),
+        (StreamChange("later"), "later"),
     ],
 )
 def test_changes_are_told_in_words(change: StreamChange, words: str) -> None:

@@ -97,5 +97,7 @@ def in_words(change: StreamChange) -> str:
         case "backfill":
             return "a backfill of its table was complete" if change.complete else "a backfill of its table began"
         case "epoch":
-            return "the shard's history was replaced"
+            return "an epoch of the shard began: what was before does not count"
+        case "scope":
+            return "only tables that are described from here on count"
     return change.kind
