@@ -7,6 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+CURSORS: Final = "backfills"
+"""Name of the annotation in a source's state that says how far each table is that has begun."""
+PROGRESS: Final = "backfill_progress"
+"""Name of the one with the table that is read now."""
+
 
 @dataclass(frozen=True, slots=True)
 class TableReading:

@@ -13,9 +13,7 @@ from serving.http.status.answers import BackfillState
 from stream.kafka.connection import KafkaCluster
 from stream.kafka.topics import describe_topic, events_topic
 from stream.publish.resume import read_tail
-from stream.sources.mariadb.backfill.plan import CURSORS, Cursor
-from stream.sources.mariadb.backfill.progress import PROGRESS
-from stream.sources.status import TableReading
+from stream.sources.status import CURSORS, PROGRESS, TableReading
 from stream.wire.events import ResumePoint
 from stream.wire.keys import Layout
 from tokens.errors import FreshetError
@@ -59,13 +57,12 @@ def _read(kafka: KafkaCluster, keyspace: str, shards: list[str]) -> list[Backfil
 
 def told(shard: str, point: ResumePoint) -> list[BackfillState]:
     """What the annotations of a shard's state say."""
-    epoch, cursors, *_ = json.loads(point.annotations.get(CURSORS, "[0, {}]"))
+    epoch, cursors, *_ = json.loads(point.annotations.get(CURSORS) or "[0, {}]")
     if epoch != point.epoch:
         return []
     reading = TableReading(*json.loads(point.annotations.get(PROGRESS) or '[""]')[:5])
     found = []
-    for table, at in sorted(cursors.items()):
-        rows = Cursor(*at[:2]).rows
+    for table, (_, rows, *_) in sorted(cursors.items()):
         if table != reading.table:
             found.append(BackfillState(shard, table, rows, is_read=False))
             continue

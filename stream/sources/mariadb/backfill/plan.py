@@ -15,6 +15,7 @@ from operator import add
 from typing import Final, NamedTuple, cast
 
 from stream.sources.mariadb.gtid import GtidPosition
+from stream.sources.status import CURSORS
 from stream.wire.events import (
     EVERY_TABLE,
     BackfillTable,
@@ -46,8 +47,6 @@ def piece_bytes(batch_bytes: int) -> int:
 
 _UNORDERED: Final = frozenset({"enum", "set"})
 """Kinds whose values compare with a text in another order than they are sorted in."""
-CURSORS: Final = "backfills"
-"""Name of the annotation in the source's state."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,17 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import astuple
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 import msgspec
 
 from stream.sources.mariadb.backfill.choice import Choice
 from stream.sources.mariadb.backfill.plan import Plan, unfit
-from stream.sources.status import TableReading
+from stream.sources.status import PROGRESS, TableReading
 from stream.wire.events import DescribeTable, ResumePoint
-
-PROGRESS: Final = "backfill_progress"
-"""Name of the annotation in the source's state."""
 
 State = Literal["complete", "reading", "paused", "waiting", "cancelled", "off", "unfit"]
 

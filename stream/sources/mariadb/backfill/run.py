@@ -12,8 +12,8 @@ import structlog
 
 from stream.kafka.requests import HotKeys, read_hot_keys
 from stream.sources.mariadb.backfill.choice import CHOICE, BackfillRequest, Choice, read_request
-from stream.sources.mariadb.backfill.plan import CURSORS, PIECE_BYTES, Chunk, Plan, left_tables, rows_and_tables, unfit
-from stream.sources.mariadb.backfill.progress import PROGRESS, progress_annotations
+from stream.sources.mariadb.backfill.plan import PIECE_BYTES, Chunk, Plan, left_tables, rows_and_tables, unfit
+from stream.sources.mariadb.backfill.progress import progress_annotations
 from stream.sources.mariadb.backfill.reading import AHEAD_MAX, Wanted
 from stream.sources.mariadb.backfill.rereading import REREADS, KeysReading, Rereading, row_keys
 from stream.sources.mariadb.binlog.catalog import Catalog
@@ -22,7 +22,7 @@ from stream.sources.mariadb.cascades.family import Family
 from stream.sources.mariadb.connection import MariaDBError
 from stream.sources.mariadb.gtid import GtidPosition
 from stream.sources.mariadb.schema import TableFilter
-from stream.sources.status import SourceStatus, TableReading
+from stream.sources.status import CURSORS, PROGRESS, SourceStatus, TableReading
 from stream.wire.events import EVERY_TABLE, Change, ResumePoint, RowChange, SourceTransaction
 
 log = structlog.get_logger(__name__)
