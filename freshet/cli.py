@@ -219,14 +219,14 @@ def main() -> None:
         signal.signal(signal.SIGHUP, _reload_later)
     if named is None or not named.shares:
         os.umask(os.umask(PRIVATE) | PRIVATE)  # stores, checkpoints, snapshots: 0700 and 0600
-    signal.signal(signal.SIGTERM, partial(_interrupt_on_sigterm, os.getpid()))
-    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.unraisablehook = _interrupt_again
     try:
+        signal.signal(signal.SIGTERM, partial(_interrupt_on_sigterm, os.getpid()))
+        if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         code = run()
-    except KeyboardInterrupt:  # another one, amid the words on the first
-        code = 0 if _run.service else EXIT_INTERRUPTED
+    except KeyboardInterrupt:  # before `run` heeds them, or another one amid the words on the first
+        code = _interrupted()
     for number in SIGNALS:  # nothing is left to be done in order
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)
