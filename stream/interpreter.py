@@ -39,11 +39,12 @@ def at_work() -> Iterator[None]:
 def prepare_to_answer() -> None:
     """Call it once, when all is imported.
 
-    What there is now is left out of all collections, and these are seldom. Requests and frames make many objects that
-    live for a moment. Python's defaults look at everything after each few hundred thousand of these: 40 ms in which
-    nobody is answered, and a fifth of a batch read's processor time.
+    What there is now is left out of all collections. Requests and frames make many objects that live for a moment.
+    Python's defaults look at everything after each few hundred thousand of these: 40 ms in which nobody is answered,
+    and a fifth of a batch read's processor time. So that is seldom; and what is young is looked at a little at a time,
+    since refused requests leave cycles: with fifty thousand objects at once a thread, or the loop, took 20 to 60 ms.
     """
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     gc.collect()
     gc.freeze()
-    gc.set_threshold(50_000, 20, 50)
+    gc.set_threshold(2_000, 5, 5_000)

@@ -10,7 +10,7 @@ import pytest
 
 from freshet.commands.serve import run_server
 from serving.http.server import make_server
-from stream.interpreter import SWITCH_INTERVAL_S
+from stream.interpreter import SWITCH_INTERVAL_S, prepare_to_answer
 from tests.serving.test_http_manners import Asking
 
 
@@ -22,6 +22,27 @@ def as_before() -> Iterator[None]:
     sys.setswitchinterval(interval)
     gc.set_threshold(*threshold)
     gc.unfreeze()
+
+
+@pytest.mark.usefixtures("as_before")
+def test_garbage_is_collected_a_little_at_a_time() -> None:
+    """Whichever thread collects keeps the interpreter meanwhile, and nobody is answered."""
+    collected: list[int] = []
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        if phase == "stop":
+            collected.append(info["collected"])
+
+    prepare_to_answer()
+    gc.callbacks.append(note)
+    try:
+        for _ in range(60_000):
+            cycle: list[object] = []
+            cycle.append(cycle)
+    finally:
+        gc.callbacks.remove(note)
+    assert sum(collected) > 50_000
+    assert max(collected) <= 10_000
 
 
 @pytest.mark.usefixtures("as_before")
