@@ -9,22 +9,23 @@ import pytest
 from stream.sources.hive.live.metastore import Metastore
 from stream.sources.hive.live.pointing import brought_to_light
 from stream.sources.hive.messages import HiveMessageError, TableObject
-from stream.sources.hive.rpc.connection import MetastoreRefused
+from stream.sources.hive.rpc.connection import MetastoreRefused, MetastoreTimeout
+from stream.sources.hive.structs import ThriftError
 from stream.wire.events import Change, ObjectImage
 
 TABLES = {"d.parent": 1, "d.child": 2, "d.other": 3}
 
 
 class Server:
-    """A metastore in which ``children`` point to ``d.parent``. ``stored``: its tables."""
+    """A metastore in which ``children`` point to ``d.parent``; an error: it fails in that. ``stored``: its tables."""
 
-    def __init__(self, children: list[str] | None, stored: dict[str, int]) -> None:
+    def __init__(self, children: list[str] | Exception, stored: dict[str, int]) -> None:
         self._children, self._stored = children, stored
 
     def pointing_to(self, _: str) -> list[str]:
         """The tables that do."""
-        if self._children is None:
-            raise MetastoreRefused("get_foreign_keys", 1, "NoSuchObjectException")
+        if isinstance(self._children, Exception):
+            raise self._children
         return self._children
 
     def tables(self, names: list[str]) -> dict[str, TableObject | HiveMessageError]:
@@ -63,10 +64,12 @@ def test_a_table_that_may_have_got_a_key_writes_those_that_point_to_it(event_typ
         Server([], {**TABLES, "d.parent": 7}),
         Server([], {"d.child": 2}),
         Server(["d.child", "d.renamed"], TABLES),
-        Server(None, TABLES),
+        Server(MetastoreRefused("get_foreign_keys", 1, "NoSuchObjectException"), TABLES),
+        Server(MetastoreTimeout("not within 10 s"), TABLES),
+        Server(ThriftError("no message"), TABLES),
     ],
-    ids=["another table", "gone", "a child is gone", "refused"],
+    ids=["another table", "gone", "a child is gone", "refused", "slow", "damaged"],
 )
 def test_who_points_to_it_may_be_anybody_if_nobody_can_tell(server: Server) -> None:
-    """The name is another table's by now, so what the metastore answers is of that one."""
+    """The name is another table's by now, or the metastore fails in it each time: the log must go on."""
     assert found(server) == {2, 3}

@@ -9,11 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
+import structlog
+
 from stream.sources.hive.live.metastore import Metastore
 from stream.sources.hive.messages import TableObject
 from stream.sources.hive.object_events import CONSTRAINTS
-from stream.sources.hive.rpc.connection import MetastoreRefused
+from stream.sources.hive.rpc.connection import MetastoreRefused, MetastoreTimeout
+from stream.sources.hive.structs import ThriftError
 from stream.wire.events import Change, ObjectImage
+
+log = structlog.get_logger(__name__)
 
 BRINGS: Final = frozenset({"ADD_PRIMARYKEY", "ADD_UNIQUECONSTRAINT", "ALTER_TABLE"})
 """Events after which a table may have a key that it had not."""
@@ -43,11 +48,12 @@ def brought_to_light(
 
 
 def _pointing(metastore: Metastore, name: str, table_id: int) -> set[int] | None:
-    """The ids of the tables that point to the table, or None."""
+    """The ids of the tables that point to the table, or None. A metastore that fails in this must not stop the log."""
     try:
         names = metastore.pointing_to(name)
-    except MetastoreRefused:
+        stored = metastore.tables([*dict.fromkeys([name, *names])])
+    except (MetastoreRefused, MetastoreTimeout, ThriftError) as error:
+        log.warning("who points to a table cannot be told", table=name, reason=str(error))
         return None
-    stored = metastore.tables([*dict.fromkeys([name, *names])])
     ids = {each: table.table_id for each, table in stored.items() if isinstance(table, TableObject)}
     return {*ids.values()} if ids.get(name) == table_id and stored.keys() >= {*names} else None
