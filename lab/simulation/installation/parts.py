@@ -43,7 +43,7 @@ from lab.simulation.kernel.substitution import Twins
 from lab.simulation.mariadb.connections import twins as mariadb_twins
 from lab.simulation.mariadb.server import SimulatedServer
 from lab.simulation.whole_processes.run import Bound, WholeProcesses
-from serving.locations import cache, file
+from serving.locations import cache, file, places
 from stream.changes import last
 from stream.sources.mariadb.backfill import chunks
 from stream.sources.mariadb.connection import ConnectionSettings
@@ -59,7 +59,7 @@ NODES: Final = dict(zip(CONSUMERS, (f"http://127.0.0.1:{port}" for port in FRONT
 """Consumer → the front that it announces in placed histories, as a node does its own. That one may not answer."""
 FOLLOWER: Final = "follower"
 """A consumer of another group, in placed histories only."""
-PLACED_BOUNDS: Final[Sequence[Bound]] = ((cache, "EXPIRES_S", 6.0), (cache, "FORCED_S", 20.0), (file, "SAVE_S", 1.0))
+PLACED_BOUNDS: Final[Sequence[Bound]] = ((places, "EXPIRES_S", 6.0), (cache, "FORCED_S", 20.0), (file, "SAVE_S", 1.0))
 """So that locations get old, and are written, within a history."""
 PROCESSES: Final = (*CONSUMERS, *SOURCES, *FRONTS)
 OTHER_SOURCE: Final = "source-of-depot"
