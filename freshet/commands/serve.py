@@ -185,7 +185,7 @@ def space_of(settings: Settings, name: str, chosen: KeyspaceSettings) -> RowSpac
 
             tables = HiveTables(metastore_of(name, source), shard)
         return TableSpace(name, Layout(chosen.partitions), tables)
-    if not isinstance(source, MariaDBSourceSettings) or source.is_postgres:
+    if not isinstance(source, MariaDBSourceSettings):
         return RowSpace(name, Layout(chosen.partitions), indexes=chosen.row_indexes)
     database = source.databases[0] if len(source.databases) == 1 else ""
     own = {each: settings.source_of(name, each) for each in settings.shards_of(name)}

@@ -1,4 +1,4 @@
-"""MariaDB as the source of truth for rows. Snapshots are read in threads, and only of the keyspace's tables."""
+"""A database server as the source of truth for rows: snapshots, read in threads, only of the keyspace's tables."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ from stream.sources.mariadb.snapshot import (
     NoSuchTable,
     SnapshotRead,
     SnapshotReader,
-    SourceBusy,
     SourceTimeout,
 )
+from stream.sources.postgres.snapshot import PostgresSnapshotReader
+from stream.sources.postgres.writers import Writers
+from stream.sources.sessions import SourceBusy
 from stream.wire.values import UndecodableValue
 from tokens import Position
 
@@ -29,10 +31,15 @@ Done = TypeVar("Done")
 READS_MAX = 8
 WAITS_MAX = 4
 """Sessions that wait for a replica to catch up; they are separate so that waits cannot block reads."""
+WAITER_S = 0.05
+"""How long a wait may wait for one of them."""
 
 
 class MariaDBRows:
-    """A `serving.sources.source.RowSource` over one MariaDB server. Serves only tables that ``tables`` admits."""
+    """A `serving.sources.source.RowSource` over one server: MariaDB, MySQL or PostgreSQL.
+
+    Serves only tables that ``tables`` admits.
+    """
 
     def __init__(
         self,
@@ -45,8 +52,7 @@ class MariaDBRows:
         self.shard = shard
         self._clock = clock
         self._tables = tables
-        self._reader = SnapshotReader(settings, READS_MAX)
-        self._waiter = SnapshotReader(settings, WAITS_MAX, wait_s=0.05)
+        self._reader, self._waiter = _readers(settings)
         self._reads = SourceThreads("source-read", threads=READS_MAX)
         self._waits = SourceThreads("source-wait", threads=WAITS_MAX)
 
@@ -134,8 +140,21 @@ class MariaDBRows:
             reader.close()
 
 
+def _readers(
+    settings: ConnectionSettings,
+) -> tuple[SnapshotReader | PostgresSnapshotReader, SnapshotReader | PostgresSnapshotReader]:
+    """One that reads, and one that waits."""
+    if settings.product == "PostgreSQL":
+        writers = Writers()
+        return (
+            PostgresSnapshotReader(settings, READS_MAX, writers=writers),
+            PostgresSnapshotReader(settings, WAITS_MAX, WAITER_S, writers=writers),
+        )
+    return SnapshotReader(settings, READS_MAX), SnapshotReader(settings, WAITS_MAX, WAITER_S)
+
+
 def row_table(info: TableInfo, prefix: int = 0) -> RowTable:
-    """A MariaDB table's description as a `RowTable`."""
+    """A table's description as a `RowTable`."""
     described = info.describe()
     columns = {column.name: column for column in described.columns}
     key = tuple(columns[name] for name in described.primary_key)

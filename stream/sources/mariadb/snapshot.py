@@ -7,7 +7,6 @@ it. The rows contain everything up to ``lo`` and nothing later than ``hi``.
 from __future__ import annotations
 
 import re
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -52,6 +51,7 @@ from stream.sources.mariadb.position import (
 )
 from stream.sources.mariadb.schema import TableInfo, read_table
 from stream.sources.mariadb.selected_rows import quoted
+from stream.sources.sessions import Sessions
 
 T = TypeVar("T")
 Rows = TypeVar("Rows")
@@ -73,12 +73,6 @@ class NoSuchTable(MariaDBError):
     """The source has no such table. Code ``no_such_table``."""
 
     code = "no_such_table"
-
-
-class SourceBusy(MariaDBError):
-    """All sessions to the source are in use. Code ``source_busy``."""
-
-    code = "source_busy"
 
 
 class SourceTimeout(MariaDBError):
@@ -116,11 +110,7 @@ class _CachedTable(NamedTuple):
 
 
 class SnapshotReader:
-    """A bounded pool of sessions that read rows in consistent snapshots. Thread-safe.
-
-    ``sessions_max`` bounds concurrent reads. A read that gets no session within ``wait_s`` seconds raises `SourceBusy`.
-    A read that meets a dead session is retried once with a new one, so a restart of the server fails no read.
-    """
+    """Reads rows in consistent snapshots, in a pool of sessions (`stream.sources.sessions`). Thread-safe."""
 
     def __init__(
         self,
@@ -130,14 +120,12 @@ class SnapshotReader:
         timeout_s: float = READ_TIMEOUT_S,
     ) -> None:
         self._settings = settings
-        self._wait_s = wait_s
         self._timeout_s = timeout_s
-        self._permits = threading.BoundedSemaphore(sessions_max)
-        self._lock = threading.Lock()
-        self._idle: list[Connection] = []
+        self._sessions = Sessions(
+            settings.name, lambda: connect(settings), Connection._force_close, sessions_max, wait_s
+        )
         self._tables: dict[str, _CachedTable] = {}
         self._charsets: Charsets | None = None
-        self._closed = False
 
     def read(
         self, wanted: Mapping[str, Sequence[Key]], timeout_s: float | None = None
@@ -159,7 +147,7 @@ class SnapshotReader:
         """Read a range of the table ``db.table``. Returns and raises as `read` does for one table."""
 
         def read(session: Connection, info: TableInfo, deadline: float) -> SelectedRange:
-            return rows_in_range(session, _keyed(info), wanted, deadline)
+            return rows_in_range(session, keyed(info), wanted, deadline)
 
         return self._with_session(timeout_s, lambda session, deadline: self._read(session, {name: read}, deadline))[
             name
@@ -203,70 +191,19 @@ class SnapshotReader:
 
     def close(self) -> None:
         """End all idle sessions. A session in use ends when its read is done."""
-        with self._lock:
-            self._closed = True
-            idle, self._idle = self._idle, []
-        for session in idle:
-            session._force_close()
-
-    # -- sessions ----------------------------------------------------------------------------------------------------
+        self._sessions.close()
 
     def _with_session(self, timeout_s: float | None, work: Callable[[Connection, float], T]) -> T:
         """Run ``work`` with a session and a deadline (`time.monotonic`)."""
-        deadline = time.monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
-        with self._slot(deadline):
-            session, fresh = self._take_session()
-            try:
-                return self._run_in_session(session, work, deadline)
-            except MariaDBUnreachable:
-                if fresh or time.monotonic() > deadline:
-                    raise
-            self._drop_idle()
-            return self._run_in_session(connect(self._settings), work, deadline)
 
-    @contextmanager
-    def _slot(self, deadline: float) -> Iterator[None]:
-        if self._closed:
-            raise SourceBusy("the reader of the source is closed")
-        wait_s = max(min(self._wait_s, deadline - time.monotonic()), 0.0)
-        if not self._permits.acquire(timeout=wait_s):
-            raise SourceBusy(
-                f"all sessions to {self._settings.name} were busy for {wait_s:g} s", hint="try again later"
-            )
-        try:
-            yield
-        finally:
-            self._permits.release()
-
-    def _take_session(self) -> tuple[Connection, bool]:
-        with self._lock:
-            if self._idle:
-                return self._idle.pop(), False
-        return connect(self._settings), True
-
-    def _run_in_session(self, session: Connection, work: Callable[[Connection, float], T], deadline: float) -> T:
-        """Run ``work``. Keep the session in the pool only if no error occurred."""
-        is_healthy = False
-        # For a server that is silent. One that answers ends its statements itself.
-        session._read_timeout = max(deadline - time.monotonic(), 0.0) + ANSWER_MARGIN_S
-        try:
+        def translating(session: Connection, deadline: float) -> T:
+            # For a server that is silent. One that answers ends its statements itself.
+            session._read_timeout = max(deadline - time.monotonic(), 0.0) + ANSWER_MARGIN_S
             with translated(self._settings):
-                found = work(session, deadline)
-            is_healthy = True
-            return found
-        finally:
-            with self._lock:
-                keep = is_healthy and not self._closed
-                if keep:
-                    self._idle.append(session)
-            if not keep:
-                session._force_close()
+                return work(session, deadline)
 
-    def _drop_idle(self) -> None:
-        with self._lock:
-            idle, self._idle = self._idle, []
-        for session in idle:
-            session._force_close()
+        timeout_s = self._timeout_s if timeout_s is None else timeout_s
+        return self._sessions.run(translating, time.monotonic() + timeout_s)
 
     # -- reads -------------------------------------------------------------------------------------------------------
 
@@ -322,7 +259,7 @@ class SnapshotReader:
         return info, read(session, info, deadline)
 
     def _by_key(self, keys: Sequence[Key], session: Connection, info: TableInfo, deadline: float) -> tuple[Found, ...]:
-        return tuple(rows_by_key(session, self._settings, _keyed(info), keys, deadline))
+        return tuple(rows_by_key(session, self._settings, keyed(info), keys, deadline))
 
     def _lock_tables(
         self,
@@ -398,7 +335,8 @@ class SnapshotReader:
         return known
 
 
-def _keyed(info: TableInfo) -> TableInfo:
+def keyed(info: TableInfo) -> TableInfo:
+    """A table that can be read by key. Raises `MariaDBError` ``no_primary_key``."""
     if not info.primary_key:
         raise MariaDBError(f"{info.name} has no primary key to read by", code="no_primary_key")
     return info

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from stream.sources.mariadb.connection import (
     ConnectionSettings,
@@ -15,6 +16,7 @@ from stream.sources.mariadb.connection import (
 
 if TYPE_CHECKING:
     import psycopg
+    from psycopg.abc import PQGen
 
     Connection: TypeAlias = psycopg.Connection[tuple[Any, ...]]
 
@@ -22,13 +24,19 @@ _RETRIED: Final = ("08", "25", "40", "53", "55", "57")
 """Classes of SQLSTATE that mean: a new session, or the same request later, may work."""
 _REFUSED: Final = ("password authentication failed", "no pg_hba.conf entry", "authentication", "does not exist")
 """What a server says when it refuses a login: the driver passes no SQLSTATE on then."""
+T = TypeVar("T")
+POLL_S: Final = 0.1
+"""Between two looks at the clock while an answer is waited for."""
+ANSWER_MARGIN_S: Final = 0.5
+"""How much longer than a statement's limit its answer is waited for."""
+CONNECT_S: Final = 30.0
 GRANTS_HINT: Final = "a source needs: GRANT CONNECT ON DATABASE … and GRANT USAGE ON SCHEMA … TO its user"
 
 
 def connect(settings: ConnectionSettings) -> Connection:
     """Open a session that commits each statement, reads only, and has its times in UTC. Raises `MariaDBError`."""
     try:
-        import psycopg
+        make = _session_class().connect
     except ImportError as error:
         raise ServerSettingsError(
             f"PostgreSQL's driver is not installed: {error}",
@@ -36,7 +44,31 @@ def connect(settings: ConnectionSettings) -> Connection:
             code="postgres_no_driver",
         ) from error
     with translated(settings):
-        return psycopg.connect(**_arguments(settings), autocommit=True)
+        made: Connection = make(**_arguments(settings), autocommit=True)
+    wait_for(made, settings.read_timeout_s)
+    return made
+
+
+def wait_for(connection: Connection, seconds: float) -> None:
+    """Wait so long for each answer of a server that may hang. One that is well ends its statements itself, before."""
+    connection.patience_s = seconds + ANSWER_MARGIN_S  # type: ignore[attr-defined]
+
+
+@functools.cache
+def _session_class() -> Any:
+    """Sessions that wait no longer than ``patience_s`` for an answer: the driver would wait for a server that hangs.
+
+    Made when it is needed, since the driver is an extra.
+    """
+    import psycopg
+
+    class Session(psycopg.Connection[tuple[Any, ...]]):
+        patience_s = CONNECT_S
+
+        def wait(self, gen: PQGen[T], interval: float = POLL_S, timeout: float | None = None) -> T:
+            return super().wait(gen, interval, self.patience_s if timeout is None else timeout)
+
+    return Session
 
 
 @contextlib.contextmanager
@@ -81,10 +113,11 @@ def translated(settings: ConnectionSettings) -> Iterator[None]:
     try:
         yield
     except psycopg.Error as error:
-        raise _translate(error, settings) from error
+        raise translate(error, settings) from error
 
 
-def _translate(error: psycopg.Error, settings: ConnectionSettings) -> MariaDBError:
+def translate(error: psycopg.Error, settings: ConnectionSettings) -> MariaDBError:
+    """The `MariaDBError` of one line for an error of the driver."""
     import psycopg
 
     text, state = " ".join(str(error).split()), error.sqlstate or ""

@@ -53,14 +53,24 @@ SELECT n.nspname, c.relname, c.relkind::text, c.relpersistence::text, c.relhassu
   AND q.pubinsert AND q.pubupdate AND q.pubdelete AND q.pubtruncate)
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relkind IN ('r', 'p', 'f') AND {_OWN_SCHEMAS}"""
+_ONE: Final = " AND n.nspname = %s AND c.relname = %s"
 _COLUMNS: Final = f"""
 SELECT n.nspname, c.relname, a.attname, t.typname::text, format_type(a.atttypid, a.atttypmod), a.attgenerated::text,
  coalesce(l.collisdeterministic, true),
  ARRAY(SELECT e.enumlabel::text FROM pg_enum e WHERE e.enumtypid = t.oid ORDER BY e.enumsortorder)
 FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid JOIN pg_namespace n ON n.oid = c.relnamespace
  JOIN pg_type t ON t.oid = a.atttypid LEFT JOIN pg_collation l ON l.oid = a.attcollation
-WHERE c.relkind IN ('r', 'p', 'f') AND a.attnum > 0 AND NOT a.attisdropped AND {_OWN_SCHEMAS}
-ORDER BY n.nspname, c.relname, a.attnum"""
+WHERE c.relkind IN ('r', 'p', 'f') AND a.attnum > 0 AND NOT a.attisdropped AND {_OWN_SCHEMAS}"""
+_IN_ORDER: Final = " ORDER BY n.nspname, c.relname, a.attnum"
+_DEFINITION: Final = """
+SELECT concat_ws(' ', c.oid, c.relkind, c.relpersistence, c.relhassubclass, c.relreplident,
+ (SELECT string_agg(concat_ws(' ', a.attnum, quote_ident(a.attname), a.atttypid, a.atttypmod, a.attgenerated,
+   a.attcollation, (SELECT string_agg(quote_literal(e.enumlabel), ',' ORDER BY e.enumsortorder) FROM pg_enum e
+   WHERE e.enumtypid = a.atttypid)), ',' ORDER BY a.attnum)
+  FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped),
+ (SELECT i.indkey::text || i.indnkeyatts FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary))
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind IN ('r', 'p', 'f') AND n.nspname = %s AND c.relname = %s"""
 _LOCKED: Final = f"""
 SELECT n.nspname || '.' || c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE {_OWN_SCHEMAS} AND c.oid IN (SELECT relation FROM pg_locks WHERE granted AND mode = 'AccessExclusiveLock'
@@ -84,7 +94,7 @@ def read_tables(connection: Connection, include: TableFilter, publication: str) 
     """
     locked = frozenset(name for (name,) in fetch_all(connection, _LOCKED))
     columns: dict[tuple[str, str], list[ColumnInfo]] = {}
-    for schema, table, *column in fetch_all(connection, _COLUMNS):
+    for schema, table, *column in fetch_all(connection, _COLUMNS + _IN_ORDER):
         columns.setdefault((schema, table), []).append(_column(column))
     found = {}
     for schema, table, *row in fetch_all(connection, _TABLES, (publication,)):
@@ -92,6 +102,22 @@ def read_tables(connection: Connection, include: TableFilter, publication: str) 
             info = _table(schema, table, columns.get((schema, table), []), row)
             found[info.name] = replace(info, prefix=include.prefix_of(info.name, len(info.primary_key)))
     return Found(found, locked)
+
+
+def read_table(connection: Connection, schema: str, table: str) -> TableInfo | None:
+    """A table as whoever reads it finds it, whatever a publication has of it; None: there is none."""
+    columns = [_column(row) for _, _, *row in fetch_all(connection, _COLUMNS + _ONE + _IN_ORDER, (schema, table))]
+    found = fetch_all(connection, _TABLES + _ONE, ("", schema, table))
+    if not found:
+        return None
+    _, _, *row, _ = found[0]
+    return _table(schema, table, columns, [*row, True])
+
+
+def definition_of(connection: Connection, schema: str, table: str) -> str:
+    """A text that differs for tables with other columns, or another key; "" if there is no such table."""
+    found = fetch_all(connection, _DEFINITION, (schema, table))
+    return str(found[0][0]) if found else ""
 
 
 def schemas_of(connection: Connection) -> set[str]:

@@ -131,26 +131,33 @@ class RunningPostgres:
 
 
 @pytest.fixture
-def database(postgres: str, kafka: KafkaCluster, connect: ConnectServer) -> Iterator[Database]:
-    """An empty database, for which no connector is made yet."""
+def empty(postgres: str) -> Iterator[ConnectionSettings]:
+    """How an empty database is connected to, which is dropped afterwards."""
     url = sa.make_url(postgres)
     name = f"p{uuid.uuid4().hex[:10]}"
-    settings = ConnectionSettings(
-        url.host or "127.0.0.1",
-        url.port or 5432,
-        url.username or "postgres",
-        str(url.password or ""),
-        product="PostgreSQL",
-        database=name,
-    )
     server = psycopg.connect(postgres.replace("+psycopg", ""), autocommit=True)
     server.execute(f"CREATE DATABASE {name}".encode())
-    found = Database(settings, kafka, connect)
+    try:
+        yield ConnectionSettings(
+            url.host or "127.0.0.1",
+            url.port or 5432,
+            url.username or "postgres",
+            str(url.password or ""),
+            product="PostgreSQL",
+            database=name,
+        )
+    finally:
+        server.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
+        server.close()
+
+
+@pytest.fixture
+def database(empty: ConnectionSettings, kafka: KafkaCluster, connect: ConnectServer) -> Iterator[Database]:
+    """An empty database, for which no connector is made yet."""
+    found = Database(empty, kafka, connect)
     try:
         yield found
     finally:
         if found.streams():
             found.remove()
         found.sql.close()
-        server.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
-        server.close()

@@ -1,0 +1,185 @@
+"""Read rows by key, or in order, within a session's open snapshot of PostgreSQL.
+
+A row has ``xmax`` 0 if nobody has begun to change it, or to lock it, since it was written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from stream.sources.key_range import KeyRange
+from stream.sources.mariadb.by_key import Found, Key, KeyNotPossible, SelectedRow
+from stream.sources.mariadb.by_range import BYTES_MAX, SORTED_MAX, SelectedRange, SortTooLarge
+from stream.sources.mariadb.schema import TableInfo
+from stream.sources.postgres.selected_rows import RowForm, argument, quoted, select_columns_sql, table_sql
+from stream.wire.values import UndecodableValue
+
+if TYPE_CHECKING:
+    from stream.sources.postgres.connection import Connection
+
+STATEMENT_KEYS_MAX: Final = 100
+_IMPOSSIBLE: Final = "22"
+"""The class of SQLSTATE of a value that its type can't have."""
+
+
+def rows_by_key(connection: Connection, info: TableInfo, keys: Sequence[Key]) -> tuple[tuple[Found, ...], bool]:
+    """The results for keys, in their order, and whether all are rows that nobody had begun to change.
+
+    Each key gets the answer that a statement of its own would give. Raises psycopg's errors, but of single keys.
+    """
+    found: list[Found] = []
+    untouched = True
+    for at in range(0, len(keys), STATEMENT_KEYS_MAX):
+        some = keys[at : at + STATEMENT_KEYS_MAX]
+        selected = _select_keys(connection, info, some)
+        results: list[_Row | KeyNotPossible | None] = []
+        if isinstance(selected, KeyNotPossible):
+            alone = [_select_keys(connection, info, [key]) for key in some] if len(some) > 1 else [selected]
+            results += [one if isinstance(one, KeyNotPossible) else one[0] for one in alone]
+        else:
+            results += selected
+        untouched = untouched and all(isinstance(result, _Row) and result.untouched for result in results)
+        found += [result.row if isinstance(result, _Row) else result for result in results]
+    return tuple(found), untouched
+
+
+class _Row(NamedTuple):
+    row: SelectedRow | UndecodableValue
+    untouched: bool
+
+
+def _select_keys(connection: Connection, info: TableInfo, keys: Sequence[Key]) -> list[_Row | None] | KeyNotPossible:
+    """The rows by one statement, a SELECT for each key; or the error of a key that no row can have."""
+    import psycopg
+
+    condition = " AND ".join(f"{quoted(name)} = %s" for name in info.primary_key)
+    select = f"SELECT {{}}, xmax = '0'::xid, {select_columns_sql(info)} FROM {table_sql(info)} WHERE {condition}"
+    parts = [select.replace("{}", str(place), 1) for place in range(len(keys))]
+    arguments = [argument(value) for key in keys for value in key]
+    connection.execute("SAVEPOINT keys")
+    try:
+        selected = raw_rows(connection, " UNION ALL ".join(parts), arguments)
+    except psycopg.DataError as error:
+        if error.sqlstate is not None and not error.sqlstate.startswith(_IMPOSSIBLE):
+            raise
+        connection.execute("ROLLBACK TO SAVEPOINT keys")
+        return KeyNotPossible(f"{info.name} can have no key {list(keys[0])}: {' '.join(str(error).split())}")
+    form = RowForm(info)
+    found: list[_Row | None] = [None] * len(keys)
+    for place, untouched, *values in selected:
+        found[int(place or 0)] = _Row(_row(form, values), untouched == b"t")
+    return found
+
+
+def _row(form: RowForm, values: Sequence[bytes | None]) -> SelectedRow | UndecodableValue:
+    try:
+        return SelectedRow(form.key(values), form.image(values))
+    except UndecodableValue as error:
+        return error
+
+
+def raw_rows(connection: Connection, sql: str, arguments: Sequence[str]) -> list[list[bytes | None]]:
+    """What a statement returns, as the server writes it."""
+    cursor = connection.execute(sql.encode(), arguments)
+    result = cursor.pgresult
+    assert result is not None
+    return [[result.get_value(row, column) for column in range(result.nfields)] for row in range(result.ntuples)]
+
+
+def rows_in_range(connection: Connection, info: TableInfo, wanted: KeyRange) -> SelectedRange:
+    """What a range of a table with a primary key holds.
+
+    Raises psycopg's errors, `KeyNotPossible`, `SortTooLarge`, `UndecodableValue`.
+    """
+    import psycopg
+
+    try:
+        if wanted.limit and wanted.order:  # it is not known which indexes there are
+            few = replace(wanted, limit=0, count_max=SORTED_MAX + 1, after=None)
+            if _count(connection, info, few) > SORTED_MAX:
+                by = ", ".join(wanted.order)
+                raise SortTooLarge(f"{info.name} has more than {SORTED_MAX} such rows, to be sorted by {by}")
+        if not wanted.limit:
+            return SelectedRange(number=_count(connection, info, wanted))
+        return _rows(connection, info, wanted)
+    except psycopg.DataError as error:
+        if error.sqlstate is not None and not error.sqlstate.startswith(_IMPOSSIBLE):
+            raise
+        raise KeyNotPossible(f"{info.name} can have no such key: {' '.join(str(error).split())}") from error
+
+
+def _rows(connection: Connection, info: TableInfo, wanted: KeyRange) -> SelectedRange:
+    where, arguments = _where(info, wanted)
+    order = [*wanted.order, *(name for name in info.primary_key if name not in wanted.order)]
+    direction, nulls = ("DESC", " NULLS LAST") if wanted.descending else ("ASC", " NULLS FIRST")
+    ordered = [f"{_column(info, name)} {direction}{nulls if name in wanted.order else ''}" for name in order]
+    sql = (
+        f"SELECT {select_columns_sql(info)} FROM {table_sql(info)}{where}"
+        f" ORDER BY {', '.join(ordered)} LIMIT {wanted.limit + 1}"
+    )
+    form, rows, size = RowForm(info), list[SelectedRow](), 0
+    selected = raw_rows(connection, sql, arguments)
+    for values in selected[: wanted.limit]:
+        row = SelectedRow(form.key(values), form.image(values))
+        size += len(row.image)
+        if rows and size > BYTES_MAX:
+            break
+        rows.append(row)
+    return SelectedRange(tuple(rows), len(rows), len(rows) < len(selected))
+
+
+def _count(connection: Connection, info: TableInfo, wanted: KeyRange) -> int:
+    where, arguments = _where(info, wanted)
+    limit = f" LIMIT {wanted.count_max}" if wanted.count_max else ""
+    sql = f"SELECT count(*) FROM (SELECT FROM {table_sql(info)}{where}{limit}) AS counted"
+    [[number]] = raw_rows(connection, sql, arguments)
+    return int(number or 0)
+
+
+def _where(info: TableInfo, wanted: KeyRange) -> tuple[str, list[str]]:
+    given = [*zip(info.primary_key, wanted.leading, strict=False), *wanted.where]
+    conditions, arguments = [], []
+    for name, value in given:
+        conditions.append(f"{_column(info, name)} = %s")
+        arguments.append(argument(value))
+    if wanted.after is not None:
+        behind, values = _behind(info, wanted)
+        conditions.append(behind)
+        arguments += values
+    return f" WHERE {' AND '.join(conditions)}" if conditions else "", arguments
+
+
+def _behind(info: TableInfo, wanted: KeyRange) -> tuple[str, list[str]]:
+    """The condition of the rows that come after the last one of a page. NULL is before all values."""
+    after = dict(zip(wanted.order, wanted.after_values, strict=True))
+    values = dict(zip(info.primary_key, wanted.after or (), strict=True))
+    left = [name for name in info.primary_key[len(wanted.leading) :] if name not in after]
+    alternatives: list[str] = []
+    arguments: list[str] = []
+    same: list[str] = []
+    of_same: list[str] = []
+    for name, value in (*after.items(), *((name, values[name]) for name in left)):
+        column = _column(info, name)
+        if value is None:
+            beyond, own = ("" if wanted.descending else f"{column} IS NOT NULL"), []
+        elif wanted.descending:
+            beyond, own = f"{column} < %s", [argument(value)]
+            if name in after:
+                beyond = f"({beyond} OR {column} IS NULL)"
+        else:
+            beyond, own = f"{column} > %s", [argument(value)]
+        if beyond:
+            alternatives.append(" AND ".join([*same, beyond]))
+            arguments += [*of_same, *own]
+        same.append(f"{column} = %s" if value is not None else f"{column} IS NULL")
+        of_same += [argument(value)] if value is not None else []
+    return (f"(({') OR ('.join(alternatives)}))" if alternatives else "FALSE"), arguments
+
+
+def _column(info: TableInfo, name: str) -> str:
+    """A column in SQL. Raises `KeyNotPossible`."""
+    if all(column.name != name for column in info.columns):
+        raise KeyNotPossible(f"{info.name} has no column {name}")
+    return quoted(name)

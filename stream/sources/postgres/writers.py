@@ -1,0 +1,74 @@
+"""Up to where everything that changed a table is visible. Pure but for a lock, which threads share.
+
+A commit is in PostgreSQL's log before anybody sees it: it is flushed first, and maybe waits for a standby. So the end
+of the log says nothing of a snapshot that is made afterwards. But whoever changes a table holds its lock until
+everybody sees the change. So if nobody holds it after the end of the log was asked for, and the snapshot is made then,
+all that was committed before that end is seen. If somebody does, an end that was seen earlier may do: one whose
+writers have all left since.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection
+from typing import Final, NamedTuple
+
+from stream.sources.mariadb.gtid import PostgresPlace
+
+PREPARED: Final = "-1/"
+"""What the lock of a prepared transaction begins with. It was another one's before."""
+_KEPT_MAX: Final = 16
+
+
+class _Seen(NamedTuple):
+    """The end of the log, and who held the table's lock after it and still does. ``number``: of the look at it."""
+
+    number: int
+    end: PostgresPlace
+    writers: frozenset[str]
+
+
+class Writers:
+    """What readers have seen of tables and their writers."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._number = 0
+        self._seen: dict[str, list[_Seen]] = {}
+
+    def begin(self) -> int:
+        """The number of a look. Whatever was noted before it may be compared with what it sees."""
+        with self._lock:
+            self._number += 1
+            return self._number
+
+    def bound(self, number: int, table: str, end: PostgresPlace, writers: Collection[str]) -> PostgresPlace:
+        """The latest known end of the log before which whatever changed ``table`` is visible now.
+
+        ``number``: from `begin`, before anything was asked. ``end``: of the log; ``writers``: who held the table's lock
+        after that. They are noted. It is a place before everything if no end is known.
+        """
+        mine = frozenset(writers)
+        with self._lock:
+            kept = [
+                each if each.number > number else each._replace(writers=self._left(each.writers, mine))
+                for each in self._seen.get(table, ())
+                if each.end.timeline == end.timeline
+            ]
+            self._number += 1
+            kept.append(_Seen(self._number, end, mine))
+            settled = max((each for each in kept if not each.writers), key=lambda each: each.end.lsn, default=None)
+            if settled is not None:
+                kept = [settled, *(each for each in kept if each.end.lsn > settled.end.lsn)]
+            self._seen[table] = kept[:1] + kept[1:][1 - _KEPT_MAX :]
+            return PostgresPlace(end.timeline, settled.end.lsn if settled is not None else 0)
+
+    @staticmethod
+    def _left(before: frozenset[str], now: frozenset[str]) -> frozenset[str]:
+        """Who has not left. Any of them may go on as a transaction that is prepared."""
+        return before if any(each.startswith(PREPARED) for each in now) else before & now
+
+    def awaited(self) -> frozenset[str]:
+        """Who keeps the present ends of the log from being a bound."""
+        with self._lock:
+            return frozenset().union(*(seen[-1].writers for seen in self._seen.values() if seen))

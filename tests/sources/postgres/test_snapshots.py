@@ -1,0 +1,412 @@
+"""What is read from a PostgreSQL lies between its two positions, whatever other sessions do meanwhile."""
+
+from __future__ import annotations
+
+import random
+import threading
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import psycopg
+import pytest
+
+from lab.faults.network import LinkConditions, Network
+from stream.sources.key_range import KeyRange
+from stream.sources.mariadb.by_key import Found, KeyNotPossible, SelectedRow
+from stream.sources.mariadb.by_range import SelectedRange, SortTooLarge
+from stream.sources.mariadb.connection import ConnectionSettings, MariaDBError, MariaDBUnreachable
+from stream.sources.mariadb.gtid import PostgresPlace
+from stream.sources.mariadb.snapshot import NoSuchTable, SnapshotRead, SourceTimeout
+from stream.sources.postgres import snapshot
+from stream.sources.postgres.selecting import rows_by_key
+from stream.sources.postgres.snapshot import PostgresSnapshotReader
+from stream.sources.postgres.writers import Writers
+from tests.sources.mariadb.test_source import until
+
+T = "public.t"
+KEYS, READS = 8, 800
+
+
+def session(settings: ConnectionSettings, **options: Any) -> psycopg.Connection[tuple[Any, ...]]:
+    """A session of somebody else, who waits until a commit is safe."""
+    found = psycopg.connect(
+        host=settings.host,
+        port=settings.port,
+        user=settings.user,
+        password=settings.password,
+        dbname=settings.database,
+        autocommit=True,
+        **options,
+    )
+    found.execute("SET synchronous_commit = on")
+    return found
+
+
+def end_of_log(connection: psycopg.Connection[tuple[Any, ...]]) -> int:
+    """Where the log ends now."""
+    [(end,)] = connection.execute("SELECT pg_current_wal_insert_lsn() - '0/0'").fetchall()
+    return int(end)
+
+
+@pytest.fixture
+def sql(empty: ConnectionSettings) -> Iterator[psycopg.Connection[tuple[Any, ...]]]:
+    """A session."""
+    with session(empty) as found:
+        yield found
+
+
+@pytest.fixture
+def reader(empty: ConnectionSettings) -> Iterator[PostgresSnapshotReader]:
+    """A reader."""
+    found = PostgresSnapshotReader(empty)
+    yield found
+    found.close()
+
+
+def read_of(reader: PostgresSnapshotReader, *keys: object, table: str = T) -> SnapshotRead[tuple[Found, ...]]:
+    """What is read of a table by keys of one column."""
+    found = reader.read({table: [[key] for key in keys]})[table]
+    assert isinstance(found, SnapshotRead), found
+    return found
+
+
+def lsn(position: str) -> int:
+    """The place of a position."""
+    return PostgresPlace.of(position.removeprefix("Postgres/")).lsn
+
+
+def images(read: SnapshotRead[tuple[Found, ...]]) -> list[bytes | None]:
+    """The images; None of an absent row."""
+    return [row.image if isinstance(row, SelectedRow) else None for row in read.rows]
+
+
+@pytest.fixture
+def stuck(empty: ConnectionSettings) -> Iterator[Callable[[str], None]]:
+    """Runs a statement whose commit is in the log, and is seen by nobody until the test ends, or calls ``release``.
+
+    It waits for a standby that is not there. Only sessions that wait for their commits are concerned.
+    """
+    admin = session(empty)
+    admin.execute("SET synchronous_commit = off")
+    pool = ThreadPoolExecutor()
+    waiting: list[psycopg.Connection[tuple[Any, ...]]] = []
+
+    def standbys(names: str) -> None:
+        admin.execute(f"ALTER SYSTEM SET synchronous_standby_names = '{names}'".encode())
+        admin.execute("SELECT pg_reload_conf()")
+
+    def run(statement: str) -> None:
+        writer = session(empty)
+        waiting.append(writer)
+        standbys("nobody")
+        shown = session(empty)
+        until(lambda: shown.execute("SHOW synchronous_standby_names").fetchall() == [("nobody",)], "no standby")
+        shown.close()
+        pool.submit(writer.execute, statement.encode())
+        asked = "SELECT wait_event FROM pg_stat_activity WHERE pid = %s"
+        until(lambda: admin.execute(asked, (writer.info.backend_pid,)).fetchall() == [("SyncRep",)], "it waits")
+
+    def release() -> None:
+        standbys("")
+        pool.shutdown()
+
+    run.release = release  # type: ignore[attr-defined]
+    yield run
+    release()
+    for each in [*waiting, admin]:
+        each.close()
+
+
+@pytest.mark.parametrize(
+    "statement", ["UPDATE t SET v = 2 WHERE id = 1", "DELETE FROM t WHERE id = 1", "INSERT INTO t VALUES (2, 2)"]
+)
+def test_a_commit_that_is_in_the_log_and_not_seen_yet_is_not_covered(
+    sql: psycopg.Connection[tuple[Any, ...]], reader: PostgresSnapshotReader, stuck: Any, statement: str
+) -> None:
+    """The end of the log is behind it, and the rows lack it. Once it is seen, they are proved up to there."""
+    sql.execute("CREATE TABLE t (id INT PRIMARY KEY, v INT)")
+    sql.execute("INSERT INTO t VALUES (1, 1), (3, 3)")
+    before = end_of_log(sql)
+    assert lsn(read_of(reader, 1, 2).position) >= before
+    before = end_of_log(sql)
+    stuck(statement)
+    after = end_of_log(sql)
+    key = 2 if "INSERT" in statement else 1
+    read = read_of(reader, key)
+    assert images(read) == [b'{"id":1,"v":1}' if key == 1 else None], "it is not seen"
+    assert lsn(read.position) <= before
+    assert lsn(read.hi) >= after
+    assert not read.is_primary, "nor does it have all that was committed by now"
+    assert not reader.wait_for_position(f"Postgres/1:0/{after:X}", 0.05)
+    untouched = read_of(reader, 3)
+    assert lsn(untouched.position) >= after, "who changes a row has marked it"
+    assert untouched.is_primary
+    stuck.release()
+    assert reader.wait_for_position(f"Postgres/1:0/{after:X}", 10)
+    read = read_of(reader, key)
+    assert lsn(read.position) >= after
+    assert images(read) == [{"U": b'{"id":1,"v":2}', "D": None, "I": b'{"id":2,"v":2}'}[statement[0]]]
+
+
+def test_reads_lie_between_their_positions_while_others_write(
+    empty: ConnectionSettings, sql: psycopg.Connection[tuple[Any, ...]], reader: PostgresSnapshotReader
+) -> None:
+    """Of thousands of reads none lacks what was committed before lo, or has what was begun after hi."""
+    sql.execute("CREATE TABLE t (id INT PRIMARY KEY, v INT)")
+    history: list[list[tuple[int, int, int | None]]] = [[(0, 0, None)] for _ in range(KEYS)]
+    """Of each key, for each change: where its commit is behind, where it is before, and the value."""
+    over = threading.Event()
+
+    def write(number: int) -> None:
+        rng = random.Random(number)
+        with session(empty) as own:
+            own.autocommit = False
+            value = 0
+            while not over.is_set():
+                key = rng.randrange(number, KEYS, 2)
+                there = history[key][-1][2] is not None
+                value += 1
+                if not there:
+                    own.execute("INSERT INTO t VALUES (%s, %s)", (key, value))
+                elif rng.random() < 0.3:
+                    own.execute("DELETE FROM t WHERE id = %s", (key,))
+                else:
+                    own.execute("UPDATE t SET v = %s WHERE id = %s", (value, key))
+                now = None if there and own.execute("SELECT 1 FROM t WHERE id = %s", (key,)).rowcount == 0 else value
+                begun = end_of_log(own)
+                own.commit()
+                history[key].append((begun, end_of_log(own), now))
+                own.commit()
+
+    pool = ThreadPoolExecutor()
+    writers = [pool.submit(write, number) for number in (0, 1)]
+    reads = []
+    rng = random.Random(2)
+    try:
+        for at in range(READS):
+            wanted = [*range(KEYS)] if at % 2 else [rng.randrange(KEYS)]
+            reads.append((wanted, read_of(reader, *wanted)))
+    finally:
+        over.set()
+        for each in writers:
+            each.result()
+        pool.shutdown()
+    done = [[at for _, at, _ in changes] for changes in history]
+    begun = [[at for at, _, _ in changes] for changes in history]
+    for keys, read in reads:
+        lo, hi = lsn(read.position), lsn(read.hi)
+        for key, image in zip(keys, images(read), strict=True):
+            first, last = bisect_right(done[key], lo) - 1, bisect_right(begun[key], hi)
+            value = None if image is None else int(image.split(b":")[2][:-1])
+            possible = {value for _, _, value in history[key][first:last]}
+            assert value in possible, (key, value, possible, read.position, read.hi)
+    proved = sum(lsn(read.position) > 0 for _, read in reads)
+    assert proved > len(reads) / 2, "most reads prove something"
+
+
+def test_what_a_name_belongs_to_is_held_while_it_is_read(
+    empty: ConnectionSettings,
+    sql: psycopg.Connection[tuple[Any, ...]],
+    reader: PostgresSnapshotReader,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nobody can alter the table between its description and its rows; who did before is noticed."""
+    sql.execute("CREATE TABLE t (id INT PRIMARY KEY, v INT)")
+    sql.execute("INSERT INTO t VALUES (1, 1)")
+    read_of(reader, 1)
+    sql.execute("ALTER TABLE t ADD w INT DEFAULT 7")
+    refused = []
+
+    def late(*arguments: Any) -> Any:
+        with session(empty) as other:
+            other.execute("SET lock_timeout = 20")
+            with pytest.raises(psycopg.errors.LockNotAvailable):
+                other.execute("ALTER TABLE t DROP v")
+        refused.append(True)
+        return rows_by_key(*arguments)
+
+    monkeypatch.setattr(snapshot, "rows_by_key", late)
+    assert images(read_of(reader, 1)) == [b'{"id":1,"v":1,"w":7}']
+    assert refused
+    sql.execute("DROP TABLE t")
+    assert isinstance(reader.read({T: [[1]]})[T], NoSuchTable)
+    with pytest.raises(NoSuchTable):
+        reader.table(T)
+
+
+def test_a_locked_table_fails_alone(
+    empty: ConnectionSettings, sql: psycopg.Connection[tuple[Any, ...]], reader: PostgresSnapshotReader
+) -> None:
+    """The other tables of a batch are read, in the time that is left."""
+    for name in "tu":
+        sql.execute(f"CREATE TABLE {name} (id INT PRIMARY KEY)".encode())
+        sql.execute(f"INSERT INTO {name} VALUES (1)".encode())
+    with session(empty) as other, other.transaction():
+        other.execute("LOCK TABLE t")
+        read = reader.read({T: [[1]], "public.u": [[1]]}, 0.5)
+    assert isinstance(read[T], SourceTimeout)
+    assert isinstance(read["public.u"], SnapshotRead)
+    assert images(read["public.u"]) == [b'{"id":1}']
+
+
+def test_a_key_that_no_row_can_have_is_an_error_of_its_own(
+    sql: psycopg.Connection[tuple[Any, ...]], reader: PostgresSnapshotReader
+) -> None:
+    """Each key of a batch gets the answer that it gets alone, also after an error of the server."""
+    sql.execute('CREATE TABLE t ("a%" INT, b VARCHAR(3), c BYTEA, PRIMARY KEY (b, "a%", c))')
+    sql.execute("INSERT INTO t VALUES (1, 'abc', '\\x00ff'), (2, 'ü', '')")
+    binary = {"base64": "AP8="}
+    keys: list[list[object]] = [
+        ["abc", 1, binary],
+        ["abcd", 1, binary],
+        ["ü", 2, {"base64": ""}],
+        ["abc", 1 << 40, binary],
+    ]
+    keys += [["abc", "x", binary], ["a\0c", 1, binary]]
+    for some in (keys, keys[:3], *([key] for key in keys)):
+        read = reader.read({T: some})[T]
+        assert isinstance(read, SnapshotRead)
+        expected = [keys.index(key) for key in some]
+        for number, row in zip(expected, read.rows, strict=True):
+            if number in (0, 2):
+                assert isinstance(row, SelectedRow)
+                assert (
+                    row.key
+                    == (b'public.t\0["abc",1,{"base64":"AP8="}]', b"", 'public.t\0["ü",2,{"base64":""}]'.encode())[
+                        number
+                    ]
+                )
+            elif number == 1:
+                assert row is None, "a longer text is not cut"
+            else:
+                assert isinstance(row, KeyNotPossible)
+
+
+def test_rows_that_a_policy_hides_are_no_absent_ones(
+    empty: ConnectionSettings, sql: psycopg.Connection[tuple[Any, ...]]
+) -> None:
+    """A user who may not see all rows can't read any."""
+    sql.execute("CREATE TABLE t (id INT PRIMARY KEY)")
+    sql.execute("INSERT INTO t VALUES (1)")
+    sql.execute("ALTER TABLE t ENABLE ROW LEVEL SECURITY")
+    user = f"{empty.database}_reader"
+    sql.execute(f"CREATE USER {user}".encode())
+    try:
+        sql.execute(f"GRANT SELECT ON t TO {user}".encode())
+        limited = PostgresSnapshotReader(
+            ConnectionSettings(empty.host, empty.port, user, product="PostgreSQL", database=empty.database)
+        )
+        found = limited.read({T: [[1]]})[T]
+        limited.close()
+        assert isinstance(found, MariaDBError)
+        assert "row-level security" in str(found)
+    finally:
+        sql.execute(f"DROP OWNED BY {user}".encode())
+        sql.execute(f"DROP USER {user}".encode())
+
+
+def test_ranges_come_in_the_servers_order_page_by_page(
+    sql: psycopg.Connection[tuple[Any, ...]], reader: PostgresSnapshotReader
+) -> None:
+    """Pages by the key, and by another column with NULLs, in both directions, are the rows of one SELECT."""
+    sql.execute("CREATE TABLE t (a INT, b TEXT, v INT, PRIMARY KEY (a, b))")
+    sql.execute("INSERT INTO t SELECT n % 3, 'x' || n, nullif(n % 5, 0) FROM generate_series(1, 60) n")
+
+    def of(**wanted: Any) -> SelectedRange:
+        read = reader.read_range(T, KeyRange(**wanted))
+        assert isinstance(read, SnapshotRead), read
+        return read.rows
+
+    for descending in (False, True):
+        for order in ((), ("v",)):
+            for leading in ((), (1,)):
+                found: list[bytes] = []
+                page = of(leading=leading, descending=descending, limit=7, order=order)
+                while True:
+                    found += [row.image for row in page.rows]
+                    if not page.more:
+                        break
+                    last = found[-1]
+                    a, b, v = [part.split(b":", 1)[1] for part in last[1:-1].split(b",")]
+                    after = [int(a), b.decode().strip('"')]
+                    values = [None if v == b"null" else int(v)] if order else []
+                    page = of(
+                        leading=leading, descending=descending, limit=7, order=order, after=after, after_values=values
+                    )
+                down = " DESC" if descending else ""
+                by = f"v{' DESC NULLS LAST' if descending else ' NULLS FIRST'}, " if order else ""
+                where = " WHERE a = 1" if leading else ""
+                rows = sql.execute(f"SELECT a, b FROM t{where} ORDER BY {by}a{down}, b{down}".encode()).fetchall()
+                assert [(image.split(b",")[0][5:], image.split(b'"')[5]) for image in found] == [
+                    (str(a).encode(), b.encode()) for a, b in rows
+                ]
+    assert of(leading=(1,)).number == 20
+    assert of(where=(("v", 4),)).number == 12
+    assert of(count_max=5).number == 5
+    sql.execute("INSERT INTO t SELECT 9, 'x' || n, 1 FROM generate_series(1, 20001) n")
+    assert isinstance(reader.read_range(T, KeyRange(limit=1, order=("v",))), SortTooLarge)
+    assert len(of(limit=1).rows) == 1
+    assert isinstance(reader.read_range(T, KeyRange(leading=("x",), limit=1)), KeyNotPossible)
+
+
+def test_a_server_that_hangs_is_not_waited_for(
+    empty: ConnectionSettings, sql: psycopg.Connection[tuple[Any, ...]]
+) -> None:
+    """A read ends soon after its time, whatever the server does, and the next one has another session."""
+    sql.execute("CREATE TABLE t (id INT PRIMARY KEY)")
+    with Network() as network:
+        link = network.link("postgres", (empty.host, empty.port))
+        reader = PostgresSnapshotReader(replace(empty, host="127.0.0.1", port=link.port))
+        assert images(read_of(reader, 1)) == [None]
+        link.set_conditions(LinkConditions(blocked=True))
+        with pytest.raises(MariaDBUnreachable):
+            reader.read({T: [[1]]}, 0.1)
+        link.clear()
+        assert images(read_of(reader, 1)) == [None]
+        reader.close()
+
+
+def place(at: int) -> PostgresPlace:
+    """A place of the first timeline."""
+    return PostgresPlace(1, at)
+
+
+def test_a_bound_is_an_end_of_the_log_whose_writers_have_left() -> None:
+    """Those of now don't count for it, those of then do, also if one may go on as a prepared transaction."""
+    known = Writers()
+
+    def look(at: int, *writers: str) -> int:
+        return known.bound(known.begin(), T, place(at), writers).lsn
+
+    assert look(10, "3/1") == 0, "nothing is known"
+    assert look(20, "3/1", "4/1") == 0
+    assert known.awaited() == {"3/1", "4/1"}
+    assert look(30, "4/1", "5/1") == 10
+    assert look(40, "-1/77", "5/1") == 10, "4/1 may be prepared now"
+    assert look(50, "5/1") == 20
+    assert look(60) == 60
+    assert known.awaited() == set()
+    assert look(70, "5/2") == 60
+    assert str(known.bound(known.begin(), T, PostgresPlace(2, 5), ["9/9"])) == "Postgres/2:0/0", "another history"
+
+
+def test_a_look_says_nothing_of_what_was_noted_after_it_began() -> None:
+    """Its writers are those of before: one who came meanwhile is not among them, and has not left."""
+    known = Writers()
+    early = known.begin()
+    known.bound(known.begin(), T, place(20), ["4/1"])
+    assert known.bound(early, T, place(10), ["3/1"]).lsn == 0
+    assert known.bound(known.begin(), T, place(30), ["5/1"]).lsn == 20
+
+
+def test_what_is_remembered_of_writers_is_bounded() -> None:
+    """One that never ends leaves some ends of the log, and the last bound among them."""
+    known = Writers()
+    known.bound(known.begin(), T, place(1), [])
+    for at in range(2, 100):
+        assert known.bound(known.begin(), T, place(at), ["3/1"]).lsn == 1
+    assert known.bound(known.begin(), T, place(100), ["9/9"]).lsn == 99
+    assert sum(map(len, known._seen.values())) <= 16
