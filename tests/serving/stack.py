@@ -27,7 +27,7 @@ from tokens import Position, Vector
 
 Found = TypeVar("Found")
 
-ROWS = ("mariadb", "mysql")
+ROWS = ("mariadb", "mysql", "debezium")
 """The kinds of sources of rows."""
 
 

@@ -11,6 +11,9 @@ import pytest
 import tomli_w
 
 from stream.kafka.topics import ensure_topics
+from stream.sources.mariadb.by_key import SelectedRow
+from stream.sources.mariadb.snapshot import SnapshotRead
+from stream.sources.postgres.snapshot import PostgresSnapshotReader
 from tests.sources.debezium.conftest import cached_images
 from tests.sources.mariadb.test_source import PARTITIONS, images, of_kind, until
 from tests.sources.postgres.conftest import Database, RunningPostgres
@@ -248,6 +251,26 @@ def test_what_was_rewritten_while_the_source_was_away_is_void(
     with RunningPostgres(database, keyspace_name) as running:
         running.until_published(database.position())
     assert void_tables(database, keyspace_name) == {"public.t"}
+
+
+def test_a_read_gives_the_images_that_are_published(
+    database: Database, writing: RunningPostgres, keyspace_name: str
+) -> None:
+    """Else a row would differ between the cache and the source, and a fill from a change."""
+    database.run(EXTREMES, "INSERT INTO typed (id, r, d, n2, ts3, tm3) VALUES (5, 0.1, -0.0, 0, now(), '00:00')")
+    database.run("UPDATE u SET a = 7", "UPDATE t SET n = -3.5, v = E'a\\nb\"\\\\'")
+    writing.until_published(database.position())
+    published = images(database.kafka, keyspace_name)
+    reader = PostgresSnapshotReader(database.settings)
+    wanted = {"public.typed": [[-(1 << 63)], [5]], "public.u": [["x", 7]], "public.t": [[0]]}
+    found = reader.read(wanted)
+    reader.close()
+    read = {}
+    for each in found.values():
+        assert isinstance(each, SnapshotRead), each
+        read |= {row.key: row.image for row in each.rows if isinstance(row, SelectedRow)}
+    assert len(read) == 4
+    assert read == {key: image for key, image in published.items() if key in read}
 
 
 def test_a_slot_that_is_dropped_begins_an_epoch(
