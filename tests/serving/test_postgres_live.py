@@ -75,5 +75,5 @@ def test_a_session_reads_what_it_has_written_to_postgresql(stack: ServingStack, 
         assert not gone.found
         page = session.find(stack.keyspace, "docs", {}, limit=1)
         assert [each["name"] for each in page.rows] == ["old"]
-        batch = session.get_rows(stack.keyspace, [("docs", name) for name in ("old", "nobody", "other")])
+        batch = session.get_rows(stack.keyspace, [("docs", (name,)) for name in ("old", "nobody", "other")])
         assert [each.found for each in batch] == [True, False, True]
