@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -67,7 +68,7 @@ def test_a_session_reads_what_it_has_written_to_postgresql(stack: ServingStack, 
             return found if found.served_from == "cache" else None
 
         for name in ("old", "other"):
-            kept = eventually(lambda name=name: cached(name), what="a row that a read brought in the cache")
+            kept = eventually(partial(cached, name), what="a row that a read brought in the cache")
             assert kept is not None
             assert kept.why
         gone = eventually(lambda: cached("own"), what="the absence in the cache")

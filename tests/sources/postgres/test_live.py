@@ -262,10 +262,14 @@ def test_a_read_gives_the_images_that_are_published(
     writing.until_published(database.position())
     published = images(database.kafka, keyspace_name)
     reader = PostgresSnapshotReader(database.settings)
-    wanted = {"public.typed": [[-(1 << 63)], [5]], "public.u": [["x", 7]], "public.t": [[0]]}
+    wanted: dict[str, list[list[object]]] = {
+        "public.typed": [[-(1 << 63)], [5]],
+        "public.u": [["x", 7]],
+        "public.t": [[0]],
+    }
     found = reader.read(wanted)
     reader.close()
-    read = {}
+    read: dict[bytes, bytes] = {}
     for each in found.values():
         assert isinstance(each, SnapshotRead), each
         read |= {row.key: row.image for row in each.rows if isinstance(row, SelectedRow)}
