@@ -13,6 +13,7 @@ from stream.sources.mariadb.by_key import Found, KeyNotPossible
 from stream.sources.mariadb.by_range import SortTooLarge
 from stream.sources.mariadb.connection import ConnectionSettings, MariaDBError, MariaDBUnreachable
 from stream.sources.mariadb.schema import TableFilter, TableInfo
+from stream.sources.mariadb.sessions import SourceBusy
 from stream.sources.mariadb.snapshot import (
     READ_TIMEOUT_S,
     NoSuchTable,
@@ -22,7 +23,6 @@ from stream.sources.mariadb.snapshot import (
 )
 from stream.sources.postgres.snapshot import PostgresSnapshotReader
 from stream.sources.postgres.writers import Writers
-from stream.sources.sessions import SourceBusy
 from stream.wire.values import UndecodableValue
 from tokens import Position
 

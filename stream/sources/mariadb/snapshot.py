@@ -51,7 +51,7 @@ from stream.sources.mariadb.position import (
 )
 from stream.sources.mariadb.schema import TableInfo, read_table
 from stream.sources.mariadb.selected_rows import quoted
-from stream.sources.sessions import Sessions
+from stream.sources.mariadb.sessions import Sessions
 
 T = TypeVar("T")
 Rows = TypeVar("Rows")
@@ -110,7 +110,7 @@ class _CachedTable(NamedTuple):
 
 
 class SnapshotReader:
-    """Reads rows in consistent snapshots, in a pool of sessions (`stream.sources.sessions`). Thread-safe."""
+    """Reads rows in consistent snapshots, in a pool of sessions (`stream.sources.mariadb.sessions`). Thread-safe."""
 
     def __init__(
         self,

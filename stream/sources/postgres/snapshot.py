@@ -17,6 +17,7 @@ from stream.sources.mariadb.by_range import SelectedRange
 from stream.sources.mariadb.connection import ConnectionSettings, MariaDBError
 from stream.sources.mariadb.gtid import GtidPosition
 from stream.sources.mariadb.schema import TableInfo
+from stream.sources.mariadb.sessions import Sessions
 from stream.sources.mariadb.snapshot import (
     KEYS_MAX,
     POLL_FIRST_S,
@@ -33,7 +34,6 @@ from stream.sources.postgres.selecting import rows_by_key, rows_in_range
 from stream.sources.postgres.server import read_state
 from stream.sources.postgres.tables import definition_of, read_table
 from stream.sources.postgres.writers import Writers
-from stream.sources.sessions import Sessions
 
 if TYPE_CHECKING:
     import psycopg
