@@ -13,7 +13,6 @@ from stream.sources.mariadb.by_key import Found, KeyNotPossible
 from stream.sources.mariadb.by_range import SortTooLarge
 from stream.sources.mariadb.connection import ConnectionSettings, MariaDBError, MariaDBUnreachable
 from stream.sources.mariadb.schema import TableFilter, TableInfo
-from stream.sources.mariadb.sessions import SourceBusy
 from stream.sources.mariadb.snapshot import (
     READ_TIMEOUT_S,
     NoSuchTable,
@@ -23,6 +22,7 @@ from stream.sources.mariadb.snapshot import (
 )
 from stream.sources.postgres.snapshot import PostgresSnapshotReader
 from stream.sources.postgres.writers import Writers
+from stream.sources.sessions import SourceBusy
 from stream.wire.values import UndecodableValue
 from tokens import Position
 
@@ -201,11 +201,11 @@ def translated(work: Callable[[], Done]) -> Done:
         return work()
     except NoSuchTable:
         raise
-    except (MariaDBError, UndecodableValue) as error:
+    except (MariaDBError, UndecodableValue, SourceBusy) as error:
         raise _refusal(error) from error
 
 
-def _refusal(error: MariaDBError | UndecodableValue) -> ReadError:
+def _refusal(error: MariaDBError | UndecodableValue | SourceBusy) -> ReadError:
     if isinstance(error, SourceBusy):
         return ReadError("too_many_requests", str(error))
     if isinstance(error, MariaDBUnreachable | SourceTimeout):

@@ -51,7 +51,7 @@ from stream.sources.mariadb.position import (
 )
 from stream.sources.mariadb.schema import TableInfo, read_table
 from stream.sources.mariadb.selected_rows import quoted
-from stream.sources.mariadb.sessions import Sessions
+from stream.sources.sessions import Sessions
 
 T = TypeVar("T")
 Rows = TypeVar("Rows")
@@ -110,7 +110,7 @@ class _CachedTable(NamedTuple):
 
 
 class SnapshotReader:
-    """Reads rows in consistent snapshots, in a pool of sessions (`stream.sources.mariadb.sessions`). Thread-safe."""
+    """Reads rows in consistent snapshots, in a pool of sessions (`stream.sources.sessions`). Thread-safe."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class SnapshotReader:
         self._settings = settings
         self._timeout_s = timeout_s
         self._sessions = Sessions(
-            settings.name, lambda: connect(settings), Connection._force_close, sessions_max, wait_s
+            settings.name, lambda: connect(settings), Connection._force_close, MariaDBUnreachable, sessions_max, wait_s
         )
         self._tables: dict[str, _CachedTable] = {}
         self._charsets: Charsets | None = None

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar
 from stream.sources.key_range import KeyRange
 from stream.sources.mariadb.by_key import Found, Key
 from stream.sources.mariadb.by_range import SelectedRange
-from stream.sources.mariadb.connection import ConnectionSettings, MariaDBError
+from stream.sources.mariadb.connection import ConnectionSettings, MariaDBError, MariaDBUnreachable
 from stream.sources.mariadb.gtid import GtidPosition
 from stream.sources.mariadb.schema import TableInfo
-from stream.sources.mariadb.sessions import Sessions
 from stream.sources.mariadb.snapshot import (
     KEYS_MAX,
     POLL_FIRST_S,
@@ -34,6 +33,7 @@ from stream.sources.postgres.selecting import rows_by_key, rows_in_range
 from stream.sources.postgres.server import read_state
 from stream.sources.postgres.tables import definition_of, read_table
 from stream.sources.postgres.writers import Writers
+from stream.sources.sessions import Sessions
 
 if TYPE_CHECKING:
     import psycopg
@@ -79,7 +79,9 @@ class PostgresSnapshotReader:
         writers: Writers | None = None,
     ) -> None:
         self._settings, self._timeout_s = settings, timeout_s
-        self._sessions = Sessions(settings.name, self._connect, lambda session: session.close(), sessions_max, wait_s)
+        self._sessions = Sessions(
+            settings.name, self._connect, lambda session: session.close(), MariaDBUnreachable, sessions_max, wait_s
+        )
         self._tables: dict[str, _CachedTable] = {}
         self._writers = Writers() if writers is None else writers
 

@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Generic, TypeVar
 
-from stream.sources.mariadb.connection import MariaDBError, MariaDBUnreachable
+from tokens.errors import FreshetError
 
 Session = TypeVar("Session")
 T = TypeVar("T")
 
 
-class SourceBusy(MariaDBError):
+class SourceBusy(FreshetError):
     """All sessions to the source are in use. Code ``source_busy``."""
 
     code = "source_busy"
@@ -23,8 +23,8 @@ class SourceBusy(MariaDBError):
 class Sessions(Generic[Session]):
     """Work that gets no session within ``wait_s`` seconds raises `SourceBusy`.
 
-    Work that meets a dead session (`MariaDBUnreachable`) is done once more with a new one, so that a restart of the
-    server fails no read.
+    Work that meets a dead session (an error that is ``lost``) is done once more with a new one, so that a restart of
+    the server fails no read.
     """
 
     def __init__(
@@ -32,11 +32,12 @@ class Sessions(Generic[Session]):
         name: str,
         connect: Callable[[], Session],
         end: Callable[[Session], None],
+        lost: type[Exception],
         sessions_max: int,
         wait_s: float,
     ) -> None:
         """``name``: the server's, for messages."""
-        self._name, self._connect, self._end, self._wait_s = name, connect, end, wait_s
+        self._name, self._connect, self._end, self._lost, self._wait_s = name, connect, end, lost, wait_s
         self._permits = threading.BoundedSemaphore(sessions_max)
         self._lock = threading.Lock()
         self._idle: list[Session] = []
@@ -48,7 +49,7 @@ class Sessions(Generic[Session]):
             session, fresh = self._take()
             try:
                 return self._run_in(session, work, deadline)
-            except MariaDBUnreachable:
+            except self._lost:
                 if fresh or time.monotonic() > deadline:
                     raise
             self._end_idle()
