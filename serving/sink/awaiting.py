@@ -1,17 +1,22 @@
-"""The shards that must be heard of before tables are read, or before a copy counts as caught up."""
+"""What a sink waits for: the shards that must be heard of before tables are read, and a front that is away."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from time import monotonic
-from typing import Final
+from time import monotonic, sleep
+from typing import Final, TypeVar
 
 import structlog
 
+from serving.client.errors import TooManyRequests, Unavailable, Unreachable
 from serving.sink.errors import SinkError
 from tokens import Vector
 
 WARN_S: Final = 5.0
+FRONT_WAIT_S: Final = 60.0
+"""How long reads are tried again while the front is away, or can't answer now; not the first ones of a process."""
+FRONT_PAUSE_S: Final = 0.5
+Answer = TypeVar("Answer")
 _log = structlog.get_logger(__name__)
 
 
@@ -43,3 +48,19 @@ class AwaitedShards:
             self._has_warned = True
             _log.warning("waiting for a shard's first watermark", shards=names)
         return False
+
+
+def patiently(read: Callable[[], Answer], clock: Callable[[], float] = monotonic) -> Answer:
+    """A read that waits for a front, as the stream does. Raises `ClientError`."""
+    since, has_warned = clock(), False
+    while True:
+        try:
+            return read()
+        except (Unreachable, Unavailable, TooManyRequests) as error:
+            away_s, why = clock() - since, error
+        if away_s >= FRONT_WAIT_S:
+            raise why
+        if away_s >= WARN_S and not has_warned:
+            has_warned = True
+            _log.warning("waiting for a front that answers", code=why.code, error=str(why))
+        sleep(FRONT_PAUSE_S)

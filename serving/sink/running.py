@@ -16,7 +16,7 @@ from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from time import monotonic
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import msgspec
 import sqlalchemy as sa
@@ -25,7 +25,7 @@ import structlog
 from serving.client import FreshetClient, HistoryLost, Session, StreamChange, StreamEvent
 from serving.client.answers import DescribedColumn, DescriptionAnswer, Page
 from serving.sink.applying import Batch, remove_unread, write_page
-from serving.sink.awaiting import AwaitedShards
+from serving.sink.awaiting import Answer, AwaitedShards, patiently
 from serving.sink.errors import SinkError
 from serving.sink.state import STATE_NAME, SinkState, StateTable, name_in_copy
 from serving.sink.tables import (
@@ -48,7 +48,6 @@ HEARTBEAT_MS: Final = 250
 PAGE_ROWS: Final = 1_000
 READERS: Final = 4
 SHARD_WAIT_S: Final = 60.0
-Answer = TypeVar("Answer")
 _log = structlog.get_logger(__name__)
 
 
@@ -179,7 +178,7 @@ class Sink:
             self._withheld_since = monotonic()
         elif monotonic() - self._withheld_since >= self._shard_wait_s:
             for table in self._state.withheld:
-                check_described(self._client.describe(self._keyspace, table), table)
+                check_described(patiently(partial(self._client.describe, self._keyspace, table)), table)
             self._withheld_since = monotonic()
 
     def _take(self, event: StreamEvent) -> None:
@@ -217,7 +216,7 @@ class Sink:
         key = [_plain(each) for each in change.key]
         demanded = Vector.parse_known(token)[0].merge(Vector.parse_known(state.token)[0])
         try:
-            row = self._client.session(str(demanded)).get_row(self._keyspace, table.name, *key)
+            row = patiently(partial(self._client.session(str(demanded)).get_row, self._keyspace, table.name, *key))
         except HistoryLost:  # the epoch that follows in the stream voids all
             return state
         self._batch.add(table, change.key, token, row.value if row.found else None, state.copies[table.name].number)
@@ -328,9 +327,9 @@ class Sink:
 def _again(read: Callable[[], Answer]) -> Answer:
     """A read whose session may hold a history that is lost: it has the new one then."""
     try:
-        return read()
+        return patiently(read)
     except HistoryLost:
-        return read()
+        return patiently(read)
 
 
 def _plain(value: Any) -> Any:

@@ -1,4 +1,7 @@
-"""Change logs through a split of two shards into four, on real servers: each row that was written is in them once."""
+"""Logs and a copy through a split of two shards into four, on real servers.
+
+Each row that was written is in each log once, and the copy has what is there.
+"""
 
 from __future__ import annotations
 
@@ -16,34 +19,37 @@ from freshet.local.mariadb import MariaDBServer
 from serving.changelog.files import files_of
 from serving.client import StreamEvent
 from stream.kafka.connection import KafkaCluster, client_settings
-from tests.serving.logs import command, finished
+from tests.patience import PATIENCE_S
+from tests.serving.logs import command as log_command
 from tests.serving.sharded import ShardedStack, start_servers
-from tests.serving.stack import without_settings
+from tests.serving.stack import eventually, without_settings
 from tests.serving.test_log_topic import records
-from tests.serving.test_resharding_live import REPLICA, Traffic, replicate, reshard
+from tests.serving.test_resharding_live import REPLICA, ROWS, Traffic, replicate, reshard, run
+from tests.serving.test_sink_live import command as sink_command
+from tests.serving.test_sink_live import commits, in_copy
 
 MOVED = {"-40": ["-80"], "40-80": ["-80"], "80-c0": ["80-"], "c0-": ["80-"]}
 """New range → the one that it was part of."""
 
 
 class Writers:
-    """A log in files and one in a topic, which follow. They are killed now and then, and started again."""
+    """Commands that follow, each with the flag of one that ends. They are killed now and then, and started again."""
 
-    def __init__(self, stack: ShardedStack, *logs: tuple[str, str]) -> None:
-        self.stack, self.logs = stack, logs
+    def __init__(self, following: list[list[str]], ending: list[list[str]], said: Path) -> None:
+        self.following, self.ending, self.said = following, ending, said
         self.running: list[subprocess.Popen[bytes]] = []
 
     def start(self) -> None:
-        """Both, with the words of before."""
-        for words in self.logs:
-            run = command(self.stack, *words, "--follow")
-            self.running.append(subprocess.Popen(run, stderr=subprocess.DEVNULL, env=without_settings()))
+        """All, with the words of before."""
+        with self.said.open("ab") as said:
+            for words in self.following:
+                self.running.append(subprocess.Popen(words, stderr=said, env=without_settings()))
 
     def kill(self) -> None:
-        """Kill -9, wherever they are. Both must have run until now: they wait for a front that is away."""
+        """Kill -9, wherever they are. All must have run until now: they wait for a front that is away."""
         codes = [process.poll() for process in self.running]
         self.end()
-        assert codes == [None] * len(self.logs)
+        assert codes == [None] * len(self.following), self.said.read_text()
 
     def end(self) -> None:
         """Leaves no process."""
@@ -54,15 +60,25 @@ class Writers:
 
     def finish(self) -> None:
         """Ends with all that is there."""
-        for words in self.logs:
-            ended = finished(self.stack, *words)
+        for words in self.ending:
+            ended = subprocess.run(
+                words, capture_output=True, timeout=4 * PATIENCE_S, text=True, check=False, env=without_settings()
+            )
             assert ended.returncode == 0, ended.stderr
 
 
-def test_logs_are_complete_through_a_split_of_each_shard(kafka: KafkaCluster, tmp_path: Path) -> None:
-    """Two shards become four while rows are written, and the logs are killed before, meanwhile and behind it."""
+def delete_neighbours(stack: ShardedStack) -> None:
+    """The last step of a split: until then the source's rows can't be read as a whole table."""
+    for text, server in stack.servers.items():
+        others = [str(number) for number in range(ROWS) if stack.range_of("items", number) != text]
+        run(server, f"DELETE FROM {stack.database}.items WHERE id IN ({', '.join(others)})")
+
+
+def test_logs_and_a_copy_are_complete_through_a_split_of_each_shard(kafka: KafkaCluster, tmp_path: Path) -> None:
+    """Two shards become four while rows are written, and all are killed before, meanwhile and behind it."""
     suffix = uuid.uuid4().hex[:8]
     log, topic, choose = tmp_path / "log", f"log-{suffix}", random.Random(4)
+    copy = f"sqlite:///{tmp_path}/copy.db"
     with ExitStack() as started:
         before = start_servers(started, tmp_path, ("-80", "80-"))
         after: dict[str, MariaDBServer] = {}
@@ -78,7 +94,10 @@ def test_logs_are_complete_through_a_split_of_each_shard(kafka: KafkaCluster, tm
         )
         with stack, stack.client() as client:
             traffic = Traffic(stack, client.session(stack.settle()))
-            writers = Writers(stack, ("--to", str(log)), ("--to-topic", topic))
+            ending = [log_command(stack, *to) for to in (("--to", str(log)), ("--to-topic", topic))]
+            following = [[*words, "--follow"] for words in ending]
+            sink = sink_command(stack, copy, [f"{stack.database}.items"])
+            writers = Writers([*following, sink], [*ending, [*sink, "--once"]], tmp_path / "said")
             writers.start()
             started.callback(writers.end)
             traffic.start()
@@ -86,9 +105,14 @@ def test_logs_are_complete_through_a_split_of_each_shard(kafka: KafkaCluster, tm
             for text, olds in MOVED.items():
                 replicate(after[text], *[before[old] for old in olds])
             writers.kill()
+            begun = commits(copy)
             writers.start()
+            eventually(
+                lambda: commits(copy) > begun, what="a sink that has begun, since one that begins waits for no front"
+            )
             traffic.more(choose.randint(5, 20))
             reshard(stack, traffic, after, MOVED, MOVED)
+            delete_neighbours(stack)
             traffic.more(choose.randint(5, 20))
             writers.kill()
             writers.start()
@@ -110,6 +134,7 @@ def test_logs_are_complete_through_a_split_of_each_shard(kafka: KafkaCluster, tm
         admin = AdminClient(client_settings(kafka))
         [deleted] = admin.delete_topics([topic]).values()
         deleted.result(timeout=60)
+    assert in_copy(copy, "items", "id, v") == set(traffic.rows.items())
     assert in_files == traffic.written
     assert in_topic == traffic.written
     assert shards == {f"{stack.keyspace}/{text}" for text in (*before, *after)}, "all shards were written"

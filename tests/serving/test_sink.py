@@ -15,12 +15,15 @@ from sqlalchemy.dialects import mysql
 
 from serving.client import StreamChange, StreamColumn, StreamEvent
 from serving.client.answers import DescribedColumn, DescriptionAnswer, Page, Row
+from serving.client.errors import TooManyRequests, Unavailable, Unreachable
+from serving.sink import awaiting
 from serving.sink.applying import Batch, is_taken, write_rows
 from serving.sink.awaiting import AwaitedShards
 from serving.sink.errors import SinkError
 from serving.sink.running import Sink
 from serving.sink.state import SinkState, StateTable
 from serving.sink.tables import TOKEN, CopyTable, key_types, open_table
+from tests.lengths import length
 from tokens import EventToken, Position, Vector
 
 SHARD, TABLE = "shop/0", "shop.items"
@@ -86,7 +89,7 @@ class FakeFront:
     """
 
     def __init__(self, choose: random.Random, kill_share: float) -> None:
-        self.choose, self.kill_share = choose, kill_share
+        self.choose, self.kill_share, self.away_share = choose, kill_share, 0.0
         self.states: list[dict[int, str]] = [{}]
         self.told: list[list[StreamChange]] = []
         self.is_quiet = False
@@ -140,9 +143,15 @@ class FakeFront:
         self.at = self.choose.randint(min(number, len(self.told)), len(self.told))
         return self
 
+    def answer(self) -> None:
+        """Something happens, or the front is away."""
+        if self.choose.random() < self.away_share:
+            raise self.choose.choice((Unreachable, Unavailable, TooManyRequests))("not now")
+        self.step()
+
     def find(self, _: str, __: str, *, limit: int, page: str) -> Page:
         del limit
-        self.step()
+        self.answer()
         self.at = self.choose.randint(self.at, len(self.told))
         state = self.states[self.at]
         found = [key for key in sorted(state) if not page or key > int(page)]
@@ -150,7 +159,7 @@ class FakeFront:
         return Page("cache", "fresh", "", str(vector(self.at)), rows, page=str(found[2]) if len(found) > 3 else "")
 
     def get_row(self, _: str, __: str, key: int) -> Row:
-        self.step()
+        self.answer()
         value = self.states[self.at].get(key)
         found = {"id": key, "v": value} if value is not None else None
         return Row("cache", "fresh", "", str(vector(self.at)), found is not None, found)
@@ -161,10 +170,16 @@ def sink_of(front: FakeFront, engine: sa.Engine, *, follows_schemas: bool = Fals
     return Sink(front, "shop", engine, [TABLE], [SHARD], follows_schemas=follows_schemas)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_a_copy_equals_its_source_after_any_crashes(seed: int) -> None:
-    """Killed in any read or before any commit, over and over, while rows, voids and deletions go on."""
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(length(20, 100)))
+def test_a_copy_equals_its_source_after_any_crashes(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed in any read or before any commit, over and over, while rows, voids and deletions go on.
+
+    The front is away now and then, and busy: reads wait for it.
+    """
+    monkeypatch.setattr(awaiting, "FRONT_PAUSE_S", 0)
     front = FakeFront(random.Random(seed), kill_share=0.05)
+    front.away_share = 0.2
     for _ in range(front.choose.randint(0, 8)):
         front.write()
     engine = in_memory()
@@ -179,6 +194,16 @@ def test_a_copy_equals_its_source_after_any_crashes(seed: int) -> None:
     sink.run(is_done=lambda reached: reached == end)
     assert rows_of(engine) == front.states[-1]
     engine.dispose()
+
+
+def test_a_front_that_stays_away_ends_the_sink(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a while somebody must look; the error is the front's own."""
+    monkeypatch.setattr(awaiting, "FRONT_PAUSE_S", 0)
+    monkeypatch.setattr(awaiting, "FRONT_WAIT_S", 0.05)
+    front = FakeFront(random.Random(1), kill_share=0)
+    front.away_share = 1.0
+    with pytest.raises((Unreachable, Unavailable, TooManyRequests)):
+        sink_of(front, in_memory()).run()
 
 
 @pytest.mark.parametrize(

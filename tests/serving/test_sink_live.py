@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import random
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
+from freshet.cli import app
 from freshet.local.mariadb import MariaDBAddress
 from lab.faults.disk import FileSizeLimit, SmallDisk, can_mount_tmpfs
 from serving.client.answers import DescribedColumn, DescriptionAnswer
 from serving.sink.tables import open_table
+from tests.lengths import length
 from tests.patience import PATIENCE_S
 from tests.servers.databases import own_database
 from tests.serving.stack import ServingStack, without_settings
@@ -102,41 +106,87 @@ class Writer(threading.Thread):
                 self.ends.wait(0.02)
 
 
-@pytest.fixture
-def writing(stack: ServingStack, tables: list[str]) -> Iterator[Writer]:
-    """A writer that has ended when the test has."""
-    del tables
-    writer = Writer(stack, 7)
+def run_sink(arguments: list[str]) -> None:
+    """The command, in a process that has begun already."""
+    os.environ.clear()
+    os.environ.update(without_settings())
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    app(arguments)
+
+
+def started(run: list[str]) -> ForkServerProcess:
+    """A sink in a process that is forked from one with all imports: on a busy machine a start takes many seconds."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["__main__", __name__, "freshet.commands.sink", "serving.sink.running"])
+    process = context.Process(target=run_sink, args=(run[run.index("sink") - 2 :],))
+    process.start()
+    return process
+
+
+def kill_while_written(stack: ServingStack, seed: int, sink: list[str], kills: int, seconds: float) -> None:
+    """A sink is killed at random moments, up to ``seconds``, and somebody writes until the last one."""
+    writer = Writer(stack, seed)
     writer.start()
     try:
-        yield writer
+        for _ in range(kills):
+            process = started(sink)
+            process.join(seconds * writer.choose.random())
+            assert process.exitcode is None
+            process.kill()
+            process.join()
     finally:
         writer.ends.set()
         writer.join()
 
 
-def test_a_copy_equals_its_source_after_kills(
-    stack: ServingStack, tables: list[str], writing: Writer, tmp_path: Path
-) -> None:
-    """The process is killed at random moments, while it reads and follows; then it catches up, and nothing differs."""
-    to = f"sqlite:///{tmp_path}/copy.db"
+@pytest.mark.long
+@pytest.mark.timeout(length(600, 7_200))
+def test_a_copy_equals_its_source_after_crash_schedules(stack: ServingStack, tables: list[str], tmp_path: Path) -> None:
+    """The process is killed at random moments, while it reads and follows; then it catches up, and nothing differs.
+
+    Some schedules begin with an empty copy, and others with that of the schedule before.
+    """
+    schedules, advanced, choose = length(3, 100), 0, random.Random(7)
+    copies = [make_copied(tmp_path / "copy-0.db")]
+    for schedule in range(schedules):
+        if choose.random() < 0.5:
+            copies.append(make_copied(tmp_path / f"copy-{len(copies)}.db"))
+        before = commits(copies[-1])
+        sink = command(stack, copies[-1], tables)
+        kill_while_written(stack, schedule, sink, choose.randint(1, 4), seconds=3.0)
+        advanced += commits(copies[-1]) > before
+        ended = started([*sink, "--once"])
+        ended.join(4 * PATIENCE_S)
+        assert ended.exitcode == 0
+        compare(stack, copies[-1])
+        print(f"{schedule + 1} schedules, {len(copies)} copies; in {advanced} the killed processes had written")
+    assert advanced >= schedules // 4 or schedules < 100
+
+
+def commits(to: str) -> int:
+    """How often a sink has written into a copy."""
     engine = sa.create_engine(to)
-    with engine.begin() as connection:  # SQLite's integers are smaller than the source's
+    with engine.connect() as connection:
+        has_state = sa.inspect(connection).has_table("freshet_sink")
+        found = connection.execute(sa.text("SELECT version FROM freshet_sink")).scalar() if has_state else 0
+    engine.dispose()
+    return found or 0
+
+
+def make_copied(path: Path) -> str:
+    """A copy in SQLite, whose integers are smaller than the source's, with the table."""
+    to = f"sqlite:///{path}"
+    engine = sa.create_engine(to)
+    with engine.begin() as connection:
         texts = "part TEXT, amount TEXT, price TEXT, note TEXT, data BLOB, at TEXT, flag INT"
         own = "freshet_token TEXT, freshet_copy INT"
         connection.execute(sa.text(f"CREATE TABLE copied (id INT, {texts}, {own}, PRIMARY KEY (id, part))"))
     engine.dispose()
-    for _ in range(5):
-        process = subprocess.Popen(
-            command(stack, to, tables), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=without_settings()
-        )
-        with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(writing.choose.uniform(1.5, 4))
-        process.kill()
-        process.wait()
-    writing.ends.set()
-    writing.join()
-    copied_once(stack, to, tables)
+    return to
+
+
+def compare(stack: ServingStack, to: str) -> None:
+    """Each row of such a copy is that of the source, and no row is missing."""
     assert in_copy(to, "below", "id, of, part") == at_source(stack, "below", "id, of, part")
     compared = "id, part, note, data"
     assert in_copy(to, "copied", compared) == at_source(stack, "copied", compared)
@@ -172,22 +222,10 @@ def test_a_copy_in_mariadb_has_the_same_rows(
 
 
 def test_a_copy_in_postgresql_equals_its_source_after_kills(
-    stack: ServingStack, tables: list[str], writing: Writer, postgres: str
+    stack: ServingStack, tables: list[str], postgres: str
 ) -> None:
     """Into tables that the sink makes; killed while it reads both side by side and follows, then caught up."""
-    for _ in range(3):
-        process = subprocess.Popen(
-            command(stack, postgres, tables, "--readers", "2"),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            env=without_settings(),
-        )
-        with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(writing.choose.uniform(2, 4))
-        process.kill()
-        process.wait()
-    writing.ends.set()
-    writing.join()
+    kill_while_written(stack, 7, command(stack, postgres, tables, "--readers", "2"), 3, seconds=4.0)
     copied_once(stack, postgres, tables)
     assert in_copy(postgres, "below", "id, of, part") == at_source(stack, "below", "id, of, part")
     plain = "id, part, amount, price, note, data"
