@@ -97,6 +97,7 @@ def test_a_page_of_elsewhere_reads_no_metrics() -> None:
 def test_a_crowd_of_connections_takes_no_more_than_its_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """The oldest makes room, so that a scrape gets its answer, and the process keeps its memory and its files."""
     monkeypatch.setattr(monitoring, "CONNECTIONS_MAX", 8)
+    monkeypatch.setattr(monitoring, "REQUEST_TIMEOUT_S", 600.0)  # so that it is not their time that ends them
     server = serve_monitoring(("127.0.0.1", 0), CollectorRegistry(), str, version="1.2")
     port = server.server_address[1]
     before = threading.active_count()
