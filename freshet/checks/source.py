@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import pymysql
 
 from freshet.checks.finding import Check
-from stream.sources.debezium.connector import find_connector
+from stream.sources.debezium.connector import ENDS_HINT, NO_ENDS, find_connector
 from stream.sources.debezium.errors import DebeziumError
 from stream.sources.mariadb.backfill.chunks import ChunkReader
 from stream.sources.mariadb.cascades.foreign_keys import read_cascades
@@ -109,6 +109,8 @@ def _connector(source: MariaDBSourceSettings, server: ConnectionSettings) -> Che
         found = find_connector(source.connect, source.topic_prefix, server.product)
     except (DebeziumError, MariaDBError) as error:
         return Check("connector", "missing", str(error), error.hint)
+    if not found.tells_ends:
+        return Check("connector", "warning", f"invalidation only: {NO_ENDS}", ENDS_HINT)
     return Check("connector", "ok", f"{found.name} hides and bends nothing that its configuration tells of")
 
 
