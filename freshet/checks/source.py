@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import pymysql
 
 from freshet.checks.finding import Check
-from stream.sources.debezium.connector import ENDS_HINT, NO_ENDS, find_connector
+from stream.sources.debezium.connector import ENDS_HINT, NO_ENDS, Connector, find_connector
 from stream.sources.debezium.errors import DebeziumError
 from stream.sources.mariadb.backfill.chunks import ChunkReader
 from stream.sources.mariadb.cascades.foreign_keys import read_cascades
@@ -47,6 +47,7 @@ READING_SHARE: Final = 0.5
 """The share of a row's time in a backfill that goes into reading it; the rest publishes it (benchmarks/README.md)."""
 DAY_S: Final = 86_400
 _MAY_REPLICATE: Final = ("REPLICATION SLAVE", "ALL PRIVILEGES")
+_SEES_ALL: Final = ("PROCESS", "ALL PRIVILEGES")
 
 
 class Sized(NamedTuple):
@@ -81,7 +82,7 @@ def _found(
 ) -> Iterator[Check]:
     yield from _settings(connection)
     if source.kind == "debezium":
-        yield _connector(source, server)
+        yield from _connector(connection, source, server)
     else:
         yield from _replication_grant(connection, server)
         yield from _log_kept(connection, server)
@@ -103,15 +104,35 @@ def _settings(connection: Connection) -> Iterator[Check]:
         yield Check("binlog", "ok", "complete, row by row, and its GTIDs are in order")
 
 
-def _connector(source: MariaDBSourceSettings, server: ConnectionSettings) -> Check:
-    """Whether the connector can be a source, by the rules of `stream.sources.debezium.connector`."""
+def _connector(connection: Connection, source: MariaDBSourceSettings, server: ConnectionSettings) -> Iterator[Check]:
+    """Whether the connector can be a source, by the rules of `stream.sources.debezium.connector`, and reads here."""
     try:
         found = find_connector(source.connect, source.topic_prefix, server.product)
     except (DebeziumError, MariaDBError) as error:
-        return Check("connector", "missing", str(error), error.hint)
-    if not found.tells_ends:
-        return Check("connector", "warning", f"invalidation only: {NO_ENDS}", ENDS_HINT)
-    return Check("connector", "ok", f"{found.name} hides and bends nothing that its configuration tells of")
+        yield Check("connector", "missing", str(error), error.hint)
+        return
+    if found.tells_ends:
+        yield Check("connector", "ok", f"{found.name} hides and bends nothing that its configuration tells of")
+    else:
+        yield Check("connector", "warning", f"invalidation only: {NO_ENDS}", ENDS_HINT)
+    yield _reads_here(connection, found, server)
+
+
+def _reads_here(connection: Connection, connector: Connector, server: ConnectionSettings) -> Check:
+    """Whether a session of the connector's user reads the binlog of this server: of another one nothing would fit."""
+    sessions = fetch_all(connection, "SHOW FULL PROCESSLIST")
+    if any(user == connector.user and command.startswith("Binlog Dump") for _, user, _, _, command, *_ in sessions):
+        return Check("connector's server", "ok", f"{connector.user} reads the binlog of {server.name}")
+    grants = [str(line).upper() for (line, *_) in fetch_all(connection, "SHOW GRANTS") if " ON *.* " in str(line)]
+    if not any(word in line for line in grants for word in _SEES_ALL):
+        why = f"it can't be seen whether {connector.name} reads {server.name}"
+        return Check("connector's server", "warning", why, "GRANT PROCESS ON *.* lets the user see it")
+    return Check(
+        "connector's server",
+        "warning",
+        f"no session of {connector.user} reads the binlog of {server.name}",
+        f"is {connector.name} running? host must be the very server that it reads, not its replica, nor its primary",
+    )
 
 
 def _replication_grant(connection: Connection, server: ConnectionSettings) -> Iterator[Check]:
@@ -151,7 +172,7 @@ def _choice(connection: Connection, chosen: TableFilter, known: dict[str, TableI
             "choice", "warning", f"{each}: not there, or the user has no rights on it", "check its name; grant SELECT"
         )
     if known:
-        yield Check("choice", "ok", f"{_counted(len(known), 'table')} of the settings' choice are there")
+        yield Check("choice", "ok", f"{counted(len(known), 'table')} of the settings' choice are there")
     elif not absent:
         yield Check("choice", "warning", "the chosen databases have no tables", "they are found once they are made")
 
@@ -160,7 +181,7 @@ def _select_grant(connection: Connection, server: ConnectionSettings, tables: Se
     refused = [info.name for info in tables if not _may_select(connection, server, info)]
     if refused:
         hint = f"GRANT SELECT ON {refused[0].split('.')[0]}.* TO its user"
-        yield Check("grants", "missing", f"the user may not read {_listed(refused)}", hint)
+        yield Check("grants", "missing", f"the user may not read {listed(refused)}", hint)
     elif tables:
         yield Check("grants", "ok", "the user may read all of them")
 
@@ -188,10 +209,10 @@ def _not_cached(tables: Collection[TableInfo]) -> Iterator[Check]:
         yield Check("not cached", "warning", f"{info.name}: {info.problem}; {how}", _cure(info))
     if len(refused) > SHOWN_MAX:
         reasons = Counter("no primary key" if not info.primary_key else "other" for info in refused[SHOWN_MAX:])
-        shown = ", ".join(f"{_counted(number, 'table')} ({reason})" for reason, number in reasons.items())
+        shown = ", ".join(f"{counted(number, 'table')} ({reason})" for reason, number in reasons.items())
         yield Check("not cached", "warning", f"and {shown}", "name the tables that matter in `include`")
     if len(tables) > len(refused):
-        yield Check("cached", "ok", _counted(len(tables) - len(refused), "table"))
+        yield Check("cached", "ok", counted(len(tables) - len(refused), "table"))
 
 
 def _cure(info: TableInfo) -> str:
@@ -211,7 +232,7 @@ def _cascades(connection: Connection, known: Mapping[str, TableInfo]) -> Iterato
         yield Check(
             "cascades",
             "warning",
-            f"a DELETE or UPDATE of keys in {_listed(parents)} voids what refers to them in {_listed(sorted(below))}",
+            f"a DELETE or UPDATE of keys in {listed(parents)} voids what refers to them in {listed(sorted(below))}",
             "with backfill these rows alone, which are read again at once; without it all of the table",
         )
 
@@ -276,10 +297,12 @@ def _duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5_400 else f"{seconds / 3_600:.1f} h"
 
 
-def _counted(number: int, noun: str) -> str:
+def counted(number: int, noun: str) -> str:
+    """So many of them, in words."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def _listed(names: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
+    """The first names, and how many more there are."""
     shown = ", ".join(names[:5])
     return f"{shown} and {len(names) - 5} more" if len(names) > 5 else shown

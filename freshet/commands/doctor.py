@@ -50,16 +50,18 @@ def _of_source(settings: Settings, keyspace: str) -> Iterator[Check]:
     """The checks of each of the keyspace's servers, named by shard if there are several."""
     from dataclasses import replace
 
+    from freshet.checks.postgres import examine_postgres
     from freshet.checks.source import examine_source
     from freshet.commands.source import server_of, table_filter
 
     shards = settings.shards_of(keyspace)
     for shard in shards:
         found = settings.source_of(keyspace, shard)
-        if not isinstance(found, MariaDBSourceSettings) or found.is_postgres:
+        if not isinstance(found, MariaDBSourceSettings):
             raise SettingsError(
-                f"keyspace {keyspace} has no MariaDB or MySQL source",
+                f"keyspace {keyspace} has no source that reads a database's log",
                 hint="only those are checked: the others refuse at their start what they can't use",
             )
-        for check in examine_source(server_of(found), table_filter(found), found):
+        examine = examine_postgres if found.is_postgres else examine_source
+        for check in examine(server_of(found), table_filter(found), found):
             yield replace(check, name=f"{shard} {check.name}") if len(shards) > 1 else check

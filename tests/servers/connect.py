@@ -128,6 +128,10 @@ class ConnectServer(LocalServer):
         """End a connector's task, and start it again where its offsets say."""
         self._ask("POST", f"/connectors/{name}/restart?includeTasks=true")
 
+    def halt(self, name: str) -> None:
+        """Stop the tasks of a connector, which keeps its configuration."""
+        self._ask("PUT", f"/connectors/{name}/stop")
+
     def delete(self, name: str) -> None:
         """Remove a connector. What it wrote stays."""
         self._ask("DELETE", f"/connectors/{name}")

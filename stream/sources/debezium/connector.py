@@ -112,13 +112,14 @@ class KafkaConnect:
 class Connector:
     """A connector that can be a source. ``captures``: which tables it tells of.
 
-    ``tells_ends``: it says where transactions end. Else it can only be told which rows have changed. ``publication``,
-    ``slot``: of PostgreSQL, what it reads by.
+    ``tells_ends``: it says where transactions end. Else it can only be told which rows have changed. ``user``: its
+    login at the server. ``publication``, ``slot``: of PostgreSQL, what it reads by.
     """
 
     name: str
     choices: tuple[str, ...]
     tells_ends: bool = True
+    user: str = ""
     publication: str = ""
     slot: str = ""
 
@@ -195,7 +196,8 @@ def checked(name: str, config: Mapping[str, str], server: str) -> Connector:
             f"connector {name} chooses tables by {pattern!r}, which is not understood: {error}"
         ) from None
     if server != POSTGRES:
-        return Connector(name, choices, config.get(_TELLS_ENDS, "false").strip().lower() == "true")
+        tells_ends = config.get(_TELLS_ENDS, "false").strip().lower() == "true"
+        return Connector(name, choices, tells_ends, config.get("database.user", ""))
     if not config.get("heartbeat.interval.ms", "0").strip().lstrip("0"):
         raise DebeziumError(
             f"connector {name} has no heartbeat.interval.ms, and so confirms nothing while its tables are idle",

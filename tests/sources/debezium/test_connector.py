@@ -104,7 +104,9 @@ def test_tables_are_captured_as_debezium_chooses_them() -> None:
 
 def test_places_are_read_as_they_were_written() -> None:
     """A source that begins again finds them in its own state."""
-    places = Places(5, {("pre", 0): 7, ("pre.shop.a", 0): 3, ("pre.shop.a", 1): 4}, "binlog.000002:7", "MariaDB/0-1-5")
+    places = Places(
+        5, {("pre", 0): 7, ("pre.shop.a", 0): 3, ("pre.shop.a", 1): 4}, "binlog.000002:7", server="MariaDB/0-1-5"
+    )
     assert read_places(places.words("pre"), "pre") == places
     for other in ("", "{}", places.words("pre").replace('"version":1', '"version":2')):
         assert read_places(other, "pre") is None

@@ -106,7 +106,7 @@ def test_a_connector_names_its_slot_and_publication() -> None:
     found = checked("c", CONFIG, "PostgreSQL")
     assert (found.publication, found.slot) == ("p", "p")
     assert found.fingerprint != checked("c", CONFIG | {"slot.name": "q"}, "PostgreSQL").fingerprint
-    assert Connector("c", ("", "")).fingerprint == Connector("c", ("", ""), "", "").fingerprint
+    assert Connector("c", ("", "")).fingerprint == Connector("c", ("", ""), publication="", slot="").fingerprint
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,118 @@
+"""Whether a PostgreSQL, and the connector that reads it, can be a source: what they refuse, and what is not cached."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from freshet.checks.finding import Check
+from freshet.checks.source import SHOWN_MAX, counted, listed
+from stream.sources.debezium.connector import Connector, find_connector
+from stream.sources.debezium.errors import DebeziumError
+from stream.sources.mariadb.connection import ConnectionSettings, MariaDBError
+from stream.sources.mariadb.schema import TableFilter
+from stream.sources.postgres.connection import fetch_all, session
+from stream.sources.postgres.server import check_settings, confirmed, read_state
+from stream.sources.postgres.tables import read_tables, schemas_of
+
+if TYPE_CHECKING:
+    from freshet.sections.sources import MariaDBSourceSettings
+    from stream.sources.postgres.connection import Connection
+
+_RIGHTS = """SELECT n.nspname || '.' || c.relname,
+ has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT'), row_security_active(c.oid)
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname || '.' || c.relname = ANY(%s)"""
+
+
+def examine_postgres(server: ConnectionSettings, tables: TableFilter, source: MariaDBSourceSettings) -> list[Check]:
+    """Every check of the server and its connector. Raises nothing that is their fault."""
+    found: list[Check] = []
+    try:
+        with session(server) as asked:
+            [(version,)] = fetch_all(asked, "SHOW server_version")
+            found.append(Check("login", "ok", f"{server.name}: PostgreSQL {version}, database {server.database}"))
+            found += _server(asked)
+            try:
+                connector = find_connector(source.connect_url, source.topic_prefix, server.product)
+            except (DebeziumError, MariaDBError) as error:
+                found.append(Check("connector", "missing", str(error), error.hint))
+                return found
+            found.append(
+                Check("connector", "ok", f"{connector.name} hides and bends nothing that its configuration tells of")
+            )
+            found += _slot(asked, connector)
+            found += _tables(asked, tables, connector)
+    except MariaDBError as error:
+        found.append(Check("server" if found else "login", "missing", str(error), error.hint))
+    return found
+
+
+def _server(asked: Connection) -> Iterator[Check]:
+    try:
+        check_settings(asked)
+        read_state(asked)
+    except MariaDBError as error:
+        yield Check("log", "missing", str(error), error.hint)
+    else:
+        yield Check("log", "ok", "a primary's, with the rows")
+
+
+def _slot(asked: Connection, connector: Connector) -> Iterator[Check]:
+    """The connector's place in this server's log, and whether the server may drop what it has not read."""
+    try:
+        place = confirmed(asked, connector.slot)
+    except MariaDBError as error:
+        yield Check("slot", "missing", str(error), "host must be the primary that the connector reads, while it runs")
+        return
+    [(active, status)] = fetch_all(
+        asked, "SELECT active, wal_status FROM pg_replication_slots WHERE slot_name = %s", (connector.slot,)
+    )
+    behind = read_state(asked).end.lsn - place
+    words = f"{connector.slot} is {behind / 1e6:,.1f} MB behind the end of the log"
+    if not active:
+        yield Check("slot", "warning", f"{words}, and nobody reads it", f"is {connector.name} running?")
+    elif status == "unreserved":
+        yield Check("slot", "warning", f"{words}, of which the server may soon drop some", "max_slot_wal_keep_size")
+    else:
+        yield Check("slot", "ok", words)
+
+
+def _tables(asked: Connection, chosen: TableFilter, connector: Connector) -> Iterator[Check]:
+    known = read_tables(asked, chosen, connector.publication).tables
+    absent = [f"schema {name}" for name in sorted({*chosen.databases} - schemas_of(asked))]
+    absent += [f"tables {pattern}" for pattern in chosen.without_tables(known)]
+    for each in absent:
+        yield Check("choice", "warning", f"{each}: not there", "check its name; `databases` are the database's schemas")
+    if known:
+        yield Check("choice", "ok", f"{counted(len(known), 'table')} of the settings' choice are there")
+    yield from _rights(asked, [*known])
+    refused = {info.name: info.problem for info in known.values() if info.problem}
+    refused |= {
+        name: "the connector's configuration leaves it out"
+        for name in known
+        if name not in refused and not connector.captures(name)
+    }
+    for name in [*refused][:SHOWN_MAX]:
+        way = "read from the server each time" if known[name].primary_key else "refused"
+        yield Check("not cached", "warning", f"{name}: {refused[name]}; its rows are {way}")
+    if len(refused) > SHOWN_MAX:
+        more = counted(len(refused) - SHOWN_MAX, "table")
+        yield Check("not cached", "warning", f"and {more}", "name the tables that matter in `include`")
+    if len(known) > len(refused):
+        yield Check("cached", "ok", counted(len(known) - len(refused), "table"))
+
+
+def _rights(asked: Connection, names: list[str]) -> Iterator[Check]:
+    """Whether a front, which has the same login, may read them, and sees all of their rows."""
+    rights = fetch_all(asked, _RIGHTS, (names,))
+    hidden = [name for name, may_read, _ in rights if not may_read]
+    policed = [name for name, may_read, is_policed in rights if may_read and is_policed]
+    if hidden:
+        schema = hidden[0].split(".")[0]
+        hint = f"for a front: GRANT USAGE ON SCHEMA {schema}, and SELECT ON ALL TABLES IN SCHEMA {schema}, TO its user"
+        yield Check("grants", "warning", f"the user may not read {listed(hidden)}", hint)
+    if policed:
+        why = f"row-level security hides rows of {listed(policed)} from the user, so that it may not read any"
+        yield Check("grants", "warning", why, "for a front: ALTER USER … BYPASSRLS")
+    if names and not hidden and not policed:
+        yield Check("grants", "ok", "the user may read all of them")
