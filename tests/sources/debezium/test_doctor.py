@@ -18,8 +18,8 @@ def test_a_server_that_the_connector_does_not_read_is_told(captured: Captured) -
     source, at = captured.source, captured.source.settings
     source.run("CREATE TABLE t (id INT PRIMARY KEY)", "INSERT INTO t VALUES (1)")
     reading, looking = (f"{source.database[:20]}_{letter}" for letter in "rl")
-    source.run(*(f"CREATE USER {user} IDENTIFIED BY 'x'" for user in (reading, looking)))
-    source.run(f"GRANT ALL ON *.* TO {reading}", f"GRANT SELECT ON *.* TO {looking}")
+    source.run(f"CREATE USER {reading} IDENTIFIED BY 'x'", f"GRANT ALL ON *.* TO {reading}")
+    source.run(f"CREATE USER {looking}", f"GRANT SELECT, REPLICATION CLIENT ON *.* TO {looking}")
     captured.create(database__user=reading, database__password="x")
 
     def found(user: str = "") -> tuple[str, str]:
@@ -30,7 +30,7 @@ def test_a_server_that_the_connector_does_not_read_is_told(captured: Captured) -
             topic_prefix=captured.prefix,
             connect_url=captured.connect.url,
         )
-        login = replace(at, user=user, password="x") if user else at
+        login = replace(at, user=user, password="") if user else at
         [check] = [
             each for each in examine_source(login, TableFilter((source.database,)), settings) if each.name == CHECK
         ]
