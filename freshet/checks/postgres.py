@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 _RIGHTS = """SELECT n.nspname || '.' || c.relname,
  has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT'), row_security_active(c.oid)
-FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname || '.' || c.relname = ANY(%s)"""
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname || '.' || c.relname = ANY(%s)
+ORDER BY 1"""
 
 
 def examine_postgres(server: ConnectionSettings, tables: TableFilter, source: MariaDBSourceSettings) -> list[Check]:
@@ -86,7 +87,7 @@ def _tables(asked: Connection, chosen: TableFilter, connector: Connector) -> Ite
     if known:
         yield Check("choice", "ok", f"{counted(len(known), 'table')} of the settings' choice are there")
     yield from _rights(asked, [*known])
-    refused = {info.name: info.problem for info in known.values() if info.problem}
+    refused = {name: info.problem for name, info in sorted(known.items()) if info.problem}
     refused |= {
         name: "the connector's configuration leaves it out"
         for name in known

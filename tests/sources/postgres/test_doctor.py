@@ -34,6 +34,7 @@ def test_a_server_and_its_connector_are_examined(database: Database) -> None:
 
     database.run("CREATE TABLE t (id INT PRIMARY KEY, v INT)", "INSERT INTO t VALUES (1, 1)")
     database.run("CREATE TABLE listed (id INT PRIMARY KEY, words TEXT[])", "CREATE TABLE keyless (v INT)")
+    database.run("INSERT INTO listed VALUES (1, '{a}')", "INSERT INTO keyless VALUES (1)")
     [connector] = found()["connector"]
     assert connector.status == "missing"
     database.create()
