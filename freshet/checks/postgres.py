@@ -34,7 +34,7 @@ def examine_postgres(server: ConnectionSettings, tables: TableFilter, source: Ma
             found.append(Check("login", "ok", f"{server.name}: PostgreSQL {version}, database {server.database}"))
             found += _server(asked)
             try:
-                connector = find_connector(source.connect_url, source.topic_prefix, server.product)
+                connector = find_connector(source.connect, source.topic_prefix, server.product)
             except (DebeziumError, MariaDBError) as error:
                 found.append(Check("connector", "missing", str(error), error.hint))
                 return found
