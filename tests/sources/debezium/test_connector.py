@@ -145,10 +145,12 @@ def answering(files: Certificates | None = None) -> Iterator[tuple[str, dict[str
     server = Server(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
-    yield f"http{'s' if files else ''}://127.0.0.1:{server.server_address[1]}", given
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    try:
+        yield f"http{'s' if files else ''}://127.0.0.1:{server.server_address[1]}", given
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
 
 
 @pytest.fixture
