@@ -28,7 +28,7 @@ class Anchors:
         self._is_followed = [False] * len(begin.offsets)
 
     def add(self, partition: int, offset: int, marker: bytes) -> None:
-        """A marker was read. It takes the place of the last one if no event is between them."""
+        """A marker was read. It takes the place of the last one if nothing is between them that may be needed again."""
         found = self._found[partition]
         if not self._is_followed[partition]:
             found.pop()
@@ -36,7 +36,7 @@ class Anchors:
         found.append(_Anchor(offset, anchor_of(marker)))
 
     def follow(self, partition: int) -> None:
-        """An event was read."""
+        """Something was read that may be needed again: an event, or a marker that other partitions have not reached."""
         self._is_followed[partition] = True
 
     def before(self, held: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -12,6 +12,7 @@ become void. So a transaction of any size takes bounded memory, and nothing is l
 
 from __future__ import annotations
 
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -60,6 +61,8 @@ class _Shard:
     """Partition → epoch and continuity of its last marker."""
     marks: dict[Place, Mark] = field(default_factory=dict)
     """Those that some partition has not reached yet, and the last one that all have."""
+    ahead: dict[int, deque[tuple[Place, int]]] = field(default_factory=lambda: defaultdict(deque))
+    """Partition → its markers after ``done``, and their offsets: whoever goes on there must be shown them again."""
 
     @property
     def reached(self) -> Place:
@@ -189,7 +192,7 @@ class Assembler:
             shard = self._shards[record["shard"]] = self._new_shard(NOWHERE, skip)
         if name == "Marker":
             _check_chain(partition, shard, record)
-            self._mark(partition, shard, record)
+            self._mark(partition, offset, shard, record)
             return
         pieces = self._frame(offset, record) if name == "RowFrame" else [piece_of(offset, name, record)]
         for piece in pieces:
@@ -217,11 +220,14 @@ class Assembler:
                 self.held_bytes += put_before(piece, images)
         self._let_go()
 
-    def _mark(self, partition: int, shard: _Shard, record: Record) -> None:
+    def _mark(self, partition: int, offset: int, shard: _Shard, record: Record) -> None:
         self._moved.add(record["shard"])
         place = Place(record["epoch"], record["ordinal"])
         if place < shard.frontier[partition]:
             return
+        if place > max(shard.frontier[partition], shard.done):
+            shard.ahead[partition].append((place, offset))
+            self._anchors.follow(partition)  # it may be read again, from behind the marker before
         shard.frontier[partition] = shard.last[partition][place.epoch] = place
         shard.marks[place] = Mark(place, record["position"], record["timestamp"], record["as_of_ms"])
 
@@ -292,16 +298,27 @@ class Assembler:
 
         One that ended before the stream's beginning never reaches it, so nobody must wait for that.
         """
-        for name in [name for name, shard in self._shards.items() if len(shard.over) == len(self._next)]:
+        for name in [name for name, shard in self._shards.items() if self._is_over(shard)]:
             if all(self._safe[partition] > offset for partition, offset in self._shards[name].over.items()):
                 del self._shards[name]
                 if name in self._marks:
                     self._marks[name] = self._marks[name]._replace(is_over=True)
 
     def _first_held(self, partition: int) -> int:
-        """The offset of the first message of which something is still held, else of the next message."""
-        held = (shard.pieces[partition] for shard in self._shards.values())
-        return min([self._next[partition], *(pieces[0].offset for pieces in held if pieces)])
+        """The offset of the first message that is still needed, else of the next message.
+
+        That is one of which something is held, or a marker that other partitions have not reached.
+        """
+        shards = self._shards.values()
+        held = [shard.pieces[partition][0].offset for shard in shards if shard.pieces[partition]]
+        ahead = [
+            shard.ahead[partition][0][1] for shard in shards if shard.ahead[partition] and not self._is_over(shard)
+        ]
+        return min([self._next[partition], *held, *ahead])
+
+    def _is_over(self, shard: _Shard) -> bool:
+        """Whether nothing of it follows in any partition."""
+        return len(shard.over) == len(self._next)
 
     def _release(self, name: str, shard: _Shard) -> Iterator[Transaction]:
         until = shard.reached
@@ -315,6 +332,9 @@ class Assembler:
             if transaction is not None:
                 yield transaction
         shard.done = until
+        for markers in shard.ahead.values():
+            while markers and markers[0][0] <= until:
+                markers.popleft()
         # A later marker of the same ordinal, of a partition that is ahead, holds here too: no event is between them.
         mark = shard.marks[until]
         told = max(mark.timestamp, mark.as_of_ms // 1000)

@@ -150,6 +150,8 @@ def test_the_description_covers_every_route_and_resolves() -> None:
         "/v1/dead-letters/{keyspace}",
         "/v1/status",
         "/v1/status/history",
+        "/v1/status/backfills/{keyspace}",
+        "/v1/status/rows/{keyspace}/{table}/{pk}",
         "/v1/rows/{keyspace}/{table}/{pk}",
         "/v1/rows/{keyspace}/{table}",
         "/v1/rows/{keyspace}:batch",

@@ -41,7 +41,7 @@ def asked(
 def test_it_tells_what_is_held_and_asks_no_source(monkeypatch: pytest.MonkeyPatch) -> None:
     """The row, its place in history, and the decision with its why."""
     owner = FakeOwner()
-    owner.row = owner_row(b'{"id":7,"note":"<b>\\u00e9"}', "0-1-5", "0-1-9")
+    owner.row = owner_row('{"id":7,"note":"<b>é"}'.encode(), "0-1-5", "0-1-9")
     owner.row.timestamp, owner.row.as_of_ms = 1_700_000_000, 1_700_000_060_500
     page, source = asked(monkeypatch, owner, HERE)
     assert page.status_code == 200

@@ -149,6 +149,43 @@ def test_any_checkpoint_goes_on_exactly_after_its_event(
         assert list(map(seen, transactions(found, shard))) == [told(txn) for txn in history if txn.changes]
 
 
+def key_of(change: Change) -> bytes:
+    """The key of a row."""
+    assert isinstance(change, RowChange)
+    return change.key
+
+
+@pytest.mark.parametrize("is_succeeded", [False, True])
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_a_checkpoint_of_one_partition_that_was_read_first_leaves_out_nothing(
+    *, ahead: int, is_succeeded: bool
+) -> None:
+    """Whoever goes on there is shown the markers again that the other partition had not reached.
+
+    Its shard may never write another one: it was stopped, or another shard has taken its place.
+    """
+    layout = Layout(2)
+    log, framer = Log(layout), framer_of(SHARD, layout)
+    history = [rows_txn(number, 9) for number in range(1, 4)]
+    for txn in history:  # all rows in the partition that is read last
+        txn.changes[:] = [each for each in txn.changes if layout.partition_of(key_of(each), 0) != ahead]
+        log.publish(framer, txn)
+    if is_succeeded:
+        successor = framer_of(OTHER, layout)
+        successor.announce(Topology((OTHER,), ((SHARD, 1),)))
+        log.publish(successor, rows_txn(9, 4))
+    found, start = list[Item](), log.beginning()
+    for first in (ahead, 1 - ahead):
+        assembler = Assembler(start)
+        for partition in (first, 1 - first)[: 1 if first == ahead else 2]:
+            for offset, message in enumerate(log.partitions[partition]):
+                assembler.feed(partition, offset, message)
+        items = assembler.take()
+        found += items
+        start = Start(Checkpoint.parse(str(items[-1].checkpoint)))
+    assert list(map(seen, transactions(found, SHARD))) == [told(txn) for txn in history]
+
+
 @settings(max_examples=20)
 @given(histories(), layouts, st.randoms(use_true_random=False), st.integers(1, 12))
 def test_a_stream_from_a_position_begins_right_after_it(
