@@ -34,6 +34,7 @@ CONVERTER: Final = "org.apache.kafka.connect.json.JsonConverter"
 _CHOICES: Final = ("table.include.list", "table.exclude.list")
 _Wanted: TypeAlias = tuple[tuple[str, tuple[str, ...], str, str], ...]
 _WANTED: Final[_Wanted] = (
+    ("provide.transaction.metadata", ("true",), "false", "does not say which events are one transaction"),
     ("exactly.once.support", ("required",), "requested", "does not say that its messages become visible in order"),
     ("column.propagate.source.type", (".*",), "", "does not say the types of columns"),
     ("skipped.operations", ("none",), "t", "leaves out changes (TRUNCATE by default)"),
@@ -59,7 +60,6 @@ _WANTED_OF_BINLOGS: Final[_Wanted] = (
     ("gtid.source.filter.dml.events", ("false",), "false", "leaves out changes"),
 )
 _WANTED_OF_POSTGRES: Final[_Wanted] = (
-    ("provide.transaction.metadata", ("true",), "false", "does not say which events are one transaction"),
     ("plugin.name", ("pgoutput",), "decoderbufs", "reads the log by a plugin that is not known here"),
     ("lsn.flush.mode", ("connector_and_driver",), "connector", "does not say how far it has read an idle database"),
     ("unavailable.value.placeholder", (UNAVAILABLE,), UNAVAILABLE, "writes another word for what it does not know"),
@@ -67,9 +67,6 @@ _WANTED_OF_POSTGRES: Final[_Wanted] = (
     ("slot.drop.on.stop", ("false",), "false", "loses what is committed while it is away"),
 )
 """Setting, the values that it may have, its default, and what any other one does."""
-_TELLS_ENDS: Final = "provide.transaction.metadata"
-NO_ENDS: Final = "the connector does not say which events are one transaction, so no position is proved"
-ENDS_HINT: Final = f"set {_TELLS_ENDS} = true in its configuration, and start the source again: rows are cached then"
 _UNWANTED: Final = (
     "database.include.list",
     "database.exclude.list",
@@ -112,13 +109,11 @@ class KafkaConnect:
 class Connector:
     """A connector that can be a source. ``captures``: which tables it tells of.
 
-    ``tells_ends``: it says where transactions end. Else it can only be told which rows have changed. ``user``: its
-    login at the server. ``publication``, ``slot``: of PostgreSQL, what it reads by.
+    ``user``: its login at the server. ``publication``, ``slot``: of PostgreSQL, what it reads by.
     """
 
     name: str
     choices: tuple[str, ...]
-    tells_ends: bool = True
     user: str = ""
     publication: str = ""
     slot: str = ""
@@ -130,9 +125,8 @@ class Connector:
 
     @property
     def fingerprint(self) -> int:
-        """A number for its choice of tables, and for what it tells of them."""
+        """A number for its choice of tables."""
         words = [self.name, *self.choices, *filter(None, (self.publication, self.slot))]
-        words += () if self.tells_ends else ("no ends",)
         return int(xxhash.xxh3_64_intdigest("\0".join(words).encode()) >> 1)
 
 
@@ -196,16 +190,16 @@ def checked(name: str, config: Mapping[str, str], server: str) -> Connector:
             f"connector {name} chooses tables by {pattern!r}, which is not understood: {error}"
         ) from None
     if server != POSTGRES:
-        tells_ends = config.get(_TELLS_ENDS, "false").strip().lower() == "true"
-        return Connector(name, choices, tells_ends, config.get("database.user", ""))
+        return Connector(name, choices, config.get("database.user", ""))
     if not config.get("heartbeat.interval.ms", "0").strip().lstrip("0"):
         raise DebeziumError(
             f"connector {name} has no heartbeat.interval.ms, and so confirms nothing while its tables are idle",
             hint="set heartbeat.interval.ms = 1000 in the connector's configuration",
             code="debezium_bad_connector",
         )
-    publication, slot = config.get("publication.name", "dbz_publication"), config.get("slot.name", "debezium")
-    return Connector(name, choices, publication=publication, slot=slot)
+    return Connector(
+        name, choices, config.get("publication.name", "dbz_publication"), config.get("slot.name", "debezium")
+    )
 
 
 def _configurations(connect: KafkaConnect) -> dict[str, dict[str, str]]:

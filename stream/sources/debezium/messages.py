@@ -151,11 +151,8 @@ def gtid_of(text: str) -> ServerGtid:
     return MysqlGtid(uuid, tag, first)
 
 
-def read_row(value: bytes, server: str, *, tells_ends: bool = True) -> RowMessage | Statement | Snapshot | None:
-    """A message of a table's topic; None if it says nothing. Raises `Malformed`, `DebeziumError`.
-
-    ``tells_ends``: its connector says which transaction a row belongs to.
-    """
+def read_row(value: bytes, server: str) -> RowMessage | Statement | Snapshot | None:
+    """A message of a table's topic; None if it says nothing. Raises `Malformed`, `DebeziumError`."""
     message = _unwrapped(value)
     try:
         row = _ROW.decode(message.payload)
@@ -173,8 +170,6 @@ def read_row(value: bytes, server: str, *, tells_ends: bool = True) -> RowMessag
             raise _without_gtids()
         sql = f"TRUNCATE TABLE `{_quoted(source.db)}`.`{_quoted(source.table)}`"
         return Statement(gtid_of(source.gtid), sql, source.db or "", (), source.ts_ms // 1000)
-    if not tells_ends:
-        row.transaction = _InTransaction(source.gtid or "file=", 0)
     if row.transaction is None:
         raise xa_transaction(table)  # of MySQL; the configuration says that all others are named
     gtid = _transaction_gtid(row.transaction.id, server)

@@ -18,7 +18,6 @@ class Places:
     They may be earlier than need be: what is published is passed over by its GTID. ``snapshot``: where in the binlog
     the connector's last snapshot was. ``connector``: the fingerprint of its choice of tables. ``told``: where the last
     commit ends that was read in the log's order, and ``storage``: what the tables' rows were stored in (PostgreSQL).
-    ``server``: where the server was, if no position that is published tells.
     """
 
     connector: int
@@ -26,16 +25,18 @@ class Places:
     snapshot: str = ""
     told: int = 0
     storage: int = 0
-    server: str = ""
 
     def words(self, prefix: str) -> str:
         """The text of the annotation. ``prefix``: the beginning of all topics, which it leaves out."""
         shown: dict[str, dict[int, int]] = {}
         for (topic, partition), offset in sorted(self.offsets.items()):
             shown.setdefault(topic.removeprefix(prefix), {})[partition] = offset
-        text: dict[str, object] = {"version": 1, "connector": self.connector, "snapshot": self.snapshot}
-        text |= {"server": self.server} if self.server else {}
-        text["offsets"] = shown
+        text: dict[str, object] = {
+            "version": 1,
+            "connector": self.connector,
+            "snapshot": self.snapshot,
+            "offsets": shown,
+        }
         if self.told or self.storage:
             text |= {"told": self.told, "storage": self.storage}
         return msgspec.json.encode(text).decode()
@@ -48,7 +49,6 @@ class _Words(msgspec.Struct):
     offsets: dict[str, dict[int, int]]
     told: int = 0
     storage: int = 0
-    server: str = ""
 
 
 def read_places(words: str, prefix: str) -> Places | None:
@@ -64,4 +64,4 @@ def read_places(words: str, prefix: str) -> Places | None:
         for topic, each in found.offsets.items()
         for partition, offset in each.items()
     }
-    return Places(found.connector, offsets, found.snapshot, found.told, found.storage, found.server)
+    return Places(found.connector, offsets, found.snapshot, found.told, found.storage)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Final, TypeAlias
+from typing import Final
 
 import structlog
 from confluent_kafka import Message
@@ -41,8 +41,6 @@ log = structlog.get_logger(__name__)
 POLL_S: Final = 0.05
 LOOK_EVERY_S: Final = 1.0
 """Between two looks for new topics, and for what the server has executed."""
-_Decoded: TypeAlias = tuple[bytes, bytes] | None
-"""A row's key and image, which is empty where the message does not tell it; None: there is no row."""
 _ANY: Final = "\0"
 """In place of the database of a bare name."""
 
@@ -63,8 +61,6 @@ class DebeziumReader:
     """
 
     last_heartbeat: None = None
-    tells_ends = True
-    """Whether the connector says where transactions end."""
 
     def __init__(
         self,
@@ -162,12 +158,9 @@ class DebeziumReader:
             if end is not None:
                 self._assembler.end(end, place)
             return
-        if topic == self._topics.statements:
-            found = read_statement(value, self._server)
-        else:
-            found = read_row(value, self._server, tells_ends=self.tells_ends)
+        found = (read_statement if topic == self._topics.statements else read_row)(value, self._server)
         if isinstance(found, RowMessage):
-            self._add(found, place)
+            self._assembler.row(found, place)
         elif isinstance(found, Snapshot):
             self._check_snapshot(found)
         elif found is not None:
@@ -182,21 +175,12 @@ class DebeziumReader:
                 hint="a new epoch starts",
             )
 
-    def _add(self, row: RowMessage, place: Place) -> None:
-        """Take a row."""
-        self._assembler.row(row, place)
-
-    def _applied(self, statement: Statement) -> OpenTransaction:
-        """What a statement voids, and which tables are to be described after it."""
+    def _see(self, statement: Statement, place: Place) -> None:
+        """Void, from the next transaction on, what a statement changes; its tables are read through from then on."""
         seen = OpenTransaction(statement.gtid, self._bytes_max)
         self._statements.apply(self._classified(statement), seen)
         self._decoders.clear()
         self._reread.clear()
-        return seen
-
-    def _see(self, statement: Statement, place: Place) -> None:
-        """Void, from the next transaction on, what a statement changes; its tables are read through from then on."""
-        seen = self._applied(statement)
         self._described |= seen.described
         self._pending.append(_Pending(statement, seen.voids))
         self._assembler.statement(statement, place)
@@ -304,7 +288,29 @@ class DebeziumReader:
 
     def _put(self, row: RowMessage, transaction: OpenTransaction) -> None:
         """Add a row, or void what it may have changed."""
-        old, new = self._decoded(row, transaction)
+        name = row.table
+        if name not in self._schema.include:
+            return
+        info = self._schema.get(name)
+        if info is None and not self._schema.catalog.is_waiting(name):
+            self._reread_changed(name)
+        if info is None or not info.cacheable:
+            return
+        transaction.touched.add(name)
+        decoder = self._decoder(row.schema, name)
+        if isinstance(decoder, str):
+            transaction.voids.setdefault(name, decoder)
+            return
+        try:
+            old = decoder.row(row.before) if row.before else None
+            new = decoder.row(row.after) if row.after else None
+        except UndecodableValue as error:
+            transaction.voids.setdefault(name, str(error))
+            return
+        if old is not None and not self._keeps_image_of_before(info):
+            old = old[0], b""
+        if old is None and new is None:
+            transaction.voids.setdefault(name, "an event has no row")
         if old is not None and (new is None or new[0] != old[0]):
             transaction.rows.put(old[0], None, old[1] or None)
         if new is not None and new[1]:
@@ -315,33 +321,6 @@ class DebeziumReader:
             transaction.rows.put(*new, before)
         elif new is not None:
             transaction.rows.void(new[0])
-
-    def _decoded(self, row: RowMessage, transaction: OpenTransaction) -> tuple[_Decoded, _Decoded]:
-        """Key and image of before and after a change; twice None if its table is not published, or void by it."""
-        name = row.table
-        if name not in self._schema.include:
-            return None, None
-        info = self._schema.get(name)
-        if info is None and not self._schema.catalog.is_waiting(name):
-            self._reread_changed(name)
-        if info is None or not info.cacheable:
-            return None, None
-        transaction.touched.add(name)
-        decoder = self._decoder(row.schema, name)
-        if isinstance(decoder, str):
-            transaction.voids.setdefault(name, decoder)
-            return None, None
-        try:
-            old = decoder.row(row.before) if row.before else None
-            new = decoder.row(row.after) if row.after else None
-        except UndecodableValue as error:
-            transaction.voids.setdefault(name, str(error))
-            return None, None
-        if old is not None and not self._keeps_image_of_before(info):
-            old = old[0], b""
-        if old is None and new is None:
-            transaction.voids.setdefault(name, "an event has no row")
-        return old, new
 
     def _decoder(self, schema: bytes, name: str) -> RowDecoder | str:
         """What decodes a table's rows, or why nothing does."""

@@ -18,10 +18,9 @@ from stream.sources.mariadb.connection import (
     fetch_all,
     is_mysql,
 )
-from stream.sources.mariadb.gtid import GtidPosition, MysqlGtidSet
+from stream.sources.mariadb.gtid import MysqlGtidSet
 from stream.sources.mariadb.live_schema import LiveSchema
 from stream.sources.mariadb.mysql.position import executed, logged
-from stream.sources.mariadb.position import current_position
 from stream.sources.mariadb.schema import TableFilter, TableInfo
 
 _CHARSETS = ("utf8mb4", "utf8mb3", "utf8", "ascii", "latin1")
@@ -87,10 +86,6 @@ class DebeziumSchema(LiveSchema):
                 code="debezium_tagged_gtids",
             )
         return found
-
-    def reached(self) -> GtidPosition:
-        """Up to where each read that begins later sees everything. Raises `MariaDBError`."""
-        return GtidPosition.parse(self._retried(current_position).position)
 
     def check_prepared(self) -> None:
         """As `check_nothing_is_prepared`."""

@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
-import structlog
-
 from stream.kafka.connection import KafkaCluster
-from stream.sources.debezium.connector import ENDS_HINT, NO_ENDS, Connector, KafkaConnect, find_connector
+from stream.sources.debezium.connector import Connector, KafkaConnect, find_connector
 from stream.sources.debezium.errors import ConnectUnreachable, DebeziumError
-from stream.sources.debezium.invalidating import InvalidatingReader
 from stream.sources.debezium.places import PLACES, Places, read_places
 from stream.sources.debezium.reader import DebeziumReader
 from stream.sources.debezium.schema import DebeziumSchema, check_nothing_is_prepared
@@ -39,8 +36,6 @@ from stream.sources.mariadb.position import ServerPosition, check_not_lost, curr
 from stream.sources.mariadb.source import Log, MariaDBSource, PublisherLike, SourceOptions
 from stream.sources.mariadb.watch import DumpWatch
 from stream.wire.events import ResumePoint, SourceTransaction
-
-log = structlog.get_logger(__name__)
 
 VISIBLE_WITHIN_S: Final = 10.0
 CHECK_EVERY_S: Final = 10.0
@@ -137,8 +132,6 @@ class DebeziumSource(MariaDBSource):
             self._places = read_places(kept, self._prefix)
         self._told = kept
         self._publisher = publisher
-        if self._connector is not None and not self._connector.tells_ends:
-            self._options = replace(self._options, backfill=None)
         super()._follow(publisher, resume)
 
     def _new_epoch(self, publisher: PublisherLike, progress: Progress, at: ServerPosition, reason: str) -> None:
@@ -149,8 +142,6 @@ class DebeziumSource(MariaDBSource):
         check_not_lost(connection, progress.position)
         if self._places is None:
             raise SourceHistoryLost("the source's state does not tell where the connector's topics were read")
-        if self._places.server:
-            check_not_lost(connection, self._places.server)
         self._check_choice(self._places)
 
     def _check_choice(self, places: Places) -> None:
@@ -180,12 +171,7 @@ class DebeziumSource(MariaDBSource):
         topics = ConnectorTopics(self._from.kafka, self._from.topic_prefix)
         wanted = {topics.statements, topics.transactions, *map(topics.topic_of, schema.live)}
         topics.add({place: offset for place, offset in self._places.offsets.items() if place[0] in wanted})
-        assert self._connector is not None
-        new_reader = DebeziumReader
-        if not self._connector.tells_ends:
-            log.warning("invalidation only", shard=self._options.shard, reason=NO_ENDS, hint=ENDS_HINT)
-            new_reader = InvalidatingReader
-        reader = new_reader(
+        reader = DebeziumReader(
             topics,
             schema,
             position,

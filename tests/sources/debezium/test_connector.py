@@ -43,11 +43,7 @@ def test_a_connector_with_the_needed_settings_is_taken() -> None:
 @pytest.mark.parametrize(
     ("setting", "value"),
     [
-        *(
-            (name, None)
-            for name in GOOD
-            if name not in ("topic.prefix", "connector.class", "provide.transaction.metadata")
-        ),
+        *((name, None) for name in GOOD if name not in ("topic.prefix", "connector.class")),
         ("decimal.handling.mode", "double"),
         ("binary.handling.mode", "hex"),
         ("time.precision.mode", "connect"),
@@ -93,20 +89,13 @@ def test_tables_are_captured_as_debezium_chooses_them() -> None:
     left_out = checked("c", {**GOOD, "table.exclude.list": "shop.secret"}, "MySQL")
     assert (left_out.captures("shop.a"), left_out.captures("shop.secret")) == (True, False)
     assert chosen.fingerprint != left_out.fingerprint
-    endless = checked(
-        "c", {**GOOD, "provide.transaction.metadata": "false", "table.include.list": r"shop\.a.*, Other[.]b"}, "MySQL"
-    )
-    assert (chosen.tells_ends, endless.tells_ends) == (True, False)
-    assert endless.fingerprint != chosen.fingerprint
     with pytest.raises(DebeziumError, match="not understood"):
         checked("c", {**GOOD, "table.include.list": "(shop"}, "MySQL")
 
 
 def test_places_are_read_as_they_were_written() -> None:
     """A source that begins again finds them in its own state."""
-    places = Places(
-        5, {("pre", 0): 7, ("pre.shop.a", 0): 3, ("pre.shop.a", 1): 4}, "binlog.000002:7", server="MariaDB/0-1-5"
-    )
+    places = Places(5, {("pre", 0): 7, ("pre.shop.a", 0): 3, ("pre.shop.a", 1): 4}, "binlog.000002:7")
     assert read_places(places.words("pre"), "pre") == places
     for other in ("", "{}", places.words("pre").replace('"version":1', '"version":2')):
         assert read_places(other, "pre") is None
