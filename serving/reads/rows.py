@@ -431,7 +431,7 @@ def _fill_of(miss: RowMiss, found: SourceRow, shard: str) -> Fill | None:
     space = context.space
     if row is None or not may_offer(row, shard, key, found):
         return None
-    lo, hi = str(found.position), str(found.hi)
+    lo, hi = str(found.kept or found.position), str(found.hi)
     partition = space.layout.partition_of(key.key, table.prefix)
     return Fill(0, space.name, partition, key.key, found.image, lo, hi, found.timestamp, row.stamp, table.meaning)
 

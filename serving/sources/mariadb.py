@@ -177,16 +177,17 @@ def _source_rows(
         return [_refusal(read) for _ in tables]
     key, lo, hi = row_table(read.table).key, Position.parse(read.position), Position.parse(read.hi)
     as_of_ms = began_ms if read.is_primary else 0
+    kept = Position.parse(read.kept) if read.kept else None
     found: list[SourceRow | ReadError | SchemaChanged] = []
     for table, row in zip(tables, read.rows, strict=True):
         if table.key != key:
             found.append(SchemaChanged(table.name))
         elif row is None:
-            found.append(SourceRow(None, b"", lo, hi, read.timestamp, as_of_ms))
+            found.append(SourceRow(None, b"", lo, hi, read.timestamp, as_of_ms, kept))
         elif isinstance(row, MariaDBError | UndecodableValue):
             found.append(_refusal(row))
         else:
-            found.append(SourceRow(row.image, row.key, lo, hi, read.timestamp, as_of_ms))
+            found.append(SourceRow(row.image, row.key, lo, hi, read.timestamp, as_of_ms, kept))
     return found
 
 

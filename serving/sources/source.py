@@ -59,6 +59,8 @@ class SourceRow(NamedTuple):
     hi: Position
     timestamp: int = 0
     as_of_ms: int = 0
+    kept: Position | None = None
+    """In place of ``position`` for whoever keeps the row: what is later in the log may be lost in a crash."""
 
 
 class SourceTable(NamedTuple):

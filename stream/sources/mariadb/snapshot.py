@@ -95,6 +95,8 @@ class SnapshotRead(Generic[Rows]):
     timestamp: int
     table: TableInfo
     is_primary: bool = False
+    kept: str = ""
+    """lo for a cache, if it is an earlier one: beyond it the server may lose what it has logged, in a crash."""
 
 
 ReadTable: TypeAlias = Callable[[Connection, TableInfo, float], Rows]

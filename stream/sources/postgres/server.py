@@ -13,15 +13,19 @@ if TYPE_CHECKING:
 
 _PRIMARY = (
     "SELECT (extract(epoch from clock_timestamp()) * 1000)::bigint, pg_current_wal_insert_lsn() - '0/0',"
-    " pg_walfile_name(pg_current_wal_insert_lsn())"
+    " pg_walfile_name(pg_current_wal_insert_lsn()), pg_current_wal_flush_lsn() - '0/0'"
 )
 
 
 class ServerState(NamedTuple):
-    """A primary's clock, and the end of its log a moment later: whatever was committed by ``now_ms`` is before it."""
+    """A primary's clock, and the end of its log a moment later: whatever was committed by ``now_ms`` is before it.
+
+    ``flushed``: an LSN up to which the log is kept if the server crashes; what is beyond may come to be other records.
+    """
 
     now_ms: int
     end: PostgresPlace
+    flushed: int = 0
 
 
 def read_state(connection: Connection) -> ServerState:
@@ -32,8 +36,8 @@ def read_state(connection: Connection) -> ServerState:
             hint="host must be the primary that the connector reads",
             code="postgres_standby",
         )
-    [(now_ms, end, file)] = fetch_all(connection, _PRIMARY)
-    return ServerState(int(now_ms), PostgresPlace(int(file[:8], 16), int(end)))
+    [(now_ms, end, file, flushed)] = fetch_all(connection, _PRIMARY)
+    return ServerState(int(now_ms), PostgresPlace(int(file[:8], 16), int(end)), int(flushed))
 
 
 def check_settings(connection: Connection) -> None:

@@ -15,7 +15,7 @@ from stream.sources.key_range import KeyRange
 from stream.sources.mariadb.by_key import Found, Key
 from stream.sources.mariadb.by_range import SelectedRange
 from stream.sources.mariadb.connection import ConnectionSettings, MariaDBError, MariaDBUnreachable
-from stream.sources.mariadb.gtid import GtidPosition
+from stream.sources.mariadb.gtid import GtidPosition, PostgresPlace
 from stream.sources.mariadb.schema import TableInfo
 from stream.sources.mariadb.snapshot import (
     KEYS_MAX,
@@ -31,7 +31,7 @@ from stream.sources.postgres.connection import connect, fetch_all, translate, tr
 from stream.sources.postgres.selected_rows import quoted
 from stream.sources.postgres.selecting import rows_by_key, rows_in_range
 from stream.sources.postgres.server import read_state
-from stream.sources.postgres.tables import definition_of, read_table
+from stream.sources.postgres.tables import INHERITED, PARTITIONED, definition_of, read_table
 from stream.sources.postgres.writers import Writers
 from stream.sources.sessions import Sessions
 
@@ -186,14 +186,15 @@ class PostgresSnapshotReader:
         for name in [each for each in wanted if each not in failed]:
             with self._failures(session, failed, name):
                 info = self._table(session, name)
-                read[name] = info, wanted[name](session, keyed(info))
+                read[name] = info, wanted[name](session, _readable(info))
         hi = str(read_state(session).end)
         session.execute("ROLLBACK")
         found: dict[str, SnapshotRead[Rows] | MariaDBError] = {**failed}
         for name, (info, (rows, are_untouched)) in read.items():
             lo = state.end if are_untouched else bounds[name]
             is_present = lo.lsn == state.end.lsn
-            found[name] = SnapshotRead(rows, str(lo), hi, state.now_ms // 1000, info, is_present)
+            kept = str(PostgresPlace(lo.timeline, min(lo.lsn, state.flushed)))
+            found[name] = SnapshotRead(rows, str(lo), hi, state.now_ms // 1000, info, is_present, kept)
         return found
 
     def _table(self, session: Connection, name: str) -> TableInfo:
@@ -236,6 +237,13 @@ class PostgresSnapshotReader:
                 hint="SELECT pid, query FROM pg_stat_activity at the server names the session that holds a lock",
             )
         return translate(error, self._settings)
+
+
+def _readable(info: TableInfo) -> TableInfo:
+    """A table that has its rows itself. Of one that others are part of, nobody but those tells who writes into it."""
+    if info.problem.startswith((PARTITIONED, INHERITED)):
+        raise MariaDBError(f"{info.name} can't be read: {info.problem}", hint="read those", code="no_primary_key")
+    return keyed(info)
 
 
 def _limit(session: Connection, setting: str, seconds: float) -> None:

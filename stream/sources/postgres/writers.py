@@ -18,6 +18,8 @@ from stream.sources.mariadb.gtid import PostgresPlace
 PREPARED: Final = "-1/"
 """What the lock of a prepared transaction begins with. It was another one's before."""
 _KEPT_MAX: Final = 16
+_LATELY: Final = 64
+"""Looks, of all readers."""
 
 
 class _Seen(NamedTuple):
@@ -53,14 +55,16 @@ class Writers:
             kept = [
                 each if each.number > number else each._replace(writers=self._left(each.writers, mine))
                 for each in self._seen.get(table, ())
-                if each.end.timeline == end.timeline
-            ]
+                if each.end.timeline == end.timeline and (each.number > number or each.end.lsn <= end.lsn)
+            ]  # a server that crashed has lost the end of its log, and goes on on the same timeline
             self._number += 1
             kept.append(_Seen(self._number, end, mine))
             settled = max((each for each in kept if not each.writers), key=lambda each: each.end.lsn, default=None)
             if settled is not None:
                 kept = [settled, *(each for each in kept if each.end.lsn > settled.end.lsn)]
-            self._seen[table] = kept[:1] + kept[1:][1 - _KEPT_MAX :]
+            if len(kept) > _KEPT_MAX:
+                del kept[-2]  # not an older one: the longer it is known, the sooner its writers have left
+            self._seen[table] = kept
             return PostgresPlace(end.timeline, settled.end.lsn if settled is not None else 0)
 
     @staticmethod
@@ -69,6 +73,7 @@ class Writers:
         return before if any(each.startswith(PREPARED) for each in now) else before & now
 
     def awaited(self) -> frozenset[str]:
-        """Who keeps the present ends of the log from being a bound."""
+        """Who keeps the present end of the log from being a bound, of tables that were looked at lately."""
         with self._lock:
-            return frozenset().union(*(seen[-1].writers for seen in self._seen.values() if seen))
+            last = [seen[-1] for seen in self._seen.values()]
+            return frozenset().union(*(each.writers for each in last if each.number > self._number - _LATELY))

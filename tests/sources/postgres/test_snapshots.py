@@ -308,6 +308,43 @@ def test_rows_that_a_policy_hides_are_no_absent_ones(
         sql.execute(f"DROP USER {user}".encode())
 
 
+def test_a_table_of_partitions_or_heirs_is_refused_and_they_are_read(
+    sql: psycopg.Connection[tuple[Any, ...]], reader: PostgresSnapshotReader
+) -> None:
+    """Its own rows are none, or not all: they would pass for absent ones."""
+    sql.execute("CREATE TABLE t (id INT PRIMARY KEY) PARTITION BY RANGE (id)")
+    sql.execute("CREATE TABLE part PARTITION OF t FOR VALUES FROM (0) TO (9)")
+    sql.execute("CREATE TABLE parent (id INT PRIMARY KEY)")
+    sql.execute("CREATE TABLE heir (PRIMARY KEY (id)) INHERITS (parent)")
+    sql.execute("INSERT INTO t VALUES (1)")
+    sql.execute("INSERT INTO heir VALUES (1)")
+    found = reader.read({name: [[1]] for name in (T, "public.parent", "public.part", "public.heir")})
+    for name in (T, "public.parent"):
+        refused = found[name]
+        assert isinstance(refused, MariaDBError)
+        assert refused.code == "no_primary_key"
+        assert isinstance(reader.read_range(name, KeyRange(limit=1)), MariaDBError)
+    for name in ("public.part", "public.heir"):
+        assert images(read_of(reader, 1, table=name)) == [b'{"id":1}']
+
+
+def test_what_is_kept_of_a_read_is_proved_by_what_no_crash_undoes(
+    empty: ConnectionSettings, sql: psycopg.Connection[tuple[Any, ...]], reader: PostgresSnapshotReader
+) -> None:
+    """The log that is not flushed may be lost, and be written otherwise at the same places."""
+    sql.execute("CREATE TABLE t (id INT PRIMARY KEY, v TEXT)")
+    sql.execute("INSERT INTO t VALUES (1, '')")
+    with session(empty) as other, other.transaction():
+        other.execute("CREATE TEMP TABLE x AS SELECT 1")
+        other.execute("CREATE TABLE large AS SELECT repeat(n::text, 100) FROM generate_series(1, 1000) n")
+        before = end_of_log(sql)
+        read = read_of(reader, 1)
+        [(flushed,)] = sql.execute("SELECT pg_current_wal_flush_lsn() - '0/0'").fetchall()
+    assert lsn(read.position) >= before
+    assert lsn(read.kept) <= min(lsn(read.position), int(flushed))
+    assert lsn(read.kept) > 0
+
+
 def test_ranges_come_in_the_servers_order_page_by_page(
     sql: psycopg.Connection[tuple[Any, ...]], reader: PostgresSnapshotReader
 ) -> None:
@@ -400,6 +437,32 @@ def test_a_look_says_nothing_of_what_was_noted_after_it_began() -> None:
     known.bound(known.begin(), T, place(20), ["4/1"])
     assert known.bound(early, T, place(10), ["3/1"]).lsn == 0
     assert known.bound(known.begin(), T, place(30), ["5/1"]).lsn == 20
+
+
+def test_writers_that_follow_each_other_closely_leave_a_bound_that_moves() -> None:
+    """However often the table is looked at while one of them writes."""
+    known = Writers()
+    bounds = [
+        known.bound(known.begin(), T, place(at), [f"3/{at // 100}", f"3/{at // 100 + 1}"]).lsn for at in range(1, 1000)
+    ]
+    assert bounds[-1] > 700
+
+
+def test_ends_of_the_log_that_a_crash_has_undone_are_forgotten() -> None:
+    """The server goes on before them, on the same timeline, with other records."""
+    known = Writers()
+    known.bound(known.begin(), T, place(120), [])
+    assert known.bound(known.begin(), T, place(105), ["3/1"]).lsn == 0
+
+
+def test_who_wrote_into_a_table_that_nobody_reads_any_more_is_not_waited_for() -> None:
+    """Else one long transaction would hold up the reads of all tables."""
+    known = Writers()
+    known.bound(known.begin(), "public.u", place(1), ["9/9"])
+    assert known.awaited() == {"9/9"}
+    for at in range(2, 100):
+        known.bound(known.begin(), T, place(at), ["3/1"])
+    assert known.awaited() == {"3/1"}
 
 
 def test_what_is_remembered_of_writers_is_bounded() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -166,10 +167,11 @@ def test_a_checkpoint_of_one_partition_that_was_read_first_leaves_out_nothing(
     """
     layout = Layout(2)
     log, framer = Log(layout), framer_of(SHARD, layout)
-    history = [rows_txn(number, 9) for number in range(1, 4)]
-    for txn in history:  # all rows in the partition that is read last
-        txn.changes[:] = [each for each in txn.changes if layout.partition_of(key_of(each), 0) != ahead]
-        log.publish(framer, txn)
+    history = []
+    for txn in (rows_txn(number, 9) for number in range(1, 4)):  # all rows in the partition that is read last
+        rows = [each for each in txn.changes if layout.partition_of(key_of(each), 0) != ahead]
+        history.append(replace(txn, changes=rows))
+        log.publish(framer, history[-1])
     if is_succeeded:
         successor = framer_of(OTHER, layout)
         successor.announce(Topology((OTHER,), ((SHARD, 1),)))
