@@ -53,6 +53,8 @@ class BoundedConnection(HttpToolsProtocol):
         self._progress = False
         self._heads = 0
         self._heads_seen = 0
+        self._cycles: list[Any] = []
+        """Requests that are not answered yet."""
 
     def connection_made(self, transport: Any) -> None:
         """Starts to watch for slow heads."""
@@ -66,8 +68,12 @@ class BoundedConnection(HttpToolsProtocol):
         self.loop.call_later(self.config.head_timeout_s, self._watch)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """As uvicorn's. Its place is free again."""
+        """As uvicorn's, which tells only the last request that nobody waits for an answer. Its place is free again."""
         super().connection_lost(exc)
+        for cycle in self._cycles:
+            if not cycle.response_complete:
+                cycle.disconnected = True
+                cycle.message_event.set()
         self.leave()
         self._is_lost = True
 
@@ -131,6 +137,7 @@ class BoundedConnection(HttpToolsProtocol):
         self._progress = True
         self._heads += 1
         super().on_headers_complete()
+        self._cycles = [each for each in (*self._cycles, self.cycle) if each and not each.response_complete]
 
     def on_body(self, body: bytes) -> None:
         """A piece of a body; uvicorn's flow control bounds bodies."""

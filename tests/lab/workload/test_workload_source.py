@@ -291,7 +291,7 @@ def test_states_of_two_publishers_are_refused_and_the_hint_is_the_command_that_h
     with topic.publisher(**NEVER_WHOLE) as one, topic.publisher(**NEVER_WHOLE, transactional_id="another") as two:
         for publisher in (one, two):
             topic.await_commits()
-            publisher.open(lambda: ("", 0))
+            publisher.open(lambda: (at, timestamp))
             publisher.flush()
         for publisher in (one, two, one, two):
             publisher.publish(SourceTransaction(at, at, timestamp))
