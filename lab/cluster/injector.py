@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -32,9 +33,16 @@ class ClusterInjector(Injector):
     ) -> None:
         super().__init__(stack, disk, traffic, seed, say)
         self._cluster, self._recorder = stack, recorder
+        self._upgrading = threading.Lock()
 
     @contextlib.contextmanager
     def _fault(self, fault: Fault) -> Iterator[None]:
+        """A rolling upgrade goes on once the process before is back: a drain may take longer than was planned."""
+        with self._upgrading if fault.kind == "upgrade" else contextlib.nullcontext(), self._recorded(fault):
+            yield
+
+    @contextlib.contextmanager
+    def _recorded(self, fault: Fault) -> Iterator[None]:
         began = self._recorder.now()
         with super()._fault(fault):
             yield
