@@ -197,9 +197,8 @@ def checked(name: str, config: Mapping[str, str], server: str) -> Connector:
             hint="set heartbeat.interval.ms = 1000 in the connector's configuration",
             code="debezium_bad_connector",
         )
-    return Connector(
-        name, choices, config.get("publication.name", "dbz_publication"), config.get("slot.name", "debezium")
-    )
+    publication, slot = config.get("publication.name", "dbz_publication"), config.get("slot.name", "debezium")
+    return Connector(name, choices, publication=publication, slot=slot)
 
 
 def _configurations(connect: KafkaConnect) -> dict[str, dict[str, str]]:
