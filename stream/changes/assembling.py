@@ -225,7 +225,7 @@ class Assembler:
         place = Place(record["epoch"], record["ordinal"])
         if place < shard.frontier[partition]:
             return
-        if place > max(shard.frontier[partition], shard.done):
+        if place > shard.frontier[partition]:
             shard.ahead[partition].append((place, offset))
             self._anchors.follow(partition)  # it may be read again, from behind the marker before
         shard.frontier[partition] = shard.last[partition][place.epoch] = place

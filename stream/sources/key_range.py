@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 
@@ -23,3 +23,28 @@ class KeyRange:
     where: Sequence[tuple[str, object]] = ()
     order: Sequence[str] = ()
     after_values: Sequence[object] = ()
+
+    def behind(self, key: Sequence[str], column: Callable[[str], str], literal: Callable[[str, object], str]) -> str:
+        """The SQL condition of the rows that come after the last one of a page. NULL is before all values.
+
+        ``key``: the columns of the primary key. ``column``: one as it is sorted; ``literal``: a value to compare it
+        with. A row comparison, ``(a, b) > (1, 2)``, would not use the index everywhere.
+        """
+        after = dict(zip(self.order, self.after_values, strict=True))
+        values = dict(zip(key, self.after or (), strict=True))
+        left = [name for name in key[len(self.leading) :] if name not in after]
+        same: list[str] = []
+        alternatives: list[str] = []
+        for name, value in (*after.items(), *((name, values[name]) for name in left)):
+            sorted_by, compared = column(name), "" if value is None else literal(name, value)
+            if value is None:
+                beyond = "" if self.descending else f"{sorted_by} IS NOT NULL"
+            elif self.descending:
+                beyond = f"{sorted_by} < {compared}"
+                beyond = f"({beyond} OR {sorted_by} IS NULL)" if name in after else beyond
+            else:
+                beyond = f"{sorted_by} > {compared}"
+            if beyond:
+                alternatives.append(" AND ".join([*same, beyond]))
+            same.append(f"{sorted_by} = {compared}" if compared else f"{sorted_by} IS NULL")
+        return f"(({') OR ('.join(alternatives)}))" if alternatives else "FALSE"

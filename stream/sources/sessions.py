@@ -5,13 +5,16 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Generic, TypeVar
+from contextlib import AbstractContextManager, contextmanager
+from typing import Final, Generic, TypeVar
 
 from tokens.errors import FreshetError
 
 Session = TypeVar("Session")
 T = TypeVar("T")
+
+ANSWER_MARGIN_S: Final = 0.5
+"""How much longer than a statement's limit its answer is waited for; the server ends the statement first."""
 
 
 class SourceBusy(FreshetError):
@@ -32,19 +35,26 @@ class Sessions(Generic[Session]):
         name: str,
         connect: Callable[[], Session],
         end: Callable[[Session], None],
+        during: Callable[[Session, float], AbstractContextManager[None]],
         lost: type[Exception],
         sessions_max: int,
         wait_s: float,
+        timeout_s: float,
     ) -> None:
-        """``name``: the server's, for messages."""
-        self._name, self._connect, self._end, self._lost, self._wait_s = name, connect, end, lost, wait_s
+        """``name``: the server's, for messages. ``during``: what surrounds work that has so many seconds left.
+
+        ``timeout_s``: what work has where nothing else is said.
+        """
+        self._name, self._connect, self._end, self._during, self._lost = name, connect, end, during, lost
+        self._wait_s, self._timeout_s = wait_s, timeout_s
         self._permits = threading.BoundedSemaphore(sessions_max)
         self._lock = threading.Lock()
         self._idle: list[Session] = []
         self._closed = False
 
-    def run(self, work: Callable[[Session, float], T], deadline: float) -> T:
-        """Run ``work`` with a session and the ``deadline`` (`time.monotonic`)."""
+    def run(self, timeout_s: float | None, work: Callable[[Session, float], T]) -> T:
+        """Run ``work`` with a session and a deadline (`time.monotonic`)."""
+        deadline = time.monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
         with self._slot(deadline):
             session, fresh = self._take()
             try:
@@ -83,7 +93,8 @@ class Sessions(Generic[Session]):
         """Run ``work``. Keep the session only if no error occurred."""
         is_healthy = False
         try:
-            found = work(session, deadline)
+            with self._during(session, max(deadline - time.monotonic(), 0.0)):
+                found = work(session, deadline)
             is_healthy = True
             return found
         finally:

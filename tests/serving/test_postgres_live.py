@@ -27,18 +27,9 @@ def stack(tmp_path: Path, database: Database, keyspace_name: str) -> Iterator[Se
     """A keyspace over PostgreSQL, with tables that had rows before."""
     database.run(*TABLES)
     database.create()
-    at = database.settings
-    source = {
-        "server": "postgres",
-        "database": at.database,
-        "databases": ["public"],
-        "topic_prefix": database.prefix,
-        "connect_url": database.connect.url,
-        "host": at.host,
-        "port": at.port,
-        "user": at.user,
-    }
-    with ServingStack(tmp_path, database.kafka, None, keyspace_name, "", kind="debezium", source=source) as made:
+    with ServingStack(
+        tmp_path, database.kafka, None, keyspace_name, "", kind="debezium", source=database.source_settings
+    ) as made:
         yield made
 
 

@@ -1,15 +1,16 @@
 """Read rows in order within a session's open transaction: the statement, and its rows.
 
-A range is bounded by the leading columns of the key, and by a row after which it goes on. A row comparison,
-``(a, b) > (1, 2)``, would not use the index. A number in quotes would be compared as a double, which may skip
-neighbours of a long DECIMAL. Rows come in the order of the key, or of other columns and then of the key: if no index
-has them so the server sorts them, which is done for few only.
+A range is bounded by the leading columns of the key, and by a row after which it goes on. A number in quotes would be
+compared as a double, which may skip neighbours of a long DECIMAL. Rows come in the order of the key, or of other
+columns and then of the key: if no index has them so the server sorts them, which is done for few only.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import dropwhile
 from typing import Final
 
@@ -56,7 +57,7 @@ def rows_in_range(session: Connection, info: TableInfo, wanted: KeyRange, deadli
     """
     try:
         if wanted.limit and not has_index_for(info, wanted):
-            _require_few(session, info, wanted, deadline)
+            require_few(info, wanted, lambda few: _count(session, info, few, deadline))
         if not wanted.limit:
             return SelectedRange(number=_count(session, info, wanted, deadline))
         return _rows(session, info, wanted, deadline)
@@ -107,10 +108,9 @@ def has_index_for(info: TableInfo, wanted: KeyRange) -> bool:
     return not key
 
 
-def _require_few(session: Connection, info: TableInfo, wanted: KeyRange, deadline: float) -> None:
-    """Raises `SortTooLarge` if more rows than `SORTED_MAX` would have to be sorted."""
-    bounded = replace(wanted, limit=0, count_max=SORTED_MAX + 1, after=None)
-    if _count(session, info, bounded, deadline) > SORTED_MAX:
+def require_few(info: TableInfo, wanted: KeyRange, count: Callable[[KeyRange], int]) -> None:
+    """Raises `SortTooLarge` if more rows than `SORTED_MAX` would have to be sorted. ``count``: of a range's rows."""
+    if count(replace(wanted, limit=0, count_max=SORTED_MAX + 1, after=None)) > SORTED_MAX:
         by = ", ".join(wanted.order or info.primary_key)
         raise SortTooLarge(f"{info.name} has more than {SORTED_MAX} such rows, and no index that has them by {by}")
 
@@ -149,31 +149,16 @@ def _where(session: Connection, info: TableInfo, wanted: KeyRange) -> str:
     ]
     conditions += [f"{quoted(name)} = {_literal(session, _kind(info, name), value)}" for name, value in wanted.where]
     if wanted.after is not None:
-        conditions.append(_behind(session, info, wanted))
+        conditions.append(wanted.behind(info.primary_key, partial(_sorted_by, info), partial(_compared, session, info)))
     return f" WHERE {' AND '.join(conditions)}" if conditions else ""
 
 
-def _behind(session: Connection, info: TableInfo, wanted: KeyRange) -> str:
-    """The condition of the rows that come after the last one of a page. NULL is before all values."""
-    after = dict(zip(wanted.order, wanted.after_values, strict=True))
-    values = dict(zip(info.primary_key, wanted.after or (), strict=True))
-    left = [name for name in info.primary_key[len(wanted.leading) :] if name not in after]
-    same: list[str] = []
-    alternatives: list[str] = []
-    for name, value in (*after.items(), *((name, values[name]) for name in left)):
-        column, literal = _sorted_by(info, name), "" if value is None else _literal(session, _kind(info, name), value)
-        if isinstance(value, str) and _kind(info, name) in _BY_NUMBER:
-            literal = f"x'{value.encode().hex()}'"
-        if value is None:
-            beyond = "" if wanted.descending else f"{column} IS NOT NULL"
-        elif wanted.descending:
-            beyond = f"({column} < {literal} OR {column} IS NULL)" if name in after else f"{column} < {literal}"
-        else:
-            beyond = f"{column} > {literal}"
-        if beyond:
-            alternatives.append(" AND ".join([*same, beyond]))
-        same.append(f"{column} = {literal}" if literal else f"{column} IS NULL")
-    return f"(({') OR ('.join(alternatives)}))" if alternatives else "FALSE"
+def _compared(session: Connection, info: TableInfo, name: str, value: object) -> str:
+    """A value of the last row of a page, as `_sorted_by` has its column."""
+    kind = _kind(info, name)
+    if isinstance(value, str) and kind in _BY_NUMBER:
+        return f"x'{value.encode().hex()}'"
+    return _literal(session, kind, value)
 
 
 def _sorted_by(info: TableInfo, name: str) -> str:

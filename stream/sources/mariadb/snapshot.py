@@ -51,7 +51,7 @@ from stream.sources.mariadb.position import (
 )
 from stream.sources.mariadb.schema import TableInfo, read_table
 from stream.sources.mariadb.selected_rows import quoted
-from stream.sources.sessions import Sessions
+from stream.sources.sessions import ANSWER_MARGIN_S, Sessions
 
 T = TypeVar("T")
 Rows = TypeVar("Rows")
@@ -60,8 +60,6 @@ SCHEMA_AGE_MAX_S = 5.0
 """A table's columns are read again after this time, and at once after an error about a column."""
 KEYS_MAX = 1000
 READ_TIMEOUT_S = 5.0
-ANSWER_MARGIN_S = 0.5
-"""How much longer than a statement's limit its answer is waited for; the server ends the statement first."""
 AT_ONCE_S = 0.02
 """MySQL has no lock without waiting."""
 POLL_FIRST_S = 0.002
@@ -122,9 +120,15 @@ class SnapshotReader:
         timeout_s: float = READ_TIMEOUT_S,
     ) -> None:
         self._settings = settings
-        self._timeout_s = timeout_s
         self._sessions = Sessions(
-            settings.name, lambda: connect(settings), Connection._force_close, MariaDBUnreachable, sessions_max, wait_s
+            settings.name,
+            lambda: connect(settings),
+            Connection._force_close,
+            self._during,
+            MariaDBUnreachable,
+            sessions_max,
+            wait_s,
+            timeout_s,
         )
         self._tables: dict[str, _CachedTable] = {}
         self._charsets: Charsets | None = None
@@ -141,7 +145,7 @@ class SnapshotReader:
         if count > KEYS_MAX:
             raise MariaDBError(f"{count} keys in one read", hint=f"at most {KEYS_MAX}", code="too_many_keys")
         work = {name: partial(self._by_key, keys) for name, keys in wanted.items()}
-        return self._with_session(timeout_s, lambda session, deadline: self._read(session, work, deadline))
+        return self._sessions.run(timeout_s, lambda session, deadline: self._read(session, work, deadline))
 
     def read_range(
         self, name: str, wanted: KeyRange, timeout_s: float | None = None
@@ -151,7 +155,7 @@ class SnapshotReader:
         def read(session: Connection, info: TableInfo, deadline: float) -> SelectedRange:
             return rows_in_range(session, keyed(info), wanted, deadline)
 
-        return self._with_session(timeout_s, lambda session, deadline: self._read(session, {name: read}, deadline))[
+        return self._sessions.run(timeout_s, lambda session, deadline: self._read(session, {name: read}, deadline))[
             name
         ]
 
@@ -164,14 +168,14 @@ class SnapshotReader:
                 return self._table(session, name, deadline, fresh=True).info
             return None
 
-        info = self._with_session(timeout_s, describe)
+        info = self._sessions.run(timeout_s, describe)
         if info is None:
             raise failed[name]
         return info
 
     def position(self) -> ServerPosition:
         """What the server has committed now."""
-        return self._with_session(None, lambda session, _: current_position(session))
+        return self._sessions.run(None, lambda session, _: current_position(session))
 
     def wait_for_position(self, position: str, timeout_s: float) -> bool:
         """Wait until the server has committed everything up to ``position``; False if it has not in time.
@@ -189,23 +193,17 @@ class SnapshotReader:
                 pause = min(pause * 2, POLL_MAX_S)
             return True
 
-        return self._with_session(timeout_s, wait)
+        return self._sessions.run(timeout_s, wait)
 
     def close(self) -> None:
         """End all idle sessions. A session in use ends when its read is done."""
         self._sessions.close()
 
-    def _with_session(self, timeout_s: float | None, work: Callable[[Connection, float], T]) -> T:
-        """Run ``work`` with a session and a deadline (`time.monotonic`)."""
-
-        def translating(session: Connection, deadline: float) -> T:
-            # For a server that is silent. One that answers ends its statements itself.
-            session._read_timeout = max(deadline - time.monotonic(), 0.0) + ANSWER_MARGIN_S
-            with translated(self._settings):
-                return work(session, deadline)
-
-        timeout_s = self._timeout_s if timeout_s is None else timeout_s
-        return self._sessions.run(translating, time.monotonic() + timeout_s)
+    @contextmanager
+    def _during(self, session: Connection, left_s: float) -> Iterator[None]:
+        session._read_timeout = left_s + ANSWER_MARGIN_S  # for a server that is silent; one that answers ends by itself
+        with translated(self._settings):
+            yield
 
     # -- reads -------------------------------------------------------------------------------------------------------
 

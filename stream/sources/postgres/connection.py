@@ -13,6 +13,7 @@ from stream.sources.mariadb.connection import (
     MariaDBUnreachable,
     ServerSettingsError,
 )
+from stream.sources.sessions import ANSWER_MARGIN_S
 
 if TYPE_CHECKING:
     import psycopg
@@ -27,9 +28,6 @@ _REFUSED: Final = ("password authentication failed", "no pg_hba.conf entry", "au
 T = TypeVar("T")
 POLL_S: Final = 0.1
 """Between two looks at the clock while an answer is waited for."""
-ANSWER_MARGIN_S: Final = 0.5
-"""How much longer than a statement's limit its answer is waited for."""
-CONNECT_S: Final = 30.0
 GRANTS_HINT: Final = "a source needs: GRANT CONNECT ON DATABASE … and GRANT USAGE ON SCHEMA … TO its user"
 
 
@@ -63,7 +61,7 @@ def _session_class() -> Any:
     import psycopg
 
     class Session(psycopg.Connection[tuple[Any, ...]]):
-        patience_s = CONNECT_S
+        patience_s: float | None = None
 
         def wait(self, gen: PQGen[T], interval: float = POLL_S, timeout: float | None = None) -> T:
             return super().wait(gen, interval, self.patience_s if timeout is None else timeout)

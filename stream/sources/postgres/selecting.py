@@ -5,13 +5,13 @@ A row has ``xmax`` 0 if nobody has begun to change it, or to lock it, since it w
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from stream.sources.key_range import KeyRange
 from stream.sources.mariadb.by_key import Found, Key, KeyNotPossible, SelectedRow
-from stream.sources.mariadb.by_range import BYTES_MAX, SORTED_MAX, SelectedRange, SortTooLarge
+from stream.sources.mariadb.by_range import BYTES_MAX, SelectedRange, require_few
 from stream.sources.mariadb.schema import TableInfo
 from stream.sources.postgres.selected_rows import RowForm, argument, quoted, select_columns_sql, table_sql
 from stream.wire.values import UndecodableValue
@@ -80,7 +80,9 @@ def _row(form: RowForm, values: Sequence[bytes | None]) -> SelectedRow | Undecod
         return error
 
 
-def raw_rows(connection: Connection, sql: str, arguments: Sequence[str]) -> list[list[bytes | None]]:
+def raw_rows(
+    connection: Connection, sql: str, arguments: Sequence[str] | Mapping[str, str]
+) -> list[list[bytes | None]]:
     """What a statement returns, as the server writes it."""
     cursor = connection.execute(sql.encode(), arguments)
     result = cursor.pgresult
@@ -91,16 +93,13 @@ def raw_rows(connection: Connection, sql: str, arguments: Sequence[str]) -> list
 def rows_in_range(connection: Connection, info: TableInfo, wanted: KeyRange) -> SelectedRange:
     """What a range of a table with a primary key holds.
 
-    Raises psycopg's errors, `KeyNotPossible`, `SortTooLarge`, `UndecodableValue`.
+    Raises psycopg's errors, `KeyNotPossible`, `stream.sources.mariadb.by_range.SortTooLarge`, `UndecodableValue`.
     """
     import psycopg
 
     try:
         if wanted.limit and wanted.order:  # it is not known which indexes there are
-            few = replace(wanted, limit=0, count_max=SORTED_MAX + 1, after=None)
-            if _count(connection, info, few) > SORTED_MAX:
-                by = ", ".join(wanted.order)
-                raise SortTooLarge(f"{info.name} has more than {SORTED_MAX} such rows, to be sorted by {by}")
+            require_few(info, wanted, partial(_count, connection, info))
         if not wanted.limit:
             return SelectedRange(number=_count(connection, info, wanted))
         return _rows(connection, info, wanted)
@@ -138,44 +137,19 @@ def _count(connection: Connection, info: TableInfo, wanted: KeyRange) -> int:
     return int(number or 0)
 
 
-def _where(info: TableInfo, wanted: KeyRange) -> tuple[str, list[str]]:
+def _where(info: TableInfo, wanted: KeyRange) -> tuple[str, dict[str, str]]:
+    """The condition, and its arguments by name."""
+    arguments: dict[str, str] = {}
+
+    def literal(_name: str, value: object) -> str:
+        arguments[f"a{len(arguments)}"] = argument(value)
+        return f"%(a{len(arguments) - 1})s"
+
     given = [*zip(info.primary_key, wanted.leading, strict=False), *wanted.where]
-    conditions, arguments = [], []
-    for name, value in given:
-        conditions.append(f"{_column(info, name)} = %s")
-        arguments.append(argument(value))
+    conditions = [f"{_column(info, name)} = {literal(name, value)}" for name, value in given]
     if wanted.after is not None:
-        behind, values = _behind(info, wanted)
-        conditions.append(behind)
-        arguments += values
+        conditions.append(wanted.behind(info.primary_key, partial(_column, info), literal))
     return f" WHERE {' AND '.join(conditions)}" if conditions else "", arguments
-
-
-def _behind(info: TableInfo, wanted: KeyRange) -> tuple[str, list[str]]:
-    """The condition of the rows that come after the last one of a page. NULL is before all values."""
-    after = dict(zip(wanted.order, wanted.after_values, strict=True))
-    values = dict(zip(info.primary_key, wanted.after or (), strict=True))
-    left = [name for name in info.primary_key[len(wanted.leading) :] if name not in after]
-    alternatives: list[str] = []
-    arguments: list[str] = []
-    same: list[str] = []
-    of_same: list[str] = []
-    for name, value in (*after.items(), *((name, values[name]) for name in left)):
-        column = _column(info, name)
-        if value is None:
-            beyond, own = ("" if wanted.descending else f"{column} IS NOT NULL"), []
-        elif wanted.descending:
-            beyond, own = f"{column} < %s", [argument(value)]
-            if name in after:
-                beyond = f"({beyond} OR {column} IS NULL)"
-        else:
-            beyond, own = f"{column} > %s", [argument(value)]
-        if beyond:
-            alternatives.append(" AND ".join([*same, beyond]))
-            arguments += [*of_same, *own]
-        same.append(f"{column} = %s" if value is not None else f"{column} IS NULL")
-        of_same += [argument(value)] if value is not None else []
-    return (f"(({') OR ('.join(alternatives)}))" if alternatives else "FALSE"), arguments
 
 
 def _column(info: TableInfo, name: str) -> str:

@@ -25,7 +25,7 @@ class ServerState(NamedTuple):
 
     now_ms: int
     end: PostgresPlace
-    flushed: int = 0
+    flushed: int
 
 
 def read_state(connection: Connection) -> ServerState:

@@ -31,7 +31,7 @@ from stream.sources.postgres.connection import connect, fetch_all, translate, tr
 from stream.sources.postgres.selected_rows import quoted
 from stream.sources.postgres.selecting import rows_by_key, rows_in_range
 from stream.sources.postgres.server import read_state
-from stream.sources.postgres.tables import INHERITED, PARTITIONED, definition_of, read_table
+from stream.sources.postgres.tables import definition_of, read_table
 from stream.sources.postgres.writers import Writers
 from stream.sources.sessions import Sessions
 
@@ -78,9 +78,16 @@ class PostgresSnapshotReader:
         timeout_s: float = READ_TIMEOUT_S,
         writers: Writers | None = None,
     ) -> None:
-        self._settings, self._timeout_s = settings, timeout_s
+        self._settings = settings
         self._sessions = Sessions(
-            settings.name, self._connect, lambda session: session.close(), MariaDBUnreachable, sessions_max, wait_s
+            settings.name,
+            self._connect,
+            lambda session: session.close(),
+            self._during,
+            MariaDBUnreachable,
+            sessions_max,
+            wait_s,
+            timeout_s,
         )
         self._tables: dict[str, _CachedTable] = {}
         self._writers = Writers() if writers is None else writers
@@ -101,7 +108,7 @@ class PostgresSnapshotReader:
             return lambda session, info: rows_by_key(session, info, keys)
 
         work = {name: of(keys) for name, keys in wanted.items()}
-        return self._with_session(timeout_s, lambda session, deadline: self._read(session, work, deadline))
+        return self._sessions.run(timeout_s, lambda session, deadline: self._read(session, work, deadline))
 
     def read_range(
         self, name: str, wanted: KeyRange, timeout_s: float | None = None
@@ -111,13 +118,13 @@ class PostgresSnapshotReader:
         def read(session: Connection, info: TableInfo) -> tuple[SelectedRange, bool]:
             return rows_in_range(session, info, wanted), False
 
-        return self._with_session(timeout_s, lambda session, deadline: self._read(session, {name: read}, deadline))[
+        return self._sessions.run(timeout_s, lambda session, deadline: self._read(session, {name: read}, deadline))[
             name
         ]
 
     def table(self, name: str, timeout_s: float | None = None) -> TableInfo:
         """A table's columns as the source has them now. Raises as `read` does."""
-        return self._with_session(timeout_s, lambda session, _: self._table(session, name))
+        return self._sessions.run(timeout_s, lambda session, _: self._table(session, name))
 
     def wait_for_position(self, position: str, timeout_s: float) -> bool:
         """Wait until what earlier reads could not prove can be: whoever wrote into their tables then has ended."""
@@ -135,7 +142,7 @@ class PostgresSnapshotReader:
                 time.sleep(pause)
                 pause = min(pause * 2, POLL_MAX_S)
 
-        return self._with_session(timeout_s, wait)
+        return self._sessions.run(timeout_s, wait)
 
     def close(self) -> None:
         """End all idle sessions. A session in use ends when its read is done."""
@@ -148,16 +155,11 @@ class PostgresSnapshotReader:
             session.execute("SET row_security = off")  # else a row that is hidden would pass for none
         return session
 
-    def _with_session(self, timeout_s: float | None, work: Callable[[Connection, float], T]) -> T:
-        """Run ``work`` with a session and a deadline (`time.monotonic`)."""
-
-        def translating(session: Connection, deadline: float) -> T:
-            wait_for(session, max(deadline - time.monotonic(), 0.0))
-            with translated(self._settings):
-                return work(session, deadline)
-
-        timeout_s = self._timeout_s if timeout_s is None else timeout_s
-        return self._sessions.run(translating, time.monotonic() + timeout_s)
+    @contextmanager
+    def _during(self, session: Connection, left_s: float) -> Iterator[None]:
+        wait_for(session, left_s)
+        with translated(self._settings):
+            yield
 
     # -- reads -------------------------------------------------------------------------------------------------------
 
@@ -186,7 +188,7 @@ class PostgresSnapshotReader:
         for name in [each for each in wanted if each not in failed]:
             with self._failures(session, failed, name):
                 info = self._table(session, name)
-                read[name] = info, wanted[name](session, _readable(info))
+                read[name] = info, wanted[name](session, keyed(info))
         hi = str(read_state(session).end)
         session.execute("ROLLBACK")
         found: dict[str, SnapshotRead[Rows] | MariaDBError] = {**failed}
@@ -237,13 +239,6 @@ class PostgresSnapshotReader:
                 hint="SELECT pid, query FROM pg_stat_activity at the server names the session that holds a lock",
             )
         return translate(error, self._settings)
-
-
-def _readable(info: TableInfo) -> TableInfo:
-    """A table that has its rows itself. Of one that others are part of, nobody but those tells who writes into it."""
-    if info.problem.startswith((PARTITIONED, INHERITED)):
-        raise MariaDBError(f"{info.name} can't be read: {info.problem}", hint="read those", code="no_primary_key")
-    return keyed(info)
 
 
 def _limit(session: Connection, setting: str, seconds: float) -> None:

@@ -36,8 +36,6 @@ _KINDS: Final = {
     "jsonb": "json",
 }
 """Types whose values a connector carries exactly."""
-PARTITIONED: Final = "it is partitioned: its partitions are published"
-INHERITED: Final = "other tables inherit from it: their rows are in it, too"
 LABELS_CHARS_MAX: Final = 900
 """Of an ENUM's values, by which it is seen that one was renamed."""
 _EXACT_TYPES: Final = frozenset({"int2", "int4", "int8", "oid", "bool", "bytea", "date", "uuid"})
@@ -152,6 +150,8 @@ def _table(schema: str, table: str, columns: Sequence[ColumnInfo], row: Sequence
     elif not problem and not is_published:
         problem = "the connector's publication does not have all of its rows"
     problem = problem or next((column.problem for column in columns if column.problem), "")
+    if kind == "p" or has_children:
+        key = ()  # its rows are others', and nobody but those tells who writes them
     return TableInfo(schema, table, tuple(columns), tuple(key), engine=f"{identity} {storage}", problem=problem)
 
 
@@ -159,10 +159,10 @@ def _problem(name: str, kind: str, persistence: str, *, has_children: bool) -> s
     if "." in name or "\0" in name or name[:1] < " ":
         return "its name holds a dot or a control character"
     if kind != "r":
-        return PARTITIONED if kind == "p" else "it is a foreign table"
+        return "it is partitioned: its partitions are published" if kind == "p" else "it is a foreign table"
     if persistence != "p":
         return "it is unlogged, or temporary"
-    return INHERITED if has_children else ""
+    return "other tables inherit from it: their rows are in it, too" if has_children else ""
 
 
 def has_whole_rows(info: TableInfo) -> bool:

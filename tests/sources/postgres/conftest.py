@@ -44,6 +44,21 @@ class Database:
             host=at.host, port=at.port, user=at.user, password=at.password, dbname=at.database, autocommit=True
         )
 
+    @property
+    def source_settings(self) -> dict[str, Any]:
+        """As the page for operators has them."""
+        at = self.settings
+        return {
+            "server": "postgres",
+            "database": at.database,
+            "databases": ["public"],
+            "topic_prefix": self.prefix,
+            "connect_url": self.connect.url,
+            "host": at.host,
+            "port": at.port,
+            "user": at.user,
+        }
+
     def run(self, *statements: str) -> None:
         """Run each statement."""
         for statement in statements:

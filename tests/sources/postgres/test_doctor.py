@@ -16,14 +16,7 @@ from tests.sources.postgres.conftest import Database
 def test_a_server_and_its_connector_are_examined(database: Database) -> None:
     """Before anything starts: the login, the log, the connector, its slot, the rights and the tables."""
     at = database.settings
-    source = MariaDBSourceSettings(
-        kind="debezium",
-        server="postgres",
-        database=at.database,
-        databases=["public", "nowhere"],
-        topic_prefix=database.prefix,
-        connect_url=database.connect.url,
-    )
+    source = MariaDBSourceSettings(kind="debezium", **database.source_settings)
     chosen = TableFilter(("public", "nowhere"))
 
     def found(login: ConnectionSettings = at) -> dict[str, list[Check]]:

@@ -197,23 +197,12 @@ def test_the_command_publishes(database: Database, keyspace_name: str, tmp_path:
     database.run("CREATE TABLE t (id INT PRIMARY KEY, v INT)", "INSERT INTO t VALUES (0, 0)")
     database.create()
     ensure_topics(database.kafka, keyspace_name, PARTITIONS)
-    at = database.settings
     written = {
         "kafka": {"bootstrap": database.kafka.bootstrap},
         "keyspaces": {
             keyspace_name: {
                 "partitions": PARTITIONS,
-                "source": {
-                    "kind": "debezium",
-                    "server": "postgres",
-                    "database": at.database,
-                    "databases": ["public"],
-                    "topic_prefix": database.prefix,
-                    "connect_url": database.connect.url,
-                    "host": at.host,
-                    "port": at.port,
-                    "user": at.user,
-                },
+                "source": {"kind": "debezium", **database.source_settings},
             }
         },
     }

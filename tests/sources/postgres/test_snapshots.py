@@ -324,6 +324,7 @@ def test_a_table_of_partitions_or_heirs_is_refused_and_they_are_read(
         assert isinstance(refused, MariaDBError)
         assert refused.code == "no_primary_key"
         assert isinstance(reader.read_range(name, KeyRange(limit=1)), MariaDBError)
+        assert reader.table(name).primary_key == (), "a front that describes it names no row of it"
     for name in ("public.part", "public.heir"):
         assert images(read_of(reader, 1, table=name)) == [b'{"id":1}']
 

@@ -21,6 +21,7 @@ from serving.http import batches, lists, query, responses, routes
 from serving.reads.rows import RowReads
 from serving.reads.tables import TableReads
 from serving.sources import hive_latest, hive_tables
+from stream.sources.key_range import KeyRange
 from stream.sources.mariadb import by_range, charsets, connection
 from stream.sources.mariadb.binlog.reading.logged_statements import LoggedStatements
 from tokens import decision
@@ -128,9 +129,9 @@ RANGES: Final = (
         "page_begins_with_the_row_before",
         "a page from the source repeats the last row of the page before",
         Replace(
-            by_range._behind,
+            KeyRange.behind,
             "beyond = f'{any_column} > {any_literal}'",
-            "beyond = f'{column} >= {literal}'",
+            "beyond = f'{sorted_by} >= {compared}'",
         ),
     ),
     installation(

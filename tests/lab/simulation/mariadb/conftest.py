@@ -10,6 +10,7 @@ import pytest
 
 from lab.simulation.mariadb.connections import SimulatedDriver
 from lab.simulation.mariadb.server import SimulatedServer
+from stream.sources import sessions
 from stream.sources.mariadb import by_key, connection, requirements, snapshot
 from stream.sources.mariadb.binlog import dump
 from stream.sources.mariadb.connection import ConnectionSettings
@@ -65,6 +66,6 @@ def installation(monkeypatch: pytest.MonkeyPatch) -> Installation:
     for module in (connection, dump, by_key, snapshot, requirements):
         monkeypatch.setattr(module, "pymysql", made.driver)
     clock = SimpleNamespace(monotonic=lambda: made.waits.now, sleep=lambda s: made.waits.wait(lambda: False, s))
-    for timed in (by_key, snapshot):
+    for timed in (by_key, snapshot, sessions):
         monkeypatch.setattr(timed, "time", clock)
     return made
