@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from freshet.checks.finding import Check
-from freshet.checks.source import SHOWN_MAX, counted, listed
+from freshet.checks.source import counted, listed, not_cached
 from stream.sources.debezium.connector import Connector, find_connector
 from stream.sources.debezium.errors import DebeziumError
 from stream.sources.mariadb.connection import ConnectionSettings, MariaDBError
@@ -87,20 +88,14 @@ def _tables(asked: Connection, chosen: TableFilter, connector: Connector) -> Ite
     if known:
         yield Check("choice", "ok", f"{counted(len(known), 'table')} of the settings' choice are there")
     yield from _rights(asked, [*known])
-    refused = {name: info.problem for name, info in sorted(known.items()) if info.problem}
-    refused |= {
-        name: "the connector's configuration leaves it out"
-        for name in known
-        if name not in refused and not connector.captures(name)
-    }
-    for name in [*refused][:SHOWN_MAX]:
-        way = "read from the server each time" if known[name].primary_key else "refused"
-        yield Check("not cached", "warning", f"{name}: {refused[name]}; its rows are {way}")
-    if len(refused) > SHOWN_MAX:
-        more = counted(len(refused) - SHOWN_MAX, "table")
-        yield Check("not cached", "warning", f"and {more}", "name the tables that matter in `include`")
-    if len(known) > len(refused):
-        yield Check("cached", "ok", counted(len(known) - len(refused), "table"))
+    left_out = "the connector's configuration leaves it out"
+    yield from not_cached(
+        [
+            info if info.problem or connector.captures(name) else replace(info, problem=left_out)
+            for name, info in sorted(known.items())
+        ],
+        lambda _: "",
+    )
 
 
 def _rights(asked: Connection, names: list[str]) -> Iterator[Check]:

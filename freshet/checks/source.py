@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -90,7 +90,7 @@ def _found(
     yield from _choice(connection, chosen, known)
     readable = [info for info in known.values() if info.cacheable]
     yield from _select_grant(connection, server, readable)
-    yield from _not_cached(known.values())
+    yield from not_cached(known.values(), _cure)
     yield from _cascades(connection, known)
     yield from _backfill(connection, server, source, readable)
 
@@ -120,8 +120,7 @@ def _reads_here(connection: Connection, connector: Connector, server: Connection
     sessions = fetch_all(connection, "SHOW FULL PROCESSLIST")
     if any(user == connector.user and command.startswith("Binlog Dump") for _, user, _, _, command, *_ in sessions):
         return Check("connector's server", "ok", f"{connector.user} reads the binlog of {server.name}")
-    grants = [str(line).upper() for (line, *_) in fetch_all(connection, "SHOW GRANTS") if " ON *.* " in str(line)]
-    if not any(word in line for line in grants for word in _SEES_ALL):
+    if not _is_granted(connection, _SEES_ALL):
         why = f"it can't be seen whether {connector.name} reads {server.name}"
         return Check("connector's server", "warning", why, "GRANT PROCESS ON *.* lets the user see it")
     return Check(
@@ -132,11 +131,15 @@ def _reads_here(connection: Connection, connector: Connector, server: Connection
     )
 
 
+def _is_granted(connection: Connection, rights: Sequence[str]) -> bool:
+    """Whether the user has one of the rights everywhere."""
+    grants = [str(line) for (line, *_) in fetch_all(connection, "SHOW GRANTS")]
+    return any(right in line.upper() for line in grants if " ON *.* " in line for right in rights)
+
+
 def _replication_grant(connection: Connection, server: ConnectionSettings) -> Iterator[Check]:
     """Whether the user may read the binlog. The server says so only when it is read, so its grants are read instead."""
-    grants = [str(line) for (line, *_) in fetch_all(connection, "SHOW GRANTS")]
-    everywhere = [line.upper() for line in grants if " ON *.* " in line]
-    if any(word in line for line in everywhere for word in _MAY_REPLICATE):
+    if _is_granted(connection, _MAY_REPLICATE):
         yield Check("grants", "ok", "the user may read the binlog")
     else:
         hint = MYSQL_GRANTS_HINT if server.product == "MySQL" else GRANTS_HINT
@@ -194,7 +197,7 @@ def _may_select(connection: Connection, server: ConnectionSettings, info: TableI
     return True
 
 
-def _not_cached(tables: Collection[TableInfo]) -> Iterator[Check]:
+def not_cached(tables: Collection[TableInfo], cure: Callable[[TableInfo], str]) -> Iterator[Check]:
     """The tables that are read from the server each time, or not at all, and why."""
     refused = [info for info in tables if not info.cacheable]
     for info in refused[:SHOWN_MAX]:
@@ -203,7 +206,7 @@ def _not_cached(tables: Collection[TableInfo]) -> Iterator[Check]:
             if not info.primary_key
             else "its rows are read from the server each time"
         )
-        yield Check("not cached", "warning", f"{info.name}: {info.problem}; {how}", _cure(info))
+        yield Check("not cached", "warning", f"{info.name}: {info.problem}; {how}", cure(info))
     if len(refused) > SHOWN_MAX:
         reasons = Counter("no primary key" if not info.primary_key else "other" for info in refused[SHOWN_MAX:])
         shown = ", ".join(f"{counted(number, 'table')} ({reason})" for reason, number in reasons.items())

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Self
 
 CURSORS: Final = "backfills"
 """Name of the annotation in a source's state that says how far each table is that has begun."""
@@ -25,6 +26,12 @@ class TableReading:
     estimated_rows: int = 0
     rows_per_s: int = 0
     paused: str = ""
+
+    @classmethod
+    def told(cls, annotations: Mapping[str, str]) -> Self:
+        """What a source's state says of it; of no table, if nothing is read."""
+        words = annotations.get(PROGRESS)
+        return cls(*json.loads(words)[:5]) if words else cls("")
 
     @property
     def eta_s(self) -> int:

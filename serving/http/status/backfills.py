@@ -13,7 +13,7 @@ from serving.http.status.answers import BackfillState
 from stream.kafka.connection import KafkaCluster
 from stream.kafka.topics import describe_topic, events_topic
 from stream.publish.resume import read_tail
-from stream.sources.status import CURSORS, PROGRESS, TableReading
+from stream.sources.status import CURSORS, TableReading
 from stream.wire.events import ResumePoint
 from stream.wire.keys import Layout
 from tokens.errors import FreshetError
@@ -60,7 +60,7 @@ def told(shard: str, point: ResumePoint) -> list[BackfillState]:
     epoch, cursors, *_ = json.loads(point.annotations.get(CURSORS) or "[0, {}]")
     if epoch != point.epoch:
         return []
-    reading = TableReading(*json.loads(point.annotations.get(PROGRESS) or '[""]')[:5])
+    reading = TableReading.told(point.annotations)
     found = []
     for table, (_, rows, *_) in sorted(cursors.items()):
         if table != reading.table:

@@ -88,5 +88,10 @@ def _told(row: OwnerRow, partition: int) -> KeyStatus:
     return KeyStatus(partition, row.served, row.freshness, row.why, fields, image)
 
 
+def shown_time(unix_s: float) -> str:
+    """A moment, UTC."""
+    return strftime("%Y-%m-%d %H:%M:%S", gmtime(unix_s))
+
+
 def _time(unix_s: float) -> str:
-    return strftime("%Y-%m-%d %H:%M:%S UTC", gmtime(unix_s)) if unix_s > 0 else ""
+    return f"{shown_time(unix_s)} UTC" if unix_s > 0 else ""

@@ -28,7 +28,7 @@ from serving.http.status.answers import (
     PartitionState,
     StatusHistory,
 )
-from serving.http.status.inspector import AskedKey
+from serving.http.status.inspector import AskedKey, shown_time
 from serving.http.status.rings import LOOK_S
 from serving.http.status.timeline import AWAY
 from serving.misses import REASONS
@@ -319,11 +319,6 @@ def _lines(
             stretches[-1].append(f"{(at - first_s) * scale:.1f},{HEIGHT - HEIGHT * value / top:.1f}")
         before_s = at
     return tuple((kind, " ".join(stretch)) for stretch in stretches if stretch)
-
-
-def shown_time(unix_s: float) -> str:
-    """A moment, UTC."""
-    return strftime("%Y-%m-%d %H:%M:%S", gmtime(unix_s))
 
 
 def shown_age(age_s: float | None) -> str:

@@ -37,8 +37,7 @@ class TableProgress(msgspec.Struct, frozen=True):
 def table_progress(point: ResumePoint) -> list[TableProgress]:
     """The progress of each table that a shard has described, by name. ``point``: with descriptions."""
     plan, choice = Plan.resume(point), Choice.told(point.annotations)
-    told = point.annotations.get(PROGRESS)
-    reading = TableReading(*json.loads(told)[:5]) if told else TableReading("")
+    reading = TableReading.told(point.annotations)
     return [_of_table(each, plan, choice, reading) for _, each in sorted(point.descriptions.items())]
 
 
