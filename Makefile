@@ -58,9 +58,14 @@ check: lint ## Check format, lint, types, fast tests, the lock
 	$(BIN)/python -m tests.packaging.audit_lock
 	$(BIN)/pytest -q -m "not integration and not slow" -n 2 --dist worksteal
 
-test: setup ## Run all tests, on real servers: the fast ones first
+test: setup ## Run all tests, on real servers: the fast ones first; of many cases of a slow one every third, none for a nightly run
 	$(BIN)/pytest -q -m "not integration and not slow" -n 2 --dist worksteal
-	$(BIN)/pytest -m "integration or slow" -n 3 --dist loadfile --no-loadscope-reorder # they wait more than they work
+	$(BIN)/pytest -q -m alone
+	$(BIN)/pytest -m "(integration or slow) and not alone and not nightly" --every 3 -n 3 --dist loadfile --no-loadscope-reorder # they wait more than they work
+
+test-all: setup ## Run all tests, in all their cases, nightly
+	$(BIN)/pytest -q -m alone
+	$(BIN)/pytest -m "not alone" -n 3 --dist loadfile --no-loadscope-reorder
 
 simulate: setup ## Run 100,000 new histories, of slow worlds fewer, for a nightly run (SIMULATE_HISTORIES, SIMULATE_SEED=today)
 	$(BIN)/freshet simulate --histories $${SIMULATE_HISTORIES:-100000} --seed $${SIMULATE_SEED:-$$(date +%Y%m%d)} --jobs 2
@@ -98,4 +103,4 @@ bench: setup ## Measure on this machine
 
 soak: setup ## Run real servers under random faults, judge every answer (SOAK_MINUTES=30 SOAK_SEED=…); then all of the tests that are long
 	$(BIN)/python -m benchmarks.soak
-	FRESHET_TEST_LONG=1 $(BIN)/pytest -m long -n 2 --dist loadfile
+	FRESHET_TEST_LONG=1 $(BIN)/pytest -m long -n 2 --dist loadfile --no-loadscope-reorder

@@ -33,6 +33,8 @@ def main() -> int:
     parser.add_argument("--catalog-writes", type=int, help=f"a second (default: {FULL.catalog_writes})")
     parser.add_argument("--catalog-tables", type=int, help=f"published in (h) (default: {FULL.catalog_tables})")
     parser.add_argument("--catalog-partitions", type=int, help=f"of each (default: {FULL.catalog_partitions})")
+    parser.add_argument("--many-keys", type=int, help=f"of (n) (default: {FULL.many_keys})")
+    parser.add_argument("--live-transactions", type=int, help=f"of (l) (default: {FULL.live_transactions})")
     parser.add_argument("--quick", action="store_true", help="a small run that only checks that everything works")
     parser.add_argument("--out", type=Path, help=f"where the results go (default: nowhere; {LATEST} is kept)")
     given = parser.parse_args()
@@ -42,7 +44,8 @@ def main() -> int:
     sizes = QUICK if given.quick else FULL
     if given.rounds:
         sizes = replace(sizes, rounds=max(1, given.rounds))
-    for name in (f"catalog_{each}" for each in ("seconds", "reads", "writes", "tables", "partitions")):
+    catalog = (f"catalog_{each}" for each in ("seconds", "reads", "writes", "tables", "partitions"))
+    for name in (*catalog, "many_keys", "live_transactions"):
         if getattr(given, name) is not None:
             sizes = replace(sizes, **{name: max(1, getattr(given, name))})
     quiet()

@@ -28,22 +28,28 @@ from uvicorn.server import ServerState
 from benchmarks import child
 from benchmarks.materialize import as_in_production
 from benchmarks.workload import START_POSITION, START_SECONDS, TABLE, gtid, image
+from consumers.fold.shards import Kin
 from consumers.owner.client import OwnerClient, _Connection
 from consumers.owner.connection import FrontConnection
-from consumers.owner.framing import PREFIX_BYTES, encode_frame, id_in
+from consumers.owner.framing import PREFIX_BYTES, decode_request, encode_frame
 from consumers.owner.overlay import Overlay
 from consumers.owner.partitions import Ownership, Partition
 from consumers.owner.protocol import (
+    Answer,
     Description,
+    Get,
     GetObjects,
+    GetRange,
     GetTable,
     Hello,
     OwnerRow,
+    RangeRows,
     Request,
     Rows,
     SchemaColumn,
 )
 from consumers.owner.server import OwnerServer
+from consumers.store.index import Index
 from consumers.store.store import PartitionStore
 from serving.http.connection import BoundedConnection
 from serving.http.front import make_front
@@ -53,11 +59,13 @@ from serving.reads.spaces import RowSpace, TableSpace
 from stream.kafka.topics import Topic
 from stream.wire.batch import BatchLimits, Framer
 from stream.wire.events import BindName, Change, ObjectImage, ObjectSet, SourceTransaction, TableImage, Topology
-from stream.wire.keys import Layout
+from stream.wire.keys import Layout, row_key
 from tokens import Position, Vector
 
 TABLES, PARTITIONS, COLUMNS = 400, 10, 20
 ASKED, PASSES = 400, 12
+ASKED_PARTITIONS: Final = 4
+"""Of the table of rows."""
 CATALOG: Final = "hive"
 LIST: Final = "tpcds.{0}:120:117:117,119:101,105"
 EVENT: Final = "HiveEvent/{0}"
@@ -179,7 +187,7 @@ async def _owner(directory: Path) -> tuple[dict[str, float], dict[str, Any]]:
 
 def _connected(space: TableSpace | RowSpace) -> tuple[BoundedConnection, _Sink]:
     """A connection to a front of ``space``."""
-    locations = Locations(fixed={(space.name, 0): "127.0.0.1:1"})
+    locations = Locations(fixed={(space.name, each): "127.0.0.1:1" for each in range(space.layout.partitions)})
     config = make_server(make_front([space], locations), "127.0.0.1", 0).config
     config.load()
     connection, sink = BoundedConnection(config=config, server_state=ServerState(), app_state={}), _Sink()
@@ -212,43 +220,43 @@ class _Owner:
         self.connection.connection_made(self)  # type: ignore[arg-type]
 
     def write(self, frame: bytes) -> None:
-        at, why = gtid(7), "the entry contains the session's position"
-        row = OwnerRow(
-            1,
-            image(7, 7, 40),
-            "fresh",
-            why,
-            True,
-            False,
-            "bench/0",
-            1,
-            at,
-            at,
-            START_SECONDS,
-            gtid(9),
-            START_POSITION,
-            b"",
-        )
-        answer = encode_frame(Rows(id_in(frame[PREFIX_BYTES:]), [row]))
+        answer = encode_frame(_row_of(decode_request(frame[PREFIX_BYTES:])))
         asyncio.get_running_loop().call_soon(self.connection.data_received, answer)
 
 
+def _row_of(asked: Request) -> Answer:
+    at, why = gtid(7), "the entry contains the session's position"
+    if isinstance(asked, Get):
+        place = "bench/0", 1, at, at, START_SECONDS, gtid(9), START_POSITION, b""
+        return Rows(asked.id, [OwnerRow(1, image(7, 7, 40), "fresh", why, True, False, *place)])
+    assert isinstance(asked, GetRange)
+    rows = [(row_key(TABLE, [7]), image(7, 7, 40))] if not asked.partition else []
+    keys, images = [key for key, _ in rows], [image for _, image in rows]
+    kin = Kin(frozenset(("bench/0",)))
+    return RangeRows(
+        asked.id, keys, images, len(rows), False, "fresh", why, True, False, "bench/0", 1, at, gtid(9), kin=kin
+    )
+
+
 async def _row() -> dict[str, float]:
-    """µs of one row in the front."""
-    connection, sink = _connected(RowSpace("bench", Layout(1)))
+    """µs of one row in the front: by its key, and by an indexed column, for which it asks each of some partitions."""
+    space = RowSpace("bench", Layout(ASKED_PARTITIONS), indexes=[Index(TABLE, ("version",))])
+    connection, sink = _connected(space)
 
     async def describe(*_: object) -> Description:
         columns = [SchemaColumn("id", "int", True, ""), SchemaColumn("version", "int", True, "")]
-        return Description(0, True, str(Layout(1)), TABLE, columns, ["id"], True)
+        return Description(0, True, str(space.layout), TABLE, columns, ["id"], True)
 
     async def connect(client: OwnerClient) -> _Connection:
         client._connection = _Owner().connection
         return client._connection
 
-    token = str(Vector({"bench/0": (1, Position.parse(gtid(5)))}))
-    request = f"GET /v1/rows/bench/{TABLE}/7?token={quote(token)} HTTP/1.1\r\nHost: front\r\n\r\n".encode()
+    token, found = quote(str(Vector({"bench/0": (1, Position.parse(gtid(5)))}))), {}
     with patch.object(OwnerClient, "describe", describe), patch.object(OwnerClient, "_connect", connect):
-        return {"row: front": await _least(connection.data_received, sink, [request] * ASKED, FRESH)}
+        for what, path in (("row", f"{TABLE}/7?"), ("row by an index", f"{TABLE}?version=7&limit=2&")):
+            request = f"GET /v1/rows/bench/{path}token={token} HTTP/1.1\r\nHost: front\r\n\r\n".encode()
+            found[f"{what}: front"] = await _least(connection.data_received, sink, [request] * ASKED, FRESH)
+    return found
 
 
 def measure() -> dict[str, float]:

@@ -25,6 +25,7 @@ from typing import Any, Final
 import psutil
 from freshet_client import FreshetClient
 
+from benchmarks import finding
 from benchmarks.child import measure, quiet
 from benchmarks.deployed import Deployment, threads_processor_s
 from benchmarks.percentiles import percentiles_ms
@@ -33,6 +34,7 @@ from benchmarks.workload import PARTITIONS
 from consumers.owner.client import OwnerConnection
 from freshet.local.kafka import KafkaServer
 from freshet.local.mariadb import MariaDBServer
+from stream.kafka.connection import KafkaCluster
 from stream.kafka.reader import end_offsets
 from stream.kafka.topics import events_topic
 from stream.sources.mariadb.backfill.chunks import ChunkReader
@@ -55,7 +57,7 @@ WAIT_MS: Final = 10_000
 
 
 def fill(server: MariaDBServer, rows: int) -> None:
-    """Make both tables."""
+    """Makes the tables."""
     with server.connect(autocommit=True) as connection, connection.cursor() as cursor:
         cursor.execute(f"CREATE DATABASE {KEYSPACE}")
         cursor.execute(f"USE {KEYSPACE}")
@@ -63,6 +65,8 @@ def fill(server: MariaDBServer, rows: int) -> None:
             cursor.execute(f"CREATE TABLE {table} {COLUMNS}")
             for first in range(1, count + 1, FILL_ROWS):
                 cursor.execute(FILL.format(table=table, first=first, last=min(first + FILL_ROWS - 1, count)))
+        cursor.execute(f"CREATE TABLE {finding.TABLE} {finding.COLUMNS}")
+        cursor.execute(finding.FILL)
 
 
 def read_alone(host: str, port: int, user: str, password: str, rows: int, readers: int = 1) -> dict[str, Any]:
@@ -135,7 +139,8 @@ def source_settings(server: MariaDBServer) -> str:
     """The lines of the settings file that name the source."""
     address = server.address
     return (
-        f'[keyspaces.{KEYSPACE}.source]\nkind = "mariadb"\nhost = "{address.host}"\nport = {address.port}\n'
+        f"{finding.SETTINGS}[keyspaces.{KEYSPACE}.source]\n"
+        f'kind = "mariadb"\nhost = "{address.host}"\nport = {address.port}\n'
         f'user = "{address.user}"\npassword = "{address.password}"\ndatabases = ["{KEYSPACE}"]\nbackfill = ["*"]\n'
     )
 
@@ -156,9 +161,9 @@ class Memory(threading.Thread):
                 self.most[name] = max(self.most[name], process.memory_info().rss / 1e6)
 
 
-def backfill(server: MariaDBServer, kafka: KafkaServer, directory: Path, rows: int, writes: int) -> dict[str, Any]:
+def backfill(server: MariaDBServer, kafka: KafkaCluster, directory: Path, rows: int, writes: int) -> dict[str, Any]:
     """From the source's first chunk until each owner knows the table to be whole."""
-    deployed = Deployment(directory, kafka.cluster, (KEYSPACE,), more=source_settings(server))
+    deployed = Deployment(directory, kafka, (KEYSPACE,), more=source_settings(server))
     writer, done = Writer(server, writes), threading.Event()
     waits: list[float] = []
     with ExitStack() as stack:
@@ -179,6 +184,7 @@ def backfill(server: MariaDBServer, kafka: KafkaServer, directory: Path, rows: i
         done.set()
         observer.join()
         writer.stopping.set()
+        writer.join()
         cpu = {f"{name}_cpu_us": 1e6 * each / rows for name, each in deployed.processor_seconds().items()}
         threads = {
             f"{name}_threads_us": {each: round(1e6 * used / rows, 2) for each, used in threads_processor_s(pid).items()}
@@ -186,12 +192,14 @@ def backfill(server: MariaDBServer, kafka: KafkaServer, directory: Path, rows: i
         }
         memory.stopping.set()
         memory.join()
+        asked = finding.found(deployed)
         source.stop()
         deployed.await_offsets(lambda offset, committed, _: offset == committed)
         deployed.stop_consumer()
         restart_s = deployed.start_consumer()
         store_mb = sum(file.stat().st_size for file in (directory / "stores").rglob("*.sst")) / 1e6
         return {
+            "rows": rows,
             "rows_s": rows / seconds,
             "seconds": seconds,
             "writes_s": writer.written / seconds,
@@ -202,6 +210,7 @@ def backfill(server: MariaDBServer, kafka: KafkaServer, directory: Path, rows: i
             "restart_s": restart_s,
             "restarted_mb": deployed.rss_mb(),
             "visible": percentiles_ms(sorted(waits)) if waits else {},
+            "found": asked,
         }
 
 
@@ -211,13 +220,36 @@ def _await_complete(deployed: Deployment, rows: int) -> None:
     with OwnerConnection(deployed.owner) as owner:
         while True:
             partitions = owner.status().partitions
-            if partitions and all(each.tables.get(TABLE) for each in partitions):
+            if partitions and all(each.tables.get(table) for each in partitions for table in (TABLE, finding.TABLE)):
                 return
             if time.monotonic() - shown > 10:
                 shown = time.monotonic()
                 held = sum(each.entries for each in partitions)
                 print(f"  {held:,} entries of {rows:,} rows", file=sys.stderr, flush=True)
             time.sleep(0.05)
+
+
+def measured(
+    kafka: KafkaCluster, rows: int, writes: int, readers: Sequence[int] = (1,), folder: str | None = None
+) -> dict[str, Any]:
+    """`read_alone` by so many ``readers`` and `backfill`, of a MariaDB of their own. ``folder``: where it has its data.
+
+    Runs in a child process.
+    """
+    options = {"innodb-buffer-pool-size": "1G", "max-binlog-size": "1G"}
+    with (
+        tempfile.TemporaryDirectory(prefix="freshet-bench-", dir=folder) as directory,
+        MariaDBServer(Path(directory) / "mariadb", durable=False, options=options) as server,
+    ):
+        print("filling", file=sys.stderr, flush=True)
+        fill(server, rows)
+        at = {name: getattr(server.address, name) for name in ("host", "port", "user", "password")}
+        alone = [measure("backfill:read_alone", **at, rows=min(rows, 300_000), readers=each) for each in readers]
+        deployed = Path(directory) / "deployed"
+        deployed.mkdir()
+        found = backfill(server, kafka, deployed, rows, writes)
+    found["messages"] = sum(end_offsets(kafka, events_topic(kafka, KEYSPACE), range(PARTITIONS)).values())
+    return {"alone": [{"readers": number, **each} for number, each in zip(readers, alone, strict=True)], **found}
 
 
 def main() -> int:
@@ -229,26 +261,14 @@ def main() -> int:
     given = parser.parse_args()
     quiet()
     with tempfile.TemporaryDirectory(prefix="freshet-bench-", dir=given.directory) as folder:
-        home = Path(folder)
-        options = {"innodb-buffer-pool-size": "1G", "max-binlog-size": "1G"}
-        with (
-            MariaDBServer(home / "mariadb", durable=False, options=options) as server,
-            KafkaServer(home / "kafka", quick_start=False) as kafka,
-        ):
-            print("filling", file=sys.stderr, flush=True)
-            fill(server, given.rows)
-            at = {name: getattr(server.address, name) for name in ("host", "port", "user", "password")}
-            print(json.dumps({"spin": spin()}))
-            for readers in (1, 2, 1, 2):
-                alone = measure("backfill:read_alone", **at, rows=min(given.rows, 300_000), readers=readers)
-                print(json.dumps({f"alone, {readers} readers": alone}), flush=True)
-            (home / "deployed").mkdir()
-            found = backfill(server, kafka, home / "deployed", given.rows, given.writes)
+        home = Path(folder) / "kafka"
+        with KafkaServer(home, quick_start=False) as kafka:
+            spins = [spin()]
+            found = measured(kafka.cluster, given.rows, given.writes, (1, 2, 1, 2), folder)
             topic = events_topic(kafka.cluster, KEYSPACE)
-            found["messages"] = sum(end_offsets(kafka.cluster, topic, range(PARTITIONS)).values())
-            logs = [file for file in (home / "kafka").rglob("*.log") if file.parent.name.startswith(topic)]
+            logs = [file for file in home.rglob("*.log") if file.parent.name.startswith(topic)]
             found["topic_mb"] = sum(file.stat().st_size for file in logs) / 1e6
-            print(json.dumps(found | {"spin": spin()}, indent=1))
+            print(json.dumps(found | {"spins": [*spins, spin()]}, indent=1))
     return 0
 
 

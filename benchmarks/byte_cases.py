@@ -8,6 +8,7 @@
 - ``overlaps``: random overlapping reads; what was fetched beside what is unique in it. Exact.
 - ``media``: pread, mmap, mmap with huge pages and O_DIRECT into bytes that are checksummed, in turn, by the clock.
 - ``shards``: warm reads of eight threads with 1 to 16 shards, in turn, by the clock.
+- ``saturated``: times of warm reads, alone and beside a process that fills the cache: `benchmarks.byte_saturated`.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ import fsspec
 import xxhash
 from fsspec.implementations.local import LocalFileSystem
 
+from benchmarks.byte_saturated import saturated
 from serving.bytecache.disk.layout import BLOCK
 from serving.bytecache.filesystem.filesystem import FreshetFileSystem
 from serving.bytecache.filesystem.remote import SETTLED_S
@@ -247,6 +249,7 @@ SECTIONS: Final[dict[str, Callable[[Path], Figures]]] = {
     "overlaps": _overlaps,
     "media": _media,
     "shards": _shards,
+    "saturated": saturated,
 }
 
 if __name__ == "__main__":

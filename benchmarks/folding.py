@@ -20,7 +20,7 @@ from typing import Any, Final
 from benchmarks import child
 from benchmarks.materialize import as_in_production
 from benchmarks.workload import START_POSITION, START_SECONDS, TABLE, describe_table, each_key_once, transactions
-from consumers.store.index import Index
+from consumers.store.index import Index, values_of
 from consumers.store.store import PartitionStore
 from stream.shards.map import IDS, IdRange, ShardMap
 from stream.wire.batch import BatchLimits, Framer
@@ -46,6 +46,8 @@ class Case:
     """Whether each key changes four times, or comes once."""
     indexes: int = 0
     """How many the store keeps."""
+    asked: bool = False
+    """Whether somebody looks for a row by the first of them before each step."""
     commit_rows: int = COMMIT_ROWS
     mapped: bool = False
     """Whether the shards declare which keys each has."""
@@ -66,6 +68,8 @@ CASES: Final = {
     "own, small commits, 4 mapped": Case(OWN, 4, shards=4, commit_rows=10_000, mapped=True),
     "own, an index": Case(OWN, 4, indexes=1),
     "own, keys once, an index": Case(OWN, 4, repeats=False, indexes=1),
+    "own, an index that is asked": Case(OWN, 4, indexes=1, asked=True),
+    "own, keys once, asked": Case(OWN, 4, repeats=False, indexes=1, asked=True),
 }
 
 
@@ -139,6 +143,8 @@ def measure(case: Case) -> dict[str, float]:
             Path(directory), keyspace="bench", partition=0, topic_id="bench", indexes=INDEXES[: case.indexes]
         )
         for number, poll in enumerate(polls, 1):
+            if case.asked:
+                store.having(INDEXES[0], values_of([number]), 1)
             began = thread_time()
             rejections = store.fold(poll)
             folding += thread_time() - began

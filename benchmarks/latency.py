@@ -13,6 +13,8 @@ import subprocess
 import tempfile
 import time
 from bisect import bisect_left
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,12 +23,14 @@ import uvloop
 from benchmarks.child import ROOT, TIMEOUT_S, MeasurementFailed, command, measure
 from benchmarks.materialize import as_in_production, settings_for
 from benchmarks.percentiles import percentiles_ms
-from benchmarks.topics import make_publisher, publish
-from benchmarks.workload import KEYS, START_POSITION, START_SECONDS, number_of, transactions
+from benchmarks.topics import is_frame, make_publisher, publish
+from benchmarks.workload import KEYS, PARTITIONS, START_POSITION, START_SECONDS, number_of, transactions
 from consumers.owner.partitions import Partition
 from consumers.process.run import ConsumerProcess, OwnerSettings
 from freshet.settings import PublisherSettings
 from stream.kafka.connection import KafkaCluster
+from stream.kafka.reader import end_offsets, read_range
+from stream.kafka.topics import events_topic
 
 WARM_UP_S: Final = 2.0
 KEYSPACE: Final = "latency"
@@ -35,13 +39,47 @@ Moves = list[tuple[float, int]]
 
 
 def latency(kafka: KafkaCluster, rate: int, seconds: float, batch_interval_ms: int | None = None) -> dict[str, Any]:
-    """Percentiles of input → visible at ``rate`` single-row transactions per second."""
+    """Percentiles of input → visible at ``rate`` single-row transactions per second, and what they cost in Kafka."""
     interval = batch_interval_ms or PublisherSettings().batch_interval_ms
     keyspace = f"{KEYSPACE}{time.time_ns()}"
     publish(kafka, keyspace, transactions(1_000))
     first = 1_002
     count = int(rate * (seconds + WARM_UP_S))
     last = first + count - 1
+    topic = events_topic(kafka, keyspace)
+    begins = end_offsets(kafka, topic, range(PARTITIONS))
+    with observing(kafka, keyspace, last) as observer:
+        sent = measure(
+            "latency:publish_at_rate",
+            kafka=kafka,
+            keyspace=keyspace,
+            rate=rate,
+            count=count,
+            batch_interval_ms=interval,
+        )
+        moves, _ = seen_by(observer)
+    waits = _waits(moves, first, last, sent["began"], rate)
+    kept = waits[int(rate * WARM_UP_S) :]
+    ends = end_offsets(kafka, topic, range(PARTITIONS))
+    frames = sum(
+        is_frame(message.value() or b"")
+        for partition, end in ends.items()
+        for message in read_range(kafka, topic, partition, begins[partition], end)
+    )
+    return {
+        "rate": rate,
+        "batch_interval_ms": interval,
+        "events": len(kept),
+        "kafka_transactions_s": sent["batches"] * rate / count,
+        "frames_s": frames * rate / count,
+        "input_late_ms_p99": sent["late_ms_p99"],
+        **percentiles_ms(kept),
+    }
+
+
+@contextmanager
+def observing(kafka: KafkaCluster, keyspace: str, last: int) -> Iterator[subprocess.Popen[str]]:
+    """`observe` in a process of its own, which is ready."""
     observer = subprocess.Popen(
         command("latency:observe", kafka=kafka, keyspace=keyspace, last=last),
         cwd=ROOT,
@@ -52,31 +90,22 @@ def latency(kafka: KafkaCluster, rate: int, seconds: float, batch_interval_ms: i
     try:
         assert observer.stdout is not None
         observer.stdout.readline()  # ready
-        sent = measure(
-            "latency:publish_at_rate",
-            kafka=kafka,
-            keyspace=keyspace,
-            rate=rate,
-            count=count,
-            batch_interval_ms=interval,
-        )
-        out, error = observer.communicate(timeout=TIMEOUT_S)
+        yield observer
     finally:
         if observer.poll() is None:
             observer.kill()
+
+
+def seen_by(observer: subprocess.Popen[str]) -> tuple[dict[int, Moves], float]:
+    """Waits for the end of `observe`. Returns partition → moves, and its seconds of processor time meanwhile.
+
+    Raises `MeasurementFailed`.
+    """
+    out, error = observer.communicate(timeout=TIMEOUT_S)
     if observer.returncode != 0:
         raise MeasurementFailed(error[-2000:])
-    moves = {int(number): each for number, each in json.loads(out.splitlines()[-1])["moves"].items()}
-    waits = _waits(moves, first, last, sent["began"], rate)
-    kept = waits[int(rate * WARM_UP_S) :]
-    return {
-        "rate": rate,
-        "batch_interval_ms": interval,
-        "events": len(kept),
-        "kafka_transactions": sent["batches"],
-        "input_late_ms_p99": sent["late_ms_p99"],
-        **percentiles_ms(kept),
-    }
+    found = json.loads(out.splitlines()[-1])
+    return {int(number): each for number, each in found["moves"].items()}, found["cpu_s"]
 
 
 def _waits(moves: dict[int, Moves], first: int, last: int, began: float, rate: int) -> list[float]:
@@ -128,9 +157,11 @@ async def _observe(kafka: KafkaCluster, keyspace: str, last: int, directory: Pat
     try:
         await asyncio.wrap_future(process.consumption.ready)
         print("ready", flush=True)
+        cpu = time.process_time()
         owned = process.consumption.ownership.of(keyspace)
         seen = await asyncio.gather(*(_follow(partition, f"{keyspace}/0", last) for partition in owned))
-        return {"moves": {partition.number: moves for partition, moves in zip(owned, seen, strict=True)}}
+        moves = {partition.number: each for partition, each in zip(owned, seen, strict=True)}
+        return {"moves": moves, "cpu_s": time.process_time() - cpu}
     finally:
         await process.stop()
 

@@ -11,15 +11,18 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 import psutil
 from confluent_kafka import TopicPartition
 
+from benchmarks.workload import TABLE
 from consumers.owner.partitions import Ownership, Partition
 from consumers.process.kafka_output import Rejected
 from consumers.process.loop import BATCH_MESSAGES, POLL_S, Consumption, ConsumptionSettings
+from consumers.store.index import Index, values_of
 from freshet.settings import ConsumerSettings
 from stream.interpreter import prepare_to_answer
 from stream.kafka.connection import KafkaCluster
@@ -27,6 +30,7 @@ from stream.kafka.reader import end_offsets, open_consumer, poll_batch
 from stream.kafka.topics import describe_topic, events_topic
 
 WATCH_S = 0.002
+"""Between two looks at whether all is folded; so often an index is asked, too."""
 
 
 class CountingOutput:
@@ -66,7 +70,9 @@ def as_in_production() -> None:
     prepare_to_answer()
 
 
-def settings_for(kafka: KafkaCluster, keyspace: str, data_dir: Path) -> ConsumptionSettings:
+def settings_for(
+    kafka: KafkaCluster, keyspace: str, data_dir: Path, indexes: tuple[Index, ...] = ()
+) -> ConsumptionSettings:
     """The defaults of `freshet consume`, with a separate consumer group."""
     defaults = ConsumerSettings()
     return ConsumptionSettings(
@@ -77,13 +83,20 @@ def settings_for(kafka: KafkaCluster, keyspace: str, data_dir: Path) -> Consumpt
         commit_rows=defaults.commit_rows,
         commit_interval_s=defaults.commit_interval_ms / 1000,
         overlay_bytes=defaults.overlay_bytes,
+        indexes={keyspace: indexes},
     )
 
 
-def materialize(kafka: KafkaCluster, keyspace: str, events: int) -> dict[str, Any]:
-    """Rows per second from the assignment until everything is folded and durable. Runs in a child process."""
+def materialize(
+    kafka: KafkaCluster, keyspace: str, events: int, indexed: str = "", *, asked: bool = False
+) -> dict[str, Any]:
+    """Rows per second from the assignment until everything is folded and durable. Runs in a child process.
+
+    ``indexed``: a column that has an index; "": none has. ``asked``: somebody looks for a row by it all the time.
+    """
+    index = Index(TABLE, (indexed,))
     with tempfile.TemporaryDirectory(prefix="freshet-bench-") as directory:
-        settings = settings_for(kafka, keyspace, Path(directory))
+        settings = settings_for(kafka, keyspace, Path(directory), (index,) if indexed else ())
         ownership, kafka_output = Ownership(settings.data_dir), CountingOutput()
         consumption = Consumption(settings, ownership, kafka_output, lambda _: None)
         commits: list[float] = []
@@ -95,7 +108,15 @@ def materialize(kafka: KafkaCluster, keyspace: str, events: int) -> dict[str, An
         _until(folding, lambda: len(ownership) == partitions)
         began, cpu = time.perf_counter(), time.process_time()
         owned = list(ownership)
-        _until(folding, lambda: kafka_output.ready == partitions)
+        turns = cycle(owned)
+
+        def is_folded() -> bool:
+            if asked:
+                each = next(turns)
+                each.store.having(index, values_of([each.position]), 1)
+            return kafka_output.ready == partitions
+
+        _until(folding, is_folded)
         folded = time.perf_counter()
         consumption.stop()
         _until(folding, lambda: not any(each.store.is_dirty for each in owned))

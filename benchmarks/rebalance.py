@@ -94,12 +94,12 @@ def set_session(kafka: KafkaCluster, group: str) -> str:
         for name, value in OURS.items()
     ]
     wanted = ConfigResource(ConfigResource.Type.GROUP, group, incremental_configs=entries)
-    admin = AdminClient(client_settings(kafka))  # kept: a request ends with its client
-    [done] = admin.incremental_alter_configs([wanted]).values()
-    try:
-        done.result()
-    except KafkaException as error:
-        return str(error.args[0].str())
+    with AdminClient(client_settings(kafka)) as admin:
+        [done] = admin.incremental_alter_configs([wanted]).values()
+        try:
+            done.result()
+        except KafkaException as error:
+            return str(error.args[0].str())
     return ""
 
 

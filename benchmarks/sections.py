@@ -14,13 +14,23 @@ from time import perf_counter
 from typing import Any, Final
 
 from benchmarks import catalog, restart, streams
-from benchmarks.child import MeasurementFailed, measure
+from benchmarks.child import MeasurementFailed, measure, measure_within
 from benchmarks.spin import spin
 from benchmarks.topics import SHAPES
 from benchmarks.workers import COUNTS
 from stream.kafka.connection import KafkaCluster
 
 Result = dict[str, Any]
+INDEXED: Final = ("frames1", "framesown")
+"""Topics of (a) that are also materialized with an index, of a column that has another value in each row."""
+INDEX_CASES: Final = {"indexed": False, "asked": True}
+"""Whether somebody looks for rows by it meanwhile."""
+BACKFILL_WRITES: Final = 2_000
+"""Transactions a second on another table meanwhile."""
+INTERVALS_MS: Final = {"default": None, "interval_10_ms": 10, "interval_3_ms": 3}
+"""Batch intervals of (d)."""
+LONG_S: Final = 3_600.0
+"""How long what handles many events may last on a busy machine."""
 SPINS_APART: Final = 0.1
 """Share by which the spins around a round may differ."""
 
@@ -44,6 +54,9 @@ class Sizes:
     catalog_tables: int = 20_000
     catalog_partitions: int = 10
     fact_partitions: int = 100
+    whole_rows: int = 1_000_000
+    many_keys: int = 10_000_000
+    live_transactions: int = 500_000
     quick: bool = False
 
 
@@ -60,6 +73,9 @@ QUICK: Final = Sizes(
     catalog_seconds=5.0,
     catalog_tables=20,
     fact_partitions=5,
+    whole_rows=20_000,
+    many_keys=20_000,
+    live_transactions=5_000,
     quick=True,
 )
 
@@ -150,6 +166,10 @@ def materialize(bench: Bench) -> Result:
         bench.topic(keyspace)
         for case in ("raw_consume", "materialize"):
             cases[f"{keyspace}/{case}"] = _materialize_case(bench, case, keyspace)
+        if keyspace in INDEXED:
+            for case, is_asked in INDEX_CASES.items():
+                more: dict[str, Any] = {"indexed": "version", "asked": is_asked}
+                cases[f"{keyspace}/{case}"] = _materialize_case(bench, "materialize", keyspace, **more)
     found = bench.rounds("a", cases)
     result: Result = {}
     for keyspace, shape in SHAPES.items():
@@ -164,11 +184,13 @@ def materialize(bench: Bench) -> Result:
             "of_raw": folded["rows_s"] / raw["rows_s"],
             "published_rows_s": published["rows_s"],
         }
+        if keyspace in INDEXED:
+            result[keyspace] |= {case: found[f"{keyspace}/{case}"] for case in INDEX_CASES}
     return result
 
 
-def _materialize_case(bench: Bench, case: str, keyspace: str) -> Callable[[], Result]:
-    return lambda: bench.child(f"materialize:{case}", keyspace=keyspace, events=bench.sizes.events)
+def _materialize_case(bench: Bench, case: str, keyspace: str, **more: Any) -> Callable[[], Result]:
+    return lambda: bench.child(f"materialize:{case}", keyspace=keyspace, events=bench.sizes.events, **more)
 
 
 def parts(bench: Bench) -> Result:
@@ -212,11 +234,41 @@ def latency(bench: Bench) -> Result:
             "latency:latency", rate=sizes.rate, seconds=sizes.seconds, batch_interval_ms=interval
         )
 
-    found = bench.rounds("d", {"default": run(None), "interval_10_ms": run(10)}, min(3, sizes.rounds))
+    cases = {name: run(interval) for name, interval in INTERVALS_MS.items()}
+    found = bench.rounds("d", cases, min(3, sizes.rounds))
     bench.say("(d) the MariaDB source alone")
     size = {"transactions": sizes.source_transactions, "rows": sizes.source_rows}
     found["source"] = bench.child("source:source", rounds=min(3, sizes.rounds), **size)
     return found
+
+
+def live(bench: Bench) -> Result:
+    """(l) From MariaDB's binlog to visible, at full rate."""
+    sizes, before = bench.sizes, spin()
+    bench.say(f"(l) a binlog of {sizes.live_transactions} transactions, read in {min(3, sizes.rounds)} rounds")
+    size = {"transactions": sizes.live_transactions, "rounds": min(3, sizes.rounds)}
+    found = measure_within(LONG_S, "live:live", kafka=bench.kafka, **size)
+    bench.note_spins("(l)", before, spin())
+    return medians(found["rounds"])
+
+
+def distinct_keys(bench: Bench) -> Result:
+    """(n) As many events of few keys and of many, materialized in the same rounds."""
+    sizes = bench.sizes
+    events = sizes.many_keys + sizes.events
+    cases: dict[str, Callable[[], Result]] = {}
+    for name, keys in (("few", sizes.keys), ("many", sizes.many_keys)):
+        keyspace = f"{name}keys"
+        bench.say(f"filling {keyspace}: {events} events of {keys} keys")
+        measure_within(LONG_S, "topics:fill_distinct", kafka=bench.kafka, keyspace=keyspace, events=events, keys=keys)
+        cases[name] = _distinct_case(bench, keyspace, events)
+    found = bench.rounds("n", cases, min(3, sizes.rounds))
+    return {"few_keys": sizes.keys, "many_keys": sizes.many_keys, "events": events, **found}
+
+
+def _distinct_case(bench: Bench, keyspace: str, events: int) -> Callable[[], Result]:
+    more: Result = {"kafka": bench.kafka, "keyspace": keyspace, "events": events}
+    return lambda: measure_within(LONG_S, "materialize:materialize", **more)
 
 
 def rebuild(bench: Bench) -> Result:
@@ -294,6 +346,15 @@ def cached_catalog(bench: Bench) -> Result:
     return found
 
 
+def whole_tables(bench: Bench) -> Result:
+    """(w) A table that was there before becomes whole beside other writes, once; and what an index makes of reads."""
+    before = spin()
+    found = bench.child("backfill:measured", rows=bench.sizes.whole_rows, writes=BACKFILL_WRITES)
+    bench.note_spins("(w) backfill", before, spin())
+    asked = bench.rounds("w", {"lookups": lambda: measure("lookups:measure")}, min(3, bench.sizes.rounds))
+    return {"backfill": found, **asked}
+
+
 SECTIONS: Final[dict[str, Callable[[Bench], Result]]] = {
     "a": materialize,
     "b": parts,
@@ -304,6 +365,9 @@ SECTIONS: Final[dict[str, Callable[[Bench], Result]]] = {
     "g": workers,
     "h": cached_catalog,
     "k": beside_streams,
+    "l": live,
+    "n": distinct_keys,
+    "w": whole_tables,
 }
-ORDER: Final = ("a", "b", "k", "g", "f", "c", "d", "e", "h")
+ORDER: Final = ("a", "b", "k", "n", "g", "f", "c", "d", "l", "e", "w", "h")
 """(f) runs before (c), because the writes of (c) grow the topic that (f) restarts on."""

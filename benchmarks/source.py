@@ -5,11 +5,12 @@ from __future__ import annotations
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from benchmarks.materialize import as_in_production
 from benchmarks.topics import make_publisher
@@ -67,6 +68,10 @@ class Sink:
     def annotate(self, annotations: Mapping[str, str]) -> None:
         """No word is kept."""
 
+    def has_room(self, _: float = 0.0, /) -> bool:
+        """Always."""
+        return True
+
     def publish(self, txn: SourceTransaction) -> None:
         """Iterates over the changes, as framing would."""
         for _ in txn.changes:
@@ -91,20 +96,8 @@ class Sink:
 
 def source(kafka: KafkaCluster, transactions: int, rows: int, rounds: int) -> dict[str, Any]:
     """Single-row transactions per second, and rows per second in transactions of 10,000. Runs in a child process."""
-    with (
-        tempfile.TemporaryDirectory(prefix="freshet-bench-") as directory,
-        # without a sync at each commit the binlog is the same and is written faster
-        MariaDBServer(Path(directory), durable=False) as server,
-    ):
-        with server.connect(autocommit=True) as connection, connection.cursor() as cursor:
-            cursor.execute(f"CREATE DATABASE {DATABASE}")
-            cursor.execute(f"USE {DATABASE}")
-            cursor.execute(TABLE_DDL)
-            cursor.execute(SINGLE_ROWS)
-            start = _position(cursor)
-            described = _described(server)
-            cursor.execute("CALL single_rows(%s)", (transactions,))
-            middle = _position(cursor)
+    with logged(transactions) as (server, start, described, middle):
+        with server.connect(database=DATABASE, autocommit=True) as connection, connection.cursor() as cursor:
             for at in range(0, rows, BIG_TRANSACTION):
                 cursor.execute(BIG_ROWS.format(rows=BIG_TRANSACTION), (at,))
             end = _position(cursor)
@@ -118,6 +111,35 @@ def source(kafka: KafkaCluster, transactions: int, rows: int, rounds: int) -> di
         found[f"single_row_transactions_s{suffix}"] = median(transactions / single for single, _ in times)
         found[f"rows_in_big_transactions_s{suffix}"] = median(rows / big for _, big in times)
     return found | {"transactions": transactions, "rows": rows, "big_transaction_rows": BIG_TRANSACTION}
+
+
+class Logged(NamedTuple):
+    """A server, and from where to where its binlog has single-row transactions into a table that is ``described``."""
+
+    server: MariaDBServer
+    start: str
+    described: list[DescribeTable]
+    end: str
+
+
+@contextmanager
+def logged(transactions: int) -> Iterator[Logged]:
+    """Starts a server, and writes ``transactions`` into its binlog."""
+    with (
+        tempfile.TemporaryDirectory(prefix="freshet-bench-") as directory,
+        # without a sync at each commit the binlog is the same and is written faster
+        MariaDBServer(Path(directory), durable=False) as server,
+    ):
+        with server.connect(autocommit=True) as connection, connection.cursor() as cursor:
+            cursor.execute(f"CREATE DATABASE {DATABASE}")
+            cursor.execute(f"USE {DATABASE}")
+            cursor.execute(TABLE_DDL)
+            cursor.execute(SINGLE_ROWS)
+            start = _position(cursor)
+            described = _described(server)
+            cursor.execute("CALL single_rows(%s)", (transactions,))
+            end = _position(cursor)
+        yield Logged(server, start, described, end)
 
 
 def _described(server: MariaDBServer) -> list[DescribeTable]:
@@ -136,11 +158,16 @@ def _into_kafka(
     server: MariaDBServer, kafka: KafkaCluster, start: str, described: list[DescribeTable], stops: list[str]
 ) -> list[float]:
     keyspace = f"mariadb{time.time_ns()}"
+    let_start_at(kafka, keyspace, start, described)
+    return _follow(server, lambda: make_publisher(kafka, keyspace), stops)
+
+
+def let_start_at(kafka: KafkaCluster, keyspace: str, start: str, described: list[DescribeTable]) -> None:
+    """Makes a keyspace's topic, and records there where its source starts."""
     ensure_topics(kafka, keyspace, PARTITIONS)
-    with make_publisher(kafka, keyspace) as publisher:  # records in the topic where the source starts
+    with make_publisher(kafka, keyspace) as publisher:
         progress = Progress(publisher.open(lambda: (start, int(time.time()))))
         publisher.publish(progress.description(TABLES, described, fingerprint(TABLES)))
-    return _follow(server, lambda: make_publisher(kafka, keyspace), stops)
 
 
 def _position(cursor: Any) -> str:

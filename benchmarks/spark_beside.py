@@ -160,12 +160,16 @@ def audits(kafka: KafkaCluster, entries: int, rounds: int) -> dict[str, Any]:
             found["verify_tail_s"] = _verified(deployed, place, since[0])
         finally:
             deployed.stop()
-        found["from_snapshot_s"] = []
+        found["from_snapshot_s"], found["restore_s"] = [], []
         for number in range(rounds):
             for kind, more in (("from_snapshot_s", f"snapshots = {json.dumps(str(place))}\n"), ("from_topic_s", "")):
-                found[kind].append(_ready(root / f"{kind}-{number}", kafka, more))
+                seconds, restoring = _ready(root / f"{kind}-{number}", kafka, more)
+                found[kind].append(seconds)
+                if more:
+                    found["restore_s"].append(restoring)
         found["snapshot_mb"] = sum(each.stat().st_size for each in place.rglob("*.sst")) / 2e6  # of two snapshots
-    return found | {f"median_{kind}": median(found[kind]) for kind in ("from_topic_s", "from_snapshot_s")}
+    kinds = ("from_topic_s", "from_snapshot_s", "restore_s")
+    return found | {f"median_{kind}": median(found[kind]) for kind in kinds}
 
 
 def _await_tail(deployed: Deployment, kafka: KafkaCluster) -> None:
@@ -186,15 +190,18 @@ def deployment(directory: Path, kafka: KafkaCluster, more: str = "") -> Deployme
     return Deployment(directory, kafka, (EACH_KEY_ONCE,), more=more)
 
 
-def _ready(directory: Path, kafka: KafkaCluster, more: str) -> float:
-    """Seconds from a new consumer's start until all of its partitions are ready."""
+def _ready(directory: Path, kafka: KafkaCluster, more: str) -> tuple[float, float]:
+    """Seconds from a new consumer's start until all of its partitions are ready, and those in which stores were made.
+
+    They are made one after the other: their files are copied, checked and ingested.
+    """
     deployed = deployment(directory, kafka, more)
     try:
         seconds = deployed.start_consumer()
-        restored = len(deployed.logged("store made from a snapshot"))
-        if restored != (len(deployed.logged("partition taken")) if more else 0):
-            raise MeasurementFailed(f"{restored} stores were made from a snapshot")
-        return seconds
+        restored = deployed.logged("store made from a snapshot")
+        if len(restored) != (len(deployed.logged("partition taken")) if more else 0):
+            raise MeasurementFailed(f"{len(restored)} stores were made from a snapshot")
+        return seconds, sum(each["seconds"] for each in restored)
     finally:
         deployed.stop()
 

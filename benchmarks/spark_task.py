@@ -19,6 +19,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+import pyarrow as pa
+
 from spark_jobs.partition import FoldTask, PartitionFold
 from stream.wire.codec import decode, encode
 from stream.wire.events import VALUE
@@ -76,9 +78,11 @@ def measure(root: Path, entries: int, rows: int, size: int) -> dict[str, Any]:
             for message in batch:
                 decode(message)
             decoded = time.process_time()
-            fold.fold(range(offset, offset + len(batch)), batch)
-            folding += time.process_time() - decoded
             decoding += decoded - started
+            given = pa.array(range(offset, offset + len(batch)), pa.int64()), pa.array(batch, pa.binary())
+            started = time.process_time()
+            fold.fold(*given)
+            folding += time.process_time() - started
             offset += len(batch)
         started = time.process_time()
         summary = fold.finish()

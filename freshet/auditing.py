@@ -8,7 +8,6 @@ only what the topic got since. Where both are equal, it leaves a snapshot of the
 from __future__ import annotations
 
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -67,6 +66,7 @@ def audit(request: Audit, progress: Progress | None = None) -> Audited:
     """
     from consumers.owner.protocol import Verdict
     from consumers.snapshots.places import Place
+    from consumers.snapshots.temporary import temporary_directory
     from consumers.snapshots.writing import write_snapshot
     from consumers.store.leader_epochs import keep_leader_epoch, kept_leader_epoch
     from spark_jobs.auditing.tracing import with_events
@@ -81,8 +81,8 @@ def audit(request: Audit, progress: Progress | None = None) -> Audited:
     ends, begins = checkpoint_offsets(live), checkpoint_begins(live)
     place = Place(request.place) if request.place else None
     since, snapshot = "", ""
-    with tempfile.TemporaryDirectory(prefix="freshet-verify-") as scratch:
-        target = Path(scratch) / "rebuild"
+    with temporary_directory("verify") as scratch:
+        target = scratch / "rebuild"
         base = base_stores(request.base, keyspace, kafka, target, Needed(ends, begins))
         if base is None and place is not None and not request.whole:
             since, base = _last_witness(place, keyspace, kafka, Needed(ends, begins, witness=True), target)

@@ -257,8 +257,14 @@ def _interrupt_again(lost: Any) -> None:
 
 
 def _strike_again() -> None:
-    """Sends the signal once the main thread is no longer in `_interrupt_again`, where it would be lost once more."""
-    while _is_told_of_a_loss():
+    """Sends the signal once the main thread is no longer in `_interrupt_again`, where it would be lost once more.
+
+    Nor has it left it just now: this thread runs again when that one begins to wait, and a signal that comes just
+    before a call of the system does not end it.
+    """
+    was_told = True
+    while was_told:
+        was_told = _is_told_of_a_loss()
         time.sleep(INTERRUPT_AGAIN_S)
     os.kill(os.getpid(), signal.SIGTERM if _run.terminated else signal.SIGINT)
 

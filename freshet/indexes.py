@@ -18,6 +18,7 @@ from stream.sources.mariadb.connection import ConnectionSettings, MariaDBError, 
 from stream.sources.mariadb.schema import TableFilter, read_tables
 
 log = structlog.get_logger(__name__)
+_learnt = msgspec.json.Decoder(list[LearntIndex])
 
 
 def indexes_to_keep(settings: Settings, name: str) -> tuple[Index, ...]:
@@ -76,6 +77,6 @@ def _keep(path: Path, learnt: list[LearntIndex]) -> None:
 
 def _kept(path: Path) -> list[LearntIndex]:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=list[LearntIndex])
+        return _learnt.decode(path.read_bytes())
     except (OSError, ValueError):
         return []

@@ -317,6 +317,8 @@ class BytesSettings(Section):
     request_bytes: int = Field(default=8 * MIB, ge=64 * KIB, le=GIB)
     admission: str = Field(default="all", max_length=100)
     scopes: Annotated[dict[str, Annotated[int, Field(ge=1)]], Json] = Field(default_factory=dict)
+    ttl_s: int = Field(default=0, ge=0)
+    values: Annotated[dict[str, Literal["scan", "normal", "index", "pinned"]], Json] = Field(default_factory=dict)
     read_only: bool = False
     trace: str = Field(default="", max_length=1_000)
     trace_share: float = Field(default=1.0, gt=0, le=1)

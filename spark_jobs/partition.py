@@ -11,17 +11,18 @@ import json
 import os
 import platform
 import time
-from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
+
+import numpy as np
 
 from consumers.fold.backfills import live_items
 from consumers.fold.columns import RowEntries
 from consumers.fold.messages import fold_messages
+from consumers.fold.runs import Messages, Record
 from consumers.fold.state import PartitionState, head_entries
 from consumers.store.digest import digest_items
 from consumers.store.errors import RetryableStoreError, StoreCorruptError, StoreLockedError, store_error
@@ -31,6 +32,7 @@ from consumers.store.rocks.database import Rocks
 from consumers.store.store import ROCKS_NAME, committed_head, partition_directory
 from spark_jobs.output import STATE_NAME, PartitionSummary, RebuildError, history_incomplete, not_shared
 from stream.wire.codec import HEADER_SIZE, decode, headers
+from stream.wire.columns import PAD, Text
 from tokens.errors import FreshetError
 
 SPILL_ROWS: Final = 1_000_000
@@ -126,30 +128,32 @@ class PartitionFold:
         found = self._entries.get(key)
         return (self._rocks.get(key) if found is None else found) or None
 
-    def fold(self, offsets: Sequence[int], values: Sequence[bytes | None]) -> None:
+    def fold(self, offsets: Any, values: Any) -> None:
         """Folds messages that follow all earlier ones; skips those that an earlier run has folded.
 
-        Raises `RebuildError` ``offsets_not_rising`` if they are out of order.
+        ``offsets``, ``values``: arrays of Arrow. Raises `RebuildError` ``offsets_not_rising`` if they are out of order.
         """
-        if any(later <= earlier for earlier, later in pairwise(offsets)):
+        numbers = offsets.to_numpy()
+        if (numbers[1:] <= numbers[:-1]).any():
             raise RebuildError(
                 f"partition {self._partition}: Spark gave offsets out of order",
                 code="offsets_not_rising",
                 hint="unset minPartitions",
             )
         end = self._task.end.get(self._partition)
-        if end is not None and offsets and offsets[-1] >= end:
-            count = bisect_left(offsets, end)
-            offsets, values = offsets[:count], values[:count]
+        count = len(numbers) if end is None else int(np.searchsorted(numbers, end))
+        self._fold(records_of(offsets[:count], values[:count]), values[:count].nbytes)
+
+    def _fold(self, records: Sequence[Record], size: int) -> None:
         state = self.state
         skip = state.head.offset
         if not self._has_beginning:
-            self._note_epochs(values)
-        if self._messages and offsets and offsets[0] < skip:
+            self._note_epochs(records)
+        if self._messages and records and records[0][0] < skip:
             raise RebuildError(
-                f"partition {self._partition}: offset {offsets[0]} came after {skip - 1}", code="offsets_not_rising"
+                f"partition {self._partition}: offset {records[0][0]} came after {skip - 1}", code="offsets_not_rising"
             )
-        for changes in fold_messages(state, list(zip(offsets, values, strict=True))):
+        for changes in fold_messages(state, records):
             changed, messages = changes.entries, changes.messages
             state.apply(changes)
             if changed or changes.gone:
@@ -162,7 +166,7 @@ class PartitionFold:
             if changes.rejections:
                 self._dead += len(changes.rejections)
             self._messages += messages
-        self._folded_bytes += sum(len(value) for value in values if value is not None)
+        self._folded_bytes += size
         if self._folded_bytes + self._entries.array_bytes >= SPILL_BYTES:
             self.commit()
 
@@ -171,10 +175,10 @@ class PartitionFold:
         path = self.directory / BEGUN_NAME
         return json.loads(path.read_bytes()) if path.exists() else None
 
-    def _note_epochs(self, values: Iterable[bytes | None]) -> None:
+    def _note_epochs(self, records: Sequence[Record]) -> None:
         if self._begun is None:
             self._begun = {}
-        for value in values:
+        for _, value in records:
             if value is not None and value[:HEADER_SIZE] in _EPOCH_STARTS:
                 try:
                     _, event = decode(value)
@@ -300,13 +304,26 @@ def _fold_all(task: FoldTask, batches: Iterator[Any]) -> PartitionSummary | None
                 progress = Path(task.root) / f"{PROGRESS_PREFIX}{partition}"
             if fold is None or partitions != [partition]:
                 raise RebuildError(f"one Spark task was given the partitions {partitions}", code="offsets_not_rising")
-            offsets = batch.column(1).to_pylist()
-            fold.fold(offsets, batch.column(2).to_pylist())
-            progress.write_text(str(offsets[-1] + 1))
+            offsets, values = batch.column(1), batch.column(2)
+            fold.fold(offsets, values)
+            progress.write_text(str(offsets[-1].as_py() + 1))
         return None if fold is None else fold.finish(complete=False)
     finally:
         if fold is not None:
             fold.__exit__()
+
+
+def records_of(offsets: Any, values: Any) -> Sequence[Record]:
+    """Offsets and values of messages, from arrays of Arrow; in one text, as they are there, if all have values."""
+    import pyarrow as pa
+
+    if not len(values) or values.null_count or values.type != pa.binary():
+        return list(zip(offsets.to_pylist(), values.to_pylist(), strict=True))
+    _, places, data = values.buffers()
+    edges = np.frombuffer(places, np.int32)[values.offset :][: len(values) + 1].astype(np.int64)
+    text = b"".join((memoryview(data or b"")[edges[0] : edges[-1]], PAD))
+    edges -= edges[0]
+    return Messages(offsets.to_numpy(), Text(text, edges[:-1], edges[1:]))
 
 
 PROGRESS_PREFIX: Final = ".progress-"

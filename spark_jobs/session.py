@@ -6,21 +6,25 @@ Java 17 or 21 with the module ``jdk.incubator.vector``, which trimmed runtimes l
 
 from __future__ import annotations
 
+import atexit
 import importlib.util
 import logging
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+from consumers.snapshots.temporary import temporary_directory
 from tokens.errors import FreshetError
 
 CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"
@@ -37,6 +41,7 @@ BRIEF_JAVA = ("-XX:TieredStopAtLevel=1", SERIAL_COLLECTOR)
 not."""
 JAVA_VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
 """Whose options a JVM takes too. It does not start with two collectors."""
+_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 LOG_CONFIG = Path(__file__).with_name("log4j2.properties")
 
 
@@ -123,7 +128,7 @@ def configuration(settings: SparkSettings, *, submitted: bool) -> dict[str, str]
         properties |= {
             "spark.master": settings.master,
             "spark.driver.memory": settings.driver_memory,
-            "spark.driver.extraJavaOptions": " ".join(java),
+            _JAVA_OPTIONS: " ".join(java),
             "spark.ui.enabled": str(settings.ui).lower(),
             "spark.ui.showConsoleProgress": "false",
             "spark.pyspark.python": sys.executable,
@@ -255,6 +260,8 @@ def _start_jvm(conf: Any, settings: SparkSettings) -> None:
     os.environ.setdefault("SPARK_LOCAL_HOSTNAME", "localhost")
     with signals_deferred():
         try:
+            temporary = shlex.quote(f"-Djava.io.tmpdir={_jvm_directory()}")
+            conf.set(_JAVA_OPTIONS, f"{conf.get(_JAVA_OPTIONS, '')} {temporary}")
             if settings.log_file is None:
                 gateway = launch_gateway(conf)
             else:
@@ -263,6 +270,14 @@ def _start_jvm(conf: Any, settings: SparkSettings) -> None:
         except (PySparkRuntimeError, OSError) as error:
             raise _start_failed(error, settings) from error
         SparkContext._ensure_initialized(gateway=gateway)
+
+
+@cache
+def _jvm_directory() -> Path:
+    """Where the JVM of this process has its temporary files, Spark's local ones among them, until this process ends."""
+    stack = ExitStack()
+    atexit.register(stack.close)
+    return stack.enter_context(temporary_directory("spark"))
 
 
 @contextmanager

@@ -5,9 +5,12 @@ from __future__ import annotations
 import gc
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, TypeVar
+
+Row = TypeVar("Row")
 
 SWITCH_INTERVAL_S: Final = 0.0001
 """How long a thread that folds or reads a source may keep the interpreter while the thread that answers wants it.
@@ -18,7 +21,14 @@ Python's default is fifty times that, and each turn of the event loop may have t
 TURN_S: Final = 0.05
 """How long a thread waits for its turn at most: what has the turn may wait for a network."""
 
+ROWS_A_SPELL: Final = 8
+"""Rows that a thread works on before it rests, if others wait for answers: a fifth of a millisecond or so."""
+
+REST_S: Final = 0.0003
+"""How long it rests then."""
+
 _turn: Final = threading.Lock()
+_others_wait_until = 0.0
 
 
 @contextmanager
@@ -34,6 +44,25 @@ def at_work() -> Iterator[None]:
     finally:
         if has_turn:
             _turn.release()
+
+
+def others_wait(until: float) -> None:
+    """Who works on many rows rests in between until then (`time.monotonic`): not only he who asked waits."""
+    global _others_wait_until
+    _others_wait_until = until
+
+
+def at_work_on(rows: Iterable[Row]) -> Generator[Row]:
+    """The rows, whose work is done as `at_work`.
+
+    The event loop gives the interpreter away at each call of the kernel, a dozen times for one answer, and has to wait
+    for it each time that a thread is at work. So while others wait for answers the thread rests more than it works.
+    """
+    with at_work():
+        for number, row in enumerate(rows, 1):
+            yield row
+            if not number % ROWS_A_SPELL and time.monotonic() < _others_wait_until:
+                time.sleep(REST_S)
 
 
 def prepare_to_answer() -> None:

@@ -24,18 +24,19 @@ Tests that use one of the servers get the marker ``integration`` automatically.
 
 from __future__ import annotations
 
+import faulthandler
 import os
-import tempfile
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+from _pytest.faulthandler import fault_handler_stderr_fd_key
 from hypothesis import HealthCheck, settings
 
 from freshet.local.hive.server import HiveServer
+from freshet.local.java import QUICK_START
 from freshet.local.kafka import KafkaServer
 from freshet.local.mariadb import MariaDBAddress, MariaDBServer
 from freshet.local.mysql import MySQLServer
@@ -43,6 +44,7 @@ from freshet.settings import use_config
 from stream.kafka.connection import KafkaCluster
 from tests import reaper
 from tests.lengths import LONG
+from tests.order import leave_cases_out, longest_first
 from tests.servers import choice
 from tests.servers.azure import AzureAddress, azure_address
 from tests.servers.connect import ConnectServer, can_be_had, connect_server
@@ -62,17 +64,26 @@ SERVER_FIXTURES = {
 LONG_RUN_SERVERS = {"azure", "hdfs", "registry"}
 """Servers of several hundred megabytes, for some tests each: only a long run downloads them (docs/decisions/0125)."""
 
+END_S = 180
+"""What the end of a session may take: its servers are killed, and their files are removed."""
+
 settings.register_profile("busy_machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy_machine")
 
 
 def pytest_configure() -> None:
-    """What the session leaves behind is killed, in whatever way it ends."""
+    """What the session leaves behind is killed, in whatever way it ends. Spark's JVMs live briefly in tests, too."""
     reaper.begin()
+    os.environ.setdefault("JAVA_TOOL_OPTIONS", " ".join(QUICK_START))
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests that need servers, so that ``-m 'not integration'`` leaves them out, and those of long runs."""
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """What `make test` gives, so that it stays short on a slow machine."""
+    parser.addoption("--every", type=int, default=1, help="of slow tests and those with servers, run every Nth case")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark tests that need servers, so that ``-m 'not integration'`` leaves them out, and long ones; sort them."""
     for item in items:
         if SERVER_FIXTURES & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.integration)
@@ -81,6 +92,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             variable = f"FRESHET_TEST_{name.upper()}"
             if not LONG and not os.environ.get(variable):
                 item.add_marker(pytest.mark.skip(reason=f"make soak runs it; {variable} would name a server"))
+    leave_cases_out(config, items, config.getoption("--every"))
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        longest_first(items)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -89,6 +103,15 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     needed = {name for item in run for name in SERVER_FIXTURES & _asked_for(item)}
     if not session.config.option.collectonly:
         choice.prefetch(needed)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None]:
+    """A session whose end hangs says where, and ends: what waits for it would see dots alone."""
+    if nextitem is None:
+        said_to = item.config.stash[fault_handler_stderr_fd_key]
+        faulthandler.dump_traceback_later(END_S, exit=True, file=said_to)
+    return (yield)
 
 
 def _asked_for(item: pytest.Item) -> set[str]:
@@ -232,27 +255,24 @@ def mysql_database(mysql: MariaDBAddress) -> Iterator[str]:
         yield name
 
 
+@contextmanager
+def of_one_test(kind: Callable[..., choice.Local]) -> Iterator[Callable[..., choice.Local]]:
+    """Starts servers of a kind."""
+    with ExitStack() as stack:
+        yield lambda *arguments, **options: stack.enter_context(choice.started(kind, *arguments, **options))
+
+
 @pytest.fixture
 def new_kafka() -> Iterator[Callable[..., KafkaServer]]:
     """Starts Kafka servers that belong to this test alone."""
-    with ExitStack() as stack:
-
-        def start(**options: Any) -> KafkaServer:
-            directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="freshet-kafka-"))
-            return stack.enter_context(KafkaServer(Path(directory), **options))
-
+    with of_one_test(KafkaServer) as start:
         yield start
 
 
 @pytest.fixture
 def new_mariadb() -> Iterator[Callable[..., MariaDBServer]]:
     """Starts MariaDB servers that belong to this test alone."""
-    with ExitStack() as stack:
-
-        def start(**options: Any) -> MariaDBServer:
-            directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="freshet-mariadb-"))
-            return stack.enter_context(MariaDBServer(Path(directory), **options))
-
+    with of_one_test(MariaDBServer) as start:
         yield start
 
 
@@ -261,24 +281,14 @@ def new_mysql() -> Iterator[Callable[..., MySQLServer]]:
     """Starts MySQL servers that belong to this test alone."""
     if not choice.has_local_mysql():
         pytest.skip(choice.used["mysql"])
-    with ExitStack() as stack:
-
-        def start(**options: Any) -> MySQLServer:
-            directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="freshet-mysql-"))
-            return stack.enter_context(MySQLServer(Path(directory), **options))
-
+    with of_one_test(MySQLServer) as start:
         yield start
 
 
 @pytest.fixture
 def new_hive() -> Iterator[Callable[..., HiveServer]]:
     """Starts Hive Metastores that belong to this test alone."""
-    with ExitStack() as stack:
-
-        def start(**options: Any) -> HiveServer:
-            directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="freshet-hive-"))
-            return stack.enter_context(HiveServer(Path(directory), **options))
-
+    with of_one_test(HiveServer) as start:
         yield start
 
 
@@ -287,12 +297,7 @@ def new_connect() -> Iterator[Callable[[KafkaCluster], ConnectServer]]:
     """Starts workers of Kafka Connect that belong to this test alone."""
     if not can_be_had():
         pytest.skip(choice.used["connect"])
-    with ExitStack() as stack:
-
-        def start(kafka: KafkaCluster) -> ConnectServer:
-            directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="freshet-connect-"))
-            return stack.enter_context(ConnectServer(Path(directory), kafka))
-
+    with of_one_test(ConnectServer) as start:
         yield start
 
 

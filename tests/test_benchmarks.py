@@ -12,7 +12,7 @@ import pytest
 from benchmarks.catalog_load import Judge
 from benchmarks.percentiles import percentiles_ms
 from benchmarks.report import document, table
-from benchmarks.sections import QUICK, Bench
+from benchmarks.sections import INTERVALS_MS, QUICK, Bench
 from benchmarks.workload import FIRST, transactions
 from stream.kafka.connection import KafkaCluster
 from stream.wire.events import ABSENT, RowChange, SourceTransaction
@@ -23,8 +23,8 @@ from tokens import ValidWriteIdList
 
 ROOT = Path(__file__).resolve().parent.parent
 TIMEOUT_S = 1800
-SECTIONS = "abcdfghk" if LONG else "abcdfg"
-"""Those of the metastore and of Kafka Streams take half of the time, and are for `make soak`."""
+SECTIONS = "abcdfghklnw" if LONG else "c"
+"""The others take more than half of the time, and are for `make soak`."""
 
 
 @pytest.mark.slow
@@ -40,13 +40,17 @@ def test_a_quick_run_measures_every_section_and_keeps_its_figures(tmp_path: Path
     kept = json.loads(out.read_text())
     assert sorted(kept["results"]) == list(SECTIONS)
     assert kept["machine"]["spin_msteps_s"] > 0
-    assert kept["results"]["f"]["messages_redone"] == 0
     assert {key: each["not_fresh"] for key, each in kept["results"]["c"].items()}.popitem()[1] == 0
     assert table(kept) in done.stdout
     assert done.stdout.startswith("QUICK")
-    assert {"shards4", "skewed"} < kept["results"]["a"].keys()
+    if LONG:
+        assert kept["results"]["f"]["messages_redone"] == 0
+        assert {"shards4", "skewed"} < kept["results"]["a"].keys()
+        assert kept["results"]["a"]["framesown"]["indexed"]["rows_s"] > 0
+        assert all(kept["results"]["d"][case]["frames_s"] > 0 for case in INTERVALS_MS)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["lookups", "answers"])
 def test_a_benchmark_of_its_own_runs(name: str) -> None:
@@ -57,6 +61,7 @@ def test_a_benchmark_of_its_own_runs(name: str) -> None:
     assert "now" in done.stdout
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.integration
 def test_the_doors_of_a_front_are_measured() -> None:
@@ -70,6 +75,7 @@ def test_the_doors_of_a_front_are_measured() -> None:
     assert found["mutual_tls"]["handshakes_s"] > 0
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.integration
 def test_change_streams_are_measured() -> None:
@@ -84,6 +90,7 @@ def test_change_streams_are_measured() -> None:
     assert all(each["with_before"] > each["now"] for each in found["wire"].values())
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.integration
 def test_what_an_abuser_takes_is_measured() -> None:

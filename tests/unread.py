@@ -82,11 +82,11 @@ def unread(repository: Path, rooms: list[str]) -> list[Definition]:
     }
     for page in (repository / "docs").rglob("*.md"):
         texts.update(word for quoted in re.findall(r"`[^`]+`", page.read_text()) for word in re.findall(r"\w+", quoted))
+    known = {"field": read | texts}
     found: dict[tuple[str, str], Definition] = {}
     for path, tree in trees.items():
         for each in defined(tree, path):
-            known = read | texts if each.kind == "field" else read
-            if each.name not in known and not each.name.startswith("__"):
+            if each.name not in known.get(each.kind, read) and not each.name.startswith("__"):
                 found.setdefault((path, each.name), each)
     return list(found.values())
 

@@ -1,4 +1,4 @@
-"""The fold of many row frames in one step, column by column. Pure; called by `consumers.fold.messages` only.
+"""The fold of many row frames in one step, column by column. Pure; `consumers.fold.messages` alone folds by it.
 
 It takes what needs no decision: rows whose ordinals rise, in frames that `stream.wire.columns` reads, and the markers
 between them (`consumers.fold.runs`). Where shards share the partition without a map, the keys of a run are looked up
@@ -10,40 +10,50 @@ rows of a busy key never are (docs/decisions/0019-entries-in-columns.md).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import accumulate, compress
 from operator import methodcaller
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 
 from consumers.fold.entry import ABSENT, PREFIX, VALUE
-from consumers.fold.runs import Record, fold_markers, gather
+from consumers.fold.runs import Frames, Marks, Messages, Record, fold_markers, gather
 from consumers.fold.shards import has_own_keys, is_succeeded
 from consumers.fold.state import Changes, Head, Lineage, PartitionState, Void
-from stream.wire.columns import Columns, read_columns
+from stream.wire.columns import Columns, Floors, join_text, read_columns
 from stream.wire.keys import SEPARATOR
 from stream.wire.single import Numbers, single_prefix
 
 RUN_BYTES_MIN: Final = 48 * 1024
 """Frames of fewer bytes together fold faster row by row."""
+_NO_PREFIX: Final = bytes(PREFIX.size)
 Kinds: TypeAlias = Sequence[int] | None
 """The kind of each of several rows; None: all have values."""
 
 
 class EntryColumns:
-    """Builds the entries of rows of one lineage."""
+    """Builds the entries of rows of some lineages."""
 
-    def __init__(self, columns: Columns, shard: str, epoch: int) -> None:
-        self.shard = f"{shard}\0".encode()
-        """How the tag of each entry begins,"""
-        self.begin = bytes(PREFIX.size) + self.shard
-        """As an entry, up to there, with nothing in front of the tag."""
-        self.array_bytes = columns.array_bytes
+    def __init__(self, columns: Columns, lineages: Sequence[tuple[str, int]], of: Any = None) -> None:
+        """``lineages``: shard and epoch of each; ``of``: of each row, which is its own. None: all are of the first."""
+        self.columns, self.text, self.of = columns, columns.text, of
+        self.shards = [f"{shard}\0".encode() for shard, _ in lineages]
+        """How the tags of each lineage's entries begin,"""
+        self.places = [f"{shard}\0{epoch}\0".encode() for shard, epoch in lineages]
+        """and the same up to the GTID."""
+        self.array_bytes = columns.array_bytes + (0 if of is None else of.nbytes)
         """What it holds in memory besides the frames."""
-        self.place = f"{shard}\0{epoch}\0".encode()
-        """and the same up to its GTID."""
-        self.columns, self.text = columns, columns.text
+
+    def lineage(self, row: int) -> int:
+        """The number of the row's lineage."""
+        return 0 if self.of is None else int(self.of[row])
+
+    def begin(self, row: int) -> bytes:
+        """The entry of one row up to its shard, with nothing in front of the tag."""
+        return _NO_PREFIX + self.shards[self.lineage(row)]
 
     def entry(self, row: int) -> bytes:
         """The entry of one row."""
@@ -51,7 +61,7 @@ class EntryColumns:
         transaction, image = columns.transactions[row], int(columns.image_starts[row])
         start, number = int(columns.gtid_starts[transaction]), int(columns.gtid_numbers[transaction])
         gtid = text[start : start + int(columns.gtid_sizes[transaction])]
-        tag = self.place + gtid + (b"%d" % number if number >= 0 else b"")
+        tag = self.places[self.lineage(row)] + gtid + (b"%d" % number if number >= 0 else b"")
         head = PREFIX.pack(columns.operations[row], columns.ordinals[row], columns.timestamps[transaction], len(tag))
         return head + tag + text[image : image + int(columns.image_sizes[row])]
 
@@ -71,38 +81,48 @@ class EntryColumns:
         return found if found.any() else None
 
     @cached_property
-    def prefix(self) -> bytes | None:
-        """What stands before the number in all GTIDs; None if there is no such text."""
+    def leads(self) -> list[bytes] | None:
+        """What stands before the number in the tags of each lineage; None if there is no such text for one of them."""
         columns = self.columns
         if columns.gtid_numbers.min() < 0:
             return None
         firsts = np.flatnonzero(np.diff(columns.gtid_starts, prepend=-1))  # a frame has one
         starts = columns.gtid_starts[firsts]
-        spans = zip(starts.tolist(), (starts + columns.gtid_sizes[firsts]).tolist(), strict=True)
-        found = {columns.text[start:end] for start, end in spans}
-        return found.pop() if len(found) == 1 else None
+        of = [0] * len(firsts) if self.of is None else self.of[np.searchsorted(columns.transactions, firsts)].tolist()
+        spans = zip(of, starts.tolist(), (starts + columns.gtid_sizes[firsts]).tolist(), strict=True)
+        found = sorted({(lineage, columns.text[start:end]) for lineage, start, end in spans})
+        if len(found) > len(self.places):
+            return None
+        return [place + prefix for place, (_, prefix) in zip(self.places, found, strict=True)]
 
 
 class RowEntries(Mapping[bytes, bytes]):
     """Key → entry. The last row of a key counts."""
 
-    def __init__(self, parts: list[tuple[list[bytes], EntryColumns]]) -> None:
-        """``parts``: of each lineage, the keys of all rows, and what builds their entries."""
-        self.parts = parts
+    def __init__(self, keys: list[bytes], built: EntryColumns) -> None:
+        """``keys``: of all rows, of which there is one; ``built``: what builds their entries."""
+        self.keys_of_rows, self.columns = keys, built
 
     @cached_property
-    def _rows(self) -> dict[bytes, tuple[EntryColumns, int]]:
-        return {key: (built, row) for keys, built in self.parts for row, key in enumerate(keys)}
+    def _rows(self) -> dict[bytes, int]:
+        return {key: row for row, key in enumerate(self.keys_of_rows)}
 
     def __getitem__(self, key: bytes) -> bytes:
-        built, row = self._rows[key]
-        return built.entry(row)
+        return self.columns.entry(self._rows[key])
+
+    def keys_of(self, lineage: int) -> Iterator[bytes]:
+        """The keys of the rows of one lineage."""
+        of = self.columns.of
+        return iter(self.keys_of_rows) if of is None else compress(self.keys_of_rows, (of == lineage).tolist())
 
     def __iter__(self) -> Iterator[bytes]:
         return iter(self._rows)
 
     def __len__(self) -> int:
         return len(self._rows)
+
+    def __bool__(self) -> bool:
+        return True  # to count its keys is dear
 
 
 def fold_columns(state: PartitionState, records: Sequence[Record], at: int) -> tuple[Changes | None, int]:
@@ -115,30 +135,44 @@ def fold_columns(state: PartitionState, records: Sequence[Record], at: int) -> t
     later = at + (run.end - at + 1) // 2  # so a message of another form costs its run a few tries, not one each
     if run.size < RUN_BYTES_MIN:
         return None, max(run.end, at + 1)
-    marked, unread = fold_markers(head, records, run)
+    marks, unread = fold_markers(head, records, run)
     if unread < run.end:
         return (None, later) if unread == at else fold_columns(state, records[:unread], at)
-    parts, last = [], {}
-    for shard, frames in run.frames.items():
-        lineage = frames.lineage
-        begin = len(single_prefix(shard, lineage.epoch))
-        columns = read_columns(frames.values, begin, frames.floors(shard, marked))
-        read = 0 if columns is None else columns.frames
-        if read < len(frames.values):
-            unread = min(unread, frames.places[read])
-        if columns is not None:
-            parts.append((columns.keys(), EntryColumns(columns, shard, lineage.epoch)))
-            last[shard] = int(columns.ordinals[-1])
-    if unread == at:
+    own, places = run.frames.by_shard(), run.frames.places
+    columns = _read(head, run.frames, own, marks)
+    read = 0 if columns is None else len(columns.rows)
+    if columns is None or read < len(places):
+        return (None, later) if places[read] == at else fold_columns(state, records[: places[read]], at)
+    entries = RowEntries(columns.keys(), _built(head, columns, own))
+    if not all(has_own_keys(head, shard) for shard in own) and not _are_apart(state, entries, own):
         return None, later
-    if unread < run.end and len(run.frames) > 1:
-        return fold_columns(state, records[:unread], at)
-    if len(head.lineages) > 1 and not _are_apart(
-        state, parts, is_mapped=all(has_own_keys(head, each) for each in last)
-    ):
-        return None, later
-    changes = Changes(records[unread - 1][0] + 1, RowEntries(parts), messages=unread - at)
-    return _moved(head, changes, [each for place, each in marked if place < unread], last), unread
+    ends = np.cumsum(columns.rows)
+    last = {shard: int(columns.ordinals[ends[some[-1]] - 1]) for shard, some in own.items()}
+    changes = Changes(records[unread - 1][0] + 1, entries, messages=unread - at)
+    return _moved(head, changes, [each for of_shard in marks.values() for each in of_shard.changes], last), unread
+
+
+def _read(head: Head, frames: Frames, own: Mapping[str, Numbers], marks: Mapping[str, Marks]) -> Columns | None:
+    """The columns of all frames up to the first that can't be read. ``own``: which are each shard's."""
+    begins, least, before = np.empty((3, len(frames.places)), np.int64)
+    places = np.array(frames.places)
+    for shard, some in own.items():
+        lineage = head.lineages[shard]
+        begins[some] = len(single_prefix(shard, lineage.epoch))
+        least[some] = marks.get(shard, Marks()).floors(lineage, places[some])
+        before[some] = np.concatenate(([-1], some[:-1]))
+    return read_columns(frames.text(), begins, Floors(least, before))
+
+
+def _built(head: Head, columns: Columns, own: Mapping[str, Numbers]) -> EntryColumns:
+    """What builds the entries of ``columns``."""
+    lineages = [(shard, head.lineages[shard].epoch) for shard in own]
+    if len(own) == 1:
+        return EntryColumns(columns, lineages)
+    of = np.empty(len(columns.rows), np.min_scalar_type(len(own)))
+    for number, some in enumerate(own.values()):
+        of[some] = number
+    return EntryColumns(columns, lineages, np.repeat(of, columns.rows))
 
 
 def _moved(head: Head, changes: Changes, marked: list[Changes], last: dict[str, int]) -> Changes:
@@ -165,37 +199,45 @@ def _dropped_by_others(head: Head, shard: str) -> tuple[bytes, ...]:
     )
 
 
-def _are_apart(state: PartitionState, parts: list[tuple[list[bytes], EntryColumns]], *, is_mapped: bool) -> bool:
-    """Whether each key has an entry of its own shard or none, here and before. Then no two shards are to be ordered.
-
-    ``is_mapped``: only here, since no entry of before counts if it is another shard's.
-    """
-    if is_mapped:
-        seen: set[bytes] = set()
-        for keys, _ in parts:
-            if not seen.isdisjoint(keys):
-                return False
-            seen.update(keys)
-        return True
+def _are_apart(state: PartitionState, entries: RowEntries, shards: Iterable[str]) -> bool:
+    """Whether each key has an entry of its own shard or none, here and before. Then no two shards are to be ordered."""
     new: set[bytes] = set()
     count = 0
     learnt = []
-    for keys, built in parts:
-        own = dict.fromkeys(keys)
-        lined = _dropped_by_others(state.head, built.shard[:-1].decode())
+    for number, shard in enumerate(shards):
+        own = set(entries.keys_of(number))
+        lined = _dropped_by_others(state.head, shard)
         if lined and any(map(methodcaller("startswith", lined), own)):
             return False
-        unknown = state.writers.unknown(own, built.shard)
+        begin_of_tag = entries.columns.shards[number]
+        unknown = state.writers.unknown(own, begin_of_tag)
         if unknown is None:
             return False
-        learnt.append((unknown, built.shard))
+        learnt.append((unknown, begin_of_tag))
         new.update(unknown)
         count += len(unknown)
         if len(new) < count:
             return False
-        for begin in state.begins(unknown) if unknown else ():
-            if begin is not None and not begin.startswith(built.shard, PREFIX.size):
+        for begin in state.begins(list(unknown)) if unknown else ():
+            if begin is not None and not begin.startswith(begin_of_tag, PREFIX.size):
                 return False
-    for unknown, shard in learnt:
-        state.writers.learn(unknown, shard)
+    for unknown, begin_of_tag in learnt:
+        state.writers.learn(unknown, begin_of_tag)
     return True
+
+
+def in_slices(
+    offsets: Sequence[int], values: Sequence[bytes | None], bytes_max: int
+) -> Iterator[tuple[Sequence[Record], int]]:
+    """Messages of one partition in slices that end as soon as they have ``bytes_max``, and the bytes of each."""
+    texts = [value or b"" for value in values]
+    until = list(accumulate(map(len, texts)))
+    begin = done = 0
+    while begin < len(texts):
+        end = min(bisect_left(until, done + bytes_max) + 1, len(texts))
+        some, size = slice(begin, end), until[end - 1] - done
+        if size >= RUN_BYTES_MIN and all(texts[some]):
+            yield Messages(np.array(offsets[some]), join_text(texts[some]), texts[some]), size
+        else:  # too few to be folded by column, or with one that has no value
+            yield list(zip(offsets[some], values[some], strict=True)), size
+        begin, done = end, done + size

@@ -7,7 +7,7 @@ can be compared byte for byte. `head_entries` encodes the head, `read_head` deco
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, NamedTuple
@@ -196,32 +196,33 @@ class Writers:
     """Which shard alone may have an entry of a key, of the keys seen last. It saves looking them up for each run."""
 
     def __init__(self) -> None:
-        self._shards: dict[bytes, bytes] = {}
+        self._keys: dict[bytes, dict[bytes, None]] = {}
+        """By shard; each key is of one shard at most."""
 
-    def unknown(self, keys: Collection[bytes], shard: bytes) -> list[bytes] | None:
+    def unknown(self, keys: set[bytes], shard: bytes) -> set[bytes] | None:
         """The keys of which nothing is known; None if another shard is known to have one of them."""
-        found = list(map(self._shards.get, keys))
-        known = set(found)
-        if not known <= {None, shard}:
-            return None
-        return [key for key, writer in zip(keys, found, strict=True) if writer is None] if None in known else []
+        unknown = keys.difference(self._keys.get(shard, {}))
+        others = (known for name, known in self._keys.items() if name != shard)
+        return unknown if all(known.keys().isdisjoint(unknown) for known in others) else None
 
     def learn(self, keys: Iterable[bytes], shard: bytes) -> None:
-        """Each of ``keys`` has an entry of ``shard`` or none. The oldest keys make room."""
-        kept = self._shards
-        kept.update((key, shard) for key in keys if len(key) <= WRITTEN_KEY_MAX)
-        for key in list(islice(kept, max(0, len(kept) - WRITERS_MAX))):
-            del kept[key]
+        """Each of ``keys`` has an entry of ``shard`` or none. Of the shard with most keys the oldest make room."""
+        own = self._keys.setdefault(shard, {})
+        own.update((key, None) for key in keys if len(key) <= WRITTEN_KEY_MAX)
+        while (over := sum(map(len, self._keys.values())) - WRITERS_MAX) > 0:
+            most = max(self._keys.values(), key=len)
+            for key in list(islice(most, over)):
+                del most[key]
 
     def clear(self) -> None:
         """Any key may be any shard's now."""
-        self._shards.clear()
+        self._keys.clear()
 
     def forget(self, keys: Iterable[bytes]) -> None:
         """The entries of ``keys`` may be any shard's now."""
-        if self._shards:
-            for key in keys:
-                self._shards.pop(key, None)
+        for key in keys if self._keys else ():
+            for known in self._keys.values():
+                known.pop(key, None)
 
 
 @dataclass(slots=True)

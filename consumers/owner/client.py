@@ -304,27 +304,29 @@ class OwnerClient:
         _expect(await self.request(self._identity.hello()), Welcome)
 
     async def request(self, request: Request, wait_ms: int = 0) -> Answer:
-        """Sends ``request`` (its id is set here) and returns the answer, which may be a `Failure`.
+        """Sends ``request`` (its id is set here) and returns the answer, which may be a `Failure`."""
+        [answer] = await self.request_all([request], wait_ms)
+        return answer
 
-        Of a caller of whom very many wait already it does not wait, so that the requests of others may.
+    async def request_all(self, requests: Sequence[Request], wait_ms: int = 0) -> list[Answer]:
+        """As `request` of several, which wait alike.
+
+        Those of a caller of whom very many wait already do not wait, so that the requests of others may.
         """
         caller = asking.get()
         if not caller or wait_ms <= 0:
-            return await self._request(request, wait_ms)
-        if self._waiting[caller] >= WAITING_OF_CALLER_MAX and isinstance(request, WAITING):
-            request.max_wait_ms = 0
-            return await self._request(request, 0)
-        self._waiting[caller] += 1
+            return await self._ask(self._usable() or await self._connect(), requests, wait_ms)
+        if self._waiting[caller] >= WAITING_OF_CALLER_MAX and all(isinstance(each, WAITING) for each in requests):
+            for each in requests:
+                each.max_wait_ms = 0  # type: ignore[union-attr]  # mypy narrows no elements
+            return await self._ask(self._usable() or await self._connect(), requests, 0)
+        self._waiting[caller] += len(requests)
         try:
-            return await self._request(request, wait_ms)
+            return await self._ask(self._usable() or await self._connect(), requests, wait_ms)
         finally:
-            self._waiting[caller] -= 1
+            self._waiting[caller] -= len(requests)
             if not self._waiting[caller]:
                 del self._waiting[caller]
-
-    async def _request(self, request: Request, wait_ms: int) -> Answer:
-        [answer] = await self._ask(self._usable() or await self._connect(), [request], wait_ms)
-        return answer
 
     async def get(
         self,
@@ -356,6 +358,16 @@ class OwnerClient:
     async def get_range(self, request: GetRange) -> RangeRows:
         """The first rows of a range in one partition, or their number."""
         return _expect(await self.request(request, request.max_wait_ms), RangeRows)
+
+    async def get_ranges(self, requests: Sequence[GetRange]) -> list[RangeRows | OwnerError]:
+        """As `get_range` of several partitions, which wait alike. What the owner refuses has an error in its place."""
+        found: list[RangeRows | OwnerError] = []
+        for answer in await self.request_all(requests, requests[0].max_wait_ms):
+            try:
+                found.append(_expect(answer, RangeRows))
+            except OwnerError as refused:
+                found.append(refused)
+        return found
 
     async def get_table(
         self,

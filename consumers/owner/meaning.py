@@ -102,6 +102,17 @@ def settled_meaning(partition: Partition, head: Head, table: str, shard: str) ->
     return folded_meaning(partition, table, shard)
 
 
+def still_means(partition: Partition, head: Head, table: str, shard: str, meaning: Meaning) -> bool:
+    """Whether ``meaning``, of before entries were read, holds after them: nothing was folded meanwhile.
+
+    False says nothing: `compare_meaning` knows.
+    """
+    store = partition.store
+    if partition.meanings_of is not head or partition.meanings.get((table, shard)) is not meaning:
+        return False
+    return store.visible is head and not store.is_folding
+
+
 def prefix_of(partition: Partition, head: Head, table: str) -> int | None:
     """How many leading key columns choose partition and shard of the table's keys; 0: all, or it is not described.
 

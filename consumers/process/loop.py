@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from itertools import groupby
-from operator import itemgetter
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Event, Thread
@@ -21,6 +20,8 @@ from typing import Any, Final, TypeVar
 import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
+from consumers.fold.columns import in_slices
+from consumers.fold.runs import Record
 from consumers.fold.state import Void
 from consumers.owner.partitions import READY, Ownership, Partition
 from consumers.process.assignment import Assignment, SessionEnd, check_place
@@ -264,18 +265,14 @@ class Consumption:
 
     def _fold_batch(self, messages: list[Message]) -> None:
         """Folds the messages in runs of one partition."""
-        columns = zip(
-            map(Message.topic, messages),
-            map(Message.partition, messages),
-            map(Message.offset, messages),
-            map(Message.value, messages),
-            strict=True,
-        )
+        offsets, values = list(map(Message.offset, messages)), list(map(Message.value, messages))
+        places = zip(map(Message.topic, messages), map(Message.partition, messages), strict=True)
         end = size = 0
-        for (topic, number), run in groupby(columns, key=itemgetter(0, 1)):
+        for (topic, number), run in groupby(places):
             keyspace, _ = self._search.found[topic]
             partition = self.ownership.get(keyspace, number)
-            for records, taken in in_slices((offset, value) for _, _, offset, value in run):
+            of_run = slice(end, end + len(list(run)))
+            for records, taken in in_slices(offsets[of_run], values[of_run], BATCH_BYTES):
                 end += len(records)
                 size += taken
                 if partition is not None:
@@ -284,7 +281,7 @@ class Consumption:
                         self._commit(partition, time.monotonic())
         self._poll_messages = min(max(1, len(messages) * BATCH_BYTES // max(1, size)), BATCH_MESSAGES)
 
-    def _fold_run(self, partition: Partition, records: list[tuple[int, bytes | None]], last: Message) -> None:
+    def _fold_run(self, partition: Partition, records: Sequence[Record], last: Message) -> None:
         store = partition.store
         if store.broken is not None or partition.is_paused or partition.unchecked:
             return
@@ -381,19 +378,6 @@ class Consumption:
             partition.state = READY
         self._kafka_output.announce(partition)
         log.info("partition is ready", partition=partition.name, offset=partition.store.state.head.offset)
-
-
-def in_slices(records: Iterable[tuple[int, bytes | None]]) -> Iterator[tuple[list[tuple[int, bytes | None]], int]]:
-    """``records`` in slices that end as soon as they have `BATCH_BYTES`, and the bytes of each."""
-    taken, size = [], 0
-    for record in records:
-        taken.append(record)
-        size += len(record[1] or b"")
-        if size >= BATCH_BYTES:
-            yield taken, size
-            taken, size = [], 0
-    if taken:
-        yield taken, size
 
 
 def _leader_epoch(message: Message) -> int:

@@ -175,7 +175,8 @@ class ConsumerProcess:
         self.server.drain = self.consumption.drain
         if self.owner.metrics_port is not None:
             self._listen_for_metrics(self.owner.metrics_port)
-        self._thread = threading.Thread(target=self._fold, name="fold")
+        # A daemon: were the loop torn down amid its start, only SIGKILL could end the process.
+        self._thread = threading.Thread(target=self._fold, name="fold", daemon=True)
         self._thread.start()
         return address
 

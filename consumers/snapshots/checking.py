@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from consumers.snapshots.finding import Found
 from consumers.snapshots.manifest import Snapshot
 from consumers.snapshots.places import Place
 from consumers.snapshots.restoring import damaged, restore_partition
+from consumers.snapshots.temporary import temporary_directory
 from consumers.store.directory import partition_directory
 from consumers.store.errors import StoreError
 from consumers.store.view import StoreView
@@ -23,10 +23,10 @@ def check_snapshot(place: Place, found: Found, snapshot: Snapshot) -> Iterator[t
     """
     for held in snapshot.partitions:
         error: SnapshotError | None = None
-        with tempfile.TemporaryDirectory(prefix="freshet-check-") as scratch:
+        with temporary_directory("check") as scratch:
             try:
-                restore_partition(place, found, snapshot, held.partition, Path(scratch))
-                digest, entries = _state(partition_directory(Path(scratch), snapshot.keyspace, held.partition))
+                restore_partition(place, found, snapshot, held.partition, scratch)
+                digest, entries = _state(partition_directory(scratch, snapshot.keyspace, held.partition))
                 if (digest, entries) != (held.digest, held.entries):
                     error = damaged(
                         f"partition {held.partition} has {entries} entries with digest {digest}, "

@@ -107,6 +107,9 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
         return next((each for each in self.partitions if each.partition == partition), None)
 
 
+_snapshot = msgspec.json.Decoder(Snapshot)
+
+
 def encode_manifest(snapshot: Snapshot) -> bytes:
     """The bytes of ``manifest.json``, with their checksum."""
     fields: dict[str, Any] = msgspec.to_builtins(snapshot)
@@ -136,6 +139,6 @@ def decode_manifest(data: bytes, place: str) -> Snapshot:
             code="snapshot_newer",
         )
     try:
-        return msgspec.convert(fields, Snapshot)
-    except msgspec.ValidationError as error:
+        return _snapshot.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise damaged from error

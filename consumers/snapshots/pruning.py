@@ -1,7 +1,9 @@
 """Which snapshots of a keyspace are still needed, and the removal of the others.
 
-Needed are, of each fold version that can go on with the topic, the newest ones and the newest verified one. A snapshot
-that the topic can no longer continue is of no use, unless it is the last one.
+Needed are, of each fold version that can go on with the topic, the newest ones, the newest verified one, and the newest
+that was folded from the topic's beginning: once retention has cut the topic, an audit could begin with no other. One of
+both may have begun elsewhere than the live state, so neither takes the other's place. A snapshot that the topic can no
+longer continue is of no use, unless it is the last one.
 """
 
 from __future__ import annotations
@@ -59,18 +61,21 @@ def judge(found: list[Found], topic_id: str, low: Mapping[int, int], keep: int, 
 def _of_history(held: list[tuple[Found, Snapshot]], low: Mapping[int, int], keep: int) -> dict[str, Verdict]:
     """``held``: of one history, the newest first."""
     verdicts: dict[str, Verdict] = {}
-    has_verified = False
+    has_verified = has_replayed = False
     for place, (found, snapshot) in enumerate(held):
         if place < keep:
             why = f"is one of the {keep} newest" if keep > 1 else "is the newest"
         elif snapshot.verified and not has_verified:
             why = "is the newest verified one"
+        elif snapshot.replayed and not has_replayed:
+            why = "is the newest folded from the topic's beginning"
         else:
             expired = any(offset < low.get(number, 0) for number, offset in snapshot.offsets.items())
             why = "the topic can't continue it" if expired else "newer ones are there"
             verdicts[found.name] = Verdict(found, stays=False, why=why)
             continue
         has_verified |= snapshot.verified
+        has_replayed |= snapshot.replayed
         verdicts[found.name] = Verdict(found, stays=True, why=why)
     return verdicts
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import tempfile
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -23,6 +22,7 @@ from consumers.snapshots.manifest import (
     encode_manifest,
 )
 from consumers.snapshots.places import Place
+from consumers.snapshots.temporary import temporary_directory
 from consumers.store.digest import Digest, digest_items
 from consumers.store.index import INDEX
 from consumers.store.leader_epochs import kept_leader_epoch
@@ -56,7 +56,7 @@ def write_snapshot(
     partitions: list[SnapshotPartition] = []
     layouts, histories = set[str](), set[tuple[str, str, int]]()
     with (
-        tempfile.TemporaryDirectory(prefix="freshet-snapshot-") as scratch,
+        temporary_directory("snapshot") as scratch,
         ThreadPoolExecutor(UPLOADS, thread_name_prefix="snapshot") as pool,
     ):
         for number, directory in sorted(stores.items()):
@@ -64,7 +64,7 @@ def write_snapshot(
                 manifest = view.manifest
                 histories.add((manifest.keyspace, manifest.topic_id, manifest.fold_version))
                 layouts |= {view.head.layout} - {""}
-                upload = _Upload(place, f"{manifest.keyspace}/{name}", Path(scratch), pool)
+                upload = _Upload(place, f"{manifest.keyspace}/{name}", scratch, pool)
                 partitions.append(_write_partition(number, view, upload, file_bytes))
     if len(histories) != 1 or len(layouts) > 1:
         raise SnapshotError(

@@ -7,7 +7,7 @@ processor's cache, and the system need not give it anew.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import chain
+from itertools import accumulate, chain
 from operator import add
 from typing import Any, Final
 
@@ -23,7 +23,8 @@ _GATHERED: Final = 32_768
 _TOGETHER: Final = 2_048
 _HEAD: Final = (("kind", "u1"), ("ordinal", ">u8"), ("timestamp", ">i8"), ("size", ">u4"))
 """As `consumers.fold.entry.PREFIX`."""
-_SPANS: Final = np.dtype([(name, "i8") for name in ("image", "image_end", "gtid", "gtid_end", "number", "segment")])
+_PLACES: Final = ("image", "image_end", "gtid", "gtid_end", "number", "segment", "lead")
+_SPANS: Final = np.dtype([(name, "i8") for name in _PLACES])
 
 
 def build_rows(segments: Sequence[EntryColumns], numbers: Sequence[int]) -> Iterator[bytes]:
@@ -43,26 +44,29 @@ def by_segment(numbers: Numbers) -> Iterator[tuple[int, Numbers, Numbers]]:
 
 def _build(segments: Sequence[EntryColumns], numbers: Numbers) -> Iterator[Iterator[bytes]]:
     groups = [(segments[segment], places, rows) for segment, places, rows in by_segment(numbers)]
-    is_prefixed = all(each.prefix is not None for each, _, _ in groups)
-    leads = [each.place + (each.prefix or b"") if is_prefixed else each.place for each, _, _ in groups]
+    is_prefixed = all(each.leads is not None for each, _, _ in groups)
+    firsts = list(accumulate((len(each.places) for each, _, _ in groups), initial=0))
+    leads = [lead for each, _, _ in groups for lead in ((each.leads if is_prefixed else None) or each.places)]
     shared = leads[0] if len(set(leads)) == 1 else b""
+    sizes = np.array(list(map(len, leads)))
     head = np.dtype([*_HEAD, ("lead", "u1", (len(shared),))])
     heads, spans = np.empty(len(numbers), head), np.empty(len(numbers), _SPANS)
     heads["lead"] = np.frombuffer(shared, np.uint8)
     for number, (segment, places, rows) in enumerate(groups):
         spans["segment"][places] = number
+        spans["lead"][places] = 0 if segment.of is None else segment.of[rows]
+        spans["lead"][places] += firsts[number]
         _gather(segment, rows, places, heads, spans)
     for at in range(0, len(numbers), _TOGETHER):
         some, begins = spans[at : at + _TOGETHER], heads[at : at + _TOGETHER]
-        of = some["segment"].tolist()
-        texts = [groups[each][0].text for each in of]
+        texts = [groups[each][0].text for each in some["segment"].tolist()]
         ends = _decimals(some["number"]) if is_prefixed else _gtids(texts, some)
-        if not shared:
-            ends = list(map(add, map(leads.__getitem__, of), ends))
         begins["size"] = list(map(len, ends))
-        begins["size"] += len(shared)
-        packed: list[Any] = begins.view(np.dtype((np.void, head.itemsize))).tolist()
-        yield map(b"".join, zip(packed, ends, _cut(texts, some["image"], some["image_end"]), strict=True))
+        begins["size"] += sizes[some["lead"]].astype(np.uint32)
+        pieces: list[Any] = [begins.view(np.dtype((np.void, head.itemsize))).tolist()]
+        if not shared:
+            pieces.append(map(leads.__getitem__, some["lead"].tolist()))
+        yield map(b"".join, zip(*pieces, ends, _cut(texts, some["image"], some["image_end"]), strict=True))
 
 
 def _gather(segment: EntryColumns, rows: Numbers, places: Numbers, heads: Any, spans: Any) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from functools import cache
 from itertools import repeat
 from operator import attrgetter
@@ -79,10 +80,12 @@ def values_of(values: Iterable[object]) -> bytes:
 class Extraction:
     """Makes entries of one index from images."""
 
-    __slots__ = ("_columns", "_decode", "_prefix", "index", "unknown")
+    __slots__ = ("_columns", "_decode", "_prefix", "index", "table", "unknown")
 
     def __init__(self, index: Index) -> None:
         self.index = index
+        self.table = index.table.encode() + SEPARATOR
+        """How the keys of the table's rows begin."""
         self.unknown = index.entries_of(UNKNOWN)
         self._prefix = _prefix(index)
         self._decode, self._columns = _reader(index.columns)
@@ -101,23 +104,25 @@ class Extraction:
             return b"[%b]" % found if found != NULL else b""
         return b"[%b]" % b",".join(found) if NULL not in found else b""
 
-    def keys_of(self, keys: Sequence[bytes], size: int, kinds: Kinds, images: Sequence[bytes]) -> list[bytes]:
-        """The keys of the entries of several rows. ``size``: of what is before the primary key in ``keys``."""
+    def begins_of(self, kinds: Kinds, images: Sequence[bytes]) -> list[bytes]:
+        """As `begin_of` for several rows; b"" for one that has no entry."""
         if kinds is None and len(self.index.columns) == 1:
-            decode, column = self._decode, self._columns
-            try:
-                found = list(map(column, map(decode, images)))
-            except (ValueError, RecursionError):
-                found = [NULL]
+            found = [NULL]
+            with suppress(ValueError, RecursionError):
+                found = list(map(self._columns, map(self._decode, images)))
             if NULL not in found:
-                pieces = zip(repeat(self._prefix + b"["), found, repeat(b"]\0"), [key[size:] for key in keys])
-                return list(map(b"".join, pieces))
-        made = []
-        for key, kind, image in zip(keys, kinds or [VALUE] * len(keys), images, strict=True):
-            begin = b"" if kind == ABSENT else self.entries_of(image) if kind == VALUE else self.unknown
-            if begin:
-                made.append(begin + key[size:])
-        return made
+                return list(map(b"".join, zip(repeat(self._prefix + b"["), found, repeat(b"]\0"))))
+        kinds = kinds or [VALUE] * len(images)
+        return [self.begin_of_row(kind, image) for kind, image in zip(kinds, images, strict=True)]
+
+    def begin_of_row(self, kind: int, image: bytes) -> bytes:
+        """As `begins_of`, for one row."""
+        return b"" if kind == ABSENT else self.entries_of(image) if kind == VALUE else self.unknown
+
+    def keys_of(self, keys: Sequence[bytes], kinds: Kinds, images: Sequence[bytes]) -> list[bytes]:
+        """The keys of the entries of several rows of the table."""
+        size = len(self.table)
+        return [begin + key[size:] for begin, key in zip(self.begins_of(kinds, images), keys, strict=True) if begin]
 
     def entries_of(self, image: bytes) -> bytes:
         """How the key of the image's entry begins (`Index.entries_of`); b"" if it has none, as with NULL."""

@@ -9,18 +9,24 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import compress, islice
 from threading import Lock
 from typing import Any, Final, Protocol
 
+import numpy as np
+
 from consumers.fold.columns import Kinds, RowEntries
-from consumers.fold.entry import ABSENT, HEAD, PREFIX, VALUE, Entry, decode_entry
+from consumers.fold.entry import HEAD, Entry, decode_entry, kind_and_image
 from consumers.fold.state import Head
 from consumers.store.index import INDEX, Extraction, Index
 from stream.wire.keys import SEPARATOR
 
 BUILT_TOGETHER: Final = 100_000
 """Rows that one commit takes into an index that is not complete. It is half a second or so, beside the fold."""
+CHANGES_MAX: Final = 2
+"""Of each row of a memtable, on average. If there are more, the entries of all of them are not worth writing."""
+READ_TOGETHER: Final = 2_048
+"""Images that are in memory at once: the next ones are made where these were, which the processor has at hand."""
 BUILT: Final = ""
 """In place of where to go on: the index is complete."""
 _END: Final = b"\x01"
@@ -40,6 +46,7 @@ class Scanned(Protocol):
 class Rows(Protocol):
     """The part of `consumers.store.memtable.Memtable` that is needed here."""
 
+    def __len__(self) -> int: ...
     def images(self, begin: bytes) -> Iterator[tuple[list[bytes], Kinds, list[bytes]]]: ...
 
 
@@ -65,6 +72,8 @@ class Hints:
         self._keys: dict[bytes, bytes | dict[bytes, None]] = {}
         """How the keys of entries begin → the primary key, or several."""
         self._seen = asked
+        self._looked = 0
+        """Rows that were looked through."""
 
     def note(self, entries: Mapping[bytes, bytes]) -> None:
         """Adds what rows make, and says which is the newest of each table."""
@@ -88,12 +97,12 @@ class Hints:
 
     def _newest_row(self, entries: RowEntries) -> bool:
         changed = False
-        for keys, built in entries.parts:
-            for begin in self._making:
-                row = next((row for row in range(len(keys) - 1, -1, -1) if keys[row].startswith(begin)), None)
-                if row is not None:  # ordinals rise
-                    self._changed(begin, built.entry(row))
-                    changed = True
+        keys = entries.keys_of_rows
+        for begin in self._making:
+            row = next((row for row in range(len(keys) - 1, -1, -1) if keys[row].startswith(begin)), None)
+            if row is not None:  # ordinals rise
+                self._changed(begin, entries.columns.entry(row))
+                changed = True
         return changed
 
     def _look_through(self) -> None:
@@ -109,24 +118,33 @@ class Hints:
     def _add_entries(self, entries: Mapping[bytes, bytes]) -> None:
         for key, entry in entries.items():
             begin = key[: key.find(SEPARATOR) + 1]
-            kind, _, _, size = PREFIX.unpack_from(entry) if begin in self._making else (ABSENT, 0, 0, 0)
-            for each in self._making[begin] if kind != ABSENT else ():
-                self._add(each, key[len(begin) :], kind, entry[PREFIX.size + size :])
+            if begin in self._making:
+                self._looked += 1
+                kind, image = kind_and_image(entry)
+                for each in self._making[begin]:
+                    self._add(each.begin_of_row(kind, image), key[len(begin) :])
 
     def _add_rows(self, entries: RowEntries) -> None:
-        for keys, built in entries.parts:
-            for begin, making in self._making.items():
-                rows = [row for row, key in enumerate(keys) if key.startswith(begin)]
-                size = len(begin)
-                kinds, images = built.images(rows) if rows else (None, [])
-                kinds = kinds or [VALUE] * len(rows)
+        keys = entries.keys_of_rows
+        for begin, making in self._making.items():
+            marks = [key.startswith(begin) for key in keys]
+            rows, own = np.flatnonzero(marks), [key[len(begin) :] for key in compress(keys, marks)]
+            self._looked += len(own)
+            for first in range(0, len(own), READ_TOGETHER):
+                some = slice(first, first + READ_TOGETHER)
+                kinds, images = entries.columns.images(rows[some])
                 for each in making:
-                    for row, kind, image in zip(rows, kinds, images, strict=True):
-                        if kind != ABSENT:
-                            self._add(each, keys[row][size:], kind, image)
+                    self._add_several(each.begins_of(kinds, images), own[some])
 
-    def _add(self, extraction: Extraction, primary_key: bytes, kind: int, image: bytes) -> None:
-        begin = extraction.entries_of(image) if kind == VALUE else extraction.unknown
+    def _add_several(self, begins: list[bytes], primary_keys: list[bytes]) -> None:
+        new = dict(zip(begins, primary_keys, strict=True))
+        if len(new) == len(begins) and b"" not in new and self._keys.keys().isdisjoint(new):
+            self._keys.update(new)
+            return
+        for begin, primary_key in zip(begins, primary_keys, strict=True):
+            self._add(begin, primary_key)
+
+    def _add(self, begin: bytes, primary_key: bytes) -> None:
         held = self._keys.get(begin)
         if held is None:
             if begin:
@@ -144,24 +162,29 @@ class Hints:
         if not is_late:
             self._last[table] = entry
 
-    def primary_keys(self, begin: bytes) -> list[bytes]:
+    def primary_keys(self, *begins: bytes) -> list[bytes]:
         """Of the entries whose keys begin so (`Index.entries_of`)."""
         self._seen = self.asked = True
         if self._noted:  # what has been taken from there can be found
             self._look_through()
-        found = self._keys.get(begin)
-        return [] if found is None else [found] if isinstance(found, bytes) else list(found)
+        keys: list[bytes] = []
+        for begin in begins:
+            found = self._keys.get(begin)
+            if found is not None:
+                keys += [found] if isinstance(found, bytes) else found
+        return keys
 
     def keys(self, rows: Rows) -> list[bytes]:
         """The keys of all entries, or of those of the last images alone, in no order. ``rows``: the memtable."""
         made: list[bytes] = []
-        if not self._seen:
+        if self._seen:
+            self._look_through()
+        if not self._seen or self._looked > CHANGES_MAX * len(rows):
             for begin, making in self._making.items():
                 for keys, kinds, images in rows.images(begin):
                     for each in making:
-                        made += each.keys_of(keys, len(begin), kinds, images)
+                        made += each.keys_of(keys, kinds, images)
             return made
-        self._look_through()
         for begin, found in self._keys.items():
             if isinstance(found, bytes):
                 made.append(begin + found)
@@ -187,13 +210,14 @@ class Indexing:
         """Of each indexed table the newest entry: at least as new as the head that readers see."""
         self._cursors = self._kept(head) if indexes else {}
         """Index → where its building goes on, or `BUILT`."""
+        self._built = self._complete()
         self._next = self._cursors
         self._writes = 0
         """Grows before and after each commit."""
         self._hints: Hints | None = None
         """Of the newest memtable."""
-        self._without_unknown: dict[Index, int] = {}
-        """Index → `_writes` when it was seen to have no such entry in RocksDB."""
+        self._without_unknown: dict[Extraction, int] = {}
+        """Of an index → `_writes` when it was seen to have no such entry in RocksDB."""
 
     def __bool__(self) -> bool:
         return bool(self._making)
@@ -212,20 +236,23 @@ class Indexing:
 
     def built(self, index: Index) -> Extraction | None:
         """What makes the index's entries; None if not each image in the store has its entry."""
-        return self._extractions[index] if self._cursors.get(index) == BUILT else None
+        return self._built.get(index)
 
-    def durable_keys(self, index: Index, begin: bytes, unknown: bytes, limit: int) -> list[bytes]:
+    def _complete(self) -> dict[Index, Extraction]:
+        return {index: each for index, each in self._extractions.items() if self._cursors.get(index) == BUILT}
+
+    def durable_keys(self, extraction: Extraction, begin: bytes, limit: int) -> list[bytes]:
         """The primary keys of durable entries whose keys begin so, and of those that each look-up meets.
 
         ``limit`` of each. Mostly there are none of the latter, which is remembered: a look is as dear as the other.
         """
         keys = self._durable(begin, limit)
         writes = self._writes
-        if self._without_unknown.get(index) == writes:
+        if self._without_unknown.get(extraction) == writes:
             return keys
-        found = self._durable(unknown, limit)
+        found = self._durable(extraction.unknown, limit)
         if not found:
-            self._without_unknown[index] = writes
+            self._without_unknown[extraction] = writes
         return keys + found
 
     def _durable(self, begin: bytes, limit: int) -> list[bytes]:
@@ -258,7 +285,9 @@ class Indexing:
                     self._next[each.index] = self._build(table, each, keys)
         self._writes += 1
         told = {str(index): cursor for index, cursor in self._next.items()}
-        return {INDEX: json.dumps({"offset": offset, "indexes": told}).encode(), **dict.fromkeys(keys, b"")}
+        entries = dict.fromkeys(keys, b"")
+        entries[INDEX] = json.dumps({"offset": offset, "indexes": told}).encode()
+        return entries
 
     def _build(self, table: bytes, extraction: Extraction, keys: list[bytes]) -> str:
         """Adds the entries of the next rows in RocksDB. Returns where to go on."""
@@ -266,17 +295,16 @@ class Indexing:
         start = bytes.fromhex(cursor)
         rows, last = 0, b""
         for last, value in islice(self._rocks.scan(start, table[:-1] + _END), BUILT_TOGETHER):
-            entry = decode_entry(value)
             rows += 1
-            if entry.kind != ABSENT:
-                begin = extraction.entries_of(entry.image) if entry.kind == VALUE else extraction.unknown
-                if begin:
-                    keys.append(begin + last[len(table) :])
+            begin = extraction.begin_of_row(*kind_and_image(value))
+            if begin:
+                keys.append(begin + last[len(table) :])
         return (last + SEPARATOR).hex() if rows == BUILT_TOGETHER else BUILT
 
     def written(self) -> None:
         """What `to_write` gave is durable."""
         self._cursors = self._next
+        self._built = self._complete()
         self._writes += 1
 
     def _kept(self, head: Head) -> dict[Index, str]:

@@ -17,7 +17,7 @@ from consumers.fold.columns import EntryColumns, Kinds, RowEntries
 from consumers.fold.entry import ABSENT, kind_and_image
 from consumers.fold.state import CATALOG, OBJECT
 from consumers.store.building import SEGMENT_ROWS, build_rows, by_segment
-from consumers.store.indexing import Hints
+from consumers.store.indexing import READ_TOGETHER, Hints
 
 _ABSENT_BYTE: Final = bytes([ABSENT])
 _PUT_TOGETHER: Final = 2_048
@@ -68,14 +68,13 @@ class Memtable(Mapping[bytes, bytes]):
             if gone:
                 self._remove(entries, gone)
             return len(entries)
-        for keys, built in entries.parts:
-            first = len(self._segments) * SEGMENT_ROWS
-            self._segments.append(built)
-            self.array_bytes += built.array_bytes
-            rows = zip(keys, range(first, first + len(keys)), strict=True)
-            for _ in range(0, len(keys), _PUT_TOGETHER):
-                self.entries.update(islice(rows, _PUT_TOGETHER))
-        return sum(len(keys) for keys, _ in entries.parts)
+        keys, first = entries.keys_of_rows, len(self._segments) * SEGMENT_ROWS
+        self._segments.append(entries.columns)
+        self.array_bytes += entries.columns.array_bytes
+        rows = zip(keys, range(first, first + len(keys)), strict=True)
+        for _ in range(0, len(keys), _PUT_TOGETHER):
+            self.entries.update(islice(rows, _PUT_TOGETHER))
+        return len(keys)
 
     def _remove(self, entries: Mapping[bytes, bytes], gone: Sequence[bytes]) -> None:
         keys = [each for each in gone if not each.endswith(b"\0") and each not in entries]
@@ -105,7 +104,10 @@ class Memtable(Mapping[bytes, bytes]):
         """How the entry of each key begins, at least up to its shard; None if it has none."""
         segments = self._segments
         found = map(self.entries.get, keys)
-        return [segments[each // SEGMENT_ROWS].begin if type(each) is int else each for each in found]  # type: ignore[misc]
+        return [
+            segments[each // SEGMENT_ROWS].begin(each % SEGMENT_ROWS) if type(each) is int else each  # type: ignore[misc]
+            for each in found
+        ]
 
     def between(self, start: bytes, end: bytes) -> list[bytes]:
         """The keys with ``start`` ≤ key < ``end``, in no order. Other threads may put, or ask, meanwhile."""
@@ -150,8 +152,10 @@ class Memtable(Mapping[bytes, bytes]):
             rows = {key: each for key, each in rows.items() if type(each) is int}
         keys = np.empty(len(rows), object)
         keys[:] = list(rows)
-        for segment, places, at in by_segment(np.array(list(rows.values()), np.int64)):
-            yield keys[places].tolist(), *self._segments[segment].images(at)
+        for segment, places, at in by_segment(np.fromiter(rows.values(), np.int64, len(rows))):
+            for first in range(0, len(at), READ_TOGETHER):
+                some = slice(first, first + READ_TOGETHER)
+                yield keys[places[some]].tolist(), *self._segments[segment].images(at[some])
 
     def _entry(self, number: int) -> bytes:
         return self._segments[number // SEGMENT_ROWS].entry(number % SEGMENT_ROWS)

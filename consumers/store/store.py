@@ -23,6 +23,7 @@ from typing import Final
 
 from consumers.fold.backfills import live_items
 from consumers.fold.messages import fold_messages
+from consumers.fold.runs import bytes_of
 from consumers.fold.state import (
     Changes,
     Head,
@@ -53,7 +54,6 @@ from consumers.store.memtable import Memtable
 from consumers.store.rocks.database import Rocks, disk_bytes
 from consumers.store.view import ROCKS_NAME, StoreView, committed_head, merge_items
 from stream.wire.codec import NewerWireError
-from stream.wire.keys import SEPARATOR
 
 __all__ = [
     "ROCKS_NAME",
@@ -217,18 +217,17 @@ class PartitionStore:
         extraction = self.indexing.built(index)
         if extraction is None:
             return None
-        begin, unknown = extraction.begin_of(values), extraction.unknown
+        begin = extraction.begin_of(values)
         found: list[bytes] = []
         try:
             for hints in (active.hints, frozen.hints):
                 if hints is not None:
-                    found += hints.primary_keys(begin)
-                    found += hints.primary_keys(unknown)
-            found += self.indexing.durable_keys(index, begin, unknown, limit)
+                    found += hints.primary_keys(begin, extraction.unknown)
+            found += self.indexing.durable_keys(extraction, begin, limit)
         except StoreError as error:
             self._record_damage(error)
             raise
-        table = index.table.encode() + SEPARATOR
+        table = extraction.table
         return [table + key for key in (dict.fromkeys(found) if len(found) > 1 else found)]
 
     def begin_at(self, offset: int) -> None:
@@ -267,7 +266,7 @@ class PartitionStore:
             except NewerWireError as error:
                 self.newer = error
             finally:
-                self._folded_bytes += sum(len(value) for _, value in records if value is not None)
+                self._folded_bytes += bytes_of(records)
                 self.indexing.settle()
                 self.visible = state.head.copy()
         return rejections
@@ -342,9 +341,8 @@ class PartitionStore:
         try:
             self._rocks.ensure_open()  # what follows reads
             gone = self.dropping.to_drop(self._frozen_head, self._frozen)
-            beside = (
-                self.indexing.to_write(self._frozen.hints, self._frozen, self._frozen_offset) | self.dropping.note()
-            )
+            beside = self.indexing.to_write(self._frozen.hints, self._frozen, self._frozen_offset)
+            beside |= self.dropping.note()
             size = self._rocks.ingest(frozen, scratch, beside, gone)
         except StoreError as error:
             self._record_damage(error)

@@ -7,13 +7,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from freshet.checks.finding import Check
-from freshet.checks.source import counted, listed, not_cached
+from freshet.checks.source import counted, listed, not_cached, told_by
 from stream.sources.debezium.connector import Connector, find_connector
 from stream.sources.debezium.errors import DebeziumError
 from stream.sources.mariadb.connection import ConnectionSettings, MariaDBError
 from stream.sources.mariadb.schema import TableFilter
 from stream.sources.postgres.connection import fetch_all, session
-from stream.sources.postgres.server import check_settings, confirmed, read_state
+from stream.sources.postgres.locks import held_tables
+from stream.sources.postgres.server import check_settings, read_state, slot_of
 from stream.sources.postgres.tables import read_tables, schemas_of
 
 if TYPE_CHECKING:
@@ -39,9 +40,7 @@ def examine_postgres(server: ConnectionSettings, tables: TableFilter, source: Ma
             except (DebeziumError, MariaDBError) as error:
                 found.append(Check("connector", "missing", str(error), error.hint))
                 return found
-            found.append(
-                Check("connector", "ok", f"{connector.name} hides and bends nothing that its configuration tells of")
-            )
+            found.append(told_by(connector))
             found += _slot(asked, connector)
             found += _tables(asked, tables, connector)
     except MariaDBError as error:
@@ -62,18 +61,15 @@ def _server(asked: Connection) -> Iterator[Check]:
 def _slot(asked: Connection, connector: Connector) -> Iterator[Check]:
     """The connector's place in this server's log, and whether the server may drop what it has not read."""
     try:
-        place = confirmed(asked, connector.slot)
+        slot = slot_of(asked, connector.slot)
     except MariaDBError as error:
         yield Check("slot", "missing", str(error), "host must be the primary that the connector reads, while it runs")
         return
-    [(active, status)] = fetch_all(
-        asked, "SELECT active, wal_status FROM pg_replication_slots WHERE slot_name = %s", (connector.slot,)
-    )
-    behind = read_state(asked).end.lsn - place
+    behind = read_state(asked).end.lsn - slot.confirmed
     words = f"{connector.slot} is {behind / 1e6:,.1f} MB behind the end of the log"
-    if not active:
+    if not slot.is_read:
         yield Check("slot", "warning", f"{words}, and nobody reads it", f"is {connector.name} running?")
-    elif status == "unreserved":
+    elif not slot.is_reserved:
         yield Check("slot", "warning", f"{words}, of which the server may soon drop some", "max_slot_wal_keep_size")
     else:
         yield Check("slot", "ok", words)
@@ -88,6 +84,9 @@ def _tables(asked: Connection, chosen: TableFilter, connector: Connector) -> Ite
     if known:
         yield Check("choice", "ok", f"{counted(len(known), 'table')} of the settings' choice are there")
     yield from _rights(asked, [*known])
+    for table, why in sorted(held_tables(asked, [*known]).items()):
+        hint = "a backfill of it waits, and so do sessions that demand more: COMMIT PREPARED, or ROLLBACK PREPARED"
+        yield Check("prepared", "warning", f"{table}: {why}", hint)
     left_out = "the connector's configuration leaves it out"
     yield from not_cached(
         [

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import pymysql
 
 from freshet.checks.finding import Check
-from stream.sources.debezium.connector import Connector, find_connector
+from stream.sources.debezium.connector import ENDS_HINT, NO_ENDS, Connector, find_connector
 from stream.sources.debezium.errors import DebeziumError
 from stream.sources.mariadb.backfill.chunks import ChunkReader
 from stream.sources.mariadb.cascades.foreign_keys import read_cascades
@@ -111,8 +111,15 @@ def _connector(connection: Connection, source: MariaDBSourceSettings, server: Co
     except (DebeziumError, MariaDBError) as error:
         yield Check("connector", "missing", str(error), error.hint)
         return
-    yield Check("connector", "ok", f"{found.name} hides and bends nothing that its configuration tells of")
+    yield told_by(found)
     yield _reads_here(connection, found, server)
+
+
+def told_by(connector: Connector) -> Check:
+    """What the source makes of a connector that can be one."""
+    if not connector.tells_ends:
+        return Check("connector", "warning", f"invalidation only: {NO_ENDS}", ENDS_HINT)
+    return Check("connector", "ok", f"{connector.name} hides and bends nothing that its configuration tells of")
 
 
 def _reads_here(connection: Connection, connector: Connector, server: ConnectionSettings) -> Check:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -207,7 +208,7 @@ def _places(dirs: str | None, free_share: float | None) -> Iterator[list[Joined]
         for path, wanted in map(options.directory, options.dirs):
             if not path.is_dir():
                 raise ByteCacheError("no_bytes_dir", f"{path} is no directory; a process that reads makes it")
-            places.append(Joined(path, wanted))
+            places.append(Joined(path, dataclasses.replace(wanted, keep_all=True)))
         yield places
     finally:
         for place in places:

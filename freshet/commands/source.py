@@ -6,6 +6,8 @@ import contextlib
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -90,6 +92,7 @@ def _binlog_command(kind: Literal["mariadb", "mysql"]) -> Callable[..., None]:
         ] = False,
     ) -> None:
         from stream.kafka.requests import RequestsReader
+        from stream.sources.mariadb.replicas.following import FollowingSource
         from stream.sources.mariadb.source import MariaDBSource
 
         keyspace = one_keyspace(keyspace, keyspace_option)
@@ -106,11 +109,9 @@ def _binlog_command(kind: Literal["mariadb", "mysql"]) -> Callable[..., None]:
         name = settings.shard_of(keyspace, shard)
         stopping = threading.Event()
         make = publishers(settings, keyspace, stopping, new_epoch=new_epoch, shard=name)
-        source = MariaDBSource(
-            source_options(settings, keyspace, new_epoch, name),
-            make,
-            ready(keyspace),
-            lambda: RequestsReader(settings.kafka.cluster, keyspace, name),
+        options, replicas = source_options(settings, keyspace, new_epoch, name), replicas_of(settings, keyspace, name)
+        source = (partial(FollowingSource, options, replicas) if replicas else partial(MariaDBSource, options))(
+            make, ready(keyspace), lambda: RequestsReader(settings.kafka.cluster, keyspace, name)
         )
         again = f"freshet source {kind} {keyspace}{f' --shard={shard}' if shard else ''}"
         run_source(source, settings, keyspace, name, stopping, again)
@@ -240,6 +241,15 @@ def server_of(source: MariaDBSourceSettings) -> ConnectionSettings:
     )
 
 
+def replicas_of(settings: Settings, keyspace: str, shard: str) -> tuple[ConnectionSettings, ...]:
+    """How a source connects to each of its server's replicas."""
+    found = settings.source_of(keyspace, shard)
+    if not isinstance(found, MariaDBSourceSettings):
+        return ()
+    addresses = [address.partition(":") for address in found.replicas]
+    return tuple(replace(server_of(found), host=host, port=int(port or found.port)) for host, _, port in addresses)
+
+
 def source_options(settings: Settings, keyspace: str, new_epoch: bool, shard: str) -> SourceOptions:
     """What a source of rows reads, and how. Raises `SettingsError`."""
     from stream.sources.mariadb.backfill.plan import piece_bytes
@@ -260,9 +270,7 @@ def source_options(settings: Settings, keyspace: str, new_epoch: bool, shard: st
         tables=table_filter(found, str(known.range_of(shard)) if known is not None else ""),
         server_id=found.server_id,
         new_epoch=new_epoch,
-        backfill=None
-        if found.is_postgres
-        else BackfillOptions(
+        backfill=BackfillOptions(
             TableFilter(include=tuple(found.backfill), exclude=partial) if found.backfill else None,
             found.backfill_rows_per_s,
             found.backfill_share,

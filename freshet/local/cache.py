@@ -1,10 +1,11 @@
-"""The cache directory for downloaded servers, and file locks for processes that share it."""
+"""The cache directory for downloaded servers and what is made of them, which processes share by file locks."""
 
 from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -28,3 +29,15 @@ def exclusive(path: Path) -> Iterator[None]:
             yield
         finally:
             fcntl.flock(handle, fcntl.LOCK_UN)
+
+
+def made_once(directory: Path, make: Callable[[Path], None]) -> Path:
+    """``directory``; the first of the processes that want it has ``make`` fill a new one, which takes its place."""
+    if not directory.is_dir():
+        with exclusive(directory.with_name(f"{directory.name}.lock")):
+            if not directory.is_dir():
+                staging = directory.with_name(f"{directory.name}.new")
+                shutil.rmtree(staging, ignore_errors=True)
+                make(staging)
+                staging.rename(directory)
+    return directory

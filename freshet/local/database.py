@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from freshet.local.cache import exclusive
 from freshet.local.process import ServerProcess
 from freshet.local.server import LocalServer
 
@@ -157,18 +156,6 @@ def answers(address: MariaDBAddress) -> bool:
             return bool(cursor.fetchone() == (1,))
     except (pymysql.MySQLError, OSError):
         return False
-
-
-def made_once(directory: Path, make: Callable[[Path], None]) -> Path:
-    """``directory``; the first of the processes that want it has ``make`` fill a new one, which takes its place."""
-    if not directory.is_dir():
-        with exclusive(directory.with_name(f"{directory.name}.lock")):
-            if not directory.is_dir():
-                staging = directory.with_name(f"{directory.name}.new")
-                shutil.rmtree(staging, ignore_errors=True)
-                make(staging)
-                staging.rename(directory)
-    return directory
 
 
 def as_user() -> list[str]:

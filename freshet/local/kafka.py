@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import os
+import shutil
 import tempfile
 import uuid
 from collections.abc import Mapping, Sequence
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from freshet.local.artifacts import jars
+from freshet.local.cache import made_once
 from freshet.local.java import QUICK_START, class_archive, find_java
 from freshet.local.process import ServerProcess, free_ports, run_tool
 from freshet.local.server import LocalServer
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from stream.kafka.connection import KafkaCluster
 
 START_TIMEOUT_S = 180.0
+META_NAME = "meta.properties"
+"""Says whose directory it is; a directory without it is not formatted."""
 
 SETTINGS = {
     "process.roles": "broker,controller",
@@ -128,15 +132,14 @@ class KafkaServer(LocalServer):
 
     def _launch(self) -> None:
         java = find_java().path
-        config = self._write_config()
+        config = self.data_dir / "server.properties"
+        _write(config, self._properties(self.data_dir / "logs"))
         (self.data_dir / "log4j2.properties").write_text(LOG4J2)
         classpath = os.pathsep.join(str(jar) for jar in jars("kafka"))
         flags = (*QUICK_START, *(() if self.train else class_archive("kafka", classpath, _train)))
         log4j = f"-Dlog4j2.configurationFile={self.data_dir / 'log4j2.properties'}"
-        if not (self.data_dir / "logs" / "meta.properties").exists():
-            cluster = self.quorum.cluster_id if self.quorum is not None else new_cluster_id()
-            tool = [java, *flags, "-Xmx256m", log4j, "-cp", classpath, "kafka.tools.StorageTool"]
-            run_tool("kafka.tools.StorageTool", [*tool, "format", f"--cluster-id={cluster}", "-c", str(config)])
+        if not (self.data_dir / "logs" / META_NAME).exists():
+            self._format([java, *flags, "-Xmx256m", log4j, "-cp", classpath, "kafka.tools.StorageTool"])
         self._process = ServerProcess(
             "Kafka",
             [
@@ -157,14 +160,31 @@ class KafkaServer(LocalServer):
         )
         self._process.wait_until(lambda: answers(self.bootstrap), START_TIMEOUT_S)
 
-    def _write_config(self) -> Path:
+    def _format(self, tool: Sequence[str]) -> None:
+        """Fills the directory of the logs. Kafka's tool, a JVM of its own, does that once; then ids are other ones."""
+
+        def make(directory: Path) -> None:
+            config = self.data_dir / "format.properties"
+            _write(config, self._properties(directory))
+            run_tool(tool[-1], [*tool, "format", f"--cluster-id={new_id()}", "-c", str(config)])
+
+        home = jars("kafka")[0].parent
+        logs = self.data_dir / "logs"
+        kept = made_once(home.with_name(f"{home.name}.formatted"), make)
+        shutil.copytree(kept, logs, ignore=shutil.ignore_patterns(META_NAME), dirs_exist_ok=True)
+        cluster = self.quorum.cluster_id if self.quorum is not None else new_id()
+        ids = {"version": "1", "cluster.id": cluster, "node.id": str(self.node), "directory.id": new_id()}
+        _write(logs / f"{META_NAME}.new", ids)
+        (logs / f"{META_NAME}.new").rename(logs / META_NAME)
+
+    def _properties(self, logs: Path) -> dict[str, str]:
         broker, own = self._ports
         controllers = self.quorum.controllers if self.quorum is not None else {self.node: own}
         controller = controllers[self.node]
         more = self.listeners.items()
         bound = [f"{name}://127.0.0.1:{port}" for name, (port, _) in more]
         advertised = [f"{name}://127.0.0.1:{port}" for name, (_, port) in more]
-        properties = {
+        return {
             **SETTINGS,
             "node.id": str(self.node),
             "controller.quorum.voters": ",".join(f"{node}@127.0.0.1:{port}" for node, port in controllers.items()),
@@ -174,12 +194,9 @@ class KafkaServer(LocalServer):
                 f"{name}:PLAINTEXT" for name in ("PLAINTEXT", "CONTROLLER", *self.listeners)
             ),
             "inter.broker.listener.name": "PLAINTEXT",
-            "log.dirs": str(self.data_dir / "logs"),
+            "log.dirs": str(logs),
             **self.settings,
         }
-        path = self.data_dir / "server.properties"
-        path.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
-        return path
 
 
 def several_brokers(directory: Path, listeners: Sequence[Mapping[str, tuple[int, int]]]) -> list[KafkaServer]:
@@ -187,7 +204,7 @@ def several_brokers(directory: Path, listeners: Sequence[Mapping[str, tuple[int,
 
     Start them at the same time: one alone has no quorum, so it does not answer.
     """
-    quorum = Quorum(new_cluster_id(), dict(enumerate(free_ports(len(listeners)), 1)))
+    quorum = Quorum(new_id(), dict(enumerate(free_ports(len(listeners)), 1)))
     return [
         KafkaServer(
             directory / f"kafka-{node}",
@@ -201,8 +218,12 @@ def several_brokers(directory: Path, listeners: Sequence[Mapping[str, tuple[int,
     ]
 
 
-def new_cluster_id() -> str:
-    """An id as Kafka makes them."""
+def _write(path: Path, properties: Mapping[str, str]) -> None:
+    path.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
+
+
+def new_id() -> str:
+    """An id as Kafka makes them, of a cluster or a directory."""
     return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
 
 
@@ -218,8 +239,9 @@ def answers(bootstrap: str, timeout_s: float = 1.0) -> bool:
 
     from stream.kafka.connection import KafkaCluster, client_settings
 
-    client = AdminClient(client_settings(KafkaCluster(bootstrap), **{"socket.timeout.ms": int(timeout_s * 1000)}))
-    try:
-        return bool(client.list_topics(timeout=timeout_s).brokers)
-    except KafkaException:
-        return False
+    settings = client_settings(KafkaCluster(bootstrap), **{"socket.timeout.ms": int(timeout_s * 1000)})
+    with AdminClient(settings) as client:
+        try:
+            return bool(client.list_topics(timeout=timeout_s).brokers)
+        except KafkaException:
+            return False

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from freshet.local.artifacts import unpacked
-from freshet.local.database import PASSWORD, USER, DatabaseServer, MariaDBAddress, as_user, made_once
+from freshet.local.cache import made_once
+from freshet.local.database import PASSWORD, USER, DatabaseServer, MariaDBAddress, as_user
 from freshet.local.process import run_tool
 
 __all__ = ["PASSWORD", "USER", "MariaDBAddress", "MariaDBServer", "client_command", "server_home"]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from freshet.local import debian
-from freshet.local.database import DatabaseServer, as_user, made_once
+from freshet.local.cache import made_once
+from freshet.local.database import DatabaseServer, as_user
 from freshet.local.process import run_tool
 
 PACKAGE, SUITE = "mysql-server-core", "sid"

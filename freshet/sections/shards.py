@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, SecretStr, Tag
 
-from freshet.sections.values import Host, Port, Section, Shard
+from freshet.sections.values import Addresses, Host, Port, Section, Shard
 from freshet.settings_errors import parse_object, split_list
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ class ShardSettings(Section):
     ssl_verify_host: bool | None = None
     ssl_cert: Annotated[str, Field(max_length=1_000)] | None = None
     ssl_key: Annotated[str, Field(max_length=1_000)] | None = None
+    replicas: Addresses | None = None
     server_id: Annotated[int, Field(ge=1, le=2**32 - 1)] | None = None
     succeeds: Annotated[list[Shard], Field(max_length=1_024)] = Field(default_factory=list)
 

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from pydantic import BeforeValidator, Field, SecretStr, model_validator
 
 from freshet.sections.access import TlsSettings
-from freshet.sections.values import Host, HttpUrl, Json, Names, Port, Section
+from freshet.sections.values import Addresses, Host, HttpUrl, Json, Names, Port, Section
 from freshet.settings_errors import split_list
 from stream.access.listening import is_loopback
 
@@ -67,6 +67,8 @@ class MariaDBSourceSettings(EncryptedSettings):
     at ``connect_url`` runs; ``connect_user``, ``connect_password`` and ``connect_tls`` are as a schema registry's
     (`freshet.sections.registry`), and ``server`` says what the connector reads. The rest says how that server itself is
     reached. Of PostgreSQL ``database`` is the one that the connector reads, and ``databases`` are its schemas.
+
+    ``replicas``: of the server, whose binlogs are read rather than its own, the first that is up to date.
     """
 
     kind: Literal["mariadb", "mysql", "debezium"]
@@ -77,6 +79,7 @@ class MariaDBSourceSettings(EncryptedSettings):
     databases: Names = Field(min_length=1)
     include: Names = Field(default_factory=list)
     exclude: Names = Field(default_factory=list)
+    replicas: Addresses = Field(default_factory=list)
     server_id: int = Field(default=4_380, ge=1, le=2**32 - 1)
     backfill: Names = Field(default_factory=list)
     backfill_rows_per_s: int = Field(default=0, ge=0, le=10_000_000)
@@ -122,8 +125,6 @@ class MariaDBSourceSettings(EncryptedSettings):
     def _database_of_postgres(self) -> Self:
         if self.is_postgres != bool(self.database):
             raise ValueError('server = "postgres" needs database, and no other one has it')
-        if self.is_postgres and self.backfill:
-            raise ValueError('backfill is not there for server = "postgres"')
         return self
 
     @model_validator(mode="before")
@@ -140,6 +141,8 @@ class MariaDBSourceSettings(EncryptedSettings):
             raise ValueError('kind = "debezium" needs topic_prefix and connect_url')
         if self.kind != "debezium" and named:
             raise ValueError('topic_prefix and connect_url are for kind = "debezium"')
+        if self.kind == "debezium" and self.replicas:
+            raise ValueError('replicas are not for kind = "debezium": its connector chooses what it reads')
         return self
 
 

@@ -20,6 +20,12 @@ def _http_url(text: str) -> str:
 
 Port = Annotated[int, Field(ge=0, le=65_535)]
 Host = Annotated[str, Field(min_length=1, max_length=253)]
+Addresses = Annotated[
+    list[Annotated[str, Field(pattern=r"^[^\s:/]+(:[0-9]{1,5})?$", max_length=260)]],
+    BeforeValidator(split_list),
+    Field(max_length=64),
+]
+"""Hosts, some with their port: ``replica-1.internal:3307``."""
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,100}$")]
 Shard = Annotated[str, Field(pattern=r"^[A-Za-z0-9_./-]{1,150}$")]
 HttpUrl = Annotated[str, AfterValidator(_http_url)]

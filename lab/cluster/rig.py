@@ -32,7 +32,7 @@ SOURCE, SPARE, FOLLOWER = "source-rows", "spare", "follower"
 ON_DISK: Final = "node-0"
 """The node whose stores lie on the disk that faults meet."""
 ZONES: Final = ("east", "west")
-DRAIN_S_MAX: Final = 30.0
+DRAIN_S_MAX: Final = 60.0
 """How long a drain may take; the others have to catch up with little."""
 HOMES: Final = 3
 READY_S_MAX: Final = 60.0

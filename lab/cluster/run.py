@@ -3,7 +3,7 @@
 With a kept version all processes begin with that, and are replaced one after the other, the source last.
 
 A run passes if the recorded history breaks no rule (`lab.blackbox`), all but `UNANSWERED_MAX` of the reads that no
-fault excuses were answered, no time longer than `SILENT_S_MAX` passed without a fresh answer, every sampled key is
+fault excuses were answered, no time longer than ``silent_s_max`` passed without a fresh answer, every sampled key is
 served from the cache at the end, no drain failed, no process exited unexpectedly, and no log has a traceback.
 """
 
@@ -47,6 +47,7 @@ class ClusterFindings(FaultFindings):
     """The findings of a run with faults, and those about the clients of several nodes."""
 
     nodes: int = 0
+    silent_s_max: float = SILENT_S_MAX
     available: Availability = NONE
     kills: list[tuple[str, float, float]] = field(default_factory=list)
     """Of each node that was killed: until when reads were refused after it, and the longest answer, in seconds."""
@@ -61,7 +62,7 @@ class ClusterFindings(FaultFindings):
             and recovered == tried > 0
             and sum(self.faults.values()) > 0
             and self.available.share >= 1 - UNANSWERED_MAX
-            and self.available.silent_s <= SILENT_S_MAX
+            and self.available.silent_s <= self.silent_s_max
         )
 
     def as_json(self) -> dict[str, Any]:
@@ -87,14 +88,15 @@ def run_cluster(
     *,
     faults: Sequence[Fault],
     nodes: int,
+    silent_s_max: float = SILENT_S_MAX,
     directory: Path | None = None,
 ) -> ClusterFindings:
     """Runs ``seconds`` of traffic and ``faults``, then judges. Stops everything that it starts.
 
-    ``nodes``: how many run, of which one is a follower. ``directory``: where to work and leave the logs; None: a
-    temporary one.
+    ``nodes``: how many run, of which one is a follower. ``silent_s_max``: how long no client may be without a fresh
+    answer, in seconds. ``directory``: where to work and leave the logs; None: a temporary one.
     """
-    findings = ClusterFindings(started_s=time.monotonic(), seed=seed, nodes=nodes)
+    findings = ClusterFindings(started_s=time.monotonic(), seed=seed, nodes=nodes, silent_s_max=silent_s_max)
     with contextlib.ExitStack() as stack:
         if directory is None:
             directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="freshet-cluster-")))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 from lab.simulation.catalog.world import CatalogWorld
 from lab.simulation.connectors.world import ConnectorsWorld
 from lab.simulation.engine import World, share_of
@@ -23,8 +25,11 @@ class WorldNotFoundError(FreshetError):
 
 
 def all_worlds(*, motifs: bool = True) -> dict[str, World]:
-    """Every world, by name. ``motifs``: whether histories may contain sequences of ops that chance finds too seldom."""
-    worlds: tuple[World, ...] = (
+    """Every world, by name. ``motifs``: whether histories may contain sequences of ops that chance finds too seldom.
+
+    PostgreSQL's is there if its driver is, which is an extra.
+    """
+    worlds: list[World] = [
         RowsWorld(motifs=motifs),
         CatalogWorld(motifs=motifs),
         ProcessesWorld(),
@@ -34,8 +39,12 @@ def all_worlds(*, motifs: bool = True) -> dict[str, World]:
         WarehouseWorld(),
         FilesWorld(),
         SuccessionsWorld(),
-        ConnectorsWorld(),
-    )
+        ConnectorsWorld(motifs=motifs),
+    ]
+    if find_spec("psycopg") is not None:
+        from lab.simulation.postgres.world import PostgresWorld
+
+        worlds.append(PostgresWorld())
     return {world.name: world for world in worlds}
 
 

@@ -7,16 +7,19 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final
 
 from serving.bytecache.disk.directory import DirectoryOptions
 from serving.bytecache.errors import ByteCacheError
 from serving.bytecache.policy.admission import parse_admission
-from serving.bytecache.policy.pools import POLICIES
+from serving.bytecache.policy.pools import POLICIES, Value
 
 ENVIRONMENT: Final = "FRESHET_BYTES__"
 """Begins the names of variables; the rest is a field of `CacheOptions` in upper case."""
+_MAPS: Final = ("scopes", "values")
+"""These have no variable here: a process that has settings gives them."""
 _UNITS: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _SIZE: Final = re.compile(r"([0-9]+)([KMGT]?)(?:iB)?")
 
@@ -26,9 +29,10 @@ class CacheOptions:
     """``dirs``: ``PATH``, with ``:ssd`` or ``:disk``, a size (``:20GiB``) or a share of what is free (``:0.2``) behind.
 
     ``free_share``: of the space that is free at the start, where a directory says nothing else. ``scopes``: of tenants
-    or tables, name → quota in bytes. ``read_only``: nothing is stored. ``trace``: a file for a trace of the reads, of a
-    ``trace_share`` of the files; ``trace_anonymous``: without their names. ``hosts``: on which the same files are read;
-    ``host``: this one of them.
+    or tables, name → quota in bytes. ``ttl_s``: how long what was fetched is kept, 0: for ever. ``values``: pattern of
+    names as ``freshet bytes ls`` shows them → value, the first that fits; else it is recognised. ``read_only``: nothing
+    is stored. ``trace``: a file for a trace of the reads, of a ``trace_share`` of the files; ``trace_anonymous``:
+    without their names. ``hosts``: on which the same files are read; ``host``: this one of them.
     The others: as in `DirectoryOptions` and `FetchRules`.
     """
 
@@ -43,6 +47,8 @@ class CacheOptions:
     request_bytes: int = 8 << 20
     admission: str = "all"
     scopes: Mapping[str, int] = field(default_factory=dict, hash=False)
+    ttl_s: int = 0
+    values: Mapping[str, str] = field(default_factory=dict, hash=False)
     read_only: bool = False
     trace: str = ""
     trace_share: float = 1.0
@@ -61,6 +67,8 @@ class CacheOptions:
             "gap": 0 <= self.gap <= 1 << 30,
             "request_bytes": 1 << 16 <= self.request_bytes <= 1 << 30,
             "dirs": len(set(self.dirs)) == len(self.dirs),
+            "ttl_s": self.ttl_s >= 0,
+            "values": {each.upper() for each in self.values.values()} <= set(Value.__members__),
             "trace_share": 0 < self.trace_share <= 1,
             "hosts": len(set(self.hosts)) == len(self.hosts),
             "host": not self.host or self.host in self.hosts,
@@ -74,6 +82,11 @@ class CacheOptions:
             raise ByteCacheError("bad_bytes_option", str(error)) from None
         for text in self.dirs:
             self.directory(text)
+
+    def value_of(self, name: str) -> Value | None:
+        """What the rules say of a file; None: nothing."""
+        fitting = (value for pattern, value in self.values.items() if fnmatchcase(name, pattern))
+        return Value[value.upper()] if (value := next(fitting, None)) is not None else None
 
     def directory(self, text: str) -> tuple[Path, DirectoryOptions]:
         """One of ``dirs``. Raises `ByteCacheError` ``bad_bytes_option``."""
@@ -109,7 +122,7 @@ def from_environment(given: Mapping[str, Any]) -> CacheOptions:
     """
     values: dict[str, Any] = {}
     for each in dataclasses.fields(CacheOptions):
-        if (text := os.environ.get(ENVIRONMENT + each.name.upper())) is not None and each.name != "scopes":
+        if (text := os.environ.get(ENVIRONMENT + each.name.upper())) is not None and each.name not in _MAPS:
             values[each.name] = (
                 tuple(text.split(",")) if each.name in ("dirs", "hosts") else _number(each.name, text, each.default)
             )

@@ -66,6 +66,7 @@ class _Format(msgspec.Struct, frozen=True):
 
 _FORMAT: Final = _Format("log", 1)
 
+_format = msgspec.json.Decoder(_Format)
 _heading = msgspec.json.Decoder(Heading)
 _event = msgspec.json.Decoder(StreamEvent)
 _encode = msgspec.json.Encoder().encode
@@ -206,7 +207,7 @@ class LogFiles:
 
     def _check_heading(self, path: Path, line: bytes) -> None:
         try:
-            written = msgspec.json.decode(line, type=_Format)
+            written = _format.decode(line)
             found = _heading.decode(line) if written == _FORMAT else None
         except (ValueError, RecursionError) as error:
             raise ChangeLogError(f"{path} is no change log", hint="write into another directory") from error

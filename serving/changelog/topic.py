@@ -17,17 +17,17 @@ import threading
 from collections.abc import Mapping
 from time import time
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Final, Self
 
-from confluent_kafka.admin import AdminClient, ConfigResource
+from confluent_kafka.admin import AdminClient
 
 from serving.changelog.errors import ChangeLogError
 from serving.changelog.files import MARKS
 from serving.changelog.records import Describe, Encoder
 from serving.client import StreamEvent
-from stream.kafka.connection import REQUEST_TIMEOUT_S, KafkaCluster, call_kafka, client_settings
+from stream.kafka.connection import REQUEST_TIMEOUT_S, KafkaCluster, client_settings
 from stream.kafka.reader import end_offsets, read_range, start_offsets, windows_back
-from stream.kafka.topics import IN_SYNC_MIN, TopicError, describe_topic, ensure_topic
+from stream.kafka.topics import IN_SYNC_MIN, TopicError, describe_topic, ensure_topic, topic_settings
 from stream.publish.clock import SystemClock
 from stream.publish.shard_producer import PublisherLost, ShardProducer
 
@@ -67,7 +67,6 @@ class LogTopic:
         keep_s: float | None = None,
     ) -> None:
         check_name(kafka, topic)
-        self._admin = AdminClient(client_settings(kafka))
         self._kafka, self._topic, self._keyspace, self._tables = kafka, topic, keyspace, tables
         self._ensure(keep_s)
         headers = {_VERSION: VERSION, _KEYSPACE: keyspace, _TABLES: json.dumps(tables)}
@@ -189,20 +188,19 @@ class LogTopic:
 
     def _bytes_max(self) -> int:
         """What a record may have. Raises `ChangeLogError` for a topic that would lose records."""
-        resource = ConfigResource(ConfigResource.Type.TOPIC, self._topic)
-
-        def ask() -> Mapping[str, Any]:
-            [future] = self._admin.describe_configs([resource], request_timeout=REQUEST_TIMEOUT_S).values()
-            found: Mapping[str, Any] = future.result()
-            return found
-
-        doing = f"read the settings of {self._topic}"
-        found = call_kafka(self._kafka, doing, ask, patience_s=MADE_TIMEOUT_S)
-        if "compact" in str(found["cleanup.policy"].value):
+        with AdminClient(client_settings(self._kafka)) as admin:
+            found = topic_settings(
+                admin,
+                self._kafka,
+                self._topic,
+                request_timeout_s=REQUEST_TIMEOUT_S,
+                patience_s=MADE_TIMEOUT_S,
+            )
+        if "compact" in found["cleanup.policy"]:
             raise ChangeLogError(
                 f"{self._topic} is compacted: its records have no keys", hint="set cleanup.policy=delete for it"
             )
-        bytes_max = int(found["max.message.bytes"].value)
+        bytes_max = int(found["max.message.bytes"])
         if bytes_max < RECORD_BYTES_MIN:
             raise ChangeLogError(
                 f"{self._topic} takes records of {bytes_max} bytes at most: a row may have more",

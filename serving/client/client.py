@@ -262,12 +262,18 @@ class Session(SessionState):
             page = self.find(keyspace, table, columns, **{**options, "page": page.page})
             yield page
 
-    def wrap(self, connection: Any, shard: str) -> TrackedConnection:
+    def wrap(self, connection: Any, shard: str) -> Any:
         """A PyMySQL ``connection`` whose commits this session's reads will see. ``shard``: e.g. ``shop/0``.
 
         To MySQL connect with ``client_flag=pymysql.constants.CLIENT.SESSION_TRACK``: then only this session's own
-        commits are waited for, else all that the server has committed by then.
+        commits are waited for, else all that the server has committed by then. psycopg's connection (version 3, also
+        for asyncio) is returned itself; it can be wrapped again, for another session.
         """
+        from .sessions.postgres import driver_of, track_postgres
+
+        if driver_of(connection) is not None:
+            track_postgres(connection, shard, lambda: self)
+            return connection
         flavor, kind = ("MySQL56", MysqlTrackedConnection) if is_mysql(connection) else ("MariaDB", TrackedConnection)
 
         def observe(gtid: str) -> None:

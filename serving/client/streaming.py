@@ -121,9 +121,9 @@ def stream_request(
     """GET of a change stream. Raises `BadRequest` for a name or key that a URL can't have.
 
     ``key``: of the one row of the one table, also if it is an empty text; ``until="now"``: the stream ends with what is
-    there when it begins. ``read_void``: rows whose image the log has not are read, where the stream includes rows.
-    ``include_before``: what rows were before is told, too, where the keyspace publishes it. ``include_keyless``: and
-    rows of tables without a primary key.
+    there when it begins; ``until="handover"``: with a shard that others succeed. ``read_void``: rows whose image the
+    log has not are read, where the stream includes rows. ``include_before``: what rows were before is told, too, where
+    the keyspace publishes it. ``include_keyless``: and rows of tables without a primary key.
     """
     params = {"keyspace": keyspace, "from": str(begin)}
     if any("," in each for each in (*tables, *columns)):

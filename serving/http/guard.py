@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import time
 from collections.abc import Awaitable
 from time import perf_counter
 from typing import Any, Final
@@ -18,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from serving.errors import ReadError
 from serving.http.admission import sites
 from serving.http.admission.asked import ADMINISTERED, asked_of
-from serving.http.admission.callers import Callers, Kind, Meter, metering
+from serving.http.admission.callers import ALONE_S, Callers, Kind, Meter, metering
 from serving.http.limits import BODY_TIMEOUT_S, LONG_BODY_BYTES, REFUSAL_S, CallerLimits, RequestLimits
 from serving.http.responses import problem_response, send_response
 from serving.http.status.login import as_bearer
@@ -27,6 +28,7 @@ from serving.turns import pause
 from stream.access.audit import DONE, Audit
 from stream.access.grants import NOBODY, Access, AccessRefused, Grant, bearer_of
 from stream.access.who import asking, caller_name
+from stream.interpreter import others_wait
 
 _log = structlog.get_logger(__name__)
 
@@ -114,6 +116,8 @@ class Guard:
         if refusal is not None:
             raise refusal
         self._callers.enter(who, kind, _now())
+        if self._callers.many_ask(_now()):
+            others_wait(time.monotonic() + ALONE_S)
         if self._has_rate:
             scope[METER] = Meter(self._callers, who, _now)
             metering.set(scope[METER])

@@ -36,6 +36,9 @@ class _Line(msgspec.Struct):
     gone: bool = False
 
 
+_header, _line = msgspec.json.Decoder(_Header), msgspec.json.Decoder(_Line)
+
+
 class Snapshot(NamedTuple):
     """What a file holds."""
 
@@ -58,11 +61,10 @@ def decode_snapshot(text: bytes) -> Snapshot:
     if not text.endswith(b"\n"):
         raise ValueError("it ends amid a line")
     first, *lines = text.splitlines()
-    header = msgspec.json.decode(first, type=_Header)
+    header = _header.decode(first)
     if header.format != FORMAT:
         raise ValueError(f"it has the format {header.format}, this version reads {FORMAT}")
-    decoder = msgspec.json.Decoder(_Line)
-    return Snapshot(header.cluster, [_location(decoder.decode(line)) for line in lines])
+    return Snapshot(header.cluster, [_location(_line.decode(line)) for line in lines])
 
 
 def _location(line: _Line) -> Location:

@@ -14,14 +14,16 @@ Fills go to the owner: `Owners.ask`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
 import structlog
 
 from consumers.owner.client import Identity, OwnerClient
-from consumers.owner.protocol import OwnerError, Standing
+from consumers.owner.protocol import GetRange, OwnerError, RangeRows, Standing
 from serving.errors import ReadError
 from serving.locations.cache import Report
 from serving.locations.errors import LocationError
@@ -171,6 +173,50 @@ class Owners:
         finally:
             if beside is not None:
                 self._let_end(beside)
+
+    async def read_ranges(
+        self, keyspace: str, requests: Sequence[GetRange], *, consistency: Consistency, patience_s: float
+    ) -> list[RangeRows]:
+        """As `read` of each request. Those to one owner go together, unless a follower may have to answer for it."""
+        found: dict[int, RangeRows] = {}
+        together: dict[Replica, list[int]] = defaultdict(list)
+        alone: list[int] = []
+        for place, request in enumerate(requests):
+            location = self._find(keyspace, request.partition)
+            if location is not None and location.followers and consistency != "leader":
+                alone.append(place)
+                continue
+            owner = location.leader if location is not None else None
+            if owner is None or owner in self._locations.cache.down:
+                owner = self._leader(Key(keyspace, request.partition))  # it says what is wrong
+            together[owner].append(place)
+
+        async def ask(owner: Replica, places: list[int]) -> None:
+            some = [requests[place] for place in places]
+            keys = [Key(keyspace, request.partition) for request in some]
+            answers: list[RangeRows | OwnerError] = []
+            with suppress(OwnerAway):
+                answers = await self._ask_at(owner, lambda client: client.get_ranges(some), keys[0])
+            for place, key, answer in zip(places, keys, answers, strict=False):  # none if it is away
+                if isinstance(answer, RangeRows):
+                    found[place] = answer
+                elif answer.code != "not_owner":
+                    raise self._read_error(owner, answer, key)
+
+        async def read(place: int) -> None:
+            request = requests[place]
+            found[place] = await self.read(
+                keyspace,
+                request.partition,
+                lambda client: client.get_range(request),
+                lambda answer: answer.served,
+                consistency=consistency,
+                patience_s=patience_s,
+            )
+
+        await _all([*(ask(*each) for each in together.items()), *(read(place) for place in alone)])
+        await _all([read(place) for place in range(len(requests)) if place not in found])
+        return [found[place] for place in range(len(requests))]
 
     def _let_end(self, asking: asyncio.Future[Any]) -> None:
         """Lets a slow instance be asked to the end: if it times out, the next readers don't wait for it any more."""
@@ -353,3 +399,11 @@ def _of_partition(
     request: Callable[[OwnerClient, int], Awaitable[Found]], partition: int, client: OwnerClient
 ) -> Awaitable[Found]:
     return request(client, partition)
+
+
+async def _all(asking: Sequence[Coroutine[Any, Any, None]]) -> None:
+    """Awaits them side by side; one alone needs no task."""
+    if len(asking) == 1:
+        await asking[0]
+    elif asking:
+        await asyncio.gather(*asking)

@@ -33,6 +33,9 @@ class Copying(msgspec.Struct, frozen=True):
     kinds: dict[str, str] = {}
 
 
+_copies = msgspec.json.Decoder(dict[str, Copying])
+
+
 @dataclass(frozen=True, slots=True)
 class SinkState:
     """``checkpoint``: of the last event that is in the copy. ``token``: of all that is. ``copies``: by table."""
@@ -114,14 +117,14 @@ class StateTable:
             if row is None:
                 connection.execute(self._table.insert().values(keyspace=self._keyspace, **_fields(SinkState())))
                 return SinkState()
-        copies = msgspec.json.decode(row["copies"], type=dict[str, Copying])
+        copies = _copies.decode(row["copies"])
         return SinkState(row["version"], row["checkpoint"], row["token"], copies)
 
     def taken_elsewhere(self, engine: sa.Engine) -> dict[str, str]:
         """Name in the copy → keyspace, of the tables that the sinks of other keyspaces have in this database."""
         with engine.connect() as connection:
             rows = connection.execute(sa.select(self._table.c.keyspace, self._table.c.copies).where(~self._is_own))
-            copies = [(keyspace, msgspec.json.decode(text, type=dict[str, Copying])) for keyspace, text in rows]
+            copies = [(keyspace, _copies.decode(text)) for keyspace, text in rows]
         return {name_in_copy(table): keyspace for keyspace, of in copies for table, at in of.items() if at.is_wanted}
 
     def save(self, connection: sa.Connection, state: SinkState) -> SinkState:

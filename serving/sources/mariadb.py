@@ -175,11 +175,11 @@ def _source_rows(
         return [SchemaChanged(table.name) for table in tables]
     if isinstance(read, MariaDBError):
         return [_refusal(read) for _ in tables]
-    key, lo, hi = row_table(read.table).key, Position.parse(read.position), Position.parse(read.hi)
-    as_of_ms = began_ms if read.is_primary else 0
-    kept = Position.parse(read.kept) if read.kept else None
+    key, hi = row_table(read.table).key, Position.parse(read.hi)
     found: list[SourceRow | ReadError | SchemaChanged] = []
-    for table, row in zip(tables, read.rows, strict=True):
+    for place, (table, row) in enumerate(zip(tables, read.rows, strict=True)):
+        position, keeps, is_present = read.proof_of(place)
+        lo, kept, as_of_ms = Position.parse(position), Position.parse(keeps) if keeps else None, began_ms * is_present
         if table.key != key:
             found.append(SchemaChanged(table.name))
         elif row is None:

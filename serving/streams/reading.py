@@ -111,8 +111,14 @@ class Streams:
         hub.start()
         return hub
 
-    async def begin(self, keyspace: str, begin: Begin, *, ends_now: bool = False) -> Reading:
-        """A stream that has begun. Close it. ``ends_now``: it ends with what is there by now. Raises `ReadError`."""
+    async def begin(
+        self, keyspace: str, begin: Begin, *, ends_now: bool = False, ends_at_handover: bool = False
+    ) -> Reading:
+        """A stream that has begun. Close it. Raises `ReadError`.
+
+        ``ends_now``: it ends with what is there by now. ``ends_at_handover``: when it has told all of a shard that
+        others have succeeded.
+        """
         if len(self._readings) >= self._streams_max:
             raise ReadError("too_many_streams", f"{len(self._readings)} streams are open already")
         reading = Reading(self, keyspace)
@@ -121,7 +127,7 @@ class Streams:
         try:
             if ends_now:
                 reading.end_at(await self._published(keyspace))
-            await reading.begin(begin)
+            await reading.begin(begin, ends_at_handover=ends_at_handover)
         except BaseException:
             await reading.close()
             raise
@@ -263,6 +269,10 @@ class Reading:
         self._places: dict[str, Place] = {}
         """What it has told, or passed over, of each shard."""
         self._beginning = Beginning()
+        self._going: set[str] | None = None
+        """The shards that were going on when they were told, if it ends once one is over."""
+        self._began: tuple[int, ...] = ()
+        """Partition → the offset of its beginning. The ring may still have what was said before."""
         self.watermark: Watermark
         """The last one, with a checkpoint after all that was told. Set once the stream has begun."""
 
@@ -273,11 +283,20 @@ class Reading:
     @property
     def has_ended(self) -> bool:
         """Whether all that is whole has been told of what it was asked for. Half a transaction may never be whole."""
+        marks = self.watermark.marks
+        if self._going is not None and any(mark.is_over for shard, mark in marks.items() if shard in self._going):
+            return True
         read = self.watermark.read
         return self._end is not None and all(at >= end for at, end in zip(read, self._end, strict=True))
 
-    async def begin(self, begin: Begin) -> None:
+    async def begin(self, begin: Begin, *, ends_at_handover: bool = False) -> None:
         """Finds the beginning. Raises `ReadError`."""
+        await self._find(begin)
+        if ends_at_handover:
+            self._going = set(self.watermark.checkpoint.places)
+            self._began = self.watermark.checkpoint.offsets
+
+    async def _find(self, begin: Begin) -> None:
         if isinstance(begin, FromNow):
             await self._begin_now()
             return
@@ -342,6 +361,11 @@ class Reading:
             checkpoint = item.checkpoint.at_or_past(self._places)
             self._places |= checkpoint.places
             self.watermark = Watermark(marks, checkpoint, item.read)
+            # An older one may have a shard that was over before: who goes on behind its end would end at once.
+            if self._going is not None and all(
+                at >= first for at, first in zip(item.checkpoint.offsets, self._began, strict=True)
+            ):
+                self._going |= {shard for shard, mark in marks.items() if not mark.is_over}
             return False
         if not isinstance(item, Transaction):
             return True
@@ -355,6 +379,8 @@ class Reading:
     def _pass(self, item: Item) -> Checkpoint:
         if isinstance(item, Transaction):
             self._places[item.shard] = item.place
+            if self._going is not None:
+                self._going.add(item.shard)
         checkpoint = item.checkpoint.at_or_past(self._places)
         self.watermark = Watermark(self.watermark.marks, checkpoint, self.watermark.read)
         return checkpoint

@@ -47,6 +47,8 @@ _SIGNS: Final = (
     r'Cannot run program "[^\n]*?": [^\n,]*',
 )
 """How Spark says that a worker has another Python, lacks a module or has no Python at all."""
+_WORKERS_OWN: Final = re.compile(r"Error from python worker:\n(.*?)\n\s*PYTHONPATH was:", re.DOTALL)
+"""What a worker wrote that could say nothing to Spark, such as a Python that is too old for PySpark's code."""
 
 _fit: set[str] = set()
 """The Spark applications whose executors were asked."""
@@ -118,8 +120,13 @@ def unfit(error: Exception) -> ExecutorError | None:
     for sign in _SIGNS:
         said = re.search(sign, str(error))
         if said is not None:
-            return ExecutorError(f"a worker of Spark can't run the tasks: {said[0][:300]}", hint=HINT)
-    return None
+            return _unfit(said[0])
+    own = _WORKERS_OWN.search(str(error))
+    return None if own is None else _unfit(own[1].strip().rpartition("\n")[2].strip())
+
+
+def _unfit(said: str) -> ExecutorError:
+    return ExecutorError(f"a worker of Spark can't run the tasks: {said[:300]}", hint=HINT)
 
 
 def question(modules: tuple[str, ...], fold_version: int) -> Callable[[Iterator[int]], Iterator[str]]:

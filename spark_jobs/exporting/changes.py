@@ -26,6 +26,12 @@ EPOCH_START: Final = "epoch_start"
 """The shard's history was replaced: what was exported of its earlier epochs may not have happened."""
 NOT_CACHED: Final = "not_cached"
 """From here on changes of the table are not in the topic."""
+KEYLESS: Final = {
+    "inserted": (("keyless_inserted", "after"),),
+    "updated": (("keyless_before", "before"), ("keyless_updated", "after")),
+    "deleted": (("keyless_deleted", "before"),),
+}
+"""What happened to a row without a key → the kinds of the rows that tell it, and which image each has."""
 UNREADABLE: Final = "unreadable"
 """A message that can't be read: it may have been about anything."""
 _NO_DAY: Final = "1970-01-01"
@@ -91,6 +97,8 @@ class Changes:
             name, event = decode(value or b"")
             if name == "RowFrame":
                 return list(self._frame(event))
+            if name == "KeylessRow":
+                return list(self._keyless(event))
             return [] if name == SKIPPED else list(self._event(name, event))
         except NewerWireError:
             raise
@@ -130,18 +138,22 @@ class Changes:
         row["_key"] = key.partition(b"\0")[2].decode()
         kind = KINDS.get(operation, "void")
         if kind == "value":
-            try:
-                row["image"] = msgspec.json.decode(image, type=dict[str, Any])
-            except (msgspec.DecodeError, RecursionError) as error:
-                kind, row["_reason"] = "void", f"its image can't be read: {error}"
+            row |= _read(image)
+            kind = "value" if "image" in row else "void"
         return table, {**row, "_kind": kind}
+
+    def _keyless(self, event: dict[str, Any]) -> Iterator[tuple[str, Row]]:
+        kinds = KEYLESS[event["operation"]]
+        if not self._is_new(event["shard"], event["epoch"], event["ordinal"]):
+            return
+        for kind, which in kinds:
+            told = _read(event[which]) if event[which] else {"_reason": "its image is too large to be published"}
+            yield event["table"], {**_place(event), **told, "_kind": kind}
 
     def _event(self, name: str, event: dict[str, Any]) -> Iterator[tuple[str, Row]]:
         if name not in ("TableVoid", "EpochStart", "TableSchema"):
             return
-        place = event["shard"], event["epoch"], event["ordinal"]
-        row = dict(zip(("_shard", "_epoch", "_ordinal"), place, strict=True))
-        row |= {"_gtid": event["gtid"], "_time": event["timestamp"], "_reason": event["reason"]}
+        row = {**_place(event), "_reason": event["reason"]}
         if name == "TableSchema":
             table = event["table"]
             self.state.columns[table] = {each["name"]: each["kind"] for each in event["columns"]}
@@ -151,9 +163,23 @@ class Changes:
             self.state.unpublished[table] = event["reason"]
             if before == event["reason"]:
                 return  # said again
-        if self._is_new(*place):
+        if self._is_new(event["shard"], event["epoch"], event["ordinal"]):
             kind = {"TableVoid": TABLE_VOID, "EpochStart": EPOCH_START, "TableSchema": NOT_CACHED}[name]
             yield event.get("table", EVERY_TABLE), {**row, "_kind": kind}
+
+
+def _place(event: dict[str, Any]) -> Row:
+    """Where and when an event with a number of its own happened."""
+    names = ("shard", "epoch", "ordinal", "gtid", "timestamp")
+    return {"_time" if name == "timestamp" else f"_{name}": event[name] for name in names}
+
+
+def _read(image: bytes) -> Row:
+    """The image of a row; or why it can't be read."""
+    try:
+        return {"image": msgspec.json.decode(image, type=dict[str, Any])}
+    except (msgspec.DecodeError, RecursionError) as error:
+        return {"_reason": f"its image can't be read: {error}"}
 
 
 def day_of(seconds: int | None) -> str:

@@ -6,7 +6,6 @@ partition, so driver and executors need no directory that they share.
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -17,6 +16,7 @@ from consumers.snapshots.finding import Found, find_snapshots, refusal_of_whole
 from consumers.snapshots.manifest import Snapshot
 from consumers.snapshots.places import Place
 from consumers.snapshots.restoring import log_refusal, restore_partition
+from consumers.snapshots.temporary import temporary_directory
 from consumers.store.directory import partition_directory
 from consumers.store.manifest import read_manifest
 from spark_jobs.offsets import TopicBounds
@@ -55,8 +55,8 @@ class FromSnapshot:
     def read(self, table: str) -> Base:
         """As `Origin` says."""
         needed = [META, f"{table}\0".encode()] if table else [META]
-        with tempfile.TemporaryDirectory(prefix="freshet-snapshot-") as scratch:
-            root, place = Path(scratch), Place(self.uri)
+        with temporary_directory("snapshot") as root:
+            place = Place(self.uri)
             restore_partition(place, self.found, self.snapshot, self.partition, root, fixed=True, below=needed)
             return Base.read(partition_directory(root, self.snapshot.keyspace, self.partition), table)
 

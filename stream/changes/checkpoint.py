@@ -27,8 +27,8 @@ _WITHOUT_ANCHORS: Final = "c1."
 """An earlier version, still written where no anchor is known."""
 _CHECK_BYTES: Final = 4
 TEXT_MAX: Final = 64 * 1024
-_Fields = tuple[str, str, list[int], dict[str, tuple[int, int]]]
-_FieldsWithAnchors = tuple[str, str, list[int], dict[str, tuple[int, int]], list[int]]
+_fields = msgspec.msgpack.Decoder(tuple[str, str, list[int], dict[str, tuple[int, int]]])
+_fields_with_anchors = msgspec.msgpack.Decoder(tuple[str, str, list[int], dict[str, tuple[int, int]], list[int]])
 
 
 class Place(NamedTuple):
@@ -86,9 +86,9 @@ class Checkpoint:
                 raise ValueError("its characters were changed or cut off")
             anchors: list[int] = []
             if text.startswith(_PREFIX):
-                keyspace, topic_id, offsets, places, anchors = msgspec.msgpack.decode(body, type=_FieldsWithAnchors)
+                keyspace, topic_id, offsets, places, anchors = _fields_with_anchors.decode(body)
             else:
-                keyspace, topic_id, offsets, places = msgspec.msgpack.decode(body, type=_Fields)
+                keyspace, topic_id, offsets, places = _fields.decode(body)
             if anchors and len(anchors) != len(offsets):
                 raise ValueError("it has not an anchor for each partition")
         except (Base64Error, ValueError) as error:

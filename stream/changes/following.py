@@ -53,6 +53,7 @@ class Follower:
     def close(self) -> None:
         """Ends the reading."""
         self._consumer.close()
+        self._watch.close()
 
     @property
     def checkpoint(self) -> Checkpoint:

@@ -1,4 +1,9 @@
-"""Settings shared by all Kafka clients, and the errors for a broker that is unreachable or refuses a request."""
+"""Settings shared by all Kafka clients, and the errors for a broker that is unreachable or refuses a request.
+
+An ``AdminClient`` is used in a ``with``, or ended by who has it. A failed request's error holds the frames it went
+through, and the client in them; the client's own background thread may be the last to let go of the error. librdkafka
+ends a process in which a client is destroyed in a thread of its own.
+"""
 
 from __future__ import annotations
 
@@ -111,7 +116,8 @@ class KafkaCluster:
                 f"kafka.extra may not set {taken[0]}: Freshet's guarantees depend on it", hint="remove it"
             )
         try:
-            AdminClient(client_settings(self))
+            with AdminClient(client_settings(self)):
+                pass
         except KafkaException as error:
             raise KafkaSettingsError(
                 f"kafka.extra: {_without_values(error.args[0].str(), self.extra)}",

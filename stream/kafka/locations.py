@@ -87,6 +87,9 @@ class _Written(Announcement, frozen=True, kw_only=True):
     """Whether a follower is gone. Its ``gone`` is always true."""
 
 
+_written = msgspec.json.Decoder(_Written)
+
+
 def encode_announcement(announced: Announcement) -> bytes:
     """The announcement as JSON. A reader of before roles finds no owner in a follower's: it is ``gone``."""
     fields = msgspec.structs.asdict(announced)
@@ -97,7 +100,7 @@ def encode_announcement(announced: Announcement) -> bytes:
 
 def decode_announcement(text: bytes) -> Announcement:
     """Reads what `encode_announcement` wrote, and what older versions did. Raises ``msgspec.DecodeError``."""
-    written = msgspec.json.decode(text, type=_Written)
+    written = _written.decode(text)
     fields = {name: getattr(written, name) for name in Announcement.__struct_fields__}
     if written.role == "follower":
         fields |= {"generation": written.epoch, "gone": written.left}

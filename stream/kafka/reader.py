@@ -187,16 +187,16 @@ def offsets_for_timestamp(
 def _list_offsets(
     kafka: KafkaCluster, topic: str, partitions: Iterable[int], spec: Any, level: Any, timeout_s: float
 ) -> dict[int, int]:
-    admin = AdminClient(client_settings(kafka))
     request = {TopicPartition(topic, partition): spec for partition in partitions}
     if not request:
         return {}
+    with AdminClient(client_settings(kafka)) as admin:
 
-    def ask() -> dict[int, int]:
-        futures = admin.list_offsets(request, isolation_level=level, request_timeout=timeout_s)
-        return {place.partition: future.result().offset for place, future in futures.items()}
+        def ask() -> dict[int, int]:
+            futures = admin.list_offsets(request, isolation_level=level, request_timeout=timeout_s)
+            return {place.partition: future.result().offset for place, future in futures.items()}
 
-    return call_kafka(kafka, f"list offsets of {topic}", ask, patience_s=timeout_s)
+        return call_kafka(kafka, f"list offsets of {topic}", ask, patience_s=timeout_s)
 
 
 def read_range(

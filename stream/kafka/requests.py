@@ -39,10 +39,13 @@ class HotKeys(msgspec.Struct, frozen=True):
     keys: list[str]
 
 
+_hot_keys = msgspec.json.Decoder(HotKeys)
+
+
 def read_hot_keys(value: bytes) -> HotKeys | None:
     """A request of an owner; None if it is another one."""
     try:
-        return msgspec.json.decode(value, type=HotKeys)
+        return _hot_keys.decode(value)
     except msgspec.DecodeError:
         return None
 
@@ -138,13 +141,18 @@ class RequestsReader:
             messages = poll_batch(self._consumer, timeout_s=0)
         except (TopicReadError, KafkaException) as error:  # such as no topic yet
             log.debug("requests can't be read", reason=str(error), hint=getattr(error, "hint", ""))
-            self.close()
+            self._leave()
             return []
         own = [message for message in messages if message.key() == self._shard]
         return [((message.offset() or 0) + 1, message.value() or b"") for message in own]
 
     def close(self) -> None:
-        """Leave Kafka's client."""
+        """Leave Kafka's clients."""
+        self._leave()
+        if self._right is not None:
+            self._right.close()
+
+    def _leave(self) -> None:
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
             consumer.close()

@@ -99,6 +99,10 @@ class TopicWatch:
         found = str(asked.result().topic_id)
         return found if found != self._topic.topic_id else ""
 
+    def close(self) -> None:
+        """End the asking."""
+        self._admin.__exit__(None, None, None)
+
 
 class TopicRight:
     """Asks once whether this client may know a topic, without waiting: librdkafka's readers say nothing if not."""
@@ -115,9 +119,14 @@ class TopicRight:
         if asked is None or not asked.done():
             return None
         self._asked = None
+        self.close()
         error = asked.exception()
         found = kafka_error(error, self._kafka, f"read {self._name}") if isinstance(error, KafkaException) else None
         return found if isinstance(found, KafkaDenied) else None
+
+    def close(self) -> None:
+        """End the asking."""
+        self._admin.__exit__(None, None, None)
 
 
 def events_topic(kafka: KafkaCluster, keyspace: str) -> str:
@@ -161,10 +170,9 @@ def ensure_topics(
         _new_topic(kafka, dead_letter_topic(kafka, keyspace), {**delete, **_BROKER_TIME, **sizes}),
         _new_topic(kafka, locations_topic(kafka), _LOCATIONS_SETTINGS),
     ]
-    admin = _create(kafka, wanted, timeout_s)
-    for topic in wanted:
-        _await_topic(admin, kafka, topic.topic, timeout_s)
-    return _check(admin, kafka, keyspace, partitions, timeout_s, patience_s=timeout_s)
+    with AdminClient(client_settings(kafka)) as admin:
+        _create(admin, kafka, wanted, timeout_s)
+        return _check(admin, kafka, keyspace, partitions, timeout_s, patience_s=timeout_s)
 
 
 def check_topics(
@@ -174,9 +182,9 @@ def check_topics(
 
     Raises `TopicError` with the fix as hint, `KafkaUnreachable`, `KafkaRequestError`.
     """
-    admin = AdminClient(client_settings(kafka))
-    _require_broker(admin, kafka, timeout_s)
-    return _check(admin, kafka, keyspace, partitions, timeout_s)
+    with AdminClient(client_settings(kafka)) as admin:
+        _require_broker(admin, kafka, timeout_s)
+        return _check(admin, kafka, keyspace, partitions, timeout_s)
 
 
 def ensure_locations_topic(kafka: KafkaCluster, *, timeout_s: float = REQUEST_TIMEOUT_S) -> None:
@@ -195,8 +203,8 @@ def ensure_topic(
     kafka: KafkaCluster, name: str, config: Mapping[str, str], *, timeout_s: float = REQUEST_TIMEOUT_S
 ) -> None:
     """Create a topic of one partition if missing. Raises `TopicError`, `KafkaUnreachable`, `KafkaRequestError`."""
-    admin = _create(kafka, [_new_topic(kafka, name, config)], timeout_s)
-    _await_topic(admin, kafka, name, timeout_s)
+    with AdminClient(client_settings(kafka)) as admin:
+        _create(admin, kafka, [_new_topic(kafka, name, config)], timeout_s)
 
 
 def ensure_requests_topic(kafka: KafkaCluster, keyspace: str, *, timeout_s: float = REQUEST_TIMEOUT_S) -> None:
@@ -207,22 +215,22 @@ def ensure_requests_topic(kafka: KafkaCluster, keyspace: str, *, timeout_s: floa
 
 def may_write(kafka: KafkaCluster, name: str, *, timeout_s: float = REQUEST_TIMEOUT_S) -> bool:
     """Whether the broker lets this client write to a topic; also true where it does not say."""
-    admin = AdminClient(client_settings(kafka))
-    asked = admin.describe_topics(
-        TopicCollection([name]), include_authorized_operations=True, request_timeout=timeout_s
-    )
-    try:
-        found = asked[name].result().authorized_operations
-    except KafkaException:
-        return True
+    with AdminClient(client_settings(kafka)) as admin:
+        asked = admin.describe_topics(
+            TopicCollection([name]), include_authorized_operations=True, request_timeout=timeout_s
+        )
+        try:
+            found = asked[name].result().authorized_operations
+        except KafkaException:
+            return True
     return found is None or AclOperation.WRITE in found
 
 
 def describe_topic(kafka: KafkaCluster, name: str, *, timeout_s: float = REQUEST_TIMEOUT_S) -> Topic:
     """The id and partition count of any topic. Raises `TopicError` ``topic_missing``, `KafkaUnreachable`."""
-    admin = AdminClient(client_settings(kafka))
-    _require_broker(admin, kafka, timeout_s)
-    return _describe(admin, kafka, name, timeout_s)
+    with AdminClient(client_settings(kafka)) as admin:
+        _require_broker(admin, kafka, timeout_s)
+        return _describe(admin, kafka, name, timeout_s)
 
 
 def topic_leaders(
@@ -232,8 +240,8 @@ def topic_leaders(
 
     Raises `KafkaUnreachable`, `KafkaRequestError`.
     """
-    admin = AdminClient(client_settings(kafka))
-    known = call_kafka(kafka, "find the leaders of topics", lambda: admin.list_topics(timeout=timeout_s))
+    with AdminClient(client_settings(kafka)) as admin:
+        known = call_kafka(kafka, "find the leaders of topics", lambda: admin.list_topics(timeout=timeout_s))
     brokers = {number: f"{each.host}:{each.port}" for number, each in known.brokers.items()}
     return {
         (name, number): brokers[each.leader]
@@ -248,9 +256,11 @@ def _new_topic(kafka: KafkaCluster, name: str, config: Mapping[str, str], partit
     return NewTopic(name, num_partitions=partitions, replication_factor=kafka.replicas, config=dict(config))
 
 
-def _create(kafka: KafkaCluster, wanted: list[NewTopic], timeout_s: float) -> AdminClient:
-    """Create those topics of ``wanted`` that are missing. Where none is, no right to create any is needed."""
-    admin = AdminClient(client_settings(kafka))
+def _create(admin: AdminClient, kafka: KafkaCluster, wanted: list[NewTopic], timeout_s: float) -> None:
+    """Create those topics of ``wanted`` that are missing, and wait for their leaders.
+
+    Where none is missing, no right to create any is needed.
+    """
     _require_broker(admin, kafka, timeout_s)
     for name, future in admin.create_topics(wanted, operation_timeout=timeout_s, request_timeout=timeout_s * 2).items():
         try:
@@ -264,7 +274,8 @@ def _create(kafka: KafkaCluster, wanted: list[NewTopic], timeout_s: float) -> Ad
             known = call_kafka(kafka, f"find topic {name}", lambda: admin.list_topics(timeout=timeout_s)).topics
             if name not in known:
                 raise found from error
-    return admin
+    for topic in wanted:
+        _await_topic(admin, kafka, topic.topic, timeout_s)
 
 
 def _await_topic(admin: AdminClient, kafka: KafkaCluster, name: str, timeout_s: float) -> None:
@@ -318,18 +329,25 @@ def _check(
             hint=f"set partitions to {topic.partitions}: the count of a topic with events cannot be changed",
             code="wrong_partition_count",
         )
-    resource = ConfigResource(ConfigResource.Type.TOPIC, topic.name)
-
-    def ask() -> Mapping[str, Any]:
-        [future] = admin.describe_configs([resource], request_timeout=timeout_s).values()
-        settings: Mapping[str, Any] = future.result()
-        return settings
-
-    found = call_kafka(kafka, f"read the settings of {topic.name}", ask, patience_s=timeout_s)
-    settings = {name: str(entry.value) for name, entry in found.items()}
+    settings = topic_settings(admin, kafka, topic.name, request_timeout_s=timeout_s, patience_s=timeout_s)
     _check_settings(topic.name, settings)
     _check_durability(topic, settings)
     return topic
+
+
+def topic_settings(
+    admin: Any, kafka: KafkaCluster, name: str, *, request_timeout_s: float, patience_s: float
+) -> dict[str, str]:
+    """The settings that a topic has, its own and the broker's. Raises `KafkaUnreachable`, `KafkaRequestError`."""
+    resource = ConfigResource(ConfigResource.Type.TOPIC, name)
+
+    def ask() -> Mapping[str, Any]:
+        [future] = admin.describe_configs([resource], request_timeout=request_timeout_s).values()
+        found: Mapping[str, Any] = future.result()
+        return found
+
+    found = call_kafka(kafka, f"read the settings of {name}", ask, patience_s=patience_s)
+    return {name: str(entry.value) for name, entry in found.items()}
 
 
 def _check_durability(topic: Topic, settings: Mapping[str, str]) -> None:

@@ -29,8 +29,8 @@ def unassigned(kafka: KafkaCluster, group: str, partitions: Mapping[str, int]) -
     None while the group rebalances. Raises ``KafkaException``.
     """
     name = kafka.group_id(group)
-    admin = AdminClient(client_settings(kafka))
-    described = admin.describe_consumer_groups([name], request_timeout=REQUEST_TIMEOUT_S)[name].result()
+    with AdminClient(client_settings(kafka)) as admin:
+        described = admin.describe_consumer_groups([name], request_timeout=REQUEST_TIMEOUT_S)[name].result()
     if described.state is not ConsumerGroupState.STABLE:
         return frozenset()
     held = {

@@ -58,6 +58,8 @@ BACKLOG_AGE_MS: Final = RETENTION_MS_MIN // 2
 
 TOPIC_CHECK_INTERVAL_S: Final = 1.0
 """How often Kafka is asked whether the topic is still the same."""
+SMALL_BYTES: Final = 1024 * 1024
+"""A batch that has as much gets no more rows of a backfill: the changes behind them would wait for all of it."""
 REPEAT_BYTES: Final = 256 * 1024 * 1024
 """Everything is also said again after this much was published, so that a restart need not read more."""
 
@@ -339,6 +341,14 @@ class Publisher:
             if idle or framer.size >= self._limits.batch_bytes:
                 self._changed.notify_all()
 
+    def has_room(self, wait_s: float = 0.0) -> bool:
+        """Whether the batch that is filled now is small, so that what joins it is soon committed. Waits so long for it.
+
+        Raises `PublisherLost`.
+        """
+        with self._changed:
+            return self._changed.wait_for(lambda: self._open_framer().size < SMALL_BYTES, wait_s)
+
     def advance(self, position: str, timestamp: int) -> None:
         """Move to ``position``: the source had no changes since the last one. Raises `PublisherLost`."""
         with self._changed:
@@ -519,4 +529,6 @@ class Publisher:
     def _drop(self) -> None:
         """Leave Kafka's clients, with their threads and sockets."""
         self._producer.drop()
-        self._watch = None
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            watch.close()

@@ -23,6 +23,11 @@ _GAUGES = (
     ),
     ("freshet_source_epoch", "The epoch that is published.", lambda s: s.epoch),
     ("freshet_source_tables_complete", "Tables whose backfill is complete.", lambda s: s.tables_complete),
+    (
+        "freshet_source_tables_held",
+        "Tables whose backfill waits for a prepared transaction, which somebody has to end.",
+        lambda s: len(s.tables_held),
+    ),
     ("freshet_source_timestamp_seconds", "Source time of the last transaction read.", lambda s: s.timestamp),
 )
 _COUNTERS = (

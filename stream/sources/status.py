@@ -12,6 +12,8 @@ CURSORS: Final = "backfills"
 """Name of the annotation in a source's state that says how far each table is that has begun."""
 PROGRESS: Final = "backfill_progress"
 """Name of the one with the table that is read now."""
+HOLDERS: Final = "backfill_holders"
+"""Name of the one that says who holds up which table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,8 @@ class SourceStatus:
     tables_complete: int = 0
     backfill: TableReading = field(default_factory=lambda: TableReading(""))
     """The table that is published from its beginning; its name is "" if there is none."""
+    tables_held: Mapping[str, str] = field(default_factory=dict)
+    """Tables whose backfill waits until somebody ends what holds them → what that is."""
     _caught_up_at: float = field(default=-1.0)
 
     def caught_up(self, as_of_ms: int) -> None:

@@ -1,15 +1,15 @@
 """Many packed row frames read at once, column by column: one step of numpy for a field of all, not one for each row.
 
-`read_columns` reads frames of one lineage as `stream.wire.frames.write` writes them, of any number of rows. It stops
-before the first frame that has another form or a row that the fold must look at by itself. So what it returns is valid,
-and the same as what `stream.wire.frames.read` makes of it.
+`read_columns` reads frames as `stream.wire.frames.write` writes them, of any number of rows and of several lineages. It
+stops before the first frame that has another form or a row that the fold must look at by itself. So what it returns is
+valid, and the same as what `stream.wire.frames.read` makes of it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,8 +25,8 @@ Some: TypeAlias = Numbers | slice
 
 ALL: Final = slice(None)
 
-_PAD: Final = bytes(16)
-"""After the last frame, so that a word can be read from each place in it."""
+PAD: Final = bytes(16)
+"""After the last message of a text, so that a word can be read from each place in it."""
 _WORD: Final = 8
 _VARINT_MAX: Final = 9
 """Longer integers are left to the general decoder."""
@@ -40,11 +40,42 @@ _HIGH_BITS: Final = np.uint64(0x8080808080808080)
 _IS_WIDTH: Final = np.array([size in (0, 1, 2, 4, 8) for size in range(_WORD + 1)])
 
 
+class Text(NamedTuple):
+    """Messages in one text that `PAD` ends: where each of them begins and ends."""
+
+    text: bytes
+    starts: Numbers
+    ends: Numbers
+
+
+def join_text(values: Sequence[bytes]) -> Text:
+    """Messages, one after the other."""
+    sizes = np.fromiter(map(len, values), np.int64, len(values))
+    ends = np.cumsum(sizes)
+    return Text(b"".join((*values, PAD)), ends - sizes, ends)
+
+
+def words_of(text: bytes) -> Words:
+    """The word that begins at each place of a text."""
+    return np.ndarray((len(text) - _WORD + 1,), np.dtype("<u8"), text, strides=(1,))
+
+
+def begin_with(begin: bytes, words: Words, starts: Numbers, sizes: Numbers) -> Flags:
+    """Which of the texts begin so."""
+    found: Flags = sizes >= len(begin)
+    for done in range(0, len(begin), _WORD):
+        part = begin[done : done + _WORD]
+        word = words[np.minimum(starts + done, len(words) - 1)]
+        found &= word & _MASKS[len(part)] == int.from_bytes(part, "little")
+    return found
+
+
 @dataclass(slots=True)
 class Columns:
-    """The rows of ``frames`` frames, in order. Starts are places in ``text``."""
+    """The rows of some frames, in order. Starts are places in ``text``."""
 
-    frames: int
+    rows: Numbers
+    """How many each frame has."""
     text: bytes
     ordinals: Numbers
     operations: NDArray[np.uint8]
@@ -82,15 +113,12 @@ class Columns:
 class _Reader:
     """Where each frame is being read. ``good``: those in which nothing was wrong so far."""
 
-    def __init__(self, values: Sequence[bytes], begin: int) -> None:
-        self.text = b"".join((*values, _PAD))
+    def __init__(self, frames: Text, begin: int | Numbers) -> None:
+        self.text, starts, self.ends = frames
         self.bytes = np.frombuffer(self.text, np.uint8)
-        self.words: Words = np.ndarray((len(self.text) - _WORD + 1,), np.dtype("<u8"), self.text, strides=(1,))
-        """The word that begins at each place."""
-        sizes = np.fromiter(map(len, values), np.int64, len(values))
-        self.ends: Numbers = np.cumsum(sizes)
-        self.at: Numbers = np.minimum(self.ends - sizes + begin, self.ends)
-        self.good: Flags = np.ones(len(values), np.bool_)
+        self.words = words_of(self.text)
+        self.at: Numbers = np.minimum(starts + begin, self.ends)
+        self.good: Flags = np.ones(len(starts), np.bool_)
 
     def _byte(self, of: Some) -> Numbers:
         at = self.at[of]
@@ -176,23 +204,19 @@ class _Reader:
         """Which of the texts are ASCII."""
         found = np.ones(len(starts), np.bool_)
         for done in range(0, int(sizes.max(initial=0)), _WORD):
-            found &= self._word(starts, done) & _MASKS[np.clip(sizes - done, 0, _WORD)] & _HIGH_BITS == 0
+            word = self.words[np.minimum(starts + done, len(self.words) - 1)]
+            found &= word & _MASKS[np.clip(sizes - done, 0, _WORD)] & _HIGH_BITS == 0
         return found
 
     def are_row_keys(self, starts: Numbers, sizes: Numbers) -> Flags:
         """As `stream.wire.keys.is_row_key`. Most keys have the table of the first; the others are looked at singly."""
         start = int(starts[0])
         table = self.text[start : self.text.find(SEPARATOR, start, start + int(sizes[0])) + 1]
-        found = sizes >= len(table) if is_row_key(table) else np.zeros(len(sizes), np.bool_)
-        for done in range(0, len(table), _WORD):
-            part = table[done : done + _WORD]
-            found &= self._word(starts, done) & _MASKS[len(part)] == int.from_bytes(part, "little")
+        known = is_row_key(table)
+        found = begin_with(table, self.words, starts, sizes) if known else np.zeros(len(sizes), np.bool_)
         for row in np.flatnonzero(~found).tolist():
             found[row] = is_row_key(self.text[starts[row] : starts[row] + sizes[row]])
         return found
-
-    def _word(self, starts: Numbers, done: int) -> Words:
-        return self.words[np.minimum(starts + done, len(self.words) - 1)]
 
 
 _READ: Final = {"number": _Reader.number, "bytes": _Reader.field, "texts": _Reader.texts}
@@ -200,20 +224,35 @@ _BLOCKS: Final = {"lengths": 2, "ordinals": 1, "sizes": 0, "gtid_numbers": 0, "t
 """How many numbers a block has for each row; 0: one for each transaction."""
 
 
-def read_columns(values: Sequence[bytes], begin: int, after: int | Numbers) -> Columns | None:
-    """The rows of the first frames of ``values``, as many as can be read this way; None if the first cannot.
+class Floors(NamedTuple):
+    """Where the ordinals of each frame must begin. ``least``: above that."""
 
-    Each value is of one lineage, whose `stream.wire.single.single_prefix` has ``begin`` bytes. Ordinals rise, and
-    are above ``after``, of each frame or of all.
+    least: Numbers
+    before: Numbers | None = None
+    """And above those of this frame, the one before it of its lineage; -1: there is none. None: all are of one."""
+
+    def above(self, lasts: Numbers) -> Numbers:
+        """What the first ordinal of each frame must be above, if the last ones are ``lasts``."""
+        if self.before is None:
+            previous = np.concatenate((self.least[:1], lasts[:-1]))
+        else:
+            before = self.before[: len(lasts)]
+            previous = np.where(before < 0, self.least[: len(lasts)], lasts[before])
+        return np.maximum(self.least[: len(lasts)], previous)
+
+
+def read_columns(frames: Text, begin: int | Numbers, floors: Floors) -> Columns | None:
+    """The rows of the first of ``frames``, as many as can be read this way; None if the first cannot.
+
+    ``begin``: the bytes of each frame's `stream.wire.single.single_prefix`, or of all. Ordinals rise in each lineage.
     """
-    reader = _Reader(values, begin)
-    floors: Numbers = np.broadcast_to(np.asarray(after, np.int64), len(values))
+    reader = _Reader(frames, begin)
     if (found := _singles(reader, floors)) is not None:
         return found
     fields = {name: _READ[kind](reader) for name, kind in COLUMNS.items() if name not in ("shard", "epoch")}
     _check_fields(reader, fields)
-    while frames := _leading(reader.good):
-        found, bad = _columns(reader, {name: _first(field, frames) for name, field in fields.items()}, floors)
+    while count := _leading(reader.good):
+        found, bad = _columns(reader, {name: _first(field, count) for name, field in fields.items()}, floors)
         if found is not None:
             return found
         reader.good[bad] = False
@@ -250,11 +289,8 @@ def _check_fields(reader: _Reader, fields: dict[str, Any]) -> None:
         good[frame] = size <= PREFIX_MAX and prefix.isascii() and b"\0" not in prefix
 
 
-def _columns(reader: _Reader, fields: dict[str, Any], floors: Numbers) -> tuple[Columns | None, int]:
-    """The columns of frames whose fields are good; or None, and the first frame that is not good after all.
-
-    ``floors``: the ordinal that the rows of each frame must be above.
-    """
+def _columns(reader: _Reader, fields: dict[str, Any], floors: Floors) -> tuple[Columns | None, int]:
+    """The columns of frames whose fields are good; or None, and the first frame that is not good after all."""
     rows, transactions = fields["operations"][1], fields["transactions"]
     frames, count = len(rows), int(rows.sum())
     if count > ROWS_MAX:
@@ -279,7 +315,7 @@ def _columns(reader: _Reader, fields: dict[str, Any], floors: Numbers) -> tuple[
     moved = (fields["rows"][0] - starts[2 * first_rows])[frame_of]
     operations = reader.bytes[fields["operations"][0][frame_of] + within]
     found = Columns(
-        frames,
+        rows,
         reader.text,
         ordinals,
         operations,
@@ -290,8 +326,8 @@ def _columns(reader: _Reader, fields: dict[str, Any], floors: Numbers) -> tuple[
         np.repeat(np.arange(len(blocks["sizes"])), blocks["sizes"] + 1),
         *_transactions(fields, blocks, first_transactions),
     )
-    below = np.concatenate((floors[:1], ordinals[:-1]))
-    below[first_rows] = np.maximum(below[first_rows], floors[:frames])
+    below = np.concatenate(([0], ordinals[:-1]))
+    below[first_rows] = floors.above(ordinals[first_rows + rows - 1])
     valid = _are_valid(reader, found, below)
     return (found, 0) if valid.all() else (None, int(frame_of[valid.argmin()]))
 
@@ -309,7 +345,7 @@ def _are_valid(reader: _Reader, columns: Columns, below: Numbers) -> Flags:
     return valid
 
 
-def _singles(reader: _Reader, floors: Numbers) -> Columns | None:
+def _singles(reader: _Reader, floors: Floors) -> Columns | None:
     """The rows of frames of one row each, in a fifth of the time that fields one by one take; None if one is another.
 
     Or if any can't be read this way, or must not be taken: where the run ends then is found out in general.
@@ -319,7 +355,7 @@ def _singles(reader: _Reader, floors: Numbers) -> Columns | None:
         return None
     count = len(rows.ordinals)
     found = Columns(
-        count,
+        np.ones(count, np.int64),
         reader.text,
         rows.ordinals,
         rows.operations,
@@ -333,8 +369,7 @@ def _singles(reader: _Reader, floors: Numbers) -> Columns | None:
         rows.gtid_sizes,
         np.full(count, -1),
     )
-    below = np.maximum(floors, np.concatenate((floors[:1], rows.ordinals[:-1])))
-    valid = _are_valid(reader, found, below) & reader.are_ascii(rows.gtid_starts, rows.gtid_sizes)
+    valid = _are_valid(reader, found, floors.above(rows.ordinals)) & reader.are_ascii(rows.gtid_starts, rows.gtid_sizes)
     return found if valid.all() else None
 
 

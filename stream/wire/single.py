@@ -1,20 +1,23 @@
-"""Fast decoders for frames of one row, which small traffic consists of.
+"""Fast decoders for frames of one row and for markers, which small traffic consists of.
 
 An Avro decoder's cost is per field, and a frame of one row has many fields for one key and one image. `read_single`
 reads exactly the bytes that `stream.wire.frames.write` writes for one row, about four times faster
 (measured: docs/internals/wire.md). For any other bytes it returns None, and `stream.wire.codec.decode` must be used.
 `find_singles` finds the fields of many such frames at once, with numpy, for `stream.wire.columns`.
+
+A marker that stands between two others of its shard differs from them in few fields. `read_marker` reads those that do.
 """
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stream.wire.codec import ROW_FRAME_HEADER
+from stream.wire.codec import READER_VERSION, ROW_FRAME_HEADER, current_schema
 from stream.wire.frames import write_long
 
 _ONE_OPERATION: Final = 2
@@ -48,6 +51,12 @@ _SEVENS: Final = tuple(
     )
 )
 """Steps that put groups of seven bits beside each other: two, then four, then all eight."""
+_LONG: Final = rb"([\x80-\xff]{0,8}[\x00-\x7f])"
+"""An integer of at most nine bytes."""
+_HASH: Final = rb"([\x80-\xff]{0,8}[\x00-\x7f]|[\x80-\xff]{9}\x01)"
+"""An integer of 64 bits."""
+_POSITION: Final = rb"([\x80-\xff]?[\x00-\x7f])([\x20-\x7e]+)"
+"""Size and text; a text that is longer is left to the general decoder."""
 
 
 SingleRow: TypeAlias = tuple[int, bytes, int, bytes, bytes, bytes]
@@ -60,8 +69,44 @@ A plain tuple: creating a named tuple would cost a quarter of the decoding.
 @lru_cache(maxsize=256)
 def single_prefix(shard: str, epoch: int) -> bytes:
     """The bytes that every frame of a lineage starts with: header, shard, epoch."""
-    name = shard.encode()
-    return ROW_FRAME_HEADER + write_long(len(name)) + name + write_long(epoch)
+    return ROW_FRAME_HEADER + _text(shard) + write_long(epoch)
+
+
+class Mark(NamedTuple):
+    """What a marker says that others of its form do not. ``continuity``, ``previous``: as they are on the wire."""
+
+    ordinal: int
+    position: str
+    continuity: bytes
+    previous: bytes
+
+
+@lru_cache(maxsize=64)
+def marker_form(shard: str, epoch: int, low_water: str, layout: str) -> re.Pattern[bytes]:
+    """The markers of a lineage with this low-water and layout, for `read_marker`."""
+    begin, texts = current_schema("Marker").header + _text(shard) + write_long(epoch), _text(low_water) + _text(layout)
+    versions = b"".join(map(write_long, range(1, READER_VERSION + 1)))
+    whole, version = rb"[\x00\x01]", b"[%s]" % re.escape(versions)
+    parts = (re.escape(begin), _LONG, _POSITION, _LONG, re.escape(texts), whole, _HASH, _HASH, version, _LONG)
+    return re.compile(b"".join(parts), re.DOTALL)
+
+
+def _text(text: str) -> bytes:
+    encoded = text.encode()
+    return write_long(len(encoded)) + encoded
+
+
+def read_marker(form: re.Pattern[bytes], value: bytes) -> Mark | None:
+    """The marker, if it is of ``form`` and its numbers are in their ranges; its position may be none."""
+    found = form.fullmatch(value)
+    if found is None:
+        return None
+    ordinal, size, position, _, continuity, previous, as_of_ms = found.groups()
+    is_negative = (ordinal[0] | continuity[0] | previous[0] | as_of_ms[0]) & 1
+    number = read_long(ordinal)
+    if is_negative or number is None or read_long(size) != len(position):
+        return None
+    return Mark(number, position.decode("ascii"), continuity, previous)
 
 
 def read_long(encoded: bytes) -> int | None:

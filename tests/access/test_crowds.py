@@ -139,3 +139,27 @@ def test_who_has_not_asked_for_a_while_is_nobody() -> None:
     assert callers.crowds("b", 1.1 * ALONE_S)
     callers.leave("b", "in_flight")
     assert not callers.crowds("b", 1.1 * ALONE_S)
+
+
+def test_more_than_one_asks_as_long_as_another_one_did_lately() -> None:
+    """Threads that read a source rest for others; whoever is alone again after a second reads at full speed."""
+    callers = Callers(CallerLimits())
+    callers.enter("one", "in_flight", 0.0)
+    callers.enter("one", "in_flight", 0.1)
+    assert not callers.many_ask(0.1)
+    callers.enter("other", "in_flight", 0.2)
+    assert callers.many_ask(0.2)
+    callers.enter("one", "in_flight", 0.3)
+    assert callers.many_ask(0.3)
+    callers.enter("one", "in_flight", 0.2 + 2 * ALONE_S)
+    assert not callers.many_ask(0.2 + 2 * ALONE_S)
+
+
+def test_requests_of_two_callers_have_threads_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The guard knows who asks, and tells those who read a source."""
+    told: list[float] = []
+    monkeypatch.setattr("serving.http.guard.others_wait", told.append)
+    turns_of([bearer("reader")] * 2)
+    assert told == []
+    turns_of([bearer("reader"), bearer("other")])
+    assert len(told) == 1

@@ -293,7 +293,8 @@ def test_planted_secrets_are_found_nowhere(mariadb: MariaDBAddress, tmp_path: Pa
                 outputs = list(pool.map(lambda each: run(stack, each[0], everything), asked))
             for (words, shows_rows), output in zip(asked, outputs, strict=True):
                 told += [(" ".join(words), output, CREDENTIALS if shows_rows else ALL)]
-            told += [("metrics", httpx2.get(f"http://127.0.0.1:{port}/metrics").content, ALL) for port in ports]
+            pages = [httpx2.get(f"http://127.0.0.1:{port}/metrics", timeout=40) for port in ports]
+            told += [("metrics", page.content, ALL) for page in pages]
             stack.kill("consume")
     told += [("command lines", "\n".join(watcher.seen).encode(), ALL), *left_in(tmp_path, stack)]
     assert {name: found for name, text, names in told if (found := planted.found_in(text, names))} == {}

@@ -153,7 +153,7 @@ def test_ctrl_c_ends_a_command_in_order(settings: Path, tmp_path: Path, command:
 
 @pytest.mark.integration
 @pytest.mark.slow
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.parametrize("number", range(MOMENTS))
 def test_ctrl_c_ends_what_works_with_a_running_installation(
     settings: Path, tmp_path: Path, mariadb: MariaDBAddress, database: str, number: int

@@ -396,11 +396,11 @@ POSTGRES = {**DEBEZIUM, "server": "postgres", "database": "d"}
 
 
 def test_a_source_of_postgresql_has_its_port_and_database() -> None:
-    """Another port may be given; there are no backfills."""
+    """Another port may be given; what was there before is read as of any server."""
     settings = Settings(keyspaces={"k": {"source": POSTGRES}, "l": {"source": {**POSTGRES, "port": 6}}})  # type: ignore[dict-item]
     found = source_options(settings, "k", False, "k/0")
     assert (found.settings.product, found.settings.port, found.settings.database) == ("PostgreSQL", 5432, "d")
-    assert found.backfill is None
+    assert found.backfill is not None
     assert source_options(settings, "l", False, "l/0").settings.port == 6
 
 
@@ -409,7 +409,6 @@ def test_a_source_of_postgresql_has_its_port_and_database() -> None:
     [
         ({"source": {**POSTGRES, "database": ""}}, "needs database"),
         ({"source": {**DEBEZIUM, "database": "d"}}, "needs database"),
-        ({"source": {**POSTGRES, "backfill": ["*"]}}, "backfill is not there"),
         ({"source": {**DEBEZIUM, "topic_prefix": ""}}, "needs topic_prefix and connect_url"),
         ({"source": {**DEBEZIUM, "connect_url": "connect:8083"}}, "connect_url"),
         ({"source": {**DEBEZIUM, "connect_user": "u"}}, "both, or none"),

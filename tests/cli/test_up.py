@@ -194,7 +194,7 @@ def test_a_port_that_is_in_use_is_told_before_anything_starts(
     assert started == []
 
 
-MOMENTS = length(3, 24)
+MOMENTS = length(2, 24)
 SEED = int(os.environ.get("FRESHET_TEST_SEED", time.time_ns() % 100_000))
 
 

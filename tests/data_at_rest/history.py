@@ -22,6 +22,7 @@ from spark_jobs.partition import FoldTask
 from stream.wire.codec import encode
 from stream.wire.events import ABSENT, DROPS_KEPT, VALUE, VOID
 from tests.consumers.histories import SHARD, Folded, frame, gtid, key, marker, start
+from tests.spark_jobs.topics import in_arrow
 
 FIXTURES = Path(__file__).parent / "fixtures"
 KEYSPACE = "shop"
@@ -137,7 +138,7 @@ def write_rebuild(root: Path) -> None:
     root.mkdir()
     with FoldTask(KEYSPACE, TOPIC_ID, str(root), {0: 0}, {0: 0}).open(0) as fold:
         records = messages()
-        fold.fold(range(len(records)), records)
+        fold.fold(*in_arrow(range(len(records)), records))
         summary = fold.finish()
     ends = {0: len(records)}
     write_report(

@@ -31,10 +31,11 @@ from tests.data_at_rest.history import (
     unpack,
     write_store,
 )
+from tests.lengths import length
 
 KEPT = sorted(path.name.removesuffix(".tar.gz") for path in FIXTURES.glob("v*.tar.gz"))
 READABLE = [name for name in KEPT if expected(name)["fold_version"] == FOLD_VERSION]
-EVERY = 5
+EVERY = length(share=13, whole=5)
 """In an SST one byte in this many is flipped; in small files every byte."""
 ROOT = Path(__file__).parents[2]
 
@@ -136,6 +137,7 @@ def test_what_a_newer_freshet_wrote_is_refused_in_one_line_and_left_alone(
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("part", PARTS)
 def test_a_flipped_byte_is_detected_or_harmless(part: str) -> None:
     """A flip in any file gives an error with code and hint, or exactly the written items."""

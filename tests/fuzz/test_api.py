@@ -14,11 +14,15 @@ from freshet.local.mariadb import MariaDBAddress
 from stream.kafka.connection import KafkaCluster
 from tests.fuzz.mutate import Rng
 from tests.fuzz.targets import http
+from tests.lengths import length
 from tests.serving.stack import ServingStack
 
+pytestmark = pytest.mark.long
+
 SEED = 7
-ATTACKS = 400
-EXAMPLES = 40
+ATTACKS = length(share=200, whole=400)
+EXAMPLES = length(share=15, whole=40)
+"""Of each operation of the API."""
 CHECKS = """
 [checks.positive_data_acceptance]
 expected-statuses = ["2xx", 400, 404, 409]  # a text of the right type may still be no token, key or list

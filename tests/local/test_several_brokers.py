@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from freshet.local.kafka import KafkaServer, several_brokers
+from freshet.local.kafka import META_NAME, KafkaServer, several_brokers
 from stream.kafka.connection import KafkaCluster
 from stream.kafka.locations import Announcement, LocationsReader, announce
 from stream.kafka.topics import describe_topic, ensure_topics, events_topic, locations_topic, topic_leaders
@@ -28,6 +28,12 @@ def brokers(tmp_path: Path) -> Iterator[list[KafkaServer]]:
         yield made
 
 
+def meta(broker: KafkaServer) -> dict[str, str]:
+    """Whose directory it is, as the broker has it."""
+    lines = (broker.data_dir / "logs" / META_NAME).read_text().splitlines()
+    return dict(line.split("=", 1) for line in lines if "=" in line)
+
+
 @pytest.mark.integration
 @pytest.mark.slow
 def test_what_is_written_outlives_the_broker_that_leads_it_whoever_made_the_topic(brokers: list[KafkaServer]) -> None:
@@ -35,6 +41,9 @@ def test_what_is_written_outlives_the_broker_that_leads_it_whoever_made_the_topi
 
     Before, its only copy was at one broker, and at a Kafka that wants two in sync nobody could be announced.
     """
+    ids = [meta(each) for each in brokers]
+    assert [each["node.id"] for each in ids] == ["1", "2", "3"]
+    assert (len({each["cluster.id"] for each in ids}), len({each["directory.id"] for each in ids})) == (1, 3)
     kafka = KafkaCluster(",".join(each.bootstrap for each in brokers), replicas=3)
     owner = Announcement(keyspace="shop", partition=0, address="127.0.0.1:1", instance="a", generation=1)
     announce(kafka, [owner])

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 from urllib.parse import unquote, urlparse
 
 from freshet.local import artifacts, debian
@@ -17,10 +17,12 @@ from freshet.local.hive.server import HiveServer
 from freshet.local.kafka import KafkaServer
 from freshet.local.mariadb import MariaDBAddress, MariaDBServer
 from freshet.local.mysql import PACKAGE, SUITE, MySQLServer
+from freshet.local.server import LocalServer
 from tests.servers import docker
 from tokens.errors import FreshetError
 
 Server = TypeVar("Server")
+Local = TypeVar("Local", bound=LocalServer)
 
 used: dict[str, str] = {}
 """Server → where it came from, for the summary of the session."""
@@ -48,6 +50,18 @@ def prefetch(fixtures: set[str]) -> None:
 
             if azure.can_be_had():
                 azure.installed()
+
+
+@contextmanager
+def started(kind: Callable[..., Local], *arguments: Any, **options: Any) -> Iterator[Local]:
+    """A server in a directory of its own, killed at the end: to stop takes it seconds, and what it kept goes, too."""
+    with tempfile.TemporaryDirectory(prefix="freshet-server-") as directory:
+        server = kind(Path(directory), *arguments, **options)
+        try:
+            yield server.start()
+        finally:
+            if server.is_running:
+                server.kill()
 
 
 @contextmanager
@@ -113,25 +127,25 @@ def hive_address() -> Iterator[tuple[str, int]]:
 
 @contextmanager
 def _local_hive() -> Iterator[tuple[str, int]]:
-    with tempfile.TemporaryDirectory(prefix="freshet-hive-") as directory, HiveServer(Path(directory)) as server:
+    with started(HiveServer) as server:
         yield server.host, server.port
 
 
 @contextmanager
 def _local_kafka() -> Iterator[str]:
-    with tempfile.TemporaryDirectory(prefix="freshet-kafka-") as directory, KafkaServer(Path(directory)) as server:
+    with started(KafkaServer) as server:
         yield server.bootstrap
 
 
 @contextmanager
 def _local_mariadb() -> Iterator[MariaDBAddress]:
-    with tempfile.TemporaryDirectory(prefix="freshet-mariadb-") as directory, MariaDBServer(Path(directory)) as server:
+    with started(MariaDBServer) as server:
         yield server.address
 
 
 @contextmanager
 def _local_mysql() -> Iterator[MariaDBAddress]:
-    with tempfile.TemporaryDirectory(prefix="freshet-mysql-") as directory, MySQLServer(Path(directory)) as server:
+    with started(MySQLServer) as server:
         yield server.address
 
 

@@ -22,7 +22,7 @@ from freshet.local.process import ServerProcess
 from freshet.local.server import LocalServer
 from stream.kafka.connection import KafkaCluster
 from tests.patience import PATIENCE_S
-from tests.servers.choice import used
+from tests.servers.choice import started, used
 from tokens.errors import FreshetError
 
 START_TIMEOUT_S: Final = 180.0
@@ -132,6 +132,10 @@ class ConnectServer(LocalServer):
         """Stop the tasks of a connector, which keeps its configuration."""
         self._ask("PUT", f"/connectors/{name}/stop")
 
+    def resume(self, name: str) -> None:
+        """Start the tasks of a connector again that was halted."""
+        self._ask("PUT", f"/connectors/{name}/resume")
+
     def delete(self, name: str) -> None:
         """Remove a connector. What it wrote stays."""
         self._ask("DELETE", f"/connectors/{name}")
@@ -219,8 +223,5 @@ def connect_server(kafka: KafkaCluster) -> Iterator[ConnectServer | None]:
     if not can_be_had():
         yield None
         return
-    with (
-        tempfile.TemporaryDirectory(prefix="freshet-connect-") as directory,
-        ConnectServer(Path(directory), kafka) as server,
-    ):
+    with started(ConnectServer, kafka) as server:
         yield server

@@ -23,7 +23,12 @@ VERSION: Final = "17"
 PACKAGE, SUITE = f"postgresql-{VERSION}", "trixie"
 START_TIMEOUT_S = 60.0
 _FAST: Final = ("fsync=off", "full_page_writes=off", "synchronous_commit=off")
-_LOGICAL: Final = ("wal_level=logical", "max_replication_slots=30", "max_wal_senders=30")
+_LOGICAL: Final = (
+    "wal_level=logical",
+    "max_replication_slots=30",
+    "max_wal_senders=30",
+    "max_prepared_transactions=30",
+)
 
 
 class PostgresServer(LocalServer):

@@ -21,8 +21,6 @@ from freshet.local.process import ServerProcess, free_ports
 SPARK_HOME: Final = Path(pyspark.__file__).parent
 START_TIMEOUT_S: Final = 120.0
 EXECUTOR: Final = "CoarseGrainedExecutorBackend"
-QUICK_START: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""For JVMs that live for seconds: a third less processor time."""
 DEPLOY: Final = "org.apache.spark.deploy"
 
 
@@ -49,7 +47,7 @@ def spark_environment() -> dict[str, str]:
     """The environment of Spark's programs here: a Java that it takes, and this machine as the only host."""
     home = str(Path(find_java().path).resolve().parent.parent)
     here = {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_LOCAL_HOSTNAME": "localhost"}
-    return os.environ | here | {"JAVA_HOME": home, "JAVA_TOOL_OPTIONS": QUICK_START}
+    return os.environ | here | {"JAVA_HOME": home}
 
 
 @contextmanager
@@ -58,7 +56,8 @@ def standalone(workers: int = 2) -> Iterator[Standalone]:
     environment = spark_environment() | {"SPARK_HOME": str(SPARK_HOME), "SPARK_DAEMON_MEMORY": "256m"}
     environment["SPARK_MASTER_OPTS"] = "-Dspark.master.rest.enabled=false"  # it wants a fixed port
     port, page = free_ports(2)
-    with tempfile.TemporaryDirectory(prefix="freshet-spark-") as directory, ExitStack() as stack:
+    with tempfile.TemporaryDirectory(prefix="freshet-cluster-") as directory, ExitStack() as stack:
+        environment["SPARK_LOCAL_DIRS"] = directory  # of executors: those that are killed leave theirs
         started = []
 
         def start(name: str, *arguments: str) -> None:

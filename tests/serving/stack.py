@@ -217,7 +217,7 @@ class ServingStack:
     def stop(self, role: str) -> int:
         """SIGTERM; the exit code."""
         process = self._processes[role]
-        process.stop()
+        process.stop(PATIENCE_S)
         return process._popen.returncode
 
     def log_of(self, role: str) -> str:

@@ -12,6 +12,8 @@ import pytest
 
 from freshet.local.mariadb import MariaDBAddress
 from serving.client import BadRequest, StreamChange, StreamEvent
+from spark_jobs.source.cut import parse_as_of
+from spark_jobs.source.reading import change_batches, plan
 from stream.kafka.connection import KafkaCluster
 from tests.servers.databases import own_database
 from tests.serving.logs import finished
@@ -150,6 +152,31 @@ def test_rows_without_a_key_are_told_as_what_happened_to_them(stack: ServingStac
     assert EventToken.parse(two.token).position == Position.parse(last)
 
 
+def test_analysts_read_rows_without_a_key_too(stack: ServingStack, kafka: KafkaCluster) -> None:
+    """Spark's data source and exports have each image as a typed row, in the order of the log."""
+    of_row = (
+        "INSERT INTO events VALUES (5, 'x')",
+        "UPDATE events SET at = 6 WHERE at = 5",
+        "DELETE FROM events WHERE at = 6",
+    )
+    gtid = write(stack, *of_row)
+    settled(stack)
+    planned = plan(kafka, stack.keyspace, f"{stack.database}.events", parse_as_of(""))
+    rows = [
+        row
+        for partition, end in planned.end.items()
+        for batch in change_batches(planned, partition, planned.start[partition], end, [])
+        for row in batch.to_pylist()
+        if row["_gtid"] == gtid
+    ]
+    assert [(row["_kind"], row["at"], row["what"]) for row in rows] == [
+        ("keyless_inserted", 5, "x"),
+        ("keyless_before", 5, "x"),
+        ("keyless_updated", 6, "x"),
+        ("keyless_deleted", 6, "x"),
+    ]
+
+
 def test_rows_without_a_key_are_chosen_by_what_they_have(stack: ServingStack) -> None:
     """By table, columns and a predicate on either image; nobody gets them who did not ask, nor by a key."""
     since = settled(stack)
@@ -175,6 +202,7 @@ def test_what_a_cascade_does_to_rows_without_a_key_is_told_as_a_void(stack: Serv
     assert [(change.kind, change.table) for change in event.changes] == [("void", f"{stack.database}.below")]
 
 
+@pytest.mark.nightly
 def test_logs_have_it_too(stack: ServingStack, kafka: KafkaCluster, topic: str) -> None:
     """Printed and in a topic, with --before; without it nothing is told of before."""
     since = settled(stack)

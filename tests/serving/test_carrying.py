@@ -79,6 +79,15 @@ def test_of_two_doubts_the_later_one_is_carried_on(since: tuple[float, float]) -
     assert after.carried.doubts == {"shop/0": Doubt(4, NOW - 10)}
 
 
+@pytest.mark.parametrize(("doubted", "told", "ends"), [(4, 4, True), (4, 5, False), (0, 0, False), (0, 4, False)])
+def test_only_the_server_that_committed_ends_a_doubt(doubted: int, told: int, ends: bool) -> None:
+    """Another one, or one that nobody knows, may lack the commit that is in doubt."""
+    doubtful = session()
+    doubtful.doubt("shop/0", Doubt(doubted, NOW))
+    doubtful.end_doubt("shop/0", told, "MariaDB/0-1-5")
+    assert doubtful.is_in_doubt("shop") is not ends
+
+
 def test_an_old_doubt_is_not_carried_on() -> None:
     """A doubt is kept for as long as the session; else its reads would go to the source for ever."""
     doubtful = session()

@@ -70,6 +70,7 @@ class Handover:
     """A log in which one shard succeeds another, and the ring of a front that reads it."""
 
     log: Log = field(default_factory=lambda: Log(Layout(2)))
+    has_gone_on: bool = False
 
     def __post_init__(self) -> None:
         self._old, self._new = (framer_of(shard, self.log.layout) for shard in (OLD, NEW))
@@ -87,6 +88,7 @@ class Handover:
 
     def go_on(self, *numbers: int) -> None:
         """More transactions of the successor."""
+        self.has_gone_on = True
         self._publish(self._new, numbers)
 
     def _publish(self, framer: Framer, numbers: tuple[int, ...]) -> None:
@@ -196,6 +198,86 @@ def test_who_reads_a_handover_for_itself_is_told_everything_once(monkeypatch: py
         handover.share()
         assert names(await read(reading, 6)) == [(NEW, 6)]
         await reading.close()
+
+    run(monkeypatch, handover, story)
+
+
+@pytest.mark.parametrize("begins", ["now", "before", "behind"])
+def test_a_stream_may_end_where_a_shard_is_handed_over(monkeypatch: pytest.MonkeyPatch, begins: str) -> None:
+    """All of the ended shard is told by then, and the end's checkpoint goes on; one that begins later does not end."""
+    handover = Handover()
+    beginning = handover.log.beginning().checkpoint
+    handover.publish(1, 2)
+    handover.share()
+
+    def succeed() -> None:
+        handover.publish(3)
+        handover.succeed(4)
+        handover.share()
+
+    async def story(streams: Streams) -> None:
+        if begins == "behind":
+            succeed()
+            reading = await streams.begin(KEYSPACE, FromNow(), ends_at_handover=True)
+            handover.go_on(5)
+            handover.share()
+            assert names(await read(reading, 5)) == [(NEW, 5)]
+            assert not reading.has_ended
+            return
+        reading = await streams.begin(KEYSPACE, FromNow() if begins == "now" else beginning, ends_at_handover=True)
+        assert not reading.has_ended
+        succeed()
+        found: list[tuple[Transaction, Checkpoint]] = []
+        async with asyncio.timeout(PATIENCE_S):
+            async for batch in reading.batches(0.01):
+                found += [(item, checkpoint) for item, checkpoint in batch if isinstance(item, Transaction)]
+                if reading.has_ended:
+                    break
+        assert [each for each in names(found) if each[0] == OLD] == [
+            (OLD, n) for n in ((3,) if begins == "now" else (1, 2, 3))
+        ]
+        told = {number for _, number in names(found)}
+        again = await streams.begin(
+            KEYSPACE, Checkpoint.parse(str(reading.watermark.checkpoint)), ends_at_handover=True
+        )
+        handover.go_on(5)
+        handover.share()
+        assert [number for _, number in names(await read(again, 5))] == [n for n in (4, 5) if n not in told]
+        assert not again.has_ended
+
+    run(monkeypatch, handover, story)
+
+
+def test_who_goes_on_after_such_an_end_is_not_ended_by_what_the_ring_has_of_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The shared ring still has the marks of the time when the ended shard went on."""
+    handover = Handover()
+    handover.publish(1, 2)
+    handover.share()
+
+    async def story(streams: Streams) -> None:
+        reading = await streams.begin(KEYSPACE, FromNow(), ends_at_handover=True)
+        handover.succeed(4)
+        handover.share()
+        async with asyncio.timeout(PATIENCE_S):
+            async for _ in reading.batches(0.01):
+                if reading.has_ended:
+                    break
+        again = await streams.begin(
+            KEYSPACE, Checkpoint.parse(str(reading.watermark.checkpoint)), ends_at_handover=True
+        )
+        told: list[int] = []
+        async with asyncio.timeout(PATIENCE_S):
+            async for batch in again.batches(0.01):
+                told += [int(item.gtid.rpartition("-")[2]) for item, _ in batch if isinstance(item, Transaction)]
+                assert not again.has_ended
+                if told:
+                    break
+                if again._follower is None and not handover.has_gone_on:
+                    handover.go_on(5)
+                    handover.share()
+        assert told == [5]
 
     run(monkeypatch, handover, story)
 

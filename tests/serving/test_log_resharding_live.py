@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import msgspec
+import pytest
 from confluent_kafka.admin import AdminClient
 
 from freshet.local.mariadb import MariaDBServer
@@ -74,6 +75,7 @@ def delete_neighbours(stack: ShardedStack) -> None:
         run(server, f"DELETE FROM {stack.database}.items WHERE id IN ({', '.join(others)})")
 
 
+@pytest.mark.nightly
 def test_logs_and_a_copy_are_complete_through_a_split_of_each_shard(kafka: KafkaCluster, tmp_path: Path) -> None:
     """Two shards become four while rows are written, and all are killed before, meanwhile and behind it."""
     suffix = uuid.uuid4().hex[:8]

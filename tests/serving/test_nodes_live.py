@@ -261,6 +261,7 @@ def test_a_node_that_is_drained_gives_its_partitions_away_and_no_read_goes_to_th
     assert said.endswith(f"127.0.0.1:{nodes.owner_ports[drained]} has no partitions any more: it can be stopped\n")
 
 
+@pytest.mark.nightly
 def test_one_partition_is_moved_to_a_follower_and_back_and_no_read_goes_to_the_source(
     nodes: NodeStack, reader: LocationsReader
 ) -> None:

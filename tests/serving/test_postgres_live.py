@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from serving.client import Row, Session
@@ -69,3 +70,19 @@ def test_a_session_reads_what_it_has_written_to_postgresql(stack: ServingStack, 
         assert [each["name"] for each in page.rows] == ["old"]
         batch = session.get_rows(stack.keyspace, [("docs", (name,)) for name in ("old", "nobody", "other")])
         assert [each.found for each in batch] == [True, False, True]
+
+
+def test_a_wrapped_connection_needs_no_word_of_the_application(stack: ServingStack, database: Database) -> None:
+    """psycopg's own connection tells the session what it commits, and its reads are fresh."""
+    with stack.client() as client, psycopg.connect(database.conninfo) as connection:
+        session: Session = client.session()
+        session.wrap(connection, stack.shard)
+        for number in range(6):
+            connection.execute(
+                "INSERT INTO docs VALUES ('own', NULL, %(n)s) ON CONFLICT (name) DO UPDATE SET n = %(n)s", {"n": number}
+            )
+            connection.commit()
+            row = session.get_row(stack.keyspace, "docs", "own")
+            assert row.value == {"name": "own", "doc": None, "n": number}
+            assert row.freshness == "fresh"
+            assert not session.carried.doubts

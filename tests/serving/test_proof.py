@@ -131,6 +131,14 @@ def test_a_time_is_proved_by_the_later_of_what_is_known_of_it(
         assert proof.judge(at(position), as_of_ms).may_be_served is is_proved
 
 
+@pytest.mark.parametrize(("of_the_time", "awaited"), [("0-1-3", "0-1-5"), ("0-1-7", "0-1-7")])
+def test_a_source_is_waited_for_until_it_has_both_token_and_time(of_the_time: str, awaited: str) -> None:
+    """A replica that is read as soon as it has one of them is refused for the other."""
+    proof = Proof(ReadDemand(seen("ks/0", "0-1-5"), True, not_before_ms=1_000), "ks/0", 1)
+    proof.reached = Reached(at(of_the_time), 1_000)
+    assert proof.demanded_position == at(awaited)
+
+
 def test_a_lost_history_is_told_with_the_epoch_that_took_its_place() -> None:
     """The token that it comes with is a position of the new epoch: with another one the session would be lost again."""
     proof = Proof(ReadDemand(seen("ks/0", "0-1-9"), True), "ks/0", 2)

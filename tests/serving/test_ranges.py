@@ -52,18 +52,13 @@ class Partitions:
         self.says = says
         self.asked: list[GetRange] = []
 
-    async def read(self, _: str, partition: int, request: Any, *__: Any, **___: Any) -> RangeRows:
-        """As `serving.reads.owners.Owners.read`."""
-        return cast("RangeRows", await request(_Client(self, partition)))
+    async def read_ranges(self, _: str, requests: Sequence[GetRange], **__: Any) -> list[RangeRows]:
+        """As `serving.reads.owners.Owners.read_ranges`."""
+        return [self._answer(request) for request in requests]
 
-
-class _Client:
-    def __init__(self, partitions: Partitions, number: int) -> None:
-        self._partitions, self._number = partitions, number
-
-    async def get_range(self, request: GetRange) -> RangeRows:
-        self._partitions.asked.append(request)
-        says = self._partitions.says[self._number]
+    def _answer(self, request: GetRange) -> RangeRows:
+        self.asked.append(request)
+        says = self.says[request.partition]
         if isinstance(says, OwnerAway):
             raise says
         return says.pop(0) if len(says) > 1 else says[0]

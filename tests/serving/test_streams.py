@@ -373,7 +373,7 @@ def test_one_caller_leaves_readers_of_kafka_for_the_streams_of_others(monkeypatc
         await take(streams, "much")
         await streams.close()
 
-    monkeypatch.setattr("serving.streams.reading.BEGIN_TIMEOUT_S", 0.5)
+    monkeypatch.setattr("serving.streams.reading.BEGIN_TIMEOUT_S", 3.0)
     monkeypatch.setattr("serving.streams.reading.LENT_S", 0.05)
     monkeypatch.setattr("serving.streams.reading.Follower", lambda *_: Following(fails=False))
     monkeypatch.setattr("serving.streams.reading.check_topics", lambda *_: Topic("t", "id", 1))

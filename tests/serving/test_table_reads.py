@@ -97,6 +97,15 @@ def test_a_read_with_the_readers_own_list_is_not_cached(monkeypatch: pytest.Monk
     assert [fill.image for fill in owner.fills] == [IMAGE]
 
 
+def test_the_position_of_the_read_proves_and_the_latest_is_taken_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fill that stood for its latest position would be called fresh for what it may lack."""
+    source, owner = FakeTableSource(external("0-1-5")._replace(hi=at("0-1-9"))), FakeOwner()
+    answer = asyncio.run(Reads(monkeypatch, owner).answer(source, vector=seen(SHARD, "0-1-5")))
+    assert served(answer).token == str(seen(SHARD, "0-1-9"))
+    [fill] = owner.fills
+    assert (fill.lo, fill.hi) == (str(at("0-1-5")), str(at("0-1-9")))
+
+
 def test_a_source_behind_the_session_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """A source that has not reached what the session has seen gives ``source_behind``, not an old table."""
     reads = Reads(monkeypatch, FakeOwner())

@@ -167,7 +167,7 @@ def test_tables_are_read_in_batches(stack: ServingStack, catalog: WorkloadCatalo
     write(catalog, "d.batch")
     wanted = {"catalog": stack.keyspace, "db": "d", "table": "batch"}
     listed = {**wanted, "valid_write_ids": catalog.valid_write_ids("d.batch"), "table_id": table_id}
-    body = httpx2.post(f"{stack.url}/v1/tables:batch", json={"tables": [listed, wanted]}).json()
+    body = httpx2.post(f"{stack.url}/v1/tables:batch", json={"tables": [listed, wanted]}, timeout=40).json()
     assert body["tables"][0]["table"]["version"] == 2
     assert body["tables"][1]["code"] == "missing_write_ids"
     assert Vector.parse(body["token"]).get(stack.shard) is not None

@@ -175,11 +175,11 @@ def test_an_error_has_its_code_and_a_caller_may_want_no_trace(traced: ServingSta
     unwanted, wanted = uuid.uuid4().hex, uuid.uuid4().hex
     url = f"{traced.url}/v1/rows/nowhere/people/1"
     for trace, flag in ((unwanted, "00"), (wanted, "01")):
-        assert httpx2.get(url, headers={"traceparent": f"00-{trace}-{CALLER}-{flag}"}).status_code == 404
+        assert httpx2.get(url, headers={"traceparent": f"00-{trace}-{CALLER}-{flag}"}, timeout=40).status_code == 404
     [found] = collector.awaited(wanted, "GET /v1/rows")
     assert found.attributes["freshet.code"] == "unknown_keyspace"
     assert collector.spans(unwanted) == {}
-    assert httpx2.get(url, headers={"traceparent": "nonsense"}).status_code == 404
+    assert httpx2.get(url, headers={"traceparent": "nonsense"}, timeout=40).status_code == 404
 
 
 @pytest.fixture

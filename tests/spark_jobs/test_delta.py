@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -81,11 +80,10 @@ with spark_session("delta", replace(settings, extra={**settings.extra, **small})
     print(json.dumps(found, default=str))
 """
 """Exports up to ``end`` and then all, and reads it back; dies before the append with the number ``survives``."""
-SHORT = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""For a JVM that lives for a minute: less is compiled."""
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_a_delta_export_that_is_killed_between_two_tables_has_each_change_once(topic: Topics, tmp_path: Path) -> None:
     """One table has the commit and another has not: the next run appends it to that one alone.
 
@@ -106,10 +104,7 @@ def test_a_delta_export_that_is_killed_between_two_tables_has_each_change_once(t
     def run(survives: int) -> subprocess.CompletedProcess[str]:
         place = [filled.kafka.bootstrap, filled.keyspace, str(tmp_path), str(tmp_path / "spark.log")]
         command = [sys.executable, "-c", PROGRAM, *place, str(end), str(survives)]
-        environment = os.environ | {"JAVA_TOOL_OPTIONS": SHORT}
-        return subprocess.run(
-            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=4 * PATIENCE_S, check=False
-        )
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=4 * PATIENCE_S, check=False)
 
     assert run(1).returncode == -signal.SIGKILL
     assert (tmp_path / "changes" / "%2A" / "_delta_log").is_dir()

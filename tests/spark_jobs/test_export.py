@@ -205,6 +205,37 @@ def test_what_the_topic_cannot_tell_is_a_row_of_its_own_kind(tmp_path: Path) -> 
     assert [row["_reason"] for row in found[4:6]] == ["ddl", "no key"]
 
 
+def test_rows_without_a_key_are_told_as_what_happened_to_them(tmp_path: Path) -> None:
+    """Once each, with their columns typed, in the order of the log; a void of one row would say that others changed."""
+
+    def keyless(ordinal: int, operation: str, before: bytes, after: bytes) -> bytes:
+        more: dict[str, Any] = {"table": "shop.items", "operation": operation, "before": before, "after": after}
+        return event("KeylessRow", ordinal, **more)
+
+    updated = keyless(5, "updated", b'{"id":1}', b'{"id":2}')
+    messages = [
+        start(),
+        description(2, cacheable=False, reason="it has no primary key"),
+        keyless(3, "inserted", b"", b'{"id":1}'),
+        keyless(4, "inserted", b"", b'{"id":1}'),
+        updated,
+        updated,
+        keyless(6, "deleted", b'{"id":1}', b""),
+        keyless(7, "inserted", b"", b""),
+    ]
+    found = [row for row in exported(messages, tmp_path) if row["_kind"].startswith("keyless")]
+    assert [(row["table"], row["_kind"], row["id"], row["_ordinal"], row["_key"]) for row in found] == [
+        ("shop.items", "keyless_inserted", 1, 3, None),
+        ("shop.items", "keyless_inserted", 1, 4, None),
+        ("shop.items", "keyless_before", 1, 5, None),
+        ("shop.items", "keyless_updated", 2, 5, None),
+        ("shop.items", "keyless_deleted", 1, 6, None),
+        ("shop.items", "keyless_inserted", None, 7, None),
+    ]
+    assert found[-1]["_reason"] == "its image is too large to be published"
+    assert found[0]["_time"] is not None
+
+
 def test_a_description_counts_for_what_follows_it_and_repeated_messages_count_once() -> None:
     """Rows before and after a changed table are in files of their own columns; a publisher's retry is no change."""
     message = frame([(key(1), VALUE, b'{"id":1}', 3)])
@@ -297,6 +328,7 @@ KILLED_WITHIN_S = 1.0
 
 @pytest.mark.slow
 @pytest.mark.long
+@pytest.mark.nightly
 def test_an_export_that_is_killed_at_random_instants_has_each_change_once(topic: Topics, tmp_path: Path) -> None:
     """SIGKILL to the driver alone, whose JVM and workers end later, or to all of them, amid small commits."""
     filled, rng = topic(1), Random(5)

@@ -23,7 +23,7 @@ from tests.patience import PATIENCE_S
 from tests.serving.stack import eventually
 from tests.spark_jobs.topics import TestTopic, rows
 
-MOMENTS = length(2, 24)
+MOMENTS = length(1, 24)
 SEED = int(os.environ.get("FRESHET_TEST_SEED", time.time_ns() % 100_000))
 FRAMES = 1_500
 STOPPED_BY_SIGINT = 128 + signal.SIGINT

@@ -22,7 +22,7 @@ from tests.spark_jobs.test_streaming import differences
 from tests.spark_jobs.topics import TestTopic
 from tests.spark_jobs.written import KINDS, random_log
 
-HISTORIES: Final = int(os.environ.get("FRESHET_TEST_SPARK_HISTORIES", "3"))
+HISTORIES: Final = int(os.environ.get("FRESHET_TEST_SPARK_HISTORIES", "2"))
 KILLS: Final = int(os.environ.get("FRESHET_TEST_SPARK_KILLS", "1"))
 SEED: Final = int(os.environ.get("FRESHET_TEST_SPARK_SEED", "14"))
 
@@ -37,6 +37,7 @@ def own_kafka(kafka: KafkaCluster, keyspace_name: str) -> Iterator[KafkaCluster]
     TestTopic(found, "last", 1).remove()
 
 
+@pytest.mark.nightly
 def test_rebuilds_killed_at_random_instants_equal_the_live_fold(own_kafka: KafkaCluster, tmp_path: Path) -> None:
     """Driver, its JVM, executors and their workers die at random; the same command goes on, to the same bytes.
 

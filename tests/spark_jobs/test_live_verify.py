@@ -68,6 +68,7 @@ def test_the_live_state_equals_the_rebuild_to_its_checkpoint(spark: Any, topic: 
     assert beside.equal
 
 
+@pytest.mark.nightly
 def test_a_topic_without_its_beginning_is_verified_from_the_last_checkpoint(topic: Topics, tmp_path: Path) -> None:
     """If retention has cut the topic, `--base` continues from what was verified before."""
     filled = topic(1)

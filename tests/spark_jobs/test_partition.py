@@ -21,7 +21,8 @@ from consumers.store.store import PartitionStore, partition_directory
 from spark_jobs.output import STATE_NAME, RebuildError, _locked, exclusive
 from spark_jobs.partition import BEGUN_NAME, FoldTask, complete_task, run_task
 from tests.docs.naming import ROOT
-from tests.spark_jobs.topics import Items, history, items_of
+from tests.patience import PATIENCE_S
+from tests.spark_jobs.topics import Items, history, in_arrow, items_of
 
 
 def task(root: Path, spill_rows: int = 1_000_000, low: int = 0, **more: Any) -> FoldTask:
@@ -33,11 +34,11 @@ def test_a_task_stops_before_the_end_that_was_asked_for(tmp_path: Path) -> None:
     """What lies beyond a named end is left out, also within a batch of Spark's."""
     messages = history()
     with task(tmp_path / "out", end={0: 23}).open(0) as fold:
-        fold.fold(range(20), messages[:20])
-        fold.fold(range(20, len(messages)), messages[20:])
+        fold.fold(*in_arrow(range(20), messages[:20]))
+        fold.fold(*in_arrow(range(20, len(messages)), messages[20:]))
         assert fold.finish().offset == 23
     with task(tmp_path / "out", end={0: 23}).open(0) as fold:
-        fold.fold(range(23, len(messages)), messages[23:])
+        fold.fold(*in_arrow(range(23, len(messages)), messages[23:]))
         assert fold.finish().messages == 0
     assert items_of(partition_directory(tmp_path / "out", "shop", 0)) == live_items(tmp_path / "live", messages[:23])
 
@@ -89,7 +90,12 @@ tell(run_task(fold, iter([batch])))
 def test_no_space_at_the_target_is_told_and_the_task_goes_on_later(tmp_path: Path) -> None:
     """One line with a way out instead of a worker's traceback; nothing half-written is taken for folded."""
     done = subprocess.run(
-        [sys.executable, "-c", FULL, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, timeout=100, check=False
+        [sys.executable, "-c", FULL, str(tmp_path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
     )
     fold, export, again = map(json.loads, done.stdout.splitlines())
     for error in (fold, export):
@@ -114,7 +120,7 @@ def test_any_batching_and_spilling_folds_to_the_live_state(tmp_path: Path, batch
     with task(tmp_path / "out", spill_rows).open(0) as fold:
         for at in range(0, len(messages), batch):
             chunk = messages[at : at + batch]
-            fold.fold(range(at, at + len(chunk)), chunk)
+            fold.fold(*in_arrow(range(at, at + len(chunk)), chunk))
         summary = fold.finish()
     found = items_of(partition_directory(tmp_path / "out", "shop", 0))
     assert found == live_items(tmp_path / "live", messages)
@@ -127,7 +133,7 @@ def test_the_output_is_a_store_that_the_owner_can_continue(tmp_path: Path) -> No
     """A rebuild that replaces the live store is opened and continued from its offset."""
     messages = history(frames=12)
     with task(tmp_path).open(0) as fold:
-        fold.fold(range(20), messages[:20])
+        fold.fold(*in_arrow(range(20), messages[:20]))
         fold.finish()
     manifest = read_manifest(partition_directory(tmp_path, "shop", 0))
     assert manifest is not None
@@ -139,10 +145,10 @@ def test_messages_that_were_folded_before_are_skipped(tmp_path: Path) -> None:
     """A micro-batch that Spark runs again changes nothing."""
     messages = history()
     with task(tmp_path / "out").open(0) as fold:
-        fold.fold(range(30), messages[:30])
+        fold.fold(*in_arrow(range(30), messages[:30]))
         fold.finish()
     with task(tmp_path / "out").open(0) as fold:
-        fold.fold(range(10, len(messages)), messages[10:])
+        fold.fold(*in_arrow(range(10, len(messages)), messages[10:]))
         summary = fold.finish()
     assert summary.messages == len(messages) - 30
     assert items_of(partition_directory(tmp_path / "out", "shop", 0)) == live_items(tmp_path / "live", messages)
@@ -170,14 +176,14 @@ def test_a_task_that_is_killed_in_a_spill_is_continued_to_the_live_state(
     with monkeypatch.context() as patched, task(out, 3).open(0) as fold:
         patched.setattr(Rocks, "ingest", ingest_or_die)
         with pytest.raises(Killed):
-            fold.fold(range(len(messages)), messages)
+            fold.fold(*in_arrow(range(len(messages)), messages))
     found = partition_directory(out, "shop", 0)
     with task(out, 3).open(0) as fold:
         begun = fold.state.head.offset
     assert (begun > 0) is (number > 1 or written)
     assert not begun or items_of(found) == live_items(tmp_path / "prefix", messages[:begun])
     with task(out, 3).open(0) as fold:
-        fold.fold(range(len(messages)), messages)
+        fold.fold(*in_arrow(range(len(messages)), messages))
         assert fold.finish().messages == len(messages) - begun
     assert items_of(found) == live_items(tmp_path / "live", messages)
 
@@ -188,9 +194,9 @@ def test_offsets_that_do_not_rise_stop_the_task(tmp_path: Path, batches: list[li
     messages = history()
     with task(tmp_path).open(0) as fold:
         for offsets in batches[:-1]:
-            fold.fold(offsets, [messages[offset] for offset in offsets])
+            fold.fold(*in_arrow(offsets, [messages[offset] for offset in offsets]))
         with pytest.raises(RebuildError) as refused:
-            fold.fold(batches[-1], [messages[offset] for offset in batches[-1]])
+            fold.fold(*in_arrow(batches[-1], [messages[offset] for offset in batches[-1]]))
     assert refused.value.code == "offsets_not_rising"
 
 
@@ -252,7 +258,7 @@ def test_a_cut_history_is_refused_unless_the_epochs_start_is_inside(tmp_path: Pa
     """Without its beginning a state may lack keys, unless an EpochStart voids all that was before."""
     messages = history()
     with task(tmp_path / "cut", low=1).open(0) as fold:
-        fold.fold(range(1, len(messages)), messages[1:])
+        fold.fold(*in_arrow(range(1, len(messages)), messages[1:]))
         with pytest.raises(RebuildError) as refused:
             fold.finish()
     assert refused.value.code == "history_incomplete"
@@ -260,7 +266,7 @@ def test_a_cut_history_is_refused_unless_the_epochs_start_is_inside(tmp_path: Pa
         fold.finish()
     assert again.value.code == "history_incomplete", "also when it goes on with what is durable"
     with task(tmp_path / "whole", low=7).open(0) as fold:
-        fold.fold(range(7, 7 + len(messages)), messages)
+        fold.fold(*in_arrow(range(7, 7 + len(messages)), messages))
         assert fold.finish().offset == 7 + len(messages)
 
 
@@ -269,7 +275,7 @@ def test_the_epochs_start_of_a_cut_history_is_remembered_from_one_task_to_the_ne
     messages = history()
     for at in (0, 20):
         with task(tmp_path, 3, low=7).open(0) as fold:
-            fold.fold(range(7, 27 + at), messages[: 20 + at])
+            fold.fold(*in_arrow(range(7, 27 + at), messages[: 20 + at]))
             fold.finish(complete=False)
     with task(tmp_path, low=7).open(0) as fold:
         assert fold.finish().offset == 47

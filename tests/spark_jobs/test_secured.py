@@ -40,6 +40,7 @@ def filled_topic(kafka: KafkaCluster, prefix: str) -> TestTopic:
     return filled
 
 
+@pytest.mark.nightly  # spark-submit fetches its packages
 def test_a_job_is_submitted_over_tls_and_scram_and_tells_no_secret(secured: SecuredKafka, tmp_path: Path) -> None:
     """The consumer, verify and its rebuild; Spark's log at its usual level and its event log have no secret."""
     filled = filled_topic(secured.by_password, "scram")

@@ -130,6 +130,14 @@ def test_on_a_cluster_the_jars_are_sent_along() -> None:
     assert "spark.driver.bindAddress" not in remote
 
 
+@pytest.fixture
+def no_java_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment chooses nothing for a JVM; that of the tests does."""
+    for name in JAVA_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.usefixtures("no_java_options")
 def test_only_a_brief_session_does_without_the_second_compiler() -> None:
     """An audit starts sooner; a rebuild of a long topic gets the faster code."""
     options = "spark.driver.extraJavaOptions"
@@ -138,6 +146,7 @@ def test_only_a_brief_session_does_without_the_second_compiler() -> None:
     assert not set(BRIEF_JAVA) & set(configuration(SparkSettings(), submitted=False)[options].split())
 
 
+@pytest.mark.usefixtures("no_java_options")
 @pytest.mark.parametrize("name", JAVA_VARIABLES)
 def test_a_collector_that_the_environment_chooses_stays(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A JVM with two collectors does not start."""
@@ -148,7 +157,7 @@ def test_a_collector_that_the_environment_chooses_stays(name: str, monkeypatch: 
 
 
 KILLED = """
-import os, signal
+import os, signal, tempfile
 from pathlib import Path
 from freshet.local.artifacts import jars
 from spark_jobs.session import SparkSettings, spark_session
@@ -161,24 +170,32 @@ try:
         raise RuntimeError("of the job")
 except RuntimeError as error:
     print(error)
+[own] = Path(tempfile.gettempdir()).iterdir()
+print(any(each.name.startswith("spark-") for each in (own / "held").iterdir()))
 with spark_session("second", settings) as session:
     print(session.range(3).count())
 """
 
 
 @pytest.mark.integration
+@pytest.mark.nightly
 def test_a_session_begins_after_one_whose_jvm_was_killed(tmp_path: Path) -> None:
-    """A standing audit goes on after it: the job's own error is told, and the next session has a JVM."""
+    """A standing audit goes on after it: the job's own error is told, and the next session has a JVM.
+
+    Nothing stays in the end, though a killed JVM removes none of its files.
+    """
+    (tmp_path / "temporary").mkdir()
     done = subprocess.run(
         [sys.executable, "-c", KILLED],
         cwd=tmp_path,
-        env=os.environ | {"JAVA": java_home(), "PYTHONPATH": os.getcwd()},
+        env=os.environ | {"JAVA": java_home(), "PYTHONPATH": os.getcwd(), "TMPDIR": str(tmp_path / "temporary")},
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,
         check=False,
     )
-    assert done.stdout.split("\n") == ["of the job", "3", ""], done.stderr
+    assert done.stdout.split("\n") == ["of the job", "True", "3", ""], done.stderr
+    assert list((tmp_path / "temporary").iterdir()) == []
 
 
 def test_spark_submit_keeps_its_own_master() -> None:

@@ -21,7 +21,7 @@ from spark_jobs.output import RebuildError, exclusive, find_stores, staged
 from spark_jobs.partition import FoldTask
 from spark_jobs.rebuild import RebuildRequest, prepare
 from tests.spark_jobs.test_live_verify import FRESHET
-from tests.spark_jobs.topics import TestTopic, history, items_of
+from tests.spark_jobs.topics import TestTopic, history, in_arrow, items_of
 from tokens.errors import FreshetError
 
 Topics = Callable[[int], TestTopic]
@@ -138,5 +138,5 @@ def _snapshot(filled: TestTopic, place: Place, directory: Path, end: int) -> Non
 def _fold(filled: TestTopic, directory: Path, end: int) -> None:
     task = FoldTask(filled.keyspace, filled.topic_id(), str(directory), {0: 0}, {0: 0})
     with task.open(0) as fold:
-        fold.fold(range(end), history()[:end])
+        fold.fold(*in_arrow(range(end), history()[:end]))
         fold.finish()

@@ -17,7 +17,6 @@ from spark_jobs.output import read_report
 from stream.kafka.connection import KafkaCluster
 from tests.consumers.owning import schema
 from tests.docs.naming import ROOT
-from tests.lengths import LONG
 from tests.servers.standalone import Standalone, spark_environment, standalone
 from tests.spark_jobs.source.shop import COLUMNS
 from tests.spark_jobs.test_live_verify import consuming
@@ -25,6 +24,16 @@ from tests.spark_jobs.test_streaming import differences
 from tests.spark_jobs.topics import TestTopic, history
 
 SUBMIT_TIMEOUT_S = 850
+TOO_OLD = """Job aborted due to stage failure: org.apache.spark.SparkException:
+Error from python worker:
+  Traceback (most recent call last):
+    File "pyspark.zip/pyspark/errors/error_classes.py", line 26, in <module>
+  AttributeError: module 'importlib.resources' has no attribute 'files'
+PYTHONPATH was:
+  /spark/python/lib/pyspark.zip
+org.apache.spark.SparkException: EOFException occurred while reading the port number from pyspark.daemon's stdout.
+"""
+"""What Spark says of a worker with Python 3.8."""
 
 
 def blocks(page: str) -> list[str]:
@@ -72,6 +81,7 @@ def cluster() -> Iterator[Standalone]:
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_the_pages_local_commands_rebuild_verify_and_export(shop: TestTopic, tmp_path: Path) -> None:
     """What the pages show for one machine works as it stands there, with the packages that they name."""
     [local, _] = blocks("docs/operating/rebuild.md")
@@ -88,6 +98,7 @@ def test_the_pages_local_commands_rebuild_verify_and_export(shop: TestTopic, tmp
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_the_pages_cluster_commands_rebuild_and_verify_with_the_environment_that_make_packs(
     shop: TestTopic, cluster: Standalone, tmp_path: Path
 ) -> None:
@@ -107,8 +118,7 @@ def test_the_pages_cluster_commands_rebuild_and_verify_with_the_environment_that
 
 
 @pytest.mark.slow
-@pytest.mark.long
-@pytest.mark.skipif(not LONG, reason="make soak runs it")
+@pytest.mark.nightly
 def test_an_export_to_a_directory_of_the_driver_alone_is_refused(
     shop: TestTopic, cluster: Standalone, tmp_path: Path
 ) -> None:
@@ -151,11 +161,13 @@ def test_a_worker_that_cannot_run_tasks_is_told_from_other_failures() -> None:
         "x\n[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.12 than that in driver: 3.11, y\n",
         "Traceback\nModuleNotFoundError: No module named 'consumers'\n\n\tat org.apache",
         'java.io.IOException: Cannot run program "./environment/bin/python": error=2, No such file',
+        TOO_OLD,
     ):
         found = unfit(RuntimeError(said))
         assert found is not None
         assert found.code == "executor_unfit"
         assert "make environment" in found.hint
+    assert str(unfit(RuntimeError(TOO_OLD))).endswith("module 'importlib.resources' has no attribute 'files'")
     assert unfit(RuntimeError("Caused by: OffsetOutOfRangeException")) is None
 
 

@@ -16,7 +16,7 @@ from spark_jobs.output import RebuildError, find_stores
 from spark_jobs.partition import FoldTask
 from spark_jobs.verify import VerifyError, verify_stores
 from tests.consumers.histories import key
-from tests.spark_jobs.topics import history, items_of
+from tests.spark_jobs.topics import history, in_arrow, items_of
 
 
 def rebuilt(root: Path, *, end: int | None = None, partitions: int = 2, topic_id: str = "t1") -> Path:
@@ -25,7 +25,7 @@ def rebuilt(root: Path, *, end: int | None = None, partitions: int = 2, topic_id
     messages = history()[:end]
     for partition in range(partitions):
         with FoldTask("shop", topic_id, str(root), starts, starts).open(partition) as fold:
-            fold.fold(range(len(messages)), messages)
+            fold.fold(*in_arrow(range(len(messages)), messages))
             fold.finish()
     return root
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+import pyarrow as pa
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
 
@@ -19,6 +20,12 @@ from tests.consumers.histories import event, frame, key, marker, start
 from tests.patience import PATIENCE_S
 
 Items = list[tuple[bytes, bytes]]
+
+
+def in_arrow(offsets: Sequence[int], values: Sequence[bytes | None]) -> tuple[pa.Array, pa.Array]:
+    """Messages as Spark gives them to a task: a part of larger arrays."""
+    given = pa.array([-1, *offsets, -1], pa.int64()), pa.array([b"before", *values, b"after"], pa.binary())
+    return given[0][1:-1], given[1][1:-1]
 
 
 class TestTopic:

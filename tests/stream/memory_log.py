@@ -155,6 +155,9 @@ class MemoryLog:
             def other_id(self) -> str:
                 return log.topic_id if log.topic_id != self.topic.topic_id else ""
 
+            def close(self) -> None:
+                """Nothing is open."""
+
         def check_topics(*_: Any) -> Topic:
             return Topic(f"freshet.{KEYSPACE}.events", log.topic_id, len(log.partitions))
 

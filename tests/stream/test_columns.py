@@ -7,6 +7,7 @@ from itertools import accumulate, chain, pairwise, repeat
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 import pytest
 from fastavro import schemaless_writer
 from hypothesis import given, settings
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 from stream.wire.checks import check_frame
 from stream.wire.codec import HEADER_SIZE, ROW_FRAME_HEADER, decode, encode
-from stream.wire.columns import Columns, read_columns
+from stream.wire.columns import Columns, Floors, join_text, read_columns
 from stream.wire.events import ABSENT, VALUE, VOID
 from stream.wire.frames import INT_MAX, NUMBER_MAX, PREFIX_MAX, read
 from stream.wire.keys import is_row_key
@@ -96,14 +97,19 @@ def rows_in(columns: Columns) -> list[Row]:
     return found
 
 
+def _read(values: list[bytes], after: int = 0) -> Columns | None:
+    """Of frames of one lineage."""
+    return read_columns(join_text(values), BEGIN, Floors(np.full(len(values), after)))
+
+
 @settings(max_examples=400, deadline=None)
 @given(st.lists(st.one_of(published(), published(), damaged()), min_size=1, max_size=5), st.sampled_from([0, 0, 7]))
 def test_what_is_read_is_what_the_decoder_reads(values: list[bytes], after: int) -> None:
     """For any bytes: the rows are the decoder's, valid, and in order; nothing raises."""
-    columns = read_columns(values, BEGIN, after)
+    columns = _read(values, after)
     if columns is None:
         return
-    expected = [row for value in values[: columns.frames] for row in rows_of(value)]
+    expected = [row for value in values[: len(columns.rows)] for row in rows_of(value)]
     assert rows_in(columns) == expected
     ordinals = [after, *(row[0] for row in expected)]
     assert all(earlier < later for earlier, later in pairwise(ordinals))
@@ -132,12 +138,12 @@ def singles(draw: st.DrawFn) -> bytes:
 @given(st.lists(singles(), min_size=1, max_size=4), st.sampled_from([0, 0, 7]))
 def test_frames_of_one_row_are_read_as_frames_of_many(values: list[bytes], after: int) -> None:
     """For any bytes the short way gives what the long one gives, or leaves it to that."""
-    columns = read_columns(values, BEGIN, after)
+    columns = _read(values, after)
     with patch("stream.wire.columns.find_singles", lambda *_: None):
-        expected = read_columns(values, BEGIN, after)
+        expected = _read(values, after)
     assert (columns is None) == (expected is None)
     if columns is not None and expected is not None:
-        assert columns.frames == expected.frames
+        assert len(columns.rows) == len(expected.rows)
         assert rows_in(columns) == rows_in(expected)
 
 
@@ -148,9 +154,9 @@ def test_published_frames_of_one_row_take_the_short_way() -> None:
         for number, image in ((1, b"x"), (63, b""), (64, b"x" * 255), (65, b"x" * 256), (2**31, b"y" * 65_535))
     ]
     with patch("stream.wire.columns._columns", side_effect=AssertionError("the long way")):
-        columns = read_columns(values, BEGIN, 0)
+        columns = _read(values, 0)
     assert columns is not None
-    assert columns.frames == len(values)
+    assert len(columns.rows) == len(values)
 
 
 @settings(max_examples=60, deadline=None)
@@ -162,9 +168,9 @@ def test_every_usual_frame_is_read(sizes: list[int], image: bytes) -> None:
         frame([(key(number % 7), VALUE, image, number) for number in range(first + 1, first + size + 1)])
         for first, size in zip(firsts, sizes, strict=False)
     ]
-    columns = read_columns(values, BEGIN, 0)
+    columns = _read(values, 0)
     assert columns is not None
-    assert columns.frames == len(values)
+    assert len(columns.rows) == len(values)
 
 
 def _odd(**changes: Any) -> bytes:
@@ -210,13 +216,35 @@ def _odd(**changes: Any) -> bytes:
 def test_a_frame_that_contradicts_itself_is_left_to_the_decoder(changes: dict[str, Any]) -> None:
     """It is refused, or read as its bytes say; never folded as if nothing were wrong with it."""
     first, last = frame([(key(1), VALUE, b"a", 1)]), frame([(key(2), VALUE, b"b", 99)])
-    whole = read_columns([first, _odd(), last], BEGIN, 0)
+    whole = _read([first, _odd(), last], 0)
     assert whole is not None
-    assert whole.frames == 3
-    columns = read_columns([first, _odd(**changes), last], BEGIN, 0)
+    assert len(whole.rows) == 3
+    columns = _read([first, _odd(**changes), last], 0)
     assert columns is not None
-    assert columns.frames == 1
+    assert len(columns.rows) == 1
     assert rows_in(columns) == rows_of(first)
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.lists(st.tuples(st.booleans(), st.integers(-1, 2), st.integers(1, 3)), min_size=1, max_size=9))
+def test_frames_of_two_lineages_are_read_together(steps: list[tuple[bool, int, int]]) -> None:
+    """Up to the first whose ordinals don't rise in its own lineage; of frames of one row, and of several."""
+    shards, lasts = (SHARD, "shop/of a longer name"), [4, 0]
+    values, begins, good = [], [], True
+    before: list[int] = []
+    expected: list[Row] = []
+    for is_other, step, count in steps:
+        first = lasts[is_other] + step
+        good &= step > 0
+        rows = [(key(number), VALUE, b"x%d" % number, number) for number in range(first, first + count)]
+        values.append(frame(rows, shard=shards[is_other]))
+        expected += rows_of(values[-1]) if good else []
+        before.append(max((at for at, each in enumerate(steps[: len(before)]) if each[0] == is_other), default=-1))
+        begins.append(len(single_prefix(shards[is_other], 1)))
+        lasts[is_other] = max(lasts[is_other], first + count - 1)
+    least = np.array([0 if each[0] else 4 for each in steps])
+    columns = read_columns(join_text(values), np.array(begins), Floors(least, np.array(before)))
+    assert ([] if columns is None else rows_in(columns)) == expected
 
 
 @pytest.mark.parametrize("more", [0, 1])
@@ -226,9 +254,9 @@ def test_no_more_rows_are_read_at_once_than_a_frame_may_have(more: int, monkeypa
     frames = [
         frame([(key(number), VALUE, b"a", number) for number in range(at, at + 3)]) for at in range(1, 7 + 3 * more, 3)
     ]
-    columns = read_columns(frames, BEGIN, 0)
+    columns = _read(frames, 0)
     assert columns is not None
-    assert (columns.frames, len(columns.ordinals)) == (2, 6)
+    assert (len(columns.rows), len(columns.ordinals)) == (2, 6)
 
 
 def test_it_stops_before_the_first_frame_that_needs_more() -> None:
@@ -237,7 +265,7 @@ def test_it_stops_before_the_first_frame_that_needs_more() -> None:
     row = [(key(1), VALUE, b"c", 3)]
     located, from_another = frame(row, positions=[gtid(9)]), frame(row, origins=["old/0 1 MariaDB/1-1-3"])
     for other in (located, from_another, good, frame([(b"x", VALUE, b"c", 3)])):
-        columns = read_columns([good, later, other, later], BEGIN, 0)
+        columns = _read([good, later, other, later], 0)
         assert columns is not None
-        assert columns.frames == 2
-        assert read_columns([other, good], BEGIN, 1) is None
+        assert len(columns.rows) == 2
+        assert _read([other, good], 1) is None

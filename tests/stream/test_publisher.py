@@ -20,7 +20,14 @@ from freshet.local.kafka import KafkaServer
 from stream.kafka.connection import KafkaCluster, KafkaUnreachable, client_settings
 from stream.kafka.reader import end_offsets, read_range
 from stream.kafka.topics import ensure_topics, events_topic
-from stream.publish.publisher import BACKLOG_AGE_MS, LayoutMismatch, Publisher, PublisherLost, record_time_ms
+from stream.publish.publisher import (
+    BACKLOG_AGE_MS,
+    SMALL_BYTES,
+    LayoutMismatch,
+    Publisher,
+    PublisherLost,
+    record_time_ms,
+)
 from stream.publish.resume import read_tail
 from stream.publish.topology import DeclaredTopology
 from stream.wire.codec import MAGIC, decode
@@ -196,6 +203,29 @@ def test_a_single_transaction_is_sent_at_once_and_an_idle_shard_still_marks(kafk
     home = Layout(PARTITIONS).home_partition(f"{keyspace}/0")
     sequences = [fields["sequence"] for name, fields in found[home] if name == "SourceState"]
     assert sequences == list(range(1, len(sequences) + 1))
+
+
+def test_a_batch_has_no_room_while_it_is_large(kafka: KafkaCluster, keyspace: str) -> None:
+    """Who can wait adds nothing to it until it is on its way; and whoever waits for room is told of a loss."""
+    with Publisher(kafka, keyspace, f"{keyspace}/0", Layout(PARTITIONS), batch_interval_s=3_600) as out:
+        out.open(_start)
+        assert out.has_room()
+        image = b"x" * (SMALL_BYTES // 2)
+        out.publish(SourceTransaction("MariaDB/0-1-1", "MariaDB/0-1-1", 1, [_value(1, image)]))
+        assert out.has_room()
+        out.publish(SourceTransaction("MariaDB/0-1-2", "MariaDB/0-1-2", 1, [_value(2, image)]))
+        assert not out.has_room()
+        assert not out.has_room(0.01)
+        flushing = threading.Thread(target=out.flush)
+        flushing.start()
+        assert out.has_room(PATIENCE_S)
+        flushing.join()
+    with pytest.raises(PublisherLost):
+        out.has_room()
+
+
+def _value(number: int, image: bytes) -> RowChange:
+    return RowChange(row_key("shop.t", [number]), VALUE, image)
 
 
 def test_a_position_without_changes_moves_the_watermark(kafka: KafkaCluster, keyspace: str) -> None:

@@ -111,3 +111,19 @@ def test_a_declaration_that_cannot_be_read_is_lost(monkeypatch: pytest.MonkeyPat
     with pytest.raises(ResumeError) as lost:
         read_declarations(KAFKA, "t", 0, resume_point([_state(1, whole=True)]))
     assert lost.value.code == "declarations_lost"
+
+
+def test_a_newer_record_before_the_last_state_is_passed_over_in_whatever_window(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Windows before the last one have older states; what a newer version published between them was undone."""
+    log = MemoryLog(1)
+    log.install(monkeypatch)
+    states = [encode("SourceState", _state(number, whole=number == 1)) for number in range(1, 8)]
+    for value in (states[0], *TRANSFERRED, *states[1:]):
+        log.commit([(0, value)], 1)
+    for window in range(1, 8):
+        tail = read_tail(KAFKA, "t", 0, "s/0", window=window)
+        assert tail.problem is None
+        assert tail.point is not None
+        assert tail.point.sequence == 7

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from stream.kafka.connection import KafkaCluster, client_settings
-from stream.kafka.reader import read_range
+from stream.kafka.connection import KafkaCluster, KafkaRequestError, client_settings
+from stream.kafka.reader import end_offsets, read_range
 from stream.kafka.topics import (
     Topic,
     TopicError,
@@ -17,6 +18,7 @@ from stream.kafka.topics import (
     check_topics,
     dead_letter_topic,
     describe_topic,
+    ensure_topic,
     ensure_topics,
     events_topic,
     locations_topic,
@@ -46,6 +48,29 @@ def test_topics_are_made_once_and_then_found(kafka: KafkaCluster, keyspace_name:
     assert ensure_topics(kafka, keyspace_name, 2) == made == check_topics(kafka, keyspace_name, 2)
     assert describe_topic(kafka, dead_letter_topic(kafka, keyspace_name)).partitions == 1
     assert describe_topic(kafka, locations_topic(kafka)).partitions == 1
+
+
+def test_a_request_that_fails_leaves_no_client_behind(kafka: KafkaCluster) -> None:
+    """Whoever keeps the error keeps the frames it went through. A client that lives in one of them might be ended by
+    the last reference in its own background thread, and librdkafka ends the process for that.
+    """
+    before = _main_threads()
+    errors: list[FreshetError] = []
+    for request in (check_topics, describe_topic):
+        with pytest.raises(TopicError) as raised:
+            request(kafka, "nothing")
+        errors.append(raised.value)
+    for refused in (lambda: end_offsets(kafka, "nothing", [0], timeout_s=1), lambda: ensure_topic(kafka, "a name", {})):
+        with pytest.raises(KafkaRequestError) as raised_too:
+            refused()
+        errors.append(raised_too.value)
+    assert _main_threads() <= before, errors
+
+
+def _main_threads() -> set[int]:
+    """The native ids of threads that each of librdkafka's clients in this process has one of."""
+    tasks = Path("/proc/self/task")
+    return {int(task.name) for task in tasks.iterdir() if (task / "comm").read_text().startswith("rdk:main")}
 
 
 def test_a_topic_made_anew_has_another_id(kafka: KafkaCluster, keyspace_name: str, admin: AdminClient) -> None:

@@ -198,6 +198,15 @@ def test_a_lost_history_is_data_not_only_text() -> None:
     assert (again, again.verdict) == (lost, Verdict.HISTORY_LOST)
 
 
+@pytest.mark.parametrize(("mine", "others"), [("ks/a", "ks/b"), ("ks/b", "ks/a")])
+def test_a_lost_history_is_told_before_what_is_only_not_reached(mine: str, others: str) -> None:
+    """In whatever order the shards are: else the session waits for what never comes, and keeps its token."""
+    vector = Vector({mine: (1, P("MariaDB/0-1-5")), others: (1, P("MariaDB/0-1-5"))})
+    at = P("MariaDB/0-1-3")
+    tag = Tag(mine, 1, at, at, None, topology=frozenset({mine}), ancestors={others: 2})
+    assert decide(Demand(vector), tag).verdict is Verdict.HISTORY_LOST
+
+
 def _asked(demand: Demand) -> bool:
     return bool(demand.vector or demand.write_ids is not None or demand.not_before_ms)
 

@@ -172,9 +172,9 @@ def test_a_huge_watermark_costs_nothing() -> None:
     """The cost of coverage depends on the number of exceptions, not on the number of ids."""
     tag = ValidWriteIdList("db.t", 7, range(1, 2000, 2))
     wanted = ValidWriteIdList("db.t", MAX, range(2**62, 2**62 + 2000))
-    started = time.perf_counter()
+    started = time.process_time()
     missing = tag.missing(wanted)
-    assert time.perf_counter() - started < 0.5
+    assert time.process_time() - started < 0.5
     assert missing is not None
     assert tuple(missing) == (1, 4 + MAX - 7 - 2000)
 

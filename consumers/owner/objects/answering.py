@@ -339,10 +339,13 @@ class _TableImage(msgspec.Struct):
     partitionKeys: list[_Column] | None = None
 
 
+_table_image = msgspec.json.Decoder(_TableImage)
+
+
 def partition_keys(image: bytes | None) -> list[PartitionKey]:
     """The partition columns of a table, from its JSON image; none if that cannot be read."""
     try:
-        columns = msgspec.json.decode(image or b"{}", type=_TableImage).partitionKeys or ()
+        columns = _table_image.decode(image or b"{}").partitionKeys or ()
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return []
     return [PartitionKey(column.name, column.type) for column in columns]

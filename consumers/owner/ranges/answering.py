@@ -14,15 +14,15 @@ from consumers.fold.entry import ABSENT, HEAD, PREFIX, VALUE, decode_entry, kind
 from consumers.fold.shards import is_succeeded, lineage_of_key, shard_map
 from consumers.fold.state import Head, Void
 from consumers.owner.evidence import kin_at, may_catch_up
-from consumers.owner.meaning import compare_meaning, settled_meaning
+from consumers.owner.meaning import compare_meaning, settled_meaning, still_means
 from consumers.owner.partitions import Partition
 from consumers.owner.protocol import HISTORY_LOST, SCHEMA_CHANGED, GetRange, OwnerError, RangeRows
-from consumers.owner.ranges.ground import Form, Ground, ground_of
+from consumers.owner.ranges.ground import Form, Ground, Stretch, ground_of
 from consumers.owner.ranges.indexed import NotKnown, changes_known, indexed_entries, keys_having
 from consumers.owner.ranges.order import Rank
 from consumers.owner.rows import table_of
 from stream.wire.keys import SEPARATOR, Layout
-from tokens import Demand, Freshness, Position, Tag, decide
+from tokens import Demand, Freshness, Position, decide
 
 RANKED_AT_ONCE: Final = 500
 """Rows that are put in order before others are answered."""
@@ -33,10 +33,11 @@ LOOKED_TOGETHER: Final = 256
 """Others are answered in between."""
 IMAGES_BYTES_MAX: Final = 4 << 20
 """Of one answer. It has one row at least."""
+_UNKNOWN: Final = Freshness.UNKNOWN.value
 
 
 class Found(NamedTuple):
-    """The rows of a range, as (key, image), or how many there are. ``hi``: where one of the range changed last.
+    """The rows of a range, as (key, image), or how many there are, and from where on they are these.
 
     ``newest``: the highest ordinal of its entries.
     """
@@ -44,7 +45,7 @@ class Found(NamedTuple):
     rows: list[tuple[bytes, bytes]]
     number: int
     more: bool
-    hi: Position
+    stretch: Stretch
     newest: int
 
 
@@ -54,10 +55,10 @@ def answer_range(partition: Partition, request: GetRange, demand: Demand) -> Gen
     It yields where others may be answered in between; most answers come without. The head is read before the entries
     and the description after them, as in `consumers.owner.rows.answer_rows`.
     """
+    caught_up = partition.ready  # before the head, which may be the one of then
     head, table = partition.store.visible, table_of(request.leading)
     shard, ground = ground_of(partition, head, table, request.shard)
     meaning = settled_meaning(partition, head, table, shard)
-    answer = _unproved(request.id, partition, head, shard)
     try:
         if not shard and shard_map(head) is not None:
             raise NotKnown(f"{request.keyspace} has several shards, and the request names none")
@@ -68,21 +69,26 @@ def answer_range(partition: Partition, request: GetRange, demand: Demand) -> Gen
         form = ground.form(meaning, table, request)
         found = yield from _look(partition, head, request, ground, form)
     except (NotKnown, ValueError) as reason:
-        answer.why = str(reason)
-        return answer
-    expected, is_by_columns = request.meaning, bool(request.index or request.order)
-    if is_by_columns:  # what it must have been made of
-        expected = meaning.fingerprint if request.meaning == form.expected else b""
-    why, prefix = compare_meaning(partition, head, table, shard, expected)
-    if is_by_columns and not why and settled_meaning(partition, head, table, shard) != meaning:
-        why = "the description of the table changed while it was looked at"
-    if why:
-        answer.why, answer.code = why, SCHEMA_CHANGED
-        return answer
+        return _unproved(request.id, head, shard, str(reason), caught_up=caught_up)
+    prefix = meaning.prefix
+    if request.meaning != form.expected or not still_means(partition, head, table, shard, meaning):
+        why, prefix = _compare(partition, head, request, form, shard)
+        if why:
+            return _unproved(request.id, head, shard, why, SCHEMA_CHANGED, caught_up=caught_up)
     _check_partitions(head, partition.number, request, len(meaning.key), prefix)
-    answer.hi = str(found.hi)
-    _decide(answer, demand, found, ground)
-    return answer
+    return _decide(request.id, demand, found, ground, caught_up=caught_up)
+
+
+def _compare(partition: Partition, head: Head, request: GetRange, form: Form, shard: str) -> tuple[str, int]:
+    """As `compare_meaning`. Where columns are named, the description must be the one that told what they are."""
+    table, expected = table_of(request.leading), request.meaning
+    is_by_columns = bool(request.index or request.order)
+    if is_by_columns:
+        expected = form.meaning.fingerprint if request.meaning == form.expected else b""
+    why, prefix = compare_meaning(partition, head, table, shard, expected)
+    if is_by_columns and not why and settled_meaning(partition, head, table, shard) != form.meaning:
+        why = "the description of the table changed while it was looked at"
+    return why, prefix
 
 
 def _check_partitions(head: Head, number: int, request: GetRange, key_columns: int, prefix: int) -> None:
@@ -99,45 +105,51 @@ def _check_partitions(head: Head, number: int, request: GetRange, key_columns: i
         )
 
 
-def _unproved(request_id: int, partition: Partition, head: Head, shard: str) -> RangeRows:
+def _unproved(request_id: int, head: Head, shard: str, why: str, code: str = "", *, caught_up: bool) -> RangeRows:
     """An answer that says where the partition is, and nothing of the range."""
-    unknown = Freshness.UNKNOWN.value
-    answer = RangeRows(request_id, [], [], 0, False, unknown, "", False, True, shard, 0, "", "")
+    answer = RangeRows(request_id, [], [], 0, False, _UNKNOWN, why, False, True, shard, 0, "", "", code=code)
     lineage = head.lineages.get(shard)
     if lineage is not None:
         answer.epoch, answer.watermark, answer.as_of_ms = lineage.epoch, lineage.watermark, lineage.as_of_ms
-        answer.kin = kin_at(head, shard, lineage.epoch).heard(partition.ready)
+        answer.kin = kin_at(head, shard, lineage.epoch).heard(caught_up)
     return answer
 
 
-def _decide(answer: RangeRows, demand: Demand, found: Found, ground: Ground) -> None:
-    """Writes the decision into ``answer``, with the rows if they may be served.
+def _decide(request_id: int, demand: Demand, found: Found, ground: Ground, *, caught_up: bool) -> RangeRows:
+    """The answer, with the rows if they may be served.
 
     A marker says nothing of what follows it, wherever its position lies: see `consumers.owner.rows.view_row`.
     """
-    hi, watermark, kin = found.hi, ground.watermark, answer.kin
-    tag = Tag(
-        ground.shard,
-        answer.epoch,
-        hi,
-        hi,
-        watermark,
-        topology=kin.topology,
-        ancestors=kin.ancestors,
-        as_of_ms=answer.as_of_ms,
-    )
-    decision = decide(demand, tag)
-    answer.freshness, answer.why = decision.freshness.value, decision.why
+    lineage, kin, hi = ground.lineage, ground.kin.heard(caught_up), str(found.stretch.hi)
+    decision = decide(demand, found.stretch.tag)
+    freshness, why, code = decision.freshness.value, decision.why, ""
+    served, needs_source = False, False
     if not decision.may_be_served:
-        answer.needs_source = not may_catch_up(decision, answer.watermark)
-        answer.code = HISTORY_LOST if decision.history_lost else ""
-    elif found.newest > ground.lineage.watermark_ordinal or watermark is None or not watermark.at_or_past(hi):
-        answer.freshness, answer.needs_source = Freshness.UNKNOWN.value, False
-        answer.why = f"a row changed at {answer.hi}, and the marker that follows has not arrived"
+        needs_source = not may_catch_up(decision, lineage.watermark)
+        code = HISTORY_LOST if decision.history_lost else ""
+    elif found.newest > lineage.watermark_ordinal or not found.stretch.is_marked:
+        freshness, why = _UNKNOWN, f"a row changed at {hi}, and the marker that follows has not arrived"
     else:
-        answer.served, answer.needs_source = True, False
-        answer.count, answer.more = found.number, found.more
-        answer.keys, answer.images = [key for key, _ in found.rows], [image for _, image in found.rows]
+        served = True
+    rows, count, more = (found.rows, found.number, found.more) if served else ([], 0, False)
+    return RangeRows(
+        request_id,
+        [key for key, _ in rows],
+        [image for _, image in rows],
+        count,
+        more,
+        freshness,
+        why,
+        served,
+        needs_source,
+        ground.shard,
+        lineage.epoch,
+        hi,
+        lineage.watermark,
+        lineage.as_of_ms,
+        code,
+        kin,
+    )
 
 
 def _look(
@@ -163,8 +175,7 @@ def _look(
     for number, pairs in enumerate(found):
         if number:
             yield
-        for key, value in _live_entries(pairs, head, ground, form.meaning.prefix):
-            kind, ordinal = HEAD.unpack_from(value)
+        for kind, ordinal, key, value in _live_entries(pairs, head, ground, form.meaning.prefix):
             if ordinal > newest:
                 newest, newest_at = ordinal, value
             if kind == ABSENT:
@@ -183,41 +194,46 @@ def _look(
             break
     if unordered and len(rows) > 1:
         raise NotKnown(f"only the source knows the order of {unordered}")
-    for at in range(0, len(rows) if len(rows) > 1 and after is None else 0, RANKED_AT_ONCE):  # one row needs no order
-        some = rows[at : at + RANKED_AT_ONCE]
-        rows[at : at + len(some)] = [(ranking.rank(key, _image(value, request)), key, value) for _, key, value in some]
-        yield
+    if len(rows) > 1:  # one needs no order
+        for at in range(0, len(rows) if after is None else 0, RANKED_AT_ONCE):
+            some = rows[at : at + RANKED_AT_ONCE]
+            rows[at : at + len(some)] = [
+                (ranking.rank(key, _image(value, request)), key, value) for _, key, value in some
+            ]
+            yield
+        rows.sort(key=_rank_of, reverse=request.descending)
     lineage = partition.store.visible.lineages.get(ground.shard)
     if lineage is None or lineage.low_water != ground.lineage.low_water:
         raise NotKnown("tombstones were dropped while the range was looked at")
     gone = partition.store.dropping.last(table, ground.shard)
     deleted = gone.position if gone is not None and gone.epoch == ground.lineage.epoch else ""
-    hi = ground.since(deleted, *known_since)
+    stretch = ground.stretch_since(deleted, *known_since)
     last = decode_entry(newest_at).position if newest > known else ""
-    hi = hi.join(Position.parse(last)) if last else hi
+    if last:
+        stretch = ground.stretch_from(stretch.hi.join(Position.parse(last)))
     if not request.limit:
-        return Found([], count, False, hi, newest)
-    rows.sort(key=_rank_of, reverse=request.descending)
+        return Found([], count, False, stretch, newest)
     given = _within_bytes(rows, request.limit)
-    return Found(given, len(given), len(given) < len(rows), hi, newest)
+    return Found(given, len(given), len(given) < len(rows), stretch, newest)
 
 
 def _live_entries(
     pairs: list[tuple[bytes, bytes]], head: Head, ground: Ground, prefix: int
-) -> list[tuple[bytes, bytes]]:
-    """Those of ``pairs`` that are the ground's shard's, and since the table's last void.
+) -> list[tuple[int, int, bytes, bytes]]:
+    """Those of ``pairs`` that are the ground's shard's, and since the table's last void, after kind and ordinal.
 
     ``prefix``: of the table's description. Raises `NotKnown`.
     """
     shard, own, voided = ground.shard, ground.own, ground.voided
-    live: list[tuple[bytes, bytes]] = []
-    for pair in pairs:
-        key, value = pair
+    live: list[tuple[int, int, bytes, bytes]] = []
+    for key, value in pairs:
         if not value.startswith(own, PREFIX.size):
             if lineage_of_key(head, key, prefix)[0] == shard:
                 _require_over(head, shard, ground.voids, value)
-        elif HEAD.unpack_from(value)[1] > voided:
-            live.append(pair)
+            continue
+        kind, ordinal = HEAD.unpack_from(value)
+        if ordinal > voided:
+            live.append((kind, ordinal, key, value))
     return live
 
 

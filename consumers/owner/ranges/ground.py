@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 from consumers.fold.backfills import whole_at
 from consumers.fold.shards import shard_map, sole_lineage
 from consumers.fold.state import Backfill, Head, Lineage, Void
+from consumers.owner.evidence import kin_at
 from consumers.owner.meaning import Meaning
 from consumers.owner.partitions import Partition
 from consumers.owner.protocol import GetRange
@@ -18,7 +19,7 @@ from consumers.owner.ranges.indexed import columns_named, meaning_with
 from consumers.owner.ranges.order import Ranking
 from consumers.owner.rows import voids_of
 from consumers.store.index import Extraction, Index
-from tokens import Position
+from tokens import Position, Tag
 
 ASKED_MAX: Final = 256
 """Forms of a request that are kept for one head: the columns that are asked for."""
@@ -36,23 +37,35 @@ class Form(NamedTuple):
     expected: bytes
 
 
+class Stretch(NamedTuple):
+    """A ground's rows of a range are the same at each position from ``hi`` to the watermark.
+
+    ``tag``: what `tokens.decide` takes. ``is_marked``: whether the watermark is at or past ``hi``.
+    """
+
+    hi: Position
+    tag: Tag
+    is_marked: bool
+
+
 class Ground:
     """What a head says of a shard's rows of a table, which are whole in it."""
 
-    __slots__ = ("_forms", "_since", "backfill", "lineage", "own", "shard", "voided", "voids", "watermark")
+    __slots__ = ("_forms", "_since", "backfill", "kin", "lineage", "own", "shard", "voided", "voids", "watermark")
 
     def __init__(self, head: Head, table: str, shard: str, backfill: Backfill) -> None:
         self.shard = shard
         self.backfill = backfill
         self.lineage: Lineage = head.lineages[shard]
         self.watermark = Position.parse(self.lineage.watermark) if self.lineage.watermark else None
+        self.kin = kin_at(head, shard, self.lineage.epoch)
         self.own = f"{shard}\0{self.lineage.epoch}\0".encode()
         """How the tag of each entry begins that the shard has written in its epoch."""
         self.voids: tuple[Void, ...] = voids_of(head, table, shard)
         self.voided = max((void.ordinal for void in self.voids if void.epoch == self.lineage.epoch), default=0)
         """Entries up to this ordinal count no more."""
         self._forms: dict[object, Form] = {}
-        self._since: dict[tuple[str, ...], Position] = {}
+        self._since: dict[tuple[str, ...], Stretch] = {}
 
     def form(self, meaning: Meaning, table: str, request: GetRange) -> Form:
         """What the columns of ``request`` are."""
@@ -71,16 +84,32 @@ class Ground:
             self._forms[asked] = made
         return made
 
-    def since(self, *positions: str) -> Position:
-        """The join of the completion, the low-water, and ``positions`` ("": none)."""
+    def stretch_since(self, *positions: str) -> Stretch:
+        """From the join of the completion, the low-water, and ``positions`` ("": none) on."""
         known = self._since.get(positions)
         if known is None:
-            known = Position.parse(self.backfill.position)
+            hi = Position.parse(self.backfill.position)
             for each in (self.lineage.low_water, *positions):
-                known = known.join(Position.parse(each)) if each else known
+                hi = hi.join(Position.parse(each)) if each else hi
+            known = self.stretch_from(hi)
             if len(self._since) < ASKED_MAX:
                 self._since[positions] = known
         return known
+
+    def stretch_from(self, hi: Position) -> Stretch:
+        """From ``hi`` on."""
+        watermark, kin = self.watermark, self.kin
+        tag = Tag(
+            self.shard,
+            self.lineage.epoch,
+            hi,
+            hi,
+            watermark,
+            topology=kin.topology,
+            ancestors=kin.ancestors,
+            as_of_ms=self.lineage.as_of_ms,
+        )
+        return Stretch(hi, tag, watermark is not None and watermark.at_or_past(hi))
 
 
 _extraction_of: Final = lru_cache(1_024)(Extraction)

@@ -57,8 +57,12 @@ def indexed_entries(
     """The rows of ``keys`` that have the values ``equal``, and as deletions those that had them, some together."""
     get = partition.store.get
     for at in range(0, len(keys), LOOKED_TOGETHER):
-        found = [(key, value) for key in keys[at : at + LOOKED_TOGETHER] if (value := get(key)) is not None]
-        yield [(key, value if _has(extraction, value, equal) else _deleted(value)) for key, value in found]
+        found: list[tuple[bytes, bytes]] = []
+        for key in keys[at : at + LOOKED_TOGETHER]:
+            value = get(key)
+            if value is not None:
+                found.append((key, value if _has(extraction, value, equal) else _deleted(value)))
+        yield found
 
 
 def _has(extraction: Extraction, value: bytes, values: bytes) -> bool:

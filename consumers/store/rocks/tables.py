@@ -147,9 +147,9 @@ def _write_table(entries: Mapping[bytes, bytes], path: str, of_indexes: Mapping[
             del writer[without.pop()]
 
     write(islice(pairs, at), INDEX)
-    of_index = list(of_indexes)
+    of_index, values = list(of_indexes), list(of_indexes.values())
     for place in sorted_places(of_index):
-        writer[of_index[place]] = of_indexes[of_index[place]]
+        writer[of_index[place]] = values[place]
     write(pairs, None)
     writer.finish()
     return int(writer.file_size())

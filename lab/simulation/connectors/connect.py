@@ -9,7 +9,7 @@ import io
 import json
 from collections import deque
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from urllib.error import HTTPError, URLError
 from urllib.request import Request
 
@@ -42,6 +42,9 @@ CONFIG: Final = {
     "table.include.list": "shop[.].*",
 }
 MYSQL_CLASS: Final = "io.debezium.connector.mysql.MySqlConnector"
+WITHOUT_ENDS: Final = {"provide.transaction.metadata": "false", "heartbeat.interval.ms": "1000"}
+HEARTBEAT: Final = Told("", b"")
+"""In place of a message into a topic that nobody reads: what counts is how far the task is with it."""
 BATCH_MAX: Final = 7
 """Messages of one Kafka transaction, at most."""
 PATIENCE_S: Final = 20.0
@@ -61,12 +64,16 @@ class Place(NamedTuple):
 class Worker:
     """The worker. ``config``: of its only connector, as the REST interface tells it. ``trouble``: of that interface."""
 
-    def __init__(self, kernel: Kernel, kafka: Cluster, server: SimulatedServer, partitions: int) -> None:
-        """``partitions``: of each table's topic."""
+    def __init__(
+        self, kernel: Kernel, kafka: Cluster, server: SimulatedServer, partitions: int, *, tells_ends: bool
+    ) -> None:
+        """``partitions``: of each table's topic. ``tells_ends``: of transactions; else it has heartbeats."""
         self._kernel, self._kafka, self._server = kernel, kafka, server
-        self._partitions = partitions
-        self._is_mysql = "mariadb" not in str(server.variables["version"]).lower()
+        self._partitions, self._tells_ends = partitions, tells_ends
+        self._is_mysql = server.is_mysql
         self.as_it_should_be = CONFIG | {"connector.class": MYSQL_CLASS} if self._is_mysql else CONFIG
+        if not tells_ends:
+            self.as_it_should_be = self.as_it_should_be | WITHOUT_ENDS
         self.config = dict(self.as_it_should_be)
         self.trouble = NONE
         self.begins_anew = False
@@ -79,8 +86,23 @@ class Worker:
             raise URLError("Connection refused")
         if self.trouble == BROKEN:
             raise HTTPError(request.full_url, 500, f"timed out after {timeout} s", {}, None)  # type: ignore[arg-type]
-        found = {"shop": {"info": {"config": self.config}}} if self.trouble != ABSENT else {}
+        found: dict[str, Any] = {"shop": {"info": {"config": self.config}}} if self.trouble != ABSENT else {}
+        if request.full_url.endswith("/connectors/shop/offsets"):
+            found = {"offsets": [{"partition": {"server": PREFIX}, "offset": self._offset()}]}
         return io.BytesIO(json.dumps(found).encode())
+
+    def _offset(self) -> dict[str, Any]:
+        """How far the task is, by what is committed in Kafka."""
+        logs = self._kafka.topics[OFFSETS].logs if OFFSETS in self._kafka.topics else []
+        kept = [each for log in logs for each in log.committed(log.start, log.stable)]
+        if not kept:
+            return {}
+        place = Place(*json.loads(kept[-1].value or b""))
+        if not place.commits:
+            return {}
+        domain, server, number = self._server.history[place.commits - 1].gtid
+        gtids = f"{self._server.uuid}:1-{number}" if self._is_mysql else f"{domain}-{server}-{number}"
+        return {"gtids": gtids, "event": 2 if place.rows else 0, "row": place.rows}
 
     # --- the task ---
 
@@ -118,6 +140,8 @@ class Worker:
         commit = self._server.history[tables.count]
         changed = tables.take(commit)
         told = writer.commit(tables.count, commit, changed, place.rows)
+        if not self._tells_ends:
+            told.append(HEARTBEAT)
         rows = place.rows
         for left, message in zip(reversed(range(len(told))), told, strict=True):
             rows += message.is_row
@@ -137,7 +161,7 @@ class Worker:
         return place
 
     def _writer(self, file: str) -> Writer:
-        return Writer(file, self._server.uuid if self._is_mysql else "")
+        return Writer(file, self._server.uuid if self._is_mysql else "", tells_ends=self._tells_ends)
 
     def _await_server(self) -> None:
         server = self._server
@@ -147,11 +171,12 @@ class Worker:
 
     def _write(self, out: SimulatedProducer, told: list[tuple[Told, Place]]) -> None:
         """Write messages, and how far the task is then, in one transaction."""
-        for message, _ in told:
+        messages = [message for message, _ in told if message is not HEARTBEAT]
+        for message in messages:
             self._make(PREFIX + message.topic)
         self._make(OFFSETS)
         out.begin_transaction()
-        for message, _ in told:
+        for message in messages:
             topic = PREFIX + message.topic
             out.produce(topic, message.value, partition=self._below(len(self._kafka.topics[topic].logs)))
         out.produce(OFFSETS, json.dumps(told[-1][1]).encode(), partition=0)

@@ -2,7 +2,7 @@
 
 A reader of the topic may keep any image that it has read, or one that it has got from the server behind the last void,
 until it is told otherwise. So with each marker it must have been told every change up to there: the row as it was
-left, or that the row, or its table, is not known from that change on.
+left, or that the row, or its table, is not known from that change on. But for what was changed and changed back.
 """
 
 from __future__ import annotations
@@ -10,19 +10,34 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final, Protocol
 
-from lab.simulation.connectors.committed import Slot, Truth
+from lab.simulation.connectors.committed import Slot
 from lab.simulation.kafka.log import PartitionLog
-from lab.simulation.naive.messages import Record, Unreadable, read_message
+from lab.simulation.naive.messages import PASSED_OVER, Record, Unreadable, read_message
 from lab.simulation.naive.partition import ABSENT, EVERY, REPEATED, VALUE
 
 TOLD: Final = "nothing lost, nothing twice"
 NO_STALE: Final = "no stale answer"
 Position = frozenset[int]
 """The numbers of commits."""
+STEP: Final = 0x100
+"""How much longer the log of a simulated PostgreSQL is with each commit: a place in it is a number of commits."""
 Wrong = tuple[str, str]
 """The rule that is broken, and how."""
+
+
+class Truth(Protocol):
+    """Every row as each commit left it, by the number of the commit."""
+
+    changed: list[list[Slot]]
+    """Commit → the rows that differ after it."""
+
+    def image(self, slot: Slot, commit: int) -> dict[str, Any] | None:
+        """A row as a commit left it."""
+
+    def rows(self, table: str, commit: int) -> list[Slot]:
+        """The rows that a table had."""
 
 
 class Told:
@@ -59,7 +74,7 @@ class Told:
             name, event = read_message(value, {})
         except Unreadable as unreadable:
             return TOLD, f"a record is {unreadable}"
-        if name in ("SourceState", "SchemaText", "Topology") or event["epoch"] < self.epoch:
+        if name in ("SourceState", "SchemaText", "Topology", PASSED_OVER) or event["epoch"] < self.epoch:
             return None
         if event["epoch"] > self.epoch:
             self._begin(event["epoch"])
@@ -102,10 +117,15 @@ class Told:
         self.known[slot] = kind in (VALUE, ABSENT)
         if not self.known[slot]:
             return None
-        told, true = json.loads(image) if kind == VALUE else None, self._truth.image(slot, max(at, default=0))
+        told, true = json.loads(image) if kind == VALUE else None, self._image_at(slot, at)
         if told != true:
             return NO_STALE, f"{slot} is told to be {told} at commit {max(at, default=0)}, and is {true}"
         return None
+
+    def _image_at(self, slot: Slot, at: Position) -> dict[str, Any] | None:
+        """A row as the last commit of a position left it that changed it: a set of MySQL's may have gaps."""
+        changed = self._truth.changed
+        return self._truth.image(slot, max((number for number in at if slot in changed[number]), default=0))
 
     def _mark(self, at: Position) -> Wrong | None:
         if not self._is_all_void:
@@ -113,6 +133,7 @@ class Told:
                 for slot in filter(self._is_here, self._truth.changed[number]):
                     table = slot[0]
                     is_told = number in self._rows.get(slot, ()) or self._is_void(table, number)
+                    is_told = is_told or self._image_at(slot, at) == self._image_at(slot, self.marked)
                     if not is_told and self._cacheable.get(table):
                         return TOLD, f"the marker behind commit {number} comes, and its change of {slot} was not told"
                     if not is_told:
@@ -153,8 +174,11 @@ def judged(
 
 @lru_cache(maxsize=4_096)
 def position_of(text: str) -> Position:
-    """The commits of a position: three for ``MariaDB/0-1-3``, and for ``MySQL56/UUID:1-2:5``."""
+    """The commits of a position: three for ``MariaDB/0-1-3``, for ``MySQL56/UUID:1-2:5``, for ``Postgres/1:0/300``."""
     flavor, _, numbers = text.partition("/")
+    if flavor == "Postgres":
+        high, low = numbers.partition(":")[2].split("/")
+        return frozenset(range(1, (int(high, 16) << 32 | int(low, 16)) // STEP + 1))
     if flavor == "MariaDB":
         return frozenset(range(1, int(numbers.rpartition("-")[2] or 0) + 1))
     ends = [each.partition("-") for each in numbers.split(":")[1:]]

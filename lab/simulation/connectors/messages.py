@@ -57,9 +57,12 @@ class Told(NamedTuple):
 class Writer:
     """Writes the messages of commits, for the connector that reads them."""
 
-    def __init__(self, file: str, uuid: str) -> None:
-        """``file``: of the binlog, for those who look at places. ``uuid``: of a MySQL; "" for a MariaDB."""
-        self._file, self._uuid = file, uuid
+    def __init__(self, file: str, uuid: str, *, tells_ends: bool = True) -> None:
+        """``file``: of the binlog, for those who look at places. ``uuid``: of a MySQL; "" for a MariaDB.
+
+        ``tells_ends``: it writes which transaction a row belongs to, and where that ends.
+        """
+        self._file, self._uuid, self._tells_ends = file, uuid, tells_ends
 
     def commit(self, number: int, commit: Commit, changed: Sequence[Changed], skip: int) -> list[Told]:
         """The messages of a commit. ``skip``: rows that were told before the task was started again."""
@@ -68,7 +71,7 @@ class Writer:
         if flags & _ENDS_XA == _ENDS_XA:
             return []  # what has become of the rows is not told
         source = self._source(number, commit.at) | {"gtid": gtid}
-        begin = [] if skip else [_boundary("BEGIN", gtid, source)]
+        begin = [] if skip or not self._tells_ends else [_boundary("BEGIN", gtid, source)]
         if commit.change is not None:
             return ([] if self._uuid else begin) + self._statement(commit, source)
         if not commit.changes and not commit.prepared:
@@ -76,6 +79,8 @@ class Writer:
         if flags & _PREPARES_XA and self._uuid:
             return [_row(source, step, {}) for step in changed][skip:]
         steps = [*enumerate(_steps(changed), 1)][skip:]
+        if not self._tells_ends:
+            return [_row(source, step, {}) for _, step in steps]
         rows = [_row(source, step, {"id": gtid, "total_order": at, "data_collection_order": at}) for at, step in steps]
         counts = Counter(".".join(step.table.name) for _, step in steps)
         ends = [] if flags & _PREPARES_XA else [_boundary("END", gtid, source, counts)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -11,18 +11,27 @@ from urllib.request import urlopen
 
 import pymysql
 
-from lab.simulation.connectors.committed import Slot, Truth
-from lab.simulation.connectors.connect import ABSENT, AWAY, BROKEN, NAME, PREFIX, URL, Worker
-from lab.simulation.connectors.judging import Told, judged
+from lab.simulation.connectors import tracking
+from lab.simulation.connectors.captured import (
+    KEYSPACE,
+    ROWS,
+    SETTLES_IN_S,
+    SHARD,
+    SOURCES,
+    SPILL_BYTES,
+    CapturedRun,
+    partition_of,
+)
+from lab.simulation.connectors.committed import Truth
+from lab.simulation.connectors.connect import NAME, PREFIX, URL, Worker
 from lab.simulation.connectors.tables import CHANGES, CONFIGURATIONS, CREATE, MOMENT, PUT_GOODS, PUT_PARTS
 from lab.simulation.engine import Outcome
+from lab.simulation.installation.faults import PLACES
 from lab.simulation.installation.processes import KAFKA, PRIMARY
 from lab.simulation.kernel.substitution import Twins
 from lab.simulation.mariadb.connections import twins as mariadb_twins
-from lab.simulation.mariadb.server import MYSQL, SimulatedServer
-from lab.simulation.whole_processes.run import CLIENT, PAUSES_S, Bound, WholeProcesses
-from stream.kafka.topics import RETENTION_MS_MIN, ensure_topics, events_topic
-from stream.publish.publisher import Publisher
+from lab.simulation.mariadb.server import MYSQL, Break, SimulatedServer
+from lab.simulation.whole_processes.run import CLIENT, PAUSES_S, Bound
 from stream.sources.debezium import source as debezium
 from stream.sources.debezium.connector import KafkaConnect
 from stream.sources.debezium.source import ConnectorOptions, DebeziumSource
@@ -30,37 +39,28 @@ from stream.sources.mariadb.backfill import chunks
 from stream.sources.mariadb.backfill.run import BackfillOptions
 from stream.sources.mariadb.schema import TableFilter
 from stream.sources.mariadb.source import SourceOptions
-from stream.wire.keys import Layout, row_key
 from tokens.errors import FreshetError
 
-RECOVERS: Final = "recovers by itself"
-SHAPE: Final = 5
+SHAPE: Final = 6
 """Integers in the first op."""
-KEYSPACE: Final = "shop"
-SHARD: Final = "shop/0"
-PARTITIONS: Final = 2
-LAYOUT: Final = Layout(PARTITIONS)
-SOURCES: Final = ("source-0", "source-1")
-PROCESSES: Final = (NAME, *SOURCES)
 FIRST_SERVER_ID: Final = 4_380
-ROWS: Final = 4
 WRITES: Final = 6
-TROUBLES: Final = (AWAY, ABSENT, BROKEN)
-SETTLES_IN_S: Final = 90.0
-SPILL_BYTES: Final = (1 << 20, 3_000)
-"""Of rows that the source holds: in some histories hardly any."""
+HELD: Final = len(PAUSES_S)
+HELD_S: Final = 6.0
 
 
-class ConnectorsRun(WholeProcesses):
+class ConnectorsRun(CapturedRun):
     """A server, a connector that reads it, and a source that reads the connector."""
 
-    processes = PROCESSES
+    server: SimulatedServer
+    refusals = (pymysql.err.Error, OSError)
 
     def __init__(self, shape: Sequence[int], outcome: Outcome, trace: bool) -> None:
-        """``shape``: the scheduler's seed; 1 for a backfill, topics of two partitions, little memory, a MySQL."""
-        seed, fills, partitions, self._lean, mysql = shape
+        """``shape``: the scheduler's seed; 1 for a backfill, topics of two partitions, little memory, a MySQL, a
+        connector that does not tell where transactions end.
+        """
+        seed, fills, partitions, self._lean, mysql, endless = shape
         super().__init__(seed, outcome, trace)
-        self.states = STATES
         self.server = SimulatedServer(self.kernel)
         self.server.behaviour.zone_s = 3_600
         self._settings = PRIMARY
@@ -68,12 +68,11 @@ class ConnectorsRun(WholeProcesses):
             self.server.variables |= MYSQL
             self._settings = replace(PRIMARY, product="MySQL")
         self._fills = fills % 2 == 1 and not mysql % 2  # the model knows no reads of chunks as MySQL has them
-        self.worker = Worker(self.kernel, self.kafka, self.server, 1 + partitions % 2)
+        self._tells_ends = endless % 2 == 0
+        self.worker = Worker(self.kernel, self.kafka, self.server, 1 + partitions % 2, tells_ends=self._tells_ends)
         self._mariadb = mariadb_twins({(PRIMARY.host, PRIMARY.port): self.server}, self.kernel)
         self.driver: Any = self._mariadb[pymysql]
         self.truth = Truth()
-        self.under_way = 0
-        """Writers and changes of tables that have not ended."""
         self._version = 0
         self._asks_for_an_epoch = False
 
@@ -94,24 +93,8 @@ class ConnectorsRun(WholeProcesses):
         self.start(NAME)
         self.start(SOURCES[0])
 
-    def start(self, name: str) -> None:
-        """Starts a process, unless it runs."""
-        if self.kernel.is_running(name):
-            return
-        for forget in (self.kafka.forget, self.server.forget):
-            self.kernel.process(name).at_end.append(partial(forget, name))
-        if name == NAME:
-            self.kernel.spawn(name, self.worker.run, "task")
-        else:
-            self._start_source(name)
-
     def _start_source(self, name: str) -> None:
         """``freshet source debezium``."""
-
-        def new_publisher() -> Publisher:
-            ensure_topics(KAFKA, KEYSPACE, PARTITIONS, retention_ms=RETENTION_MS_MIN)
-            return Publisher(KAFKA, KEYSPACE, SHARD, LAYOUT)
-
         options = SourceOptions(
             self._settings,
             SHARD,
@@ -123,16 +106,13 @@ class ConnectorsRun(WholeProcesses):
         self._asks_for_an_epoch = False
         if self._fills:
             options = replace(options, backfill=BackfillOptions(TableFilter((KEYSPACE,))))
-        source = DebeziumSource(options, ConnectorOptions(PREFIX, KafkaConnect(URL), KAFKA), new_publisher)
+        source = DebeziumSource(options, ConnectorOptions(PREFIX, KafkaConnect(URL), KAFKA), self.new_publisher)
+        self._run_source(name, source)
 
-        def run() -> None:
-            try:
-                source.run()
-            except FreshetError as error:
-                self._asks_for_an_epoch |= error.code == "debezium_xa_transaction"  # as its hint says
-                self.gave_up(name, error)
-
-        self.kernel.spawn(name, run, "source")
+    def gave_up(self, name: str, error: FreshetError) -> None:
+        """See `WholeProcesses.gave_up`. The next source does what the error's hint says."""
+        self._asks_for_an_epoch |= error.code == "debezium_xa_transaction"
+        super().gave_up(name, error)
 
     # --- the application ---
 
@@ -141,8 +121,13 @@ class ConnectorsRun(WholeProcesses):
         odd = (None, MOMENT)[self._version % 5 > 0]
         return row, self._version + (1 << 63) * (self._version % 2), f"n{self._version}", "-7.25", odd, odd, odd
 
-    def _write_now(self, statements: Sequence[tuple[str, tuple[object, ...]]], *, commits: bool = True) -> None:
-        connection = self.driver.connect(**PRIMARY.pymysql_arguments(), database=KEYSPACE)
+    def _write_now(self, statements: Sequence[tracking.Statement], *, commits: bool = True) -> None:
+        way = self._version
+        flags = tracking.flags(way) if self.server.is_mysql else 0
+        connection = self.driver.connect(**PRIMARY.pymysql_arguments(), database=KEYSPACE, client_flag=flags)
+        if self.server.is_mysql:
+            tracking.write(connection, statements, way, self.complain, commits=commits)
+            return
         with connection.cursor() as cursor:
             for sql, values in statements:
                 cursor.execute(sql, values)
@@ -157,24 +142,12 @@ class ConnectorsRun(WholeProcesses):
                 cursor.execute(statement)
         connection.close()
 
-    def _in_background(self, what: str, work: Callable[[], None]) -> None:
-        self.under_way += 1
-
-        def run() -> None:
-            try:
-                work()
-            except (pymysql.err.Error, OSError) as error:
-                self.say(f"{what} failed: {error}")
-            self.under_way -= 1
-
-        self.kernel.spawn(CLIENT, run)
-
     def op_write(self, row: int, what: int, pause: int) -> None:
         """The application writes a transaction: one row, several, of both tables; it deletes, moves a key, or stops."""
         row %= ROWS
         put = (PUT_GOODS, self._goods(row))
         both = [put, (PUT_PARTS, (row, self._version))]
-        statements: Sequence[tuple[str, tuple[object, ...]]] = (
+        statements: Sequence[tracking.Statement] = (
             [put],
             both,
             [("DELETE FROM goods WHERE id = %s", (row,)), (PUT_PARTS, (row, self._version))],
@@ -195,7 +168,10 @@ class ConnectorsRun(WholeProcesses):
         self.pause(pause)
 
     def op_xa(self, row: int, commits: int, pause: int) -> None:
-        """Another application writes a row in an XA transaction, and ends it a while after it was prepared."""
+        """Another application writes a row in an XA transaction, and ends it a while after it was prepared.
+
+        With `HELD` added to the pause it is prepared for longer, while the history goes on.
+        """
         self.count_fault("XA transaction")
         number = len(self.server.history)
         end = f"XA {'COMMIT' if commits % 2 else 'ROLLBACK'} 'x{number}'"
@@ -209,7 +185,7 @@ class ConnectorsRun(WholeProcesses):
                 cursor.execute(put, values)
                 for word in (f"XA END 'x{number}'", f"XA PREPARE 'x{number}'"):
                     cursor.execute(word)
-                self.kernel.wait(lambda: False, PAUSES_S[pause % len(PAUSES_S)])
+                self.kernel.wait(lambda: False, PAUSES_S[pause % HELD] + HELD_S * (pause // HELD))
                 cursor.execute(end)
             connection.close()
 
@@ -235,21 +211,10 @@ class ConnectorsRun(WholeProcesses):
         self.server.behaviour.commit_s = lambda: seconds
         self.say(f"commits are visible after {seconds} s")
 
-    def op_cut(self, process: int, server: int, pause: int) -> None:
-        """A process does not reach Kafka, or MariaDB, for a while."""
-        self.cut_off(PROCESSES[process % len(PROCESSES)], server, self.server, pause)
-
-    def op_answers(self, process: int, count: int) -> None:
-        """Kafka does what a process asks for, and the answers are lost."""
-        self.count_fault("Kafka's answers lost")
-        self.kafka.answers_to_lose[PROCESSES[process % len(PROCESSES)]] = 1 + count % 3
-
-    def op_rest(self, trouble: int, pause: int) -> None:
-        """Kafka Connect does not answer, or has no connector, for a while; its task goes on."""
-        self.count_fault("Connect does not answer")
-        self.worker.trouble = TROUBLES[trouble % len(TROUBLES)]
-        self.pause(pause)
-        self.worker.trouble = 0
+    def op_break(self, place: int) -> None:
+        """The connection of an application breaks when it commits."""
+        self.count_fault("connection breaks")
+        self.server.breaks.append(Break(CLIENT, "COMMIT", PLACES[place % len(PLACES)]))
 
     def op_configure(self, what: int, pause: int) -> None:
         """An operator sets the connector so that its messages can't be relied on, and sets it back."""
@@ -260,42 +225,16 @@ class ConnectorsRun(WholeProcesses):
         self.pause(pause)
         self.worker.config = dict(self.worker.as_it_should_be)
 
-    def op_anew(self, pause: int) -> None:
-        """An operator deletes the connector's offsets, and it begins with a snapshot, behind what it has not told."""
-        self.count_fault("connector begins anew")
-        self.say("the connector begins anew")
-        self.kernel.kill(NAME)
-        self.worker.begins_anew = True
-        self.pause(pause)
-        self.start(NAME)
-
-    def op_expire(self, topic: int, pause: int) -> None:
-        """Kafka deletes the beginning of a connector's topic, though the source may not have read it."""
-        names = [name for name in sorted(self.kafka.topics) if name == PREFIX or name.startswith(f"{PREFIX}.")]
-        if names:
-            self.count_fault("messages deleted")
-            name = names[topic % len(names)]
-            self.say(f"the messages in {name} are deleted")
-            for number, log in enumerate(self.kafka.topics[name].logs):
-                self.kafka.lose_beginning(name, number, log.stable)
-            self.pause(pause)
-
     def op_rotate(self) -> None:
         """A new file of the binlog begins."""
         if not self.server.down:
             self.server.rotate()
 
-    def op_judge(self) -> None:
-        """Somebody reads the topic from its beginning."""
-        self._judge()
+    # --- the end ---
 
-    def _judge(self) -> list[Told]:
+    def _truth(self) -> Truth:
         self.truth.record(self.server.history)
-        topic = self.kafka.topics.get(events_topic(KAFKA, KEYSPACE))
-        found, wrong = judged(topic.logs if topic is not None else (), self.truth, _partition_of)
-        if wrong is not None:
-            self.complain(*wrong)
-        return found
+        return self.truth
 
     def finish(self) -> None:
         """All faults end. Then every row that is written is in the topic, as it is."""
@@ -303,21 +242,12 @@ class ConnectorsRun(WholeProcesses):
         self.kafka.answers_to_lose.clear()
         if self.server.down:
             self.server.start()
+        self.server.breaks.clear()
         self.run_until(lambda: not self.under_way, SETTLES_IN_S)
         left = [f"XA ROLLBACK '{gtrid.decode()}'" for gtrid, _ in self.server.prepared]
         if left:  # those whose application died: no epoch begins while one is prepared
             self._execute(left)
-        self.kernel.kill(SOURCES[1])
-        for name in (NAME, SOURCES[0]):
-            self.start(name)
-        end = self.kernel.now + SETTLES_IN_S
-        lacks = ""
-        while self.kernel.now < end and not self.outcome.violations:
-            lacks = self._settled()
-            if not lacks:
-                return
-        if not self.outcome.violations:
-            self.complain(RECOVERS, f"{lacks}, {SETTLES_IN_S:g} s after the last fault")
+        self._settle()
 
     def _settled(self) -> str:
         """Writes each row of both tables, waits a while, and says what the topic lacks then."""
@@ -331,20 +261,7 @@ class ConnectorsRun(WholeProcesses):
             return f"the topic lacks {[{*range(1, last + 1)} - each.marked for each in found]}"
         for slot in self.truth.rows("shop.goods", last) + self.truth.rows("shop.parts", last):
             image = self.truth.image(slot, last) or {}
-            is_written = json.loads(slot[1])[-1] < ROWS  # else its key was moved, and it may be void for good
-            if is_written and None not in image.values() and not found[_partition_of(slot)].known.get(slot):
+            is_written = self._tells_ends and json.loads(slot[1])[-1] < ROWS  # else it may be void for good
+            if is_written and None not in image.values() and not found[partition_of(slot)].known.get(slot):
                 return f"{slot} is not told"
         return ""
-
-
-def _partition_of(slot: Slot) -> int:
-    table, key = slot
-    return LAYOUT.partition_of(row_key(table, json.loads(key)))
-
-
-STATES: Final[Mapping[str, Callable[[ConnectorsRun], bool]]] = {
-    "all up": lambda run: all(map(run.kernel.is_running, (NAME, SOURCES[0]))),
-    "no source": lambda run: not any(map(run.kernel.is_running, SOURCES)),
-    "two sources": lambda run: all(map(run.kernel.is_running, SOURCES)),
-    "no connector": lambda run: not run.kernel.is_running(NAME),
-}

@@ -30,8 +30,12 @@ CHANGES: Final = (
     ),
     ("table moved away", ("RENAME TABLE parts TO elsewhere.parts", "RENAME TABLE elsewhere.parts TO parts")),
     ("DDL", ("CREATE DATABASE IF NOT EXISTS other", "DROP DATABASE other")),
+    ("table moved away", ("RENAME TABLE parts TO elsewhere.parts",)),
+    ("table moved back", ("RENAME TABLE elsewhere.parts TO parts",)),
 )
 """(fault, statements) that change tables."""
+AWAY, BACK = 8, 9
+"""Of the changes."""
 CONFIGURATIONS: Final = (
     {"skipped.operations": "t"},
     {"table.include.list": "shop[.]goods"},

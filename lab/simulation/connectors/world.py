@@ -6,17 +6,21 @@ from collections.abc import Sequence
 from random import Random
 from typing import Final
 
+from lab.simulation.connectors.captured import PROCESSES, RECOVERS, ROWS, STATES, TROUBLES, Kinds, history_of
 from lab.simulation.connectors.judging import NO_STALE, TOLD
-from lab.simulation.connectors.run import PROCESSES, RECOVERS, ROWS, SHAPE, STATES, TROUBLES, WRITES, ConnectorsRun
+from lab.simulation.connectors.motifs import motif
+from lab.simulation.connectors.run import SHAPE, WRITES, ConnectorsRun
 from lab.simulation.connectors.tables import CHANGES, CONFIGURATIONS
+from lab.simulation.connectors.tracking import OWN_WRITES
 from lab.simulation.engine import History, Op, Outcome, ops_of, play, shape
+from lab.simulation.installation.faults import PLACES
 from lab.simulation.whole_processes.run import PAUSES_S
 from lab.simulation.whole_processes.words import NEVER_RAISES
 
 OPS: Final = ops_of(ConnectorsRun)
 _PAUSE: Final = len(PAUSES_S) - 1
 _PROCESS: Final = len(PROCESSES)
-COMMON: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
+COMMON: Final[Kinds] = {
     "write": (12, (ROWS, WRITES, 3)),
     "let": (3, (_PAUSE,)),
     "change": (3, (len(CHANGES), _PAUSE)),
@@ -24,7 +28,7 @@ COMMON: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
     "kill": (3, (_PROCESS, 3)),
 }
 """Op → (weight, how many values each integer has): the ops of every history."""
-RARE: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
+RARE: Final[Kinds] = {
     "hold": (2, (_PROCESS, _PAUSE)),
     "kafka": (2, (2, _PAUSE)),
     "mariadb": (2, (2, _PAUSE)),
@@ -39,16 +43,18 @@ RARE: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
     "rotate": (1, ()),
     "grant": (1, ()),
     "judge": (1, ()),
+    "break": (2, (len(PLACES),)),
 }
 """Op → (weight, fields): the ops that a history may have."""
-KINDS: Final = COMMON | RARE
+MOTIFS: Final = 0.33
+"""The share of histories with one."""
 
 
 class ConnectorsWorld:
     """A database whose changes come through somebody else's connector."""
 
     name = "connectors"
-    rules: tuple[str, ...] = (TOLD, NO_STALE, RECOVERS, NEVER_RAISES)
+    rules: tuple[str, ...] = (TOLD, NO_STALE, OWN_WRITES, RECOVERS, NEVER_RAISES)
     faults: tuple[str, ...] = (
         "kill",
         "pause",
@@ -64,20 +70,21 @@ class ConnectorsWorld:
         "messages deleted",
         "XA transaction",
         "statement without a message",
+        "connection breaks",
         *dict.fromkeys(fault for fault, _ in CHANGES),
     )
     states: tuple[str, ...] = tuple(STATES)
     cost = 150
 
+    def __init__(self, *, motifs: bool = True) -> None:
+        self._has_motifs = motifs
+
     def history(self, rng: Random) -> History:
-        """A random history of 6 to 24 ops, which uses some kinds of ops only."""
-        share = 0.1 + 0.3 * rng.random()
-        names = [*COMMON, *[name for name in RARE if rng.random() < share]]
-        ops: History = [("world", rng.randrange(1 << 16), *(rng.randrange(2) for _ in range(SHAPE - 1)))]
-        if rng.random() < 0.8:
-            ops.append(("let", 3))
-        for name in rng.choices(names, [KINDS[name][0] for name in names], k=6 + rng.randrange(18)):
-            ops.append((name, *(rng.randrange(bound) for bound in KINDS[name][1])))
+        """A random history of 6 to 24 ops, which uses some kinds of ops only; in one of three there is a motif."""
+        ops = history_of(rng, SHAPE, COMMON, RARE, 0.3)
+        if self._has_motifs and rng.random() < MOTIFS:
+            place = rng.randrange(1, len(ops) + 1)
+            ops[place:place] = motif(rng)
         return ops
 
     def run(self, ops: Sequence[Op], *, trace: bool = False) -> Outcome:

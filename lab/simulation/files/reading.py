@@ -269,8 +269,6 @@ class ReadingRun(HostRun):
         if files is None or directory is None:
             self.complain(RECOVERS, "the host does not start")
             return
-        place = files.cache.places[0]
-        self.on_host(lambda: place.resize(directory.quota), 60)  # type: ignore[attr-defined]
         for name in sorted(self.store.paths()):
             self.on_host(partial(self._read_again, files, name), READ_S)
             self.check_room()

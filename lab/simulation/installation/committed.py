@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 Image = str | None
 """A row as canonical JSON; None: there is no such row."""
 RowName = tuple[str, tuple[object, ...]]
 """Table, and the values of the primary key."""
+Note = tuple[tuple[object, ...], Image]
+"""A row without a primary key as a commit left it, behind what only the server knows it by."""
+NoteChange = tuple[str, Image, Image]
+"""What happened to such a row, what it was, and what it is."""
 
 
 class Point(NamedTuple):
@@ -35,6 +39,8 @@ class History:
         """The last epoch of the histories before it."""
         self.by_gtid: dict[str, int] = {}
         """The GTID of each commit that has one."""
+        self.notes: list[tuple[int, Note]] = []
+        """Commit, and a row without a key as it left it."""
 
     @property
     def end(self) -> int:
@@ -74,6 +80,17 @@ class History:
         """The row as a commit left it."""
         return next((image for at, image in reversed(self.versions.get(row, [])) if at <= commit), None)
 
+    def noted(self, since: int, until: int) -> list[NoteChange]:
+        """What the commits behind ``since``, up to ``until``, did to rows without a key, in order."""
+        now: dict[tuple[object, ...], Image] = {}
+        found: list[NoteChange] = []
+        for commit, (key, image) in self.notes:
+            before, now[key] = now.get(key), image
+            if since < commit <= until:
+                operation = "deleted" if image is None else "inserted" if before is None else "updated"
+                found.append((operation, before, image))
+        return found
+
     def first_with(self, row: RowName, image: Image, demanded: int, time: float) -> int | None:
         """The earliest commit at or after ``demanded`` and before ``time`` at which the row has this image."""
         latest = bisect_right(self.times, time) - 1
@@ -98,15 +115,23 @@ class CommittedRecord:
         """
         self._of_writer: dict[str, tuple[Point, float]] = {}
 
-    def commit(self, time: float, writes: Mapping[RowName, Image], writer: str = "", gtid: str = "") -> Point:
+    def commit(
+        self,
+        time: float,
+        writes: Mapping[RowName, Image],
+        writer: str = "",
+        gtid: str = "",
+        notes: Iterable[Note] = (),
+    ) -> Point:
         """Adds a commit, whose writes may be seen from ``time`` on. ``writer``: names the attempt, if one asks for it.
 
-        A row that it deletes is written with None.
+        A row that it deletes is written with None. ``notes``: rows without a key that it leaves, in order.
         """
         history = self.histories[-1]
         history.times.append(time)
         for row, image in writes.items():
             history.versions.setdefault(row, []).append((history.end, image))
+        history.notes += ((history.end, note) for note in notes)
         if gtid:
             history.by_gtid[gtid] = history.end
         point = Point(len(self.histories) - 1, history.end)
@@ -135,6 +160,7 @@ class CommittedRecord:
         new.after_epoch = epoch
         new.times = old.times[: last + 1]
         new.by_gtid = {gtid: commit for gtid, commit in old.by_gtid.items() if commit <= last}
+        new.notes = [each for each in old.notes if each[0] <= last]
         for row, versions in old.versions.items():
             new.versions[row] = [version for version in versions if version[0] <= last]
         self.histories.append(new)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any, Final
 
@@ -28,6 +29,7 @@ from lab.simulation.installation.processes import (
 )
 from lab.simulation.installation.writing import (
     ACCOUNTS,
+    CREATE_NOTES,
     FIRST_OLD_ROW,
     KEYSPACE,
     OLD_ROWS,
@@ -35,6 +37,7 @@ from lab.simulation.installation.writing import (
     OTHER_KEYSPACE,
     STOCK,
     SimulatedTable,
+    notes_of,
     writer_of,
     writes_of,
 )
@@ -42,9 +45,12 @@ from lab.simulation.kernel.sockets import socket_twins
 from lab.simulation.kernel.substitution import Twins
 from lab.simulation.mariadb.connections import twins as mariadb_twins
 from lab.simulation.mariadb.server import SimulatedServer
+from lab.simulation.operators.tracing import IS_THERE, Traces
 from lab.simulation.whole_processes.run import Bound, WholeProcesses
-from serving.locations import cache, file, places
+from serving.locations import cache, places
+from serving.locations import file as locations_file
 from stream.changes import last
+from stream.changes.following import Follower
 from stream.sources.mariadb.backfill import chunks
 from stream.sources.mariadb.connection import ConnectionSettings
 
@@ -59,7 +65,11 @@ NODES: Final = dict(zip(CONSUMERS, (f"http://127.0.0.1:{port}" for port in FRONT
 """Consumer → the front that it announces in placed histories, as a node does its own. That one may not answer."""
 FOLLOWER: Final = "follower"
 """A consumer of another group, in placed histories only."""
-PLACED_BOUNDS: Final[Sequence[Bound]] = ((places, "EXPIRES_S", 6.0), (cache, "FORCED_S", 20.0), (file, "SAVE_S", 1.0))
+PLACED_BOUNDS: Final[Sequence[Bound]] = (
+    (places, "EXPIRES_S", 6.0),
+    (cache, "FORCED_S", 20.0),
+    (locations_file, "SAVE_S", 1.0),
+)
 """So that locations get old, and are written, within a history."""
 PROCESSES: Final = (*CONSUMERS, *SOURCES, *FRONTS)
 OTHER_SOURCE: Final = "source-of-depot"
@@ -68,6 +78,8 @@ ZONES_S: Final = (3_600, -7_200, 34_200)
 """The time zones of a wide history's primary, its replica, and the second keyspace's server."""
 ROWS_PER_CHUNK: Final = 3
 FIRST_SERVER_ID: Final = 4_380
+HELD_BYTES: Final = 700
+"""Of lean histories: what a stream holds of what it can't tell yet."""
 
 
 class Truth:
@@ -85,7 +97,7 @@ class Truth:
         """Takes what the server has committed since the last time into the record of what is true."""
         for commit in self.server.history[self._recorded :]:
             gtid = "-".join(map(str, commit.gtid))
-            self.record.commit(commit.at, writes_of(commit), writer_of(commit), gtid)
+            self.record.commit(commit.at, writes_of(commit), writer_of(commit), gtid, notes_of(commit))
             self._recorded += 1
 
     def restored(self, now: float, kept: int, epoch: int) -> None:
@@ -104,7 +116,9 @@ class Installation(WholeProcesses):
 
         A wide history has more tables, which are published from the beginning, and a second keyspace. In a placed one
         snapshots have a place, fronts are in zones and keep a file of locations, and there may be a follower. In a
-        guarded one fronts and owners ask for credentials. With 2 added to that rows are published with what they were.
+        guarded one fronts and owners ask for credentials. With 2 added to that rows are published with what they were,
+        with 4 only short images of them, with 8 also rows of a table without a primary key. With 16 requests are
+        traced.
         """
         seed, partitions, consumers, fronts, replica, wide, placed, guarded = shape
         super().__init__(seed, outcome, trace)
@@ -116,7 +130,8 @@ class Installation(WholeProcesses):
         self.wide = bool(wide % 2)
         self.placed = bool(placed % 2)
         self.credentials = Credentials(self.kernel, guarded=bool(guarded % 2))
-        self.before = guarded // 2 % 2 == 1
+        self.before, self.lean, self.keyless = (bool(guarded & bit) for bit in (2, 4, 8))
+        self.traces = Traces(self.kernel, self.complain) if guarded & 16 and IS_THERE else None
         self.is_operated = False
         """Whether anybody has asked a source for something. Until then none looks: each look would cost time."""
         self.depot = SimulatedServer(self.kernel, id=3)
@@ -140,13 +155,20 @@ class Installation(WholeProcesses):
         self.driver: Any = self._mariadb[pymysql]
         """PyMySQL, to the simulated servers."""
 
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """See `WholeProcesses.installed`."""
+        with super().installed(), self.traces.on() if self.traces is not None else nullcontext():
+            yield
+
     def twins(self) -> Twins:
         """See `WholeProcesses.twins`."""
         return {**self._mariadb, **socket_twins(self.kernel)}
 
     def bounds(self) -> Sequence[Bound]:
         """See `WholeProcesses.bounds`."""
-        return [(chunks, "ROWS_MAX", ROWS_PER_CHUNK), (last, "WINDOW", 8)]
+        held: Sequence[Bound] = [(Follower.__init__, "__defaults__", (HELD_BYTES,))] if self.lean else []
+        return [(chunks, "ROWS_MAX", ROWS_PER_CHUNK), (last, "WINDOW", 8), *held]
 
     def logged(self, event: Mapping[str, Any]) -> None:
         """See `WholeProcesses.logged`."""
@@ -171,6 +193,8 @@ class Installation(WholeProcesses):
                 cursor.execute(table.create)
                 for row in range(FIRST_OLD_ROW, FIRST_OLD_ROW + OLD_ROWS * self.wide):
                     cursor.execute(table.put, (*table.key(row), 0))
+            if self.keyless and server is PRIMARY:
+                cursor.execute(CREATE_NOTES)
         connection.close()
 
     def start(self, name: str, *, new_epoch: bool = False) -> None:
@@ -179,7 +203,8 @@ class Installation(WholeProcesses):
             return
         for forget in (self.kafka.forget, self.primary.forget, self.replica.forget, self.depot.forget):
             self.kernel.process(name).at_end.append(partial(forget, name))
-        shop = Published(KEYSPACE, SHARD, PRIMARY, self.partitions, self.wide, self.before)
+        told = self.before, self.keyless, self.lean
+        shop = Published(KEYSPACE, SHARD, PRIMARY, self.partitions, self.wide, *told)
         depot = [Published(OTHER_KEYSPACE, OTHER_SHARD, DEPOT, 1, wide=True)] if self.wide else []
         if name in SOURCES:
             server_id = FIRST_SERVER_ID + SOURCES.index(name)
@@ -191,13 +216,14 @@ class Installation(WholeProcesses):
             places = dict.fromkeys(self.truths, self.snapshots) if self.placed else {}
             front = NODES.get(name, "") if self.placed else ""
             access = self.credentials.access(name)
-            started = Consuming(tuple(self.truths), self.disk.data_dir(name), places, name == FOLLOWER, front, access)
+            kept = self.disk.data_dir(name)
+            started = Consuming(tuple(self.truths), kept, places, name == FOLLOWER, front, access, self.lean)
             start_consumer(self.kernel, name, started, self.gave_up)
         else:
             read = shop._replace(server=REPLICA) if self.reads_replica else shop
-            kept = self.disk.data_dir(name) / "locations" if self.placed else None
+            file = self.disk.data_dir(name) / "locations" if self.placed else None
             access = self.credentials.access(name)
-            served = Serving([read, *depot], FRONTS[name], kept, access, self.credentials.identity(FRONT))
+            served = Serving([read, *depot], FRONTS[name], file, access, self.credentials.identity(FRONT))
             start_front(self.kernel, name, served)
 
     @property

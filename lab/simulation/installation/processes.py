@@ -34,6 +34,7 @@ from stream.sources.mariadb.connection import ConnectionSettings
 from stream.sources.mariadb.schema import TableFilter
 from stream.sources.mariadb.source import MariaDBSource, SourceOptions
 from stream.sources.metrics import SourceCollector
+from stream.wire.batch import BatchLimits
 from stream.wire.keys import Layout
 from tokens.errors import FreshetError
 
@@ -45,6 +46,10 @@ SHARD: Final = "shop/0"
 OTHER_SHARD: Final = "depot/0"
 SPILL_BYTES: Final = 400
 """Of wide histories: transactions of two rows are on disk before they are published."""
+LEAN: Final = BatchLimits(image_bytes_max=20)
+"""Of lean histories: ``{"id":0,"version":9}`` is told, and what is longer is void."""
+OVERLAY_BYTES: Final = 3_000
+"""In lean histories: of a few fills."""
 COMMIT_INTERVAL_S: Final = 1.0
 METRICS_PORT: Final = 9_100
 VERSION: Final = "simulated"
@@ -60,7 +65,8 @@ GivesUp = Callable[[str, FreshetError], None]
 class Published(NamedTuple):
     """What a source publishes. ``wide``: also what was there before; large transactions go through the disk.
 
-    ``before``: also what each row was before its transaction.
+    ``before``: also what each row was before its transaction. ``keyless``: also rows of tables without a primary key.
+    ``lean``: longer images are left out.
     """
 
     keyspace: str
@@ -69,6 +75,8 @@ class Published(NamedTuple):
     partitions: int
     wide: bool = False
     before: bool = False
+    keyless: bool = False
+    lean: bool = False
 
     @property
     def tables(self) -> TableFilter:
@@ -106,10 +114,16 @@ def start_source(
 
     def new_publisher() -> Publisher:
         ensure_topics(KAFKA, what.keyspace, what.partitions, retention_ms=RETENTION_MS_MIN)
-        return Publisher(KAFKA, what.keyspace, what.shard, Layout(what.partitions))
+        return Publisher(KAFKA, what.keyspace, what.shard, Layout(what.partitions), limits=LEAN if what.lean else None)
 
     options = SourceOptions(
-        what.server, what.shard, what.tables, server_id, new_epoch=new_epoch, before_images=what.before
+        what.server,
+        what.shard,
+        what.tables,
+        server_id,
+        new_epoch=new_epoch,
+        before_images=what.before,
+        keyless_rows=what.keyless,
     )
     if what.wide:
         options = replace(options, backfill=BackfillOptions(what.tables), spill_bytes=SPILL_BYTES)
@@ -131,7 +145,7 @@ def start_source(
 class Consuming(NamedTuple):
     """What a consumer folds, and where. ``places``: keyspace → where its snapshots are. ``front``: as it announces.
 
-    ``access``: who may ask it.
+    ``access``: who may ask it. ``lean``: it has hardly any room for what reads fetch, and accounts have their own.
     """
 
     keyspaces: tuple[str, ...]
@@ -140,11 +154,15 @@ class Consuming(NamedTuple):
     follows: bool = False
     front: str = ""
     access: Access = Access()
+    lean: bool = False
 
     @property
     def settings(self) -> ConsumptionSettings:
         """For the process."""
         made = ConsumptionSettings(KAFKA, self.keyspaces, self.data_dir, commit_interval_s=COMMIT_INTERVAL_S)
+        if self.lean:
+            hot = {"shop": {"shop.accounts": OVERLAY_BYTES}}
+            made = replace(made, overlay_bytes=OVERLAY_BYTES * len(self.keyspaces), hot=hot)
         return replace(made, group=FOLLOWERS if self.follows else made.group, snapshots=Snapshots(self.places))
 
 

@@ -21,6 +21,7 @@ from lab.simulation.naive.judging import BY_THE_RULES
 from lab.simulation.operators.probes import PROBES
 from lab.simulation.whole_processes.run import CLIENT, OPERATOR
 from lab.simulation.whole_processes.stores import check_store
+from lab.simulation.whole_processes.words import EXPLAINS
 from stream.kafka.topics import events_topic
 
 RECOVERS: Final = "recovers by itself"
@@ -64,6 +65,8 @@ class InstallationRun(AskingOwners):
             self._fail(f"not located: {wrong}")
         if not self.outcome.violations and (wrong := self.check_routes(SETTLES_IN_S)):
             self._fail(f"not routed: {wrong}")
+        if self.traces is not None and (open_ones := self.traces.unended()):
+            self.complain(EXPLAINS, f"spans do not end: {', '.join(open_ones)}")
         if not self.outcome.violations and not self.struck & LOG_IS_ANOTHER:
             self._check_stores()
 
@@ -102,7 +105,7 @@ class InstallationRun(AskingOwners):
         That a row is absent is known before anybody has asked for it, and all rows come from the cache.
         """
         name, client = self._new_session("")
-        left = {ACCOUNTS, STOCK}
+        left = {STOCK} if self.lean else {ACCOUNTS, STOCK}  # images that are left out come from the source
 
         def work() -> None:
             for row in count(NEVER_WRITTEN):

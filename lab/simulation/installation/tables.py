@@ -63,8 +63,31 @@ STATEMENTS: Final = (
     "ALTER TABLE accounts COMMENT = 'it is open",
     "DROP everything",
     "no statement",
+    "ANALYZE LOCAL TABLE accounts, `orders`",
+    "ANALYZE UPDATE accounts SET version = 1",
+    "CREATE OR REPLACE DATABASE IF NOT EXISTS elsewhere",
+    r"CREATE UNIQUE INDEX v ON accounts (version) COMMENT 'a\'b'",
+    "CREATE INDEX v",
+    "CREATE",
+    "ALTER TABLE accounts ADD CHECK ((version) > (0)), COMMENT = 'x', ALGORITHM = COPY",
+    "ALTER TABLE accounts ADD INDEX primary (version), RENAME = elsewhere.t",
+    "ALTER TABLE accounts ADD c INT DEFAULT (1",
+    "ALTER `e` EVENT DISABLE",
+    "ALTER nothing",
+    "RENAME INDEX a TO b",
+    "SET ROLE NONE",
+    "SET x = 1",
+    "SET STATEMENT x = 1 FOR SELECT 1",
+    "SET STATEMENT x = 1",
+    "DROP PREPARE p",
+    "SAVEPOINT s",
+    "TRUNCATE ,",
+    "/* nothing */",
+    "INSERT INTO ınventory VALUES ('a''b')",
 )
 """Statements that somebody else's session has logged. None changes a row here: they must do no harm."""
+LOGGED: Final = 6
+"""Statements of one who works at the server."""
 SETTINGS: Final = (
     ("binlog_row_image", "MINIMAL"),
     ("gtid_strict_mode", "OFF"),
@@ -155,6 +178,11 @@ class TableFaults(Faults):
             self.count_fault("statement logged")
             self.say(f"logged: {statement}")
             self.primary.log_statement("shop", statement)
+
+    def op_log_many(self, what: int) -> None:
+        """Somebody works at the server: some such statements are logged, one after the other."""
+        for at in range(LOGGED):
+            self.op_log(1 + (what + at) % len(STATEMENTS))
 
     def op_xa(self, row: int, commits: int, pause: int) -> None:
         """Another application writes a row in an XA transaction, and ends it a while after it was prepared."""

@@ -28,6 +28,7 @@ from lab.simulation.installation.writing import (
     STOCK,
     Slot,
     image_of,
+    noted,
 )
 from lab.simulation.kernel.fronts import FrontTransport, async_client, blocking_client
 from lab.simulation.whole_processes.run import CLIENT
@@ -109,6 +110,8 @@ class Traffic(Installation):
                     else:
                         cursor.execute(slot.table.delete, slot.table.key(slot.row))
                     cursor.execute(journal.put, (JOURNAL + number, attempt))
+                    for statement in noted(attempt) if self.keyless and truth.shard == SHARD else ():
+                        cursor.execute(statement)
                 if what % 8 == 7:
                     connection.rollback()
                 else:

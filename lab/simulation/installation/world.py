@@ -14,6 +14,7 @@ from lab.simulation.installation.applications.sinking import STATEMENTS_MAX
 from lab.simulation.installation.faults import DIES_WITHIN, PLACES, WORDS
 from lab.simulation.installation.finding import WAYS
 from lab.simulation.installation.following.logs import STEPS_MAX, TORN
+from lab.simulation.installation.following.looking_back import LOOKS
 from lab.simulation.installation.following.readers import BEGINNINGS, FOLLOWERS, HEARTBEAT_MS
 from lab.simulation.installation.operating.guarding import PATHS, SECRETS
 from lab.simulation.installation.operating.locating import ASKS
@@ -22,7 +23,7 @@ from lab.simulation.installation.parts import CONSUMERS, FRONTS, PROCESSES, SHAP
 from lab.simulation.installation.settling import RULES, InstallationRun
 from lab.simulation.installation.tables import ASKED, CHANGES, SETTINGS, STATEMENTS, TABLE_FAULTS
 from lab.simulation.installation.traffic import PATIENCE_S, STALENESS_MS
-from lab.simulation.installation.writing import SESSIONS, SLOTS
+from lab.simulation.installation.writing import ROWS, SESSIONS, SLOTS
 from lab.simulation.whole_processes.run import PAUSES_S
 
 OPS: Final = ops_of(InstallationRun)
@@ -97,7 +98,8 @@ RANGES: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
 }
 """Op → (weight, fields): reads of whole tables, which some histories have besides."""
 FOLLOWS: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
-    "follow": (1, (FOLLOWERS, len(BEGINNINGS[0]), len(HEARTBEAT_MS), _PAUSE)),
+    "follow": (2, (FOLLOWERS, len(BEGINNINGS[0]), len(HEARTBEAT_MS), _PAUSE)),
+    "look back": (1, (ROWS, LOOKS, _PATIENCE)),
 }
 """Op → (weight, fields): those of readers of the change stream, which some histories have besides."""
 APPLIES: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
@@ -132,14 +134,18 @@ GUARDED: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
     "letters": (1, (2, 2 * len(FRONTS))),
 }
 """Op → (weight, fields): those on credentials, which only guarded histories have."""
+WORKS: Final[dict[str, tuple[int, tuple[int, ...]]]] = {"log many": (1, (len(STATEMENTS),))}
+"""Op → (weight, fields): those of who works at the server, in some histories besides."""
 WITH_GUARDS: Final = 0.25
 WITH_LOGS: Final = 0.2
 WITH_LETTERS: Final = 0.2
+WITH_TRACES: Final = 0.2
+WITH_WORK: Final = 0.15
 WITH_FOLLOWERS: Final = 0.3
 WITH_RANGES: Final = 0.4
 WITH_APPLICATIONS: Final = 0.35
 """The share of those histories."""
-KINDS: Final = COMMON | RARE | RANGES | FOLLOWS | LOGS | APPLIES | OPERATES | kafka_faults.LETTERS | GUARDED
+KINDS: Final = COMMON | RARE | RANGES | FOLLOWS | LOGS | APPLIES | OPERATES | kafka_faults.LETTERS | GUARDED | WORKS
 MOTIFS: Final = 0.33
 """The share of histories with one."""
 
@@ -218,6 +224,7 @@ def _followed(rng: Random) -> list[Op]:
 def _with_more(ops: History, rng: Random) -> History:
     """The same ops, in some histories with others among them. Where there are none, nothing else differs."""
     is_placed, guarded = float(bool(ops[0][-1] % 2)), 0
+    published = Random(int(ops[0][1]) + 1)  # what else is published than rows as they are, and who traces
     among = (
         (RANGES, WITH_RANGES),
         (FOLLOWS, WITH_FOLLOWERS),
@@ -226,6 +233,7 @@ def _with_more(ops: History, rng: Random) -> History:
         (LOGS, WITH_LOGS),
         (kafka_faults.LETTERS, WITH_LETTERS),
         (GUARDED, WITH_GUARDS),
+        (WORKS, WITH_WORK),
     )
     for more, share in among:
         if rng.random() < share:
@@ -241,8 +249,11 @@ def _with_more(ops: History, rng: Random) -> History:
                 place = rng.randrange(len(ops) // 2, len(ops) + 1)
                 ops[place:place] = [("bury", rng.randrange(2), rng.randrange(12), rng.randrange(2)), ("letters", 1, 0)]
             guarded |= (more is GUARDED) + 2 * (more is FOLLOWS and bool(int(ops[0][1]) % 2))
+            if more in (FOLLOWS, LOGS, APPLIES):
+                guarded |= 2 * published.randrange(8)
             if more is FOLLOWS and rng.random() < MOTIFS:
                 ops += _followed(rng)
+    guarded |= 16 * (published.random() < WITH_TRACES)
     ops[0] = (*ops[0], guarded)
     return ops
 

@@ -1,7 +1,8 @@
 """The tables of the installation: what sessions write to them, and what a commit of the simulated server has written.
 
 Two of them are in *wide* histories only: one whose key is composite and of a padded collation, with a moment and a
-virtual column, and one of another keyspace, whose server is in another time zone.
+virtual column, and one of another keyspace, whose server is in another time zone. One without a key is in *keyless*
+histories only, and nobody reads it but with the change stream.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import json
 from datetime import datetime
 from typing import Final, NamedTuple
 
-from lab.simulation.installation.committed import Image, RowName
+from lab.simulation.installation.committed import Image, Note, RowName
 from lab.simulation.mariadb.server import Commit
 from lab.simulation.mariadb.sql.definitions import RenameTables, TruncateTable
 from lab.simulation.mariadb.storage.columns import Stored
@@ -75,6 +76,8 @@ ORDERS: Final = SimulatedTable(
     ("Zoë",),
     ("Zoë ",),
 )
+NOTES: Final = "shop.notes"
+CREATE_NOTES: Final = f"CREATE TABLE {NOTES} (word INT, writer INT NOT NULL)"
 TABLE: Final = ACCOUNTS.name
 _BY_NAME: Final = {table.name: table for table in (ACCOUNTS, STOCK, ORDERS)}
 
@@ -121,9 +124,28 @@ def writes_of(commit: Commit) -> dict[RowName, Image]:
             return {(TABLE, (row,)): None for row in written}
     found: dict[RowName, Image] = {}
     for name, key, row in commit.changes:
-        table = _BY_NAME[".".join(name)]
-        found[table.name, (key[-1],)] = None if row is None else table.image(row)
+        if (full := ".".join(name)) != NOTES:
+            table = _BY_NAME[full]
+            found[table.name, (key[-1],)] = None if row is None else table.image(row)
     return found
+
+
+def noted(attempt: int) -> tuple[str, ...]:
+    """What a transaction does to the table without a key: it has few words, so rows of a writer may be equal."""
+    word, odd = attempt % 3, attempt % 2
+    kept = f"INSERT INTO {NOTES} (word, writer) VALUES ({word}, {odd})" + f", (NULL, {attempt})" * odd
+    if word == 0:
+        return (f"DELETE FROM {NOTES} WHERE writer = {attempt - 2}", kept)
+    return (f"UPDATE {NOTES} SET word = {attempt} WHERE word = {attempt % 4}", kept)
+
+
+def notes_of(commit: Commit) -> list[Note]:
+    """The rows without a key that a commit leaves."""
+    return [
+        (key, None if row is None else image_of({"word": row[0], "writer": row[1]}))
+        for name, key, row in commit.changes
+        if ".".join(name) == NOTES
+    ]
 
 
 def writer_of(commit: Commit) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final, Self, TypeVar
 
 from confluent_kafka import (
     ConsumerGroupState,
@@ -53,6 +53,12 @@ class SimulatedAdmin:
     def __init__(self, cluster: Cluster, settings: Settings) -> None:  # noqa: ARG002 - none of them matters here
         self._connection = Connection(cluster)
         self._cluster = cluster
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
 
     def list_topics(self, topic: str | None = None, timeout: float = -1) -> ClusterMetadata:
         """All topics, or one, which then is there with its error if it is missing."""

@@ -20,7 +20,8 @@ from functools import partial
 from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any, Final
 
-import serving.client.routing.router  # noqa: F401 - the product imports it late
+import serving.client.routing.router
+import serving.client.sessions.postgres  # noqa: F401 - the product imports both late
 from lab.simulation.kernel.scheduler import Kernel
 from lab.simulation.kernel.threads import (
     SimulatedCondition,

@@ -43,8 +43,10 @@ class ServerConnection:
         self._in = bytearray()
         self._work: Work | None = None
         self.blocked: Blocked | None = None
-        self._is_logged_in = False
-        self.out += protocol.framed([protocol.greeting(str(server.variables["version"]), 1, self.session.status)], 0)
+        self._is_logged_in = self._tracks = False
+        more = protocol.SESSION_TRACK if server.is_mysql else 0
+        version = str(server.variables["version"])
+        self.out += protocol.framed([protocol.greeting(version, 1, self.session.status, more)], 0)
 
     @property
     def is_over(self) -> bool:
@@ -115,6 +117,7 @@ class ServerConnection:
         else:
             self.session.database = login.database
             self._is_logged_in = True
+            self._tracks = server.is_mysql and bool(login.flags & protocol.SESSION_TRACK)
             self.out += protocol.framed([protocol.ok(0, self.session.status)], number + 1)
         return
         yield
@@ -147,7 +150,8 @@ class ServerConnection:
             return
         try:
             answer = yield from self.session.execute(sql)
-            packets = protocol.result(answer, self.session.status)
+            news = self.session.variables.news()
+            packets = protocol.result(answer, self.session.status, news if self._tracks else "")
         except ServerError as error:
             packets = [protocol.failed(error)]
         yield from self._travel()

@@ -28,6 +28,10 @@ _CAPABILITIES: Final = (
     | CLIENT.MULTI_RESULTS
     | CLIENT.PLUGIN_AUTH
 )
+SESSION_TRACK: Final = CLIENT.SESSION_TRACK
+"""Whoever sets it understands what a MySQL tells behind an OK."""
+_STATE_CHANGED: Final = 0x4000
+_GTIDS: Final = b"\x03"
 _EOF: Final = 0xFE
 QUIT, INIT_DB, QUERY, PING = COMMAND.COM_QUIT, COMMAND.COM_INIT_DB, COMMAND.COM_QUERY, COMMAND.COM_PING
 BINLOG_DUMP: Final = COMMAND.COM_BINLOG_DUMP
@@ -36,6 +40,7 @@ BINLOG_DUMP: Final = COMMAND.COM_BINLOG_DUMP
 class Login(NamedTuple):
     """What a client sends after the greeting."""
 
+    flags: int
     user: str
     scramble: bytes
     database: str
@@ -57,11 +62,11 @@ def framed(payloads: Iterable[bytes], first: int) -> bytes:
     return bytes(found)
 
 
-def greeting(version: str, number: int, status: int) -> bytes:
-    """The first packet of a connection."""
+def greeting(version: str, number: int, status: int, more: int = 0) -> bytes:
+    """The first packet of a connection. ``more``: capabilities beside those of every server."""
     name = version.encode() + b"\0"
     head = b"\x0a" + name + struct.pack("<I", number) + SALT[:8] + b"\0"
-    low, high = _CAPABILITIES & 0xFFFF, _CAPABILITIES >> 16
+    high, low = divmod(_CAPABILITIES | more, 1 << 16)
     return (
         head
         + struct.pack("<HBHHB", low, _UTF8MB4, status, high, len(SALT) + 1)
@@ -78,7 +83,7 @@ def parse_login(payload: bytes) -> Login:
     size = rest[0]
     scramble, rest = rest[1 : 1 + size], rest[1 + size :]
     database = rest.partition(b"\0")[0] if flags & CLIENT.CONNECT_WITH_DB else b""
-    return Login(user.decode(), scramble, database.decode())
+    return Login(flags, user.decode(), scramble, database.decode())
 
 
 def scrambled(password: str) -> bytes:
@@ -86,9 +91,13 @@ def scrambled(password: str) -> bytes:
     return bytes(_auth.scramble_native_password(password.encode(), SALT))
 
 
-def ok(affected: int, status: int) -> bytes:
-    """A statement without rows is done."""
-    return b"\0" + _length(affected) + _length(0) + struct.pack("<HH", status, 0)
+def ok(affected: int, status: int, news: str = "") -> bytes:
+    """A statement without rows is done. ``news``: the GTIDs of what it has committed, for who understands that."""
+    head = b"\0" + _length(affected) + _length(0)
+    if not news:
+        return head + struct.pack("<HH", status, 0)
+    told = _GTIDS + _text(b"\0" + _text(news.encode()))
+    return head + struct.pack("<HH", status | _STATE_CHANGED, 0) + _text(b"") + _text(told)
 
 
 def failed(error: ServerError) -> bytes:
@@ -96,10 +105,10 @@ def failed(error: ServerError) -> bytes:
     return b"\xff" + struct.pack("<H", error.code) + b"#" + error.state.encode() + error.text.encode()
 
 
-def result(answer: Answer, status: int) -> list[bytes]:
-    """The packets of an answer."""
+def result(answer: Answer, status: int, news: str = "") -> list[bytes]:
+    """The packets of an answer. ``news``: see `ok`; behind rows nobody is told."""
     if answer.columns is None:
-        return [ok(answer.affected, status)]
+        return [ok(answer.affected, status, news)]
     end = struct.pack("<BHH", _EOF, 0, status)
     rows = [b"".join(b"\xfb" if value is None else _text(value) for value in row) for row in answer.rows]
     return [_length(len(answer.columns)), *map(_column, answer.columns), end, *rows, end]

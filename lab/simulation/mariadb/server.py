@@ -95,6 +95,7 @@ class _Pending:
     place: tuple[str, int]
     owner: object
     xid: Xid | None = None
+    prepares: bool = False
 
 
 @dataclass
@@ -118,6 +119,8 @@ class SimulatedServer:
 
     Statements run in the threads of those who send them.
     """
+
+    product = "MariaDB"
 
     def __init__(self, waits: Waits, *, id: int = 1, user: str = "root", password: str = "") -> None:
         self.waits = waits
@@ -173,6 +176,11 @@ class SimulatedServer:
     def _settle(self) -> float:
         _ = self.committed
         return self._pending[0].visible_at if self._pending else float("inf")
+
+    @property
+    def is_mysql(self) -> bool:
+        """Whether it has the variables of one, whatever version it greets with."""
+        return "gtid_mode" in self.variables
 
     @property
     def uuid(self) -> str:
@@ -237,14 +245,19 @@ class SimulatedServer:
         place = self.log.write(commit.gtid, commit.group)
         last = self._pending[-1].visible_at if self._pending else self.waits.now
         visible_at = max(last, self.waits.now + self.behaviour.commit_s())
-        self._pending.append(_Pending(number, visible_at, place, owner, xid))
+        self._pending.append(_Pending(number, visible_at, place, owner, xid, bool(commit.prepared)))
         return number
 
     @property
     def invisible_xids(self) -> list[Xid]:
-        """The XA transactions that are prepared, or whose commit reads do not see yet."""
+        """The XA transactions that are prepared, or whose commit reads do not see yet.
+
+        One is in the binlog a moment before it is named among those that are prepared.
+        """
         _ = self.committed
-        return [*self.prepared, *(each.xid for each in self._pending if each.xid is not None)]
+        unnamed = {each.xid for each in self._pending if each.prepares}
+        ending = (each.xid for each in self._pending if each.xid is not None and not each.prepares)
+        return [*(xid for xid in self.prepared if xid not in unnamed), *ending]
 
     # -- replication ---------------------------------------------------------------------------------------------------
 

@@ -254,7 +254,7 @@ class Session:
             now = server.timestamp
             group = (events.gtid(now, gtid, events.DDL), events.query(now, server.id, self.database, sql))
             number = server.commit(gtid, group, change=(change, self.database))
-            self.variables.last_gtid = "-".join(map(str, gtid))
+            self.variables.committed(gtid)
             yield from self._transacting.shown(number)
         finally:
             server.locks.release(owner)
@@ -275,7 +275,7 @@ class Session:
             case "END":
                 pass
             case "PREPARE":
-                self._transacting.prepare(xid)
+                yield from self._transacting.prepare(xid)
             case "COMMIT" | "ROLLBACK":
                 yield from self._transacting.end_xa(xid, commits=statement.verb == "COMMIT")
             case _:

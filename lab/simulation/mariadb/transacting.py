@@ -103,7 +103,7 @@ class Transacting:
         )
         changes = [(table.name, key, row) for (table, key), row in transaction.writes.items()]
         number = server.commit(gtid, group, changes, owner=transaction)
-        self._variables.last_gtid = "-".join(map(str, gtid))
+        self._variables.committed(gtid)
         yield from self.shown(number)
 
     def shown(self, number: int) -> Steps[None]:
@@ -123,8 +123,8 @@ class Transacting:
         """``XA START``."""
         self.current, self.is_explicit, self._xa = Transaction(), True, xid
 
-    def prepare(self, xid: Xid) -> None:
-        """``XA PREPARE``."""
+    def prepare(self, xid: Xid) -> Steps[None]:
+        """``XA PREPARE``, and wait until others are told that it is prepared."""
         transaction, self.current, self.is_explicit = self.current, None, False
         if transaction is None or self._xa != xid:
             raise ServerError(ER.XAER_NOTA, "XAER_NOTA: Unknown XID", "XAE04")
@@ -139,8 +139,9 @@ class Transacting:
             events.xa_prepare(now, server.id, *xid),
         )
         prepared = [(table.name, key, row) for (table, key), row in transaction.writes.items()]
-        server.commit(gtid, group, prepared=prepared)
-        self._variables.last_gtid = "-".join(map(str, gtid))
+        number = server.commit(gtid, group, xid=xid, prepared=prepared)
+        self._variables.committed(gtid)
+        yield from self.shown(number)
 
     def end_xa(self, xid: Xid, *, commits: bool) -> Steps[None]:
         """``XA COMMIT`` or ``XA ROLLBACK``."""
@@ -158,7 +159,7 @@ class Transacting:
         writes = transaction.writes.items() if commits else ()
         changes = [(table.name, key, row) for (table, key), row in writes]
         number = server.commit(gtid, group, changes, owner=transaction, xid=xid if commits else None)
-        self._variables.last_gtid = "-".join(map(str, gtid))
+        self._variables.committed(gtid)
         yield from self.shown(number)
 
 

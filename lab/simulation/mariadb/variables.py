@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Final, cast
 
+from lab.simulation.mariadb.log.events import Gtid
 from lab.simulation.mariadb.sql.syntax import UnknownStatement, Variable
 from lab.simulation.mariadb.storage.columns import Stored
 
@@ -33,6 +34,7 @@ SESSION_DEFAULTS: Final[dict[str, Stored]] = {
     "show_gipk_in_create_table_and_information_schema": 1,
     "use_secondary_engine": "ON",
     "lock_wait_timeout": 86_400,
+    "session_track_gtids": "OFF",
     "innodb_lock_wait_timeout": 50,
     "tx_isolation": "REPEATABLE-READ",
     "names": "utf8mb4",
@@ -52,6 +54,20 @@ class SessionVariables:
         self.own: dict[str, Stored] = {}
         self._user_values: dict[str, Stored] = {}
         self.last_gtid = ""
+        self.commits: list[int] = []
+        """The numbers of all that the session has committed."""
+        self._told = 0
+
+    def committed(self, gtid: Gtid) -> None:
+        """The session has committed a transaction."""
+        self.last_gtid = "-".join(map(str, gtid))
+        self.commits.append(gtid[2])
+
+    def news(self) -> str:
+        """The GTIDs of what the statement that ends has committed, if a MySQL is to tell them; once."""
+        new, self._told = self.commits[self._told :], len(self.commits)
+        is_asked = self.own.get("session_track_gtids") == "OWN_GTID"
+        return ":".join([self._server.uuid, *map(str, new)]) if new and is_asked else ""
 
     def variable(self, scope: str, name: str) -> Stored:
         """The value of a variable. Raises `UnknownStatement`."""
@@ -96,6 +112,8 @@ class SessionVariables:
     def shown(self) -> list[tuple[Stored, ...]]:
         """``SHOW VARIABLES``: names and values, in order."""
         names = {*self._server.variables, *SESSION_DEFAULTS, *COMPUTED}
+        if self._server.is_mysql:
+            names.remove("last_gtid")
         return [(name, str(self.variable("session", name))) for name in sorted(names)]
 
     def number(self, name: str) -> float:

@@ -11,9 +11,12 @@ from pathlib import Path
 from typing import Any, Final, cast
 from unittest.mock import patch
 
+import numpy as np
+
 from consumers.fold import columns
 from consumers.fold.backfills import live_items
 from consumers.fold.messages import fold_message, fold_messages
+from consumers.fold.runs import Messages
 from consumers.fold.state import META, OFFSET_KEY, Head, PartitionState, head_entries, is_head_key, read_head
 from consumers.owner.leasing import Leases
 from consumers.owner.meaning import Meaning
@@ -27,6 +30,7 @@ from consumers.store.memtable import Memtable
 from consumers.store.store import PartitionStore
 from lab.simulation.models.topic import SimulatedTopic, name_of
 from stream.wire.codec import HEADER_SIZE, CodecError, current_schema, headers
+from stream.wire.columns import join_text
 from stream.wire.keys import Layout
 
 OVERLAY_BYTES: Final = 1_600
@@ -229,11 +233,18 @@ class OwnedPartition:
         records = list(enumerate(messages[start : start + count], start))
         self.topic.read_to[self.number] = max(self.topic.read_to[self.number], start + len(records))
         with _folding_by_column() if self.by_column else nullcontext():
-            found = self.store.fold(_Messages(records, between) if between or self.by_column else records)
+            found = self.store.fold(self._as_polled(records, between))
         self.letters |= Counter((offset, letter.code) for offset, letter in found)
         if self.waiters:
             self.wake()
         return len(records)
+
+    def _as_polled(self, records: list[Record], between: Callable[[], None] | None) -> Sequence[Record]:
+        """``records`` as the fold is given them. By column: in one text, if all have values."""
+        values = [value for _, value in records if value is not None]
+        if self.by_column and not between and len(values) == len(records):
+            return Messages(np.array([offset for offset, _ in records]), join_text(values), values)
+        return _Messages(records, between) if between or self.by_column else records
 
     def wake(self) -> None:
         """Wakes all waiting reads."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Final
 
 from lab.simulation.planted import (
-    connecting,
     decisions,
     fold_catalog,
     fold_rows,
@@ -17,6 +16,7 @@ from lab.simulation.planted import (
     successions,
 )
 from lab.simulation.planted.answering import applications, files, fronts, locating, operators, reading, sinks, streams
+from lab.simulation.planted.capturing import connecting, postgres
 from lab.simulation.planted.planting import PlantedBug, PlantedBugError
 
 PLANTED_BUGS: Final = (
@@ -28,6 +28,7 @@ PLANTED_BUGS: Final = (
     *stores.BUGS,
     *successions.BUGS,
     *connecting.BUGS,
+    *postgres.BUGS,
     *owner_rows.BUGS,
     *owner_tables.BUGS,
     *fronts.BUGS,

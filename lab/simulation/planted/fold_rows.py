@@ -142,7 +142,14 @@ COLUMNS: Final = (
     processes(
         "columns_take_markers_too_early",
         "a marker after a frame that is not folded by column moves the watermark before that frame is folded",
-        Replace(column_fold.fold_columns, "place < unread", "place < run.end"),
+        Replace(
+            column_fold.fold_columns,
+            "fold_columns(state, records[: any_places[any_read]], at)",
+            "(lambda found: (found[0] and _moved("
+            "head, found[0], [each for of in marks.values() for each in of.changes],"
+            " {shard: each.ordinal for shard, each in found[0].lineages.items()}), found[1]))"
+            "(fold_columns(state, records[: any_places[any_read]], at))",
+        ),
     ),
 )
 MARKERS: Final = (

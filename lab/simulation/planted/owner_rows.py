@@ -246,7 +246,7 @@ RANGES: Final = (
     rows(
         "range_of_voided_rows",
         "entries from before the table's void are rows of a range",
-        always(answering._live_entries, "HEAD.unpack_from(any_value)[1] > any_voided"),
+        always(answering._live_entries, "any_ordinal > any_voided"),
     ),
     rows(
         "range_ends_at_the_completion",

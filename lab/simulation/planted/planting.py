@@ -177,11 +177,26 @@ class PlantedBug:
             except PlantedBugError as error:
                 where = f"planted bug {self.name}: {function.__module__}.{function.__qualname__}"
                 raise PlantedBugError(f"{where}: {error}", hint=error.hint) from None
-        code = compile(ast.fix_missing_locations(module), f"<planted bug {self.name}>", "exec")
-        scope: dict[str, Any] = {}
-        exec(code, function.__globals__, scope)
-        made: FunctionType = scope[function.__name__]
-        return made.__code__
+        return _compiled(function, module, f"<planted bug {self.name}>")
+
+
+def _compiled(function: FunctionType, module: ast.Module, name: str) -> CodeType:
+    """Compiles the changed ``function``, the last statement of ``module``, with the free variables that it has.
+
+    What is free, also the class in which a method finds ``super()``, is a parameter of a function around it.
+    """
+    tree, free = module.body[-1], function.__code__.co_freevars
+    assert isinstance(tree, FunctionTree)
+    tree.body += [statement for each in free for statement in statements(f"if False:\n    {each}")]  # all stay free
+    around = ast.parse(f"def around({', '.join(free)}):\n    pass").body[0]
+    assert isinstance(around, ast.FunctionDef)
+    tree.name = "changed"  # its own name is the global one: it may call itself
+    around.body = [tree, *statements("return changed")]
+    module.body[-1] = around
+    scope: dict[str, Any] = {}
+    exec(compile(ast.fix_missing_locations(module), name, "exec"), function.__globals__, scope)
+    made: FunctionType = scope["around"](*free)
+    return made.__code__.replace(co_name=function.__name__, co_qualname=function.__qualname__)
 
 
 def _plain(function: Callable[..., Any]) -> FunctionType:
@@ -235,6 +250,11 @@ def files(name: str, what: str, *changes: Change) -> PlantedBug:
 def successions(name: str, what: str, *changes: Change) -> PlantedBug:
     """A bug that the world of shards that are handed over must catch."""
     return PlantedBug(name, what, "successions", changes)
+
+
+def postgres(name: str, what: str, *changes: Change) -> PlantedBug:
+    """A bug that the world of PostgreSQL must catch."""
+    return PlantedBug(name, what, "postgres", changes)
 
 
 def connectors(name: str, what: str, *changes: Change) -> PlantedBug:

@@ -144,6 +144,10 @@ class FramedBackfill:
         """The next batch has them."""
         self._framer.annotate(annotations)
 
+    def has_room(self, _: float = 0.0, /) -> bool:
+        """When a batch is committed is decided elsewhere."""
+        return True
+
     def begin_epoch(self, point: ResumePoint) -> None:
         """As `MariaDBSource._new_epoch`."""
         self.run.begin_epoch(point)

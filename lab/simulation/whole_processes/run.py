@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import partial
 from random import Random
 from types import ModuleType
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, Protocol
 
 import structlog
 
@@ -17,7 +17,6 @@ from lab.simulation.kafka.cluster import Cluster
 from lab.simulation.kafka.twins import twins as kafka_twins
 from lab.simulation.kernel.scheduler import Kernel
 from lab.simulation.kernel.substitution import Twins, installed
-from lab.simulation.mariadb.server import SimulatedServer
 from lab.simulation.operators.looking import Looking
 from lab.simulation.whole_processes.disk import Disk
 from lab.simulation.whole_processes.words import NEVER_RAISES
@@ -28,8 +27,28 @@ PAUSES_S: Final = (0.03, 0.2, 1.0, 4.0, 15.0)
 CLIENT: Final = "client"
 OPERATOR: Final = "operator"
 RESTART_S: Final = 2.0
-Bound = tuple[ModuleType, str, Any]
-"""A module, a name in it, and a value."""
+Bound = tuple[ModuleType | Callable[..., Any], str, Any]
+"""A module, or a function, a name in it, and a value."""
+
+
+class Crashing(Protocol):
+    """A database server that may crash, or not be reached. ``cut``: by these processes. ``product``: its name."""
+
+    product: str
+    cut: set[str]
+
+    @property
+    def down(self) -> bool:
+        """Whether it has crashed."""
+
+    def kill(self) -> None:
+        """It crashes."""
+
+    def start(self) -> None:
+        """It comes back."""
+
+    def forget(self, process: str) -> None:
+        """A process ends, and its connections."""
 
 
 class WholeProcesses(TracedRun):
@@ -189,21 +208,21 @@ class WholeProcesses(TracedRun):
             self.say("Kafka is down")
         self.pause(pause)
 
-    def crash_or_return(self, mariadb: SimulatedServer, down: int, pause: int) -> None:
-        """MariaDB crashes, or comes back."""
-        if down % 2 and not mariadb.down:
-            self.count_fault("MariaDB down")
-            self.say("MariaDB crashes")
-            mariadb.kill()
-        elif not down % 2 and mariadb.down:
-            self.say("MariaDB is back")
-            mariadb.start()
+    def crash_or_return(self, server: Crashing, down: int, pause: int) -> None:
+        """A database server crashes, or comes back."""
+        if down % 2 and not server.down:
+            self.count_fault(f"{server.product} down")
+            self.say(f"{server.product} crashes")
+            server.kill()
+        elif not down % 2 and server.down:
+            self.say(f"{server.product} is back")
+            server.start()
         self.pause(pause)
 
-    def cut_off(self, name: str, server: int, mariadb: SimulatedServer, pause: int) -> None:
-        """A process does not reach Kafka, or MariaDB, for a while."""
-        fault = ("cut from Kafka", "cut from MariaDB")[server % 2]
-        cut: MutableSet[str] = (self.kafka.cut, mariadb.cut)[server % 2]
+    def cut_off(self, name: str, which: int, server: Crashing, pause: int) -> None:
+        """A process does not reach Kafka, or a database server, for a while."""
+        fault = ("cut from Kafka", f"cut from {server.product}")[which % 2]
+        cut: MutableSet[str] = (self.kafka.cut, server.cut)[which % 2]
         self.count_fault(fault)
         self.say(f"{name}: {fault}")
         cut.add(name)

@@ -6,7 +6,7 @@ import fcntl
 import os
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
@@ -18,9 +18,9 @@ from serving.bytecache.disk.marker import LOCK, claim, prepared
 from serving.bytecache.disk.names import CachedFile, Names
 from serving.bytecache.disk.reads import DiskReads
 from serving.bytecache.disk.seals import Key, read_keys
-from serving.bytecache.disk.shard import Shard
+from serving.bytecache.disk.shard import GROW_S, Shard, step
 from serving.bytecache.disk.space import Medium, free_bytes, is_rotational
-from serving.bytecache.disk.writing import Write, Writers
+from serving.bytecache.disk.writing import Write, Writers, by_extent
 from serving.bytecache.errors import ByteCacheError
 from serving.bytecache.policy.pools import Pools, Value
 
@@ -35,7 +35,10 @@ RESERVE_S: Final = 1.0
 
 @dataclass(frozen=True)
 class DirectoryOptions:
-    """``quota``: bytes, 0: ``free_share`` of what is free at the start. ``scopes``: name → quota in bytes."""
+    """``quota``: bytes, 0: ``free_share`` of what is free at the start. ``scopes``: name → quota in bytes.
+
+    ``keep_all``: nothing leaves at the start, for want of room or of a key: who opens it only looks.
+    """
 
     quota: int = 0
     free_share: float = 0.5
@@ -46,6 +49,7 @@ class DirectoryOptions:
     key_file: str = ""
     write_buffer: int = 64 << 20
     scopes: dict[str, int] = field(default_factory=dict)
+    keep_all: bool = False
 
 
 def lock_directory(place: Path) -> int | None:
@@ -76,6 +80,7 @@ class Directory(DiskReads):
         self._lock = threading.Lock()
         self._resizing = threading.Lock()
         self.reserved = 0
+        self._low_at = -GROW_S
         try:
             self._open(read_keys(options.key_file))
         except BaseException as error:
@@ -86,12 +91,17 @@ class Directory(DiskReads):
 
     def _open(self, keys: Sequence[Key]) -> None:
         names = [key.name for key in keys]
-        self.marker = prepared(self.place, names, self.options.shards, self.options.quota)
+        keep_all = self.options.keep_all
+        self.marker = prepared(self.place, () if keep_all else names, self.options.shards, self.options.quota)
+        if keep_all and self.marker.keys and not set(self.marker.keys) & set(names):
+            raise ByteCacheError("bad_key_file", f"{self.place} is encrypted, and none of its keys is at hand")
         quota = self.options.quota or int((free_bytes(self.place) + self._kept_bytes()) * self.options.free_share)
-        self.quota = max(QUOTA_MIN, quota)
+        if keep_all:
+            quota = max(quota, 2 * self._kept_bytes())
+        self.quota = self._given = max(QUOTA_MIN, quota)
         shards, salt = self.marker.shards, self.marker.salt
-        by_index = {self.marker.keys.index(key.name) + 1: key for key in keys}
-        current = min(by_index, key=lambda index: by_index[index] is not keys[0]) if keys else 0
+        by_index = {i + 1: key for i, name in enumerate(self.marker.keys) for key in keys if key.name == name}
+        current = min(by_index, key=lambda index: by_index[index] is not keys[0], default=0)
         self.names = Names(self.place / "names.log", salt, keys)
         self.shards = [
             Shard(
@@ -120,6 +130,8 @@ class Directory(DiskReads):
         for shard in self.shards:
             shard.close()
         self.names.close()
+        if not self.forked:
+            fcntl.flock(self._lock_file, fcntl.LOCK_UN)  # a child forked just now may not have closed its copy yet
         os.close(self._lock_file)
 
     def settle(self) -> None:
@@ -134,6 +146,7 @@ class Directory(DiskReads):
         self._lock = threading.Lock()
         self._resizing = threading.Lock()
         self.health.after_fork()
+        self.writers.after_fork()
         for shard in self.shards:
             shard.after_fork()
         with suppress(OSError):
@@ -155,7 +168,9 @@ class Directory(DiskReads):
                     self._forget(known)
                 if self.names.length > self._names_quota() // 2:
                     used = self._numbers_in_use()
-                    self.names.compact(lambda file: file.number in used)
+                    left = self.names.compact(lambda file: file.number in used)
+                    for shard in self.shards:  # what was stored of them meanwhile would have no name
+                        shard.forget_numbers(left)
                 if self.names.length > self._names_quota() - 64 * 1024:
                     return None
                 return self.names.add(path, version, size, scope)
@@ -180,11 +195,18 @@ class Directory(DiskReads):
                 return [file] if (file := self.names.by_path.get(path)) is not None else []
             return [file for known, file in self.names.by_path.items() if known.startswith(path)]
 
+    def known(self, path: str) -> CachedFile | None:
+        """The version of a path that is cached, or was entered last."""
+        file = self.names.by_path.get(path)
+        return file if file is not None and file.alive else None
+
     def _forget(self, file: CachedFile) -> None:
+        """Nothing of it is read any more, whatever the disk does. Raises ``OSError`` of a disk that keeps it."""
         file.alive = False
-        for shard in self.shards:
-            shard.forget_file(file)
-        self.names.remove(file)
+        with ExitStack() as each:  # all of them, also where one can't be written
+            each.callback(self.names.remove, file)
+            for shard in self.shards:
+                each.callback(shard.forget_file, file)
 
     # Blocks.
 
@@ -200,7 +222,7 @@ class Directory(DiskReads):
 
     def block(self, file: CachedFile, block: int) -> bytes | memoryview | None:
         """One whole block, stored or still waiting to be."""
-        waiting = self.writers.waiting(file.number, block)
+        waiting = self.writers.waiting(file.number, block) if file.alive else None
         if waiting is not None:
             return waiting
         if not self.health.usable(monotonic()):
@@ -210,21 +232,14 @@ class Directory(DiskReads):
     def submit(self, file: CachedFile, first: int, data: memoryview, value: Value, expires: int) -> bool:
         """Stores whole blocks soon; they may lie in several extents. False where some won't be."""
         kept = True
-        at = 0
-        while at < len(data):
-            length = (BLOCKS - (first + at // BLOCK) % BLOCKS) * BLOCK
-            write = Write(file, first + at // BLOCK, data[at : at + length], value, expires)
+        for write in by_extent(file, first, data, value, expires):
             kept = self.health.writable and file.alive and self.writers.submit(write) and kept
-            at += length
         return kept
 
     def store(self, file: CachedFile, first: int, data: memoryview, value: Value, expires: int) -> None:
         """As `submit`, and done when it returns: for another process, which waits for it."""
-        at = 0
-        while at < len(data):
-            length = (BLOCKS - (first + at // BLOCK) % BLOCKS) * BLOCK
-            self._store(Write(file, first + at // BLOCK, data[at : at + length], value, expires))
-            at += length
+        for write in by_extent(file, first, data, value, expires):
+            self._store(write)
 
     def _store(self, write: Write) -> None:
         if not self.health.writable or not self.health.usable(monotonic()):
@@ -233,7 +248,9 @@ class Directory(DiskReads):
         if file is None:  # forgotten, also if the reader had it from an earlier owner
             return
         if self.options.min_free and free_bytes(self.place) < self.options.min_free + len(write.data):
-            self.resize(self.used + self.reserved - len(write.data) - EXTENT)
+            self._low_at = monotonic()
+            with self._resizing:
+                self._apply(self.used + self.reserved - len(write.data) - EXTENT)
             return
         shard = self.shard_of(write.file.number, write.first // BLOCKS)
         try:
@@ -253,9 +270,22 @@ class Directory(DiskReads):
     def resize(self, quota: int) -> None:
         """Another bound for the directory, in bytes; what is too much leaves before it returns."""
         with self._resizing:
-            self.quota = max(QUOTA_MIN + self.reserved, quota)
+            self._given = max(QUOTA_MIN + self.reserved, quota)
+            self._apply(quota)
+
+    def _apply(self, quota: int) -> None:
+        self.quota = max(QUOTA_MIN + self.reserved, quota)
+        for shard in self.shards:
+            shard.resize(self._shard_quota())
+
+    def _grow(self) -> None:
+        """Takes room again, step by step, that the disk did not have a while ago."""
+        with self._resizing:
+            if self.quota < self._given and monotonic() - self._low_at >= GROW_S:
+                self._low_at = monotonic()
+                self._apply(min(self._given, self.quota + step(self.quota)))
             for shard in self.shards:
-                shard.resize(self._shard_quota())
+                shard.grow(self._shard_quota())
 
     def reserve(self, wanted: int) -> bool:
         """Leaves ``wanted`` bytes of the quota to something else, until `unreserve`. What is in their place has left.
@@ -322,6 +352,9 @@ class Directory(DiskReads):
                 shard.tend()
             except OSError:
                 self.health.failed(monotonic())
+        with self._lock, suppress(OSError):
+            self.names.write_gone()
+        self._grow()
 
     def _kept_bytes(self) -> int:
         return sum((self.place / str(i) / "data").stat().st_blocks * 512 for i in range(self.marker.shards)

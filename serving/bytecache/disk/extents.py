@@ -9,7 +9,8 @@ from __future__ import annotations
 import mmap
 import os
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from io import BytesIO
 from struct import unpack
 from time import time
 from typing import Final
@@ -32,7 +33,6 @@ from serving.bytecache.disk.layout import (
     HEAD_BITS,
     HEAD_READ,
     MASK,
-    NONCE,
     NONCE_ROOM,
     SEALED_CELL,
     SLOT_BYTES,
@@ -41,7 +41,7 @@ from serving.bytecache.disk.layout import (
     UNIT_BITS,
 )
 from serving.bytecache.disk.names import CachedFile
-from serving.bytecache.disk.seals import Key, context
+from serving.bytecache.disk.seals import Key
 
 _xxh3 = xxhash.xxh3_64_intdigest
 _pread = os.pread
@@ -170,7 +170,8 @@ class Extents:
 
     def _verify(self, slot: int, seed: int, size: int, low: int, high: int, data: memoryview) -> int:
         """The first damaged block from ``low`` to ``high``, which lie on granules; -1 if there is none."""
-        sums = BLOCK_SUMS.unpack(_pread(self._sums, BLOCK_SUMS.size, slot * SUMS_BYTES))
+        stored = _pread(self._sums, BLOCK_SUMS.size, slot * SUMS_BYTES)
+        sums = BLOCK_SUMS.unpack(stored.ljust(BLOCK_SUMS.size, b"\0"))  # the file may have been cut off
         at = low
         while at < high:
             block = at >> BLOCK_BITS
@@ -199,39 +200,22 @@ class Extents:
 
     def _unsealed(self, slot: int, file: CachedFile, start: int, end: int, key: int) -> tuple[int, bytes]:
         """As `_checked`. A tag proves a whole cell only, so whole cells are read."""
-        secret = self._keys.get(key)
-        if secret is None:
-            return start >> BLOCK_BITS, b""
-        parts = []
-        for cell, nonce, part in self._cells(slot, file, start, end):
-            plain = secret.open(nonce, part, context(self._salt, file.number, cell))
-            if plain is None:
-                return cell // CELLS, b""
-            parts.append(plain)
-        data = parts[0] if len(parts) == 1 else b"".join(parts)
-        low = start & -CELL
-        return -1, data if start == low and end - low == len(data) else data[start - low : end - low]
+        low, high = start & -CELL, (end + CELL - 1) & -CELL
+        if high > file.size:
+            high = file.size
+        plain = BytesIO(bytes(high - low))  # its bytes are written in place, and taken out without a copy
+        damaged = self._unsealed_into(slot, file, low, plain.getbuffer(), key)
+        data = plain.getvalue()
+        return damaged, data if start == low and end == high else data[start - low : end - low]
 
     def _unsealed_into(self, slot: int, file: CachedFile, start: int, into: memoryview, key: int) -> int:
         """The damaged block, or -1. ``start`` and the end of ``into`` lie on cells, or at the file's end."""
         secret = self._keys.get(key)
         if secret is None:
             return start >> BLOCK_BITS
-        at = 0
-        for cell, nonce, part in self._cells(slot, file, start, start + len(into)):
-            plain = into[at : at + CELL]
-            if not secret.open_into(nonce, part, context(self._salt, file.number, cell), plain):
-                return cell // CELLS
-            at += CELL
-        return -1
-
-    def _cells(self, slot: int, file: CachedFile, start: int, end: int) -> Iterator[tuple[int, bytes, memoryview]]:
-        """(number, nonce, sealed bytes) of each cell that the range touches."""
-        first, last = start >> CELL_BITS, (end - 1) >> CELL_BITS
-        inner, count = first & (CELLS * BLOCKS - 1), last - first + 1
-        length = (count - 1) * SEALED_CELL + min(CELL, file.size - (last << CELL_BITS)) + TAG
-        sealed = memoryview(_pread(self._data, length, slot * SLOT_BYTES + inner * SEALED_CELL))
+        first, count = start >> CELL_BITS, (len(into) + CELL - 1) >> CELL_BITS
+        inner = first & (CELLS * BLOCKS - 1)
+        sealed = _pread(self._data, len(into) + count * TAG, slot * SLOT_BYTES + inner * SEALED_CELL)
         nonces = _pread(self._sums, NONCE_ROOM * count, slot * SUMS_BYTES + inner * NONCE_ROOM)
-        for i in range(count):
-            at = i * NONCE_ROOM
-            yield first + i, nonces[at : at + NONCE], sealed[i * SEALED_CELL : (i + 1) * SEALED_CELL]
+        opened = secret.open_cells(nonces, memoryview(sealed), into, self._salt, file.number, first)
+        return -1 if opened == count else (first + opened) // CELLS

@@ -51,12 +51,15 @@ class _Version(msgspec.Struct):
     format_version: int
 
 
+_version, _marker = msgspec.json.Decoder(_Version), msgspec.json.Decoder(Marker)
+
+
 def parse_marker(text: bytes, place: Path) -> Marker | None:
     """None for a damaged one, or one of an older layout. Raises `ByteCacheError` ``bytes_dir_newer``."""
     try:
-        if msgspec.json.decode(text, type=_Version).format_version > FORMAT_VERSION:
+        if _version.decode(text).format_version > FORMAT_VERSION:
             raise ByteCacheError("bytes_dir_newer", f"{place} was written by a newer version of Freshet")
-        found = msgspec.json.decode(text, type=Marker)
+        found = _marker.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
     fits = (found.format_version, found.block, found.extent, found.granule) == (FORMAT_VERSION, BLOCK, EXTENT, GRANULE)

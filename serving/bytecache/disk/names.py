@@ -53,6 +53,7 @@ class Names:
         self._keys = list(keys)
         self.by_number: dict[int, CachedFile] = {}
         self.by_path: dict[str, CachedFile] = {}
+        self._gone: list[int] = []
         self._next = secrets.randbits(62) + 1
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self.length = self._load()
@@ -71,19 +72,27 @@ class Names:
         return file
 
     def remove(self, file: CachedFile) -> None:
-        """A file version is not cached any more. Raises ``OSError``."""
+        """A file version is not cached any more. Raises ``OSError`` of a disk that does not take that down yet."""
         file.alive = False
         self.by_number.pop(file.number, None)
         if self.by_path.get(file.path) is file:
             del self.by_path[file.path]
-        self._write([file.number])
+        self._gone.append(file.number)
+        self.write_gone()
 
-    def compact(self, in_use: Callable[[CachedFile], bool]) -> None:
-        """Writes the log anew with what is in use, if it is worth it. Raises ``OSError``."""
+    def write_gone(self) -> None:
+        """Takes down what is gone, also what the disk refused before. Raises ``OSError``."""
+        while self._gone:
+            self._write([self._gone[-1]])
+            self._gone.pop()
+
+    def compact(self, in_use: Callable[[CachedFile], bool]) -> set[int]:
+        """Writes the log anew with what is in use, if it is worth it; the numbers that left. Raises ``OSError``."""
         records = {number: self._record(_fields(file)) for number, file in self.by_number.items() if in_use(file)}
         if self.length < max(COMPACT_ABOVE, 2 * sum(map(len, records.values()))):
-            return
-        for number in self.by_number.keys() - records.keys():
+            return set()
+        left = self.by_number.keys() - records.keys()
+        for number in left:
             gone = self.by_number.pop(number)
             gone.alive = False
             self.by_path.pop(gone.path, None)
@@ -93,6 +102,8 @@ class Names:
         os.close(self._file)
         self._file = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
         self.length = os.fstat(self._file).st_size
+        self._gone.clear()
+        return left
 
     def _load(self) -> int:
         text = os.pread(self._file, os.fstat(self._file).st_size, 0)
@@ -160,11 +171,14 @@ class _Named(msgspec.Struct, array_like=True):
     scope: str = ""
 
 
+_named = msgspec.json.Decoder(_Named)
+
+
 def _decoded(plain: bytes | None) -> _Named | None:
     """None for what no version of this code has written, or another key sealed. Without a path: gone."""
     if plain is None:
         return None
     try:
-        return msgspec.json.decode(plain, type=_Named)
+        return _named.decode(plain)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None

@@ -11,19 +11,30 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from struct import Struct, pack
+from struct import error as StructError
 from typing import Final
 
 import xxhash
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from serving.bytecache.disk.layout import CELL, CELLS, GRANULE, MASK, NONCE, NONCE_ROOM, block_seed
+from serving.bytecache.disk.layout import (
+    CELL,
+    CELLS,
+    GRANULE,
+    MASK,
+    NONCE,
+    NONCE_ROOM,
+    SEALED_CELL,
+    block_seed,
+)
 from serving.bytecache.errors import ByteCacheError
 
 KEY_BYTES: Final = 32
 EPHEMERAL: Final = "ephemeral"
 """In place of a key file: a key that this process makes. The cache ends with it."""
 _CONTEXT: Final = Struct("<QQQ")
+_NONCES: Final = Struct(f"{NONCE}s{NONCE_ROOM - NONCE}x")
 
 
 @dataclass(frozen=True)
@@ -45,12 +56,23 @@ class Key:
         except (InvalidTag, ValueError):
             return None
 
-    def open_into(self, nonce: bytes, sealed: bytes | memoryview, context: bytes, plain: memoryview) -> bool:
-        """As `open`, into memory of the length of the plain bytes; False if anything was changed."""
+    def open_cells(
+        self, nonces: bytes, sealed: memoryview, plain: memoryview, salt: int, number: int, first: int
+    ) -> int:
+        """Opens cells that follow each other, the first of number ``first``, into ``plain``; how many verified.
+
+        Stops at the first that does not. ``nonces``: as they stand on disk.
+        """
+        decrypt, bound_to = self.secret.decrypt_into, _CONTEXT.pack
+        at = place = opened = 0
         try:
-            return self.secret.decrypt_into(nonce, sealed, context, plain) == len(plain)
-        except (InvalidTag, ValueError):
-            return False
+            for (nonce,) in _NONCES.iter_unpack(nonces):
+                cell = sealed[place : place + SEALED_CELL]
+                decrypt(nonce, cell, bound_to(salt, number, first + opened), plain[at : at + CELL])
+                at, place, opened = at + CELL, place + SEALED_CELL, opened + 1
+        except (InvalidTag, ValueError, StructError):  # changed, or cut off
+            pass
+        return opened
 
 
 def make_key(secret: bytes) -> Key:

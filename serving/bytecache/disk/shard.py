@@ -13,8 +13,8 @@ import errno
 import heapq
 import os
 import threading
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic, time
@@ -50,6 +50,8 @@ from serving.bytecache.disk.space import punch_hole, shared_memory, write_all
 from serving.bytecache.policy.pools import Pools, Value
 
 HEAT_MAX: Final = 3
+GROW_S: Final = 30.0
+"""After this a full disk is tried again."""
 FIXED_BYTES: Final = 4 * PAGE
 """What the files of an empty shard take, at most."""
 SLOT_OVERHEAD: Final = HEAD_BYTES + SUMS_BYTES + 1
@@ -87,6 +89,11 @@ class ShardCounts:
     disk_full: int = 0
 
 
+def step(quota: int) -> int:
+    """So much less, or more, is tried where the disk is full, and was."""
+    return max(2 * EXTENT, quota // 8)
+
+
 class Shard:
     """Thread-safe. ``extents`` reads, without a lock; ``table``: key → slot. ``write_s``: how long `put` wrote last."""
 
@@ -112,6 +119,7 @@ class Shard:
         self._high = 0
         self._sequence = 0
         self.write_s = 0.0
+        self._full_at = -GROW_S
         self._lock = threading.Lock()
 
     @property
@@ -191,8 +199,9 @@ class Shard:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
             self.counts.disk_full += 1
+            self._full_at = monotonic()
             with self._lock:
-                self.quota = max(0, self.used - max(2 * EXTENT, self.used // 8))
+                self.quota = max(0, self.used - step(self.used))
                 self._make_room(0)
             return 0
 
@@ -251,14 +260,19 @@ class Shard:
                 self._release(key)
 
     def forget_file(self, file: CachedFile) -> None:
-        """Nothing of a file version is here any more."""
+        """Nothing of a file version is here any more. Raises ``OSError`` afterwards, of a disk that keeps its bytes."""
         units = range((file.size >> EXTENT_BITS) + 1 << 1)
         with self._lock:
-            known = self.table if len(self.table) < len(units) else None
-            keys = (file.number << UNIT_BITS | unit for unit in units)
-            for key in list(known or keys):
-                if key >> UNIT_BITS == file.number and key in self.table:
-                    self._release(key)
+            if len(self.table) < len(units):
+                self._release_all([key for key in self.table if key >> UNIT_BITS == file.number])
+            else:
+                keys = (file.number << UNIT_BITS | unit for unit in units)
+                self._release_all([key for key in keys if key in self.table])
+
+    def forget_numbers(self, numbers: Collection[int]) -> None:
+        """As `forget_file` of each, without their sizes: looks at every entry."""
+        with self._lock:
+            self._release_all([key for key in self.table if key >> UNIT_BITS in numbers])
 
     def resize(self, quota: int, deadline: float | None = None) -> bool:
         """Another bound, in bytes; what is too much leaves at once. False: not all of it did until ``deadline``."""
@@ -266,6 +280,12 @@ class Shard:
             self._drain()
             self.quota = quota
             return self._make_room(0, deadline=deadline)
+
+    def grow(self, quota: int) -> None:
+        """Takes a step back towards ``quota``, if a full disk left less than that, a while ago."""
+        if self.quota < quota and monotonic() - self._full_at >= GROW_S:
+            self._full_at = monotonic()
+            self.resize(min(quota, self.quota + step(self.quota)))
 
     def settle(self) -> None:
         """Tells the policy the hits, also those of other processes; lets what has expired go."""
@@ -338,6 +358,11 @@ class Shard:
     def _release(self, key: int) -> None:
         self._pools.remove(key)
         self._vacate(key, self.table[key])
+
+    def _release_all(self, keys: Iterable[int]) -> None:
+        with ExitStack() as each:  # all of them, also where the disk keeps one
+            for key in keys:
+                each.callback(self._release, key)
 
     def _vacate(self, key: int, slot: int) -> None:
         del self.table[key]

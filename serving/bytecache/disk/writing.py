@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from time import monotonic
 from typing import Final
 
-from serving.bytecache.disk.layout import BLOCK
+from serving.bytecache.disk.layout import BLOCK, BLOCKS
 from serving.bytecache.disk.names import CachedFile
 from serving.bytecache.policy.pools import Value
 
@@ -35,6 +36,15 @@ class Write:
         return range(self.first, self.first + -(-len(self.data) // BLOCK))
 
 
+def by_extent(file: CachedFile, first: int, data: memoryview, value: Value, expires: int) -> Iterator[Write]:
+    """Neighbouring blocks, which may lie in several extents."""
+    at = 0
+    while at < len(data):
+        length = (BLOCKS - (first + at // BLOCK) % BLOCKS) * BLOCK
+        yield Write(file, first + at // BLOCK, data[at : at + length], value, expires)
+        at += length
+
+
 @dataclass(slots=True)
 class WriteCounts:
     """``waiting_bytes``: now; the others since the start."""
@@ -53,8 +63,9 @@ class Writers:
         self.counts = WriteCounts()
         self._store, self._tend, self._limit = store, tend, limit
         self._queue: queue.SimpleQueue[Write | None] = queue.SimpleQueue()
-        self._waiting: dict[tuple[int, int], memoryview] = {}
+        self._waiting: dict[tuple[int, int], tuple[CachedFile, memoryview]] = {}
         self._changed = threading.Condition()
+        self._ended = False
         self._threads = [
             threading.Thread(target=self._run, args=(i == 0,), name="freshet-bytes-write", daemon=True)
             for i in range(threads)
@@ -70,20 +81,32 @@ class Writers:
     def submit(self, write: Write) -> bool:
         """Whether it will be stored: False where too much waits already."""
         with self._changed:
-            if self.counts.waiting_bytes + len(write.data) > self._limit:
-                self.counts.dropped += 1
-                self.counts.dropped_bytes += len(write.data)
+            if self._ended or self.counts.waiting_bytes + len(write.data) > self._limit:
+                self.dropped(write)
                 return False
             self.counts.submitted += 1
             self.counts.waiting_bytes += len(write.data)
             for i, block in enumerate(write.blocks):
-                self._waiting[write.file.number, block] = write.data[i * BLOCK : (i + 1) * BLOCK]
-        self._queue.put(write)
+                self._waiting[write.file.number, block] = write.file, write.data[i * BLOCK : (i + 1) * BLOCK]
+            self._queue.put(write)  # not later: a thread takes it before the word to end
         return True
+
+    def dropped(self, write: Write) -> None:
+        """Counts what won't be stored."""
+        self.counts.dropped += 1
+        self.counts.dropped_bytes += len(write.data)
 
     def waiting(self, number: int, block: int) -> memoryview | None:
         """A block that is not stored yet."""
-        return self._waiting.get((number, block))
+        found = self._waiting.get((number, block))
+        return None if found is None else found[1]
+
+    def forget(self, is_meant: Callable[[CachedFile], bool]) -> None:
+        """What waits of these files is not given any more. It may still be stored."""
+        with self._changed:
+            for at in [at for at, (file, _) in self._waiting.items() if is_meant(file)]:
+                del self._waiting[at]
+            self._changed.notify_all()
 
     def stored(self, number: int, blocks: Sequence[int], timeout_s: float) -> bool:
         """Waits until none of these blocks waits, whatever else does; False after ``timeout_s``."""
@@ -99,17 +122,33 @@ class Writers:
 
     def close(self) -> None:
         """Stores what waits, and ends the threads."""
-        for _ in self._threads:
-            self._queue.put(None)
+        self.end()
         for thread in self._threads:
             thread.join()
 
+    def end(self) -> None:
+        """As `close`, without waiting for it. Nothing more is taken."""
+        with self._changed:
+            self._ended = True
+            for _ in self._threads:
+                self._queue.put(None)
+
+    def after_fork(self) -> None:
+        """In the child, where there are no threads: what waits is stored by its parent, and not given here."""
+        self._changed = threading.Condition()
+        self._ended = True
+        self._waiting.clear()
+        self.counts = WriteCounts()
+
     def _run(self, tends: bool) -> None:
+        due = monotonic() + TEND_S
         while True:
+            if tends and monotonic() >= due:  # also where writes never cease
+                self._tend()
+                due = monotonic() + TEND_S
             try:
                 write = self._queue.get(timeout=TEND_S if tends else None)
             except queue.Empty:
-                self._tend()
                 continue
             if write is None:
                 return

@@ -58,7 +58,8 @@ class FreshetFileSystem(AsyncFileSystem, ChainedFileSystem):  # type: ignore[mis
             raise ByteCacheError("bad_bytes_option", "give either fs or target_protocol")
         self.fs = fs if fs is not None else filesystem(target_protocol, **(target_options or {}))
         self._options = from_environment({name: value for name, value in options.items() if name in _CACHE})
-        self._read_options = _read_options({name: value for name, value in options.items() if name in _READ})
+        given = {name: value for name, value in options.items() if name in _READ}
+        self._read_options = ReadOptions(**_with_value({"ttl_s": self._options.ttl_s} | given))
         self._remote = Remote(self.fs)
 
         def strip(path: str | list[str]) -> Any:
@@ -124,10 +125,13 @@ class FreshetFileSystem(AsyncFileSystem, ChainedFileSystem):  # type: ignore[mis
     # Reading.
 
     def open_cached(self, path: str, **given: Any) -> OpenFile:
-        """The file as the cache reads it. ``given``: fields of `ReadOptions`."""
+        """The file as the cache reads it. ``given``: fields of `ReadOptions`. Raises `ByteCacheError`."""
         stripped = self._strip_protocol(path)
-        options = dataclasses.replace(self._read_options, **given) if given else self._read_options
-        return self.cache.open(_Named(self._remote, stripped), name_of(self.fs, stripped), options)
+        name = name_of(self.fs, stripped)
+        options = dataclasses.replace(self._read_options, **_with_value(given)) if given else self._read_options
+        if options.value is None and (value := self._options.value_of(name)) is not None:
+            options = dataclasses.replace(options, value=value)
+        return self.cache.open(_Named(self._remote, stripped), name, options)
 
     def _open(self, path: str, mode: str = "rb", block_size: Any = None, **kwargs: Any) -> Any:  # noqa: ARG002
         if mode != "rb":
@@ -267,11 +271,11 @@ class _Named:
     def __init__(self, remote: Remote, path: str) -> None:
         self._remote, self._path = remote, path
 
-    def identity(self, _: str) -> Any:
-        return self._remote.identity(self._path)
+    def identity(self, _: str, timeout_s: float | None = None) -> Any:
+        return self._remote.identity(self._path, timeout_s)
 
-    def fetch(self, _: str, ranges: Sequence[tuple[int, int]]) -> Sequence[bytes]:
-        return self._remote.fetch(self._path, ranges)
+    def fetch(self, _: str, ranges: Sequence[tuple[int, int]], timeout_s: float | None = None) -> Sequence[bytes]:
+        return self._remote.fetch(self._path, ranges, timeout_s)
 
 
 def _in_thread(name: str) -> Callable[..., Any]:
@@ -300,10 +304,12 @@ def _only(given: dict[str, T], names: Sequence[str]) -> dict[str, T]:
     return {name: value for name, value in given.items() if name in names}
 
 
-def _read_options(given: dict[str, Any]) -> ReadOptions:
+def _with_value(given: dict[str, Any]) -> dict[str, Any]:
+    """``given``, its ``value`` no text any more. Raises `ByteCacheError` ``bad_bytes_option``."""
     value = given.get("value")
+    if not isinstance(value, str):
+        return given
     try:
-        chosen = Value[value.upper()] if isinstance(value, str) else value
+        return given | {"value": Value[value.upper()]}
     except KeyError:
         raise ByteCacheError("bad_bytes_option", f"value {value!r} is none of scan, normal, index, pinned") from None
-    return ReadOptions(**given | {"value": chosen})

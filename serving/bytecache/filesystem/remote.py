@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from time import time as now
 from typing import Any, Final
 
 from fsspec import AbstractFileSystem
 from fsspec.archive import AbstractArchiveFileSystem
+from fsspec.exceptions import FSTimeoutError
 from fsspec.implementations.dirfs import DirFileSystem
 from fsspec.spec import AbstractBufferedFile
 
@@ -43,14 +44,16 @@ class Remote:
         self._can_refresh = "refresh" in inspect.signature(asks).parameters
         self._is_archive = isinstance(_inmost(fs), AbstractArchiveFileSystem)
         """A member's time says nothing of the archive, which may be replaced as a whole."""
+        self._can_end = inspect.iscoroutinefunction(getattr(_inmost(fs).cat_file, "__wrapped__", None))
+        """Its calls are coroutines: one that takes too long can be ended. Others hold their thread."""
         self._reads_by_opening = getattr(fs.cat_file, "__func__", None) is AbstractFileSystem.cat_file
 
-    def identity(self, path: str) -> Identity:
+    def identity(self, path: str, timeout_s: float | None = None) -> Identity:
         """Asks the store itself, not a listing that was kept. Raises ``IsADirectoryError``, and the store's errors."""
         if self._can_refresh:
-            return self.identity_of(path, self._fs.info(path, refresh=True))
+            return self.identity_of(path, self._call(timeout_s, self._fs.info, path, refresh=True))
         self._fs.invalidate_cache(self._fs._parent(path))
-        return self.identity_of(path, self._fs.info(path))
+        return self.identity_of(path, self._call(timeout_s, self._fs.info, path))
 
     def identity_of(self, path: str, info: Mapping[str, Any]) -> Identity:
         """Of what the store said about a file."""
@@ -73,14 +76,27 @@ class Remote:
         times = [changed, info[_CREATED]] if info.get(_CREATED) else [changed]
         return Identity(f"{':'.join(map(repr, times))}:{number}", int(size), all(map(_settled, times)))
 
-    def fetch(self, path: str, ranges: Sequence[tuple[int, int]]) -> Sequence[bytes]:
+    def fetch(self, path: str, ranges: Sequence[tuple[int, int]], timeout_s: float | None = None) -> Sequence[bytes]:
         """The bytes of each range. Raises the store's errors."""
         if self._reads_by_opening:
             return self._read(path, ranges)
         if len(ranges) == 1:
-            return [self._fs.cat_file(path, start=ranges[0][0], end=ranges[0][1])]
-        starts, ends = zip(*ranges, strict=True)
-        return self._fs.cat_ranges([path] * len(ranges), list(starts), list(ends), on_error="raise")  # type: ignore[no-any-return]
+            return [self._call(timeout_s, self._fs.cat_file, path, start=ranges[0][0], end=ranges[0][1])]
+        starts, ends = map(list, zip(*ranges, strict=True))
+        paths = [path] * len(ranges)
+        return self._call(timeout_s, self._fs.cat_ranges, paths, starts, ends, on_error="raise")  # type: ignore[no-any-return]
+
+    def _call(self, timeout_s: float | None, method: Callable[..., Any], *args: Any, **given: Any) -> Any:
+        """Of the store. Raises ``TimeoutError``."""
+        late = "the store did not answer within the read's deadline"
+        if timeout_s is not None and timeout_s <= 0:  # fsspec takes it for: without a limit
+            raise TimeoutError(late)
+        if timeout_s is not None and self._can_end:
+            given["timeout"] = timeout_s
+        try:
+            return method(*args, **given)
+        except FSTimeoutError as error:
+            raise TimeoutError(late) from error
 
     def _read(self, path: str, ranges: Sequence[tuple[int, int]]) -> Sequence[bytes]:
         """By one open file, past fsspec's buffer: that reads megabytes ahead for each range (WebHDFS, SFTP)."""

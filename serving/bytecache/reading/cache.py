@@ -18,7 +18,7 @@ from serving.bytecache.reading.files import OpenFile, ReadOptions
 from serving.bytecache.reading.place import Place
 from serving.bytecache.reading.plan import ahead_of, blocks_of, pieces
 from serving.bytecache.reading.source import Identity, Source
-from serving.bytecache.reading.tally import Tallies
+from serving.bytecache.reading.tally import TalliesByPlace
 from serving.bytecache.reading.trace import Trace
 
 
@@ -34,11 +34,11 @@ class ByteCache:
         self.places = places
         self.trace = trace
         self._rules = rules or FetchRules()
-        self.tallies = Tallies()
+        self.tallies = TalliesByPlace(place.name for place in places)
 
     def after_fork(self) -> None:
         """In the child: what another thread of the parent held at the fork is nobody's. The places have their own."""
-        self.tallies = Tallies()
+        self.tallies.after_fork()
         if self.trace is not None:
             self.trace.after_fork()
 
@@ -51,17 +51,18 @@ class ByteCache:
         """
         options = options or ReadOptions()
         place = self.place_of(path) if not options.bypass else None
+        tallies = self.tallies.of[place.name if place is not None else ""]
         if identity is None and options.immutable and place is not None and (known := place.known(path)) is not None:
             version = options.bare(known.version)
             identity = Identity(version, known.size) if version is not None else None
         if identity is None:
-            self.tallies.mine().identity_calls += 1
-            identity = source.identity(path)
+            tallies.mine().identity_calls += 1
+            identity = source.identity(path, options.deadline_s)
         entry = None
         trusted = identity.settled or options.immutable
         if place is not None and identity.version and trusted and 0 <= identity.size < SIZE_MAX:
             entry = place.enter(path, options.tagged(identity.version), identity.size, options.scope)
-        return OpenFile(path, identity, source, options, place, entry)
+        return OpenFile(path, identity, source, options, place, entry, tallies)
 
     def place_of(self, path: str) -> Place | None:
         """The directory that keeps a path: rendezvous hashing, so that others keep theirs when one is gone."""
@@ -82,7 +83,7 @@ class ByteCache:
         if entry is not None and place is not None and start >> EXTENT_BITS == (end - 1) >> EXTENT_BITS:
             data = place.read(entry, start, end)
             if data is not None:
-                tally = self.tallies.mine()
+                tally = file.tallies.mine()
                 tally.hits += 1
                 tally.hit_bytes += end - start
                 file.tally.hits += 1
@@ -110,7 +111,7 @@ class ByteCache:
         if missing:
             wanted_blocks = sorted(missing)
             wanted_blocks += self._ahead(file, wanted_blocks)
-            blocks |= Fetch(file, self._rules, self.tallies.mine()).run(wanted_blocks)
+            blocks |= Fetch(file, self._rules).run(wanted_blocks)
         self._count(file, wanted, missing)
         return [_joined(start, end, found, blocks) for start, end in wanted]
 
@@ -136,7 +137,7 @@ class ByteCache:
             blocks = blocks_of(low, min(low + self._rules.request_bytes, end))
             missing = [block for block in blocks if place.block(entry, block) is None]
             if missing:
-                found = Fetch(file, self._rules, self.tallies.mine()).run(missing)
+                found = Fetch(file, self._rules).run(missing)
                 fetched += sum(map(len, found.values()))
         return fetched
 
@@ -199,7 +200,7 @@ class ByteCache:
                 for block in blocks_of(start, end)
                 if block in missing
             )
-            for tally in (self.tallies.mine(), file.tally):
+            for tally in (file.tallies.mine(), file.tally):
                 tally.hit_bytes += max(0, end - start - missed)
                 tally.miss_bytes += missed
                 tally.hits += not missed
@@ -210,8 +211,8 @@ class ByteCache:
 
     def _bypass(self, file: OpenFile, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         wanted = [each for each in ranges if each[0] < each[1]]
-        data = Fetch(file, self._rules, self.tallies.mine()).fetch(wanted)
-        for tally in (self.tallies.mine(), file.tally):
+        data = Fetch(file, self._rules).fetch(wanted)
+        for tally in (file.tallies.mine(), file.tally):
             tally.bypassed += len(ranges)
             tally.misses += len(ranges)
             tally.miss_bytes += sum(map(len, data))

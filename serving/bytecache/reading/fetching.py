@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, cast
 
 from serving.bytecache.disk.layout import BLOCK, UNIT_BITS
 from serving.bytecache.errors import ByteCacheError
@@ -22,7 +22,6 @@ from serving.bytecache.reading.files import OpenFile
 from serving.bytecache.reading.flights import Flight
 from serving.bytecache.reading.footers import footer_start
 from serving.bytecache.reading.plan import requests, with_gaps
-from serving.bytecache.reading.tally import Tally
 
 SHORT_READS: Final = 2
 """How often a store may return too little, one after the other."""
@@ -55,10 +54,9 @@ class FetchRules:
 class Fetch:
     """One reader's fetch of blocks that are missing."""
 
-    def __init__(self, file: OpenFile, rules: FetchRules, tally: Tally) -> None:
-        """``tally``: of the whole cache; the file's own counts as well."""
+    def __init__(self, file: OpenFile, rules: FetchRules) -> None:
         self._file, self._rules = file, rules
-        self._tallies = (tally, file.tally)
+        self._tallies = (file.tallies.mine(), file.tally)
         self._deadline = time.monotonic() + file.options.deadline_s
 
     def run(self, missing: Sequence[int]) -> Blocks:
@@ -77,7 +75,7 @@ class Fetch:
         for _ in range(SHORT_READS):
             for tally in self._tallies:
                 tally.source_calls += len(ranges)
-            data = self._file.source.fetch(self._file.path, ranges)
+            data = self._file.source.fetch(self._file.path, ranges, self._left_s())
             for tally in self._tallies:
                 tally.source_bytes += sum(map(len, data))
             if [len(part) for part in data] == [end - start for start, end in ranges]:
@@ -98,7 +96,8 @@ class Fetch:
         try:
             elsewhere = self._fly(flight, own, found, alone=alone)
         except BaseException as error:
-            flights.end(flight, error=error if isinstance(error, Exception) else None)
+            ours = isinstance(error, TimeoutError) or not isinstance(error, Exception)  # others have their own deadline
+            flights.end(flight, error=None if ours else cast("Exception", error))
             raise
         waited = {id(each): each for block, each in others.items() if block in blocks}
         for each in waited.values():
@@ -107,7 +106,7 @@ class Fetch:
         for tally in self._tallies:
             tally.waited_blocks += len(others)
         if elsewhere:
-            place.wait(entry, elsewhere, max(0.0, self._deadline - time.monotonic()))
+            place.wait(entry, elsewhere, self._left_s())
         self._take_stored(blocks, found)
         return found
 
@@ -179,10 +178,14 @@ class Fetch:
 
     def _wait(self, flight: Flight) -> None:
         """Raises the error of who fetched, or ``TimeoutError``."""
-        if not flight.landed.wait(max(0.0, self._deadline - time.monotonic())):
+        if not flight.landed.wait(self._left_s()):
             raise TimeoutError(f"{self._file.path}: another reader still fetches it")
         if flight.error is not None:
             raise flight.error
+
+    def _left_s(self) -> float:
+        """How long this read may still take."""
+        return max(0.0, self._deadline - time.monotonic())
 
     def _check_version(self) -> None:
         """Raises `ByteCacheError` ``file_changed`` if the store has another version by now."""
@@ -191,7 +194,7 @@ class Fetch:
             return
         for tally in self._tallies:
             tally.identity_calls += 1
-        if not file.source.identity(file.path).same(file.identity):
+        if not file.source.identity(file.path, self._left_s()).same(file.identity):
             for tally in self._tallies:
                 tally.changed_files += 1
             if file.place is not None:

@@ -8,7 +8,7 @@ from serving.bytecache.disk.names import CachedFile
 from serving.bytecache.policy.pools import Value
 from serving.bytecache.reading.place import Place
 from serving.bytecache.reading.source import Identity, Source
-from serving.bytecache.reading.tally import Tally
+from serving.bytecache.reading.tally import Tallies, Tally
 
 
 @dataclass(slots=True)
@@ -41,7 +41,10 @@ class ReadOptions:
 
 @dataclass(slots=True, eq=False)
 class OpenFile:
-    """One version of a remote file, being read. ``entry``: None: it is not cached. ``tally``: of its reads."""
+    """One version of a remote file, being read. ``entry``: None: it is not cached.
+
+    ``tally``: of its reads; ``tallies``: of all that are kept in the same directory.
+    """
 
     path: str
     identity: Identity
@@ -49,6 +52,7 @@ class OpenFile:
     options: ReadOptions
     place: Place | None
     entry: CachedFile | None
+    tallies: Tallies
     tally: Tally = field(default_factory=Tally)
     index_from: int | None = None
     """The first block of its footer, once that is known."""

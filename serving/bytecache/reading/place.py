@@ -26,7 +26,7 @@ class Place(Protocol):
         """As `Directory.enter`."""
 
     def known(self, path: str) -> CachedFile | None:
-        """The version of a path that is cached, or was entered last."""
+        """As `Directory.known`."""
 
     def read(self, file: CachedFile, start: int, end: int) -> bytes | None:
         """As `Directory.read`."""
@@ -81,8 +81,8 @@ class Owned:
         return self.directory.enter(path, version, size, scope)
 
     def known(self, path: str) -> CachedFile | None:
-        """The current version of a path."""
-        return self.directory.names.by_path.get(path)
+        """As `Directory.known`."""
+        return self.directory.known(path)
 
     def claim(self, file: CachedFile, blocks: Sequence[int]) -> Sequence[int]:  # noqa: ARG002
         """All: attached processes claim among this one's flights."""

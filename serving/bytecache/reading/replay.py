@@ -16,6 +16,8 @@ from serving.bytecache.policy.simulate import Outcome, Shadow, Touch, simulate
 from serving.bytecache.reading.plan import blocks_of
 from serving.bytecache.reading.trace import TraceLine
 
+_line = msgspec.json.Decoder(TraceLine)
+
 
 class Summary(msgspec.Struct):
     """What a trace says of the cache that wrote it. ``ratio``: of the bytes."""
@@ -40,7 +42,7 @@ def lines(path: Path) -> Iterator[TraceLine]:
     whole = text[: text.rfind(b"\n") + 1]
     for number, line in enumerate(whole.splitlines(), 1):
         try:
-            found = msgspec.json.decode(line, type=TraceLine)
+            found = _line.decode(line)
         except (msgspec.DecodeError, UnicodeDecodeError):
             raise ByteCacheError("bad_trace", f"line {number} of {path} is no read") from None
         if not 0 <= found.start <= found.end <= found.size:

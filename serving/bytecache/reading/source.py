@@ -25,10 +25,14 @@ class Identity(NamedTuple):
 
 
 class Source(Protocol):
-    """A remote store. Its errors are raised as they are."""
+    """A remote store. Its errors are raised as they are.
 
-    def identity(self, path: str) -> Identity:
+    ``timeout_s``: a call that takes longer raises ``TimeoutError``, where the store's client can be interrupted. None:
+    it may take as long as that client waits.
+    """
+
+    def identity(self, path: str, timeout_s: float | None = None) -> Identity:
         """Asks the store, in one call."""
 
-    def fetch(self, path: str, ranges: Sequence[tuple[int, int]]) -> Sequence[bytes]:
+    def fetch(self, path: str, ranges: Sequence[tuple[int, int]], timeout_s: float | None = None) -> Sequence[bytes]:
         """The bytes of each range; one remote read for each."""

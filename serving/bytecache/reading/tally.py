@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 
 
@@ -37,6 +38,10 @@ class Tallies:
     """The tallies of all threads."""
 
     def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """From nothing; also in a forked child, where another thread of the parent may have held the lock."""
         self._mine = threading.local()
         self._all: list[tuple[threading.Thread, Tally]] = []
         self._ended = Tally()
@@ -68,3 +73,22 @@ class Tallies:
             if not thread.is_alive() and thread.ident is not None:
                 self._ended.add(tally)
         self._all = [each for each in self._all if each[0].is_alive() or each[0].ident is None]
+
+
+class TalliesByPlace:
+    """The tallies of each directory, by its name; "": of files that no directory keeps."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self.of: Mapping[str, Tallies] = {name: Tallies() for name in ("", *names)}
+
+    def after_fork(self) -> None:
+        """In the child, which counts for itself."""
+        for each in self.of.values():
+            each.begin()
+
+    def total(self) -> Tally:
+        """Everything counted so far, anywhere."""
+        found = Tally()
+        for each in self.of.values():
+            found.add(each.total())
+        return found

@@ -1,4 +1,7 @@
-"""A directory that another process owns. What is stored is read as the owner reads it, without asking it."""
+"""A directory that another process owns. What is stored is read as the owner reads it, without asking it.
+
+What this process fetched waits in its memory, and is read from there, until a thread has handed it to the owner.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,7 @@ from serving.bytecache.disk.layout import BLOCK, HEAD_BITS, UNIT_BITS, file_seed
 from serving.bytecache.disk.names import CachedFile
 from serving.bytecache.disk.reads import DiskReads
 from serving.bytecache.disk.seals import Key
+from serving.bytecache.disk.writing import Write, Writers, by_extent
 from serving.bytecache.policy.pools import Value
 from serving.bytecache.reading.flights import Flights
 from serving.bytecache.shared.protocol import (
@@ -51,27 +55,38 @@ ANSWER_S: Final = 30.0
 """How long an owner may take for an answer, besides what it was asked to wait."""
 WELCOME_S: Final = 5.0
 """How long it may take to welcome a process: it has nothing to look up for that. One that was stopped never does."""
+SETTLE_S: Final = 30.0
+"""How long the end of a process waits until what it fetched is handed over."""
 HEAT_MAX: Final = 255
+HANDING_OVER: Final = 1
+"""Threads."""
 R = TypeVar("R")
 
 
 class Attached(DiskReads):
     """As `serving.bytecache.reading.place.Place`, but its calls raise `OwnerGoneError` when the owner is gone."""
 
-    def __init__(self, place: Path, keys: Sequence[Key]) -> None:
-        """Raises `OwnerGoneError` where no owner answers, or one whose files ``keys`` don't open."""
+    def __init__(self, place: Path, keys: Sequence[Key], write_buffer: int) -> None:
+        """Raises `OwnerGoneError` where no owner answers, or one whose files ``keys`` don't open.
+
+        ``write_buffer``: bytes that may wait for the owner.
+        """
         super().__init__()
         self.flights = Flights()
         self.name = str(place)
         self._place = place
+        self._links: set[socket.socket] = set()
+        """All that are open. Those that nobody uses now are also idle."""
         self._idle: list[socket.socket] = []
+        self._left = False
+        """The owner is asked nothing any more: whoever needs it looks for one."""
         self._lock = threading.Lock()
         link, welcome, files = self._connect()
         self._idle.append(link)
         known = {key.name: key for key in keys}
         by_index = {i + 1: known[name] for i, name in enumerate(welcome.keys) if name in known}
         if len(by_index) < len(welcome.keys) and not by_index:
-            link.close()
+            self._end(link)
             _close(files)
             raise OwnerGoneError("the owner has other keys")
         self._salt = welcome.salt
@@ -86,21 +101,35 @@ class Attached(DiskReads):
             shards.append(Extents(memory, sums, data, by_index, self._salt, self._tell_hits))
         self._extents = shards
         self._close_files = weakref.finalize(self, _close, [file for i, file in enumerate(files) if i % 4 > 1])
+        self.writers = Writers(self._hand_over, self._tell_hits, HANDING_OVER, write_buffer)
 
     def close(self) -> None:
-        """Ends the connections. No read may be under way."""
-        self._tell_hits()
-        for link in self._idle:
-            link.close()
+        """As `settle`, and ends the connections. No read may be under way."""
+        self.settle()
+        self.retire()
         self._close_files()
+
+    def settle(self) -> None:
+        """At the end of the process: hands over what waits, within `SETTLE_S`, and counts its hits. Reads go on."""
+        self.writers.flush(SETTLE_S)
+        self.writers.end()
+        self._tell_hits()
+
+    def retire(self) -> None:
+        """Leaves the owner for good: what waits is dropped. Reads go on."""
+        self._leave()
+        self.writers.end()
 
     def after_fork(self) -> None:
         """In the child: its parent's connections are not its own."""
         self.flights = Flights()
         self.health.after_fork()
+        self.writers.after_fork()
+        self._left = True
         self._lock = threading.Lock()
-        for link in self._idle:
+        for link in self._links:
             link.close()
+        self._links.clear()
         self._idle.clear()
 
     # As `Place`.
@@ -113,8 +142,11 @@ class Attached(DiskReads):
         """As `Place.known`."""
         return self._file(path, self._call(Known(path), Entered), "")
 
-    def block(self, file: CachedFile, block: int) -> bytes | None:
-        """One whole block."""
+    def block(self, file: CachedFile, block: int) -> bytes | memoryview | None:
+        """One whole block, stored or still waiting to be."""
+        waiting = self.writers.waiting(file.number, block)
+        if waiting is not None:
+            return waiting
         return self.read(file, block * BLOCK, min((block + 1) * BLOCK, file.size))
 
     def claim(self, file: CachedFile, blocks: Sequence[int]) -> Sequence[int]:
@@ -124,9 +156,12 @@ class Attached(DiskReads):
         return answer.claimed
 
     def keep(self, file: CachedFile, first: int, data: memoryview, value: Value, expires: int) -> None:
-        """Is stored when it returns."""
-        request = Store(file.number, first, len(data), int(value), expires)
-        self._learn(file.number, self._call(request, Located, data).slots)
+        """Soon. What is dropped, because too much waits already, is free to be fetched by others."""
+        if self._left:
+            raise OwnerGoneError("the owner was left")
+        for write in by_extent(file, first, data, value, expires):
+            if not self.writers.submit(write):
+                self.release(file, write.blocks)
 
     def release(self, file: CachedFile, blocks: Sequence[int]) -> None:
         """As `Place.release`."""
@@ -140,6 +175,7 @@ class Attached(DiskReads):
 
     def forget(self, path: str, *, prefix: bool) -> int:
         """As `Place.forget`."""
+        self.writers.forget(lambda each: each.path.startswith(path) if prefix else each.path == path)
         return self._call(Forget(path, prefix), Done).counts[0]
 
     # For commands.
@@ -162,11 +198,24 @@ class Attached(DiskReads):
         link, _, files = self._connect()
         _close(files)
         if self._ask(link, Reserve(wanted), Done).counts == [1]:
-            return link.close
-        link.close()
+            return lambda: self._end(link)
+        self._end(link)
         return None
 
     # Inside.
+
+    def _hand_over(self, write: Write) -> None:
+        if self._left:
+            self.writers.dropped(write)
+            return
+        request = Store(write.file.number, write.first, len(write.data), int(write.value), write.expires)
+        try:
+            answer = self._call(request, Located, write.data)
+        except OwnerGoneError:
+            self._leave()
+            self.writers.dropped(write)
+        else:
+            self._learn(write.file.number, answer.slots)
 
     def _damaged(self, file: CachedFile, damaged: DamagedBlockError) -> None:
         with suppress(OwnerGoneError):
@@ -196,6 +245,8 @@ class Attached(DiskReads):
 
     def _call(self, request: Request, kind: type[R], data: memoryview | None = None, *, extra_s: float = 0) -> R:
         """Raises `OwnerGoneError`."""
+        if self._left:
+            raise OwnerGoneError("the owner was left")
         with self._lock:
             link = self._idle.pop() if self._idle else None
         if link is None:
@@ -203,8 +254,19 @@ class Attached(DiskReads):
             _close(files)
         answer = self._ask(link, request, kind, data, extra_s=extra_s)
         with self._lock:
-            self._idle.append(link)
+            if not self._left:
+                self._idle.append(link)
+                return answer
+        self._end(link)
         return answer
+
+    def _leave(self) -> None:
+        """All that was claimed is free again, with the connections. One that is in use ends with its answer."""
+        with self._lock:
+            self._left = True
+            idle, self._idle = self._idle, []
+        for link in idle:
+            self._end(link)
 
     def _ask(
         self,
@@ -223,12 +285,20 @@ class Attached(DiskReads):
             if not isinstance(answer, kind):
                 raise OwnerGoneError(f"{type(answer).__name__} is no answer to {type(request).__name__}")
         except (OSError, OwnerGoneError) as error:
-            link.close()
+            self._end(link)
             raise OwnerGoneError(str(error)) from error
         return answer
 
+    def _end(self, link: socket.socket) -> None:
+        self._links.discard(link)
+        link.close()
+
     def _connect(self) -> tuple[socket.socket, Welcome, list[int]]:
-        link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        except OSError as error:  # no descriptor is free
+            raise OwnerGoneError(str(error)) from error
+        self._links.add(link)
         link.settimeout(WELCOME_S)
         files: list[int] = []
         try:
@@ -243,7 +313,7 @@ class Attached(DiskReads):
                 if not mark or flags & socket.MSG_CTRUNC:
                     raise OwnerGoneError("the connection ended" if not mark else "too many open files")
         except (OSError, OwnerGoneError) as error:
-            link.close()
+            self._end(link)
             _close(files)
             raise OwnerGoneError(str(error)) from error
         return link, welcome, files

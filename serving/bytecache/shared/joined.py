@@ -6,6 +6,7 @@ others attach to that one. Numbers of files, and places of blocks, outlive the o
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -28,14 +29,21 @@ JOIN_S: Final = 10.0
 """How long to try to attach to an owner that holds the lock, and does not answer yet."""
 RETRY_S: Final = 30.0
 """After that was in vain: how long the directory is not used. Whoever tries again stands still for `JOIN_S`."""
+LARGE_BYTES: Final = 16 << 20
+"""Of heads, on disk: a directory with more takes seconds to open, and is opened behind the readers' back."""
+OPEN_WAIT_S: Final = 2.0
+"""So long the first reader waits for that. Then all read past the directory until it is open."""
 R = TypeVar("R")
 
 
 class Joined:
     """As `serving.bytecache.reading.place.Place`. No read raises because an owner is gone."""
 
-    def __init__(self, path: Path, options: DirectoryOptions) -> None:
-        """Raises `ByteCacheError` for a directory that can't be used, or whose owner does not answer."""
+    def __init__(self, path: Path, options: DirectoryOptions, *, at_once: bool = True) -> None:
+        """Raises `ByteCacheError` for a directory that can't be used, or whose owner does not answer.
+
+        ``at_once``: False: a large one may be opened later (`LARGE_BYTES`).
+        """
         self.flights = Flights()
         self._path, self._options = path, options
         self._lock = threading.Lock()
@@ -44,7 +52,16 @@ class Joined:
         self._not_before = 0.0
         self._forked = False
         self._reserved: dict[object, tuple[int, Callable[[], object] | None]] = {}
-        self._join()
+        self._opening: threading.Thread | None = None
+        self._failed: OSError | None = None
+        self._held: int | None = None
+        """The lock, while the directory is being opened."""
+        if at_once or not self._is_large():
+            self._join()
+            return
+        self._open_behind().join(OPEN_WAIT_S)
+        if self._failed is not None:
+            raise self._failed
 
     @property
     def name(self) -> str:
@@ -58,6 +75,8 @@ class Joined:
 
     def close(self) -> None:
         """Lets it go, and what was reserved. No read may be under way."""
+        if (opening := self._opening) is not None:
+            opening.join()
         for _, held in self._reserved.values():
             if held is not None:
                 held()
@@ -70,14 +89,18 @@ class Joined:
             self._inner.close()
 
     def settle(self) -> None:
-        """At the end of the process: writes what waits. Reads go on."""
-        if self.directory is not None:
-            self.directory.settle()
+        """At the end of the process: writes what waits, and counts hits. Reads go on."""
+        if isinstance(self._inner, Owned):
+            self._inner.directory.settle()
+        elif self._inner is not None:
+            self._inner.settle()
 
     def after_fork(self) -> None:
         """In the child: what was open can be read, nothing else."""
         self._forked = True
         self._lock = threading.Lock()
+        if self._held is not None:
+            os.close(self._held)
         if self._server is not None:
             self._server.after_fork()
         self._reserved.clear()
@@ -138,10 +161,12 @@ class Joined:
                 found, reads = describe(inner.directory, files=files), inner.directory.reads
             else:
                 found, reads = inner.describe(files=files), inner.reads
+                found.counts["dropped"] += inner.writers.counts.dropped
+                found.counts["dropped_bytes"] += inner.writers.counts.dropped_bytes
             found.times["read"] = Took(list(reads.counts), reads.seconds)
             return found
 
-        return self._call(ask, None)
+        return self._call(ask, None, waits=True)
 
     def verify(self) -> tuple[int, int]:
         """As `Directory.verify`. Raises `ByteCacheError` ``bytes_dir_in_use``."""
@@ -153,7 +178,7 @@ class Joined:
 
     def reserve(self, wanted: int) -> Callable[[], object] | None:
         """As `Place.reserve`. Whoever owns the directory later is asked for the same again."""
-        given = self._call(lambda inner: inner.reserve(wanted), None)
+        given = self._call(lambda inner: inner.reserve(wanted), None, waits=True)
         if given is None:
             return None
         mark = object()
@@ -170,24 +195,25 @@ class Joined:
 
     # Inside.
 
-    def _call(self, ask: Callable[[Owned | Attached], R], otherwise: R) -> R:
+    def _call(self, ask: Callable[[Owned | Attached], R], otherwise: R, *, waits: bool = False) -> R:
+        """``waits``: until the directory is open, where that takes long; a reader does not."""
         for _ in range(2):
             inner = self._inner
-            if inner is None and not self._forked and self._rejoin(None):
+            if inner is None and not self._forked and self._rejoin(None, waits=waits):
                 inner = self._inner
             if self._forked or inner is None:
                 return otherwise
             try:
                 return ask(inner)
             except OwnerGoneError:
-                if not self._rejoin(inner):
+                if not self._rejoin(inner, waits=waits):
                     return otherwise
         return otherwise
 
     def _answered(self, ask: Callable[[Owned | Attached], R]) -> R:
         """As `_call`, of what may not be left out without a word. Raises `ByteCacheError` ``bytes_dir_in_use``."""
         nothing: list[R] = []
-        found = self._call(lambda inner: [ask(inner)], nothing)
+        found = self._call(lambda inner: [ask(inner)], nothing, waits=True)
         if not found:
             raise self._no_answer()
         return found[0]
@@ -195,23 +221,51 @@ class Joined:
     def _no_answer(self) -> ByteCacheError:
         return ByteCacheError("bytes_dir_in_use", f"{self._path} has an owner that does not answer")
 
-    def _rejoin(self, gone: Attached | Owned | None) -> bool:
+    def _rejoin(self, gone: Attached | Owned | None, *, waits: bool) -> bool:
         """Whether there is an owner again, other than ``gone``; another thread may have been faster.
 
         What this process was attached to is closed when nobody uses it: other threads may still read, and what they
         read verifies.
         """
         with self._lock:
-            if self._inner is not gone:
+            opening = self._opening
+            if self._inner is not gone or (opening is None and time.monotonic() < self._not_before):
+                return self._inner is not gone and self._inner is not None
+            if isinstance(gone, Attached):
+                gone.retire()
+            if opening is None and not self._is_large():
+                self._try_to_join()
                 return self._inner is not None
-            if time.monotonic() < self._not_before:
-                return False
+            opening = opening or self._open_behind()
+        if waits:
+            opening.join()
+        return self._inner is not gone and self._inner is not None
+
+    def _is_large(self) -> bool:
+        with suppress(OSError):  # somebody deletes it just now
+            return sum(each.stat().st_size for each in self._path.glob("*/heads")) > LARGE_BYTES
+        return False
+
+    def _open_behind(self) -> threading.Thread:
+        """Opens the directory in a thread. What was known of an owner before is read meanwhile."""
+
+        def run() -> None:
             try:
-                self._join()
-            except OSError:  # a `ByteCacheError`, or no descriptor is free
-                self._not_before = time.monotonic() + RETRY_S
-                self._inner = None
-            return self._inner is not None
+                self._try_to_join()
+            finally:
+                self._opening = None
+
+        self._opening = opening = threading.Thread(target=run, name="freshet-bytes-open", daemon=True)
+        opening.start()
+        return opening
+
+    def _try_to_join(self) -> None:
+        try:
+            self._join()
+        except OSError as error:  # a `ByteCacheError`, or no descriptor is free
+            self._failed = error
+            self._not_before = time.monotonic() + RETRY_S
+            self._inner = None
 
     def _join(self) -> None:
         """Owns the directory, or attaches to its owner. Raises `ByteCacheError`."""
@@ -219,7 +273,11 @@ class Joined:
         while True:
             lock = lock_directory(self._path)
             if lock is not None:
-                owned = Owned(Directory(self._path, self._options, lock))
+                self._held = lock
+                try:
+                    owned = Owned(Directory(self._path, self._options, lock))
+                finally:
+                    self._held = None
                 try:
                     self._server = Server(owned.directory, owned.flights)
                 except BaseException:
@@ -230,7 +288,7 @@ class Joined:
                 return
             with suppress(OwnerGoneError):
                 keys = () if self._options.key_file == EPHEMERAL else read_keys(self._options.key_file)
-                attached = Attached(self._path, keys)
+                attached = Attached(self._path, keys, self._options.write_buffer)
                 self._inner, self.flights = attached, attached.flights
                 self._reserve_again(attached)
                 return
@@ -241,8 +299,11 @@ class Joined:
 
     def _reserve_again(self, owner: Owned | Attached) -> None:
         """What was reserved with an owner that is gone. An owner that refuses is asked no more."""
-        for mark, (wanted, _) in self._reserved.items():
+        for mark, (wanted, _) in list(self._reserved.items()):
             held = None
             with suppress(OwnerGoneError):
                 held = owner.reserve(wanted)
-            self._reserved[mark] = wanted, held
+            if mark in self._reserved:
+                self._reserved[mark] = wanted, held
+            elif held is not None:  # given back meanwhile
+                held()

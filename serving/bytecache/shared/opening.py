@@ -30,7 +30,7 @@ def cache_for(options: CacheOptions) -> ByteCache:
             for text in options.dirs:
                 path, wanted = options.directory(text)
                 if path not in _places:
-                    _places[path] = Joined(path, wanted)
+                    _places[path] = Joined(path, wanted, at_once=False)
             admission = parse_admission(options.admission)
             rules = FetchRules(
                 options.gap, options.request_bytes, admission, options.hosts, options.host, options.read_only

@@ -14,6 +14,7 @@ from struct import Struct
 from typing import Final
 
 import msgspec
+import numpy as np
 
 VERSION: Final = 1
 SOCKET: Final = "owner.sock"
@@ -147,7 +148,10 @@ class Took(msgspec.Struct):
 
 
 class Described(msgspec.Struct, tag=True):
-    """A directory, as ``freshet bytes du --json`` prints it. ``times``: of its owner; ``read``: of who asks."""
+    """A directory, as ``freshet bytes du --json`` prints it. ``times``: of its owner; ``read``: of who asks.
+
+    ``dropped``, ``dropped_bytes`` of ``counts``: of both.
+    """
 
     place: str
     pid: int
@@ -201,14 +205,22 @@ def receive(link: socket.socket, longest: int = MESSAGE_BYTES_MAX) -> bytes:
 
 def receive_exactly(link: socket.socket, length: int) -> bytes:
     """So many bytes. Raises `OwnerGoneError` at the end, and ``OSError``."""
-    found = bytearray(length)
-    view = memoryview(found)
-    while view:
-        got = link.recv_into(view)
+    return bytes(receive_stored(link, length))
+
+
+def receive_stored(link: socket.socket, length: int) -> memoryview:
+    """As `receive_exactly`, for many: into memory that is neither zeroed nor copied while the process's readers wait.
+
+    The kernel gives that memory as it is filled, and the interpreter is free meanwhile.
+    """
+    found = np.empty(length, np.uint8).data
+    at = 0
+    while at < length:
+        got = link.recv_into(found[at:])
         if not got:
             raise OwnerGoneError("the connection ended")
-        view = view[got:]
-    return bytes(found)
+        at += got
+    return found
 
 
 def at_socket(place: Path, use: str, link: socket.socket) -> None:

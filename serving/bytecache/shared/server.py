@@ -45,7 +45,7 @@ from serving.bytecache.shared.protocol import (
     at_socket,
     decode_request,
     receive,
-    receive_exactly,
+    receive_stored,
     send,
 )
 
@@ -121,7 +121,7 @@ class Server:
             case Enter(path, version, size, scope):
                 return self._entered(directory.enter(path, version, size, scope))
             case Known(path):
-                return self._entered(directory.names.by_path.get(path))
+                return self._entered(directory.known(path))
             case Claim(number, blocks):
                 return self._claim(number, blocks, link)
             case Release(number, blocks):
@@ -129,7 +129,7 @@ class Server:
             case Store(number, first, length, value, expires):
                 if length > STORE_BYTES_MAX:
                     raise OwnerGoneError(f"{length} bytes at once")
-                data = memoryview(receive_exactly(link, length))
+                data = receive_stored(link, length)
                 if (file := directory.names.by_number.get(number)) is not None:
                     directory.store(file, first, data, Value(value), expires)
                 stored = range(first, first + -(-length // BLOCK))

@@ -59,14 +59,18 @@ class Raise(NamedTuple):
 
 
 encode = msgspec.msgpack.Encoder().encode
+_decoders: dict[type[Any], msgspec.msgpack.Decoder[Any]] = {
+    kind: msgspec.msgpack.Decoder(kind) for kind in (Entry, Floor)
+}
 
 
 def decode(raw: bytes | None, kind: type[Kind]) -> Kind | None:
     """An entry, or None if there is none that can be read."""
     try:
-        return msgspec.msgpack.decode(raw, type=kind) if raw is not None else None
+        found: Kind | None = _decoders[kind].decode(raw) if raw is not None else None
     except msgspec.DecodeError:
         return None
+    return found
 
 
 def floor_name(keyspace: str) -> str:

@@ -1,4 +1,4 @@
-"""A connection of aiomysql or asyncmy that tells the current session what it commits; as `dbapi` for asyncio.
+"""A connection of aiomysql, asyncmy or psycopg that tells the current session what it commits; as `dbapi` for asyncio.
 
 What has many connections (SQLAlchemy's asynchronous engine) is tracked by `sqlalchemy.track_engine`.
 """
@@ -10,6 +10,8 @@ from typing import Any, Final, Self, TypeVar
 
 from ..tracked import Statement
 from .commits import BEGIN, COMMIT, ROLLBACK, SET, UNKNOWN, Asking, Commits, in_transaction
+from .current import current
+from .postgres import driver_of, track_postgres
 
 Result = TypeVar("Result")
 
@@ -17,9 +19,13 @@ _MAY_COMMIT: Final = frozenset({"query", "next_result"})
 """Methods beyond those below by which the drivers run statements or end transactions."""
 
 
-def track_async(connection: Any, shard: str) -> TrackedAsync:
+def track_async(connection: Any, shard: str) -> Any:
     """As `dbapi.track`, of a connection for asyncio. Wrap what a pool gives out; give the pool back what it gave."""
-    return TrackedAsync(connection, shard)
+    driver = driver_of(connection)
+    if driver is None:
+        return TrackedAsync(connection, shard)
+    track_postgres(driver, shard, current)
+    return connection
 
 
 class TrackedAsync:

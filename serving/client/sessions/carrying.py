@@ -45,6 +45,9 @@ class _Payload(msgspec.Struct, omit_defaults=True):
     d: dict[str, tuple[int, float]] = {}
 
 
+_payload = msgspec.json.Decoder(_Payload)
+
+
 class Carrier:
     """Writes a session as text, and reads it in any other process that has the secret.
 
@@ -86,7 +89,7 @@ class Carrier:
         if version != _VERSION:
             return False
         try:
-            found = msgspec.json.decode(_decoded(payload), type=_Payload)
+            found = _payload.decode(_decoded(payload))
             session.adopt(found.t)
             for shard, position in found.p.items():
                 session.observe(shard, position)

@@ -33,6 +33,12 @@ class _Flavor(NamedTuple):
 
 MARIADB: Final = _Flavor("MariaDB", "SELECT @@pseudo_thread_id, @@server_id, @@last_gtid, @@gtid_binlog_pos")
 MYSQL: Final = _Flavor("MySQL56", "SELECT @@pseudo_thread_id, @@server_id, '', @@GLOBAL.gtid_executed")
+POSTGRES: Final = _Flavor(
+    "Postgres",
+    "SELECT pg_catalog.pg_backend_pid(), (SELECT system_identifier FROM pg_catalog.pg_control_system()), '',"
+    " ('x' || pg_catalog.left(pg_catalog.pg_walfile_name(lsn), 8))::bit(32)::int || ':' || lsn"
+    " FROM pg_catalog.pg_current_wal_insert_lsn() AS lsn",
+)
 
 
 BEGIN: Final = Statement("begin", False)
@@ -46,11 +52,19 @@ UNKNOWN: Final = Statement("", True)
 class Commits:
     """One connection's commits, told to the session that is current when they end.
 
-    ``shard``: as in the settings, e.g. ``shop/0``. ``clock``: Unix time in seconds, for doubts.
+    ``shard``: as in the settings, e.g. ``shop/0``. ``clock``: Unix time in seconds, for doubts. ``whose``: the session,
+    if another one is meant. ``flavors``: those that the connection's server may be of.
     """
 
-    def __init__(self, shard: str, clock: Callable[[], float] = time.time) -> None:
-        self._shard, self._clock = shard, clock
+    def __init__(
+        self,
+        shard: str,
+        clock: Callable[[], float] = time.time,
+        *,
+        whose: Callable[[], SessionState | None] = current,
+        flavors: Sequence[_Flavor] = (MARIADB, MYSQL),
+    ) -> None:
+        self._shard, self._clock, self.whose, self._flavors = shard, clock, whose, flavors
         self._flavor: _Flavor | None = None
         self._thread = self._server = 0
         self._is_idle = False
@@ -60,14 +74,14 @@ class Commits:
 
     def before(self, statement: Statement) -> Asking:
         """Before a call that may commit: says where the connection leads. A proxy pins it from here on."""
-        if not (statement.only_reads or current() is None):
+        if not (statement.only_reads or self.whose() is None):
             yield from self.meet()
 
     def meet(self) -> Asking:
         """Learns where the connection leads, unless it is known."""
         if self._flavor is not None:
             return
-        for flavor in (MARIADB, MYSQL):
+        for flavor in self._flavors:
             told = yield flavor.ask
             if told is not None:
                 self._flavor, self._thread, self._server = flavor, int(told[0]), int(told[1])
@@ -78,14 +92,14 @@ class Commits:
         stays = in_transaction and statement.word in _STAYS_IN_TRANSACTION and not statement.has_further
         was_idle, self._is_idle = self._is_idle, statement in (COMMIT, ROLLBACK)
         if not (statement.only_reads or stays or statement == ROLLBACK or (was_idle and self._is_idle)):
-            self.owes = current() or self.owes
+            self.owes = self.whose() or self.owes
         yield from self.settle(can_ask=not (has_rows or statement.has_further))
 
     def failed(self, statement: Statement, *, can_ask: bool) -> Asking:
         """After a call that failed: it may have committed. ``can_ask``: False where it was cut off."""
         self._is_idle = False
         if not statement.only_reads:
-            self.owes = current() or self.owes
+            self.owes = self.whose() or self.owes
             yield from self.settle(can_ask=can_ask)
 
     def settle(self, *, can_ask: bool = True) -> Asking:

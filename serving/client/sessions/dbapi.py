@@ -1,7 +1,7 @@
 """A DB-API connection of any driver for MariaDB or MySQL that tells the current session what it commits.
 
 Tried with PyMySQL, mysqlclient, mysql-connector, and through SQLAlchemy also aiomysql and asyncmy. It behaves as what
-it wraps: all that it does not know goes there.
+it wraps: all that it does not know goes there. psycopg's is not wrapped: see `postgres`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from typing import Any, Final, Self, TypeVar
 
 from ..tracked import Statement
 from .commits import BEGIN, COMMIT, ROLLBACK, SET, UNKNOWN, Asking, Commits, in_transaction
+from .current import current
+from .postgres import driver_of, is_hooked, track_postgres
 
 Result = TypeVar("Result")
 
@@ -21,13 +23,22 @@ _MAY_COMMIT: Final = {
 """Methods beyond DB-API's by which drivers run statements or end transactions."""
 
 
-def track(connection: Any, shard: str) -> TrackedDbapi:
+def track(connection: Any, shard: str) -> Any:
     """A connection whose commits the current session's reads will see. ``shard``: as in the settings, ``shop/0``.
 
     Wrap it once, where the application or its pool opens it. Autocommit, DDL and implicit commits are noticed; a SELECT
-    that writes under autocommit (a function with side effects) is not.
+    that writes under autocommit (a function with side effects) is not. psycopg's connection is returned itself.
     """
-    return TrackedDbapi(connection, shard)
+    driver = driver_of(connection)
+    if driver is None:
+        return TrackedDbapi(connection, shard)
+    track_postgres(driver, shard, current)
+    return connection
+
+
+def is_tracked(connection: Any) -> bool:
+    """Whether `track` returned it."""
+    return isinstance(connection, TrackedDbapi) or is_hooked(driver_of(connection))
 
 
 class TrackedDbapi:

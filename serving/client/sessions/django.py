@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .dbapi import TrackedDbapi, track
+from .dbapi import is_tracked, track
 
 _shards: dict[str, str] = {}
 
@@ -29,5 +29,5 @@ def _opened(connection: Any, **_: Any) -> None:
 
 def _wrap(wrapper: Any) -> None:
     inner = wrapper.connection
-    if inner is not None and not isinstance(inner, TrackedDbapi):
+    if inner is not None and not is_tracked(inner):
         wrapper.connection = track(inner, _shards[wrapper.alias])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ClientError
-from .dbapi import TrackedDbapi, track
+from .dbapi import is_tracked, track
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
@@ -22,11 +22,11 @@ def track_engine(engine: Engine | AsyncEngine, shard: str) -> None:
 
     blocking: Engine = getattr(engine, "sync_engine", engine)
 
-    def do_connect(dialect: Any, _record: Any, args: Any, options: Any) -> TrackedDbapi:
+    def do_connect(dialect: Any, _record: Any, args: Any, options: Any) -> Any:
         return track(dialect.connect(*args, **options), shard)
 
     def connected(connection: Any, _record: Any) -> None:
-        if not isinstance(connection, TrackedDbapi):
+        if not is_tracked(connection):
             raise ClientError(
                 f"another do_connect listener of {blocking.url!r} opened a connection that is not tracked",
                 hint="have it return freshet_client.sessions.track(connection, shard)",
@@ -34,7 +34,7 @@ def track_engine(engine: Engine | AsyncEngine, shard: str) -> None:
             )
 
     def checked_out(connection: Any, _record: Any, _proxy: Any) -> None:
-        if not isinstance(connection, TrackedDbapi):  # the pool replaces it
+        if not is_tracked(connection):  # the pool replaces it
             raise exc.DisconnectionError("opened before the engine was tracked")
 
     event.listen(blocking, "do_connect", do_connect)

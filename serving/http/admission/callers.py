@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Final, Literal
 
 from serving.errors import ReadError
@@ -64,6 +65,11 @@ class Callers:
             return False
         last = next((each for name, each in reversed(self._callers.items()) if name != who), None)
         return last is not None and now - last.asked < ALONE_S
+
+    def many_ask(self, now: float) -> bool:
+        """Whether another caller than the last one has asked lately."""
+        before = next(islice(reversed(self._callers.values()), 1, None), None)
+        return before is not None and now - before.asked < ALONE_S
 
     def pay(self, who: str, cost: float, now: float) -> None:
         """Raises `ReadError` ``rate_limited`` if the caller has not so much left."""

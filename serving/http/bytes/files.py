@@ -90,10 +90,12 @@ class Files:
             uri = f"file://{real}"
         return self._stores[root].open(uri)
 
-    def _counts(self) -> tuple[Any, list[Any]]:
+    def _counts(self) -> tuple[dict[str, Any], list[Any]]:
         cache = next(iter(self._stores.values())).cache
         found = [place.describe(files=False) for place in cache.places]
-        return cache.tallies.total(), [each for each in found if each is not None]
+        return {name: each.total() for name, each in cache.tallies.of.items()}, [
+            each for each in found if each is not None
+        ]
 
     async def _run(self, uri: str, ask: Callable[[], T]) -> T:
         """Runs it in a thread; the store's errors become the API's."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import accumulate
 from typing import Any, Final
 
@@ -23,7 +23,7 @@ class BytesMetrics(Collector):
     """The counts that `show` was given last; none before. The label ``count`` has their names in the cache."""
 
     def __init__(self) -> None:
-        self._tally: Any = None
+        self._tallies: Mapping[str, Any] = {}
         self._directories: list[Any] = []
         given = "Bytes of a request that were found here, and that were fetched."
         took = "From a request to its last byte; `source`: where a byte was fetched."
@@ -38,9 +38,9 @@ class BytesMetrics(Collector):
         self._bytes.labels("source").observe(tally.miss_bytes)
         self._seconds.labels("source" if tally.misses else "cache").observe(seconds)
 
-    def show(self, tally: Any, directories: list[Any]) -> None:
-        """``tally``: of this process's reads; ``directories``: what each of them tells of itself."""
-        self._tally, self._directories = tally, directories
+    def show(self, tallies: Mapping[str, Any], directories: list[Any]) -> None:
+        """``tallies``: of this process's reads, by directory; ``directories``: what each of them tells of itself."""
+        self._tallies, self._directories = tallies, directories
 
     def describe(self) -> Iterable[Metric]:
         """Nothing: there are no counts yet."""
@@ -48,10 +48,12 @@ class BytesMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """A series for each count."""
-        reads = CounterMetricFamily("freshet_bytes_reads", "Reads through the byte cache.", labels=["count"])
-        for name, count in dataclasses.asdict(self._tally).items() if self._tally is not None else ():
-            reads.add_metric([name], count)
         place = ["directory"]
+        of = "Reads through the byte cache, by the directory that keeps the file; none: past all of them."
+        reads = CounterMetricFamily("freshet_bytes_reads", of, labels=[*place, "count"])
+        for directory, tally in self._tallies.items():
+            for name, count in dataclasses.asdict(tally).items():
+                reads.add_metric([directory, name], count)
         used = GaugeMetricFamily("freshet_bytes_directory_used_bytes", "On disk.", labels=place)
         quota = GaugeMetricFamily("freshet_bytes_directory_quota_bytes", "What it may take.", labels=place)
         entries = GaugeMetricFamily("freshet_bytes_directory_entries", "Extents that are here.", labels=place)

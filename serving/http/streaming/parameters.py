@@ -22,6 +22,7 @@ from tokens import TokenError, Vector
 
 SSE: Final = "text/event-stream"
 NDJSON: Final = "application/x-ndjson"
+HANDOVER: Final = "handover"
 _SECONDS: Final = re.compile(r"-?[0-9]{1,15}", re.ASCII)
 
 
@@ -41,7 +42,8 @@ class StreamParameters(msgspec.Struct, forbid_unknown_fields=True, kw_only=True)
         str,
         Meta(
             description="`now`: the stream ends, with an event `end`, when all has been told that Kafka had when it "
-            "began. Without it a stream has no end."
+            "began. `handover`: it ends when all has been told of a shard that others have succeeded since. Without it "
+            "a stream has no end."
         ),
     ] = ""
     key: (
@@ -101,9 +103,9 @@ class StreamParameters(msgspec.Struct, forbid_unknown_fields=True, kw_only=True)
 
 def ends_now(parameters: StreamParameters) -> bool:
     """Whether the stream ends with what is there now. Raises `ReadError` ``bad_parameter``."""
-    if parameters.until not in ("", "now"):
-        raise ReadError("bad_parameter", f"until: {parameters.until!r}", hint="write now, or leave it out")
-    return bool(parameters.until)
+    if parameters.until not in ("", "now", HANDOVER):
+        raise ReadError("bad_parameter", f"until: {parameters.until!r}", hint="write now or handover, or leave it out")
+    return parameters.until not in ("", HANDOVER)
 
 
 def begin_of(parameters: StreamParameters, now_s: float | None = None) -> Begin:

@@ -10,7 +10,7 @@ from serving.client.streaming import StreamEvent
 from serving.errors import ReadError
 from serving.http.front import Front
 from serving.http.route import Route
-from serving.http.streaming.parameters import NDJSON, SSE, StreamParameters, begin_of, choice_of, ends_now
+from serving.http.streaming.parameters import HANDOVER, NDJSON, SSE, StreamParameters, begin_of, choice_of, ends_now
 from serving.http.streaming.sending import Streaming
 from serving.http.streaming.voided import VoidedRows
 from serving.reads.spaces import RowSpace
@@ -31,7 +31,8 @@ async def get_stream(front: Front, parameters: StreamParameters, _: None) -> Str
     choice = await choice_of(front, space, parameters)
     prefixes: dict[str, int] = {}  # of its own: another reader may be in the past, where they were others
     encoder = Encoder(choice, space.layout, prefixes)
-    reading = await front.streams.begin(space.name, begin, ends_now=ends)
+    at_handover = parameters.until == HANDOVER
+    reading = await front.streams.begin(space.name, begin, ends_now=ends, ends_at_handover=at_handover)
     learns = prefixes if choice.key_range is not None else None
     voided = None
     if choice.reads_void:
@@ -110,7 +111,7 @@ STREAMING: Final[tuple[Route[StreamParameters, None], ...]] = (
         summary="Follow a keyspace's changes",
         text="Whole transactions, each shard's in its order, and watermarks between them. One JSON object a line, or "
         "server-sent events. Every event has a `checkpoint`: send it as `from` to go on after the event. "
-        "An `error` event ends a stream that can't go on, an `end` one a stream `until=now`.",
+        "An `error` event ends a stream that can't go on, an `end` one a stream that has `until`.",
         returns="Events, until the reader leaves or, if `until` is given, the end.",
     ),
 )

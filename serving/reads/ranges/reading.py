@@ -155,7 +155,12 @@ class RangeReads:
         of, token, freshness = len(partitions), lookup.demand.token, ""
         for _ in range(ROUNDS_MAX):
             try:
-                found = await asyncio.gather(*(self._ask(lookup, *each, of, token) for each in pending))
+                found = await self._owners.read_ranges(
+                    lookup.space.name,
+                    _requests(lookup, pending, of, token),
+                    consistency=lookup.demand.consistency,
+                    patience_s=lookup.left_ms / 1000,
+                )
             except OwnerAway as away:
                 if isinstance(away, OtherPartition) and lookup.may_renew:
                     raise SchemaChanged(lookup.range.table.name) from away
@@ -187,38 +192,6 @@ class RangeReads:
             since = Vector({each.shard: (each.epoch, each.since) for each in stretches})
             token = str(lookup.demand.vector.merge(since))
         return RangeMiss("the partitions have not come to one position in time")
-
-    async def _ask(self, lookup: RangeLookup, partition: int, shard: str, of: int, token: str) -> RangeRows:
-        asked, demand, limit = lookup.range, lookup.demand, lookup.limit
-        request = GetRange(
-            0,
-            lookup.space.name,
-            partition,
-            of,
-            asked.key,
-            len(asked.leading),
-            asked.page.last if asked.page is not None else b"",
-            asked.descending,
-            limit,
-            0 if limit else lookup.wanted.limit,
-            token,
-            lookup.left_ms,
-            asked.meaning,
-            not_before_ms=demand.not_before_ms,
-            index=[name for name, _ in asked.where],
-            equal=values_of(value for _, value in asked.where) if asked.where else b"",
-            order=[name for name, _, _ in asked.order],
-            after_values=asked.page.values if asked.page is not None else b"",
-            shard=shard,
-        )
-        return await self._owners.read(
-            lookup.space.name,
-            partition,
-            lambda client: client.get_range(request),
-            lambda found: found.served,
-            consistency=demand.consistency,
-            patience_s=lookup.left_ms / 1000,
-        )
 
     def _learn(self, lookup: RangeLookup, answer: RangeRows) -> None:
         """Keeps what an answer says of its shard. Raises what it says of the whole request."""
@@ -309,6 +282,37 @@ def _partitions(lookup: RangeLookup) -> list[int]:
     return list(range(layout.partitions)) if home is None else [home]
 
 
+def _requests(lookup: RangeLookup, pending: Sequence[tuple[int, str]], of: int, token: str) -> list[GetRange]:
+    """What to ask the owners of ``pending``, partitions with shards. ``of``: so many partitions are asked in all."""
+    asked, limit, wait_ms = lookup.range, lookup.limit, lookup.left_ms
+    index, order = [name for name, _ in asked.where], [name for name, _, _ in asked.order]
+    equal = values_of(value for _, value in asked.where) if index else b""
+    return [
+        GetRange(
+            0,
+            lookup.space.name,
+            partition,
+            of,
+            asked.key,
+            len(asked.leading),
+            asked.page.last if asked.page is not None else b"",
+            asked.descending,
+            limit,
+            0 if limit else lookup.wanted.limit,
+            token,
+            wait_ms,
+            asked.meaning,
+            not_before_ms=lookup.demand.not_before_ms,
+            index=index,
+            equal=equal,
+            order=order,
+            after_values=asked.page.values if asked.page is not None else b"",
+            shard=shard,
+        )
+        for partition, shard in pending
+    ]
+
+
 class RangePart(NamedTuple):
     """What one partition or shard has of a range. ``more``: it has rows after the last one."""
 
@@ -361,7 +365,7 @@ def _joined(answers: Sequence[RangeRows]) -> Stretch | None:
 def _is_ordered(lookup: RangeLookup, answers: Iterable[RangeRows]) -> bool:
     """Whether the order of all rows is known. A row alone, found by an index, needs none."""
     asked = lookup.range
-    return not asked.where or not asked.ranking.unranked or sum(len(each.keys) for each in answers) < 2
+    return not asked.where or sum(len(each.keys) for each in answers) < 2 or not asked.ranking.unranked
 
 
 def _merged_shards(lookup: RangeLookup, parts: Sequence[FoundRange]) -> FoundRange:
@@ -385,8 +389,9 @@ def _merged(
         number = sum(each.number for each in answers)
         number = min(number, lookup.wanted.limit) if lookup.wanted.limit else number
         return FoundRange((), number, False, stretches, freshness, why)
-    if len(answers) == 1:
-        [only] = answers
+    having = [each for each in answers if each.keys]
+    if len(having) < 2:
+        only = having[0] if having else answers[0]
         rows = list(zip(only.keys, only.images, strict=True))
         return FoundRange(rows, len(rows), only.more, stretches, freshness, why)
     asked = lookup.range

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.client import HTTPException
 from ssl import SSLError
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
@@ -24,6 +24,8 @@ from stream.sources.debezium.errors import ConnectUnreachable, DebeziumError
 from stream.sources.debezium.messages import POSTGRES
 from stream.sources.debezium.values import UNAVAILABLE
 
+Answer = TypeVar("Answer")
+
 TIMEOUT_S: Final = 10.0
 CLASSES: Final = {
     "MySQL": "io.debezium.connector.mysql.MySqlConnector",
@@ -34,7 +36,6 @@ CONVERTER: Final = "org.apache.kafka.connect.json.JsonConverter"
 _CHOICES: Final = ("table.include.list", "table.exclude.list")
 _Wanted: TypeAlias = tuple[tuple[str, tuple[str, ...], str, str], ...]
 _WANTED: Final[_Wanted] = (
-    ("provide.transaction.metadata", ("true",), "false", "does not say which events are one transaction"),
     ("exactly.once.support", ("required",), "requested", "does not say that its messages become visible in order"),
     ("column.propagate.source.type", (".*",), "", "does not say the types of columns"),
     ("skipped.operations", ("none",), "t", "leaves out changes (TRUNCATE by default)"),
@@ -67,6 +68,9 @@ _WANTED_OF_POSTGRES: Final[_Wanted] = (
     ("slot.drop.on.stop", ("false",), "false", "loses what is committed while it is away"),
 )
 """Setting, the values that it may have, its default, and what any other one does."""
+_TELLS_ENDS: Final = "provide.transaction.metadata"
+NO_ENDS: Final = "the connector does not say which events are one transaction, so rows are void once they change"
+ENDS_HINT: Final = f"set {_TELLS_ENDS} = true in its configuration: then rows are cached as they change"
 _UNWANTED: Final = (
     "database.include.list",
     "database.exclude.list",
@@ -109,11 +113,13 @@ class KafkaConnect:
 class Connector:
     """A connector that can be a source. ``captures``: which tables it tells of.
 
-    ``user``: its login at the server. ``publication``, ``slot``: of PostgreSQL, what it reads by.
+    ``tells_ends``: it says where transactions end. ``user``: its login at the server. ``publication``, ``slot``: of
+    PostgreSQL, what it reads by.
     """
 
     name: str
     choices: tuple[str, ...]
+    tells_ends: bool = True
     user: str = ""
     publication: str = ""
     slot: str = ""
@@ -125,8 +131,9 @@ class Connector:
 
     @property
     def fingerprint(self) -> int:
-        """A number for its choice of tables."""
+        """A number for its choice of tables, and for what it tells of them."""
         words = [self.name, *self.choices, *filter(None, (self.publication, self.slot))]
+        words += () if self.tells_ends else ("no ends",)
         return int(xxhash.xxh3_64_intdigest("\0".join(words).encode()) >> 1)
 
 
@@ -189,29 +196,42 @@ def checked(name: str, config: Mapping[str, str], server: str) -> Connector:
         raise DebeziumError(
             f"connector {name} chooses tables by {pattern!r}, which is not understood: {error}"
         ) from None
-    if server != POSTGRES:
-        return Connector(name, choices, config.get("database.user", ""))
-    if not config.get("heartbeat.interval.ms", "0").strip().lstrip("0"):
+    tells_ends = config.get(_TELLS_ENDS, "false").strip().lower() == "true"
+    if (server == POSTGRES or not tells_ends) and not config.get("heartbeat.interval.ms", "0").strip().lstrip("0"):
         raise DebeziumError(
-            f"connector {name} has no heartbeat.interval.ms, and so confirms nothing while its tables are idle",
+            f"connector {name} has no heartbeat.interval.ms, and so tells nothing while its tables are idle",
             hint="set heartbeat.interval.ms = 1000 in the connector's configuration",
             code="debezium_bad_connector",
         )
+    if server != POSTGRES:
+        return Connector(name, choices, tells_ends, config.get("database.user", ""))
     publication, slot = config.get("publication.name", "dbz_publication"), config.get("slot.name", "debezium")
-    return Connector(name, choices, publication=publication, slot=slot)
+    return Connector(name, choices, tells_ends, publication=publication, slot=slot)
 
 
 def _configurations(connect: KafkaConnect) -> dict[str, dict[str, str]]:
     """Connector → its configuration."""
+    found = asked(connect, "connectors?expand=info", dict[str, dict[str, Any]])
+    try:
+        return {name: dict(each["info"]["config"]) for name, each in found.items()}
+    except (KeyError, TypeError, ValueError):
+        raise _no_connect(connect.url) from None
+
+
+def _no_connect(url: str) -> DebeziumError:
+    return DebeziumError(f"{url} is not Kafka Connect's REST interface", hint="check connect_url")
+
+
+def asked(connect: KafkaConnect, path: str, kind: type[Answer]) -> Answer:
+    """What Kafka Connect answers. Raises `ConnectUnreachable`, `DebeziumError`."""
     url, hint = connect.url, "check connect_url, and its worker"
-    request = Request(f"{url.rstrip('/')}/connectors?expand=info")
+    request = Request(f"{url.rstrip('/')}/{path}")
     if connect.user:  # told to nobody else, if the answer names another address
         said = b64encode(f"{connect.user}:{connect.password}".encode()).decode()
         request.add_unredirected_header("Authorization", f"Basic {said}")
     try:
         with urlopen(request, timeout=TIMEOUT_S, context=connect.certificates.client()) as answer:
-            found = msgspec.json.decode(answer.read(), type=dict[str, dict[str, Any]])
-        return {name: dict(each["info"]["config"]) for name, each in found.items()}
+            return msgspec.json.decode(answer.read(), type=kind)
     except CertificateError as error:
         raise DebeziumError(str(error), hint=error.hint, code=error.code) from error
     except HTTPError as error:
@@ -222,6 +242,6 @@ def _configurations(connect: KafkaConnect) -> dict[str, dict[str, str]]:
         reason = str(error)
         if isinstance(getattr(error, "reason", None), SSLError):
             hint = "check the certificates in connect_tls of the keyspace's source"
-    except (msgspec.DecodeError, KeyError, TypeError, ValueError):
-        raise DebeziumError(f"{url} is not Kafka Connect's REST interface", hint="check connect_url") from None
+    except ValueError:
+        raise _no_connect(url) from None
     raise ConnectUnreachable(f"Kafka Connect at {url} cannot be asked: {reason}", hint=hint)

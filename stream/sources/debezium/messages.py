@@ -20,6 +20,8 @@ from tokens.mariadb import parse_gtid
 POSTGRES: Final = "PostgreSQL"
 CONNECTORS: Final = {"mysql": "MySQL", "mariadb": "MariaDB", "postgresql": POSTGRES}
 """What a message's source calls the connector, and the server that it reads."""
+VERSIONS: Final = ("2", "3")
+"""Debezium's, whose messages are read. They are alike; 3.5 is the one that tests run."""
 _SNAPSHOTS: Final = frozenset({None, False, "false", "incremental"})
 """Of `source.snapshot`: the record is no part of a snapshot that a connector begins with."""
 
@@ -81,6 +83,7 @@ class Snapshot:
 
 
 class _Source(msgspec.Struct):
+    version: str = ""
     connector: str = ""
     ts_ms: int = 0
     snapshot: str | bool | None = None
@@ -151,8 +154,11 @@ def gtid_of(text: str) -> ServerGtid:
     return MysqlGtid(uuid, tag, first)
 
 
-def read_row(value: bytes, server: str) -> RowMessage | Statement | Snapshot | None:
-    """A message of a table's topic; None if it says nothing. Raises `Malformed`, `DebeziumError`."""
+def read_row(value: bytes, server: str, *, tells_ends: bool = True) -> RowMessage | Statement | Snapshot | None:
+    """A message of a table's topic; None if it says nothing. Raises `Malformed`, `DebeziumError`.
+
+    ``tells_ends``: its connector says which transaction a row belongs to.
+    """
     message = _unwrapped(value)
     try:
         row = _ROW.decode(message.payload)
@@ -170,12 +176,16 @@ def read_row(value: bytes, server: str) -> RowMessage | Statement | Snapshot | N
             raise _without_gtids()
         sql = f"TRUNCATE TABLE `{_quoted(source.db)}`.`{_quoted(source.table)}`"
         return Statement(gtid_of(source.gtid), sql, source.db or "", (), source.ts_ms // 1000)
+    if not tells_ends:
+        row.transaction = _InTransaction("0:0" if server == POSTGRES else source.gtid or "file=", 0)
     if row.transaction is None:
         raise xa_transaction(table)  # of MySQL; the configuration says that all others are named
     gtid = _transaction_gtid(row.transaction.id, server)
+    if isinstance(gtid, PostgresCommit) and tells_ends:
+        gtid = replace(gtid, lsn=_after_last_commit(source))
     return RowMessage(
         table,
-        replace(gtid, lsn=_after_last_commit(source)) if isinstance(gtid, PostgresCommit) else gtid,
+        gtid,
         row.transaction.total_order,
         row.op,
         bytes(message.schema),
@@ -244,6 +254,11 @@ def _unwrapped(value: bytes) -> _Message:
 
 
 def _check_server(source: _Source, server: str) -> None:
+    if source.version and source.version.partition(".")[0] not in VERSIONS:
+        raise DebeziumError(
+            f"the messages are of Debezium {source.version}, which is not known here",
+            hint=f"upgrade the connector, or Freshet: it reads those of Debezium {' and '.join(VERSIONS)}",
+        )
     named = CONNECTORS.get(source.connector)
     if named != server:
         raise DebeziumError(

@@ -51,10 +51,13 @@ class _Words(msgspec.Struct):
     storage: int = 0
 
 
+_words = msgspec.json.Decoder(_Words)
+
+
 def read_places(words: str, prefix: str) -> Places | None:
     """The places of an annotation; None if there is none, or one of another version."""
     try:
-        found = msgspec.json.decode(words, type=_Words)
+        found = _words.decode(words)
     except msgspec.DecodeError:
         return None
     if found.version != 1:

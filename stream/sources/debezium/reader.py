@@ -61,6 +61,8 @@ class DebeziumReader:
     """
 
     last_heartbeat: None = None
+    tells_ends = True
+    """Whether the connector says where transactions end."""
 
     def __init__(
         self,
@@ -158,9 +160,12 @@ class DebeziumReader:
             if end is not None:
                 self._assembler.end(end, place)
             return
-        found = (read_statement if topic == self._topics.statements else read_row)(value, self._server)
+        if topic == self._topics.statements:
+            found = read_statement(value, self._server)
+        else:
+            found = read_row(value, self._server, tells_ends=self.tells_ends)
         if isinstance(found, RowMessage):
-            self._assembler.row(found, place)
+            self._add(found, place)
         elif isinstance(found, Snapshot):
             self._check_snapshot(found)
         elif found is not None:
@@ -175,13 +180,21 @@ class DebeziumReader:
                 hint="a new epoch starts",
             )
 
-    def _see(self, statement: Statement, place: Place) -> None:
-        """Void, from the next transaction on, what a statement changes; its tables are read through from then on."""
+    def _add(self, row: RowMessage, place: Place) -> None:
+        self._assembler.row(row, place)
+
+    def _applied(self, statement: Statement) -> OpenTransaction:
+        """What a statement voids. Its tables are read through from then on."""
         seen = OpenTransaction(statement.gtid, self._bytes_max)
         self._statements.apply(self._classified(statement), seen)
         self._decoders.clear()
         self._reread.clear()
         self._described |= seen.described
+        return seen
+
+    def _see(self, statement: Statement, place: Place) -> None:
+        """Void, from the next transaction on, what a statement changes."""
+        seen = self._applied(statement)
         self._pending.append(_Pending(statement, seen.voids))
         self._assembler.statement(statement, place)
 
@@ -368,6 +381,15 @@ class DebeziumReader:
         self._settle(nothing)
         return nothing.alone(str(self._position), self._timestamp, self._schema.catalog)
 
+    @property
+    def would_void(self) -> bool:
+        """Whether who begins again at ``places`` voids what is void by now, and all else with it."""
+        return False
+
     def note_places(self) -> None:
         """Bring ``places`` up to date with what is published."""
-        self._places.offsets = self._assembler.starts(self._topics.reached)
+        self._places.offsets = self._starts()
+
+    def _starts(self) -> dict[tuple[str, int], int]:
+        """Where to read again what is not published."""
+        return self._assembler.starts(self._topics.reached)

@@ -18,9 +18,10 @@ from stream.sources.mariadb.connection import (
     fetch_all,
     is_mysql,
 )
-from stream.sources.mariadb.gtid import MysqlGtidSet
+from stream.sources.mariadb.gtid import GtidPosition, MysqlGtidSet
 from stream.sources.mariadb.live_schema import LiveSchema
-from stream.sources.mariadb.mysql.position import executed, logged
+from stream.sources.mariadb.mysql.position import executed, logged, owned_by
+from stream.sources.mariadb.position import end_of_log
 from stream.sources.mariadb.schema import TableFilter, TableInfo
 
 _CHARSETS = ("utf8mb4", "utf8mb3", "utf8", "ascii", "latin1")
@@ -36,6 +37,16 @@ class Sample(NamedTuple):
 
     executed: MysqlGtidSet
     logged: MysqlGtidSet
+
+
+class Settled(NamedTuple):
+    """``end``: behind everything that the connector has told, while nothing is prepared.
+
+    ``owned``: what sessions of MySQL had logged a moment before, and were not done with; None where nobody can say.
+    """
+
+    end: GtidPosition
+    owned: MysqlGtidSet | None
 
 
 class DebeziumSchema(LiveSchema):
@@ -86,6 +97,23 @@ class DebeziumSchema(LiveSchema):
                 code="debezium_tagged_gtids",
             )
         return found
+
+    def settled(self) -> Settled:
+        """What is decided by now. Raises `MariaDBUnreachable`: something is not.
+
+        The connector tells rows of XA transactions when they are prepared, and not what becomes of them.
+        """
+        owned = self.owned()
+        self.check_prepared()
+        return Settled(self.end_of_log(), owned)
+
+    def owned(self) -> MysqlGtidSet | None:
+        """What sessions of MySQL have logged and are not done with; None: nobody can say. Raises `MariaDBError`."""
+        return self._retried(lambda connection: owned_by(connection) if is_mysql(connection) else None)
+
+    def end_of_log(self) -> GtidPosition:
+        """Behind everything that is logged by now. Raises `MariaDBError`."""
+        return self._retried(end_of_log)
 
     def check_prepared(self) -> None:
         """As `check_nothing_is_prepared`."""

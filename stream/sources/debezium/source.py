@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
+import structlog
+
 from stream.kafka.connection import KafkaCluster
-from stream.sources.debezium.connector import Connector, KafkaConnect, find_connector
+from stream.sources.debezium.connector import ENDS_HINT, NO_ENDS, Connector, KafkaConnect, find_connector
 from stream.sources.debezium.errors import ConnectUnreachable, DebeziumError
+from stream.sources.debezium.invalidating import InvalidatingReader
+from stream.sources.debezium.offsets import ConnectorOffsets
 from stream.sources.debezium.places import PLACES, Places, read_places
 from stream.sources.debezium.reader import DebeziumReader
 from stream.sources.debezium.schema import DebeziumSchema, check_nothing_is_prepared
@@ -36,6 +40,8 @@ from stream.sources.mariadb.position import ServerPosition, check_not_lost, curr
 from stream.sources.mariadb.source import Log, MariaDBSource, PublisherLike, SourceOptions
 from stream.sources.mariadb.watch import DumpWatch
 from stream.wire.events import ResumePoint, SourceTransaction
+
+log = structlog.get_logger(__name__)
 
 VISIBLE_WITHIN_S: Final = 10.0
 CHECK_EVERY_S: Final = 10.0
@@ -171,16 +177,30 @@ class DebeziumSource(MariaDBSource):
         topics = ConnectorTopics(self._from.kafka, self._from.topic_prefix)
         wanted = {topics.statements, topics.transactions, *map(topics.topic_of, schema.live)}
         topics.add({place: offset for place, offset in self._places.offsets.items() if place[0] in wanted})
-        reader = DebeziumReader(
-            topics,
-            schema,
-            position,
-            self._places,
-            settings.product,
-            self._options.spill_bytes,
-            keeps_before=self._options.before_images,
+        return self._reader_of(topics, schema, position), _Watch(settings, int(server), self._look)
+
+    def _reader_of(self, topics: ConnectorTopics, schema: DebeziumSchema, position: str) -> DebeziumReader:
+        connector, places, options = self._connector, self._places, self._options
+        assert connector is not None
+        assert places is not None
+        server = options.settings.product
+        if not connector.tells_ends:
+            log.warning("invalidation only", shard=options.shard, reason=NO_ENDS, hint=ENDS_HINT)
+            offsets = ConnectorOffsets(self._from.connect, connector.name, self._from.topic_prefix, server)
+            return InvalidatingReader(offsets.told, topics, schema, position, places, server, options.spill_bytes)
+        return DebeziumReader(
+            topics, schema, position, places, server, options.spill_bytes, keeps_before=options.before_images
         )
-        return reader, _Watch(settings, int(server), self._look)
+
+    def _read(self, publisher: PublisherLike, schema: LiveSchema, progress: Progress) -> None:
+        """As `MariaDBSource._read`. A connector that was set to tell no ends tells rows as of XA transactions."""
+        try:
+            super()._read(publisher, schema, progress)
+        except DebeziumError as error:
+            if error.code == "debezium_xa_transaction":
+                self._look_at = 0.0
+                self._look()
+            raise
 
     def _look(self) -> None:
         """Look at the connector's configuration once in a while. Raises `DebeziumError`, `SourceHistoryLost`."""
@@ -203,11 +223,16 @@ class DebeziumSource(MariaDBSource):
 
     def _aligned(self, progress: Progress, transaction: SourceTransaction) -> SourceTransaction:
         """What is void in a transaction depends on what was read beside it, so it may be another one now."""
+        assert self._connector is not None
+        if not self._connector.tells_ends:  # then its position is another one, too
+            transaction = replace(transaction, gtid=progress.partial_gtid)
         return progress.aligned(transaction, _NO_CHOICE)
 
     def _stamp(self, publisher: PublisherLike, reader: Log, watch: DumpWatch) -> None:
         super()._stamp(publisher, reader, watch)
-        if time.monotonic() >= self._annotate_at and isinstance(reader, DebeziumReader):
+        if not isinstance(reader, DebeziumReader):
+            return
+        if time.monotonic() >= self._annotate_at or reader.would_void:
             reader.note_places()
             self._tell(publisher)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from typing import Final
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, Message, TopicPartition
@@ -26,8 +27,10 @@ class ConnectorTopics:
 
     def __init__(self, kafka: KafkaCluster, prefix: str) -> None:
         self._kafka = kafka
-        self._admin = AdminClient(client_settings(kafka))
+        self._clients = ExitStack()
+        self._admin = self._clients.enter_context(AdminClient(client_settings(kafka)))
         self._consumer = open_consumer(kafka, more={"enable.partition.eof": True})
+        self._clients.callback(self._consumer.close)
         self.prefix = prefix
         self.statements, self.transactions = legal(prefix), f"{legal(prefix)}.transaction"
         self.reached: Offsets = {}
@@ -135,7 +138,7 @@ class ConnectorTopics:
 
     def close(self) -> None:
         """End the reading."""
-        self._consumer.close()
+        self._clients.close()
 
 
 def legal(name: str) -> str:

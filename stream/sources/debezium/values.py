@@ -60,6 +60,9 @@ class _Envelope(msgspec.Struct):
     fields: list[Field] | None = None
 
 
+_envelope = msgspec.json.Decoder(_Envelope)
+
+
 class RowDecoder:
     """Decodes the rows of one schema of messages. Raises `SchemaDiffers`, `DebeziumError`.
 
@@ -116,7 +119,7 @@ class RowDecoder:
 
 def _columns_of(schema: bytes, table: str) -> Sequence[Field]:
     try:
-        envelope = msgspec.json.decode(schema, type=_Envelope)
+        envelope = _envelope.decode(schema)
     except msgspec.DecodeError:
         envelope = _Envelope()
     for field in envelope.fields or ():

@@ -175,10 +175,13 @@ class _TableImage(msgspec.Struct):
     sd: _Storage | None = None
 
 
+_table_image = msgspec.json.Decoder(_TableImage)
+
+
 def columns_of(image: bytes) -> list[str]:
     """The names of a table's columns without partition keys, lower case; none if its JSON image has no such list."""
     try:
-        storage = msgspec.json.decode(image, type=_TableImage).sd
+        storage = _table_image.decode(image).sd
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return []
     return [column.name.lower() for column in (storage and storage.cols) or ()]

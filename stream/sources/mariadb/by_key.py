@@ -11,15 +11,15 @@ from __future__ import annotations
 
 import time
 from base64 import b64decode
-from collections.abc import Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, cast
 
 import pymysql
 from pymysql.cursors import SSCursor
 
-from stream.interpreter import at_work
+from stream.interpreter import at_work_on
 from stream.sources.mariadb.connection import (
     LOST_CONNECTION,
     Connection,
@@ -115,15 +115,14 @@ class _TableReader:
         rows: dict[bytes, Sequence[bytes | None]] = {}
         found: list[Found] = []
         left: list[int] = []
-        with at_work():
-            for values in selected:
-                with suppress(UndecodableValue):
-                    rows[canonical_key(self._info, values)] = values
-            for place, key in enumerate(keys):
-                values_of_key = rows.get(self._requested_key(key))
-                if values_of_key is None:
-                    left.append(place)
-                found.append(self._row(values_of_key) if values_of_key is not None else None)
+        for values in at_work_on(selected):
+            with suppress(UndecodableValue):
+                rows[canonical_key(self._info, values)] = values
+        for place, key in at_work_on(enumerate(keys)):
+            values_of_key = rows.get(self._requested_key(key))
+            if values_of_key is None:
+                left.append(place)
+            found.append(self._row(values_of_key) if values_of_key is not None else None)
         if left and selected and not self._has_one_spelling:
             for place, each in zip(left, self._read_separately([keys[place] for place in left]), strict=True):
                 found[place] = each
@@ -167,8 +166,8 @@ class _TableReader:
         arguments = [sql_value(value) for key in keys for value in key]
         with self._session.cursor(SSCursor) as cursor:
             cursor.execute(timed(self._session, sql, self._deadline), arguments)
-            with at_work() if len(keys) > 1 else nullcontext():
-                return cast("Sequence[Sequence[bytes | None]]", cursor.fetchall())
+            fetched = cast("Iterator[Sequence[bytes | None]]", cursor.fetchall_unbuffered())
+            return list(at_work_on(fetched) if len(keys) > 1 else fetched)
 
     def _requested_key(self, key: Key) -> bytes:
         try:

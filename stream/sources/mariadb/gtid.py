@@ -7,6 +7,7 @@ place where a commit ends.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import NamedTuple, TypeAlias
 
 from tokens.logs import PostgresPosition
@@ -102,6 +103,17 @@ class GtidPosition:
             self._domains[domain] = (server, sequence)
         self._passed[domain, server] = sequence
 
+    def nothing(self) -> GtidPosition:
+        """The position before everything, of the same kind of server."""
+        return GtidPosition({})
+
+    def advance(self, other: GtidPosition) -> None:
+        """Add everything up to ``other``."""
+        for (domain, server), last in sorted(other._passed.items(), key=itemgetter(1)):
+            gtid = Gtid(domain, server, last, 0)
+            if self.precedes(gtid):
+                self.add(gtid)
+
     def precedes(self, gtid: ServerGtid) -> bool:
         """Whether a transaction is after the last one of its domain."""
         assert isinstance(gtid, Gtid)
@@ -195,6 +207,15 @@ class MysqlGtidSet(GtidPosition):
         assert isinstance(gtid, MysqlGtid)
         self._set = self._set.with_number((gtid.uuid, gtid.tag), gtid.number)
 
+    def nothing(self) -> MysqlGtidSet:
+        """The empty set."""
+        return MysqlGtidSet.of("")
+
+    def advance(self, other: GtidPosition) -> None:
+        """Add everything in ``other``."""
+        assert isinstance(other, MysqlGtidSet)
+        self._set = self.joined(other)._set
+
     def precedes(self, gtid: ServerGtid) -> bool:
         """Whether a transaction is not in the set."""
         assert isinstance(gtid, MysqlGtid)
@@ -270,6 +291,15 @@ class PostgresPlace(GtidPosition):
         """Add a transaction."""
         assert isinstance(gtid, PostgresCommit)
         self.lsn = max(self.lsn, gtid.lsn)
+
+    def nothing(self) -> PostgresPlace:
+        """The place before everything, on the same timeline."""
+        return PostgresPlace(self.timeline, 0)
+
+    def advance(self, other: GtidPosition) -> None:
+        """Move to ``other``, if that is behind this place."""
+        assert isinstance(other, PostgresPlace)
+        self.lsn = max(self.lsn, other.lsn)
 
     def precedes(self, gtid: ServerGtid) -> bool:
         """Whether a transaction ends behind this place."""

@@ -95,6 +95,17 @@ class SnapshotRead(Generic[Rows]):
     is_primary: bool = False
     kept: str = ""
     """lo for a cache, if it is an earlier one: beyond it the server may lose what it has logged, in a crash."""
+    untouched: frozenset[int] = frozenset()
+    """Places of rows that nobody had begun to change. A primary's hold all that was committed up to ``end``."""
+    end: str = ""
+    end_kept: str = ""
+    """As ``kept``, of ``end``."""
+
+    def proof_of(self, place: int) -> tuple[str, str, bool]:
+        """Of a row, by its place: lo, `kept`, and whether it holds all that was committed before the read."""
+        if place in self.untouched:
+            return self.end, self.end_kept, True
+        return self.position, self.kept, self.is_primary
 
 
 ReadTable: TypeAlias = Callable[[Connection, TableInfo, float], Rows]

@@ -15,7 +15,8 @@ import structlog
 from stream.kafka.connection import KafkaUnreachable
 from stream.publish.handover import HISTORIES, with_histories
 from stream.publish.publisher import PublisherLost
-from stream.sources.mariadb.backfill.reading import ChunkReading
+from stream.sources.mariadb.backfill.chunks import ChunkReader
+from stream.sources.mariadb.backfill.reading import ChunkReading, Chunks
 from stream.sources.mariadb.backfill.rereading import Rereading
 from stream.sources.mariadb.backfill.run import NO_BACKFILL, Backfill, BackfillOptions, Requests
 from stream.sources.mariadb.binlog.catalog import HELD, Catalog, held_words
@@ -57,6 +58,8 @@ _OUTAGES = {
     **_RIVALS,
     "kafka_unreachable": "Kafka is unreachable",
     "connect_unreachable": "Kafka Connect is unreachable",
+    "server_left": "another server is to be read",
+    "binlog_away": "the log is purged, but perhaps at a replica that is away",
     "server_behind": "the server lags behind the shards that this one succeeds",
 }
 
@@ -95,6 +98,8 @@ class PublisherLike(Protocol):
     def stamp(self, as_of_ms: int) -> None: ...
 
     def annotate(self, annotations: Mapping[str, str]) -> None: ...
+
+    def has_room(self, wait_s: float = 0.0, /) -> bool: ...
 
     def abandon(self) -> None: ...
 
@@ -277,7 +282,7 @@ class MariaDBSource:
         schema.hold_again(self._held)
         chosen = self._options.backfill
         if chosen is not None:
-            reading = ChunkReading(self._options.settings, chosen.rows_per_s)
+            reading = ChunkReading(self._new_chunks(), chosen.rows_per_s)
             self._family = Family()
             self._backfill = Backfill(
                 chosen,
@@ -289,7 +294,7 @@ class MariaDBSource:
                 requests=self._new_requests(),
                 words=remembered(self._options.tables),
                 family=self._family,
-                rereading=Rereading(ChunkReading(self._options.settings), schema.catalog),
+                rereading=Rereading(ChunkReading(self._new_chunks()), schema.catalog),
             )
         else:
             publisher.annotate({**remembered(self._options.tables), **NO_BACKFILL})  # what is voided now is not noticed
@@ -306,6 +311,9 @@ class MariaDBSource:
             schema.close()
             if self._backfill is not None:
                 self._backfill.close()
+
+    def _new_chunks(self) -> Chunks:
+        return ChunkReader(self._options.settings)
 
     def _new_schema(self) -> LiveSchema:
         return LiveSchema(self._options.settings, self._options.tables)

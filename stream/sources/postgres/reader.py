@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from stream.sources.debezium.invalidating import InvalidatingReader
 from stream.sources.debezium.messages import RowMessage
 from stream.sources.debezium.reader import DebeziumReader
 from stream.sources.mariadb.binlog.reading.transaction import OpenTransaction
@@ -44,10 +45,14 @@ class PostgresReader(DebeziumReader):
         """Bring ``places`` up to date with what is published."""
         super().note_places()
         self._places.told = self._told
-        if not (
-            self._maps.announced or self._schema.has_unsaid
-        ):  # else whoever begins again must find that a table was rewritten
+        if self.would_void:
             self._places.storage = self._schema.storage
+
+    @property
+    def would_void(self) -> bool:
+        """Also as in `DebeziumReader`: not before it is void, since who begins again must find what was rewritten."""
+        has_said = not (self._maps.announced or self._schema.has_unsaid)
+        return has_said and self._places.storage != self._schema.storage
 
     def _look(self) -> None:
         confirmed = self._schema.confirmed()  # first: what is confirmed by then is in topics that are there now
@@ -89,3 +94,7 @@ class PostgresReader(DebeziumReader):
     def _keeps_image_of_before(self, info: TableInfo) -> bool:
         """Whether messages have all of a row of before: by default they have its key."""
         return has_whole_rows(info)
+
+
+class InvalidatingPostgresReader(InvalidatingReader, PostgresReader):
+    """As `InvalidatingReader`, of PostgreSQL's rows and catalog."""

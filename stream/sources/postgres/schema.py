@@ -14,7 +14,7 @@ from stream.sources.mariadb.connection import ConnectionSettings, MariaDBUnreach
 from stream.sources.mariadb.gtid import GtidPosition, PostgresPlace
 from stream.sources.mariadb.schema import TableFilter, TableInfo, missing_table
 from stream.sources.postgres.connection import connect, translated
-from stream.sources.postgres.server import confirmed, read_state
+from stream.sources.postgres.server import read_state, slot_of
 from stream.sources.postgres.tables import differences, read_tables, schemas_of, storage_of
 
 if TYPE_CHECKING:
@@ -95,13 +95,22 @@ class PostgresSchema(DebeziumSchema):
             return info
         return replace(info, problem="the connector has no topic of it, or leaves it out")
 
-    def confirmed(self) -> PostgresPlace:
-        """Up to where everything that is committed is in the connector's topics. Raises `MariaDBError`."""
+    def confirmed(self) -> PostgresPlace | None:
+        """Up to where everything that is committed is in the connector's topics; None while it does not read its slot.
 
-        def ask(connection: Connection) -> PostgresPlace:
-            return PostgresPlace(read_state(connection).end.timeline, confirmed(connection, self._slot))
+        A slot that somebody has made anew under the same name begins where it was made, and no connector has read what
+        was before. Debezium refuses to. Raises `MariaDBError`.
+        """
+
+        def ask(connection: Connection) -> PostgresPlace | None:
+            slot = slot_of(connection, self._slot)
+            return PostgresPlace(read_state(connection).end.timeline, slot.confirmed) if slot.is_read else None
 
         return self._asked(ask)
+
+    def end_of_log(self) -> PostgresPlace:
+        """Behind everything that is logged by now. Raises `MariaDBError`."""
+        return self._asked(lambda connection: read_state(connection).end)
 
     def unknown_databases(self) -> list[str]:
         """The schemas that were chosen by name and don't exist. Raises `MariaDBError`."""
@@ -121,6 +130,9 @@ class PostgresSchema(DebeziumSchema):
 
     def check_prepared(self) -> None:
         """A transaction that is prepared is told once it is committed."""
+
+    def owned(self) -> None:
+        """Nobody can say, and nobody needs to: what is told is committed."""
 
     def sample(self) -> None:
         """There are no gaps."""

@@ -1,6 +1,6 @@
 """Read rows by key, or in order, within a session's open snapshot of PostgreSQL.
 
-A row has ``xmax`` 0 if nobody has begun to change it, or to lock it, since it was written.
+A row of a heap has ``xmax`` 0 if nobody has begun to change it, or to lock it, since it was written.
 """
 
 from __future__ import annotations
@@ -9,28 +9,34 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from stream.interpreter import at_work_on
 from stream.sources.key_range import KeyRange
 from stream.sources.mariadb.by_key import Found, Key, KeyNotPossible, SelectedRow
 from stream.sources.mariadb.by_range import BYTES_MAX, SelectedRange, require_few
 from stream.sources.mariadb.schema import TableInfo
 from stream.sources.postgres.selected_rows import RowForm, argument, quoted, select_columns_sql, table_sql
+from stream.sources.postgres.tables import is_heap
 from stream.wire.values import UndecodableValue
 
 if TYPE_CHECKING:
     from stream.sources.postgres.connection import Connection
 
 STATEMENT_KEYS_MAX: Final = 100
+PIECE_ROWS: Final = 64
+"""What is fetched of a cursor at a time: a row may be large."""
 _IMPOSSIBLE: Final = "22"
 """The class of SQLSTATE of a value that its type can't have."""
 
 
-def rows_by_key(connection: Connection, info: TableInfo, keys: Sequence[Key]) -> tuple[tuple[Found, ...], bool]:
-    """The results for keys, in their order, and whether all are rows that nobody had begun to change.
+def rows_by_key(
+    connection: Connection, info: TableInfo, keys: Sequence[Key]
+) -> tuple[tuple[Found, ...], frozenset[int]]:
+    """The results for keys, in their order, and the places of those rows that nobody had begun to change.
 
     Each key gets the answer that a statement of its own would give. Raises psycopg's errors, but of single keys.
     """
     found: list[Found] = []
-    untouched = True
+    untouched: set[int] = set()
     for at in range(0, len(keys), STATEMENT_KEYS_MAX):
         some = keys[at : at + STATEMENT_KEYS_MAX]
         selected = _select_keys(connection, info, some)
@@ -40,9 +46,11 @@ def rows_by_key(connection: Connection, info: TableInfo, keys: Sequence[Key]) ->
             results += [one if isinstance(one, KeyNotPossible) else one[0] for one in alone]
         else:
             results += selected
-        untouched = untouched and all(isinstance(result, _Row) and result.untouched for result in results)
+        untouched.update(
+            place for place, result in enumerate(results, at) if isinstance(result, _Row) and result.untouched
+        )
         found += [result.row if isinstance(result, _Row) else result for result in results]
-    return tuple(found), untouched
+    return tuple(found), frozenset(untouched)
 
 
 class _Row(NamedTuple):
@@ -55,7 +63,8 @@ def _select_keys(connection: Connection, info: TableInfo, keys: Sequence[Key]) -
     import psycopg
 
     condition = " AND ".join(f"{quoted(name)} = %s" for name in info.primary_key)
-    select = f"SELECT {{}}, xmax = '0'::xid, {select_columns_sql(info)} FROM {table_sql(info)} WHERE {condition}"
+    untouched = "xmax = '0'::xid" if is_heap(info) else "false"
+    select = f"SELECT {{}}, {untouched}, {select_columns_sql(info)} FROM {table_sql(info)} WHERE {condition}"
     parts = [select.replace("{}", str(place), 1) for place in range(len(keys))]
     arguments = [argument(value) for key in keys for value in key]
     connection.execute("SAVEPOINT keys")
@@ -68,8 +77,8 @@ def _select_keys(connection: Connection, info: TableInfo, keys: Sequence[Key]) -
         return KeyNotPossible(f"{info.name} can have no key {list(keys[0])}: {' '.join(str(error).split())}")
     form = RowForm(info)
     found: list[_Row | None] = [None] * len(keys)
-    for place, untouched, *values in selected:
-        found[int(place or 0)] = _Row(_row(form, values), untouched == b"t")
+    for place, is_untouched, *values in at_work_on(selected) if len(keys) > 1 else selected:
+        found[int(place or 0)] = _Row(_row(form, values), is_untouched == b"t")
     return found
 
 
@@ -129,6 +138,39 @@ def _rows(connection: Connection, info: TableInfo, wanted: KeyRange) -> Selected
     return SelectedRange(tuple(rows), len(rows), len(rows) < len(selected))
 
 
+class RowsInOrder(NamedTuple):
+    """Keys and images in the order of the key; no image if it can't be decoded. ``is_end``: no row follows."""
+
+    rows: list[tuple[bytes, bytes]]
+    is_end: bool
+
+
+def rows_in_order(
+    connection: Connection, info: TableInfo, after: Sequence[object] | None, limit: int, bytes_max: int
+) -> RowsInOrder:
+    """The rows after a key, until there are ``limit`` or they have ``bytes_max``.
+
+    By a cursor: the driver holds all that a statement returns. Raises psycopg's errors, `UndecodableValue`.
+    """
+    where, arguments = _where(info, KeyRange(after=after))
+    order = ", ".join(quoted(name) for name in info.primary_key)
+    sql = f"SELECT {select_columns_sql(info)} FROM {table_sql(info)}{where} ORDER BY {order} LIMIT {limit}"
+    raw_rows(connection, f"DECLARE in_order NO SCROLL CURSOR FOR {sql}", arguments)
+    form, found, size = RowForm(info), list[tuple[bytes, bytes]](), 0
+    while len(found) < limit and size < bytes_max:
+        piece = raw_rows(connection, f"FETCH {PIECE_ROWS} FROM in_order", {})
+        for values in piece:
+            size += sum(len(value) for value in values if value)
+            try:
+                image = form.image(values)
+            except UndecodableValue:
+                image = b""
+            found.append((form.key(values), image))
+        if len(piece) < PIECE_ROWS:
+            return RowsInOrder(found, len(found) < limit)
+    return RowsInOrder(found, is_end=False)
+
+
 def _count(connection: Connection, info: TableInfo, wanted: KeyRange) -> int:
     where, arguments = _where(info, wanted)
     limit = f" LIMIT {wanted.count_max}" if wanted.count_max else ""
@@ -147,7 +189,13 @@ def _where(info: TableInfo, wanted: KeyRange) -> tuple[str, dict[str, str]]:
 
     given = [*zip(info.primary_key, wanted.leading, strict=False), *wanted.where]
     conditions = [f"{_column(info, name)} = {literal(name, value)}" for name, value in given]
-    if wanted.after is not None:
+    left = info.primary_key[len(wanted.leading) :]
+    if wanted.after is not None and len(left) > 1 and not wanted.order:
+        # One comparison, of which PostgreSQL finds the place in the key's index; for alternatives it reads all before.
+        values = [literal(name, value) for name, value in zip(left, wanted.after[len(wanted.leading) :], strict=True)]
+        names = ", ".join(_column(info, name) for name in left)
+        conditions.append(f"({names}) {'<' if wanted.descending else '>'} ({', '.join(values)})")
+    elif wanted.after is not None:
         conditions.append(wanted.behind(info.primary_key, partial(_column, info), literal))
     return f" WHERE {' AND '.join(conditions)}" if conditions else "", arguments
 

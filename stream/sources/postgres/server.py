@@ -65,17 +65,27 @@ def check_not_lost(state: ServerState, position: str) -> None:
         )
 
 
-def confirmed(connection: Connection, slot: str) -> int:
-    """Up to where the connector has written what is committed. Raises `SourceHistoryLost`: the slot is gone or lost."""
+class Slot(NamedTuple):
+    """Up to where a connector has written what is committed, whether it reads, and whether the log is kept for it."""
+
+    confirmed: int
+    is_read: bool
+    is_reserved: bool
+
+
+def slot_of(connection: Connection, name: str) -> Slot:
+    """A connector's replication slot. Raises `SourceHistoryLost`: it is gone or lost."""
     found = fetch_all(
         connection,
-        "SELECT confirmed_flush_lsn - '0/0', wal_status FROM pg_replication_slots"
+        "SELECT confirmed_flush_lsn - '0/0', wal_status,"
+        " EXISTS (SELECT FROM pg_stat_replication r WHERE r.pid = s.active_pid) FROM pg_replication_slots s"
         " WHERE slot_name = %s AND database = current_database()",
-        (slot,),
+        (name,),
     )
     if not found or found[0][0] is None or found[0][1] == "lost":
         raise SourceHistoryLost(
-            f"the connector's replication slot {slot} is {'lost' if found else 'not there'}: changes may be missing",
+            f"the connector's replication slot {name} is {'lost' if found else 'not there'}: changes may be missing",
             hint="a new epoch starts once the connector has one",
         )
-    return int(found[0][0])
+    [(place, status, is_read)] = found
+    return Slot(int(place), bool(is_read), status != "unreserved")

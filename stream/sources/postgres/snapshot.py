@@ -28,8 +28,9 @@ from stream.sources.mariadb.snapshot import (
     keyed,
 )
 from stream.sources.postgres.connection import connect, fetch_all, translate, translated, wait_for
+from stream.sources.postgres.locks import WRITERS, held_tables
 from stream.sources.postgres.selected_rows import quoted
-from stream.sources.postgres.selecting import rows_by_key, rows_in_range
+from stream.sources.postgres.selecting import RowsInOrder, rows_by_key, rows_in_order, rows_in_range
 from stream.sources.postgres.server import read_state
 from stream.sources.postgres.tables import definition_of, read_table
 from stream.sources.postgres.writers import Writers
@@ -43,18 +44,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Rows = TypeVar("Rows")
 
-_WRITERS: Final = """SELECT n.nspname || '.' || c.relname, k.virtualtransaction FROM pg_locks k
-JOIN pg_class c ON c.oid = k.relation JOIN pg_namespace n ON n.oid = c.relnamespace
-WHERE k.granted AND k.locktype = 'relation' AND n.nspname || '.' || c.relname = ANY(%s)
- AND k.database = (SELECT oid FROM pg_database WHERE datname = current_database())
- AND k.mode IN ('RowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')"""
 _HOLDERS: Final = "SELECT DISTINCT virtualtransaction FROM pg_locks WHERE granted AND locktype = 'relation'"
 _NOT_NOW: Final = ("55P03", "57014", "40P01")
 """SQLSTATE of a lock that is not granted in time, a statement that took too long, a deadlock."""
 _GONE: Final = ("42P01", "3F000")
 """SQLSTATE of a table, or a schema, that is not there."""
-ReadTable: TypeAlias = Callable[["Connection", TableInfo], tuple[Rows, bool]]
-"""Reads a table that is locked against DDL, and says whether all are rows that nobody had begun to change."""
+ReadTable: TypeAlias = Callable[["Connection", TableInfo], tuple[Rows, frozenset[int]]]
+"""Reads a table that is locked against DDL, and says which are rows that nobody had begun to change."""
 
 
 class _CachedTable(NamedTuple):
@@ -98,7 +94,7 @@ class PostgresSnapshotReader:
         """Read rows by table (``schema.table``) and canonical key values, all from one snapshot.
 
         Returns and raises as `SnapshotReader.read`. The present end of the log is lo also where somebody writes into
-        the table, if all keys name rows that nobody had begun to change: who changes a row marks it first.
+        the table, of rows that nobody had begun to change: who changes a row marks it first.
         """
         count = sum(map(len, wanted.values()))
         if count > KEYS_MAX:
@@ -115,12 +111,28 @@ class PostgresSnapshotReader:
     ) -> SnapshotRead[SelectedRange] | MariaDBError:
         """Read a range of the table ``schema.table``. Returns and raises as `read` does for one table."""
 
-        def read(session: Connection, info: TableInfo) -> tuple[SelectedRange, bool]:
-            return rows_in_range(session, info, wanted), False
+        def read(session: Connection, info: TableInfo) -> tuple[SelectedRange, frozenset[int]]:
+            return rows_in_range(session, info, wanted), frozenset()
 
         return self._sessions.run(timeout_s, lambda session, deadline: self._read(session, {name: read}, deadline))[
             name
         ]
+
+    def read_in_order(
+        self, name: str, after: Sequence[object] | None, limit: int, bytes_max: int, timeout_s: float
+    ) -> SnapshotRead[RowsInOrder] | MariaDBError:
+        """Read the rows after a key, as `rows_in_order` has them. Returns and raises as `read` does for one table."""
+
+        def read(session: Connection, info: TableInfo) -> tuple[RowsInOrder, frozenset[int]]:
+            return rows_in_order(session, info, after, limit, bytes_max), frozenset()
+
+        return self._sessions.run(timeout_s, lambda session, deadline: self._read(session, {name: read}, deadline))[
+            name
+        ]
+
+    def held(self, name: str) -> str:
+        """Which prepared transaction writes into a table, in words; "" if none does. Raises `MariaDBError`."""
+        return self._sessions.run(None, lambda session, _: held_tables(session, [name])).get(name, "")
 
     def table(self, name: str, timeout_s: float | None = None) -> TableInfo:
         """A table's columns as the source has them now. Raises as `read` does."""
@@ -174,9 +186,11 @@ class PostgresSnapshotReader:
         number = self._writers.begin()
         state = read_state(session)
         writers: dict[str, set[str]] = {name: set() for name in wanted}
-        for name, writer in fetch_all(session, _WRITERS, ([*wanted],)):
+        retyped = set()
+        for name, writer, is_of_type in fetch_all(session, WRITERS, ([*wanted],)):
             writers[name].add(writer)
-        bounds = {name: self._writers.bound(number, name, state.end, of) for name, of in writers.items()}
+            retyped |= {name} if is_of_type else set()
+        bounds = {name: self._writers.bound(number, name, state.end, of, state.flushed) for name, of in writers.items()}
         session.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         _limit(session, "lock_timeout", (deadline - time.monotonic()) / (len(wanted) + 1))  # leaves time for the others
         failed: dict[str, MariaDBError] = {}
@@ -184,19 +198,26 @@ class PostgresSnapshotReader:
             with self._failures(session, failed, name):
                 session.execute(f"LOCK TABLE ONLY {_quoted(name)} IN ACCESS SHARE MODE".encode())
         _limit(session, "statement_timeout", deadline - time.monotonic())
-        read: dict[str, tuple[TableInfo, tuple[Rows, bool]]] = {}
+        read: dict[str, tuple[TableInfo, tuple[Rows, frozenset[int]]]] = {}
         for name in [each for each in wanted if each not in failed]:
             with self._failures(session, failed, name):
                 info = self._table(session, name)
                 read[name] = info, wanted[name](session, keyed(info))
         hi = str(read_state(session).end)
         session.execute("ROLLBACK")
+
+        def kept(lo: PostgresPlace) -> str:
+            return str(PostgresPlace(lo.timeline, min(lo.lsn, state.flushed)))
+
+        end, end_kept = str(state.end), kept(state.end)
         found: dict[str, SnapshotRead[Rows] | MariaDBError] = {**failed}
-        for name, (info, (rows, are_untouched)) in read.items():
-            lo = state.end if are_untouched else bounds[name]
+        for name, (info, (rows, untouched)) in read.items():
+            lo = bounds[name]
             is_present = lo.lsn == state.end.lsn
-            kept = str(PostgresPlace(lo.timeline, min(lo.lsn, state.flushed)))
-            found[name] = SnapshotRead(rows, str(lo), hi, state.now_ms // 1000, info, is_present, kept)
+            sure = frozenset() if name in retyped else untouched
+            found[name] = SnapshotRead(
+                rows, str(lo), hi, state.now_ms // 1000, info, is_present, kept(lo), sure, end, end_kept
+            )
         return found
 
     def _table(self, session: Connection, name: str) -> TableInfo:

@@ -8,11 +8,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import structlog
+
+from stream.sources.debezium.connector import ENDS_HINT, NO_ENDS
 from stream.sources.debezium.errors import ConnectUnreachable
 from stream.sources.debezium.messages import POSTGRES
 from stream.sources.debezium.places import Places
+from stream.sources.debezium.reader import DebeziumReader
+from stream.sources.debezium.schema import DebeziumSchema
 from stream.sources.debezium.source import DebeziumSource
 from stream.sources.debezium.topics import ConnectorTopics
+from stream.sources.mariadb.backfill.reading import Chunks
 from stream.sources.mariadb.binlog.events import LogPlace
 from stream.sources.mariadb.binlog.progress import Progress
 from stream.sources.mariadb.connection import (
@@ -25,14 +31,18 @@ from stream.sources.mariadb.live_schema import LiveSchema
 from stream.sources.mariadb.position import ServerPosition
 from stream.sources.mariadb.source import Log, PublisherLike
 from stream.sources.mariadb.watch import DumpWatch, ServerClock
+from stream.sources.postgres.chunks import PostgresChunkReader
 from stream.sources.postgres.connection import connect, fetch_all, session, translated
-from stream.sources.postgres.reader import PostgresReader
+from stream.sources.postgres.reader import InvalidatingPostgresReader, PostgresReader
 from stream.sources.postgres.schema import PostgresSchema
-from stream.sources.postgres.server import check_not_lost, check_settings, confirmed, read_state
+from stream.sources.postgres.server import check_not_lost, check_settings, read_state, slot_of
 from stream.sources.postgres.tables import schemas_of
 
 if TYPE_CHECKING:
     from stream.sources.postgres.connection import Connection
+
+
+log = structlog.get_logger(__name__)
 
 
 class PostgresSource(DebeziumSource):
@@ -61,7 +71,7 @@ class PostgresSource(DebeziumSource):
         connector = self._ask_connector()
         topics = ConnectorTopics(self._from.kafka, self._from.topic_prefix)
         try:
-            confirmed(asked, connector.slot)
+            slot_of(asked, connector.slot)
             existing = topics.existing()
             names = fetch_all(asked, "SELECT schemaname, tablename FROM pg_tables")
             mine = {topics.topic_of(f"{name[0]}.{name[1]}") for name in names if self._options.tables(*name)}
@@ -89,7 +99,7 @@ class PostgresSource(DebeziumSource):
                     check_not_lost(state, progress.position)
                     if self._places is None:
                         raise SourceHistoryLost("the source's state does not tell where the topics were read")
-                    confirmed(asked, self._ask_connector().slot)
+                    slot_of(asked, self._ask_connector().slot)
                     self._check_choice(self._places)
                 except SourceHistoryLost as lost:
                     self._lose_history(lost)
@@ -97,6 +107,9 @@ class PostgresSource(DebeziumSource):
                 self._new_epoch(publisher, progress, self._first_place(asked), self._new_epoch_for)
                 schema.catalog.describe_as({})
                 self._new_epoch_for = ""
+
+    def _new_chunks(self) -> Chunks:
+        return PostgresChunkReader(self._options.settings)
 
     def _new_schema(self) -> LiveSchema:
         connector = self._connector
@@ -113,16 +126,20 @@ class PostgresSource(DebeziumSource):
         topics = ConnectorTopics(self._from.kafka, self._from.topic_prefix)
         wanted = {topics.transactions, *map(topics.topic_of, schema.live)}
         topics.add({place: offset for place, offset in self._places.offsets.items() if place[0] in wanted})
-        reader = PostgresReader(
-            topics,
-            schema,
-            position,
-            self._places,
-            POSTGRES,
-            self._options.spill_bytes,
-            keeps_before=self._options.before_images,
+        return self._reader_of(topics, schema, position), _Watch(self._options.settings, self._look)
+
+    def _reader_of(self, topics: ConnectorTopics, schema: DebeziumSchema, position: str) -> DebeziumReader:
+        connector, places, options = self._connector, self._places, self._options
+        assert connector is not None
+        assert places is not None
+        assert isinstance(schema, PostgresSchema)
+        if not connector.tells_ends:
+            log.warning("invalidation only", shard=options.shard, reason=NO_ENDS, hint=ENDS_HINT)
+            told = schema.confirmed
+            return InvalidatingPostgresReader(told, topics, schema, position, places, POSTGRES, options.spill_bytes)
+        return PostgresReader(
+            topics, schema, position, places, POSTGRES, options.spill_bytes, keeps_before=options.before_images
         )
-        return reader, _Watch(self._options.settings, self._look)
 
 
 class _Watch(DumpWatch):

@@ -43,7 +43,8 @@ _OWN_SCHEMAS: Final = "n.nspname !~ '^pg_' AND n.nspname <> 'information_schema'
 
 _TABLES: Final = f"""
 SELECT n.nspname, c.relname, c.relkind::text, c.relpersistence::text, c.relhassubclass, c.relreplident::text,
- c.relfilenode || ' ' || ARRAY(SELECT a.attnum FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0
+ coalesce((SELECT amname FROM pg_am WHERE oid = c.relam), '-') || ' ' || c.relfilenode || ' '
+  || ARRAY(SELECT a.attnum FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0
   AND NOT a.attisdropped ORDER BY a.attnum)::text,
  ARRAY(SELECT a.attname::text FROM pg_index i CROSS JOIN unnest(i.indkey) WITH ORDINALITY AS k(attnum, place)
   JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = k.attnum
@@ -63,7 +64,7 @@ FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid JOIN pg_namespace n ON
 WHERE c.relkind IN ('r', 'p', 'f') AND a.attnum > 0 AND NOT a.attisdropped AND {_OWN_SCHEMAS}"""
 _IN_ORDER: Final = " ORDER BY n.nspname, c.relname, a.attnum"
 _DEFINITION: Final = """
-SELECT concat_ws(' ', c.oid, c.relkind, c.relpersistence, c.relhassubclass, c.relreplident,
+SELECT concat_ws(' ', c.oid, c.relkind, c.relpersistence, c.relhassubclass, c.relreplident, c.relam,
  (SELECT string_agg(concat_ws(' ', a.attnum, quote_ident(a.attname), a.atttypid, a.atttypmod, a.attgenerated,
    a.attcollation, (SELECT string_agg(quote_literal(e.enumlabel), ',' ORDER BY e.enumsortorder) FROM pg_enum e
    WHERE e.enumtypid = a.atttypid)), ',' ORDER BY a.attnum)
@@ -168,6 +169,11 @@ def _problem(name: str, kind: str, persistence: str, *, has_children: bool) -> s
 def has_whole_rows(info: TableInfo) -> bool:
     """Whether the log has all of a row of before; by default it has its key."""
     return info.engine.startswith("f ")
+
+
+def is_heap(info: TableInfo) -> bool:
+    """Whether rows are stored as PostgreSQL itself does it, and not by an extension."""
+    return info.engine.split(" ", 2)[1] == "heap"
 
 
 def storage_of(tables: Mapping[str, TableInfo]) -> int:

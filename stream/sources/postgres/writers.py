@@ -16,7 +16,8 @@ from typing import Final, NamedTuple
 from stream.sources.mariadb.gtid import PostgresPlace
 
 PREPARED: Final = "-1/"
-"""What the lock of a prepared transaction begins with. It was another one's before."""
+"""What the locks of a prepared transaction begin with after a restart of the server, and at old ones at once. They had
+another name before."""
 _KEPT_MAX: Final = 16
 _LATELY: Final = 64
 """Looks, of all readers."""
@@ -44,11 +45,14 @@ class Writers:
             self._number += 1
             return self._number
 
-    def bound(self, number: int, table: str, end: PostgresPlace, writers: Collection[str]) -> PostgresPlace:
+    def bound(
+        self, number: int, table: str, end: PostgresPlace, writers: Collection[str], flushed: int | None = None
+    ) -> PostgresPlace:
         """The latest known end of the log before which whatever changed ``table`` is visible now.
 
         ``number``: from `begin`, before anything was asked. ``end``: of the log; ``writers``: who held the table's lock
-        after that. They are noted. It is a place before everything if no end is known.
+        after that. They are noted, with ``flushed`` where the log is kept no further: after a crash other transactions
+        are logged behind it, whose writers nobody has seen. It is a place before everything if no end is known.
         """
         mine = frozenset(writers)
         with self._lock:
@@ -58,13 +62,16 @@ class Writers:
                 if each.end.timeline == end.timeline and (each.number > number or each.end.lsn <= end.lsn)
             ]  # a server that crashed has lost the end of its log, and goes on on the same timeline
             self._number += 1
-            kept.append(_Seen(self._number, end, mine))
+            noted = end.lsn if flushed is None else min(end.lsn, flushed)
+            kept.append(_Seen(self._number, PostgresPlace(end.timeline, noted), mine))
             settled = max((each for each in kept if not each.writers), key=lambda each: each.end.lsn, default=None)
             if settled is not None:
                 kept = [settled, *(each for each in kept if each.end.lsn > settled.end.lsn)]
             if len(kept) > _KEPT_MAX:
                 del kept[-2]  # not an older one: the longer it is known, the sooner its writers have left
             self._seen[table] = kept
+            if not mine:
+                return end
             return PostgresPlace(end.timeline, settled.end.lsn if settled is not None else 0)
 
     @staticmethod

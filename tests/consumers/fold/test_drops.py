@@ -15,7 +15,7 @@ from spark_jobs.partition import FoldTask
 from stream.wire.codec import encode
 from stream.wire.events import DROPS_KEPT
 from tests.consumers.histories import Folded
-from tests.spark_jobs.topics import items_of
+from tests.spark_jobs.topics import in_arrow, items_of
 
 SHARD = "hive/0"
 TABLE = 7
@@ -211,7 +211,7 @@ def test_live_store_and_rebuild_forget_alike(log: Catalog, tmp_path: Path, spill
     assert items_of(store.directory) == expected
     with FoldTask("hive", "t1", str(tmp_path / "new"), {0: 0}, {0: 0}, spill_rows).open(0) as fold:
         for offset, message in enumerate(log.messages):
-            fold.fold([offset], [message])
+            fold.fold(*in_arrow([offset], [message]))
         fold.finish()
     assert items_of(partition_directory(tmp_path / "new", "hive", 0)) == expected
 

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import pairwise
 from unittest.mock import patch
 
+import numpy as np
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from consumers.fold import columns, runs
 from consumers.fold.entry import decode_entry
 from consumers.fold.messages import fold_message, fold_messages
+from consumers.fold.runs import Messages, Record
 from consumers.fold.state import Head, PartitionState, head_entries, lineage_key
 from consumers.store.memtable import Memtable
 from stream.wire.codec import HEADER_SIZE, READER_VERSION, CodecError, NewerWireError, decode, encode
+from stream.wire.columns import Text, join_text
 from stream.wire.events import ABSENT, VALUE, VOID
 from stream.wire.frames import write_long
 from stream.wire.single import read_long, read_single, single_prefix
@@ -120,13 +124,13 @@ def test_what_rows_were_before_is_passed_over() -> None:
         assert head == one_by_one([(0, encode("SourceState", STATE))])[1]
 
 
-def _together(records: Records, cuts: set[int]) -> Outcome:
+def _together(records: Records, cuts: set[int], given_as: Callable[[Records], Sequence[Record]] = list) -> Outcome:
     entries = Memtable()
     state = PartitionState(Head(), entries.get)
     dead = []
     edges = sorted({0, len(records), *(cut for cut in cuts if cut < len(records))})
     for first, last in pairwise(edges):
-        for changes in fold_messages(state, records[first:last]):
+        for changes in fold_messages(state, given_as(records[first:last])):
             entries.put(changes.entries, changes.gone)
             state.apply(changes)
             dead += [(changes.offset - 1, letter.code) for letter in changes.rejections]
@@ -134,10 +138,27 @@ def _together(records: Records, cuts: set[int]) -> Outcome:
     return entries.built(), head_entries(state.head), dead
 
 
-def by_column(records: Records, cuts: set[int]) -> Outcome:
+def by_column(records: Records, cuts: set[int], given_as: Callable[[Records], Sequence[Record]] = list) -> Outcome:
     """As `_together`, with every run of frames folded by column that can be."""
-    with patch.object(columns, "RUN_BYTES_MIN", 0):
-        return _together(records, cuts)
+    with patch.object(columns, "RUN_BYTES_MIN", 1):
+        return _together(records, cuts, given_as)
+
+
+def in_text(records: Records) -> Sequence[Record]:
+    """Messages in one text, between others; those without a value in a list, as where they are read."""
+    values = [message for _, message in records if message is not None]
+    if len(values) < len(records):
+        return records
+    text, starts, ends = join_text([b"before", *values, frame([(key(0), VALUE, b"after", 1)])])
+    return Messages(np.array([offset for offset, _ in records]), Text(text, starts[1:-1], ends[1:-1]))
+
+
+def in_text_and_list(records: Records) -> Sequence[Record]:
+    """Messages in one text that are also given one by one, as a poll gives them."""
+    values = [message for _, message in records if message is not None]
+    if len(values) < len(records):
+        return records
+    return Messages(np.array([offset for offset, _ in records]), join_text(values), values)
 
 
 def _without_timestamp(frame: bytes) -> bytes:
@@ -160,6 +181,30 @@ def test_batches_of_any_size_fold_to_the_same_bytes_as_single_messages(
         assume(False)  # the damage made a marker of a newer version: the fold stops before it
     assert _together(records, cuts) == expected
     assert by_column(records, cuts) == expected
+    readable: Records = [(offset, message or b"") for offset, message in records]
+    expected = by_column(readable, cuts)
+    assert by_column(readable, cuts, in_text) == expected
+    assert by_column(readable, cuts, in_text_and_list) == expected
+
+
+@settings(max_examples=400, deadline=None)
+@given(messages, st.integers(1, 400), st.integers(0, 8))
+def test_messages_in_one_text_make_the_same_runs(history: list[bytes | None], size_max: int, at: int) -> None:
+    """Which are folded together, and in which step, does not depend on how they came."""
+    begin = [start(), topology(SHARD, "shop/1"), start(shard="shop/1")]
+    state = PartitionState(Head(), lambda _: None)
+    for offset, message in enumerate(begin):
+        state.apply(fold_message(state, offset, message))
+    records: Records = [(3 + 2 * number, message or b"") for number, message in enumerate([*history, start()])]
+    at = min(at, len(records) - 1)
+    with patch.object(runs, "RUN_BYTES_MAX", size_max):
+        one, other = (runs.gather(state.head, given, at) for given in (records, in_text(records)))
+    assert (one.end, one.size, one.markers) == (other.end, other.size, other.markers)
+    shards = [[each.frames.shards[number] for number in each.frames.of] for each in (one, other)]
+    assert (shards[0], one.frames.places) == (shards[1], other.frames.places)
+    if shards[0]:
+        text, starts, ends = other.frames.text()
+        assert [text[start:end] for start, end in zip(starts, ends, strict=True)] == one.frames.values
 
 
 @settings(max_examples=400, deadline=None)
@@ -218,14 +263,14 @@ def test_a_frame_of_another_form_does_not_end_the_readingby_column() -> None:
     records += [(11, odd), *((at, value(at % 4, b"y", at + 1)) for at in range(12, 40))]
     state = PartitionState(Head(), lambda _: None)
     state.apply(fold_message(state, 0, start()))
-    with patch.object(columns, "RUN_BYTES_MIN", 0):
+    with patch.object(columns, "RUN_BYTES_MIN", 1):
         steps = [(changes.messages, type(changes.entries)) for changes in fold_messages(state, records)]
     assert steps[0] == (10, columns.RowEntries)
     assert steps[-1][1] is columns.RowEntries
     assert by_column([(0, start()), *records], set()) == one_by_one([(0, start()), *records])
 
 
-def _steps(records: Records, size_min: int = 0) -> tuple[list[tuple[int, bool]], Outcome]:
+def _steps(records: Records, size_min: int = 1) -> tuple[list[tuple[int, bool]], Outcome]:
     """How many messages each step folds, and whether by column; and what comes out."""
     entries = Memtable()
     state = PartitionState(Head(), entries.get)
@@ -298,7 +343,7 @@ def test_a_marker_after_a_frame_that_is_folded_otherwise_moves_nothing_before_it
         assert found == one_by_one(records)
         entries = Memtable()
         state = PartitionState(Head(), entries.get)
-        with patch.object(columns, "RUN_BYTES_MIN", 0):
+        with patch.object(columns, "RUN_BYTES_MIN", 1):
             for changes in fold_messages(state, records):
                 state.apply(changes)
                 entries.put(changes.entries, changes.gone)
@@ -349,7 +394,7 @@ def test_a_marker_of_a_newer_version_stops_the_fold_before_it() -> None:
     records = [*_batches(3), (30, marker(9, reader_version=READER_VERSION + 1)), (31, value(1, b"x", 10))]
     entries, folded = Memtable(), []
     state = PartitionState(Head(), entries.get)
-    with patch.object(columns, "RUN_BYTES_MIN", 0), suppress(NewerWireError):
+    with patch.object(columns, "RUN_BYTES_MIN", 1), suppress(NewerWireError):
         for changes in fold_messages(state, records):
             state.apply(changes)
             folded.append(changes.messages)

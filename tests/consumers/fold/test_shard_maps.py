@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import permutations
 from random import Random
 from typing import Any
 
 import pytest
 
 from consumers.fold.backfills import backfilled_tables, whole_shards
-from consumers.fold.entry import ABSENT, VALUE, VOID
+from consumers.fold.entry import ABSENT, VALUE, VOID, decode_entry
 from consumers.fold.messages import fold_message, fold_messages
 from consumers.fold.shards import kin_of, lineage_of_key, shard_map
 from consumers.fold.state import Head, PartitionState, head_entries, read_head
@@ -199,6 +201,20 @@ def test_a_map_is_durable() -> None:
     """After a restart a key has the shard that it had."""
     head = Folded(*beginning()).state.head
     assert shard_map(read_head(head_entries(head).items())) == MAP
+
+
+@pytest.mark.parametrize("shards", list(permutations((SHARD, OTHER, OTHER))))
+def test_of_two_shards_that_write_a_key_the_later_counts_however_they_are_folded(shards: Sequence[str]) -> None:
+    """By the map one of them has no right to it: a mistake of a source, which must not depend on how messages come."""
+    at = {SHARD: 1, OTHER: 1}
+    messages = []
+    for image, shard in zip((b"a", b"b", b"c"), shards, strict=True):
+        at[shard] += 1
+        messages.append(row(OWN[0], at[shard], shard, image))
+    records: list[tuple[int, bytes | None]] = list(enumerate(beginning(*messages)))
+    entries = one_by_one(records)
+    assert by_column(records, set()) == entries
+    assert decode_entry(entries[0][key(OWN[0])]).image == b"c"
 
 
 @pytest.mark.parametrize("seed", range(60))

@@ -63,7 +63,7 @@ def test_shards_that_share_a_partition_are_folded_by_column_while_they_keep_apar
     folded = Asking()
     records = [*BEGIN, *_turns(3, 40)]
     assert folded.fold(records) == [1, 1, 1, 37]
-    assert folded.asked == [ODD, EVEN]
+    assert folded.asked == [EVEN, ODD]
     meeting = _turns(40, 80, keys=7, image=b"y")
     assert max(folded.fold(meeting)) < 40
     assert folded.outcome() == one_by_one([*records, *meeting])
@@ -77,6 +77,18 @@ def test_a_key_is_looked_up_once_while_one_shard_writes_it() -> None:
     folded.asked.clear()
     assert folded.fold(records[40:]) == [40]
     assert folded.asked == []
+    assert folded.outcome() == one_by_one(records)
+
+
+def test_keys_whose_writers_are_forgotten_are_looked_up_where_their_rows_are() -> None:
+    """The rows of both shards lie together in the memtable; each still tells its own."""
+    folded = Asking()
+    records = [*BEGIN, *_turns(3, 40), *_turns(40, 80, image=b"y")]
+    folded.fold(records[:40])
+    folded.asked.clear()
+    folded.state.writers.clear()
+    assert folded.fold(records[40:]) == [40]
+    assert folded.asked == [EVEN, ODD]
     assert folded.outcome() == one_by_one(records)
 
 
@@ -101,9 +113,12 @@ def test_what_is_known_of_writers_is_bounded() -> None:
     with patch.object(fold_state, "WRITERS_MAX", 3):
         writers.learn([b"a", b"b"], b"one")
         writers.learn([b"c", b"d"], b"two")
-    assert writers.unknown([b"a", b"b"], b"one") == [b"a"]
-    assert writers.unknown([b"c", b"d"], b"two") == []
-    assert writers.unknown([b"x", b"d"], b"one") is None
+    assert writers.unknown({b"a", b"b"}, b"one") == {b"a"}
+    assert writers.unknown({b"c", b"d"}, b"two") == set()
+    assert writers.unknown({b"x", b"d"}, b"one") is None
+    assert writers.unknown({b"x"}, b"three") == {b"x"}
+    writers.forget([b"d"])
+    assert writers.unknown({b"x", b"d"}, b"one") == {b"x", b"d"}
 
 
 def _two_shards(frames: list[tuple[str, bytes]]) -> tuple[Records, Records]:
@@ -125,7 +140,7 @@ def test_what_is_folded_by_column_is_a_prefix_of_the_log() -> None:
     for offset, message in begin:
         assert message is not None
         state.apply(fold_message(state, offset, message))
-    with patch.object(columns, "RUN_BYTES_MIN", 0):
+    with patch.object(columns, "RUN_BYTES_MIN", 1):
         changes = next(iter(fold_messages(state, records)))
     assert isinstance(changes.entries, columns.RowEntries)
     assert (changes.messages, changes.offset) == (6, records[5][0] + 1)
@@ -149,4 +164,4 @@ def test_long_keys_are_looked_up_each_time() -> None:
     """What is known of writers is bounded in bytes, too."""
     writers, long = Writers(), b"x" * (fold_state.WRITTEN_KEY_MAX + 1)
     writers.learn([b"a", long], b"one")
-    assert writers.unknown([b"a", long], b"one") == [long]
+    assert writers.unknown({b"a", long}, b"one") == {long}

@@ -11,7 +11,7 @@ from consumers.fold.declared import table_descriptions
 from consumers.fold.entry import VOID
 from consumers.owner.evidence import demand_of
 from consumers.owner.meaning import folded_meaning
-from consumers.owner.protocol import Fill, Get
+from consumers.owner.protocol import SCHEMA_CHANGED, Fill, Get
 from consumers.owner.rows import answer_row, answer_rows, fill_row
 from tests.consumers.fold.test_shards import topology
 from tests.consumers.histories import SHARD, Folded, event, frame, gtid, key, marker, start, value
@@ -69,6 +69,25 @@ def test_absence_is_not_filled_if_a_collation_compares_the_shards_own_key(tmp_pa
     verdict = fill_row(owner.partition, Fill(0, "shop", 0, k, None, gtid(5), gtid(5), 0, row.stamp))
     owner.partition.store.close(commit=False)
     assert not verdict.accepted, verdict
+
+
+def test_each_row_of_a_request_is_judged_by_its_own_shards_description(tmp_path: Path) -> None:
+    """The table's key means something else at OTHER, behind a row of SHARD that is as the front believes."""
+    owner = two(
+        tmp_path,
+        described(2, SHARD),
+        described(2, OTHER, columns=[{"name": "id", "kind": "text", "exact": False}]),
+        value(1, b'{"id":1}', 3),
+        value(2, b'{"id":2}', 3, shard=OTHER),
+        marker(3),
+        marker(3, shard=OTHER),
+    )
+    meaning = folded_meaning(owner.partition, "shop.items", SHARD)
+    assert meaning is not None
+    ask = Get(0, "shop", 0, [key(1), key(2)], meanings={"shop.items": meaning.fingerprint})
+    mine, others = answer_rows(owner.partition, ask, demand_of(""))
+    owner.partition.store.close(commit=False)
+    assert (mine.served, others.served, others.code) == (True, False, SCHEMA_CHANGED)
 
 
 @pytest.mark.parametrize("end", ["scope", "drop"])

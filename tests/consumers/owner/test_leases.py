@@ -78,7 +78,7 @@ def test_others_wait_for_one_filler_and_get_its_row(owner: Owner) -> None:
 
 def test_a_killed_fillers_lease_ends_by_itself(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody comes back: one who waited gets the lease, and the next one waits for that one."""
-    monkeypatch.setattr(leasing, "LEASE_S", 0.05)
+    monkeypatch.setattr(leasing, "LEASE_S", 0.5)
 
     async def main() -> None:
         assert at_once(ask(owner, ONE, 7)) == [True]
@@ -202,7 +202,7 @@ def test_followers_and_fronts_without_the_right_to_fill_get_no_lease(owner: Owne
 def test_leases_are_bounded(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond so many nobody waits; those that have ended make room."""
     monkeypatch.setattr(leasing, "LEASES_MAX", 2)
-    monkeypatch.setattr(leasing, "LEASE_S", 0.05)
+    monkeypatch.setattr(leasing, "LEASE_S", 0.5)
 
     async def main() -> None:
         assert at_once(ask(owner, ONE, 1, 2, 3)) == [True, True, False]

@@ -74,3 +74,15 @@ def test_a_fill_of_the_old_name_is_no_answer_for_the_new_one(held: Catalog) -> N
     held.event("NameBinding", {"name": "sales.new", "table_id": 7, "previous_name": NAME})
     held.fold(mark(9))
     assert not answer_table(held.partition, "sales.new", 7, demand_of(seen(9))).served
+
+
+@pytest.mark.parametrize(("listed", "is_over"), [("0:{}::", False), ("1:1:1:", False), ("1:{}::", True), ("", False)])
+def test_only_a_list_that_knows_the_writer_says_that_it_has_ended(held: Catalog, listed: str, is_over: bool) -> None:
+    """What it wrote is not kept as the table before its COMMIT. A list from before its id does not name it as open."""
+    bound(held, f"{NAME}:0:{OPEN}::")
+    held.event("AllocWriteId", {"table_id": 7, "txn": 71, "write_id": 1, "reallocated": False})
+    held.table("written", None, kind="transactional", txn=71, write_id=1)
+    read = at(held.ordinal)
+    found, ids = ask(held, f"{NAME}:1:{OPEN}::"), f"{NAME}:{listed.format(OPEN)}" if listed else ""
+    fill = FillTable(0, "shop", 0, 7, NAME, "transactional", b'"v1"', ids, read, read, found.stamp)
+    assert fill_table(held.partition, fill).accepted is is_over

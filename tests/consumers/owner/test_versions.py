@@ -212,7 +212,7 @@ def test_a_late_answer_is_not_taken_for_the_next_one() -> None:
                     writer.write(encode_frame(Statuses(request.id, True, "second", [])))
 
     def use(address: str) -> None:
-        with OwnerConnection(address, timeout_s=0.3) as connection:
+        with OwnerConnection(address, timeout_s=2.0) as connection:
             with pytest.raises(OwnerError) as late:
                 connection.status()
             assert late.value.code == "owner_unreachable"

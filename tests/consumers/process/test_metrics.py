@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
@@ -12,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from freshet.cli import run
 from freshet.commands import lag
 from stream.kafka.connection import KafkaCluster
-from tests.consumers.consuming import ConsumeProcess, Feed, caught_up, until
+from tests.consumers.consuming import ConsumeProcess, Feed, caught_up, gtid, until
 
 
 def metrics(process: ConsumeProcess) -> dict[str, list[float]]:
@@ -110,4 +111,30 @@ def test_metrics_beyond_loopback_need_the_owners_token(kafka: KafkaCluster, keys
         assert fetch(address, "/metrics", "wrong")[0] == 401
         assert "freshet_consumer_offset" in fetch(address, "/metrics", "s3cret")[1]
         assert fetch(address, "/healthz")[0] == 200
+        assert process.terminate() == 0
+
+
+def test_whole_tables_are_told(kafka: KafkaCluster, keyspace_name: str, tmp_path: Path) -> None:
+    """Of each table whose backfill has begun, by partition: 0, and 1 once all of it is there."""
+    feed = Feed(kafka, keyspace_name)
+
+    def say(name: str, **fields: Any) -> None:
+        feed.ordinal += 1
+        for partition in range(feed.partitions):
+            place = {"gtid": gtid(feed.ordinal), "position": gtid(feed.ordinal), "timestamp": 1}
+            feed.send(partition, name, **place, **fields)
+        feed.mark()
+        feed.flush()
+
+    def told() -> list[float]:
+        return metrics(process).get("freshet_consumer_table_complete", [])
+
+    for partition in range(feed.partitions):
+        feed.send(partition, "Topology", shards=[feed.shard], ancestors=[], succeeded=[])
+    say("TableBackfill", table="shop.items", complete=False)
+    with ConsumeProcess(kafka, keyspace_name, tmp_path, FRESHET_CONSUMER__METRICS_PORT="0") as process:
+        process.ready()
+        until(lambda: told() == [0.0] * feed.partitions, "a table that is not whole")
+        say("TableBackfill", table="shop.items", complete=True)
+        until(lambda: told() == [1.0] * feed.partitions, "a whole table")
         assert process.terminate() == 0

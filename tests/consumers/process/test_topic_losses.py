@@ -48,7 +48,7 @@ def test_a_new_consumer_begins_where_the_topic_does(kafka: KafkaCluster, keyspac
     feed.load(60)
     cut(kafka, feed, 0, 30)
     for name in ("one", "two"):
-        with ConsumeProcess(kafka, keyspace_name, tmp_path / name) as process:
+        with ConsumeProcess(kafka, keyspace_name, tmp_path / name, group=f"{keyspace_name}-{name}") as process:
             address = folded(kafka, feed, process)
             [line] = [each for each in process.lines() if each.get("code") == "topic_cut"]
             assert line["offset"] == 30
@@ -57,7 +57,7 @@ def test_a_new_consumer_begins_where_the_topic_does(kafka: KafkaCluster, keyspac
                 assert (status.ready, status.state) == (True, "ready")
             assert process.terminate() == 0
     assert digest_of(tmp_path / "one", keyspace_name, 0) == digest_of(tmp_path / "two", keyspace_name, 0)
-    with ConsumeProcess(kafka, keyspace_name, tmp_path / "one") as process:
+    with ConsumeProcess(kafka, keyspace_name, tmp_path / "one", group=f"{keyspace_name}-one") as process:
         folded(kafka, feed, process)
         assert not [each for each in process.lines() if each.get("code") == "topic_cut"], "it continues now"
         assert process.terminate() == 0

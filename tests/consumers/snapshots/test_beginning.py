@@ -9,6 +9,7 @@ import sys
 from functools import partial
 from pathlib import Path
 from threading import Event
+from types import SimpleNamespace
 
 import fsspec
 import pytest
@@ -19,6 +20,7 @@ from consumers.owner.partitions import CATCHING_UP, REBUILDING, Partition
 from consumers.process import restoring
 from consumers.process.opening import open_partition
 from consumers.process.restoring import BackgroundRestores, StillRestoring
+from consumers.snapshots import patience
 from consumers.snapshots.places import Place
 from consumers.snapshots.restoring import Snapshots
 from consumers.store.errors import RebuildNeededError, StoreError
@@ -323,6 +325,7 @@ def test_a_connection_that_hangs_does_not_shut_its_place(
         for number in range(2):
             until(partial(is_given_up, number), "it is given up")
             assert not restores.restore(tmp_path / "data", KEYSPACE, number, TOPIC, (0, END))
+        monkeypatch.setattr(restoring, "SILENT_S", PATIENCE_S)
         partition, _ = in_background(tmp_path / "later", place, 0, restores)
         assert offset_of(partition) == AT
     finally:
@@ -336,12 +339,13 @@ def test_an_answer_that_comes_too_late_changes_nothing(
     asked, answers, get = Event(), Event(), Place.get
 
     def late(self: Place, name: str, file: Path) -> None:
+        monkeypatch.setattr(restoring, "SILENT_S", 0.2)
         asked.set()
         answers.wait(PATIENCE_S)
+        monkeypatch.setattr(restoring, "SILENT_S", PATIENCE_S)
         get(self, name, file)
 
     monkeypatch.setattr(Place, "get", late)
-    monkeypatch.setattr(restoring, "SILENT_S", 0.2)
     restores = BackgroundRestores(Snapshots({KEYSPACE: str(place)}))
     partition, _ = in_background(tmp_path / "data", place, 0, restores)
     assert asked.is_set()
@@ -357,16 +361,16 @@ def test_a_place_that_is_slow_but_says_something_is_waited_for(
     tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only silence counts: a large file over a thin line takes longer than a silence may, and comes in parts."""
-    get = Place.get
+    get, now = Place.get, [0.0]
 
     def slow(self: Place, name: str, file: Path) -> None:
         for _ in range(5):
-            Event().wait(0.2)
+            now[0] += 0.6 * patience.SILENT_S
             self._heard()
         get(self, name, file)
 
     monkeypatch.setattr(Place, "get", slow)
-    monkeypatch.setattr(restoring, "SILENT_S", 0.6)
+    monkeypatch.setattr(patience, "time", SimpleNamespace(monotonic=lambda: now[0]))
     partition, _ = in_background(tmp_path / "data", place, 0)
     assert offset_of(partition) == AT
 

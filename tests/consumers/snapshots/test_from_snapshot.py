@@ -63,7 +63,8 @@ def test_a_new_consumer_begins_with_a_snapshot_in_s3(
     assert (checked.returncode, checked.stdout) == (0, f"{name}  good\n"), checked.stderr
     for partition in range(3):
         filled.delete_before(partition, listed[0]["offsets"][str(partition)])
-    with consuming(filled, tmp_path / "second", more=["--from-snapshot", uri]):
+    others = ["--group", f"{keyspace_name}-second"]  # the first one's group would wait until that lapses
+    with consuming(filled, tmp_path / "second", more=[*others, "--from-snapshot", uri]):
         assert until(lambda: at_end(filled), "the second consumer is at the end") == wanted
     log = (tmp_path / "second.log").read_text()
     assert log.count('"event": "store made from a snapshot"') == 3

@@ -278,11 +278,19 @@ def test_no_secret_of_an_address_is_shown() -> None:
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 
 
-def made(name: str, offset: int, *, topic: str = TOPIC_ID, fold: int = FOLD_VERSION, verified: bool = False) -> Found:
+def made(
+    name: str,
+    offset: int,
+    *,
+    topic: str = TOPIC_ID,
+    fold: int = FOLD_VERSION,
+    verified: bool = False,
+    replayed: bool = False,
+) -> Found:
     """A snapshot of one partition at an offset."""
     fields = {
         "name": name, "keyspace": KEYSPACE, "topic_id": topic, "layout": "", "fold_version": fold, "created": "",
-        "made_from": "owners", "verified": verified, "format": 1,
+        "made_from": "owners", "verified": verified, "replayed": replayed, "format": 1,
         "partitions": [{"partition": 0, "begin": 0, "offset": offset, "entries": 0, "digest": "", "positions": {},
                         "files": []}],
     }  # fmt: skip
@@ -290,7 +298,10 @@ def made(name: str, offset: int, *, topic: str = TOPIC_ID, fold: int = FOLD_VERS
 
 
 def test_what_retention_needs_is_never_pruned() -> None:
-    """The newest ones of each fold version stay, the newest verified one too, even if the topic can't continue it."""
+    """The newest ones of each fold version stay, the newest verified one too, even if the topic can't continue it.
+
+    So does the newest one that was folded from the topic's beginning: an audit may be able to begin with no other.
+    """
     found = [
         made("a", 10, verified=True),
         made("b", 20, verified=True),
@@ -305,6 +316,9 @@ def test_what_retention_needs_is_never_pruned() -> None:
     assert "verified" in verdicts["b"].why
     assert "can't continue" in verdicts["a"].why
     assert "topic id gone" in verdicts["g"].why
+    words = [made(name, 10, verified=True) for name in "ab"] + [made(name, 20, replayed=True) for name in "cd"]
+    witnesses = judge([*words, made("e", 30), made("f", 40)], TOPIC_ID, {0: 15}, 1, NOW)
+    assert [each.found.name for each in witnesses if each.stays] == ["b", "d", "f"]
     alone = judge([made("a", 1)], TOPIC_ID, {0: 25}, 1, NOW)
     assert [each.stays for each in alone] == [True], "the last one is never removed"
     elsewhere = judge([made("a", 1, topic="gone"), made("b", 2, topic="gone")], TOPIC_ID, {0: 0}, 1, NOW)

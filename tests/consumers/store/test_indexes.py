@@ -249,6 +249,17 @@ def test_who_asks_before_the_commit_finds_rows_that_are_folded_by_column(tmp_pat
     store.close()
 
 
+def test_of_many_changes_of_each_row_a_commit_writes_the_last_ones_entries(tmp_path: Path) -> None:
+    """Also if somebody asks meanwhile: else a busy table that is asked would leave an entry of each change behind."""
+    store = open_at(tmp_path, BY_NAME)
+    assert having(store, "n7") == []
+    changed_four_times(store)
+    assert having(store, "n7") == [item(7)]
+    store.commit()
+    assert (having(store, "n7"), having(store, "n1507")) == ([], [item(7)])
+    store.close()
+
+
 def test_rows_are_looked_through_no_longer_than_somebody_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A question makes the memtable after it eager too, and not all those that follow without another question."""
     store, looked = open_at(tmp_path, BY_NAME), list[int]()

@@ -29,7 +29,7 @@ from tests.sources.mariadb.test_source import PARTITIONS, ROOT, command, of_kind
 from tests.stream.committed import records, rows
 from tokens.errors import FreshetError
 
-KILLS = int(os.environ.get("FAULTS_KILLS", length(5, 12)))
+KILLS = int(os.environ.get("FAULTS_KILLS", length(2, 12)))
 LIVES_S = (0.9, 3.4)
 """How long a process runs: from when it has only begun to when it is in full swing."""
 WRITERS_PAUSE_S = 0.01
@@ -181,6 +181,7 @@ def test_kills_of_source_and_consumer_under_load_change_nothing(
     assert [ordinal for ordinal, *_ in found] == list(range(found[0][0], found[0][0] + len(found)))
 
 
+@pytest.mark.nightly
 def test_kills_in_a_backfill_leave_the_table_whole(
     kafka: KafkaCluster, keyspace_name: str, source: Source, tmp_path: Path
 ) -> None:
@@ -201,6 +202,7 @@ def test_kills_in_a_backfill_leave_the_table_whole(
     assert _rows_of_a_whole_table(rig) == source.selected("t")
 
 
+@pytest.mark.nightly
 def test_a_failover_and_kills_of_the_consumer_in_a_backfill_leave_the_table_whole(
     kafka: KafkaCluster,
     keyspace_name: str,

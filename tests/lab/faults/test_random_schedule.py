@@ -1,4 +1,4 @@
-"""Two minutes of random faults under load: no answer is wrong, and everything comes back by itself."""
+"""Forty seconds of random faults under load: no answer is wrong, and everything comes back by itself."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ import pytest
 from benchmarks.soak import summary
 from lab.faults.run import run_faults
 from lab.faults.schedule import Fault, schedule
-from tests.lengths import LONG
 
-SECONDS = 60.0
+SECONDS = 40.0
 GAP_S = 12.0
-"""Between two faults of a target: half of what a soak waits, so that a run of half the time meets as many."""
+"""Between two faults of a target: half of what a soak waits, so that a short run meets more of them."""
 SEED = "20261121"
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.usefixtures("server_files")]
@@ -35,8 +34,7 @@ def test_no_answer_is_wrong_whatever_fails(capsys: pytest.CaptureFixture[str]) -
 
 
 @pytest.mark.timeout(1800)
-@pytest.mark.long
-@pytest.mark.skipif(not LONG, reason="make soak runs it")
+@pytest.mark.nightly
 def test_a_consumer_frozen_for_longer_than_its_group_waits_never_answers_with_what_it_no_longer_knows(
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
@@ -68,7 +66,11 @@ consumers.owner.rows.decide = lambda demand, tag: Decision(Freshness.FRESH, "bec
 
 @pytest.mark.timeout(1800)
 def test_an_owner_that_calls_everything_fresh_is_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The judges find wrong answers: with an owner that skips the comparator, the run fails."""
+    """The judges find wrong answers: with an owner that skips the comparator, the run fails.
+
+    Spark is no judge of answers, and is left out.
+    """
+    monkeypatch.setattr("lab.faults.run.rebuild_and_verify", lambda _: {"shop": {"equal": True}})
     (tmp_path / "lie").mkdir()
     (tmp_path / "lie" / "sitecustomize.py").write_text(LIAR)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "lie"))

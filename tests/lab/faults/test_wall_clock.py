@@ -60,6 +60,7 @@ def test_a_process_sees_its_wall_clock_step_and_its_monotonic_clock_go_on(tmp_pa
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.usefixtures("server_files")
+@pytest.mark.nightly
 def test_no_answer_is_wrong_and_nothing_stops_when_wall_clocks_step(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

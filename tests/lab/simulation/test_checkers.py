@@ -47,6 +47,8 @@ CRUDE: Final[dict[tuple[str, str], Change]] = {
     ("successions", "recovers by itself"): Return(Publisher.publish, "None"),
     ("successions", "never raises"): Return(Publisher.flush, "1 // 0"),
     ("connectors", "never raises"): Return(Publisher.flush, "1 // 0"),
+    ("postgres", "recovers by itself"): Return(Publisher.publish, "None"),
+    ("postgres", "never raises"): Return(Publisher.flush, "1 // 0"),
 }
 """World and rule → a bug for a rule that no planted bug breaks first. They are too crude to be planted."""
 CAUGHT_BY: Final[dict[tuple[str, str], list[tuple[int, int]]]] = {

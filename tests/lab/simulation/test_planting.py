@@ -47,6 +47,33 @@ def test_a_wildcard_that_occurs_twice_stands_for_equal_expressions() -> None:
         planted(Replace(sample, "any_one + any_one", "0"))
 
 
+class Base:
+    """Says something."""
+
+    def says(self) -> list[int]:
+        """Something."""
+        return [1]
+
+
+class Derived(Base):
+    """Says more, by ``super()``, which is a free variable of the method."""
+
+    def says(self) -> list[int]:
+        """More."""
+        return [*super().says(), 2]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [(Replace(Derived.says, "2", "3"), [1, 3]), (Return(Derived.says, "[]"), [])],
+)
+def test_a_method_that_calls_super_can_be_changed(change: Change, said: list[int]) -> None:
+    """Much of a source is in methods that go on with those of their base: bugs must fit in there."""
+    with PlantedBug("bug", "…", "rows", (change,)).planted():
+        assert Derived().says() == said
+    assert Derived().says() == [1, 2]
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [

@@ -34,14 +34,14 @@ def test_no_rule_breaks_in_many_histories(world: World) -> None:
 @pytest.mark.parametrize("world", WORLDS.values(), ids=WORLDS)
 def test_no_rule_breaks_in_a_few_histories(world: World) -> None:
     """The fast check's share of the claim."""
-    found = run_many(world, 7, range(share_of(world, 300)))
+    found = run_many(world, 7, range(share_of(world, 150)))
     assert found.failure is None, shrink_failure(found.failure).text
 
 
 @pytest.mark.parametrize("world", WORLDS.values(), ids=WORLDS)
 def test_a_seed_gives_the_same_histories_and_the_same_outcomes(world: World) -> None:
     """A seed replays a bug: same ops, same words, same counts, each time."""
-    for number in range(min(25, share_of(world, 200))):
+    for number in range(min(10, share_of(world, 200))):
         ops = history_of(world, 3, number)
         assert ops == history_of(world, 3, number)
         assert repr(run_one(world, ops, trace=True)) == repr(run_one(world, ops, trace=True))
@@ -100,12 +100,12 @@ def test_the_memo_is_cleared_when_a_bug_is_planted() -> None:
 
 def test_the_command_reports_for_programs() -> None:
     """``--json``: histories, answers, what was met and what never was."""
-    found = CliRunner().invoke(app, ["simulate", "--histories", "40", "--json"])
+    found = CliRunner().invoke(app, ["simulate", "--histories", "20", "--json"])
     assert found.exit_code == 0
     reports = json.loads(found.stdout)["reports"]
     assert {report["world"] for report in reports} == set(WORLDS)
-    assert all(report["histories"] == share_of(WORLDS[report["world"]], 40) for report in reports)
-    assert all(report["met"] for report in reports if report["histories"] == 40)
+    assert all(report["histories"] == share_of(WORLDS[report["world"]], 20) for report in reports)
+    assert all(report["met"] for report in reports if report["histories"] == 20)
 
 
 def test_the_command_fails_where_a_planted_bug_survives() -> None:

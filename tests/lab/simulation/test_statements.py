@@ -44,6 +44,7 @@ def shares_of(page: str) -> dict[str, float]:
 
 @pytest.mark.slow
 @pytest.mark.long
+@pytest.mark.nightly
 def test_no_module_is_executed_less_than_the_page_says() -> None:
     """A world that no longer reaches a module proves nothing about it; in a long run the module is named."""
     command = [

@@ -187,6 +187,7 @@ def test_a_log_that_was_restored_to_an_earlier_state_starts_a_new_epoch(
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_a_source_killed_again_and_again_under_load_publishes_everything_once(
     new_session: Callable[[], WorkloadCatalog],
     mariadb: MariaDBAddress,

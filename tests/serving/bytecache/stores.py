@@ -39,12 +39,12 @@ class DirectoryStore:
         fresh.write_bytes(data)
         os.replace(fresh, self.root / path)
 
-    def identity(self, path: str) -> Identity:
+    def identity(self, path: str, timeout_s: float | None = None) -> Identity:  # noqa: ARG002
         self.identities += 1
         found = (self.root / path).stat()
         return Identity(f"{found.st_mtime_ns}:{found.st_ino}", found.st_size)
 
-    def fetch(self, path: str, ranges: Sequence[tuple[int, int]]) -> Sequence[bytes]:
+    def fetch(self, path: str, ranges: Sequence[tuple[int, int]], timeout_s: float | None = None) -> Sequence[bytes]:  # noqa: ARG002
         with self.lock:
             self.asked += [(path, start, end) for start, end in ranges]
         self.before_fetch()

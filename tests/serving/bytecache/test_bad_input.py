@@ -95,7 +95,7 @@ def test_a_disk_that_fails_to_read_is_left_alone(
 ) -> None:
     """An input error is a miss, of the owner and of who is attached; after three the disk is asked no more."""
     owner = Joined(tmp_path / "cache", OPTIONS)
-    place = Attached(tmp_path / "cache", ()) if attached else owner
+    place = Attached(tmp_path / "cache", (), 64 << 20) if attached else owner
     assert owner.directory is not None
     kept(owner.directory)
     file = place.enter("a", "1", 1_000, "")
@@ -166,7 +166,7 @@ def test_a_store_that_lies_about_the_length(store: DirectoryStore, directory: Di
     store.put("a", data)
     cache, told = cache_of(directory), [0]
 
-    def lies(path: str) -> Identity:
+    def lies(path: str, timeout_s: float | None = None) -> Identity:  # noqa: ARG001
         return Identity(f"{path}{told[0]}", told[0])
 
     store.identity = lies  # type: ignore[method-assign]
@@ -233,7 +233,7 @@ def test_a_version_that_cannot_be_asked_for_after_the_fetch(store: DirectoryStor
     file = cache.open(store, "a")
     identity = store.identity
 
-    def lost(path: str) -> Identity:
+    def lost(path: str, timeout_s: float | None = None) -> Identity:  # noqa: ARG001
         raise FileNotFoundError(path)
 
     store.identity = lost  # type: ignore[method-assign]
@@ -250,7 +250,11 @@ def test_a_store_that_returns_more_than_was_asked(store: DirectoryStore, directo
     store.put("a", random.Random(3).randbytes(MIB))
     cache = cache_of(directory)
 
-    def whole(path: str, ranges: Sequence[tuple[int, int]]) -> Sequence[bytes]:
+    def whole(
+        path: str,
+        ranges: Sequence[tuple[int, int]],
+        timeout_s: float | None = None,  # noqa: ARG001
+    ) -> Sequence[bytes]:
         return [(store.root / path).read_bytes() for _ in ranges]
 
     store.fetch = whole  # type: ignore[method-assign]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,9 +22,11 @@ from serving.bytecache.disk.layout import BLOCK, EXTENT, UNIT_BITS
 from serving.bytecache.disk.names import CachedFile
 from serving.bytecache.disk.shard import Shard
 from serving.bytecache.disk.space import write_all, write_together
+from serving.bytecache.disk.writing import Write, Writers
 from serving.bytecache.errors import ByteCacheError
 from serving.bytecache.policy.pools import Value
 from tests.lengths import length
+from tests.patience import PATIENCE_S
 from tests.serving.bytecache.stores import MIB, allocated_bytes, open_directory
 
 KEY = "07" * 32
@@ -142,6 +145,22 @@ def test_blocks_that_changed_places_do_not_verify(tmp_path: Path, key: str) -> N
             raw.seek(0)
             raw.write(second + first)
     assert directory.read(file, 0, BLOCK) is None
+    directory.close()
+
+
+@pytest.mark.parametrize("key", ["", KEY])
+@pytest.mark.parametrize(("name", "length"), [("sums", 0), ("sums", 7), ("data", 0), ("data", 100)])
+def test_what_was_cut_off_under_the_owner_is_a_miss(tmp_path: Path, key: str, name: str, length: int) -> None:
+    """Whatever is left of a shard's files; no read raises, small, whole, or into memory."""
+    (tmp_path / "key").write_text(key)
+    directory = open_directory(tmp_path / "cache", shards=1, key_file=str(tmp_path / "key") if key else "")
+    file = stored(directory, "a", random.Random(2).randbytes(2 * BLOCK))
+    os.truncate(tmp_path / "cache/0" / name, length)
+    assert directory.read(file, 0, 10) is None
+    assert directory.read(file, BLOCK, 2 * BLOCK) is None
+    file = stored(directory, "b", bytes(2 * BLOCK))
+    os.truncate(tmp_path / "cache/0" / name, length)
+    assert not directory.read_into(file, 0, memoryview(bytearray(2 * BLOCK)))
     directory.close()
 
 
@@ -461,6 +480,42 @@ def test_a_prefix_is_forgotten_at_once_and_for_good(tmp_path: Path) -> None:
     directory.close()
 
 
+def test_what_is_forgotten_on_a_failing_disk_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of it, in any shard, nor is its version known; once the disk takes it down no start brings it back."""
+    place = tmp_path / "cache"
+    directory = open_directory(place, shards=2)
+    file = stored(directory, "a", random.Random(1).randbytes(3 * EXTENT))
+    assert readable(directory, file) == 48
+
+    def failing(*_: object) -> None:
+        raise OSError(errno.EIO, "input/output error")
+
+    with monkeypatch.context() as patch:
+        for module in ("shard", "names"):
+            patch.setattr(f"serving.bytecache.disk.{module}.write_all", failing)
+        assert directory.forget([file]) == 1
+        assert readable(directory, file) == 0
+        assert directory.known("a") is None
+    directory._tend()
+    shutil.copytree(place, tmp_path / "killed")
+    again = open_directory(tmp_path / "killed", shards=2)
+    assert again.known("a") is None
+    again.close()
+    directory.close()
+
+
+def test_what_is_stored_while_the_log_of_names_is_written_anew_is_not_left_without_one(
+    directory: Directory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody could forget it any more: it leaves with its name."""
+    kept = stored(directory, "kept", b"k" * 1_000)
+    monkeypatch.setattr(directory, "_numbers_in_use", set)  # as it was before that was stored
+    for i in range(8_000):
+        directory.enter(f"gone{i}" + "x" * 300, "v", 10)
+    assert directory.known("kept") is None
+    assert readable(directory, kept) == 0
+
+
 def test_one_directory_has_one_owner(directory: Directory) -> None:
     """A second one is refused as long as the first is open."""
     assert lock_directory(directory.place) is None
@@ -565,6 +620,21 @@ def test_too_much_to_write_is_dropped_and_counted(tmp_path: Path) -> None:
     assert directory.writers.flush(10)
     assert directory.read(file, 0, 2 * BLOCK) == bytes(BLOCK) + b"\x01" * BLOCK
     directory.close()
+
+
+def test_what_is_due_is_done_while_writes_never_cease(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hits are told and what has expired leaves, also where the queue of writes is never empty."""
+    monkeypatch.setattr("serving.bytecache.disk.writing.TEND_S", 0.05)
+    tended, file = threading.Event(), CachedFile(1, "a", "v", BLOCK, "", 0)
+
+    def store(write: Write) -> None:
+        if not tended.is_set():
+            writers.submit(write)
+
+    writers = Writers(store, tended.set, 1, 4 * BLOCK)
+    writers.submit(Write(file, 0, memoryview(bytes(BLOCK)), Value.NORMAL, 0))
+    assert tended.wait(PATIENCE_S)
+    writers.close()
 
 
 def test_the_log_of_names_stays_small(directory: Directory) -> None:

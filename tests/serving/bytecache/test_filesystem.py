@@ -24,6 +24,7 @@ from fsspec.tests.abstract.put import AbstractPutTests
 
 from serving.bytecache.errors import ByteCacheError
 from serving.bytecache.filesystem.filesystem import FreshetFileSystem
+from serving.bytecache.policy.pools import Value
 from serving.bytecache.shared.opening import close_caches
 from tests.serving.bytecache.stores import aged
 
@@ -212,14 +213,33 @@ def test_what_is_written_through_it_is_read_at_once(counted: CountingFileSystem,
     assert fs.cat_file(path) == b"3" * 10
     fs.cp_file(path, path + "2")
     assert fs.cat_file(path + "2") == b"3" * 10
+    fs.pipe_file(path, b"4" * 10)
+    fs.cp_file(path, path + "2")
+    assert fs.cat_file(path + "2") == b"4" * 10
     fs.rm(path)
     assert not fs.exists(path)
+
+
+def test_a_folder_that_was_deleted_and_made_anew_has_its_own_files(counted: CountingFileSystem, tmp_path: Path) -> None:
+    """All that was below is forgotten with the folder, also of files whose version is not asked for."""
+    fs, path = FreshetFileSystem(fs=counted, immutable=True), f"{tmp_path}/table/part"
+    fs.pipe_file(path, b"1" * 10)
+    assert fs.cat_file(path) == b"1" * 10
+    fs.rm(f"{tmp_path}/table", recursive=True)
+    (tmp_path / "table").mkdir()
+    Path(path).write_bytes(b"2" * 10)
+    assert fs.cat_file(path) == b"2" * 10
 
 
 def test_what_is_read_amid_a_write_is_not_kept(counted: CountingFileSystem, tmp_path: Path) -> None:
     """Who reads an immutable file while it is written anew leaves nothing in the cache that a later read would get."""
     fs, path = FreshetFileSystem(fs=counted, immutable=True), f"{tmp_path}/a"
     fs.pipe_file(path, b"1" * 10)
+    assert fs.cat_file(path) == b"1" * 10
+    with fs.open(path, "wb") as file:
+        file.write(b"2" * 10)
+        file.flush()
+        assert fs.cat_file(path) == b"2" * 10
     with fs.open(path, "wb") as file:
         file.write(b"2" * 10)
         file.flush()
@@ -236,6 +256,53 @@ def test_what_is_read_amid_a_write_is_not_kept(counted: CountingFileSystem, tmp_
     fs = FreshetFileSystem(fs=ReadBeforeTheWrite(), immutable=True)
     fs.pipe_file(path, b"3" * 10)
     assert fs.cat_file(path) == b"3" * 10
+
+
+def test_rules_say_what_files_are_worth_and_how_long_they_stay(counted: CountingFileSystem, tmp_path: Path) -> None:
+    """The first pattern that fits a name counts, the caller's own word above it; what expired is fetched again."""
+    for name in ("dim", "tmp", "other"):
+        (tmp_path / name).write_bytes(b"x" * 1_000)
+    rules = {"*/dim": "pinned", "*/tmp": "scan", "*/d*": "index"}
+    fs = FreshetFileSystem(fs=counted, values=rules, ttl_s=3_600)
+
+    def value(name: str, **given: Any) -> Value | None:
+        return fs.open_cached(f"{tmp_path}/{name}", **given).options.value
+
+    assert [value("dim"), value("tmp"), value("other")] == [Value.PINNED, Value.SCAN, None]
+    assert value("dim", value=Value.NORMAL) is Value.NORMAL
+    assert value("other", value="pinned") is Value.PINNED, "as of the file system: by its name"
+    with pytest.raises(ByteCacheError, match="gold"):
+        value("other", value="gold")
+    fs.cat_file(f"{tmp_path}/dim")
+    directory = fs.cache.places[0].directory  # type: ignore[attr-defined]
+    directory.writers.flush()
+    assert sum(shard.costs()["pinned"] for shard in directory.shards) > 0
+    reads = len(counted.reads)
+    fs.cat_file(f"{tmp_path}/dim")
+    assert len(counted.reads) == reads
+    later = time.time() + 3_601
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("serving.bytecache.disk.extents.time", lambda: later)
+        fs.cat_file(f"{tmp_path}/dim")
+    assert len(counted.reads) == reads + 1
+    with pytest.raises(ByteCacheError, match="values"):
+        FreshetFileSystem(fs=counted, values={"*": "gold"})
+
+
+def test_a_scope_of_a_file_keeps_within_its_quota(counted: CountingFileSystem, tmp_path: Path) -> None:
+    """A tenant's files take no more than its own, however much it reads; what others have stays."""
+    for name in ("a", "b"):
+        (tmp_path / name).write_bytes(b"x" * 20 * MIB)
+    options: dict[str, Any] = {"scopes": {"tenant": 8 * MIB}, "dirs": (f"{tmp_path}/cache:64MiB",), "shards": 2}
+    fs = FreshetFileSystem(fs=counted, **options)
+    for name, scope in (("a", ""), ("b", "tenant")):
+        file = fs.open_cached(f"{tmp_path}/{name}", scope=scope)
+        assert len(fs.cache.read(file, 0, 20 * MIB)) == 20 * MIB
+    directory = fs.cache.places[0].directory  # type: ignore[attr-defined]
+    directory.writers.flush()
+    costs = [shard.costs() for shard in directory.shards]
+    assert 5 * MIB < sum(each["scope:tenant"] for each in costs) <= 10 * MIB
+    assert sum(each["normal"] for each in costs) >= 20 * MIB
 
 
 def test_options_that_do_not_exist_are_refused(counted: CountingFileSystem) -> None:
@@ -275,7 +342,7 @@ def test_a_fork_while_other_threads_count_leaves_the_child_able_to_read(
     fs = FreshetFileSystem(fs=counted, trace=str(tmp_path / "trace"))
     file = fs.open(f"{tmp_path}/a")
     assert fs.cache.trace is not None
-    with fs.cache.trace._lock, fs.cache.tallies._lock:
+    with fs.cache.trace._lock, file.opened.tallies._lock:
         child = os.fork()
         if child == 0:
             signal.alarm(30)

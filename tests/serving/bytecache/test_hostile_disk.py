@@ -18,6 +18,7 @@ import pytest
 
 import serving.bytecache
 from serving.bytecache.disk import directory as directories
+from serving.bytecache.disk import reads
 from serving.bytecache.disk.directory import DirectoryOptions
 from serving.bytecache.disk.health import ERRORS_MAX, RETRY_S
 from serving.bytecache.errors import ByteCacheError
@@ -117,7 +118,8 @@ def test_a_directory_that_turns_read_only_under_a_running_cache(
     if not can_be_immutable(tmp_path):
         pytest.skip("chattr +i is for root, on a file system that has it")
     now = [1_000.0]
-    monkeypatch.setattr(directories, "monotonic", lambda: now[0])
+    for module in (directories, reads):
+        monkeypatch.setattr(module, "monotonic", lambda: now[0])
     files = {name: random.Random(name).randbytes(200_000) for name in "abcdef"}
     for name, data in files.items():
         store.put(name, data)

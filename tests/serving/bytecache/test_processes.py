@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import IO
@@ -131,6 +132,20 @@ def test_processes_fetch_each_block_once_and_take_over_from_each_other(
         assert each.answer()[0] == 0
 
 
+@contextmanager
+def stopped(owner: Reader, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """It has the lock and answers nothing meanwhile; who asks it gives up soon."""
+    with monkeypatch.context() as limits:
+        for limit in ("attached.ANSWER_S", "attached.WELCOME_S", "joined.JOIN_S"):
+            limits.setattr(f"serving.bytecache.shared.{limit}", 0.2)
+        owner.process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, owner.process.pid, os.WSTOPPED)  # until then it may still answer
+        try:
+            yield
+        finally:
+            owner.process.send_signal(signal.SIGCONT)
+
+
 def test_a_process_that_ends_gives_up_what_it_was_fetching(store: DirectoryStore, tmp_path: Path) -> None:
     """What a dead process had claimed is fetched by the next one, and nobody hangs."""
     store.put("a", b"x" * MIB)
@@ -184,14 +199,11 @@ def test_an_owner_that_is_stopped_holds_no_reader_for_long(
     store.put("a", content)
     owner = Reader(store, tmp_path / "cache")
     readers.append(owner)
-    for limit in ("attached.ANSWER_S", "attached.WELCOME_S", "joined.JOIN_S"):
-        monkeypatch.setattr(f"serving.bytecache.shared.{limit}", 0.2)
     place = Joined(tmp_path / "cache", DirectoryOptions(quota=64 << 20))
     cache = ByteCache([place])
     file = cache.open(store, "a")
     assert cache.read(file, 0, MIB) == content[:MIB]
-    owner.process.send_signal(signal.SIGSTOP)
-    try:
+    with stopped(owner, monkeypatch):
         fetched = store.bytes_asked
         assert cache.read(file, 5, MIB) == content[5:MIB]
         assert store.bytes_asked == fetched
@@ -199,8 +211,6 @@ def test_an_owner_that_is_stopped_holds_no_reader_for_long(
         for _ in range(20):
             assert cache.read(file, MIB, 2 * MIB) == content[MIB:]
         assert time.monotonic() - began < 20  # it was tried once, not for each read
-    finally:
-        owner.process.send_signal(signal.SIGCONT)
     monkeypatch.setattr(place, "_not_before", 0.0)  # the while is over
     file = cache.open(store, "a")
     assert cache.read(file, MIB, 2 * MIB) == content[MIB:]
@@ -216,8 +226,6 @@ def test_nothing_is_forgotten_in_vain_beside_a_stopped_owner(
     """Who lets the cache forget is told that it can't, and a file is not changed; a reader still learns of a change."""
     store.put("a", b"1" * 2 * MIB)
     readers.append(owner := Reader(store, tmp_path / "cache"))
-    for limit in ("attached.ANSWER_S", "attached.WELCOME_S", "joined.JOIN_S"):
-        monkeypatch.setattr(f"serving.bytecache.shared.{limit}", 0.2)
     place = Joined(tmp_path / "cache", DirectoryOptions(quota=64 << 20))
     other = Joined(tmp_path / "other", DirectoryOptions(quota=64 << 20))
     cache, frozen = ByteCache([place]), ReadOptions(immutable=True)
@@ -226,9 +234,7 @@ def test_nothing_is_forgotten_in_vain_beside_a_stopped_owner(
     fs = FreshetFileSystem(target_protocol="file", skip_instance_cache=True)
     monkeypatch.setattr(FreshetFileSystem, "cache", ByteCache([place, other]))
     file = cache.open(store, "a")
-    owner.process.send_signal(signal.SIGSTOP)
-    os.waitid(os.P_PID, owner.process.pid, os.WSTOPPED)  # until then it may still answer
-    try:
+    with stopped(owner, monkeypatch):
         for ask in (
             lambda: fs.forget("a"),
             lambda: ByteCache([place, other]).forget("a"),
@@ -245,13 +251,31 @@ def test_nothing_is_forgotten_in_vain_beside_a_stopped_owner(
         with pytest.raises(ByteCacheError) as changed:
             cache.read(file, MIB, 2 * MIB)
         assert changed.value.code == "file_changed"
-    finally:
-        owner.process.send_signal(signal.SIGCONT)
     monkeypatch.setattr(place, "_not_before", 0.0)  # the while is over
     assert cache.forget("a") <= 1  # what the owner was asked while it stood still, it may have done by now
     assert cache.read(cache.open(store, "a", frozen), 0, 2 * MIB) == b"2" * 2 * MIB
     place.close()
     other.close()
+
+
+def test_few_hits_of_a_process_that_ends_count(tmp_path: Path) -> None:
+    """What short programs read over and over stays, though none of them reads often."""
+    options = DirectoryOptions(quota=32 * MIB, shards=1)
+    owner = Joined(tmp_path / "cache", options)
+    assert owner.directory is not None
+    file = owner.enter("a", "v", 1_000, "")
+    assert file is not None
+    owner.directory.store(file, 0, memoryview(bytes(1_000)), Value.NORMAL, 0)
+    attached = Joined(tmp_path / "cache", options)
+    again = attached.enter("a", "v", 1_000, "")
+    assert again is not None
+    assert attached.read(again, 0, 10) == bytes(10)
+    attached.settle()
+    [shard] = owner.directory.shards
+    shard.tend()
+    assert shard._kept_heat[0] == 1
+    attached.close()
+    owner.close()
 
 
 def test_a_process_attaches_to_a_directory_of_the_most_shards(store: DirectoryStore, tmp_path: Path) -> None:
@@ -260,12 +284,13 @@ def test_a_process_attaches_to_a_directory_of_the_most_shards(store: DirectorySt
     owner = Joined(tmp_path / "cache", options)
     assert owner.directory is not None
     assert len(owner.directory.shards) == 64
-    attached = Attached(tmp_path / "cache", ())
+    attached = Attached(tmp_path / "cache", (), 64 << 20)
     store.put("a", b"x" * 1_000)
     identity = store.identity("a")
     file = attached.enter("a", identity.version, identity.size, "")
     assert file is not None
     attached.keep(file, 0, memoryview(b"x" * 1_000), Value.NORMAL, 0)
+    assert attached.writers.flush(60)
     assert attached.read(file, 0, 10) == b"x" * 10
     attached.close()
     owner.close()
@@ -277,12 +302,15 @@ def test_owners_that_come_and_go_leave_no_descriptors(tmp_path: Path) -> None:
     open_files = []
     for _ in range(3):
         owner = Joined(tmp_path / "cache", options)
-        Attached(tmp_path / "cache", ())
+        attached = Attached(tmp_path / "cache", (), 64 << 20)
         owner.close()
+        attached.retire()
+        attached.writers.close()
+        del attached
         (tmp_path / "key").write_text("0e" * 32)
         sealed = Joined(tmp_path / "sealed", replace(options, key_file=str(tmp_path / "key")))
         with pytest.raises(OwnerGoneError, match="other keys"):
-            Attached(tmp_path / "sealed", ())
+            Attached(tmp_path / "sealed", (), 64 << 20)
         sealed.close()
         gc.collect()
         open_files.append(len(os.listdir("/proc/self/fd")))
@@ -326,7 +354,7 @@ def test_who_is_attached_waits_for_its_own_blocks_only(tmp_path: Path) -> None:
     directory.writers._store = lambda each: (each.file is b and gate.wait(60), write(each))[1]
     for file in (b, a):
         directory.submit(file, 0, memoryview(bytes(BLOCK)), Value.NORMAL, 0)
-    attached = Attached(tmp_path / "cache", ())
+    attached = Attached(tmp_path / "cache", (), 64 << 20)
     attached.wait(a, [0], 30)
     assert attached.claim(a, [0]) == []
     assert attached.read(a, 0, 10) == bytes(10)

@@ -59,6 +59,7 @@ def test_an_overlap_is_fetched_once(store: DirectoryStore, directory: Directory)
     assert [(start, end) for _, start, end in store.asked] == [(0, cut), (cut, MIB)]
     directory.writers.flush()
     assert sum(shard.counts.written_bytes for shard in directory.shards) == MIB
+    assert directory.health.damaged == 0, "what is not here yet is no damage"
 
 
 def test_many_ranges_become_few_requests(store: DirectoryStore, directory: Directory) -> None:

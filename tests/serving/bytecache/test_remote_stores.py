@@ -145,8 +145,8 @@ def test_an_object_replaced_under_the_reader_gives_no_mixture(
     path = store.put("b", old)
     fetch = cached._remote.fetch
 
-    def replaced_after(path: str, ranges: Any) -> Any:
-        found = fetch(path, ranges)
+    def replaced_after(path: str, ranges: Any, timeout_s: float | None) -> Any:
+        found = fetch(path, ranges, timeout_s)
         store.put("b", new)
         return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import signal
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from serving.bytecache.disk import directory as directories
+from serving.bytecache.disk import shard as shards
 from serving.bytecache.disk.directory import Directory, DirectoryOptions
 from serving.bytecache.disk.layout import EXTENT
 from serving.bytecache.errors import ByteCacheError
@@ -118,7 +120,9 @@ def test_a_program_reserves_room_by_the_file_system(tmp_path: Path) -> None:
 
 
 def test_a_full_file_system_makes_the_cache_smaller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Below ``min_free`` nothing more is stored, and what is stored leaves until there is room again."""
+    """Below ``min_free`` nothing more is stored, and what is stored leaves until there is room again: then it grows."""
+    now = [1_000.0]
+    monkeypatch.setattr(directories, "monotonic", lambda: now[0])
     directory = open_directory(tmp_path / "cache", quota=64 * MIB, min_free=100 * MIB)
     free = [1_000 * MIB]
     monkeypatch.setattr(directories, "free_bytes", lambda _: free[0])
@@ -133,6 +137,48 @@ def test_a_full_file_system_makes_the_cache_smaller(tmp_path: Path, monkeypatch:
     free[0] = 1_000 * MIB
     directory.store(file, 0, memoryview(bytes(MIB)), Value.NORMAL, 0)
     assert directory.read(file, 0, 1) == b"\0"
+    directory._tend()
+    assert directory.quota < 64 * MIB
+    for _ in range(8):
+        now[0] += shards.GROW_S
+        directory._tend()
+    assert directory.quota == 64 * MIB
+    directory.close()
+
+
+def test_a_disk_that_was_full_is_filled_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the cache gave up comes back step by step, without a restart; if the disk is still full it is less again."""
+    now = [1_000.0]
+    monkeypatch.setattr(shards, "monotonic", lambda: now[0])
+    directory = open_directory(tmp_path / "cache", quota=64 * MIB, shards=1)
+    [shard] = directory.shards
+    whole = shard.quota
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    def later(steps: int) -> None:
+        for _ in range(steps):
+            now[0] += shards.GROW_S
+            directory._tend()
+
+    with monkeypatch.context() as patch:
+        patch.setattr("serving.bytecache.disk.blocks.write_together", full)
+        filled(directory, 20)
+        assert shard.quota == 0
+        directory._tend()
+        assert shard.quota == 0
+        later(5)
+        before = shard.quota
+        assert 0 < before < whole
+        filled(directory, 20)
+        assert shard.quota == 0
+    filled(directory, 3)
+    assert directory.used < MIB
+    later(40)
+    assert shard.quota == whole
+    filled(directory, 20)
+    assert directory.used > 20 * MIB
     directory.close()
 
 

@@ -134,6 +134,24 @@ def test_a_replaced_file_has_another_tag_and_its_own_bytes(front: FileFront) -> 
     after = front.ask("b", if_match="*").headers["etag"]
     assert after != before
     assert front.ask("b", range="bytes=0-1", if_range=f"W/{after}").status_code == 200
+    assert front.ask("b", if_match=f"W/{after}").status_code == 412, "a weak tag proves no bytes"
+    assert front.ask("b", if_none_match=f"W/{after}").status_code == 304
+
+
+def test_a_file_that_may_still_change_under_its_version_has_no_tag(front: FileFront) -> None:
+    """A client that began with it would be given the rest of another one."""
+    (front.root / "young").write_bytes(b"1" * 100)
+    os.utime(front.root / "young", (time.time() + 3_600,) * 2)
+    assert "etag" not in front.ask("young").headers
+    assert front.ask("young", range="bytes=0-1", if_range='""').status_code == 200
+
+
+def test_what_cannot_be_opened_takes_no_place(front: FileFront, data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often a missing file is asked for, others' files are read."""
+    monkeypatch.setattr("serving.http.bytes.files.OPEN_MAX", 2)
+    for _ in range(3):
+        assert front.ask("missing").status_code == 404
+    assert front.ask("a", range="bytes=0-1").content == data[:2]
 
 
 def test_head_says_what_get_would(front: FileFront, data: bytes) -> None:
@@ -166,6 +184,8 @@ def test_a_second_read_comes_from_the_cache_and_is_counted(front: FileFront) -> 
     for name in ("hit_bytes", "miss_bytes"):
         assert front.reaches("freshet_bytes_reads_total{", name, 200_000)
         assert front.metric("freshet_bytes_reads_total{", name) == 200_000
+    of_directory = f'freshet_bytes_reads_total{{count="hit_bytes",directory="{front.root.parent}/cache"}}'
+    assert front.metric(of_directory) == 200_000
     assert front.reaches("freshet_bytes_directory_used_bytes{", "", 200_000)
     assert front.reaches("freshet_bytes_directory_total{", "written_bytes", 200_000)
     assert front.metric("freshet_bytes_directory_total{", "damaged_blocks") == 0
@@ -245,7 +265,7 @@ def test_what_is_no_file_is_refused(front: FileFront) -> None:
 
 def test_names_are_taken_as_they_are(front: FileFront) -> None:
     """Blanks, percent signs, question marks and letters of all alphabets, encoded once."""
-    for name in ("a b", "50%", "what?", "über", "a#b", "a+b", "a,b=c"):
+    for name in ("a b", "50%", "what?", "über", "a#b", "a+b", "a,b=c", "a%20b"):
         (front.root / name).write_bytes(name.encode())
         assert front.ask(quote(name)).content == name.encode()
 

@@ -6,7 +6,6 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -143,7 +142,7 @@ def untagged_mysql() -> Iterator[MariaDBAddress]:
     """A MySQL of these tests alone: others leave tagged GTIDs at the session's, which a connector can't tell."""
     if not choice.has_local_mysql():
         pytest.skip(choice.used["mysql"])
-    with TemporaryDirectory(prefix="freshet-mysql-") as directory, MySQLServer(directory) as server:
+    with choice.started(MySQLServer) as server:
         yield server.address
 
 

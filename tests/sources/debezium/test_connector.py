@@ -43,7 +43,11 @@ def test_a_connector_with_the_needed_settings_is_taken() -> None:
 @pytest.mark.parametrize(
     ("setting", "value"),
     [
-        *((name, None) for name in GOOD if name not in ("topic.prefix", "connector.class")),
+        *(
+            (name, None)
+            for name in GOOD
+            if name not in ("topic.prefix", "connector.class", "provide.transaction.metadata")
+        ),
         ("decimal.handling.mode", "double"),
         ("binary.handling.mode", "hex"),
         ("time.precision.mode", "connect"),
@@ -89,6 +93,18 @@ def test_tables_are_captured_as_debezium_chooses_them() -> None:
     left_out = checked("c", {**GOOD, "table.exclude.list": "shop.secret"}, "MySQL")
     assert (left_out.captures("shop.a"), left_out.captures("shop.secret")) == (True, False)
     assert chosen.fingerprint != left_out.fingerprint
+    endless = checked(
+        "c",
+        {
+            **GOOD,
+            "provide.transaction.metadata": "false",
+            "heartbeat.interval.ms": "1000",
+            "table.include.list": r"shop\.a.*, Other[.]b",
+        },
+        "MySQL",
+    )
+    assert (chosen.tells_ends, endless.tells_ends) == (True, False)
+    assert endless.fingerprint != chosen.fingerprint
     with pytest.raises(DebeziumError, match="not understood"):
         checked("c", {**GOOD, "table.include.list": "(shop"}, "MySQL")
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from freshet.checks.source import examine_source
 from freshet.sections.sources import MariaDBSourceSettings
 from stream.sources.mariadb.schema import TableFilter
@@ -13,6 +15,7 @@ from tests.sources.mariadb.test_source import until
 CHECK = "connector's server"
 
 
+@pytest.mark.nightly
 def test_a_server_that_the_connector_does_not_read_is_told(captured: Captured) -> None:
     """A session of the connector's user must read its binlog; who may not see sessions is told that."""
     source, at = captured.source, captured.source.settings

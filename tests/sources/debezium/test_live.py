@@ -189,7 +189,7 @@ def test_a_connector_that_is_started_again_goes_on(
 
 @pytest.mark.parametrize(
     ("setting", "value"),
-    [("provide.transaction.metadata", "false"), ("skipped.operations", "t"), ("database.include.list", "x")],
+    [("exactly.once.support", "requested"), ("skipped.operations", "t"), ("database.include.list", "x")],
 )
 def test_a_connector_that_hides_changes_is_refused(
     captured: Captured, keyspace_name: str, setting: str, value: str

@@ -9,6 +9,7 @@ import pytest
 from stream.sources.debezium.errors import DebeziumError
 from stream.sources.debezium.messages import (
     Malformed,
+    RowMessage,
     Snapshot,
     Statement,
     gtid_of,
@@ -81,6 +82,8 @@ def test_rows_of_an_incremental_snapshot_change_nothing() -> None:
         (wrapped(row()).replace(b'{"type": "struct"}', b"null"), "debezium_unsupported"),
         (wrapped(row(source={"connector": "postgresql"})), "debezium_unsupported"),
         (wrapped(row(source={"connector": "mariadb"})), "debezium_unsupported"),
+        (wrapped(row(source={"version": "1.9.7.Final"})), "debezium_unsupported"),
+        (wrapped(row(source={"version": "10.0"})), "debezium_unsupported"),
         (wrapped(row(transaction=None)), "debezium_xa_transaction"),
         (wrapped(row(transaction={"id": "file=binlog.000003,pos=4", "total_order": 1})), "debezium_bad_connector"),
         (wrapped(row(op="t", source={"gtid": None})), "debezium_bad_connector"),
@@ -92,6 +95,15 @@ def test_what_cannot_be_a_source_is_refused_with_a_code(value: bytes, code: str)
         read_row(value, "MySQL")
     assert refused.value.code == code
     assert refused.value.hint
+
+
+def test_rows_of_a_connector_that_tells_no_ends_need_no_transaction() -> None:
+    """All of them are like rows of XA; their GTID is that of the source."""
+    found = read_row(wrapped(row(transaction=None, source={"version": "3.5.0.Final"})), "MySQL", tells_ends=False)
+    assert isinstance(found, RowMessage)
+    assert (found.table, found.transaction) == ("s.t", MysqlGtid(UUID, "", 5))
+    with pytest.raises(DebeziumError):
+        read_row(wrapped(row(transaction=None, source={"gtid": None})), "MySQL", tells_ends=False)
 
 
 @pytest.mark.parametrize("value", [b"", b"[1", b"\xff", wrapped([1]), wrapped({"op": 1}), wrapped("text")])

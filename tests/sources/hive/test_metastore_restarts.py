@@ -25,6 +25,7 @@ def stepped(source: Source) -> bool:
         return False
 
 
+@pytest.mark.nightly
 def test_a_bootstrap_goes_on_where_the_metastore_died(
     new_hive: Callable[..., HiveServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -85,6 +85,10 @@ class ListPublisher:
         """The next batch has them."""
         self._framer.annotate(annotations)
 
+    def has_room(self, _: float = 0.0, /) -> bool:
+        """Everything is committed."""
+        return True
+
     def stamp(self, as_of_ms: int) -> None:
         """Not looked at."""
 

@@ -8,9 +8,9 @@ import pytest
 
 from stream.sources.mariadb.backfill.choice import CHARS_MAX, BackfillRequest, Choice, read_request
 from stream.sources.mariadb.backfill.plan import Plan
-from stream.sources.mariadb.backfill.progress import progress_annotations, table_progress
+from stream.sources.mariadb.backfill.progress import HOLDERS_CHARS_MAX, progress_annotations, table_progress
 from stream.sources.mariadb.schema import TableFilter
-from stream.sources.status import TableReading
+from stream.sources.status import HOLDERS, TableReading
 from stream.wire.events import Column, DescribeTable, ResumePoint
 
 SHOP = TableFilter(include=("shop.*",))
@@ -100,11 +100,13 @@ def test_each_table_has_a_state() -> None:
     choice = Choice(TableFilter(include=("s.*",)))
     choice.ask("s.cancelled", False)
 
-    def shown(reading: TableReading) -> dict[str, tuple[str, int, int]]:
-        words = {**plan.annotations, **choice.annotations, **progress_annotations(reading)}
+    def shown(reading: TableReading, held: str = "") -> dict[str, tuple[str, int, int]]:
+        holders = {"s.reading": held} if held else {}
+        words = {**plan.annotations, **choice.annotations, **progress_annotations(reading, holders)}
         point = ResumePoint("s", 0, 1, "", 1, "", annotations=words, descriptions=described)
         found = table_progress(replace(point, complete=frozenset({"s.complete"})))
         assert [each.table for each in found] == sorted(described)
+        assert {each.table: each.reason for each in found if each.table in holders} == holders
         return {each.table: (each.state, each.rows, each.eta_s) for each in found}
 
     assert shown(TableReading("s.reading", 300, 1_000, 100)) == {
@@ -118,3 +120,6 @@ def test_each_table_has_a_state() -> None:
     }
     assert shown(TableReading("s.reading", 300, 0, 0, "behind"))["s.reading"] == ("paused", 300, -1)
     assert shown(TableReading(""))["s.reading"] == ("waiting", 300, -1)
+    assert shown(TableReading("s.reading", 300, 1_000, 100), "held")["s.reading"] == ("waiting", 300, -1)
+    many = {f"s.{number}": "held" * 10 for number in range(1_000)}
+    assert len(progress_annotations(TableReading(""), many)[HOLDERS]) <= HOLDERS_CHARS_MAX

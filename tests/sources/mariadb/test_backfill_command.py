@@ -90,6 +90,7 @@ def test_tables_are_read_when_somebody_asks(
         )
 
 
+@pytest.mark.nightly
 def test_a_cancelled_table_goes_on_over_a_kill_when_it_is_started_again(
     kafka: KafkaCluster, keyspace_name: str, source: Source, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -71,7 +71,7 @@ def test_a_replica_that_is_promoted_is_read_on(
     replica.run("RESET MASTER")  # what it wrote itself would be in the primary's place
     replicate(replica, first, "up")
     until(lambda: replica.position() == first.position(), "the replica has everything")
-    with Backfilled(first, rows_per_s=40) as backfilled:  # ten seconds, for what has to happen before it is whole
+    with Backfilled(first, rows_per_s=20) as backfilled:  # twenty seconds, for what has to happen before it is whole
         backfilled.await_rows("t", 20)
         if is_behind:
             replica.run("STOP SLAVE 'up'")

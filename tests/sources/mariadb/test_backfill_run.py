@@ -8,13 +8,14 @@ from itertools import pairwise
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from stream.kafka.requests import HotKeys, read_hot_keys
 from stream.sources.mariadb.backfill.choice import BackfillRequest, Choice, read_request
 from stream.sources.mariadb.backfill.plan import Chunk, Cursor, Plan
-from stream.sources.mariadb.backfill.reading import AHEAD_MAX, Wanted
+from stream.sources.mariadb.backfill.reading import AHEAD_MAX, TableHeld, Wanted
 from stream.sources.mariadb.backfill.rereading import Rereading
-from stream.sources.mariadb.backfill.run import BEHIND_EVERY_S, IDLE_S, Backfill, BackfillOptions
+from stream.sources.mariadb.backfill.run import BEHIND_EVERY_S, HELD_S, IDLE_S, Backfill, BackfillOptions
 from stream.sources.mariadb.binlog.catalog import Catalog
 from stream.sources.mariadb.cascades.children import Knowledge
 from stream.sources.mariadb.cascades.family import Family
@@ -71,6 +72,8 @@ class Watched:
         self.wanted: list[str] = []
         self.estimate = 0
         self.waits = 0
+        self.room = 1_000
+        """How many transactions the publisher takes before it has no room."""
         catalog = Catalog()
         catalog.describe_as({name: replace(DESCRIBED, table=name) for name in tables})
         point = ResumePoint("s", 1, 1, at(1), 1, at(1))
@@ -108,8 +111,16 @@ class Watched:
     def publish(self, txn: SourceTransaction) -> None:
         """Kept; a chunk takes its time."""
         self.said.append(txn)
+        self.room -= 1
         if not isinstance(txn.changes[0], BackfillTable):
             self.now += self.takes_s
+
+    def has_room(self, wait_s: float = 0.0, /) -> bool:
+        """As the test says; else the time passes."""
+        if self.room > 0:
+            return True
+        self.now += wait_s
+        return False
 
     def annotate(self, annotations: Mapping[str, str]) -> None:
         """Kept."""
@@ -208,6 +219,51 @@ def test_a_table_that_cannot_be_read_leaves_its_turn_to_the_next() -> None:
         [BackfillTable("s.a", complete=False)],
         [BackfillTable("s.b", complete=False)],
     ]
+
+
+def test_a_table_that_somebody_holds_up_lets_others_go_on_and_is_looked_at_soon() -> None:
+    """However long it lasts, since nothing else of it says that it is over. It is said once who that is."""
+    watched, held = Watched("s.a", "s.b"), "the prepared transaction 'x' writes into it"
+    watched.run.step(at(9), 1, BEFORE)
+    with capture_logs() as logs:
+        for times in range(1, 4):
+            assert watched.wanted.count("s.a") == times
+            watched.failed = TableHeld(held)
+            watched.run.step(at(9), 1, BEFORE)
+            assert watched.status.tables_held == {"s.a": held}
+            if times == 1:
+                watched.run.step(at(9), 1, BEFORE)
+                assert watched.wanted[-1] == "s.b"
+                watched.failed = MariaDBError("denied")
+                watched.run.step(at(9), 1, BEFORE)
+            watched.now += HELD_S
+            watched.run.step(at(9), 1, BEFORE)
+    assert [each["table"] for each in logs if each["log_level"] == "warning"] == ["s.a"]
+    watched.first = replace(chunk(row(1, "s.a")), described=replace(DESCRIBED, table="s.a"))
+    watched.run.step(at(9), 1, REACHED)
+    assert not watched.status.tables_held
+
+
+def test_many_held_tables_leave_their_turn_to_the_one_that_is_free() -> None:
+    """However long a look at each takes: by then the first of them may be looked at again."""
+    held = [f"s.h{number:02}" for number in range(20)]
+    watched = Watched(*held, "s.z")
+    for _ in range(2 * len(held)):
+        watched.run.step(at(9), 1, BEFORE)
+        if watched.wanted[-1] == "s.z":
+            break
+        watched.failed = TableHeld("the prepared transaction 'x' writes into it")
+        watched.run.step(at(9), 1, BEFORE)
+        watched.now += HELD_S / 4
+    assert watched.wanted[-1] == "s.z"
+    watched.failed = MariaDBError("denied")
+    watched.run.step(at(9), 1, BEFORE)
+    for _ in range(2 * len(held)):
+        watched.now += HELD_S
+        watched.run.step(at(9), 1, BEFORE)
+        watched.failed = TableHeld("the prepared transaction 'x' writes into it")
+        watched.run.step(at(9), 1, BEFORE)
+    assert {*watched.wanted[-len(held) - 2 :]} == {*held, "s.z"}, "each has its turn"
 
 
 def test_a_void_ends_what_is_said_of_the_table_that_is_read() -> None:
@@ -344,6 +400,40 @@ def test_chunks_follow_each_other_while_the_server_is_silent() -> None:
     said = len(watched.said)
     watched.run.step_while_idle(at(9), 1, Binlog(True, has_more=True))
     assert len(watched.said) == said
+
+
+def test_chunks_wait_for_a_batch_that_is_full_already() -> None:
+    """The next change would be committed behind all of them. They do not wait for ever: others may fill each batch."""
+    watched = Watched(TABLE)
+    watched.first = chunk(row(1), last=[1])
+    watched.room = 1 + 2
+    watched.run.step(at(9), 1, REACHED)
+    assert len(watched.said) == 1 + 2
+    began = watched.now
+    while len(watched.said) == 1 + 2:
+        watched.run.step(at(9), 1, REACHED)
+        watched.now += BEHIND_EVERY_S / 10
+    assert BEHIND_EVERY_S <= watched.now - began <= 1.2 * BEHIND_EVERY_S
+
+
+def test_an_idle_server_waits_for_room_and_goes_on() -> None:
+    """Not for its next heartbeat: a batch is committed in less time."""
+    watched = Watched(TABLE)
+    watched.first = chunk(row(1), last=[1])
+    watched.room = 1
+    watched.run.step(at(9), 1, BEFORE)
+    watched.takes_s = 0.01
+    watched.run._give_way_until = watched.now + 1
+    began = watched.now
+    committed = watched.has_room
+
+    def commits(wait_s: float = 0.0, /) -> bool:
+        watched.room = 1 if watched.now - began >= IDLE_S / 2 else watched.room
+        return committed(wait_s)
+
+    watched.has_room = commits  # type: ignore[method-assign]
+    watched.run.step_while_idle(at(9), 1, REACHED)
+    assert len(watched.said) > 1
 
 
 def test_an_idle_step_ends_without_chunks_to_publish() -> None:

@@ -153,7 +153,7 @@ def test_a_row_that_always_exists_is_never_absent_while_its_table_is_replaced(
     table = f"{source.database}.t"
 
     def read(_: int) -> object:
-        found = reader.read({table: [[1]]})[table]
+        found = reader.read({table: [[1]]}, PATIENCE_S)[table]
         return found.rows[0] if isinstance(found, SnapshotRead) else found
 
     with repeated(source, replace), ThreadPoolExecutor(2) as readers:

@@ -40,9 +40,10 @@ class Database:
         self.settings, self.kafka, self.connect = settings, kafka, connect
         self.prefix = self.connector = settings.database
         at = settings
-        self.sql = psycopg.connect(
-            host=at.host, port=at.port, user=at.user, password=at.password, dbname=at.database, autocommit=True
+        self.conninfo = psycopg.conninfo.make_conninfo(
+            host=at.host, port=at.port, user=at.user, password=at.password, dbname=at.database
         )
+        self.sql = psycopg.connect(self.conninfo, autocommit=True)
 
     @property
     def source_settings(self) -> dict[str, Any]:
@@ -58,6 +59,10 @@ class Database:
             "port": at.port,
             "user": at.user,
         }
+
+    def another(self) -> psycopg.Connection[Any]:
+        """Another session."""
+        return psycopg.connect(self.conninfo, autocommit=True)
 
     def run(self, *statements: str) -> None:
         """Run each statement."""

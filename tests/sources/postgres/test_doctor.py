@@ -61,5 +61,14 @@ def test_a_server_and_its_connector_are_examined(database: Database) -> None:
         database.run(f"DROP USER {user}")
     [login] = found(replace(at, port=1))["login"]
     assert login.status == "missing"
+    with database.another() as own:
+        own.execute("BEGIN")
+        own.execute("DELETE FROM t")
+        own.execute(f"PREPARE TRANSACTION '{at.database}'".encode())
+    try:
+        [prepared] = found()["prepared"]
+        assert f"public.t: the prepared transaction '{at.database}'" in prepared.found
+    finally:
+        database.run(f"ROLLBACK PREPARED '{at.database}'")
     database.connect.halt(database.connector)
     until(lambda: "nobody reads it" in found()["slot"][0].found, "the connector has left")

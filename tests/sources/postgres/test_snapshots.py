@@ -21,9 +21,10 @@ from stream.sources.mariadb.connection import ConnectionSettings, MariaDBError, 
 from stream.sources.mariadb.gtid import PostgresPlace
 from stream.sources.mariadb.snapshot import NoSuchTable, SnapshotRead, SourceTimeout
 from stream.sources.postgres import snapshot
-from stream.sources.postgres.selecting import rows_by_key
+from stream.sources.postgres.selecting import RowsInOrder, rows_by_key
 from stream.sources.postgres.snapshot import PostgresSnapshotReader
 from stream.sources.postgres.writers import Writers
+from stream.wire.keys import split_row_key
 from tests.sources.mariadb.test_source import until
 
 T = "public.t"
@@ -78,6 +79,11 @@ def lsn(position: str) -> int:
     return PostgresPlace.of(position.removeprefix("Postgres/")).lsn
 
 
+def lo_of(read: SnapshotRead[tuple[Found, ...]], place: int = 0) -> int:
+    """The place up to which a row has everything."""
+    return lsn(read.proof_of(place)[0])
+
+
 def images(read: SnapshotRead[tuple[Found, ...]]) -> list[bytes | None]:
     """The images; None of an absent row."""
     return [row.image if isinstance(row, SelectedRow) else None for row in read.rows]
@@ -130,25 +136,64 @@ def test_a_commit_that_is_in_the_log_and_not_seen_yet_is_not_covered(
     sql.execute("CREATE TABLE t (id INT PRIMARY KEY, v INT)")
     sql.execute("INSERT INTO t VALUES (1, 1), (3, 3)")
     before = end_of_log(sql)
-    assert lsn(read_of(reader, 1, 2).position) >= before
+    assert lo_of(read_of(reader, 1, 2), 1) >= before
     before = end_of_log(sql)
     stuck(statement)
     after = end_of_log(sql)
     key = 2 if "INSERT" in statement else 1
     read = read_of(reader, key)
     assert images(read) == [b'{"id":1,"v":1}' if key == 1 else None], "it is not seen"
-    assert lsn(read.position) <= before
+    assert lo_of(read) <= before
     assert lsn(read.hi) >= after
     assert not read.is_primary, "nor does it have all that was committed by now"
     assert not reader.wait_for_position(f"Postgres/1:0/{after:X}", 0.05)
-    untouched = read_of(reader, 3)
-    assert lsn(untouched.position) >= after, "who changes a row has marked it"
-    assert untouched.is_primary
+    for untouched, place in ((read_of(reader, 3), 0), (read_of(reader, key, 3), 1)):
+        assert lo_of(untouched, place) >= after, "who changes a row has marked it, and others of a batch don't matter"
+        assert untouched.proof_of(place)[2]
+    assert lo_of(read_of(reader, key, 3)) <= before
     stuck.release()
     assert reader.wait_for_position(f"Postgres/1:0/{after:X}", 10)
     read = read_of(reader, key)
-    assert lsn(read.position) >= after
+    assert lo_of(read) >= after
     assert images(read) == [{"U": b'{"id":1,"v":2}', "D": None, "I": b'{"id":2,"v":2}'}[statement[0]]]
+
+
+def test_a_value_of_an_enum_that_is_getting_another_name_is_not_covered(
+    sql: psycopg.Connection[tuple[Any, ...]], reader: PostgresSnapshotReader, stuck: Any
+) -> None:
+    """All rows will change, and none is marked."""
+    sql.execute("CREATE TYPE mood AS ENUM ('sad', 'ok')")
+    sql.execute("CREATE TABLE t (id INT PRIMARY KEY, m mood)")
+    sql.execute("INSERT INTO t VALUES (1, 'sad')")
+    before = end_of_log(sql)
+    stuck("ALTER TYPE mood RENAME VALUE 'sad' TO 'blue'")
+    after = end_of_log(sql)
+    read = read_of(reader, 1)
+    assert images(read) == [b'{"id":1,"m":"sad"}']
+    assert lo_of(read) <= before
+    stuck.release()
+    assert reader.wait_for_position(f"Postgres/1:0/{after:X}", 10)
+    read = read_of(reader, 1)
+    assert images(read) == [b'{"id":1,"m":"blue"}']
+    assert lo_of(read) >= after
+
+
+def test_only_rows_of_a_heap_are_known_to_be_marked(
+    empty: ConnectionSettings, sql: psycopg.Connection[tuple[Any, ...]], reader: PostgresSnapshotReader
+) -> None:
+    """Whoever stores rows otherwise may not say who changes them."""
+    sql.execute("CREATE TABLE t (id INT PRIMARY KEY)")
+    name = f"own_{empty.database}"
+    sql.execute(f"CREATE ACCESS METHOD {name} TYPE TABLE HANDLER heap_tableam_handler".encode())
+    sql.execute(f"CREATE TABLE other (id INT PRIMARY KEY) USING {name}".encode())
+    sql.execute("INSERT INTO t VALUES (1), (2)")
+    sql.execute("INSERT INTO other VALUES (1), (2)")
+    with session(empty) as writer, writer.transaction():
+        for table in ("t", "other"):
+            writer.execute(f"DELETE FROM {table} WHERE id = 2".encode())
+        now = end_of_log(sql)
+        assert lo_of(read_of(reader, 1)) >= now
+        assert lo_of(read_of(reader, 1, table="public.other")) < now
 
 
 def test_reads_lie_between_their_positions_while_others_write(
@@ -197,13 +242,13 @@ def test_reads_lie_between_their_positions_while_others_write(
     done = [[at for _, at, _ in changes] for changes in history]
     begun = [[at for at, _, _ in changes] for changes in history]
     for keys, read in reads:
-        lo, hi = lsn(read.position), lsn(read.hi)
-        for key, image in zip(keys, images(read), strict=True):
-            first, last = bisect_right(done[key], lo) - 1, bisect_right(begun[key], hi)
+        hi = lsn(read.hi)
+        for place, (key, image) in enumerate(zip(keys, images(read), strict=True)):
+            first, last = bisect_right(done[key], lo_of(read, place)) - 1, bisect_right(begun[key], hi)
             value = None if image is None else int(image.split(b":")[2][:-1])
             possible = {value for _, _, value in history[key][first:last]}
             assert value in possible, (key, value, possible, read.position, read.hi)
-    proved = sum(lsn(read.position) > 0 for _, read in reads)
+    proved = sum(lo_of(read) > 0 for _, read in reads)
     assert proved > len(reads) / 2, "most reads prove something"
 
 
@@ -246,7 +291,7 @@ def test_a_locked_table_fails_alone(
         sql.execute(f"INSERT INTO {name} VALUES (1)".encode())
     with session(empty) as other, other.transaction():
         other.execute("LOCK TABLE t")
-        read = reader.read({T: [[1]], "public.u": [[1]]}, 0.5)
+        read = reader.read({T: [[1]], "public.u": [[1]]}, 6.0)
     assert isinstance(read[T], SourceTimeout)
     assert isinstance(read["public.u"], SnapshotRead)
     assert images(read["public.u"]) == [b'{"id":1}']
@@ -341,9 +386,10 @@ def test_what_is_kept_of_a_read_is_proved_by_what_no_crash_undoes(
         before = end_of_log(sql)
         read = read_of(reader, 1)
         [(flushed,)] = sql.execute("SELECT pg_current_wal_flush_lsn() - '0/0'").fetchall()
-    assert lsn(read.position) >= before
-    assert lsn(read.kept) <= min(lsn(read.position), int(flushed))
-    assert lsn(read.kept) > 0
+    position, kept, _ = read.proof_of(0)
+    assert lsn(position) >= before
+    assert lsn(kept) <= min(lsn(position), int(flushed))
+    assert lsn(kept) > 0
 
 
 def test_ranges_come_in_the_servers_order_page_by_page(
@@ -428,7 +474,7 @@ def test_a_bound_is_an_end_of_the_log_whose_writers_have_left() -> None:
     assert look(60) == 60
     assert known.awaited() == set()
     assert look(70, "5/2") == 60
-    assert str(known.bound(known.begin(), T, PostgresPlace(2, 5), ["9/9"])) == "Postgres/2:0/0", "another history"
+    assert str(known.bound(known.begin(), T, PostgresPlace(2, 100), ["9/9"])) == "Postgres/2:0/0", "another history"
 
 
 def test_a_look_says_nothing_of_what_was_noted_after_it_began() -> None:
@@ -456,6 +502,14 @@ def test_ends_of_the_log_that_a_crash_has_undone_are_forgotten() -> None:
     assert known.bound(known.begin(), T, place(105), ["3/1"]).lsn == 0
 
 
+def test_an_end_of_the_log_that_is_not_flushed_is_no_bound_later() -> None:
+    """A crash undoes it. Whoever is logged at its place then, and is not seen yet, was no writer when it was noted."""
+    known = Writers()
+    assert known.bound(known.begin(), T, place(120), [], 100).lsn == 120, "nobody writes now"
+    known.bound(known.begin(), T, place(125), ["3/1"], 100)
+    assert known.bound(known.begin(), T, place(130), ["4/1"], 130).lsn == 100
+
+
 def test_who_wrote_into_a_table_that_nobody_reads_any_more_is_not_waited_for() -> None:
     """Else one long transaction would hold up the reads of all tables."""
     known = Writers()
@@ -474,3 +528,30 @@ def test_what_is_remembered_of_writers_is_bounded() -> None:
         assert known.bound(known.begin(), T, place(at), ["3/1"]).lsn == 1
     assert known.bound(known.begin(), T, place(100), ["9/9"]).lsn == 99
     assert sum(map(len, known._seen.values())) <= 16
+
+
+def test_rows_in_order_end_where_they_are_many_bytes(
+    reader: PostgresSnapshotReader, sql: psycopg.Connection[tuple[Any, ...]]
+) -> None:
+    """A chunk of large rows would not fit into memory; the next one goes on after it, and nothing is left out."""
+    sql.execute("CREATE TABLE large (id INT, name TEXT, v TEXT, PRIMARY KEY (name, id))")
+    sql.execute("INSERT INTO large SELECT n, 'n' || n % 3, repeat('x', 20000) FROM generate_series(1, 500) n")
+
+    def chunk(after: list[object] | None, limit: int, bytes_max: int) -> RowsInOrder:
+        found = reader.read_in_order("public.large", after, limit, bytes_max, 20.0)
+        assert isinstance(found, SnapshotRead), found
+        return found.rows
+
+    for limit, bytes_max, rows_max in ((4_096, 1_000_000, 128), (200, 1 << 30, 200), (250, 1 << 30, 250)):
+        keys: list[bytes] = []
+        after: list[object] | None = None
+        while True:
+            rows, is_end = chunk(after, limit, bytes_max)
+            assert len(rows) <= rows_max
+            keys += [key for key, _ in rows]
+            if is_end:
+                break
+            after = [*split_row_key(keys[-1])[1]]
+        places = [(str(name), int(str(number))) for name, number in (split_row_key(key)[1] for key in keys)]
+        assert places == sorted(set(places))
+        assert len(places) == 500

@@ -19,6 +19,7 @@ from stream.wire.keys import Layout
 from tests.consumers.histories import SHARD, frame, key, marker, start
 from tests.consumers.owning import schema, vector
 from tests.spark_jobs.source.shop import BEGUN, COLUMNS, LAYOUT, Shop, void
+from tests.spark_jobs.topics import in_arrow
 
 
 def survey(shop: Shop, as_of: AsOf) -> Survey:
@@ -105,7 +106,7 @@ def test_a_base_saves_what_lies_before_it_and_may_not_be_past_the_moment(tmp_pat
     ]
     for number, messages in enumerate(shop.partitions):
         with task.open(number) as fold:
-            fold.fold(range(half[number]), messages[: half[number]])
+            fold.fold(*in_arrow(range(half[number]), messages[: half[number]]))
             fold.finish()
         bases[number] = Base.read(tmp_path / "shop" / str(number), "shop.items")
     last = len(shop.states) - 1

@@ -34,7 +34,7 @@ from tests.consumers.histories import SHARD, frame, gtid, key, marker
 from tests.consumers.owning import schema, vector
 from tests.spark_jobs.source.shop import COLUMNS, Shop
 from tests.spark_jobs.test_live_verify import FRESHET
-from tests.spark_jobs.topics import TestTopic
+from tests.spark_jobs.topics import TestTopic, in_arrow
 
 Topics = Callable[[int], TestTopic]
 TABLE = "shop.items"
@@ -180,7 +180,7 @@ def snapshot(made: Shop, filled: TestTopic, place: Place, markers: int, director
         at = [place for place, each in enumerate(messages) if each[:HEADER_SIZE] == marker(1)[:HEADER_SIZE]]
         end = at[markers - 1] + 1
         with task.open(number) as fold:
-            fold.fold(range(end), messages[:end])
+            fold.fold(*in_arrow(range(end), messages[:end]))
             fold.finish()
     stores = find_stores(directory)
     with StoreView(stores[0]) as view:
@@ -263,6 +263,7 @@ def images(made: Shop, number: int) -> dict[str, str]:
     }
 
 
+@pytest.mark.nightly
 def test_the_command_writes_a_table_whose_beginning_is_in_a_snapshot_alone(
     shop: tuple[Shop, TestTopic], tmp_path: Path
 ) -> None:

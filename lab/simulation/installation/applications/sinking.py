@@ -1,4 +1,4 @@
-"""An application keeps a copy of a table in a database of its own: ``freshet sink``, on SQLite in memory.
+"""An application keeps a copy of its tables in a database of its own: ``freshet sink``, on SQLite in memory.
 
 The sink is killed anywhere, also between two statements of one transaction, and is started again with the same words.
 At each commit, unless the table is still to be read, every row of the copy is at or past the token that is committed
@@ -7,7 +7,7 @@ with it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -15,10 +15,10 @@ import sqlalchemy as sa
 
 from lab.simulation.engine import Outcome
 from lab.simulation.installation.applications.giving import Giving
-from lab.simulation.installation.committed import History, Image
+from lab.simulation.installation.committed import History, Image, RowName
 from lab.simulation.installation.following.readers import LOST
 from lab.simulation.installation.processes import SHARD
-from lab.simulation.installation.writing import ACCOUNTS, KEYSPACE, image_of
+from lab.simulation.installation.writing import ACCOUNTS, KEYSPACE, ORDERS, SimulatedTable, image_of
 from lab.simulation.kernel.fronts import blocking_client
 from serving.client.errors import ClientError
 from serving.sink.errors import SinkError
@@ -28,6 +28,7 @@ from tokens import Vector
 
 COPIES: Final = "the copy is the table"
 SINK: Final = "sink"
+COLUMNS: Final = {ACCOUNTS.name: ("id", "version"), ORDERS.name: ("customer", "number", "version", "placed", "twice")}
 STATEMENTS_MAX: Final = 12
 """Of the statements that a sink dies within."""
 
@@ -60,6 +61,10 @@ class Sinking(Giving):
         self._dies_in = 1 + statements % STATEMENTS_MAX
         self.pause(pause)
 
+    @property
+    def _copied(self) -> Sequence[SimulatedTable]:
+        return (ACCOUNTS, ORDERS) if self.wide else (ACCOUNTS,)
+
     def _start_sink(self) -> None:
         engine = self._copy = self._copy or self._empty_copy()
 
@@ -67,7 +72,8 @@ class Sinking(Giving):
             client = blocking_client(self.kernel, self._ports(), **self.credentials.shown)
             while True:
                 try:
-                    Sink(client, KEYSPACE, engine, [ACCOUNTS.name], [SHARD], follows_schemas=True).run()
+                    tables = [table.name for table in self._copied]
+                    Sink(client, KEYSPACE, engine, tables, [SHARD], follows_schemas=not self.lean).run()
                 except _Killed:
                     self.say("the sink dies")
                 except (ClientError, SinkError) as error:
@@ -112,12 +118,12 @@ class Sinking(Giving):
         gtid = str(position).partition("/")[2]
         history = self.record.histories[self.record.of_commit(epoch, gtid)]
         since = history.by_gtid.get(gtid)
-        return "" if since is None else _older(history, since, rows)
+        return "" if since is None else _older(history, since, {**self._rows(history), **rows})
 
-    def _read_copy(self, cursor: Any) -> tuple[str, dict[int, Image]] | None:
-        """The token and the rows; None if the table is still to be read."""
+    def _read_copy(self, cursor: Any) -> tuple[str, dict[RowName, Image]] | None:
+        """The token and the rows; None if a table is still to be read."""
         tables = {name for (name,) in cursor.execute("SELECT name FROM sqlite_master")}
-        if not {"freshet_sink", "accounts"} <= tables:
+        if not {"freshet_sink", *map(_bare, self._copied)} <= tables:
             return None
         states = cursor.execute("SELECT token, copies FROM freshet_sink").fetchall()
         if not states:
@@ -126,8 +132,13 @@ class Sinking(Giving):
         copies = msgspec.json.decode(text, type=dict[str, Copying])
         if not copies or any(each.is_due for each in copies.values()):
             return None
-        rows = cursor.execute("SELECT id, version FROM accounts").fetchall()
-        return token, {number: image_of({"id": number, "version": version}) for number, version in rows}
+        rows: dict[RowName, Image] = {}
+        for table in self._copied:
+            columns = COLUMNS[table.name]
+            for row in cursor.execute(f"SELECT {', '.join(columns)} FROM {_bare(table)}").fetchall():
+                values = dict(zip(columns, row, strict=True))
+                rows[table.name, (values[table.columns[-1]],)] = image_of(values)
+        return token, rows
 
     def check_copied(self, within_s: float) -> str:
         """What the copy lacks some time after the last commit, if there is one; "" if it is the table."""
@@ -146,22 +157,26 @@ class Sinking(Giving):
         if found is None:
             return "the copy is still to be read"
         history, rows = self.record.histories[-1], found[1]
-        for number in sorted({*rows, *_numbers(history)}):
-            true = history.image_at((ACCOUNTS.name, (number,)), history.end)
-            if rows.get(number) != true:
-                return f"row {number} of the copy is {rows.get(number)}, and not {true}"
+        for row in {**rows, **self._rows(history)}:
+            true = history.image_at(row, history.end)
+            if rows.get(row) != true:
+                return f"{row} of the copy is {rows.get(row)}, and not {true}"
         return ""
 
+    def _rows(self, history: History) -> dict[RowName, Image]:
+        """The rows that the tables have ever had."""
+        names = {table.name for table in self._copied}
+        return {row: None for row in history.versions if row[0] in names}
 
-def _numbers(history: History) -> set[int]:
-    return {number for name, (*_, number) in history.versions if name == ACCOUNTS.name and isinstance(number, int)}
+
+def _bare(table: SimulatedTable) -> str:
+    return table.name.partition(".")[2]
 
 
-def _older(history: History, since: int, rows: dict[int, Image]) -> str:
+def _older(history: History, since: int, rows: Mapping[RowName, Image]) -> str:
     """A row of the copy that it has not had at or past a commit; "" if there is none."""
-    for number in sorted({*rows, *_numbers(history)}):
-        row, image = (ACCOUNTS.name, (number,)), rows.get(number)
+    for row, image in rows.items():
         later = [each for at, each in history.versions.get(row, []) if at > since]
         if image not in [history.image_at(row, since), *later]:
-            return f"row {number} is {image}, and was {history.image_at(row, since)} at commit {since}"
+            return f"{row} is {image}, and was {history.image_at(row, since)} at commit {since}"
     return ""

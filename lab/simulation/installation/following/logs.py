@@ -16,7 +16,8 @@ import msgspec
 
 from lab.simulation.engine import Outcome
 from lab.simulation.installation.following.copies import TELLS_ALL, FollowedCopy
-from lab.simulation.installation.following.readers import EARLY, Following
+from lab.simulation.installation.following.looking_back import LookingBack
+from lab.simulation.installation.following.readers import EARLY
 from lab.simulation.installation.processes import SHARD
 from lab.simulation.installation.writing import ACCOUNTS, KEYSPACE, ORDERS
 from lab.simulation.kernel.fronts import blocking_client
@@ -39,7 +40,7 @@ TORN: Final = (b"", b'{"kind":"transac', b"\xff\xfe\n", b"{}\n")
 """What a crash of the machine may leave behind a log's last line."""
 
 
-class Logging(Following):
+class Logging(LookingBack):
     """The ops of a log in files."""
 
     def __init__(self, shape: Sequence[int], outcome: Outcome, trace: bool) -> None:
@@ -93,7 +94,15 @@ class Logging(Following):
         while True:
             try:
                 with opened(client) as log:
-                    write_log(client, KEYSPACE, log, "now", clock=lambda: self.kernel.now)
+                    write_log(
+                        client,
+                        KEYSPACE,
+                        log,
+                        "now",
+                        include_before=self.before,
+                        include_keyless=self.keyless,
+                        clock=lambda: self.kernel.now,
+                    )
             except ClientError as error:
                 self._count(f"log ended: {error.code}")
                 if self.has_lost(error.code):
@@ -159,7 +168,8 @@ class Logging(Following):
             if judge:
                 self.complain(rule, what)
 
-        copy = FollowedCopy(self.record, SHARD, frozenset({ACCOUNTS.name, ORDERS.name}), complain, log)
+        tables = frozenset({ACCOUNTS.name, ORDERS.name})
+        copy = FollowedCopy(self.record, SHARD, tables, complain, log, self.keyless)
         try:
             for event in events:
                 copy.take(event)

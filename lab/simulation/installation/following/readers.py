@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from lab.simulation.engine import Outcome
@@ -38,13 +38,15 @@ EARLY: Final = frozenset({"unknown_keyspace", "no_owner"})
 
 
 class Follower:
-    """One reader. ``begin``: where its next stream begins."""
+    """One reader. ``begin``: where its next stream begins. ``asked``: what else than all that is told of rows."""
 
-    def __init__(self, truth: Truth, complain: Complain, name: str, begin: str, heartbeat_ms: int) -> None:
+    def __init__(
+        self, truth: Truth, complain: Complain, name: str, begin: str, heartbeat_ms: int, asked: Mapping[str, bool]
+    ) -> None:
         tables = frozenset({ACCOUNTS.name, ORDERS.name})
-        self.copy = FollowedCopy(truth.record, SHARD, tables, complain, name)
+        self.copy = FollowedCopy(truth.record, SHARD, tables, complain, name, asked.get("include_keyless", False))
         self.begin = begin
-        self.options = {"include_rows": True, "heartbeat_ms": heartbeat_ms, "include_before": True}
+        self.options = {"include_rows": True, "heartbeat_ms": heartbeat_ms, "include_before": True, **asked}
         self.round = 0
         """Counts its streams: one that it has left must not be heard any more."""
         self.reads = False
@@ -74,7 +76,8 @@ class Following(KafkaFaults):
         if follower is None:
             begin = BEGINNINGS[number][beginning % len(BEGINNINGS[number])]
             heartbeat_ms = HEARTBEAT_MS[heartbeat % len(HEARTBEAT_MS)]
-            follower = Follower(self.truths[KEYSPACE], self.complain, f"reader {number}", begin, heartbeat_ms)
+            asked = {} if number else self.asked_of_streams
+            follower = Follower(self.truths[KEYSPACE], self.complain, f"reader {number}", begin, heartbeat_ms, asked)
             self.followers[number] = follower
         if follower.reads:
             self.say(f"reader {number} leaves")
@@ -83,6 +86,12 @@ class Following(KafkaFaults):
             self.say(f"reader {number} follows from {follower.begin}")
             self.follow(number, follower)
         self.pause(pause)
+
+    @property
+    def asked_of_streams(self) -> dict[str, bool]:
+        """What one of the readers asks for, and the other one does not."""
+        asked = {"read_void": self.lean, "include_keyless": self.keyless}
+        return {name: True for name, is_there in asked.items() if is_there}
 
     def follow(self, number: int, follower: Follower) -> None:
         """Has a reader read, in a task or a thread of the application."""

@@ -285,6 +285,10 @@ def _settings(tokens: Tokens) -> tuple[tuple[Variable, Expression], ...]:
             return tuple(found)
 
 
+_WORDS: Final = frozenset({"ON", "OFF", "ROW", "STATEMENT", "MIXED", "FULL", "OWN_GTID"})
+"""Values that are no expressions."""
+
+
 def _setting(tokens: Tokens) -> list[tuple[Variable, Expression]]:
     if tokens.skip("NAMES"):
         found: list[tuple[Variable, Expression]] = [(Variable("", "names"), Literal(tokens.identifier().lower()))]
@@ -297,7 +301,7 @@ def _setting(tokens: Tokens) -> list[tuple[Variable, Expression]]:
         scope = "global" if tokens.skip("GLOBAL") else "session" if tokens.skip("SESSION") else ""
         name = Variable(scope, tokens.identifier().lower())
     tokens.expect("=")
-    if tokens.next.kind == "word" and tokens.next.text.upper() in ("ON", "OFF", "ROW", "STATEMENT", "MIXED", "FULL"):
+    if tokens.next.kind == "word" and tokens.next.text.upper() in _WORDS:
         return [(name, Literal(tokens.take().text.upper()))]
     return [(name, tokens.expression())]
 

@@ -48,7 +48,7 @@ class Table:
     def key_of(self, row: Row) -> Key:
         """The key of a row; a new one in a table without primary key."""
         if not self.primary_key:
-            return (next(self.row_ids),)
+            return (next(each for each in self.row_ids if (each,) not in self.versions),)
         return tuple(self.columns[at].equal(row[at]) for at in self.key_indexes)
 
     def row(self, key: Key, commit: int) -> Row | None:

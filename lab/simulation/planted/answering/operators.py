@@ -1,4 +1,4 @@
-"""Planted bugs in what operators do with dead letters and credentials, and see of the topics."""
+"""Planted bugs in what operators do with dead letters and credentials, and see of the topics and in traces."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Final
 
 from consumers.owner import reporting
 from consumers.owner.client import OwnerConnection
+from consumers.owner.connection import begin_answer
 from lab.simulation.planted.planting import Replace, Return, installation, leave_out, never
 from serving.client.sending.credentials import Bearer
 from serving.http.front import Front
@@ -120,4 +121,16 @@ OWNERS: Final = (
         Replace(reporting.partition_status, "partition.position", "partition.end"),
     ),
 )
-BUGS: Final = (*LETTERS, *ACCESS, *CHANGES, *OWNERS)
+TRACES: Final = (
+    installation(
+        "owner_begins_a_trace",
+        "the span of an owner's answer lies below no front's",
+        Replace(begin_answer, "spans.begin(..., request.trace, told)", "spans.begin(f'owner {name}', '', told)"),
+    ),
+    installation(
+        "span_says_a_key",
+        "the span of an owner's answer has a key that was asked for",
+        Replace(begin_answer, "len(request.keys)", "str(request.keys[0])"),
+    ),
+)
+BUGS: Final = (*LETTERS, *ACCESS, *CHANGES, *OWNERS, *TRACES)

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from typing import Final
 
-from lab.simulation.planted.planting import Replace, Return, always, installation, leave_out
+from lab.simulation.planted.planting import Replace, Return, always, installation, leave_out, never
 from serving.changelog.files import LogFiles
 from serving.changelog.topic import LogTopic
 from serving.changelog.writing import write_log
 from serving.client.streaming import Following
+from serving.http.streaming.parameters import begin_of
+from serving.streams.choice import Choice
 from serving.streams.encoding import Encoder
 from serving.streams.reading import Reading
 from serving.streams.ring import Ring
 from stream.changes import pieces
 from stream.changes.assembling import Assembler
 from stream.changes.checkpoint import Checkpoint
+from stream.sources.mariadb.binlog.reading.transaction import OpenTransaction
 
-BUGS: Final = (
+TOLD: Final = (
     installation(
         "stream_up_to_the_first_marker",
         "a transaction is told when one partition has shown its marker, without the rows of the others",
@@ -122,3 +125,41 @@ BUGS: Final = (
         Replace(pieces.put_before, "images.get(event.ordinal)", "images.get(event.ordinal + 1)"),
     ),
 )
+CHOSEN: Final = (
+    installation(
+        "stream_tells_what_does_not_match",
+        "a row that has not what a reader asks for is told as it is",
+        never(Encoder._change, "not choice.matches(image)"),
+    ),
+    installation(
+        "stream_of_a_key_is_of_its_table",
+        "who asks for one row is told of every row",
+        Replace(Choice.has_key, "self.key is not None and key != self.key", "False"),
+    ),
+    installation(
+        "stream_of_a_range_is_of_all",
+        "who asks for a range of keys is told of every row",
+        Replace(Choice.has_key, "self.key_range is None or ...", "True"),
+    ),
+    installation(
+        "stream_tells_every_column",
+        "who asks for some columns is told all of them",
+        Return(Choice.project, "msgspec.Raw(image)"),
+    ),
+    installation(
+        "page_begins_anew",
+        "a page that connects again is told what it has heard",
+        Replace(begin_of, "parameters.last_event_id or parameters.begin", "parameters.begin"),
+    ),
+)
+"""Of who asks for less than all."""
+READ: Final = ()
+"""Of rows that are read for a stream."""
+KEYLESS: Final = (
+    installation(
+        "rows_without_a_key_turned_round",
+        "rows without a key are told in the opposite order",
+        Replace(OpenTransaction._tail, "self._keyless", "self._keyless[::-1]"),
+    ),
+)
+BUGS: Final = (*TOLD, *CHOSEN, *READ, *KEYLESS)

@@ -25,10 +25,13 @@ class BackfillRequest(msgspec.Struct, frozen=True, kw_only=True):
     table: str = ""
 
 
+_request = msgspec.json.Decoder(BackfillRequest)
+
+
 def read_request(value: bytes) -> BackfillRequest | None:
     """A request of the topic; None if it is not understood."""
     try:
-        return msgspec.json.decode(value, type=BackfillRequest)
+        return _request.decode(value)
     except msgspec.DecodeError:
         return None
 

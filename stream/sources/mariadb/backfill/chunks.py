@@ -68,6 +68,9 @@ class _Known:
 class ChunkReader:
     """Reads chunks with a session of its own. Only `stop` may be called by another thread. Raises `MariaDBError`."""
 
+    behind_s = 0.005
+    """How long to wait if the engine does not show yet what the source has read of the binlog."""
+
     def __init__(self, settings: ConnectionSettings) -> None:
         self._settings = settings
         self._session: Connection | None = None

@@ -54,7 +54,7 @@ class Chunk:
     """Some rows of a table in the order of its key, as one snapshot has them.
 
     ``last``: the last row's key, canonical values, after which the next chunk begins; None if the table ends here, or
-    if only some keys were read.
+    if only some keys were read. ``held``: who keeps it from having more, as long as somebody else does not end that.
     """
 
     described: DescribeTable
@@ -62,6 +62,7 @@ class Chunk:
     lo: GtidPosition
     hi: GtidPosition
     last: Sequence[object] | None
+    held: str = ""
 
     def follows(self, since: GtidPosition) -> bool:
         """Whether it has everything up to ``since``, from where on the changed keys are noted."""

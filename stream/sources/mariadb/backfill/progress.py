@@ -5,21 +5,30 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import astuple
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
 from stream.sources.mariadb.backfill.choice import Choice
 from stream.sources.mariadb.backfill.plan import Plan, unfit
-from stream.sources.status import PROGRESS, TableReading
+from stream.sources.status import HOLDERS, PROGRESS, TableReading
 from stream.wire.events import DescribeTable, ResumePoint
 
 State = Literal["complete", "reading", "paused", "waiting", "cancelled", "off", "unfit"]
 
 
-def progress_annotations(reading: TableReading) -> Mapping[str, str]:
-    """The words that `table_progress` takes up."""
-    return {PROGRESS: json.dumps(astuple(reading), ensure_ascii=False) if reading.table else ""}
+HOLDERS_CHARS_MAX: Final = 2_000
+
+
+def progress_annotations(reading: TableReading, held: Mapping[str, str]) -> Mapping[str, str]:
+    """The words that `table_progress` takes up. ``held``: table → who holds it up; as many as there is room for."""
+    kept = dict(held)
+    while len(words := json.dumps(kept, ensure_ascii=False)) > HOLDERS_CHARS_MAX:
+        kept.popitem()
+    return {
+        PROGRESS: json.dumps(astuple(reading), ensure_ascii=False) if reading.table else "",
+        HOLDERS: words if kept else "",
+    }
 
 
 class TableProgress(msgspec.Struct, frozen=True):
@@ -38,10 +47,14 @@ def table_progress(point: ResumePoint) -> list[TableProgress]:
     """The progress of each table that a shard has described, by name. ``point``: with descriptions."""
     plan, choice = Plan.resume(point), Choice.told(point.annotations)
     reading = TableReading.told(point.annotations)
-    return [_of_table(each, plan, choice, reading) for _, each in sorted(point.descriptions.items())]
+    held = json.loads(point.annotations.get(HOLDERS) or "{}")
+    return [
+        _of_table(each, plan, choice, reading, held.get(each.table, ""))
+        for _, each in sorted(point.descriptions.items())
+    ]
 
 
-def _of_table(described: DescribeTable, plan: Plan, choice: Choice, reading: TableReading) -> TableProgress:
+def _of_table(described: DescribeTable, plan: Plan, choice: Choice, reading: TableReading, held: str) -> TableProgress:
     table = described.table
     if table in plan.complete:
         return TableProgress(table, "complete")
@@ -52,6 +65,8 @@ def _of_table(described: DescribeTable, plan: Plan, choice: Choice, reading: Tab
     if not choice.wants(table):
         state: State = "cancelled" if choice.asked.get(table, choice.asked.get("")) is False else "off"
         return TableProgress(table, state, rows)
+    if held:
+        return TableProgress(table, "waiting", rows, reason=held)
     if cursor is None or table != reading.table:
         return TableProgress(table, "waiting", rows)
     known: dict[str, Any] = {

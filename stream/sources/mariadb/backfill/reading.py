@@ -6,13 +6,12 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 import structlog
 
-from stream.sources.mariadb.backfill.chunks import ChunkReader
 from stream.sources.mariadb.backfill.plan import Chunk
-from stream.sources.mariadb.connection import ConnectionSettings, MariaDBError, MariaDBUnreachable
+from stream.sources.mariadb.connection import MariaDBError, MariaDBUnreachable
 from stream.sources.mariadb.gtid import GtidPosition
 from stream.wire.events import DescribeTable
 
@@ -21,10 +20,30 @@ log = structlog.get_logger(__name__)
 AHEAD_MAX: Final = 4
 """Chunks that are read and not published yet."""
 RETRY_S: Final = 0.5
-BEHIND_S: Final = 0.005
-"""How long to wait if the engine does not show yet what the source has read of the binlog."""
 STOP_MAX_S: Final = 2.0
 """How long to wait for the thread at the end. It may be about to connect, which nothing interrupts."""
+
+
+class TableHeld(MariaDBError):
+    """Nothing can be proved of the table until somebody ends what holds it: others can be read meanwhile."""
+
+
+class Chunks(Protocol):
+    """What reads chunks, as `stream.sources.mariadb.backfill.chunks.ChunkReader` does.
+
+    ``behind_s``: how long to wait if a read does not have yet what the source has read of the log.
+    """
+
+    @property
+    def behind_s(self) -> float: ...
+
+    def read(self, described: DescribeTable, after: Sequence[object] | None, keys: Sequence[bytes] = ()) -> Chunk: ...
+
+    def estimated_rows(self, table: str) -> int: ...
+
+    def close(self) -> None: ...
+
+    def stop(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +62,8 @@ class ChunkReading:
     ``rows_per_s``: a limit on what is read; 0: none.
     """
 
-    def __init__(self, settings: ConnectionSettings, rows_per_s: int = 0) -> None:
-        self._reader = ChunkReader(settings)
+    def __init__(self, reader: Chunks, rows_per_s: int = 0) -> None:
+        self._reader = reader
         self._rows_per_s = rows_per_s
         self._changed = threading.Condition()
         self._wanted: Wanted | None = None
@@ -116,10 +135,12 @@ class ChunkReading:
                 self._fail(now, MariaDBError(repr(error)))
                 pause_s = 0.0
             else:
-                pause_s = BEHIND_S
+                pause_s = self._reader.behind_s
                 if chunk.follows(now.since):
                     after = chunk.last
                     pause_s = self._keep(now, chunk)
+                elif chunk.held:
+                    self._fail(now, TableHeld(chunk.held))
         self._reader.close()
 
     def _next(self, before: Wanted | None, pause_s: float) -> Wanted | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Final, Protocol, cast
@@ -14,7 +14,7 @@ from stream.kafka.requests import HotKeys, read_hot_keys
 from stream.sources.mariadb.backfill.choice import CHOICE, BackfillRequest, Choice, read_request
 from stream.sources.mariadb.backfill.plan import PIECE_BYTES, Chunk, Plan, left_tables, rows_and_tables, unfit
 from stream.sources.mariadb.backfill.progress import progress_annotations
-from stream.sources.mariadb.backfill.reading import AHEAD_MAX, Wanted
+from stream.sources.mariadb.backfill.reading import AHEAD_MAX, TableHeld, Wanted
 from stream.sources.mariadb.backfill.rereading import REREADS, KeysReading, Rereading, row_keys
 from stream.sources.mariadb.binlog.catalog import Catalog
 from stream.sources.mariadb.cascades.children import Knowledge
@@ -22,25 +22,27 @@ from stream.sources.mariadb.cascades.family import Family
 from stream.sources.mariadb.connection import MariaDBError
 from stream.sources.mariadb.gtid import GtidPosition
 from stream.sources.mariadb.schema import TableFilter
-from stream.sources.status import CURSORS, PROGRESS, SourceStatus, TableReading
+from stream.sources.status import CURSORS, HOLDERS, PROGRESS, SourceStatus, TableReading
 from stream.wire.events import EVERY_TABLE, Change, ResumePoint, RowChange, SourceTransaction
 
 log = structlog.get_logger(__name__)
 
 ASK_EVERY_S: Final = 0.5
 """How often requests are looked for."""
-NO_BACKFILL: Final[Mapping[str, str]] = dict.fromkeys((CURSORS, CHOICE, PROGRESS, REREADS), "")
+NO_BACKFILL: Final[Mapping[str, str]] = dict.fromkeys((CURSORS, CHOICE, PROGRESS, HOLDERS, REREADS), "")
 """The annotations of a source without a backfill."""
 REPORT_EVERY_S: Final = 10.0
 VOIDED_S: Final = 0.125
 UNREADABLE_S: Final = 5.0
 """How long a table first waits that was voided, or could not be read. Meanwhile others are read."""
+HELD_S: Final = 1.0
+"""How long one waits that somebody holds up."""
 PAUSE_MAX_S: Final = 600.0
 """How long one waits at most that is voided again and again, as by cascades: it would be published for ever."""
 REREAD_ROWS_PER_S: Final = 100
 """Unless it is small: so many of its rows may be published again a second, on average. A topic grows by them."""
 BEHIND_EVERY_S: Final = 0.25
-"""How often a chunk is published while the server has more to say: its changes come first."""
+"""How often a chunk is published while the server has more to say, or the batch is full: changes come first."""
 IDLE_S: Final = 0.25
 """How long chunks are published one after the other while the server has nothing to say; then it is looked after."""
 CHUNK_S: Final = 0.01
@@ -56,6 +58,8 @@ class BackfillPublisher(Protocol):
     def publish(self, txn: SourceTransaction) -> None: ...
 
     def annotate(self, annotations: Mapping[str, str]) -> None: ...
+
+    def has_room(self, wait_s: float = 0.0, /) -> bool: ...
 
 
 class Binlog(Protocol):
@@ -211,7 +215,7 @@ class Backfill:
     def step(self, position: str, timestamp: int, binlog: Binlog) -> bool:
         """Publish what may be published at ``position``, up to which everything is given to the publisher.
 
-        Returns whether rows of a table were.
+        Returns whether rows of a table were, or could be if they did not give way.
         """
         if self._requests is not None:
             self._take_requests(self._requests, position, timestamp)
@@ -234,13 +238,15 @@ class Backfill:
             self._failed(self._reading.failed)
         if not self._plan.table or self._waits():
             return False
-        published = False
+        goes_on = False
         began = self._clock() if self._options.share < 1 else 0.0
         for _ in range(AHEAD_MAX):  # not until the table ends: the source has a server to watch, and may be stopped
             chunk = self._reading.first
-            if chunk is None or not self._plan.table or not binlog.has_reached(chunk.hi) or self._is_late(binlog):
+            if chunk is None or not self._plan.table or not binlog.has_reached(chunk.hi):
                 break
-            published = True
+            goes_on = True
+            if self._gives_way(binlog):
+                break
             if self._family is not None:
                 self._family.fill(self._plan.table, self._plan.unchanged(chunk))
             if self._plan.table in self._learnt:
@@ -258,14 +264,14 @@ class Backfill:
         if self._options.share < 1:
             now = self._clock()
             self._publish_at = now + (now - began) * (1 / self._options.share - 1)
-        return published
+        return goes_on
 
     def step_while_idle(self, position: str, timestamp: int, binlog: Binlog) -> None:
         """As `step`, again and again for a short time, while the server has nothing to say."""
         ends = self._clock() + IDLE_S
         goes_on = self.step(position, timestamp, binlog)
         while goes_on and self._plan.table and not binlog.has_more and self._clock() < ends:
-            if self._reading.wait(CHUNK_S):
+            if self._publisher.has_room(CHUNK_S) and self._reading.wait(CHUNK_S):
                 goes_on = self.step(position, timestamp, binlog)
 
     def close(self) -> None:
@@ -280,7 +286,11 @@ class Backfill:
 
     def _annotate(self) -> None:
         """Have the source's state say how far everything is."""
-        words = {**self._plan.annotations, **self._choice.annotations, **progress_annotations(self._status.backfill)}
+        words = {
+            **self._plan.annotations,
+            **self._choice.annotations,
+            **progress_annotations(self._status.backfill, self._status.tables_held),
+        }
         self._publisher.annotate({**self._words, **words})
 
     def _take_requests(self, requests: Requests, position: str, timestamp: int) -> None:
@@ -333,10 +343,12 @@ class Backfill:
             self._annotate()
         return bool(paused) or (self._options.share < 1 and self._clock() < self._publish_at)
 
-    def _is_late(self, binlog: Binlog) -> bool:
-        """Whether the next chunk gives way to the server's changes, which wait already."""
+    def _gives_way(self, binlog: Binlog) -> bool:
+        """Whether the next chunk gives way to the server's changes: to those that wait already, and to the next ones,
+        which would wait until all of a large batch is committed and folded.
+        """
         now = self._clock()
-        if binlog.has_more and now < self._give_way_until:
+        if now < self._give_way_until and (binlog.has_more or not self._publisher.has_room()):
             return True
         self._give_way_until = now + BEHIND_EVERY_S
         return False
@@ -360,7 +372,10 @@ class Backfill:
             return
         described = [self._catalog.description(name) for name in self._catalog.names if self._choice.wants(name)]
         ends = self._pause_ends(left_tables(self._plan, described))
-        table = next((each for each, end in ends.items() if end <= now), "")
+        self._keep_held(ends)
+        held = self._status.tables_held
+        due = [each for each, end in ends.items() if end <= now]
+        table = min(due, key=lambda each: ends[each] if each in held else 0.0, default="")
         learnt_at = self._pause_ends(self._unlearnt())
         to_learn = "" if table else next((each for each, end in learnt_at.items() if end <= now), "")
         self._look_at = 0.0 if table or to_learn else min((*ends.values(), *learnt_at.values()), default=0.0)
@@ -418,13 +433,34 @@ class Backfill:
 
     def _failed(self, error: MariaDBError) -> None:
         """The table can't be read: it was changed (a void of it is on its way), is locked, or may not be read."""
+        if isinstance(error, TableHeld):
+            self._hold(self._plan.table, str(error))
+            return
         log.info("a table is read later", table=self._plan.table, code=error.code, reason=str(error))
         self._sizes.pop(self._plan.table, None)  # an attempt costs more than its rows
         self._pause([self._plan.table], UNREADABLE_S)
         self._put_aside()
 
+    def _hold(self, table: str, why: str) -> None:
+        """Go on with other tables, and look soon whether this one is free."""
+        held = self._status.tables_held
+        if held.get(table) != why:
+            log.warning("a table's backfill is held up", table=table, reason=why, hint="end that; other tables go on")
+            self._status.tables_held = {**held, table: why}
+        self._pauses[table] = 0.0, self._clock() + HELD_S
+        self._put_aside()
+        self._annotate()
+
+    def _keep_held(self, tables: Container[str]) -> None:
+        """Only these may still be held up."""
+        held = self._status.tables_held
+        if any(table not in tables for table in held):
+            self._status.tables_held = {table: why for table, why in held.items() if table in tables}
+            self._annotate()
+
     def _note(self, chunk: Chunk) -> None:
         table, now = chunk.described.table, self._clock()
+        self._keep_held(self._status.tables_held.keys() - {table})
         self._status.backfilled_rows += len(chunk.rows)
         if table not in self._plan.cursors:
             self._sizes[table] = self._status.backfill.rows + len(chunk.rows)

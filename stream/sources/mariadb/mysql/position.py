@@ -27,8 +27,14 @@ def executed(connection: Connection) -> MysqlGtidSet:
 
 def logged(connection: Connection) -> MysqlGtidSet:
     """What reads that have ended may have seen: nothing else was visible, or in the binlog, when it was called."""
-    ((owned,),) = fetch_all(connection, "SELECT @@GLOBAL.gtid_owned")  # first: else one could be in neither
-    return executed(connection).joined(_owned(owned))
+    owned = owned_by(connection)  # first: else one could be in neither
+    return executed(connection).joined(owned)
+
+
+def owned_by(connection: Connection) -> MysqlGtidSet:
+    """What sessions are committing, or preparing (XA), and are not done with."""
+    ((text,),) = fetch_all(connection, "SELECT @@GLOBAL.gtid_owned")
+    return _owned(text)
 
 
 def _owned(text: str) -> MysqlGtidSet:

@@ -9,7 +9,7 @@ import pytest
 
 from lab.simulation.installation.committed import CommittedRecord, RowName
 from lab.simulation.installation.following.copies import TELLS_ALL, FollowedCopy
-from lab.simulation.installation.writing import TABLE, image_of
+from lab.simulation.installation.writing import NOTES, TABLE, image_of
 from serving.client.streaming import StreamChange, StreamEvent
 from tokens import EventToken, Position, Vector
 
@@ -139,3 +139,14 @@ def test_a_reader_that_is_told_wrongly_complains(tell: Callable[[Story], None]) 
     story = Story()
     tell(story)
     assert [each.split(":")[0] for each in story.broken][:1] == [TELLS_ALL]
+
+
+def test_rows_without_a_key_are_judged_from_the_second_transaction_on() -> None:
+    """The first that is told may have been committed when the reader came: nobody knows then what it should tell."""
+    story, note = Story(), StreamChange("keyless", NOTES, [], "inserted", {"word": 1})
+    story.copy.hears_notes = True
+    story.tell(6, changes=[note])
+    assert story.broken == []
+    story.commit(7, A)
+    story.tell(7, changes=[note])
+    assert len(story.broken) == 1

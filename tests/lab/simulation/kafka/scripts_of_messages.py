@@ -118,8 +118,8 @@ def refused_messages(clients: Clients) -> Seen:
         "",
         **{
             "max.message.bytes": "10000",
-            "message.timestamp.before.max.ms": "1000",
-            "message.timestamp.after.max.ms": "1000",
+            "message.timestamp.before.max.ms": "3600000",
+            "message.timestamp.after.max.ms": "3600000",
         },
     )
     producer = clients.producer(**{"message.max.bytes": 20_000, "enable.idempotence": True, "compression.type": "none"})

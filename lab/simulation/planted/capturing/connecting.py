@@ -1,11 +1,13 @@
-"""Planted bugs in the source that reads a connector's topics."""
+"""Planted bugs in the source that reads a connector's topics, and in the connection of who writes to its MySQL."""
 
 from __future__ import annotations
 
 from typing import Final
 
 from lab.simulation.planted.planting import Replace, Return, connectors, leave_out, never
+from serving.client.tracked_mysql import MysqlTrackedConnection
 from stream.sources.debezium import messages, values
+from stream.sources.debezium.invalidating import InvalidatingReader
 from stream.sources.debezium.reader import DebeziumReader
 from stream.sources.debezium.topics import ConnectorTopics
 from stream.sources.debezium.transactions import Assembler
@@ -70,4 +72,40 @@ MEANING: Final = (
         Return(values._digits, "6"),
     ),
 )
-BUGS: Final = (*ROUNDS, *PLACES, *MEANING)
+WRITERS: Final = (
+    connectors(
+        "mysql_news_are_not_heard",
+        "what a MySQL tells of a session's commits is passed over",
+        leave_out(MysqlTrackedConnection._listen, "self._told += gtids_in(bytes(message))"),
+    ),
+    connectors(
+        "mysql_is_taken_to_tell_all",
+        "a MySQL that nobody has asked to tell of commits is taken to have told of them",
+        Replace(MysqlTrackedConnection._is_observed, "mode == 'OWN_GTID'", "True"),
+        Replace(MysqlTrackedConnection._is_observed, "self._inner.client_flag & SESSION_TRACK", "True"),
+    ),
+)
+WITHOUT_ENDS: Final = (
+    connectors(
+        "void_rows_are_not_read_again",
+        "a source that is restarted does not read again what may have to be void once more",
+        Replace(InvalidatingReader._starts, "(*self._held, self._now)", "(self._now,)"),
+    ),
+    connectors(
+        "settled_by_the_first_end",
+        "rows that were just read are taken for committed, though what is prepared may not be named yet",
+        Replace(
+            InvalidatingReader._up_to,
+            "if self._held or self._now.starts:\n    self._settle_held(self._schema.settled())\n"
+            "if self._now.starts:\n    self._held.append(self._ended(self._now))\n    self._now = self._new_read()",
+            "if self._now.starts:\n    self._held.append(self._ended(self._now))\n    self._now = self._new_read()\n"
+            "if self._held:\n    self._settle_held(self._schema.settled())",
+        ),
+    ),
+    connectors(
+        "void_once_only",
+        "a row whose transaction is not told to its end is void where it was read, and not again",
+        Return(InvalidatingReader._held_on, "False"),
+    ),
+)
+BUGS: Final = (*ROUNDS, *PLACES, *MEANING, *WRITERS, *WITHOUT_ENDS)

@@ -1,0 +1,1 @@
+"""Planted bugs in what captures changes by way of connectors."""

@@ -1,0 +1,1 @@
+"""Reading the binlog of one of several servers that log the same."""

@@ -1,0 +1,66 @@
+"""What jobs put below TMPDIR: nothing stays of one that ends, and nothing for long of one that is killed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from consumers.snapshots.temporary import temporary_directory
+
+KILLED = """
+import os, signal
+from consumers.snapshots.temporary import temporary_directory
+
+with temporary_directory("verify") as directory:
+    (directory / "store" / "db").mkdir(parents=True)
+    (directory / "store" / "db" / "1.sst").write_bytes(b"much")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A TMPDIR of its own."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+def test_nothing_stays_of_what_has_ended(here: Path) -> None:
+    """Also if it ends by an error."""
+    with temporary_directory("verify") as directory:
+        (directory / "file").touch()
+    with pytest.raises(IsADirectoryError), temporary_directory("verify") as directory:
+        directory.read_bytes()
+    assert list(here.iterdir()) == []
+
+
+def test_what_a_killed_process_leaves_is_removed_by_the_next_one(here: Path) -> None:
+    """A killed audit leaves a copy of the state, which nobody would find. One that runs keeps its own."""
+    subprocess.run([sys.executable, "-c", KILLED], env=os.environ | {"TMPDIR": str(here)}, check=False, timeout=60)
+    [killed] = here.iterdir()
+    assert (killed / "held" / "store" / "db" / "1.sst").exists()
+    with temporary_directory("check") as other:
+        assert killed.exists()
+        with temporary_directory("verify"), temporary_directory("verify"):
+            assert not killed.exists()
+            assert other.exists()
+            assert len(list(here.iterdir())) == 3
+    assert list(here.iterdir()) == []
+
+
+def test_what_is_not_certainly_abandoned_stays(here: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """A directory that is just being made, and a link that somebody has put beside: it leads to others' files."""
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    (elsewhere / "lock").touch()
+    (elsewhere / "held").mkdir()
+    (here / "freshet-verify-link").symlink_to(elsewhere)
+    (here / "freshet-verify-new").mkdir()
+    with temporary_directory("verify"):
+        pass
+    assert {each.name for each in here.iterdir()} == {"freshet-verify-link", "freshet-verify-new"}
+    assert (elsewhere / "held").exists()

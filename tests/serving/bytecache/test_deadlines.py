@@ -1,0 +1,72 @@
+"""A store that answers nothing: a read has a deadline of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fsspec.asyn import AsyncFileSystem
+
+from serving.bytecache.filesystem.filesystem import FreshetFileSystem
+from serving.bytecache.shared.opening import close_caches
+from tests.patience import PATIENCE_S
+
+MIB = 1 << 20
+DATA = random.Random(5).randbytes(MIB)
+
+
+class SilentFileSystem(AsyncFileSystem):  # type: ignore[misc]
+    """A store of one object that answers nothing until it is ``told`` to."""
+
+    protocol = "silent"
+    cachable = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told = threading.Event()
+        self.asked = self.given_up = 0
+
+    async def _info(self, path: str, **_: Any) -> dict[str, Any]:
+        return {"name": path, "size": MIB, "type": "file", "ETag": "one"}
+
+    async def _cat_file(self, _: str, start: int | None = None, end: int | None = None, **__: Any) -> bytes:
+        self.asked += 1
+        try:
+            await asyncio.to_thread(self.told.wait, PATIENCE_S)
+        except asyncio.CancelledError:
+            self.given_up += 1
+            raise
+        return DATA[start:end]
+
+
+def test_a_read_ends_at_its_deadline_and_who_waits_has_another(tmp_path: Path) -> None:
+    """Who fetches gives up, and its call is ended. Who waits for it looks again: there is time left for the bytes."""
+    store = SilentFileSystem()
+    fs = FreshetFileSystem(fs=store, dirs=(f"{tmp_path}/cache:64MiB",), skip_instance_cache=True)
+    hasty, patient = fs.open_cached("a", deadline_s=1.0), fs.open_cached("a", deadline_s=PATIENCE_S)
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(fs.cache.read, hasty, 0, 10)
+        deadline = time.monotonic() + PATIENCE_S
+        while not store.asked:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        second = threads.submit(fs.cache.read, patient, 0, 10)
+        with pytest.raises(TimeoutError):
+            first.result(PATIENCE_S)
+        while not store.given_up:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        store.told.set()
+        assert second.result(PATIENCE_S) == DATA[:10]
+    hasty.options.deadline_s = 0.0
+    assert fs.cache.read(hasty, 0, 10) == DATA[:10], "what is here needs no time of the store"
+    with pytest.raises(TimeoutError):
+        fs.cache.read(hasty, MIB - 1, MIB)
+    assert store.asked == 2
+    close_caches()

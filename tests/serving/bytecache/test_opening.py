@@ -1,0 +1,144 @@
+"""A directory with so many entries that it takes long to open: nobody waits for it who can read elsewhere."""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from serving.bytecache.disk.directory import DirectoryOptions, lock_directory
+from serving.bytecache.disk.shard import Shard
+from serving.bytecache.errors import ByteCacheError
+from serving.bytecache.reading.cache import ByteCache
+from serving.bytecache.shared.joined import Joined
+from tests.patience import PATIENCE_S
+from tests.serving.bytecache.stores import MIB, DirectoryStore
+
+OPTIONS = DirectoryOptions(quota=32 * MIB, shards=1)
+DATA = random.Random(1).randbytes(MIB)
+
+
+@dataclass
+class Loading:
+    """The load of an index: ``begun`` when it has, and it goes on with ``goes_on``."""
+
+    begun: threading.Event
+    goes_on: threading.Event
+
+
+@pytest.fixture
+def place(store: DirectoryStore, tmp_path: Path) -> Path:
+    """A directory that holds the file ``a``, and that nobody has open."""
+    store.put("a", DATA)
+    joined = Joined(tmp_path / "cache", OPTIONS)
+    cache = ByteCache([joined])
+    cache.read(cache.open(store, "a"), 0, MIB)
+    joined.close()
+    store.asked.clear()
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def loading(place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Loading]:
+    """Every directory is a large one, and its load stands still for now."""
+    del place
+    found, load = Loading(threading.Event(), threading.Event()), Shard.load
+
+    def slow(*given: Any) -> None:
+        found.begun.set()
+        assert found.goes_on.wait(PATIENCE_S)
+        load(*given)
+
+    monkeypatch.setattr(Shard, "load", slow)
+    monkeypatch.setattr("serving.bytecache.shared.joined.LARGE_BYTES", -1)
+    monkeypatch.setattr("serving.bytecache.shared.joined.OPEN_WAIT_S", 0.01)
+    yield found
+    found.goes_on.set()
+
+
+def test_a_large_directory_is_read_past_until_it_is_open(store: DirectoryStore, place: Path, loading: Loading) -> None:
+    """Meanwhile reads come from the store, and keep nothing; what must know the directory waits. Then it is read."""
+    joined = Joined(place, OPTIONS, at_once=False)
+    assert loading.begun.wait(PATIENCE_S)
+    cache = ByteCache([joined])
+    file = cache.open(store, "a")
+    assert [cache.read(file, 5, 10), cache.read(file, 5, 10)] == [DATA[5:10]] * 2
+    assert len(store.asked) == 2
+    assert joined.directory is None
+    told: list[object] = []
+    waiting = [
+        threading.Thread(target=lambda: told.append(joined.forget("none", prefix=False))),
+        threading.Thread(target=lambda: told.append(joined.describe(files=False))),
+    ]
+    for each in waiting:
+        each.start()
+    assert not told
+    loading.goes_on.set()
+    for each in waiting:
+        each.join(PATIENCE_S)
+    assert 0 in told
+    assert None not in told
+    store.asked.clear()
+    assert cache.read(cache.open(store, "a"), 0, MIB) == DATA
+    assert store.asked == []
+    joined.close()
+
+
+def test_who_takes_over_a_large_directory_reads_on(store: DirectoryStore, place: Path, loading: Loading) -> None:
+    """The owner ended: what is known of its blocks is read, the rest comes from the store until the index is loaded."""
+    loading.goes_on.set()
+    owner = Joined(place, OPTIONS)
+    other = Joined(place, OPTIONS, at_once=False)
+    assert owner.directory is not None
+    cache = ByteCache([other])
+    file = cache.open(store, "a")
+    assert cache.read(file, 0, MIB) == DATA
+    loading.goes_on.clear()
+    owner.close()
+    store.put("b", DATA)
+    assert cache.read(cache.open(store, "b"), 0, 10) == DATA[:10]
+    assert cache.read(file, 7, MIB) == DATA[7:]
+    assert [path for path, _, _ in store.asked] == ["b"]
+    loading.goes_on.set()
+    assert other.describe(files=False) is not None
+    assert other.directory is not None
+    other.close()
+
+
+def test_what_is_wrong_with_a_large_directory_is_told_at_the_start(
+    place: Path, loading: Loading, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its format, for example: before the index is loaded, which takes long."""
+    del loading
+    monkeypatch.setattr("serving.bytecache.shared.joined.OPEN_WAIT_S", PATIENCE_S)
+    marker = place / "freshet-bytes.json"
+    marker.write_text('{"format_version": 99}')
+    with pytest.raises(ByteCacheError) as refused:
+        Joined(place, OPTIONS, at_once=False)
+    assert refused.value.code == "bytes_dir_newer"
+
+
+def test_a_child_that_is_forked_amid_an_opening_does_not_keep_the_directory(place: Path, loading: Loading) -> None:
+    """The lock is its parent's: when that lets it go, the directory is free."""
+    joined = Joined(place, OPTIONS, at_once=False)
+    assert loading.begun.wait(PATIENCE_S)
+    ends, told = os.pipe()
+    child = os.fork()
+    if child == 0:
+        joined.after_fork()
+        os.close(told)
+        os.read(ends, 1)
+        os._exit(0)
+    loading.goes_on.set()
+    joined.close()
+    lock = lock_directory(place)
+    os.close(told)
+    os.waitpid(child, 0)
+    assert lock is not None
+    os.close(lock)

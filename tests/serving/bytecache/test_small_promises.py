@@ -1,0 +1,70 @@
+"""Promises that only show later: nonces that never come again, a bound that stays, and blocks that nobody claims."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from serving.bytecache.disk import directory as directories
+from serving.bytecache.disk.directory import DirectoryOptions
+from serving.bytecache.disk.layout import BLOCK, NONCE_ROOM
+from serving.bytecache.disk.seals import make_key, seal_block
+from serving.bytecache.disk.shard import GROW_S
+from serving.bytecache.reading.cache import ByteCache
+from serving.bytecache.reading.files import ReadOptions
+from serving.bytecache.shared.attached import Attached
+from serving.bytecache.shared.joined import Joined
+from tests.serving.bytecache.stores import MIB, DirectoryStore, open_directory
+
+
+def test_no_nonce_is_used_twice() -> None:
+    """Also where one block is stored again with other bytes: two texts under one nonce would tell the key's stream."""
+    key = make_key(b"k" * 32)
+    found: list[bytes] = []
+    for turn in range(2):
+        for block in range(16):
+            nonces, _ = seal_block(key, memoryview(bytes([turn]) * BLOCK), 1, 2, block)
+            found += [nonces[at : at + NONCE_ROOM] for at in range(0, len(nonces), NONCE_ROOM)]
+    assert len(set(found)) == len(found) == 128
+
+
+def test_a_directory_that_was_made_smaller_stays_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It grows again after a full disk only, up to what it was given last."""
+    directory = open_directory(tmp_path / "cache", quota=64 * MIB)
+    directory.resize(16 * MIB)
+    now = [time.monotonic()]
+    monkeypatch.setattr(directories, "monotonic", lambda: now[0])
+    for _ in range(20):
+        now[0] += GROW_S + 1
+        directory._grow()
+    assert directory.quota == 16 * MIB
+    monkeypatch.undo()
+    directory.close()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_an_attached_reader_does_not_keep_it_does_not_hold(tmp_path: Path, fails: bool) -> None:
+    """It claims of the owner what it fetches. With ``fill=False``, or an error, nobody waits for those blocks later."""
+    (tmp_path / "remote").mkdir()
+    store = DirectoryStore(tmp_path / "remote")
+    store.put("a", b"a" * MIB)
+    owner = Joined(tmp_path / "cache", DirectoryOptions(quota=32 * MIB, shards=1))
+    attached = Attached(tmp_path / "cache", (), 64 << 20)
+    cache = ByteCache([attached])
+    file = cache.open(store, "a", ReadOptions(fill=fails))
+    assert file.entry is not None
+    if fails:
+
+        def fail() -> None:
+            raise ConnectionError("reset")
+
+        store.before_fetch = fail
+        with pytest.raises(ConnectionError):
+            cache.read(file, 0, 10)
+    else:
+        assert cache.read(file, 0, 10) == b"a" * 10
+    assert owner.flights.under_way(file.entry.number, 0) is None
+    attached.close()
+    owner.close()

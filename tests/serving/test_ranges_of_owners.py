@@ -1,0 +1,115 @@
+"""Ranges of several partitions: what one owner has of them is asked for in one go."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from consumers.owner.protocol import GetRange, OwnerError, RangeRows
+from serving.errors import ReadError
+from serving.locations.places import Replica
+from serving.reads.owners import OwnerAway, Owners
+from tests.serving.fakes import AWAY, FakeOwner, Network
+
+
+class RangeOwner(FakeOwner):
+    """Answers for partitions. ``together``, ``alone``: for which ones it was asked."""
+
+    def __init__(self, *has: int, failure: OwnerError | None = None) -> None:
+        super().__init__(failure=failure)
+        self.has = set(has)
+        self.together: list[list[int]] = []
+        self.alone: list[int] = []
+        self.when_asked: Callable[[], None] = lambda: None
+        self.refusal = OwnerError("it is another's", code="not_owner")
+
+    async def get_ranges(self, requests: Sequence[GetRange]) -> list[RangeRows | OwnerError]:
+        """As `consumers.owner.client.OwnerClient.get_ranges`."""
+        self.together.append([each.partition for each in requests])
+        self._ask("get_ranges")
+        self.when_asked()
+        return [said(each) if each.partition in self.has else self.refusal for each in requests]
+
+    async def get_range(self, request: GetRange) -> RangeRows:
+        """See there."""
+        self.alone.append(request.partition)
+        self._ask("get_range")
+        if request.partition not in self.has:
+            raise self.refusal
+        return said(request)
+
+
+def said(request: GetRange) -> RangeRows:
+    """An answer whose count is the partition."""
+    return RangeRows(0, [], [], request.partition, False, "fresh", "proved", True, False, "shop/0", 1, "", "")
+
+
+def read(owners: Owners, partitions: int = 4) -> list[int]:
+    """The partitions that have answered, in the order of the requests."""
+    requests = [GetRange(0, "shop", number, partitions, b"shop.items\0", 0) for number in range(partitions)]
+
+    async def run() -> list[RangeRows]:
+        found = await owners.read_ranges("shop", requests, consistency="bounded", patience_s=0.0)
+        await owners.close()
+        return found
+
+    return [each.count for each in asyncio.run(run())]
+
+
+def test_each_owner_is_asked_once_for_all_that_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answers come in the order of the requests, whoever gave them."""
+    one, other = RangeOwner(0, 2), RangeOwner(1, 3)
+    network = Network(monkeypatch, {"a:1": one, "b:1": other})
+    network.announced = {0: ["a:1"], 1: ["b:1"], 2: ["a:1"], 3: ["b:1"]}
+    assert read(network.owners()) == [0, 1, 2, 3]
+    assert (one.together, other.together, one.alone + other.alone) == ([[0, 2]], [[1, 3]], [])
+
+
+def test_what_an_owner_refuses_is_asked_for_where_it_has_moved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others' answers count; a partition that nobody has is away."""
+    one, other = RangeOwner(0, 2), RangeOwner(1)
+    network = Network(monkeypatch, {"a:1": one, "b:1": other})
+    network.announced = {number: ["a:1"] for number in range(3)}
+    one.when_asked = lambda: network.announced.update({1: ["b:1"]})
+    assert read(network.owners(), 3) == [0, 1, 2]
+    assert (one.together, other.alone) == ([[0, 1, 2]], [1])
+    other.has.clear()
+    with pytest.raises(OwnerAway):
+        read(network.owners(), 3)
+
+
+def test_an_owner_that_has_too_much_to_do_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would have even more; nor does a demand that nobody can read become a better one."""
+    busy = RangeOwner(0)
+    network = Network(monkeypatch, {"a:1": busy})
+    network.announced = {0: ["a:1"], 1: ["a:1"]}
+    for refusal, expected in (
+        (OwnerError("later", code="too_busy"), "no_owner"),
+        (OwnerError("?", code="bad_token"), "bad_token"),
+    ):
+        busy.refusal = refusal
+        with pytest.raises(ReadError) as raised:
+            read(network.owners(), 2)
+        assert raised.value.code == expected
+    assert (busy.together, busy.alone) == ([[0, 1]] * 2, [])
+
+
+def test_an_owner_that_is_away_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not asked again for each of its partitions, which would cost its silence as often."""
+    away = RangeOwner(failure=AWAY)
+    network = Network(monkeypatch, {"a:1": away})
+    network.announced = {0: ["a:1"], 1: ["a:1"]}
+    with pytest.raises(OwnerAway):
+        read(network.owners(), 2)
+    assert (away.together, away.alone) == ([[0, 1]], [])
+
+
+def test_a_partition_with_a_follower_is_asked_for_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its follower answers if the owner does not; the partitions beside it go together."""
+    away, follower, other = RangeOwner(failure=AWAY), RangeOwner(0), RangeOwner(1, 2)
+    network = Network(monkeypatch, {"a:1": away, "f:1": follower, "b:1": other})
+    network.announced = {0: ["a:1"], 1: ["b:1"], 2: ["b:1"]}
+    assert read(network.owners(followers=[Replica("f:1", "", "f")]), 3) == [0, 1, 2]
+    assert (away.alone, follower.alone, other.together) == ([0], [0], [[1, 2]])
