@@ -146,11 +146,12 @@ def _drive(
 ) -> None:
     """Traffic and faults for ``seconds``; afterwards everything runs and is quiet."""
     readers = Readers(rig, traffic, KEYS, findings.seed)
-    began = time.monotonic()
     traffic.start(WRITERS, WRITER_PAUSE_S)
     readers.start(SESSIONS, DEMANDERS, UNDEMANDING, READER_PAUSE_S)
-    injector.start(faults)
     try:
+        readers.wait_for_fresh_answer()
+        began = time.monotonic()
+        injector.start(faults)
         while findings.traffic_s < seconds:
             time.sleep(TICK_S)
             findings.traffic_s = time.monotonic() - began

@@ -16,6 +16,7 @@ from typing import Any
 import pymysql
 import structlog
 
+from consumers.owner.protocol import OwnerError
 from lab.demo.misses import reason_of
 from lab.demo.row_traffic import ACCOUNTS, LINES, ORDERS, RECONNECT_S, RowTraffic, name_of
 from lab.demo.stack import ROWS, Stack
@@ -28,6 +29,7 @@ log = structlog.get_logger(__name__)
 SHARD = f"{ROWS}/0"
 STOP_S = 40.0
 """A read that is still under way so long after the stop never ends."""
+FRESH_S, FRESH_POLL_S = 120.0, 0.05
 TIMES_MAX = 100_000
 WAITS_MS = (None, None, None, None, None, None, None, 0, 20, 500)
 """What reads say of their wait: mostly nothing, like most clients."""
@@ -64,6 +66,21 @@ class Readers:
             )
             self._threads.append(thread)
             thread.start()
+
+    def wait_for_fresh_answer(self, timeout_s: float = FRESH_S) -> None:
+        """Waits until the cache has answered a read as fresh: faults are to meet a cache that works.
+
+        Raises `OwnerError` ``not_ready`` after ``timeout_s``.
+        """
+        deadline = time.monotonic() + timeout_s
+        while not self.counts["cache/fresh"]:
+            if time.monotonic() > deadline:
+                raise OwnerError(
+                    f"the cache answered no read as fresh in {timeout_s:.0f} s, before any fault",
+                    hint="look at the logs of the source and the consumer",
+                    code="not_ready",
+                )
+            time.sleep(FRESH_POLL_S)
 
     def stop(self) -> None:
         """Stops the readers after the reads that are under way. One that does not end is an error."""

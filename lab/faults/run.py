@@ -193,13 +193,14 @@ def _drive(
     """Traffic and faults for ``seconds``; afterwards everything is whole, quiet and has caught up."""
     readers = Readers(stack, traffic, KEYS, findings.seed, reconnect=True)
     catalog = CatalogDriver(stack, findings.seed, reconnect=True)
-    began = time.monotonic()
     traffic.start(WRITERS, WRITER_PAUSE_S)
     readers.start(FOLLOWERS, DEMANDERS, UNDEMANDING, READER_PAUSE_S)
     catalog.start()
-    injector.start(faults)
     altered, next_ddl = 0, DDL_EVERY_S / 2
     try:
+        readers.wait_for_fresh_answer()
+        began = time.monotonic()
+        injector.start(faults)
         while findings.traffic_s < seconds:
             time.sleep(TICK_S)
             findings.traffic_s = time.monotonic() - began
