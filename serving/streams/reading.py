@@ -365,7 +365,8 @@ class Reading:
             if self._going is not None and all(
                 at >= first for at, first in zip(item.checkpoint.offsets, self._began, strict=True)
             ):
-                self._going |= {shard for shard, mark in marks.items() if not mark.is_over}
+                follows = self._follower is not None  # it shows only shards of which it has read something
+                self._going |= {shard for shard, mark in marks.items() if follows or not mark.is_over}
             return False
         if not isinstance(item, Transaction):
             return True

@@ -81,6 +81,12 @@ class Handover:
         """Transactions of the shard that ends."""
         self._publish(self._old, numbers)
 
+    def wait(self, *seconds: int) -> None:
+        """Markers of the shard that ends, while nothing is written to it."""
+        for second in seconds:
+            self._old.stamp((1_700_000_000 + second) * 1_000)
+            self.log.publish(self._old)
+
     def succeed(self, *numbers: int) -> None:
         """The other shard takes its place, and has transactions."""
         self._new.announce(Topology((NEW,), ((OLD, 1),)))
@@ -244,6 +250,26 @@ def test_a_stream_may_end_where_a_shard_is_handed_over(monkeypatch: pytest.Monke
         handover.share()
         assert [number for _, number in names(await read(again, 5))] == [n for n in (4, 5) if n not in told]
         assert not again.has_ended
+
+    run(monkeypatch, handover, story)
+
+
+def test_a_stream_ends_at_a_handover_that_is_in_its_first_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It begins by time among the markers of a quiet shard, so it knows of no place of it."""
+    handover = Handover()
+    start = Start(handover.log.beginning().checkpoint, skip_others=FromTime(1_700_000_009))
+    handover.publish(1, 2, 3)
+    handover.wait(8, 9, 10, 11)
+    handover.succeed(14, 15)
+    handover.share()
+
+    async def story(streams: Streams) -> None:
+        monkeypatch.setattr("serving.streams.reading.start_at_checkpoint", lambda *_: start)
+        reading = await streams.begin(KEYSPACE, start.checkpoint, ends_at_handover=True)
+        async with asyncio.timeout(PATIENCE_S):
+            async for _ in reading.batches(0.01):
+                if reading.has_ended:
+                    return
 
     run(monkeypatch, handover, story)
 
