@@ -26,16 +26,19 @@ def temporary_directory(what: str) -> Iterator[Path]:
     outer = Path(tempfile.mkdtemp(prefix=f"freshet-{what}-"))
     try:
         lock = os.open(outer / "new", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            flock(lock, LOCK_EX | LOCK_NB)
-            os.rename(outer / "new", outer / _LOCK_NAME)  # so nobody finds it before it is locked
-            held = outer / _HELD_NAME
-            held.mkdir()
-            yield held
-        finally:
-            os.close(lock)
+    except OSError:
+        outer.rmdir()
+        raise
+    try:
+        flock(lock, LOCK_EX | LOCK_NB)
+        os.rename(outer / "new", outer / _LOCK_NAME)  # so nobody finds it before it is locked
+        held = outer / _HELD_NAME
+        held.mkdir()
+        yield held
     finally:
-        shutil.rmtree(outer, ignore_errors=True)
+        with suppress(OSError):  # somebody still writes below it: the next one removes it
+            _remove(outer)
+        os.close(lock)
 
 
 def _remove_abandoned(what: str) -> None:
@@ -48,8 +51,13 @@ def _remove_abandoned(what: str) -> None:
             lock = os.open(outer / _LOCK_NAME, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
             try:
                 flock(lock, LOCK_EX | LOCK_NB)
-                with suppress(FileNotFoundError):
-                    shutil.rmtree(outer / _HELD_NAME)  # the lock goes last: what can't be removed is tried again
-                shutil.rmtree(outer)
+                _remove(outer)
             finally:
                 os.close(lock)
+
+
+def _remove(outer: Path) -> None:
+    """The lock goes last: what can't be removed is tried again. Raises ``OSError``."""
+    with suppress(FileNotFoundError):
+        shutil.rmtree(outer / _HELD_NAME)
+    shutil.rmtree(outer)

@@ -105,7 +105,7 @@ class Extraction:
         return b"[%b]" % b",".join(found) if NULL not in found else b""
 
     def begins_of(self, kinds: Kinds, images: Sequence[bytes]) -> list[bytes]:
-        """As `begin_of` for several rows; b"" for one that has no entry."""
+        """As `entries_of` for several rows; b"" for one that has no entry."""
         if kinds is None and len(self.index.columns) == 1:
             found = [NULL]
             with suppress(ValueError, RecursionError):

@@ -177,9 +177,10 @@ class Hints:
     def keys(self, rows: Rows) -> list[bytes]:
         """The keys of all entries, or of those of the last images alone, in no order. ``rows``: the memtable."""
         made: list[bytes] = []
-        if self._seen:
+        seen = self._seen  # asked once: another thread may set it, and has not looked through all of it then
+        if seen:
             self._look_through()
-        if not self._seen or self._looked > CHANGES_MAX * len(rows):
+        if not seen or self._looked > CHANGES_MAX * len(rows):
             for begin, making in self._making.items():
                 for keys, kinds, images in rows.images(begin):
                     for each in making:

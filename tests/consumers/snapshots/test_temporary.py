@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -64,3 +66,16 @@ def test_what_is_not_certainly_abandoned_stays(here: Path, tmp_path_factory: pyt
         pass
     assert {each.name for each in here.iterdir()} == {"freshet-verify-link", "freshet-verify-new"}
     assert (elsewhere / "held").exists()
+
+
+def test_what_somebody_still_writes_into_is_removed_by_the_next_one(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark's virtual machine outlives the end of its job by a moment."""
+    with monkeypatch.context() as moment, temporary_directory("spark") as directory:
+        (directory / "file").touch()
+        moment.setattr("os.rmdir", Mock(side_effect=OSError(errno.ENOTEMPTY, "not empty")))
+    assert [each.exists() for each in (directory, directory.parent / "lock")] == [True, True]
+    with temporary_directory("spark"):
+        assert not directory.exists()
+    assert list(here.iterdir()) == []
