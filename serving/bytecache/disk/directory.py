@@ -37,7 +37,8 @@ RESERVE_S: Final = 1.0
 class DirectoryOptions:
     """``quota``: bytes, 0: ``free_share`` of what is free at the start. ``scopes``: name → quota in bytes.
 
-    ``keep_all``: nothing leaves at the start, for want of room or of a key: who opens it only looks.
+    ``keep_all``: who opens it only looks. Nothing leaves at the start, for want of room or of a key, and nothing is
+    stored: a key of the settings may not be one of the directory's yet.
     """
 
     quota: int = 0
@@ -90,14 +91,15 @@ class Directory(DiskReads):
             raise
 
     def _open(self, keys: Sequence[Key]) -> None:
-        names = [key.name for key in keys]
         keep_all = self.options.keep_all
-        self.marker = prepared(self.place, () if keep_all else names, self.options.shards, self.options.quota)
-        if keep_all and self.marker.keys and not set(self.marker.keys) & set(names):
-            raise ByteCacheError("bad_key_file", f"{self.place} is encrypted, and none of its keys is at hand")
-        quota = self.options.quota or int((free_bytes(self.place) + self._kept_bytes()) * self.options.free_share)
+        names = [] if keep_all else [key.name for key in keys]
+        self.marker = prepared(self.place, names, self.options.shards, self.options.quota)
         if keep_all:
-            quota = max(quota, 2 * self._kept_bytes())
+            self.health.read_only = True
+            keys = [key for key in keys if key.name in self.marker.keys]
+            if self.marker.keys and not keys:
+                raise ByteCacheError("bad_key_file", f"{self.place} is encrypted, and none of its keys is at hand")
+        quota = self.options.quota or int((free_bytes(self.place) + self._kept_bytes()) * self.options.free_share)
         self.quota = self._given = max(QUOTA_MIN, quota)
         shards, salt = self.marker.shards, self.marker.salt
         by_index = {i + 1: key for i, name in enumerate(self.marker.keys) for key in keys if key.name == name}
@@ -117,10 +119,11 @@ class Directory(DiskReads):
         ]
         self._extents = [shard.extents for shard in self.shards]
         for shard in self.shards:
-            shard.load(self.names.by_number)
-        for number in [*self.names.by_number.keys() - self._numbers_in_use()]:
-            self.names.remove(self.names.by_number[number])
-        self.names.compact(lambda _: True)
+            shard.load(self.names.by_number, keep_all=keep_all)
+        if not keep_all:
+            for number in [*self.names.by_number.keys() - self._numbers_in_use()]:
+                self.names.remove(self.names.by_number[number])
+            self.names.compact(lambda _: True)
         rotational = self.options.medium == "disk" or (self.options.medium == "auto" and is_rotational(self.place))
         self.writers = Writers(self._store, self._tend, 1 if rotational else SSD_WRITERS, self.options.write_buffer)
 
@@ -160,12 +163,13 @@ class Directory(DiskReads):
             return None
         with self._lock:
             known = self.names.by_path.get(path)
-            # One that the disk did not let go of is known and dead: it is tried again.
-            if known is not None and known.alive and (known.version, known.size) == (version, size):
+            if known is not None and (known.version, known.size) == (version, size):
                 return known
             try:
                 if known is not None:
                     self._forget(known)
+                if self.options.keep_all:
+                    return None
                 if self.names.length > self._names_quota() // 2:
                     used = self._numbers_in_use()
                     left = self.names.compact(lambda file: file.number in used)
@@ -247,13 +251,13 @@ class Directory(DiskReads):
         file = self.names.by_number.get(write.file.number)
         if file is None:  # forgotten, also if the reader had it from an earlier owner
             return
-        if self.options.min_free and free_bytes(self.place) < self.options.min_free + len(write.data):
-            self._low_at = monotonic()
-            with self._resizing:
-                self._apply(self.used + self.reserved - len(write.data) - EXTENT)
-            return
         shard = self.shard_of(write.file.number, write.first // BLOCKS)
         try:
+            if self.options.min_free and free_bytes(self.place) < self.options.min_free + len(write.data):
+                self._low_at = monotonic()
+                with self._resizing:
+                    self._apply(self.used + self.reserved - len(write.data) - EXTENT)
+                return
             shard.put(file, write.first, write.data, write.value, write.expires)
             ended = monotonic()
             self.health.took(ended - shard.write_s, ended)
@@ -347,14 +351,13 @@ class Directory(DiskReads):
     # Inside.
 
     def _tend(self) -> None:
-        for shard in self.shards:
+        for tend in (*(shard.tend for shard in self.shards), self._grow):
             try:
-                shard.tend()
+                tend()
             except OSError:
                 self.health.failed(monotonic())
         with self._lock, suppress(OSError):
             self.names.write_gone()
-        self._grow()
 
     def _kept_bytes(self) -> int:
         return sum((self.place / str(i) / "data").stat().st_blocks * 512 for i in range(self.marker.shards)

@@ -152,8 +152,8 @@ class Shard:
         """In the child: another thread of the parent may have held the lock."""
         self._lock = threading.Lock()
 
-    def load(self, names: Mapping[int, CachedFile]) -> None:
-        """Reads the heads. Drops what can't be used, then what is too much."""
+    def load(self, names: Mapping[int, CachedFile], *, keep_all: bool) -> None:
+        """Reads the heads. Drops what can't be used, then what is too much; ``keep_all``: not from disk."""
         with self._lock:
             size = min(os.fstat(self._files["heads"]).st_size, self._slots << HEAD_BITS) // HEAD_BYTES
             with memoryview(self._heads) as memory, memory[: size << HEAD_BITS] as stored:
@@ -161,13 +161,17 @@ class Shard:
             heads = np.frombuffer(self._heads, HEAD_FIELDS, size)
             found = kept_heads(heads, names, self._keys, sealed=bool(self._key), now=time())
             for slot in found.dropped:
-                self._drop(slot)
+                self._heads[slot << HEAD_BITS : slot + 1 << HEAD_BITS] = EMPTY_HEAD
             del heads  # nothing may refer to the shared memory when it is closed
             self._high = found.high
             self._free = found.free
-            self._punch_unused()
             self._restore(found)
-            self._make_room(0)
+            if not keep_all:
+                self.counts.dropped_at_start = len(found.dropped)
+                for slot in found.dropped:
+                    self._punch(slot)
+                self._punch_unused()
+                self._make_room(0)
 
     def _restore(self, found: KeptHeads) -> None:
         """Takes entries in, the oldest first."""
@@ -182,11 +186,6 @@ class Shard:
                 self._pools.hit(head.number << UNIT_BITS | head.unit)
         self._sequence = found.sequence
         self.counts.restored = len(self.table)
-
-    def _drop(self, slot: int) -> None:
-        self.counts.dropped_at_start += 1
-        self._heads[slot << HEAD_BITS : slot + 1 << HEAD_BITS] = EMPTY_HEAD
-        self._punch(slot)
 
     def put(self, file: CachedFile, first: int, data: memoryview, value: Value, expires: int) -> int:
         """Stores blocks that lie in one extent, from ``first`` on; those already here are left. Returns bytes written.

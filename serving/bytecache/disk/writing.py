@@ -56,7 +56,7 @@ class WriteCounts:
 
 
 class Writers:
-    """Threads that store. ``store`` must not raise."""
+    """Threads that store. Neither ``store`` nor ``tend`` may raise: it would end a thread for good."""
 
     def __init__(self, store: Callable[[Write], None], tend: Callable[[], None], threads: int, limit: int) -> None:
         """``limit``: bytes that may wait. ``tend`` is called about every `TEND_S`."""

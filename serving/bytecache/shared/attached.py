@@ -85,7 +85,7 @@ class Attached(DiskReads):
         self._idle.append(link)
         known = {key.name: key for key in keys}
         by_index = {i + 1: known[name] for i, name in enumerate(welcome.keys) if name in known}
-        if len(by_index) < len(welcome.keys) and not by_index:
+        if not by_index and (keys or welcome.keys):  # it would store in the clear what is to be sealed
             self._end(link)
             _close(files)
             raise OwnerGoneError("the owner has other keys")

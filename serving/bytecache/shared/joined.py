@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 
 from serving.bytecache.disk.directory import Directory, DirectoryOptions, lock_directory
 from serving.bytecache.disk.names import CachedFile
-from serving.bytecache.disk.seals import EPHEMERAL, read_keys
+from serving.bytecache.disk.seals import read_keys
 from serving.bytecache.errors import ByteCacheError
 from serving.bytecache.policy.pools import Value
 from serving.bytecache.reading.flights import Flights
@@ -59,7 +59,8 @@ class Joined:
         if at_once or not self._is_large():
             self._join()
             return
-        self._open_behind().join(OPEN_WAIT_S)
+        if (opening := self._open_behind()) is not None:
+            opening.join(OPEN_WAIT_S)
         if self._failed is not None:
             raise self._failed
 
@@ -237,7 +238,7 @@ class Joined:
                 self._try_to_join()
                 return self._inner is not None
             opening = opening or self._open_behind()
-        if waits:
+        if waits and opening is not None:
             opening.join()
         return self._inner is not gone and self._inner is not None
 
@@ -246,8 +247,11 @@ class Joined:
             return sum(each.stat().st_size for each in self._path.glob("*/heads")) > LARGE_BYTES
         return False
 
-    def _open_behind(self) -> threading.Thread:
-        """Opens the directory in a thread. What was known of an owner before is read meanwhile."""
+    def _open_behind(self) -> threading.Thread | None:
+        """Opens the directory in a thread. What was known of an owner before is read meanwhile.
+
+        None: no thread can be had. It is tried again later.
+        """
 
         def run() -> None:
             try:
@@ -256,16 +260,25 @@ class Joined:
                 self._opening = None
 
         self._opening = opening = threading.Thread(target=run, name="freshet-bytes-open", daemon=True)
-        opening.start()
+        try:
+            opening.start()
+        except RuntimeError as error:
+            self._opening = None
+            self._fail(error)
+            return None
         return opening
 
     def _try_to_join(self) -> None:
         try:
             self._join()
-        except OSError as error:  # a `ByteCacheError`, or no descriptor is free
-            self._failed = error
-            self._not_before = time.monotonic() + RETRY_S
-            self._inner = None
+        except (OSError, RuntimeError) as error:  # a `ByteCacheError`, or no descriptor or thread can be had
+            self._fail(error)
+
+    def _fail(self, error: OSError | RuntimeError) -> None:
+        in_vain = ByteCacheError("bytes_dir_denied", f"cannot use {self._path}: {error}")
+        self._failed = error if isinstance(error, OSError) else in_vain
+        self._not_before = time.monotonic() + RETRY_S
+        self._inner = None
 
     def _join(self) -> None:
         """Owns the directory, or attaches to its owner. Raises `ByteCacheError`."""
@@ -273,22 +286,21 @@ class Joined:
         while True:
             lock = lock_directory(self._path)
             if lock is not None:
-                self._held = lock
+                self._held = lock  # a child that is forked meanwhile lets it go
                 try:
                     owned = Owned(Directory(self._path, self._options, lock))
+                    try:
+                        self._server = Server(owned.directory, owned.flights)
+                    except BaseException:
+                        owned.directory.close()
+                        raise
+                    self._inner, self.flights = owned, owned.flights
                 finally:
                     self._held = None
-                try:
-                    self._server = Server(owned.directory, owned.flights)
-                except BaseException:
-                    owned.directory.close()
-                    raise
-                self._inner, self.flights = owned, owned.flights
                 self._reserve_again(owned)
                 return
             with suppress(OwnerGoneError):
-                keys = () if self._options.key_file == EPHEMERAL else read_keys(self._options.key_file)
-                attached = Attached(self._path, keys, self._options.write_buffer)
+                attached = Attached(self._path, read_keys(self._options.key_file), self._options.write_buffer)
                 self._inner, self.flights = attached, attached.flights
                 self._reserve_again(attached)
                 return

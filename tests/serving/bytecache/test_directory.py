@@ -28,6 +28,7 @@ from serving.bytecache.policy.pools import Value
 from tests.lengths import length
 from tests.patience import PATIENCE_S
 from tests.serving.bytecache.stores import MIB, allocated_bytes, open_directory
+from tests.serving.stack import eventually
 
 KEY = "07" * 32
 
@@ -363,6 +364,69 @@ def test_a_full_disk_shrinks_the_cache_and_fails_no_read(tmp_path: Path, monkeyp
     directory.store(file, 0, memoryview(b"m" * EXTENT), Value.NORMAL, 0)
     assert directory.read(file, 0, 1) == b"m"
     assert directory.health.usable(time.monotonic())
+    directory.close()
+
+
+def test_who_only_looks_leaves_what_it_has_no_key_for(tmp_path: Path) -> None:
+    """What another key sealed, and what was stored before there was a key, is still there for its owner."""
+    keys: dict[str, str] = {"none": ""}
+    for name, text in (("old", KEY), ("new", f"{'08' * 32}\n{KEY}\n")):
+        (tmp_path / name).write_text(text)
+        keys[name] = str(tmp_path / name)
+    for place, writers, looker in (("sealed", ("old", "new"), "old"), ("plain", ("none",), "old")):
+        for writer in writers:
+            directory = open_directory(tmp_path / place, key_file=keys[writer])
+            stored(directory, writer, b"some" * 50_000)
+            directory.close()
+        looking = open_directory(tmp_path / place, key_file=keys[looker], keep_all=True)
+        assert set(looking.names.by_path) == {writers[0]}
+        looking.close()
+        directory = open_directory(tmp_path / place, key_file=keys[writers[-1]])
+        assert {file.path for file, _, blocks in directory.entries() if blocks} == set(writers)
+        directory.close()
+
+
+def test_who_only_looks_stores_nothing(tmp_path: Path) -> None:
+    """Its settings' key may not be one of the directory's yet: bytes or names would be in the clear."""
+    (tmp_path / "key").write_text(KEY)
+    looking = open_directory(tmp_path / "cache", key_file=str(tmp_path / "key"), keep_all=True)
+    assert looking.enter("secret-name", "v1", 10) is None
+    looking.close()
+    directory = open_directory(tmp_path / "cache", key_file=str(tmp_path / "key"))
+    file = stored(directory, "a", b"old" * 50_000)
+    directory.close()
+    looking = open_directory(tmp_path / "cache", key_file=str(tmp_path / "key"), keep_all=True)
+    assert looking.enter("a", "v1", file.size) is not None
+    assert not looking.submit(file, 0, memoryview(bytes(BLOCK)), Value.NORMAL, 0)
+    assert looking.enter("a", "v2", file.size) is None
+    assert looking.known("a") is None, "another version is what it is now"
+    looking.close()
+
+
+def test_a_full_disk_that_gives_nothing_back_is_used_again_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """File systems need room to punch a hole, too. The thread that writes outlives it."""
+    monkeypatch.setattr("serving.bytecache.disk.writing.TEND_S", 0.01)
+    monkeypatch.setattr("serving.bytecache.disk.shard.GROW_S", 0.0)
+    directory = open_directory(tmp_path / "cache", shards=1, quota=200 * MIB, medium="disk")
+    for i in range(20):
+        stored(directory, f"f{i}", random.Random(i).randbytes(EXTENT))
+    shard = directory.shards[0]
+    shard.quota = directory.used // 2  # as after a full disk: growing is still too little for what is here
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    with monkeypatch.context() as disk:
+        disk.setattr("serving.bytecache.disk.shard.punch_hole", full)
+        eventually(lambda: directory.health.errors > 1, what="errors of the disk")
+    directory.health.succeeded()
+    file = directory.enter("more", "v1", EXTENT)
+    assert file is not None
+    assert directory.submit(file, 0, memoryview(b"m" * EXTENT), Value.NORMAL, 0)
+    eventually(lambda: not directory.writers.counts.waiting_bytes, what="a thread that writes")
+    assert directory.read(file, 0, 1) == b"m"
     directory.close()
 
 

@@ -6,7 +6,7 @@ import os
 import random
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -50,10 +50,10 @@ def loading(place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Loading]:
     del place
     found, load = Loading(threading.Event(), threading.Event()), Shard.load
 
-    def slow(*given: Any) -> None:
+    def slow(*given: Any, **more: Any) -> None:
         found.begun.set()
         assert found.goes_on.wait(PATIENCE_S)
-        load(*given)
+        load(*given, **more)
 
     monkeypatch.setattr(Shard, "load", slow)
     monkeypatch.setattr("serving.bytecache.shared.joined.LARGE_BYTES", -1)
@@ -142,3 +142,48 @@ def test_a_child_that_is_forked_amid_an_opening_does_not_keep_the_directory(plac
     os.waitpid(child, 0)
     assert lock is not None
     os.close(lock)
+
+
+def test_a_directory_is_opened_later_where_no_thread_can_be_had(
+    store: DirectoryStore, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reads go past it meanwhile, and nobody is told of threads."""
+    joined = Joined(place, OPTIONS)
+    other = Joined(place, OPTIONS)
+    monkeypatch.setattr("serving.bytecache.shared.joined.LARGE_BYTES", -1)
+    monkeypatch.setattr("serving.bytecache.shared.joined.RETRY_S", 0.0)
+    start, refused = threading.Thread.start, [0]
+
+    def none_left(thread: threading.Thread) -> None:
+        if thread.name == "freshet-bytes-open":
+            refused[0] += 1
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    cache = ByteCache([other])
+    joined.close()
+    with monkeypatch.context() as machine:
+        machine.setattr(threading.Thread, "start", none_left)
+        assert cache.read(cache.open(store, "a"), 5, 10) == DATA[5:10]
+        with pytest.raises(ByteCacheError) as told:
+            other.forget("a", prefix=False)
+        assert told.value.code == "bytes_dir_in_use"
+        with pytest.raises(ByteCacheError) as at_start:
+            Joined(place, OPTIONS, at_once=False)
+        assert at_start.value.code == "bytes_dir_denied"
+    assert refused[0] >= 3
+    assert other.forget("none", prefix=False) == 0
+    assert other.directory is not None
+    other.close()
+
+
+def test_nobody_with_a_key_hands_over_to_an_owner_without(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would store what is to be sealed in the clear."""
+    monkeypatch.setattr("serving.bytecache.shared.joined.JOIN_S", 0.05)
+    owner = Joined(place, OPTIONS)
+    (place.parent / "key").write_text("0a" * 32)
+    for key_file in (str(place.parent / "key"), "ephemeral"):
+        with pytest.raises(ByteCacheError) as refused:
+            Joined(place, replace(OPTIONS, key_file=key_file))
+        assert refused.value.code == "bytes_dir_in_use"
+    owner.close()
