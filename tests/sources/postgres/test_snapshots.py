@@ -510,6 +510,18 @@ def test_an_end_of_the_log_that_is_not_flushed_is_no_bound_later() -> None:
     assert known.bound(known.begin(), T, place(130), ["4/1"], 130).lsn == 100
 
 
+def test_who_writes_now_is_awaited_also_where_no_more_of_the_log_is_kept_than_before() -> None:
+    """A read that proves too little is repeated once they have left. Their look is no bound that is later."""
+    known = Writers()
+    assert known.bound(known.begin(), T, place(120), [], 100).lsn == 120
+    for writer in ("3/1", "4/1"):
+        assert known.bound(known.begin(), T, place(120), [writer], 100).lsn == 100
+        assert known.awaited() == {writer}
+    assert known.bound(known.begin(), T, place(130), [], 100).lsn == 130
+    assert known.awaited() == set()
+    assert len(known._seen[T]) <= 2
+
+
 def test_who_wrote_into_a_table_that_nobody_reads_any_more_is_not_waited_for() -> None:
     """Else one long transaction would hold up the reads of all tables."""
     known = Writers()
