@@ -22,6 +22,7 @@ from stream.sources.postgres.connection import fetch_all, session
 from stream.sources.postgres.snapshot import PostgresSnapshotReader
 from stream.wire.events import ABSENT, VALUE, VOID, DescribeTable, RowChange
 from stream.wire.keys import split_row_key
+from stream.wire.values import UndecodableValue
 
 Rows = TypeVar("Rows")
 
@@ -58,7 +59,11 @@ class PostgresChunkReader:
                 elif isinstance(row, SelectedRow) and row.key == key:
                     rows.append(RowChange(key, VALUE, row.image))
             return _chunk(described, found, rows, None, held)
-        in_order = _checked(described, self._reader.read_in_order(name, after, ROWS_MAX, BYTES_MAX, STATEMENT_S))
+        try:
+            read = self._reader.read_in_order(name, after, ROWS_MAX, BYTES_MAX, STATEMENT_S)
+        except UndecodableValue as error:
+            raise TableDiffers(f"a key of {name} cannot be decoded: {error}") from error
+        in_order = _checked(described, read)
         rows += [RowChange(key, VALUE if image else VOID, image) for key, image in in_order.rows.rows]
         last = None if in_order.rows.is_end else split_row_key(rows[-1].key)[1]
         return _chunk(described, in_order, rows, last, held)

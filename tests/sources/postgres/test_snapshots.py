@@ -15,16 +15,20 @@ import pytest
 
 from lab.faults.network import LinkConditions, Network
 from stream.sources.key_range import KeyRange
+from stream.sources.mariadb.backfill.chunks import TableDiffers
 from stream.sources.mariadb.by_key import Found, KeyNotPossible, SelectedRow
 from stream.sources.mariadb.by_range import SelectedRange, SortTooLarge
 from stream.sources.mariadb.connection import ConnectionSettings, MariaDBError, MariaDBUnreachable
 from stream.sources.mariadb.gtid import PostgresPlace
 from stream.sources.mariadb.snapshot import NoSuchTable, SnapshotRead, SourceTimeout
 from stream.sources.postgres import snapshot
+from stream.sources.postgres.chunks import PostgresChunkReader
 from stream.sources.postgres.selecting import RowsInOrder, rows_by_key
 from stream.sources.postgres.snapshot import PostgresSnapshotReader
 from stream.sources.postgres.writers import Writers
+from stream.wire.events import Column, DescribeTable
 from stream.wire.keys import split_row_key
+from stream.wire.values import UndecodableValue
 from tests.sources.mariadb.test_source import until
 
 T = "public.t"
@@ -567,3 +571,16 @@ def test_rows_in_order_end_where_they_are_many_bytes(
         places = [(str(name), int(str(number))) for name, number in (split_row_key(key)[1] for key in keys)]
         assert places == sorted(set(places))
         assert len(places) == 500
+
+
+def test_a_table_with_a_key_that_cannot_be_decoded_is_not_read_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is told as of MariaDB, where others are read meanwhile."""
+    reader = PostgresChunkReader(ConnectionSettings(product="PostgreSQL"))
+
+    def infinite(*_: object) -> Any:
+        raise UndecodableValue("infinity is no date")
+
+    monkeypatch.setattr(reader._reader, "held", lambda *_: "")
+    monkeypatch.setattr(reader._reader, "read_in_order", infinite)
+    with pytest.raises(TableDiffers, match="infinity is no date"):
+        reader.read(DescribeTable("public.t", (Column("day", "date", True),), ("day",)), None)
