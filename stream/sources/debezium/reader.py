@@ -74,17 +74,18 @@ class DebeziumReader:
         server: str,
         bytes_max: int,
         *,
+        timestamp: int = 0,
         keeps_before: bool = False,
     ) -> None:
         """``server``: MySQL or MariaDB. ``bytes_max``: of one transaction's rows, which are in memory.
 
-        ``keeps_before``: transactions have the images of before, too.
+        ``timestamp``: of ``position``. ``keeps_before``: transactions have the images of before, too.
         """
         self._topics, self._schema, self._places = topics, schema, places
         self._server = server
         self._bytes_max, self._keeps_before = bytes_max, keeps_before
         self._position = GtidPosition.parse(position)
-        self._timestamp = 0
+        self._timestamp = timestamp
         self._stopping = False
         self._keys = ForeignKeys(schema, None)
         self._maps = TableMaps(schema, self._keys)
