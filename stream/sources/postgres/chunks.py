@@ -26,6 +26,10 @@ from stream.wire.values import UndecodableValue
 
 Rows = TypeVar("Rows")
 
+HELD_SINCE_S: Final = 5.0
+"""How long a transaction is prepared before its table is put aside for it: what commits in two phases is sooner done.
+
+A table on which some are prepared at every moment would be put aside each time, and begin to wait anew."""
 _ROWS: Final = """SELECT c.reltuples::bigint FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = %s AND c.relname = %s"""
 
@@ -49,7 +53,7 @@ class PostgresChunkReader:
         if self._stopped:
             raise MariaDBUnreachable("the reading of chunks has ended")
         name, rows = described.table, list[RowChange]()
-        held = self._reader.held(name)  # not after the read: who prepares meanwhile may have left by the next one
+        held = self._reader.held(name, HELD_SINCE_S)
         if keys:
             by_key = self._reader.read({name: [split_row_key(key)[1] for key in keys]}, STATEMENT_S)[name]
             found = _checked(described, by_key)
