@@ -6,8 +6,7 @@ import gc
 import sys
 import threading
 import time
-from collections.abc import Generator, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Generator, Iterable
 from typing import Final, TypeVar
 
 Row = TypeVar("Row")
@@ -31,21 +30,6 @@ _turn: Final = threading.Lock()
 _others_wait_until = 0.0
 
 
-@contextmanager
-def at_work() -> Iterator[None]:
-    """Work of many milliseconds in a thread, one thread at a time.
-
-    Whichever thread is next gets the interpreter, so with several at work the event loop waits several times for each
-    of its turns, and together they are no faster.
-    """
-    has_turn = _turn.acquire(timeout=TURN_S)
-    try:
-        yield
-    finally:
-        if has_turn:
-            _turn.release()
-
-
 def others_wait(until: float) -> None:
     """Who works on many rows rests in between until then (`time.monotonic`): not only he who asked waits."""
     global _others_wait_until
@@ -53,16 +37,23 @@ def others_wait(until: float) -> None:
 
 
 def at_work_on(rows: Iterable[Row]) -> Generator[Row]:
-    """The rows, whose work is done as `at_work`.
+    """The rows, on which a thread works for many milliseconds, one thread at a time.
+
+    Whichever thread is next gets the interpreter, so with several at work the event loop waits several times for each
+    of its turns, and together they are no faster.
 
     The event loop gives the interpreter away at each call of the kernel, a dozen times for one answer, and has to wait
     for it each time that a thread is at work. So while others wait for answers the thread rests more than it works.
     """
-    with at_work():
+    has_turn = _turn.acquire(timeout=TURN_S)
+    try:
         for number, row in enumerate(rows, 1):
             yield row
             if not number % ROWS_A_SPELL and time.monotonic() < _others_wait_until:
                 time.sleep(REST_S)
+    finally:
+        if has_turn:
+            _turn.release()
 
 
 def prepare_to_answer() -> None:

@@ -6,6 +6,7 @@ more than `PAUSE_BYTES` wait for the others, so that they never drift apart by m
 
 from __future__ import annotations
 
+from contextlib import ExitStack, closing
 from time import monotonic
 from types import TracebackType
 from typing import Final, Self
@@ -36,11 +37,12 @@ class Follower:
         self.begun = start.checkpoint.offsets
         """Partition → the offset that it read first."""
         self._paused: set[int] = set()
-        self._watch = TopicWatch(kafka, topic)
         self._check_at = monotonic() + CHECK_EVERY_S
-        self._consumer = open_consumer(kafka, more=_PREFETCH)
-        offsets = start.checkpoint.offsets
-        self._consumer.assign([TopicPartition(topic.name, partition, at) for partition, at in enumerate(offsets)])
+        with ExitStack() as clients:
+            self._watch = clients.enter_context(closing(TopicWatch(kafka, topic)))
+            self._consumer = clients.enter_context(closing(open_consumer(kafka, more=_PREFETCH)))
+            self._consumer.assign([TopicPartition(topic.name, *place) for place in enumerate(self.begun)])
+            self._clients = clients.pop_all()
 
     def __enter__(self) -> Self:
         return self
@@ -52,8 +54,7 @@ class Follower:
 
     def close(self) -> None:
         """Ends the reading."""
-        self._consumer.close()
-        self._watch.close()
+        self._clients.close()
 
     @property
     def checkpoint(self) -> Checkpoint:

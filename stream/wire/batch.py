@@ -54,8 +54,9 @@ from tokens.errors import FreshetError
 
 EVENT_OVERHEAD: Final = 256
 """Bytes counted for any other event, for each partition that it goes to."""
-ANNOTATIONS_MAX: Final = 20 * 1024
-"""Characters of all annotations together."""
+ANNOTATIONS_MAX: Final = 48 * 1024
+"""Characters of all annotations together: there is room for all that a source may say at once, each word at its own
+limit, and for what its publisher says."""
 FRAME_OVERHEAD: Final = 64 * 1024
 """Bytes that a message may have in addition to its rows or its image."""
 

@@ -39,7 +39,7 @@ class RowMessage:
 
     ``before``, ``after``: JSON objects, or b"" for none.
 
-    ``transaction``: its GTID. ``order``: its number among all events of the transaction.
+    ``transaction``: its GTID. ``order``: its number among all events of the transaction. ``version``: Debezium's.
     """
 
     table: str
@@ -50,6 +50,7 @@ class RowMessage:
     before: bytes
     after: bytes
     timestamp: int
+    version: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,7 @@ class Statement:
     database: str
     tables: tuple[str, ...]
     timestamp: int
+    version: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,15 +159,23 @@ def gtid_of(text: str) -> ServerGtid:
 def read_row(value: bytes, server: str, *, tells_ends: bool = True) -> RowMessage | Statement | Snapshot | None:
     """A message of a table's topic; None if it says nothing. Raises `Malformed`, `DebeziumError`.
 
-    ``tells_ends``: its connector says which transaction a row belongs to.
+    ``tells_ends``: its connector says which transaction a row belongs to. Whoever uses it calls `check_version`.
     """
     message = _unwrapped(value)
     try:
         row = _ROW.decode(message.payload)
     except msgspec.DecodeError as error:
         raise Malformed(f"no row event of Debezium: {error}") from error
+    _check_server(row.source, server)
+    try:
+        return _read_row(row, server, bytes(message.schema), tells_ends=tells_ends)
+    except (Malformed, DebeziumError):
+        check_version(row.source.version)
+        raise
+
+
+def _read_row(row: _Row, server: str, schema: bytes, *, tells_ends: bool) -> RowMessage | Statement | Snapshot | None:
     source = row.source
-    _check_server(source, server)
     if row.op == "r":
         return None if source.snapshot in _SNAPSHOTS else Snapshot(_place(source))
     if row.op == "m":
@@ -175,8 +185,8 @@ def read_row(value: bytes, server: str, *, tells_ends: bool = True) -> RowMessag
         if source.gtid is None:
             raise _without_gtids()
         sql = f"TRUNCATE TABLE `{_quoted(source.db)}`.`{_quoted(source.table)}`"
-        return Statement(gtid_of(source.gtid), sql, source.db or "", (), source.ts_ms // 1000)
-    if not tells_ends:
+        return Statement(gtid_of(source.gtid), sql, source.db or "", (), source.ts_ms // 1000, source.version)
+    if not (tells_ends and _is_known(source.version)):
         row.transaction = _InTransaction("0:0" if server == POSTGRES else source.gtid or "file=", 0)
     if row.transaction is None:
         raise xa_transaction(table)  # of MySQL; the configuration says that all others are named
@@ -188,10 +198,11 @@ def read_row(value: bytes, server: str, *, tells_ends: bool = True) -> RowMessag
         gtid,
         row.transaction.total_order,
         row.op,
-        bytes(message.schema),
+        schema,
         _object(row.before),
         _object(row.after),
         source.ts_ms // 1000,
+        source.version,
     )
 
 
@@ -213,7 +224,7 @@ def read_statement(value: bytes, server: str) -> Statement | Snapshot | None:
     database = ddl.databaseName or source.db or ""
     # A statement that names several tables comes in a message for each, and each names all of them.
     tables = tuple(table for table in (source.table or "").split(",") if table)
-    return Statement(gtid_of(source.gtid), ddl.ddl, database, tables, source.ts_ms // 1000)
+    return Statement(gtid_of(source.gtid), ddl.ddl, database, tables, source.ts_ms // 1000, source.version)
 
 
 def read_end(value: bytes, server: str = "") -> End | None:
@@ -253,12 +264,20 @@ def _unwrapped(value: bytes) -> _Message:
     return message
 
 
-def _check_server(source: _Source, server: str) -> None:
-    if source.version and source.version.partition(".")[0] not in VERSIONS:
+def check_version(version: str) -> None:
+    """Raises `DebeziumError` if a message is of a version of Debezium that is not known."""
+    if not _is_known(version):
         raise DebeziumError(
-            f"the messages are of Debezium {source.version}, which is not known here",
+            f"the messages are of Debezium {version}, which is not known here",
             hint=f"upgrade the connector, or Freshet: it reads those of Debezium {' and '.join(VERSIONS)}",
         )
+
+
+def _is_known(version: str) -> bool:
+    return not version or version.partition(".")[0] in VERSIONS
+
+
+def _check_server(source: _Source, server: str) -> None:
     named = CONNECTORS.get(source.connector)
     if named != server:
         raise DebeziumError(

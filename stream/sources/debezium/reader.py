@@ -15,6 +15,7 @@ from stream.sources.debezium.messages import (
     RowMessage,
     Snapshot,
     Statement,
+    check_version,
     read_end,
     read_row,
     read_statement,
@@ -73,17 +74,18 @@ class DebeziumReader:
         server: str,
         bytes_max: int,
         *,
+        timestamp: int = 0,
         keeps_before: bool = False,
     ) -> None:
         """``server``: MySQL or MariaDB. ``bytes_max``: of one transaction's rows, which are in memory.
 
-        ``keeps_before``: transactions have the images of before, too.
+        ``timestamp``: of ``position``. ``keeps_before``: transactions have the images of before, too.
         """
         self._topics, self._schema, self._places = topics, schema, places
         self._server = server
         self._bytes_max, self._keeps_before = bytes_max, keeps_before
         self._position = GtidPosition.parse(position)
-        self._timestamp = 0
+        self._timestamp = timestamp
         self._stopping = False
         self._keys = ForeignKeys(schema, None)
         self._maps = TableMaps(schema, self._keys)
@@ -164,12 +166,20 @@ class DebeziumReader:
             found = read_statement(value, self._server)
         else:
             found = read_row(value, self._server, tells_ends=self.tells_ends)
+        if isinstance(found, RowMessage | Statement) and not self._is_passed_over(found):
+            check_version(found.version)
         if isinstance(found, RowMessage):
             self._add(found, place)
         elif isinstance(found, Snapshot):
             self._check_snapshot(found)
         elif found is not None:
             self._see(found, place)
+
+    def _is_passed_over(self, found: RowMessage | Statement) -> bool:
+        """Whether it is published: a topic that is read from its beginning has what older connectors wrote, too."""
+        if isinstance(found, Statement):
+            return self._is_published(found.gtid)
+        return self.tells_ends and self._is_row_published(found.transaction)  # else whatever is read is void
 
     def _check_snapshot(self, snapshot: Snapshot) -> None:
         """A connector that begins anew may pass over what was logged while it was away."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -183,36 +184,40 @@ class DebeziumSource(MariaDBSource):
         connector, places, options = self._connector, self._places, self._options
         assert connector is not None
         assert places is not None
-        server = options.settings.product
+        server, timestamp = options.settings.product, self.status.timestamp
+        arguments = topics, schema, position, places, server, options.spill_bytes
         if not connector.tells_ends:
             log.warning("invalidation only", shard=options.shard, reason=NO_ENDS, hint=ENDS_HINT)
             offsets = ConnectorOffsets(self._from.connect, connector.name, self._from.topic_prefix, server)
-            return InvalidatingReader(offsets.told, topics, schema, position, places, server, options.spill_bytes)
-        return DebeziumReader(
-            topics, schema, position, places, server, options.spill_bytes, keeps_before=options.before_images
-        )
+            return InvalidatingReader(offsets.told, *arguments, timestamp=timestamp)
+        return DebeziumReader(*arguments, timestamp=timestamp, keeps_before=options.before_images)
 
     def _read(self, publisher: PublisherLike, schema: LiveSchema, progress: Progress) -> None:
-        """As `MariaDBSource._read`. A connector that was set to tell no ends tells rows as of XA transactions."""
+        """As `MariaDBSource._read`. A connector that was set to tell no ends tells rows as of XA transactions.
+
+        While nobody can say whether it was, that is waited for.
+        """
         try:
             super()._read(publisher, schema, progress)
         except DebeziumError as error:
-            if error.code == "debezium_xa_transaction":
-                self._look_at = 0.0
-                self._look()
+            if error.code == "debezium_xa_transaction" and self._places is not None:
+                self._check_connector(self._places)
             raise
 
     def _look(self) -> None:
         """Look at the connector's configuration once in a while. Raises `DebeziumError`, `SourceHistoryLost`."""
         if time.monotonic() >= self._look_at and self._places is not None:
             self._look_at = time.monotonic() + CHECK_EVERY_S
-            try:
-                self._check_choice(self._places)
-            except ConnectUnreachable:
-                return  # then it also writes nothing
-            except DebeziumError:
-                self._void_what_follows(self._places)
-                raise
+            with suppress(ConnectUnreachable):  # then it also writes nothing
+                self._check_connector(self._places)
+
+    def _check_connector(self, places: Places) -> None:
+        """As `_check_choice`. If the connector can't be a source any more, all is void."""
+        try:
+            self._check_choice(places)
+        except DebeziumError:
+            self._void_what_follows(places)
+            raise
 
     def _void_what_follows(self, places: Places) -> None:
         """Void everything, and have the next source begin an epoch: what is hidden stays missing when mended."""

@@ -27,10 +27,11 @@ class ConnectorTopics:
 
     def __init__(self, kafka: KafkaCluster, prefix: str) -> None:
         self._kafka = kafka
-        self._clients = ExitStack()
-        self._admin = self._clients.enter_context(AdminClient(client_settings(kafka)))
-        self._consumer = open_consumer(kafka, more={"enable.partition.eof": True})
-        self._clients.callback(self._consumer.close)
+        with ExitStack() as clients:
+            self._admin = clients.enter_context(AdminClient(client_settings(kafka)))
+            self._consumer = open_consumer(kafka, more={"enable.partition.eof": True})
+            clients.callback(self._consumer.close)
+            self._clients = clients.pop_all()
         self.prefix = prefix
         self.statements, self.transactions = legal(prefix), f"{legal(prefix)}.transaction"
         self.reached: Offsets = {}

@@ -331,12 +331,12 @@ class MariaDBSource:
         if progress.may_describe:
             self._describe(publisher, schema, progress)
         self._warn_of(schema)
+        self.status.epoch, self.status.timestamp = progress.epoch, progress.timestamp
         reader, watch = self._open_log(schema, progress.position)
         self._reader = reader
         try:
             if self._stopping.is_set():
                 return
-            self.status.epoch, self.status.timestamp = progress.epoch, progress.timestamp
             self._report_ready(progress.position)
             for transaction in reader.transactions():
                 if transaction is None:

@@ -22,9 +22,14 @@ from stream.sources.postgres.connection import fetch_all, session
 from stream.sources.postgres.snapshot import PostgresSnapshotReader
 from stream.wire.events import ABSENT, VALUE, VOID, DescribeTable, RowChange
 from stream.wire.keys import split_row_key
+from stream.wire.values import UndecodableValue
 
 Rows = TypeVar("Rows")
 
+HELD_SINCE_S: Final = 5.0
+"""How long a transaction is prepared before its table is put aside for it: what commits in two phases is sooner done.
+
+A table on which some are prepared at every moment would be put aside each time, and begin to wait anew."""
 _ROWS: Final = """SELECT c.reltuples::bigint FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = %s AND c.relname = %s"""
 
@@ -48,7 +53,7 @@ class PostgresChunkReader:
         if self._stopped:
             raise MariaDBUnreachable("the reading of chunks has ended")
         name, rows = described.table, list[RowChange]()
-        held = self._reader.held(name)  # not after the read: who prepares meanwhile may have left by the next one
+        held = self._reader.held(name, HELD_SINCE_S)
         if keys:
             by_key = self._reader.read({name: [split_row_key(key)[1] for key in keys]}, STATEMENT_S)[name]
             found = _checked(described, by_key)
@@ -58,7 +63,11 @@ class PostgresChunkReader:
                 elif isinstance(row, SelectedRow) and row.key == key:
                     rows.append(RowChange(key, VALUE, row.image))
             return _chunk(described, found, rows, None, held)
-        in_order = _checked(described, self._reader.read_in_order(name, after, ROWS_MAX, BYTES_MAX, STATEMENT_S))
+        try:
+            read = self._reader.read_in_order(name, after, ROWS_MAX, BYTES_MAX, STATEMENT_S)
+        except UndecodableValue as error:
+            raise TableDiffers(f"a key of {name} cannot be decoded: {error}") from error
+        in_order = _checked(described, read)
         rows += [RowChange(key, VALUE if image else VOID, image) for key, image in in_order.rows.rows]
         last = None if in_order.rows.is_end else split_row_key(rows[-1].key)[1]
         return _chunk(described, in_order, rows, last, held)

@@ -27,11 +27,15 @@ WHERE n.nspname || '.' || c.relname = ANY(%s)"""
 another name, in all rows, of which none is marked."""
 _HELD: Final = f"""SELECT DISTINCT ON (w.name) w.name, p.gid, to_char(p.prepared, 'YYYY-MM-DD HH24:MI:SS')
 FROM ({WRITERS}) w (name, writer) JOIN pg_locks k ON k.virtualtransaction = w.writer AND k.locktype = 'transactionid'
-JOIN pg_prepared_xacts p ON p.transaction = k.transactionid ORDER BY w.name, p.prepared, p.gid"""
+JOIN pg_prepared_xacts p ON p.transaction = k.transactionid
+WHERE p.prepared <= clock_timestamp() - make_interval(secs => %s) ORDER BY w.name, p.prepared, p.gid"""
 """By the lock of its own number: its locks have the name of the session's transaction, until the server restarts."""
 
 
-def held_tables(connection: Connection, names: Collection[str]) -> dict[str, str]:
-    """Which of the tables ``names`` prepared transactions write into, and the oldest of these, in words."""
-    found = fetch_all(connection, _HELD, ([*names],))
+def held_tables(connection: Connection, names: Collection[str], since_s: float = 0.0) -> dict[str, str]:
+    """Which of the tables ``names`` prepared transactions write into, and the oldest of these, in words.
+
+    ``since_s``: only those that were prepared so long ago, by the server's clock.
+    """
+    found = fetch_all(connection, _HELD, ([*names], since_s))
     return {name: f"the prepared transaction {gid!r} (of {since} UTC) writes into it" for name, gid, since in found}

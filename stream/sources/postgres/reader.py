@@ -55,7 +55,8 @@ class PostgresReader(DebeziumReader):
         return has_said and self._places.storage != self._schema.storage
 
     def _look(self) -> None:
-        confirmed = self._schema.confirmed()  # first: what is confirmed by then is in topics that are there now
+        # First: what is confirmed by then is in topics that are there now. Without ends `told` says it.
+        confirmed = self._schema.confirmed() if self.tells_ends else None
         super()._look()
         self._note_changes()
         self._confirmed = confirmed

@@ -130,9 +130,9 @@ class PostgresSnapshotReader:
             name
         ]
 
-    def held(self, name: str) -> str:
-        """Which prepared transaction writes into a table, in words; "" if none does. Raises `MariaDBError`."""
-        return self._sessions.run(None, lambda session, _: held_tables(session, [name])).get(name, "")
+    def held(self, name: str, since_s: float) -> str:
+        """Which transaction, prepared so long ago, writes into a table, in words; "" if none. Raises `MariaDBError`."""
+        return self._sessions.run(None, lambda session, _: held_tables(session, [name], since_s)).get(name, "")
 
     def table(self, name: str, timeout_s: float | None = None) -> TableInfo:
         """A table's columns as the source has them now. Raises as `read` does."""

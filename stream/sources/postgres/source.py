@@ -133,13 +133,12 @@ class PostgresSource(DebeziumSource):
         assert connector is not None
         assert places is not None
         assert isinstance(schema, PostgresSchema)
+        arguments = topics, schema, position, places, POSTGRES, options.spill_bytes
+        timestamp = self.status.timestamp
         if not connector.tells_ends:
             log.warning("invalidation only", shard=options.shard, reason=NO_ENDS, hint=ENDS_HINT)
-            told = schema.confirmed
-            return InvalidatingPostgresReader(told, topics, schema, position, places, POSTGRES, options.spill_bytes)
-        return PostgresReader(
-            topics, schema, position, places, POSTGRES, options.spill_bytes, keeps_before=options.before_images
-        )
+            return InvalidatingPostgresReader(schema.confirmed, *arguments, timestamp=timestamp)
+        return PostgresReader(*arguments, timestamp=timestamp, keeps_before=options.before_images)
 
 
 class _Watch(DumpWatch):

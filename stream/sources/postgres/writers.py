@@ -63,10 +63,13 @@ class Writers:
             ]  # a server that crashed has lost the end of its log, and goes on on the same timeline
             self._number += 1
             noted = end.lsn if flushed is None else min(end.lsn, flushed)
-            kept.append(_Seen(self._number, PostgresPlace(end.timeline, noted), mine))
+            last = _Seen(self._number, PostgresPlace(end.timeline, noted), mine)
+            kept.append(last)
             settled = max((each for each in kept if not each.writers), key=lambda each: each.end.lsn, default=None)
             if settled is not None:
                 kept = [settled, *(each for each in kept if each.end.lsn > settled.end.lsn)]
+                if kept[-1] is not last:  # `awaited` needs its writers
+                    kept.append(last)
             if len(kept) > _KEPT_MAX:
                 del kept[-2]  # not an older one: the longer it is known, the sooner its writers have left
             self._seen[table] = kept

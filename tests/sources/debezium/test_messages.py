@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from stream.sources.debezium.errors import DebeziumError
+from stream.sources.debezium.invalidating import InvalidatingReader
 from stream.sources.debezium.messages import (
     Malformed,
     RowMessage,
@@ -17,7 +19,12 @@ from stream.sources.debezium.messages import (
     read_row,
     read_statement,
 )
+from stream.sources.debezium.places import Places
+from stream.sources.debezium.reader import DebeziumReader
+from stream.sources.debezium.schema import DebeziumSchema
+from stream.sources.mariadb.connection import ConnectionSettings
 from stream.sources.mariadb.gtid import Gtid, MysqlGtid
+from stream.sources.mariadb.schema import TableFilter
 from tests.sources.debezium.samples import SERVERS, story, wrapped
 
 UUID = "d0bb26eb-ea1a-11f1-8ee7-02fc00000001"
@@ -82,8 +89,7 @@ def test_rows_of_an_incremental_snapshot_change_nothing() -> None:
         (wrapped(row()).replace(b'{"type": "struct"}', b"null"), "debezium_unsupported"),
         (wrapped(row(source={"connector": "postgresql"})), "debezium_unsupported"),
         (wrapped(row(source={"connector": "mariadb"})), "debezium_unsupported"),
-        (wrapped(row(source={"version": "1.9.7.Final"})), "debezium_unsupported"),
-        (wrapped(row(source={"version": "10.0"})), "debezium_unsupported"),
+        (wrapped(row(source={"version": "10.0", "gtid": None})), "debezium_unsupported"),
         (wrapped(row(transaction=None)), "debezium_xa_transaction"),
         (wrapped(row(transaction={"id": "file=binlog.000003,pos=4", "total_order": 1})), "debezium_bad_connector"),
         (wrapped(row(op="t", source={"gtid": None})), "debezium_bad_connector"),
@@ -95,6 +101,43 @@ def test_what_cannot_be_a_source_is_refused_with_a_code(value: bytes, code: str)
         read_row(value, "MySQL")
     assert refused.value.code == code
     assert refused.value.hint
+
+
+def reader_of(**options: Any) -> DebeziumReader:
+    """A reader that has published four transactions."""
+    schema = DebeziumSchema(ConnectionSettings(), TableFilter(("s",)), lambda _: True)
+    topics: Any = SimpleNamespace(statements="p", transactions="p.transaction")
+    arguments = topics, schema, f"MySQL56/{UUID}:1-4", Places(1), "MySQL", 1 << 20
+    return InvalidatingReader(lambda: None, *arguments) if options.get("voids") else DebeziumReader(*arguments)
+
+
+def is_taken(reader: DebeziumReader, number: int, version: str, **more: Any) -> bool:
+    """Whether a message of the transaction with this number waits to be published."""
+    value = wrapped(row(source={"gtid": f"{UUID}:{number}", "version": version}, **more))
+    message: Any = SimpleNamespace(
+        topic=lambda: "p.s.t", partition=lambda: 0, offset=lambda: 7, error=lambda: None, value=lambda: value
+    )
+    reader._take(message)
+    return bool(reader._assembler.starts({}))
+
+
+@pytest.mark.parametrize("version", ["1.9.7.Final", "4.0.0.Final"])
+def test_what_a_version_that_is_not_known_wrote_is_passed_over_once_it_is_published(
+    version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A topic that is read from its beginning has messages of before the connector was upgraded."""
+    for more in ({}, {"transaction": None}, {"op": "t", "after": None}):
+        with pytest.raises(DebeziumError, match=version):
+            is_taken(reader_of(), 5, version, **more)
+    assert not is_taken(reader_of(), 4, version)
+    assert not is_taken(reader_of(), 4, version, transaction=None)
+    seen: list[Any] = []
+    monkeypatch.setattr(DebeziumReader, "_see", lambda *words: seen.append(words[1].sql))
+    is_taken(reader_of(), 4, version, op="t", after=None)
+    assert seen == ["TRUNCATE TABLE `s`.`t`"]
+    with pytest.raises(DebeziumError, match=version):
+        is_taken(reader_of(voids=True), 4, version)
+    assert is_taken(reader_of(), 5, "3.5.0.Final")
 
 
 def test_rows_of_a_connector_that_tells_no_ends_need_no_transaction() -> None:

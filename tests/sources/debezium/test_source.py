@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from stream.kafka.connection import KafkaCluster
-from stream.sources.debezium.connector import KafkaConnect
+from stream.sources.debezium.connector import Connector, KafkaConnect
 from stream.sources.debezium.errors import ConnectUnreachable, DebeziumError
+from stream.sources.debezium.messages import xa_transaction
 from stream.sources.debezium.places import PLACES, Places, read_places
+from stream.sources.debezium.reader import DebeziumReader
+from stream.sources.debezium.schema import DebeziumSchema
 from stream.sources.debezium.source import ConnectorOptions, DebeziumSource
-from stream.sources.mariadb.connection import ConnectionSettings, SourceHistoryLost
-from stream.sources.mariadb.source import SourceOptions
+from stream.sources.mariadb.binlog.progress import Progress
+from stream.sources.mariadb.binlog.reading.transaction import OpenTransaction
+from stream.sources.mariadb.connection import ConnectionSettings, MariaDBUnreachable, SourceHistoryLost
+from stream.sources.mariadb.gtid import MysqlGtid
+from stream.sources.mariadb.schema import TableFilter
+from stream.sources.mariadb.source import MariaDBSource, PublisherLike, SourceOptions
+from stream.wire.events import ResumePoint
 
 
 @pytest.fixture
@@ -58,3 +66,54 @@ def test_a_connect_that_is_away_hides_nothing(source: DebeziumSource, monkeypatc
 
     monkeypatch.setattr(source, "_ask_connector", away)
     source._look()
+
+
+def test_rows_as_of_xa_are_not_judged_while_nobody_tells_how_the_connector_is_set(
+    source: DebeziumSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have been set to tell no ends, of which the same rows come: then a new epoch begins, and nothing ends."""
+
+    def read(*_: Any) -> Any:
+        raise xa_transaction("s.t")
+
+    monkeypatch.setattr(MariaDBSource, "_read", read)
+    nothing: Any = None
+    for connector, found in (
+        (ConnectUnreachable("it rebalances"), ConnectUnreachable),
+        (SimpleNamespace(fingerprint=6), SourceHistoryLost),
+        (SimpleNamespace(fingerprint=5), DebeziumError),
+    ):
+
+        def ask(connector: Any = connector) -> Any:
+            if isinstance(connector, Exception):
+                raise connector
+            return connector
+
+        monkeypatch.setattr(source, "_ask_connector", ask)
+        with pytest.raises(found):
+            source._read(nothing, nothing, nothing)
+
+
+@pytest.mark.parametrize("tells_ends", [True, False])
+def test_a_source_that_begins_again_goes_on_with_the_time_of_its_position(
+    source: DebeziumSource, monkeypatch: pytest.MonkeyPatch, tells_ends: bool
+) -> None:
+    """The markers of an idle shard would say that nothing is known of it."""
+    made: list[DebeziumReader] = []
+    position, publisher = "MySQL56/", cast("PublisherLike", None)
+    schema = DebeziumSchema(ConnectionSettings(), TableFilter(("s",)), lambda _: True)
+    source._connector = Connector("c", ("", ""), tells_ends=tells_ends)
+
+    def opened(*_: Any) -> Any:
+        topics: Any = SimpleNamespace()
+        made.append(source._reader_of(topics, schema, position))
+        raise MariaDBUnreachable("that was all")
+
+    monkeypatch.setattr(source, "_open_log", opened)
+    for method in ("_check", "_describe", "_warn_of"):
+        monkeypatch.setattr(source, method, lambda *_: None)
+    monkeypatch.setattr(schema, "load", lambda: None)
+    with pytest.raises(MariaDBUnreachable):
+        source._read(publisher, schema, Progress(ResumePoint("s/0", 1, 5, position, 1_234, position)))
+    [reader] = made
+    assert reader._finished(OpenTransaction(MysqlGtid("uuid", "", 1), 1 << 20), 0).timestamp == 1_234

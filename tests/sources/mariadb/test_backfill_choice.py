@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
+from stream.sources.mariadb.backfill import progress
 from stream.sources.mariadb.backfill.choice import CHARS_MAX, BackfillRequest, Choice, read_request
 from stream.sources.mariadb.backfill.plan import Plan
 from stream.sources.mariadb.backfill.progress import HOLDERS_CHARS_MAX, progress_annotations, table_progress
@@ -123,3 +126,22 @@ def test_each_table_has_a_state() -> None:
     assert shown(TableReading("s.reading", 300, 1_000, 100), "held")["s.reading"] == ("waiting", 300, -1)
     many = {f"s.{number}": "held" * 10 for number in range(1_000)}
     assert len(progress_annotations(TableReading(""), many)[HOLDERS]) <= HOLDERS_CHARS_MAX
+
+
+def test_as_many_holders_are_named_as_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many are held, the words of those that have none are not written."""
+    written: list[object] = []
+
+    def dumps(value: object, **options: bool) -> str:
+        written.append(value)
+        return json.dumps(value, ensure_ascii=options["ensure_ascii"])
+
+    monkeypatch.setattr(progress, "json", SimpleNamespace(dumps=dumps, loads=json.loads))
+    for count in (1, 2, 20, 1_000):
+        many = {f"s.ü{number}": "hält" * 10 for number in range(count)}
+        words = progress_annotations(TableReading(""), many)[HOLDERS]
+        named = json.loads(words)
+        assert list(named.items()) == list(many.items())[: len(named)]
+        more = dict(list(many.items())[: len(named) + 1])
+        assert named == many or len(json.dumps(more, ensure_ascii=False)) > HOLDERS_CHARS_MAX >= len(words)
+    assert len(written) < 100

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from itertools import count
 
 import pytest
 
@@ -135,3 +136,42 @@ def test_a_prepared_transaction_holds_up_the_tables_that_it_writes_into_alone(
             database.run(f"ROLLBACK PREPARED '{gid}'")
     wanted = {row: image for name in names for row, image in shown(database, name).items()}
     assert {row: image for row, image in cached_images(database.kafka, keyspace_name).items() if image} == wanted
+
+
+def test_commits_in_two_phases_that_never_cease_hold_up_nothing(database: Database, keyspace_name: str) -> None:
+    """At every moment some transaction is prepared, but none for long: the table is not put aside for any of them."""
+    rows, writers = 2_000, 4
+    database.run(
+        "CREATE TABLE t (id INT PRIMARY KEY, v INT)", f"INSERT INTO t SELECT n, 0 FROM generate_series(1, {rows}) n"
+    )
+    database.create()
+    over = threading.Event()
+
+    def write(number: int) -> None:
+        gid = f"{number} of {database.prefix}"
+        with database.another() as own:
+            for turn in count():
+                own.execute("BEGIN")
+                own.execute("UPDATE t SET v = v + 1 WHERE id = %s", (1 + number + writers * (turn % 100),))
+                own.execute(f"PREPARE TRANSACTION '{gid}'".encode())
+                is_over = over.wait(0.05)
+                own.execute(f"COMMIT PREPARED '{gid}'".encode())
+                if is_over:
+                    return
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(writers)]
+    for each in threads:
+        each.start()
+    try:
+        with RunningPostgres(database, keyspace_name, backfill=EVERYTHING) as running:
+            until(lambda: complete(database, keyspace_name) == {"public.t"}, "the table")
+            assert not running.source.status.tables_held
+            over.set()
+            for each in threads:
+                each.join()
+            running.until_published(database.position())
+    finally:
+        over.set()
+        for each in threads:
+            each.join()
+    assert cached_images(database.kafka, keyspace_name) == shown(database, "t")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +14,9 @@ from stream.sources.debezium.connector import Connector, checked
 from stream.sources.debezium.errors import DebeziumError
 from stream.sources.debezium.messages import Malformed, RowMessage, Snapshot, read_end, read_row
 from stream.sources.debezium.places import Places, read_places
+from stream.sources.debezium.reader import DebeziumReader
 from stream.sources.mariadb.gtid import GtidPosition, PostgresCommit, PostgresPlace
+from stream.sources.postgres.reader import InvalidatingPostgresReader, PostgresReader
 from tests.servers.connect import postgres_config
 
 SOURCE = {"connector": "postgresql", "ts_ms": 7_000, "db": "d", "schema": "public", "table": "t", "lsn": 90}
@@ -96,6 +99,26 @@ def test_the_last_commit_is_kept_with_the_places() -> None:
     places.told = places.storage = 0
     assert "told" not in places.words("p")
     assert read_places(places.words("p"), "p") == places
+
+
+@pytest.mark.parametrize("kind", [PostgresReader, InvalidatingPostgresReader])
+def test_the_slot_is_asked_once_a_look(kind: type[PostgresReader], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without ends what it confirms is what the position moves to; else what an idle shard may say."""
+    asked: list[str] = []
+
+    def confirmed() -> PostgresPlace:
+        asked.append("slot")
+        return PostgresPlace(1, 16)
+
+    schema: Any = SimpleNamespace(confirmed=confirmed, end_of_log=lambda: PostgresPlace(1, 16))
+    monkeypatch.setattr(DebeziumReader, "_look", lambda _: asked.append("topics"))
+    monkeypatch.setattr(PostgresReader, "_note_changes", lambda _: None)
+    arguments: list[Any] = [SimpleNamespace(), schema, "Postgres/1:0/10", Places(1), "PostgreSQL", 1 << 20]
+    reader = kind(*([confirmed] if kind is InvalidatingPostgresReader else []), *arguments)
+    if isinstance(reader, InvalidatingPostgresReader):
+        reader._asked_position()
+    reader._look()
+    assert asked == ["slot", "topics"]
 
 
 CONFIG = postgres_config(KafkaCluster("127.0.0.1:1"), MariaDBAddress("127.0.0.1", 1, "u", ""), "d", "p")

@@ -15,16 +15,20 @@ import pytest
 
 from lab.faults.network import LinkConditions, Network
 from stream.sources.key_range import KeyRange
+from stream.sources.mariadb.backfill.chunks import TableDiffers
 from stream.sources.mariadb.by_key import Found, KeyNotPossible, SelectedRow
 from stream.sources.mariadb.by_range import SelectedRange, SortTooLarge
 from stream.sources.mariadb.connection import ConnectionSettings, MariaDBError, MariaDBUnreachable
 from stream.sources.mariadb.gtid import PostgresPlace
 from stream.sources.mariadb.snapshot import NoSuchTable, SnapshotRead, SourceTimeout
 from stream.sources.postgres import snapshot
+from stream.sources.postgres.chunks import PostgresChunkReader
 from stream.sources.postgres.selecting import RowsInOrder, rows_by_key
 from stream.sources.postgres.snapshot import PostgresSnapshotReader
 from stream.sources.postgres.writers import Writers
+from stream.wire.events import Column, DescribeTable
 from stream.wire.keys import split_row_key
+from stream.wire.values import UndecodableValue
 from tests.sources.mariadb.test_source import until
 
 T = "public.t"
@@ -510,6 +514,18 @@ def test_an_end_of_the_log_that_is_not_flushed_is_no_bound_later() -> None:
     assert known.bound(known.begin(), T, place(130), ["4/1"], 130).lsn == 100
 
 
+def test_who_writes_now_is_awaited_also_where_no_more_of_the_log_is_kept_than_before() -> None:
+    """A read that proves too little is repeated once they have left. Their look is no bound that is later."""
+    known = Writers()
+    assert known.bound(known.begin(), T, place(120), [], 100).lsn == 120
+    for writer in ("3/1", "4/1"):
+        assert known.bound(known.begin(), T, place(120), [writer], 100).lsn == 100
+        assert known.awaited() == {writer}
+    assert known.bound(known.begin(), T, place(130), [], 100).lsn == 130
+    assert known.awaited() == set()
+    assert len(known._seen[T]) <= 2
+
+
 def test_who_wrote_into_a_table_that_nobody_reads_any_more_is_not_waited_for() -> None:
     """Else one long transaction would hold up the reads of all tables."""
     known = Writers()
@@ -555,3 +571,16 @@ def test_rows_in_order_end_where_they_are_many_bytes(
         places = [(str(name), int(str(number))) for name, number in (split_row_key(key)[1] for key in keys)]
         assert places == sorted(set(places))
         assert len(places) == 500
+
+
+def test_a_table_with_a_key_that_cannot_be_decoded_is_not_read_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is told as of MariaDB, where others are read meanwhile."""
+    reader = PostgresChunkReader(ConnectionSettings(product="PostgreSQL"))
+
+    def infinite(*_: object) -> Any:
+        raise UndecodableValue("infinity is no date")
+
+    monkeypatch.setattr(reader._reader, "held", lambda *_: "")
+    monkeypatch.setattr(reader._reader, "read_in_order", infinite)
+    with pytest.raises(TableDiffers, match="infinity is no date"):
+        reader.read(DescribeTable("public.t", (Column("day", "date", True),), ("day",)), None)

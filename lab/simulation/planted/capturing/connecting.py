@@ -50,7 +50,7 @@ MEANING: Final = (
     connectors(
         "truncate_is_no_statement",
         "a TRUNCATE in a table's topic is passed over",
-        Replace(messages.read_row, "row.op == 'm'", "row.op in 'mt'"),
+        Replace(messages._read_row, "row.op == 'm'", "row.op in 'mt'"),
     ),
     connectors(
         "large_numbers_are_negative",

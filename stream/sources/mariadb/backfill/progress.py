@@ -22,12 +22,15 @@ HOLDERS_CHARS_MAX: Final = 2_000
 
 def progress_annotations(reading: TableReading, held: Mapping[str, str]) -> Mapping[str, str]:
     """The words that `table_progress` takes up. ``held``: table → who holds it up; as many as there is room for."""
-    kept = dict(held)
-    while len(words := json.dumps(kept, ensure_ascii=False)) > HOLDERS_CHARS_MAX:
-        kept.popitem()
+    kept, left = {}, HOLDERS_CHARS_MAX
+    for table, why in held.items():
+        left -= len(json.dumps({table: why}, ensure_ascii=False))  # its braces are as long as a comma and a blank
+        if left < 0:
+            break
+        kept[table] = why
     return {
         PROGRESS: json.dumps(astuple(reading), ensure_ascii=False) if reading.table else "",
-        HOLDERS: words if kept else "",
+        HOLDERS: json.dumps(kept, ensure_ascii=False) if kept else "",
     }
 
 
