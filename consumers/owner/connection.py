@@ -39,7 +39,6 @@ from consumers.owner.protocol import (
     RangeRows,
     Request,
     Rows,
-    Status,
     Verified,
     Welcome,
 )
@@ -267,7 +266,7 @@ def refuse(caller: Grant, request: Request) -> None:
     keyspace = "" if isinstance(request, WITHOUT_KEYSPACE) else request.keyspace
     if keyspace and not caller.sees(keyspace):
         raise OwnerError(f"this process owns no partition of {keyspace}", code="not_owner")
-    if not keyspace and isinstance(request, Status | Drain) and caller.keyspaces is not None:
+    if not keyspace and not isinstance(request, Hello) and caller.keyspaces is not None:  # without a name: all
         raise OwnerError(f"{caller.name} may not see all keyspaces", hint="name one", code="forbidden")
 
 

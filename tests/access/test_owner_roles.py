@@ -27,6 +27,10 @@ def fill() -> Request:
     return Fill(0, KEYSPACE, 0, key(2), None, "MariaDB/0-1-1", "MariaDB/0-1-1", 1, b"")
 
 
+NOT_ALL = dict.fromkeys(("all", "all checkpoints", "any table"), "forbidden")
+"""A request that names no keyspace is about all of them."""
+
+
 async def code_of(client: OwnerClient, request: str) -> str:
     """The code of the refusal of a request; "" if it is answered."""
     try:
@@ -41,6 +45,10 @@ async def code_of(client: OwnerClient, request: str) -> str:
                 await client.status(KEYSPACE)
             case "all":
                 await client.status()
+            case "all checkpoints":
+                await client.checkpoint("")
+            case "any table":
+                await client.describe("", "db.t")
     except OwnerError as error:
         return error.code
     return ""
@@ -50,13 +58,13 @@ async def code_of(client: OwnerClient, request: str) -> str:
     ("grant", "refused"),
     [
         (Grant("admin", frozenset({"admin"})), {}),
-        (Grant("front", frozenset({"read", "fill"})), {"checkpoint": "forbidden"}),
-        (Grant("reader", frozenset({"read"})), {"fill": "forbidden", "checkpoint": "forbidden"}),
+        (Grant("front", frozenset({"read", "fill"})), dict.fromkeys(("checkpoint", "all checkpoints"), "forbidden")),
+        (Grant("reader", frozenset({"read"})), dict.fromkeys(("fill", "checkpoint", "all checkpoints"), "forbidden")),
         (
             Grant("other", frozenset({"read", "fill", "admin"}), frozenset({"bank"})),
-            {**dict.fromkeys(("get", "fill", "checkpoint", "status"), "not_owner"), "all": "forbidden"},
+            {**dict.fromkeys(("get", "fill", "checkpoint", "status"), "not_owner"), **NOT_ALL},
         ),
-        (Grant("own", frozenset({"admin"}), frozenset({KEYSPACE})), {"all": "forbidden"}),
+        (Grant("own", frozenset({"admin"}), frozenset({KEYSPACE})), NOT_ALL),
     ],
     ids=lambda each: each.name if isinstance(each, Grant) else "",
 )
@@ -65,7 +73,7 @@ def test_roles_hold_on_the_owner_protocol(tmp_path: Path, grant: Grant, refused:
     owner = owner_of(tmp_path, grant)
 
     async def use(client: OwnerClient) -> None:
-        found = {each: await code_of(client, each) for each in ("get", "fill", "checkpoint", "status", "all")}
+        found = {each: await code_of(client, each) for each in ("get", "fill", "checkpoint", "status", *NOT_ALL)}
         assert {each: code for each, code in found.items() if code} == refused
 
     owner.run(use, identity=Identity(lambda: grant.name))
