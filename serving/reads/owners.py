@@ -54,6 +54,10 @@ class OtherPartition(OwnerAway):
     """The owner says that the key is kept in another partition than the one that was asked."""
 
 
+class AnswerTooLarge(OwnerAway):
+    """The owner has more to say at once than fits in an answer: it may be asked for less."""
+
+
 class Owners:
     """The owners of all partitions. Belongs to one event loop."""
 
@@ -336,6 +340,8 @@ class Owners:
             return ReadError(error.code, str(error), hint=error.hint)
         if error.code == "wrong_partition":
             return OtherPartition(str(error))
+        if error.code == "frame_too_large":
+            return AnswerTooLarge(str(error))
         self._metrics.owner_failures.inc()
         if error.code not in _NOT_NOW:
             self._retry_at[owner] = self._clock() + self._pause_s

@@ -19,7 +19,7 @@ from serving.reads.demands import NO_OPTIONS, ReadDemand, RequestedRow, RowOptio
 from serving.reads.descriptions import RENEWED_EVERY_S, Descriptions
 from serving.reads.fills import Fills
 from serving.reads.flight import Flights
-from serving.reads.owners import OtherPartition, OwnerAway, Owners
+from serving.reads.owners import AnswerTooLarge, OtherPartition, OwnerAway, Owners
 from serving.reads.proof import Proof, Reached, ReadBetween, history_lost_error, token_after, unknown_shards_error
 from serving.reads.rowkey import RowKey, parse_row_key
 from serving.reads.spaces import RowSpace, epoch_of, learn_shards
@@ -193,6 +193,10 @@ class RowReads:
                 )
                 rows = answered
             except OwnerAway as away:
+                if isinstance(away, AnswerTooLarge) and len(part) > 1:
+                    half = len(part) // 2
+                    await asyncio.gather(ask(partition, part[:half]), ask(partition, part[half:]))
+                    return
                 why, differs = str(away), isinstance(away, OtherPartition)
             async for index, row in in_turns(zip(part, rows, strict=True)):
                 settle(index, row, why, differs=differs)

@@ -19,7 +19,7 @@ from serving.metrics import FrontMetrics
 from serving.reads.demands import RequestedRange
 from serving.reads.descriptions import Descriptions
 from serving.reads.owners import OwnerAway
-from serving.reads.ranges.pages import Page
+from serving.reads.ranges.pages import Page, Stretch
 from serving.reads.ranges.reading import RangeReads
 from serving.reads.spaces import RowSpace
 from serving.sources.source import RowTable, SourceRange
@@ -265,3 +265,15 @@ def test_a_range_by_another_spelling_is_read_from_every_shard(monkeypatch: pytes
     table = replace(TABLE, key=(Column("customer", "int", False), Column("id", "text", False)), prefix=1)
     answer = read(Partitions([]), sources[0], table=table, sources=sources, shards=shards)
     assert (answer.served_from, ids(answer), [each.reads for each in sources]) == ("source", [5, 3], [1, 1])
+
+
+def test_pages_have_moved_if_nothing_says_which_one_ends_first() -> None:
+    """A replica may have applied a later transaction of one domain, and an earlier one of another."""
+
+    def stretch(since: str, until: str) -> Stretch:
+        return Stretch("shop/0", 1, Position.parse(f"MariaDB/{since}"), Position.parse(f"MariaDB/{until}"))
+
+    one, other = stretch("0-1-2,1-1-2", "0-1-4,1-1-7"), stretch("0-1-5,1-1-2", "0-1-5,1-1-3")
+    assert (one.joined(other), other.joined(one)) == (None, None)
+    later = stretch("0-1-2,1-1-3", "0-1-5,1-1-7")
+    assert one.joined(later) == later.joined(one) == stretch("0-1-2,1-1-3", "0-1-4,1-1-7")

@@ -67,11 +67,15 @@ class PartOwner(FakeOwner):
         super().__init__(watermarks=seen(SHARD, "0-1-1"))
         self.partition, self.kinds = partition, kinds
         self.batches: list[int] = []
+        self.fitting = 1_000
+        """Rows of which an answer has room."""
 
     async def get(self, _: str, partition: int, keys: list[bytes], *__: object) -> list[OwnerRow]:
         self._ask("get")
         assert partition == self.partition
         self.batches.append(len(keys))
+        if len(keys) > self.fitting:
+            raise OwnerError("64 MiB at most", code="frame_too_large")
         await asyncio.sleep(0)
         return [self._row(number_of(key)) for key in keys]
 
@@ -183,6 +187,20 @@ def test_each_element_of_a_batch_is_its_own_rows_answer(
         }
     unread = {number for number, kind in kinds.items() if kind in (CACHED, CACHED_ABSENT, LOST)}
     assert not unread & {number for asked in front.source.asked for number in asked}
+
+
+@pytest.mark.parametrize("fitting", [0, 1, 3])
+def test_rows_that_do_not_fit_into_one_answer_are_asked_for_in_parts(
+    monkeypatch: pytest.MonkeyPatch, fitting: int
+) -> None:
+    """They would be read at the source each time, and never be kept. One that does not fit alone is read there."""
+    front = Batches(monkeypatch, dict.fromkeys(range(20), CACHED if fitting else MISSED))
+    for owner in front.owners:
+        owner.fitting = fitting
+    answers = front.read(list(range(20)), demand_of(seen(SHARD, "0-1-5")))
+    images = [bytes(answer.value) for answer in answers if not isinstance(answer, ReadError)]
+    assert images == [image_of(number, not fitting) for number in range(20)]
+    assert not fitting or front.source.asked == []
 
 
 def test_the_misses_of_a_batch_are_one_snapshot_of_the_source(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,11 +41,13 @@ class Stretch(NamedTuple):
         return self.until.at_or_past(self.since)
 
     def joined(self, other: Stretch) -> Stretch | None:
-        """Where both stand; None if they are of different histories."""
+        """Where both stand; None if they are of different histories, or nothing says which one ends first."""
         if (self.shard, self.epoch, self.since.flavor) != (other.shard, other.epoch, other.since.flavor):
             return None
-        until = other.until if self.until.at_or_past(other.until) else self.until
-        return self._replace(since=self.since.join(other.since), until=until)
+        first, last = (other, self) if self.until.at_or_past(other.until) else (self, other)
+        if not last.until.at_or_past(first.until):
+            return None
+        return self._replace(since=self.since.join(other.since), until=first.until)
 
 
 class Page(msgspec.Struct, array_like=True, frozen=True):
