@@ -233,7 +233,7 @@ class PartitionsParameters(_OfTableParameters, kw_only=True):
 class TableIdParameters(_CatalogParameters, kw_only=True):
     """Of one catalog table, by id."""
 
-    table_id: int
+    table_id: TableId
     valid_write_ids: (
         Annotated[str, Meta(description="The reader's ValidWriteIdList, as Hive writes it.")] | UnsetType
     ) = UNSET

@@ -333,6 +333,8 @@ def test_a_table_is_found_by_its_id_after_a_rename(running: Installation) -> Non
     assert (status, b'"served_from":"cache"' in body, b'"tableName":"t"' in body) == (200, True, True)
     status, _ = running._send(HttpRequest("GET", "/v1/table-ids/8", {"catalog": KEYSPACE}))
     assert status == 404
+    status, body = running._send(HttpRequest("GET", f"/v1/table-ids/{2**64}", {"catalog": KEYSPACE}))
+    assert (status, b"bad_parameter" in body) == (400, True)
 
 
 @pytest.mark.parametrize(("hi", "seen"), [(None, "HiveEvent/9"), ("HiveEvent/12", "HiveEvent/12")])
