@@ -437,8 +437,11 @@ class HiveTranslator:
 
     def _rename(self, before: TableObject, after: TableObject) -> list[Change]:
         """The ids of a transactional table move to the new name. Without ids, it gets those of the new name."""
+        known_as = self.name_of(after.table_id)
+        is_free = known_as not in ("", before.name, after.name)  # it was renamed before, and that was not seen
+        freed = self._forget(known_as, dropped=False) if is_free else []
         self._unbind(before.name)
-        changes: list[Change] = [BindName(after.name, after.table_id, before.name)]
+        changes: list[Change] = [BindName(after.name, after.table_id, before.name), *freed]
         if after.transactional and self._ids.rename(before.name, after.name):
             return changes
         if self._ids.get(before.name) is not None or self._ids.get(after.name) is not None:

@@ -7,6 +7,7 @@ import pytest
 from lab.simulation.catalog.world import CatalogWorld
 from lab.simulation.engine import History, run_one
 from lab.simulation.files.world import FilesWorld
+from lab.simulation.hive.world import HiveWorld
 from lab.simulation.rows.world import RowsWorld
 from lab.simulation.warehouse.world import WarehouseWorld
 
@@ -284,6 +285,16 @@ FILES: dict[str, History] = {
 }
 
 
+HIVE: dict[str, History] = {
+    "a table is renamed twice, and the first time is missing in the log: the name that it had is free": [
+        ("create", 1, 3),
+        ("miss", 0),
+        ("rename", 1, 0),
+        ("rename", 0, 2),
+    ],
+}
+
+
 @pytest.mark.parametrize("ops", ROWS.values(), ids=ROWS)
 def test_a_history_that_once_broke_a_rule_of_rows_breaks_none(ops: History) -> None:
     """What the simulator has found once is not lost again."""
@@ -306,3 +317,9 @@ def test_a_history_that_once_broke_a_rule_of_a_live_catalog_breaks_none(ops: His
 def test_a_history_that_once_broke_a_rule_of_files_breaks_none(ops: History) -> None:
     """Each of them was a defect, of the product or of the simulator."""
     assert run_one(FilesWorld(), ops).violations == []
+
+
+@pytest.mark.parametrize("ops", HIVE.values(), ids=HIVE)
+def test_a_history_that_once_broke_a_rule_of_a_logged_catalog_breaks_none(ops: History) -> None:
+    """The same for notification logs that are folded."""
+    assert run_one(HiveWorld(), ops).violations == []
