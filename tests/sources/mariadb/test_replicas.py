@@ -335,6 +335,19 @@ def test_a_server_that_comes_back_with_other_changes_has_lost_its_history(
     assert made.begun() == [f"history_lost at {at(LAST + 4)}", "host"]
 
 
+def test_a_loss_that_a_setting_allowed_ends_the_epoch_before_the_source_ends(servers: Servers) -> None:
+    """Whoever mends the setting and starts it again would not find the loss any more."""
+    made, watch = followed(servers), watch_of()
+    servers.by_host["host"].refused = "sync_binlog"
+    servers.by_host["host"].reused = frozenset({LAST})
+    with pytest.raises(ServerLeft), made._leaving():
+        made._look_at_lag(watch)
+    servers.opened.clear()
+    with pytest.raises(ServerSettingsError, match="sync_binlog"):
+        made.run()
+    assert servers.opened == [f"history_lost at {at(LAST)}"]
+
+
 def test_a_server_that_logs_no_rows_is_not_compared(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its checksums are of something else."""
     monkeypatch.setattr(primary, "check_writer", lambda _: False)

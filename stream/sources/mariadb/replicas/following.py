@@ -25,6 +25,7 @@ from stream.sources.mariadb.connection import (
     MariaDBError,
     MariaDBUnreachable,
     NotResumable,
+    ServerSettingsError,
     SourceHistoryLost,
 )
 from stream.sources.mariadb.gtid import GtidPosition
@@ -129,7 +130,7 @@ class FollowingSource(MariaDBSource):
         for server in self._in_turn(now):
             self._options = replace(self._options, settings=server)
             try:
-                super()._check_server()
+                self._check_read()
                 if self._is_at_replica:
                     self._check_replica(server, LAG_MAX_S if is_first or server is self._caught_up else _AT_ONCE_S)
                 elif self._away and self._published and not self._new_epoch_for:
@@ -150,6 +151,14 @@ class FollowingSource(MariaDBSource):
             return
         worst = [error for error in found if isinstance(error, MariaDBUnreachable)] or found[-1:]
         raise next((error for error in worst if error.code == LogAway.code), worst[0])
+
+    def _check_read(self) -> None:
+        """Check the server as one that is read. Settings don't keep it from ending a history that it has lost."""
+        try:
+            super()._check_server()
+        except ServerSettingsError:
+            if self._new_epoch_for in ("", "asked_for"):
+                raise
 
     def _in_turn(self, now: float) -> list[ConnectionSettings]:
         """The servers, in the order in which they are tried. An epoch that is asked for, or due, begins at the host."""

@@ -122,7 +122,10 @@ class Primary:
             if not is_readable:
                 self._doubted = []  # it logs no rows, or less of them: nothing to compare
             return clock, takes_writes and self.check_published()
-        except (ServerSettingsError, SourceHistoryLost):
+        except ServerSettingsError:
+            self.check_published()  # a loss that the setting allows is told first
+            raise
+        except SourceHistoryLost:
             raise
         except MariaDBError:
             self._ask_at = time.monotonic() + ASK_EVERY_S
