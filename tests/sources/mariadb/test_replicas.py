@@ -233,6 +233,17 @@ def test_a_replica_that_was_left_is_read_if_there_is_no_other(servers: Servers) 
     assert made.begun() == ["first"]
 
 
+def test_if_nothing_can_be_read_the_error_of_the_server_itself_is_told(servers: Servers) -> None:
+    """It is the one to mend, whichever was tried last."""
+    for each in servers.by_host.values():
+        each.refused = "binlog_format"
+    made = Reading(servers, Stub(servers))
+    made._options = replace(made._options, settings=FIRST)
+    made._left("it lags")
+    with pytest.raises(ServerSettingsError, match="binlog_format of host"):
+        made.run()
+
+
 def test_who_is_left_again_is_passed_over_for_longer() -> None:
     """Twice as long, up to a limit; and not if it was read for a while."""
     passed = PassedOver()
@@ -254,8 +265,8 @@ def test_who_is_left_again_is_passed_over_for_longer() -> None:
 @pytest.mark.parametrize("reason", ["asked_for", "history_lost"])
 def test_an_epoch_begins_at_the_server_itself(servers: Servers, reason: str) -> None:
     """Whoever noticed the loss may have been cut off before it was told. A replica can't tell it any more."""
-    servers.by_host["host"].end = LAST + 2
-    servers.by_host["first"].end = servers.by_host["second"].end = LAST + 3
+    for each in servers.by_host.values():
+        each.end = LAST + 2
     made = Reading(servers, Stub(servers), new_epoch=reason == "asked_for")
     made._new_epoch_for = reason
     assert made.begun() == [f"{reason} at {at(LAST + 2)}", "host"]
@@ -333,6 +344,18 @@ def test_a_server_that_comes_back_with_other_changes_has_lost_its_history(
     assert watch.clock_seen is None
     servers.opened.clear()
     assert made.begun() == [f"history_lost at {at(LAST + 4)}", "host"]
+
+
+def test_all_that_was_published_before_a_server_was_away_is_doubted(servers: Servers) -> None:
+    """Whether it was away before anybody looked, or again since: the first and the last tell."""
+    made = followed(servers)
+    for sequence in (LAST, LAST + 1, LAST + 2):
+        made._at_host.doubt(Progress(point(sequence)))
+    assert [each.checksum for each in made._at_host._doubted] == [LAST, LAST + 2]
+    servers.by_host["host"].end = LAST + 2
+    servers.by_host["host"].reused = frozenset({LAST + 2})
+    with pytest.raises(SourceHistoryLost):
+        made._at_host.check_published()
 
 
 def test_a_loss_that_a_setting_allowed_ends_the_epoch_before_the_source_ends(servers: Servers) -> None:
@@ -430,6 +453,13 @@ def test_a_replica_that_lags_is_waited_for_only_where_nothing_was_read(
     made._left("it lags")
     made._check_server()
     assert (made.server, patience) == (HOST, [following._AT_ONCE_S])
+    patience.clear()
+    monkeypatch.setattr(following, "AGAIN_EVERY_S", 0.0)
+    made = Reading(servers, Stub(servers))
+    made._check_server()
+    made._left("it lags")
+    made._check_server()
+    assert patience[2:] == [following._AT_ONCE_S] * 2, "not the one that was left, either"
 
 
 def test_servers_must_have_what_is_committed_and_not_what_was_given(servers: Servers) -> None:

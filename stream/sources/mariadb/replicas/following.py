@@ -127,7 +127,8 @@ class FollowingSource(MariaDBSource):
         left = [each.name for each in self._replicas if self._passed_over.has(each, now)]
         self._away = [*left]  # they may have what the server has purged
         is_first = self._read_last is None
-        for server in self._in_turn(now):
+        servers = self._in_turn(now)
+        for server in servers:
             self._options = replace(self._options, settings=server)
             try:
                 self._check_read()
@@ -149,7 +150,9 @@ class FollowingSource(MariaDBSource):
             self._beyond = None
             self._again_at = time.monotonic() + AGAIN_EVERY_S
             return
-        worst = [error for error in found if isinstance(error, MariaDBUnreachable)] or found[-1:]
+        of_host = found[servers.index(self._primary)]
+        away: list[MariaDBError] = [error for error in found if isinstance(error, MariaDBUnreachable)]
+        worst = away or [of_host]
         raise next((error for error in worst if error.code == LogAway.code), worst[0])
 
     def _check_read(self) -> None:
