@@ -86,16 +86,18 @@ class Primary:
         False: it lacks some of that, now.
         """
         while self._doubted:
-            last = self._doubted[0]
-            if self.lacks(last.position):
+            if self.lacks(self._doubted[0].position):
                 return False
-            try:
-                self._sessions.asked(self._settings, lambda connection: check_resumable(connection, last.cursor))  # noqa: B023
-                check_same(replace(self._settings, connect_timeout_s=CONNECT_S), self._server_id, *last)
-            except (NotResumable, BinlogFormatError):
-                pass  # it is purged, or can't be read: nobody can tell
+            self._compare(self._doubted[0])
             del self._doubted[0]
         return True
+
+    def _compare(self, last: _Published) -> None:
+        try:
+            self._sessions.asked(self._settings, lambda connection: check_resumable(connection, last.cursor))
+            check_same(replace(self._settings, connect_timeout_s=CONNECT_S), self._server_id, *last)
+        except (NotResumable, BinlogFormatError):
+            pass  # it is purged, or can't be read: nobody can tell
 
     def now(self, progress: Progress | None) -> tuple[ServerClock, bool] | None:
         """The server's clock, its end of the log a moment later, and whether it takes writes; None: it can't be asked.
