@@ -45,6 +45,8 @@ _WANTED = (
     ("gtid_strict_mode", "ON", "lets a later transaction have a lower GTID"),
     ("sync_binlog", "1", "lets a power loss take back transactions whose GTIDs are then used again"),
 )
+_OF_ROWS = frozenset({"binlog_format", "binlog_row_image", "binlog_row_metadata"})
+"""What matters only in the log that is read."""
 _PRIVILEGE_MISSING = 1227
 
 
@@ -57,6 +59,20 @@ def check_server(connection: Connection) -> bool:
     for check in others:
         check()
     return bool(replication())
+
+
+def check_writer(connection: Connection) -> bool:
+    """Refuse a server whose replicas can't be read: its history is not kept, or they have other values than it.
+
+    Returns whether it could be read itself. Raises `ServerSettingsError`.
+    """
+    try:
+        check_server(connection)
+    except ServerSettingsError:
+        for check in _checks(connection, is_read=False):
+            check()
+        return False
+    return True
 
 
 def problems_of(connection: Connection) -> list[ServerSettingsError]:
@@ -74,10 +90,13 @@ def problems_of(connection: Connection) -> list[ServerSettingsError]:
     return found
 
 
-def _checks(connection: Connection) -> list[Callable[[], object]]:
-    """Each raises one problem; the last returns whether the server is a replica. Raises for another product."""
+def _checks(connection: Connection, *, is_read: bool = True) -> list[Callable[[], object]]:
+    """Each raises one problem; the last returns whether the server is a replica. Raises for another product.
+
+    ``is_read``: or only its replicas are.
+    """
     if is_mysql(connection):
-        return mysql_requirements.checks(connection)
+        return mysql_requirements.checks(connection, is_read=is_read)
     names = ",".join(["%s"] * len(_VARIABLES))
     found = dict(fetch_all(connection, f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({names})", _VARIABLES))
     if "mariadb" not in found.get("version", "").lower() or "binlog_row_metadata" not in found:
@@ -86,7 +105,8 @@ def _checks(connection: Connection) -> list[Callable[[], object]]:
         )
     return [
         partial(_check_log, found),
-        *(partial(_check_setting, found, *wanted) for wanted in _WANTED),
+        *(partial(_check_setting, found, *wanted) for wanted in _WANTED if is_read or wanted[0] not in _OF_ROWS),
+        partial(mysql_requirements.check_statements, found, is_read=is_read),
         partial(_check_galera, found),
         partial(_check_filters, connection),
         partial(_check_replication, connection, found),

@@ -15,7 +15,7 @@ from freshet.local.mariadb import MariaDBServer
 from lab.faults.network import Network
 from stream.kafka.connection import KafkaCluster
 from stream.publish.publisher import Publisher
-from stream.sources.mariadb.connection import ConnectionSettings, NotResumable, connect
+from stream.sources.mariadb.connection import ConnectionSettings, NotResumable, ServerSettingsError, connect
 from stream.sources.mariadb.replicas import following
 from stream.sources.mariadb.replicas.following import FollowingSource
 from stream.sources.mariadb.source import MariaDBSource, SourceOptions
@@ -168,25 +168,34 @@ def logs_of(source: Source) -> list[tuple[str, ...]]:
         ]
 
 
-def test_a_server_that_logs_statements_is_followed_at_a_replica_that_logs_rows(
+def test_a_server_that_logs_statements_where_it_can_is_followed_at_a_replica_that_logs_rows(
     new_mariadb: NewServer, source_of: SourceOf, kafka: KafkaCluster, keyspace_name: str
 ) -> None:
-    """The server itself would be refused."""
+    """The server itself would be refused. It logs rows where a statement may have another effect at the replica."""
     servers = [
-        new_mariadb(durable=False, server_id=1, options={**LOGGED, "binlog-format": "STATEMENT"}),
+        new_mariadb(durable=False, server_id=1, options={**LOGGED, "binlog-format": "MIXED"}),
         new_mariadb(durable=False, server_id=2, options=REPLICA),
     ]
     first, second = (source_of(server.address, "mysql") for server in servers)
     second.run("RESET MASTER")
     replicate(second, first, "up")
-    first.run("CREATE DATABASE d", "CREATE TABLE d.t (id INT PRIMARY KEY, v INT)")
+    first.run("CREATE DATABASE d", "CREATE TABLE d.t (id INT PRIMARY KEY, v INT, u TEXT)")
     first.database = second.database = "d"
     until(lambda: second.position() == first.position(), "the replica has the table")
     with RunningFollowing(kafka, keyspace_name, first, second) as running:
         assert running.reads == second.settings
-        first.run("INSERT INTO d.t VALUES (1, 1)", "UPDATE d.t SET v = v + 1")
+        first.run("INSERT INTO d.t VALUES (1, 1, '')", "UPDATE d.t SET v = v + 1")
         until(lambda: published(kafka, keyspace_name) == first.position(), "its statements as rows")
+        first.run("UPDATE d.t SET u = UUID()")
+        until(lambda: published(kafka, keyspace_name) == first.position(), "what differs at each server")
+        until(lambda: running.source.status.as_of_ms > 0, "the clock")
     assert images(kafka, keyspace_name) == first.selected("t")
+    first.run("SET GLOBAL binlog_format = STATEMENT")
+    with (
+        pytest.raises(ServerSettingsError, match="binlog_format"),
+        RunningFollowing(kafka, keyspace_name, first, second),
+    ):
+        pass
 
 
 @pytest.mark.parametrize("setting", ["up.replicate_wild_ignore_table = 'd.t'", "slave_exec_mode = IDEMPOTENT"])

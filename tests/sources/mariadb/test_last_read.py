@@ -21,6 +21,16 @@ WRITES = (
     "INSERT INTO t SELECT seq, REPEAT('c', 500) FROM seq_2_to_100",
     "BEGIN; INSERT INTO t VALUES (101, 'x'); DELETE FROM t WHERE id = 1; COMMIT",
     "ALTER TABLE t ADD COLUMN w INT",
+    "CREATE TABLE u AS SELECT id FROM t",
+    "CREATE TABLE x (id INT)",
+    "CREATE SEQUENCE s",
+    "CREATE VIEW v AS SELECT id FROM t",
+    "DROP VIEW v",
+    "DROP SEQUENCE s",
+    "DROP TABLE u, x",
+    "DROP TABLE IF EXISTS u",
+    "CREATE TABLE u (id INT)",
+    "DROP TABLE /* it is old */ u",
 )
 
 

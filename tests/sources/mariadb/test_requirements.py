@@ -9,7 +9,7 @@ import pytest
 
 from stream.kafka.connection import KafkaCluster
 from stream.sources.mariadb.connection import ConnectionSettings, ServerSettingsError, connect
-from stream.sources.mariadb.requirements import check_server
+from stream.sources.mariadb.requirements import check_server, check_writer
 from tests.sources.mariadb.conftest import Source
 from tests.sources.mariadb.test_source import Running, of_kind, published, until
 
@@ -41,6 +41,35 @@ def test_settings_that_hide_changes_or_break_their_order_are_refused_with_the_fi
     finally:
         source.run(f"SET GLOBAL {setting} = {before}")
     assert f"SET GLOBAL {setting} = {wanted}" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "is_refused"),
+    [
+        ("binlog_format", "STATEMENT", True),
+        ("gtid_strict_mode", "OFF", True),
+        ("sync_binlog", "0", True),
+        ("binlog_format", "MIXED", False),
+        ("binlog_row_image", "MINIMAL", False),
+    ],
+)
+def test_a_server_whose_replicas_are_read_must_keep_its_history_and_need_not_log_rows_whole(
+    source: Source, setting: str, value: str, is_refused: bool
+) -> None:
+    """Its replicas log what they have applied, whole. STATEMENT lets them apply other values."""
+    assert check_writer(source.session)
+    with source.session.cursor() as cursor:
+        cursor.execute(f"SELECT @@global.{setting}")
+        before = int(found) if (found := cursor.fetchone()[0].decode()).isdecimal() else found
+    source.run(f"SET GLOBAL {setting} = {value}")
+    try:
+        if is_refused:
+            with pytest.raises(ServerSettingsError, match=setting):
+                check_writer(source.session)
+        else:
+            assert not check_writer(source.session), "it can't be read itself"
+    finally:
+        source.run(f"SET GLOBAL {setting} = {before}")
 
 
 def test_a_server_without_binlog_or_with_filters_is_refused(new_mariadb: Callable[..., Any]) -> None:

@@ -29,7 +29,7 @@ from stream.sources.mariadb.gtid import GtidPosition, MysqlGtidSet
 from stream.sources.mariadb.mysql import position as mysql_position
 from stream.sources.mariadb.mysql.requirements import binlog_status
 from stream.sources.mariadb.position import check_resumable, current_position
-from stream.sources.mariadb.requirements import check_server
+from stream.sources.mariadb.requirements import check_server, check_writer
 from stream.sources.mariadb.watch import DumpWatch
 from tests.patience import PATIENCE_S
 from tests.sources.mariadb.conftest import SERVER_IDS, Source, settings_of
@@ -95,6 +95,33 @@ def test_settings_that_hide_changes_are_refused_with_the_fix(
     finally:
         source.run(f"SET GLOBAL {setting} = {before if before.isdecimal() else repr(before)}")
     assert f"{setting} = {wanted}" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "is_refused"),
+    [
+        ("binlog_format", "STATEMENT", True),
+        ("gtid_mode", "ON_PERMISSIVE", True),
+        ("sync_binlog", "0", True),
+        ("binlog_format", "MIXED", False),
+        ("binlog_row_value_options", "PARTIAL_JSON", False),
+    ],
+)
+def test_a_server_whose_replicas_are_read_must_keep_its_history_and_need_not_log_rows_whole(
+    source: Source, setting: str, value: str, is_refused: bool
+) -> None:
+    """As of MariaDB."""
+    assert check_writer(source.session)
+    [[before]] = fetch_all(source.session, f"SELECT @@global.{setting}")
+    source.run(f"SET GLOBAL {setting} = '{value}'" if not value.isdecimal() else f"SET GLOBAL {setting} = {value}")
+    try:
+        if is_refused:
+            with pytest.raises(ServerSettingsError, match=setting):
+                check_writer(source.session)
+        else:
+            assert not check_writer(source.session), "it can't be read itself"
+    finally:
+        source.run(f"SET GLOBAL {setting} = {before if before.isdecimal() else repr(before)}")
 
 
 def test_a_server_with_a_filter_or_without_a_log_is_refused(new_mysql: Callable[..., MySQLServer]) -> None:

@@ -41,15 +41,15 @@ def check_same(settings: ConnectionSettings, server_id: int, cursor: str, positi
             if heartbeats > _HEARTBEATS_MAX or others > _OTHERS_MAX:
                 return
             if transaction is not None and transaction.gtid in wanted:
-                _compare(transaction.checksum, checksum, transaction.gtid)
+                if not reader.is_last(checksum):
+                    raise _another(transaction.gtid)
                 return
     finally:
         dump.close()
 
 
-def _compare(found: int, published: int, gtid: str) -> None:
-    if found != published:
-        raise SourceHistoryLost(
-            f"{gtid} is another transaction now than the one that was published",
-            hint="the server lost its last commits, or was restored, and used their GTIDs again: a new epoch starts",
-        )
+def _another(gtid: str) -> SourceHistoryLost:
+    return SourceHistoryLost(
+        f"{gtid} is another transaction now than the one that was published",
+        hint="the server lost its last commits, or was restored, and used their GTIDs again: a new epoch starts",
+    )

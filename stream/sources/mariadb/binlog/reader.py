@@ -89,6 +89,10 @@ class BinlogReader:
         """Whether the server has sent more than was yielded."""
         return self._dump.has_more
 
+    def is_last(self, checksum: int) -> bool:
+        """Whether the transaction that was yielded last is the one that was published with ``checksum``."""
+        return self._checksum.is_same(checksum)
+
     def stop(self) -> None:
         """End the iteration soon. Safe to call from a signal handler or another thread."""
         self._stopping = True

@@ -30,13 +30,16 @@ _WANTED: Final = (
     ("binlog_error_action", "ABORT_SERVER", "lets the server go on without a log if it can't write one"),
     ("sync_binlog", "1", "lets a power loss take back transactions whose GTIDs are then used again"),
 )
+_OF_ROWS: Final = frozenset({"binlog_format", "binlog_row_image", "binlog_row_metadata", "binlog_row_value_options"})
+"""What matters only in the log that is read."""
 _OF_SESSIONS: Final = frozenset({"binlog_format", "binlog_row_image", "binlog_row_value_options"})
 
 
-def checks(connection: Connection) -> list[Callable[[], object]]:
+def checks(connection: Connection, *, is_read: bool = True) -> list[Callable[[], object]]:
     """Each raises one problem, a `ServerSettingsError` with the fix as hint. Raises one for another product.
 
-    The last returns whether the server is a replica, also while it replicates nothing.
+    ``is_read``: or only its replicas are. The last returns whether the server is a replica, also while it replicates
+    nothing.
     """
     names = ("version", "log_bin", "log_replica_updates", *(name for name, *_ in _WANTED))
     wanted = ",".join(["%s"] * len(names))
@@ -48,7 +51,8 @@ def checks(connection: Connection) -> list[Callable[[], object]]:
         )
     return [
         partial(_check_log, found),
-        *(partial(_check_setting, found, *each) for each in _WANTED),
+        *(partial(_check_setting, found, *each) for each in _WANTED if is_read or each[0] not in _OF_ROWS),
+        partial(check_statements, found, is_read=is_read),
         partial(_check_filters, connection),
         partial(_check_replication, connection, found),
     ]
@@ -69,6 +73,16 @@ def _check_setting(found: dict[str, str], name: str, value: str, why: str) -> No
             hint=f"SET PERSIST {name} = {value or repr('')}{reconnect}"
             if name != "gtid_mode"
             else "set gtid_mode = ON and enforce_gtid_consistency = ON, step by step as MySQL's manual says",
+        )
+
+
+def check_statements(found: dict[str, str], *, is_read: bool) -> None:
+    """Refuse a server whose replicas run its statements: one with UUID() gives another value there."""
+    if not is_read and found["binlog_format"].upper() == "STATEMENT":
+        raise ServerSettingsError(
+            "binlog_format is STATEMENT, so replicas may have other values than the server",
+            hint="SET GLOBAL binlog_format = ROW, or MIXED if only replicas are read; set it in the configuration file"
+            " too; then reconnect all clients",
         )
 
 
