@@ -153,6 +153,14 @@ def token_after(token: str, shard: str, epoch: int, position: str) -> str:
         raise ReadError("bad_token", f"token: {error}", hint=error.hint) from error
 
 
+@lru_cache(maxsize=8192)
+def merged_tokens(token: str, other: str) -> str:
+    """The token of a session that gets two answers at once. Both are of answers to one demand, so they merge."""
+    if not token or token == other:
+        return other
+    return str(Vector.parse(token).merge(Vector.parse(other))) if other else token
+
+
 def history_lost_error(vector: Vector, shard: str, epoch: int, position: str, why: str, kin: Kin = NO_KIN) -> ReadError:
     """The error ``history_lost`` of an answer of ``shard`` in ``epoch``. Its token lacks what lies in a lost history.
 

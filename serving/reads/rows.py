@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias, cast
 
+import msgspec
+
 from consumers.fold.entry import VALUE
 from consumers.owner.protocol import HISTORY_LOST, KEYS_MAX, SCHEMA_CHANGED, Fill, OwnerRow
 from serving.answers import RawRowAnswer, absence_fields, raw_image
@@ -20,7 +22,15 @@ from serving.reads.descriptions import RENEWED_EVERY_S, Descriptions
 from serving.reads.fills import Fills
 from serving.reads.flight import Flights
 from serving.reads.owners import AnswerTooLarge, OtherPartition, OwnerAway, Owners
-from serving.reads.proof import Proof, Reached, ReadBetween, history_lost_error, token_after, unknown_shards_error
+from serving.reads.proof import (
+    Proof,
+    Reached,
+    ReadBetween,
+    history_lost_error,
+    merged_tokens,
+    token_after,
+    unknown_shards_error,
+)
 from serving.reads.rowkey import RowKey, parse_row_key
 from serving.reads.spaces import RowSpace, epoch_of, learn_shards
 from serving.sources.source import RowSource, RowTable, SchemaChanged, SourceKey, SourceRow
@@ -299,7 +309,10 @@ class RowReads:
     async def _by_other_spellings(
         self, context: ReadContext, misses: Sequence[RowMiss], outcomes: list[RowOutcome]
     ) -> None:
-        """Writes what other shards have by another spelling of the keys of which the own one has no row."""
+        """Writes what other shards have by another spelling of the keys of which the own one has no row.
+
+        Each shard that was asked is a part of the answer, also where it has no row.
+        """
         space = context.space
         left = [at for at, miss in enumerate(misses) if not miss.lookup.key.exact and _is_absent(outcomes[at])]
         for source in space.sources if left else ():
@@ -309,9 +322,9 @@ class RowReads:
             if not places:
                 continue
             found = await self._from_shard(context, source, [misses[at]._replace(source=source) for at in places])
-            for at, each in zip(places, found, strict=True):
+            async for at, each in in_turns(zip(places, found, strict=True)):
+                outcomes[at] = _beside_absence(each, outcomes[at])
                 if not _is_absent(each):
-                    outcomes[at] = each
                     left.remove(at)
 
     async def _from_shard(self, context: ReadContext, source: RowSource, misses: Sequence[RowMiss]) -> list[RowOutcome]:
@@ -443,6 +456,22 @@ def _fill_of(miss: RowMiss, found: SourceRow, shard: str) -> Fill | None:
 def _is_absent(outcome: RowOutcome) -> bool:
     """Whether a row is known not to be there."""
     return isinstance(outcome, RowAnswer) and not outcome.found
+
+
+def _beside_absence(outcome: RowOutcome, absence: RowOutcome) -> RowOutcome:
+    """What another shard says of a key of which the shards before have no row (``absence``). Its row counts, if any.
+
+    The session has seen all of them: else it could be given the row that one of them had before, by a front that reads
+    a replica of it.
+    """
+    if not isinstance(outcome, RowAnswer) or not isinstance(absence, RowAnswer):
+        return outcome
+    return msgspec.structs.replace(
+        outcome if outcome.found else absence,
+        freshness=outcome.freshness if absence.freshness == "fresh" else absence.freshness,
+        why=f"{absence.why}; {outcome.why}",
+        token=merged_tokens(absence.token, outcome.token),
+    )
 
 
 def _final(outcome: RowOutcome | None) -> RawRowAnswer | ReadError:

@@ -28,6 +28,7 @@ from consumers.store.index import INDEX, Index
 from consumers.store.manifest import Manifest
 from consumers.store.memtable import Memtable
 from consumers.store.store import PartitionStore
+from lab.simulation.memo import decoded
 from lab.simulation.models.topic import SimulatedTopic, name_of
 from stream.wire.codec import HEADER_SIZE, CodecError, current_schema, headers
 from stream.wire.columns import join_text
@@ -38,6 +39,7 @@ OVERLAY_BYTES: Final = 1_600
 HOT: Final = {"s.b": OVERLAY_BYTES}
 """A table whose fills have space of their own: the child table of the rows world."""
 _MARKER: Final = current_schema("Marker").header
+_TOPOLOGY: Final = current_schema("Topology").header
 _DIRECTORY: Final = Path("simulated")
 Record = tuple[int, bytes | None]
 BY_COLUMN_BYTES: Final = 1
@@ -197,6 +199,11 @@ class OwnedPartition:
     def has_marker(self) -> bool:
         """Whether it has folded a marker."""
         return any(value is not None and value.startswith(_MARKER) for value in self._folded)
+
+    def has_heard(self, shard: str) -> bool:
+        """Whether it has folded what ``shard`` says of the shards beside it: one that begins later has not."""
+        said = (value for value in self._folded if value is not None and value.startswith(_TOPOLOGY))
+        return any(decoded(value)[1]["shard"] == shard for value in said)
 
     @property
     def _folded(self) -> list[bytes | None]:
