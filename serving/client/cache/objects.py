@@ -57,8 +57,9 @@ class ObjectCache:
             raise BadRequest(
                 f"{kind} is no object of this cache with {len(key)} columns", hint="see objects", code="bad_object"
             )
+        is_in_doubt = session.is_in_doubt(self._keyspace)  # before the token, as for a row
         vector, newer = Vector.parse_known(session.token)
-        if newer or session.is_in_doubt(self._keyspace):  # it can't be compared here; a front can
+        if newer or is_in_doubt:  # it can't be compared here; a front can
             return CachedObject(self._read(session, tables, key)[0], from_store=False)
         demanded = of_keyspace(vector, self._keyspace)
         name = object_name(self._keyspace, kind, key)

@@ -149,8 +149,9 @@ class RowCache:
             raise BadRequest(
                 f"{table} is none of the tables of this cache", hint="name it as db.table", code="unknown_table"
             )
+        is_in_doubt = session.is_in_doubt(self._keyspace)  # before the token, which has all doubts that ended by then
         vector, newer = Vector.parse_known(session.token)
-        if newer or session.is_in_doubt(self._keyspace):  # it can't be compared here; a front can
+        if newer or is_in_doubt:  # it can't be compared here; a front can
             return _answer(session.get_row(self._keyspace, table, *pk))
         demanded = of_keyspace(vector, self._keyspace)
         name = row_name(self._keyspace, table, pk)
