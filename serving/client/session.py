@@ -169,12 +169,16 @@ class SessionState:
             self._vector = self._vector.merge(Vector({shard: (epoch, unplaced[1])}))
 
     def is_in_doubt(self, keyspace: str) -> bool:
-        """Whether something was committed in a keyspace of which no token can tell (`doubt`)."""
+        """Whether something was committed in a keyspace of which no token can tell (`doubt`).
+
+        Ask it before the token: a doubt that has ended is in a token that is read afterwards, and one that ends later
+        counts.
+        """
         with self._lock:
             return any(_keyspace_of(shard) == keyspace for shard in self._doubts)
 
     def _bound(self, keyspace: str, max_staleness_ms: int | None) -> int | None:
-        """What is demanded of the source's clock: in doubt, all that is committed by now."""
+        """What is demanded of the source's clock: in doubt, all that is committed by now. Before `_plan_demand`."""
         return 0 if self.is_in_doubt(keyspace) else max_staleness_ms
 
     def plan_row(
@@ -191,8 +195,9 @@ class SessionState:
 
         With ``max_staleness_ms`` also as new as all that was committed until that long before the request.
         """
+        bound = self._bound(keyspace, max_staleness_ms)
         demanded = yield from self._plan_demand()
-        params = _params(demanded, max_wait_ms, self._bound(keyspace, max_staleness_ms)) | self._consistency
+        params = _params(demanded, max_wait_ms, bound) | self._consistency
         if include_event_token:
             params["include_event_token"] = "true"
         if compare_event_token is not None:
@@ -231,11 +236,12 @@ class SessionState:
         max_staleness_ms: int | None = None,
     ) -> Plan[list[Row]]:
         """Rows in the order of ``keys``, which are (table, key values). Raises the first error among them."""
+        bound = self._bound(keyspace, max_staleness_ms)
         demanded = yield from self._plan_demand()
         params: dict[str, str | int] = {"token": demanded.token, **self._consistency}
         if max_wait_ms is not None:
             params["max_wait_ms"] = max_wait_ms
-        if (bound := self._bound(keyspace, max_staleness_ms)) is not None:
+        if bound is not None:
             params["max_staleness_ms"] = bound
         found, token = yield from self._ask(wire.rows_request(keyspace, keys, params), wire.read_rows, demanded)
         self._answered(token, demanded)
@@ -327,8 +333,8 @@ class SessionState:
         max_wait_ms: int | None,
         max_staleness_ms: int | None,
     ) -> Plan[Page]:
-        demanded = yield from self._plan_demand()
         bound = self._bound(keyspace, max_staleness_ms)
+        demanded = yield from self._plan_demand()
         params = {**params, **_params(demanded, max_wait_ms, bound), **self._consistency}
         request = wire.range_request(keyspace, table, columns or {}, params)
         found: Page = yield from self._ask(request, wire.read_page, demanded)

@@ -26,7 +26,7 @@ from serving.client.cache import (
     Store,
     StoreRefused,
 )
-from serving.client.cache.entries import Entry, Floor, covers, encode, floor_name, row_name
+from serving.client.cache.entries import Entry, Floor, Told, covers, encode, floor_name, row_name
 from serving.client.cache.reading import LEASE_S, Entries
 from serving.client.session import Doubt
 from tests.serving.memcached import MemcachedServer, can_be_had
@@ -553,7 +553,7 @@ def test_a_row_that_the_store_does_not_take_is_answered_all_the_same() -> None:
         assert msgspec.msgpack.decode(kept.raw, type=Entry).lease == ""
 
 
-FIRST, SECOND = Floor("first"), Floor("second")
+FIRST, SECOND = Floor("first", told=[Told([TABLE])]), Floor("second", told=[Told([TABLE])])
 MINE = Entry("first", lease="mine")
 
 
@@ -588,7 +588,7 @@ def test_a_lease_counts_only_if_it_is_still_there(
     store = Changing()
     store.swap(FLOOR, encode(FIRST), None, 0)
     entries = Entries(store, "shop")
-    assert (entries.lease("row", entries.see("row"), [TABLE]) is not None) == is_mine
+    assert (entries.lease("row", entries.see("row"), TABLE, [TABLE]) is not None) == is_mine
 
 
 def test_a_session_with_a_newer_token_is_given_nothing_kept() -> None:

@@ -10,12 +10,13 @@ import pytest
 from serving.client import BadRequest, FreshetClient, Session, StreamChange, StreamEvent
 from serving.client.answers import DescribedColumn, DescriptionAnswer, Page
 from serving.client.cache import CachedObject, DictStore, Invalidator, ObjectCache, RowCache
-from serving.client.cache.entries import floor_name, object_name, row_name
+from serving.client.cache.entries import floor_name, followed_kind, object_name, row_name
 from tests.serving.test_application_cache import FLOOR, KEYS, SHARDS, Flaky, Killed, World
 from tokens import EventToken, Position, Vector
 
 CUSTOMERS, ORDERS = "shop.customers", "shop.orders"
 OBJECTS = {"customer": {CUSTOMERS: ["id"], ORDERS: ["customer"]}}
+CUSTOMER = followed_kind("customer", OBJECTS["customer"])
 TABLES = {CUSTOMERS: ["id"], ORDERS: ["customer", "number"]}
 
 
@@ -55,7 +56,7 @@ class Shop(World):
         return key, token
 
     def forget(self) -> None:
-        name = object_name("shop", "customer", [self.random.choice(KEYS)])
+        name = object_name("shop", CUSTOMER, [self.random.choice(KEYS)])
         self.store.drop(name if self.random.random() < 0.95 else FLOOR)  # type: ignore[attr-defined]
 
     def version(self, table: str, key: int, at: int) -> int:
@@ -217,6 +218,6 @@ def test_objects_and_rows_share_a_store() -> None:
     invalidator.apply(world._watermark(world.at))
     token = str(EventToken(0, SHARDS[0], Position.parse("MariaDB/0-1-2"), epoch=1))
     invalidator.apply(StreamEvent("transaction", token=token, changes=[StreamChange("row", CUSTOMERS, [1], "value")]))
-    names = [floor_name("shop"), row_name("shop", CUSTOMERS, [1]), object_name("shop", "customer", [1])]
+    names = [floor_name("shop"), row_name("shop", CUSTOMERS, [1]), object_name("shop", CUSTOMER, [1])]
     assert len(set(names)) == len(store.get(names)) == 3
     RowCache(cast("FreshetClient", Reader(world)), store, "shop", TABLES)

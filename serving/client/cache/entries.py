@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from functools import reduce
 from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
@@ -16,8 +17,8 @@ import msgspec
 from .._tokens import TokenError, Vector
 
 EVERY_TABLE: Final = "*"
-_VERSION: Final = "f1"
-"""In every name of an entry: another version's entries are others."""
+_VERSION: Final = "f2"
+"""In every name of an entry: another version's entries are others. A floor of f1 does not say of which tables."""
 Kind = TypeVar("Kind", "Entry", "Floor")
 
 
@@ -34,17 +35,27 @@ class Entry(msgspec.Struct, array_like=True, frozen=True):
     lease: str = ""
 
 
+class Told(msgspec.Struct, array_like=True, frozen=True):
+    """``followed``: by one invalidator, in order: tables, and kinds of objects as `followed_kind` has them.
+
+    ``up_to``: all events of these up to there have been dealt with. Of what is not followed it says nothing.
+    """
+
+    followed: list[str]
+    up_to: str = ""
+
+
 class Floor(msgspec.Struct, array_like=True, frozen=True):
     """``reached``: at or past every tombstone that was made, so also past those that the store has dropped.
 
-    ``told``: all events up to here have been dealt with. ``voids``: table → what its values must have in them. With
-    another ``generation`` all entries of before are void. ``born``: what was reached when it began: no value of it has
-    less.
+    ``told``: what has been dealt with, one for each set of tables that invalidators have followed in this generation.
+    ``voids``: table → what its values must have in them. With another ``generation`` all entries of before are void.
+    ``born``: what was reached when it began: no value of it has less.
     """
 
     generation: str
     reached: str = ""
-    told: str = ""
+    told: list[Told] = []
     voids: dict[str, str] = {}
     born: str = ""
 
@@ -84,8 +95,17 @@ def row_name(keyspace: str, table: str, key: Sequence[object]) -> str:
     return f"freshet-{_VERSION}-{hashlib.sha256(text).hexdigest()}"
 
 
+def followed_kind(kind: str, tables: Mapping[str, Sequence[str]]) -> str:
+    """A kind of objects, as it is followed: with its tables, and of each how many columns name an object.
+
+    Who makes the kind of other tables has other entries: what invalidates the ones says nothing of the others.
+    """
+    counts = sorted((table, len(columns)) for table, columns in tables.items())
+    return msgspec.json.encode([kind, counts]).decode()
+
+
 def object_name(keyspace: str, kind: str, key: Sequence[object]) -> str:
-    """The name of a composite object's entry: no row has the same one."""
+    """The name of a composite object's entry, of a `followed_kind`: no row has the same one."""
     text = msgspec.json.encode([keyspace, "", kind, [str(part) for part in key]])
     return f"freshet-{_VERSION}-{hashlib.sha256(text).hexdigest()}"
 
@@ -119,17 +139,39 @@ def merged(one: str, other: Vector) -> Vector:
         return Vector({**dict(before.items()), **dict(other.items())})
 
 
-def raised(floor: Floor | None, by: Raise, generation: str) -> Floor:
-    """The floor after an event. ``generation``: a new one, which it gets if there was no floor or all is void."""
+def told_of(floor: Floor, what: str) -> Vector | None:
+    """Up to where events of a table, or of a `followed_kind`, have been dealt with. None: nobody follows it."""
+    of = [parsed(each.up_to) for each in floor.told if what in each.followed]
+    return reduce(lambda known, up_to: merged(str(known), up_to), of) if of else None
+
+
+def _says_more(one: Told, other: Told) -> bool:
+    return set(one.followed) > set(other.followed) and covers(parsed(one.up_to), parsed(other.up_to))
+
+
+def _told(told: Sequence[Told], followed: Sequence[str], up_to: Vector) -> list[Told]:
+    """With what an invalidator has dealt with. What one of more tables says as well is left out: so few remain."""
+    own = list(followed)
+    before = next((each.up_to for each in told if each.followed == own), "")
+    known = [*(each for each in told if each.followed != own), Told(own, str(merged(before, up_to)))]
+    known.sort(key=lambda each: each.followed)
+    return [each for each in known if not any(_says_more(other, each) for other in known)]
+
+
+def raised(floor: Floor | None, by: Raise, followed: Sequence[str], generation: str) -> Floor:
+    """The floor after an event. ``generation``: a new one, which it gets if there was no floor or all is void.
+
+    ``followed``: by the invalidator. Only of these has it dealt with what it is told.
+    """
     begins = floor is None or by.voids_all
     floor = floor or Floor(generation)
     voids = dict(floor.voids)
     for table in by.voided:
         voids[table] = str(merged(voids.get(table, ""), by.reached))
-    reached, told = str(merged(floor.reached, by.reached)), str(merged(floor.told, by.told))
-    if begins:
-        return Floor(generation, reached, told, voids, reached)
-    return Floor(floor.generation, reached, told, voids, floor.born)
+    reached = str(merged(floor.reached, by.reached))
+    if begins:  # what was told before is in each value that will be kept, as all that was reached
+        return Floor(generation, reached, _told((), followed, by.told), voids, reached)
+    return Floor(floor.generation, reached, _told(floor.told, followed, by.told), voids, floor.born)
 
 
 def invalidated(entry: Entry | None, generation: str, token: Vector) -> Entry | None:

@@ -1,12 +1,18 @@
-"""The invalidator: applies a change stream to the application's cache. Any number may run, and be killed anywhere."""
+"""The invalidator: applies a change stream to the application's cache. Any number may run, and be killed anywhere.
+
+They need not follow the same tables. What one has dealt with counts for those that it follows.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import random
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from .._tokens import Vector
 from ..errors import ClientError
@@ -20,6 +26,7 @@ from .entries import (
     decode,
     encode,
     floor_name,
+    followed_kind,
     invalidated,
     merged,
     object_name,
@@ -36,6 +43,8 @@ if TYPE_CHECKING:
 _PAUSE_S_MAX: Final = 0.02
 _MARK: Final = "@"
 """Between the parts of a kept checkpoint: the stream's, the generation, and what was dealt with."""
+_FOLLOWED_BY: Final = "."
+"""Between a kept generation and a digest of what was followed in it."""
 _LOST: Final = frozenset({"stream_too_old", "checkpoint_lost", "bad_checkpoint"})
 """Codes with which a stream can't go on where it was: what was cached before is void."""
 
@@ -47,7 +56,8 @@ class Invalidator:
 
     A floor that was lost may be made anew by an invalidator that is behind this one. Values that are kept then may lack
     events which this one has dealt with, and does not see again. So it goes on in a generation only if it knows it from
-    before, or if that began at or past all that it has dealt with; else it begins another one.
+    before, or if that began at or past all that it has dealt with; else it begins another one. It knows one from before
+    only if it followed the same there: of tables that it did not follow values may lack what it was not told.
     """
 
     def __init__(
@@ -62,11 +72,14 @@ class Invalidator:
         self._store, self._keyspace = checked(store), keyspace
         self._objects: dict[str, list[tuple[str, int]]] = {}
         """Table → the kinds of objects that it is part of, each with the number of its columns that name one."""
-        for kind, of in (objects or {}).items():
+        kinds = {followed_kind(kind, of): of for kind, of in (objects or {}).items()}
+        for kind, of in kinds.items():
             for table, columns in of.items():
                 self._objects.setdefault(table, []).append((kind, len(columns)))
         self._rows = frozenset(tables)
         self._tables = self._rows | self._objects.keys()
+        self._followed = sorted({*self._rows, *kinds})
+        self._digest = hashlib.sha256(msgspec.json.encode(self._followed)).hexdigest()[:16]
         self._sleep = sleep
         self._begins_anew = False
         self._generation = ""
@@ -104,12 +117,14 @@ class Invalidator:
     @property
     def state(self) -> str:
         """To be kept with a checkpoint, for `go_on`."""
-        return f"{self._generation}{_MARK}{self._dealt_with}"
+        return f"{self._generation}{_FOLLOWED_BY}{self._digest}{_MARK}{self._dealt_with}"
 
     def go_on(self, state: str) -> None:
         """The next event is the one after a checkpoint, at which an invalidator was in this state. "": nobody knows."""
         self._begins_anew = False
-        self._generation, _, vector = state.partition(_MARK)
+        known, _, vector = state.partition(_MARK)
+        generation, _, followed = known.partition(_FOLLOWED_BY)
+        self._generation = generation if followed == self._digest else ""
         self._dealt_with = parsed(vector)
 
     def apply(self, event: StreamEvent) -> None:
@@ -155,9 +170,10 @@ class Invalidator:
         """The floor that follows, in another generation if values of this one may lack what was dealt with."""
         another = uuid.uuid4().hex
         if floor is not None and not self._begins_anew and self._fits(floor, by.reached):
-            return raised(floor, by, another)
+            return raised(floor, by, self._followed, another)
         reached = merged(str(self._dealt_with), by.reached)
-        return raised(None if self._begins_anew else floor, by._replace(reached=reached, voids_all=True), another)
+        before = None if self._begins_anew else floor
+        return raised(before, by._replace(reached=reached, voids_all=True), self._followed, another)
 
     def _fits(self, floor: Floor, reached: Vector) -> bool:
         """Whether no value of the floor's generation lacks what was dealt with.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from .._tokens import Vector
 from ..errors import BadRequest, HistoryLost
-from .entries import Floor, begins_later, object_name, of_keyspace, parsed
+from .entries import Floor, begins_later, followed_kind, object_name, of_keyspace, parsed
 from .reading import Entries, Leased
 from .stores import Store
 
@@ -43,6 +43,7 @@ class ObjectCache:
     ) -> None:
         self._client, self._keyspace, self._ttl_s = client, keyspace, ttl_s
         self._objects = {kind: {name: list(columns) for name, columns in of.items()} for kind, of in objects.items()}
+        self._followed = {kind: followed_kind(kind, of) for kind, of in self._objects.items()}
         self._entries = Entries(store, keyspace)
         self._checked: dict[str, list[str]] = {}
         """Kind → the voids of its tables when their descriptions were looked at."""
@@ -57,18 +58,20 @@ class ObjectCache:
             raise BadRequest(
                 f"{kind} is no object of this cache with {len(key)} columns", hint="see objects", code="bad_object"
             )
+        is_in_doubt = session.is_in_doubt(self._keyspace)  # before the token, as for a row
         vector, newer = Vector.parse_known(session.token)
-        if newer or session.is_in_doubt(self._keyspace):  # it can't be compared here; a front can
+        if newer or is_in_doubt:  # it can't be compared here; a front can
             return CachedObject(self._read(session, tables, key)[0], from_store=False)
         demanded = of_keyspace(vector, self._keyspace)
-        name = object_name(self._keyspace, kind, key)
+        what = self._followed[kind]
+        name = object_name(self._keyspace, what, key)
         seen = self._entries.see(name)
-        if self._entries.may_be_used(name, seen, list(tables), demanded):
+        if self._entries.may_be_used(name, seen, what, list(tables), demanded):
             assert seen.entry is not None
             assert seen.entry.value is not None
             session.adopt(seen.entry.token)
             return CachedObject(seen.entry.value, from_store=True)
-        lease = self._entries.lease(name, seen, list(tables))
+        lease = self._entries.lease(name, seen, what, list(tables))
         if lease is None:
             return CachedObject(self._read(session, tables, key)[0], from_store=False)
         return self._fill(session, name, kind, key, lease, demanded)

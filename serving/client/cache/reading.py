@@ -23,6 +23,7 @@ from .entries import (
     of_keyspace,
     parsed,
     row_name,
+    told_of,
 )
 from .stores import EntryTooLarge, Found, Store, checked
 
@@ -68,7 +69,10 @@ class Leased(NamedTuple):
 
 
 class Entries:
-    """The entries of a keyspace in a store, as readers use and fill them. ``tables``: those that an entry is of."""
+    """The entries of a keyspace in a store, as readers use and fill them. ``tables``: those that an entry is of.
+
+    ``what``: the table or the `followed_kind` that an invalidator must follow for the entry to be kept.
+    """
 
     def __init__(self, store: Store, keyspace: str) -> None:
         self._store, self._floor = checked(store), floor_name(keyspace)
@@ -79,12 +83,15 @@ class Entries:
         floor, entry = found.get(self._floor), found.get(name)
         return Seen(decode(floor.raw, Floor) if floor else None, decode(entry.raw, Entry) if entry else None, entry)
 
-    def may_be_used(self, name: str, seen: Seen, tables: Sequence[str], demanded: Vector) -> bool:
+    def may_be_used(self, name: str, seen: Seen, what: str, tables: Sequence[str], demanded: Vector) -> bool:
         """Whether the entry's value is proved to have all that is demanded in it."""
         floor, entry = seen.floor, seen.entry
         if floor is None or entry is None or not is_live(entry, floor, tables):
             return False
-        known, own = merged(entry.proven, parsed(floor.told)), parsed(entry.token)
+        told = told_of(floor, what)
+        if told is None:
+            return False
+        known, own = merged(entry.proven, told), parsed(entry.token)
         if begins_later(Vector({shard: each for shard, each in known.items() if shard in own}), demanded):
             return False
         if covers(parsed(entry.proven), demanded):
@@ -94,10 +101,12 @@ class Entries:
         # What is told has been dealt with before the floor said so. So the entry is read after it.
         return self._store.get([name]).get(name) == seen.found
 
-    def lease(self, name: str, seen: Seen, tables: Sequence[str]) -> Leased | None:
+    def lease(self, name: str, seen: Seen, what: str, tables: Sequence[str]) -> Leased | None:
         """The entry as this reader's, and a floor that was read after it was. None: it is not to be filled."""
         floor, entry, found = seen
-        if floor is None or (entry is not None and entry.generation == floor.generation and entry.lease):
+        if floor is None or told_of(floor, what) is None:
+            return None  # nobody would invalidate it
+        if entry is not None and entry.generation == floor.generation and entry.lease:
             return None
         if entry is not None and is_live(entry, floor, tables):
             return None  # good for others
@@ -149,17 +158,18 @@ class RowCache:
             raise BadRequest(
                 f"{table} is none of the tables of this cache", hint="name it as db.table", code="unknown_table"
             )
+        is_in_doubt = session.is_in_doubt(self._keyspace)  # before the token, which has all doubts that ended by then
         vector, newer = Vector.parse_known(session.token)
-        if newer or session.is_in_doubt(self._keyspace):  # it can't be compared here; a front can
+        if newer or is_in_doubt:  # it can't be compared here; a front can
             return _answer(session.get_row(self._keyspace, table, *pk))
         demanded = of_keyspace(vector, self._keyspace)
         name = row_name(self._keyspace, table, pk)
         seen = self._entries.see(name)
-        if self._entries.may_be_used(name, seen, [table], demanded):
+        if self._entries.may_be_used(name, seen, table, [table], demanded):
             assert seen.entry is not None
             session.adopt(seen.entry.token)
             return CachedRow(seen.entry.value, from_store=True)
-        lease = self._entries.lease(name, seen, [table])
+        lease = self._entries.lease(name, seen, table, [table])
         if lease is None:
             return _answer(session.get_row(self._keyspace, table, *pk))
         return self._fill(session, name, table, pk, lease, demanded)
