@@ -74,11 +74,12 @@ def command(
         raise ChangeLogError("a log of one row is not kept", hint="leave --key out, or --to and --to-topic")
     keep_s = keep_days * DAY_S if keep_days is not None else None
     included = Included(include_before=before, include_keyless=keyless)
+    words = [word for word, is_given in (("before", before), ("keyless", keyless)) if is_given]
+    heading = Heading(keyspace, tables, included=words)
     with front_client(settings, url) as client:
         if to is not None:
-            _into_files(client, to, Heading(keyspace, tables), begin, keep_s, once=not follow, included=included)
+            _into_files(client, to, heading, begin, keep_s, once=not follow, included=included)
         elif to_topic:
-            heading = Heading(keyspace, tables)
             _into_topic(settings, client, to_topic, heading, begin, keep_s, once=not follow, included=included)
         else:
             _show(client, keyspace, begin, tables, key, follow=follow, included=included)
@@ -136,7 +137,7 @@ def _into_topic(
                     raise
                 sleep(PAUSE_S)
 
-    with LogTopic(kafka, name, heading.keyspace, heading.tables, framing, kinds, keep_s=keep_s) as log:
+    with LogTopic(kafka, name, heading, framing, kinds, keep_s=keep_s) as log:
         write_log(client, heading.keyspace, log, begin, tables=heading.tables, once=once, **included)
 
 

@@ -6,8 +6,8 @@ begins, so only the last one can be torn. Of what a crash left behind its last w
 and all else is set aside; the stream tells it again. A line that was synced and can't be read is damage, and no crash:
 the log is refused, and nothing is changed.
 
-The first line of each file says what is logged in it. A log of other tables would have gaps nobody sees, so it is
-refused; so is another format.
+The first line of each file says what is logged in it. A log of other tables, or that tells less of them, would have
+gaps nobody sees, so it is refused; so is another format.
 """
 
 from __future__ import annotations
@@ -44,6 +44,8 @@ class Heading(msgspec.Struct, frozen=True):
     """The first line of a file. ``tables``: those that are logged, sorted; none: all. ``begun_at``: in seconds.
 
     ``checkpoint``: behind the file before, so that a file without any event also says where the log goes on.
+    ``included``: what is told beside rows with a key as they are now, of ``before`` and ``keyless``; None: the version
+    that wrote it did not say.
     """
 
     keyspace: str
@@ -52,6 +54,16 @@ class Heading(msgspec.Struct, frozen=True):
     checkpoint: str = ""
     kind: str = "log"
     version: int = 1
+    included: list[str] | None = None
+
+    def is_of(self, other: Heading) -> bool:
+        """Whether a log with this one goes on with the other, which is of this version."""
+        is_same = self.included is None or self.included == other.included
+        return is_same and (self.keyspace, self.tables) == (other.keyspace, other.tables)
+
+    def __str__(self) -> str:
+        words = "".join(f" --{each}" for each in self.included or ())
+        return f"{', '.join(self.tables) or 'all tables'} of {self.keyspace}{words and ', with'}{words}"
 
 
 class _Format(msgspec.Struct, frozen=True):
@@ -217,10 +229,9 @@ class LogFiles:
                 hint="go on with the version of Freshet that wrote it, or write into another directory",
             )
         self._begun_at, self.checkpoint = found.begun_at, found.checkpoint
-        if (found.keyspace, found.tables) != (self._heading.keyspace, self._heading.tables):
+        if not found.is_of(self._heading):
             raise ChangeLogError(
-                f"{path} is the log of {', '.join(found.tables) or 'all tables'} of {found.keyspace}",
-                hint="go on with the same tables, or write into another directory",
+                f"{path} is the log of {found}", hint="go on with the same words, or write into another directory"
             )
 
     def _begin_file(self) -> None:

@@ -22,7 +22,7 @@ from typing import Final, Self
 from confluent_kafka.admin import AdminClient
 
 from serving.changelog.errors import ChangeLogError
-from serving.changelog.files import MARKS
+from serving.changelog.files import MARKS, Heading
 from serving.changelog.records import Describe, Encoder
 from serving.client import StreamEvent
 from stream.kafka.connection import REQUEST_TIMEOUT_S, KafkaCluster, client_settings
@@ -45,11 +45,13 @@ for what a killed log has left open, unless it is started again."""
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _OWN: Final = re.compile(r"locations|[A-Za-z0-9_-]+\.(events|dlq|requests)")
 _KEYSPACE, _TABLES, _CHECKPOINT, _VERSION = "freshet-keyspace", "freshet-tables", "freshet-checkpoint", "freshet-log"
+_INCLUDED: Final = "freshet-included"
+"""Logs of earlier versions have none."""
 VERSION: Final = "1"
 
 
 class LogTopic:
-    """The log of ``tables`` (none: all) of a keyspace in a topic. A context manager; it is made if it is missing.
+    """The log of ``heading`` in a topic. A context manager; it is made if it is missing.
 
     ``framing``, ``describe``: as in `serving.changelog.records.Encoder`. ``keep_s``: how long a topic that is made
     keeps records; None: for ever. Raises `ChangeLogError`, `KafkaUnreachable`, `KafkaRequestError`.
@@ -59,17 +61,19 @@ class LogTopic:
         self,
         kafka: KafkaCluster,
         topic: str,
-        keyspace: str,
-        tables: list[str],
+        heading: Heading,
         framing: Mapping[str, bytes],
         describe: Describe,
         *,
         keep_s: float | None = None,
     ) -> None:
         check_name(kafka, topic)
-        self._kafka, self._topic, self._keyspace, self._tables = kafka, topic, keyspace, tables
+        self._kafka, self._topic, self._heading = kafka, topic, heading
         self._ensure(keep_s)
-        headers = {_VERSION: VERSION, _KEYSPACE: keyspace, _TABLES: json.dumps(tables)}
+        keyspace = heading.keyspace
+        headers = {_VERSION: VERSION, _KEYSPACE: keyspace, _TABLES: json.dumps(heading.tables)}
+        if heading.included is not None:
+            headers[_INCLUDED] = json.dumps(heading.included)
         self._headers = {name: text.encode() for name, text in headers.items()}
         """Of each last record, beside the checkpoint."""
         room = self._bytes_max() - sum(map(len, self._headers.values()))
@@ -118,8 +122,8 @@ class LogTopic:
         except PublisherLost as error:
             if error.code == "fenced":
                 raise ChangeLogError(
-                    f"another process writes the log of {self._keyspace} in {self._topic}, or a transaction was not in "
-                    f"Kafka within {TRANSACTION_TIMEOUT_S} s",
+                    f"another process writes the log of {self._heading.keyspace} in {self._topic}, or a transaction "
+                    f"was not in Kafka within {TRANSACTION_TIMEOUT_S} s",
                     hint="run one for a topic. If there is no other, look at the way to Kafka, and start it again",
                     code="log_taken",
                 ) from error
@@ -152,8 +156,8 @@ class LogTopic:
 
     def _checkpoint_in(self, headers: Mapping[str, bytes | None]) -> str:
         """Raises `ChangeLogError` if the last record is not one of this log."""
-        found = {name: (headers.get(name) or b"").decode(errors="replace") for name in (_VERSION, _KEYSPACE, _TABLES)}
-        version, keyspace, tables = found.values()
+        names = _VERSION, _KEYSPACE, _TABLES, _INCLUDED
+        version, keyspace, tables, included = ((headers.get(name) or b"").decode(errors="replace") for name in names)
         if not version:
             raise ChangeLogError(
                 f"the last record of {self._topic} is of no change log", hint="give the log a topic of its own"
@@ -163,10 +167,10 @@ class LogTopic:
                 f"the log in {self._topic} is of version {version}, not {VERSION}",
                 hint="go on with the version of Freshet that wrote it, or log into another topic",
             )
-        if (keyspace, tables) != (self._keyspace, json.dumps(self._tables)):
+        found = Heading(keyspace, json.loads(tables), included=json.loads(included) if included else None)
+        if not found.is_of(self._heading):
             raise ChangeLogError(
-                f"{self._topic} is the log of {', '.join(json.loads(tables)) or 'all tables'} of {keyspace}",
-                hint="go on with the same tables, or log into another topic",
+                f"{self._topic} is the log of {found}", hint="go on with the same words, or log into another topic"
             )
         return (headers[_CHECKPOINT] or b"").decode()
 

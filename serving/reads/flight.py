@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Generic, TypeAlias, TypeVar
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Generic, NamedTuple, TypeAlias, TypeVar
+
+from serving.errors import ReadError
+from stream.access.who import asking
 
 Key = TypeVar("Key")
 Wanted = TypeVar("Wanted")
@@ -12,8 +15,13 @@ Result = TypeVar("Result")
 
 Fetch: TypeAlias = Callable[[Mapping[Key, Wanted]], Awaitable[Mapping[Key, Result | Exception]]]
 """Reads keys; returns the result or the error of each. An exception that it raises is the error of every key."""
-Flight: TypeAlias = asyncio.Future[Mapping[Key, Result | Exception]]
-"""One read of many keys."""
+
+
+class Flight(NamedTuple, Generic[Key, Result]):
+    """One read of many keys, on behalf of ``caller``."""
+
+    landed: asyncio.Future[Mapping[Key, Result | Exception]]
+    caller: str
 
 
 class Flights(Generic[Key, Wanted, Result]):
@@ -45,8 +53,9 @@ class Flights(Generic[Key, Wanted, Result]):
         """The result of each key. Keys without a flight start one together; the others join theirs.
 
         A joined flight started before this demand arose and may have read too early. Its result is used only if it
-        ``proves`` the demand. Otherwise the key's next flight is joined or started. The result of a flight that was
-        started here is final. Cancelling the caller does not cancel its flights, which others may have joined.
+        ``proves`` the demand, and its error unless another caller has reached his limit. Otherwise the key's next
+        flight is joined or started. The result of a flight that was started here is final. Cancelling the caller does
+        not cancel its flights, which others may have joined.
         """
         earlier = {key: flight for key in wanted if (flight := self._under_way.get(key)) is not None}
         own = self._start({key: each for key, each in wanted.items() if key not in earlier})
@@ -62,15 +71,23 @@ class Flights(Generic[Key, Wanted, Result]):
         return found
 
     def _unproved(
-        self, joined: Iterable[Key], found: Mapping[Key, Result | Exception], proves: Callable[[Result], bool]
+        self,
+        joined: Mapping[Key, Flight[Key, Result]],
+        found: Mapping[Key, Result | Exception],
+        proves: Callable[[Result], bool],
     ) -> list[Key]:
-        """The joined keys whose results do not prove the demand. Errors are shared by all who joined."""
+        """The joined keys whose results do not prove the demand. Errors are shared by all who joined, but for limits.
+
+        These are each caller's own. One caller's readers share them, else each of a crowd would ask for itself.
+        """
         unproved = []
-        for key in joined:
+        for key, flight in joined.items():
             result = found[key]
             if isinstance(result, Exception):
-                continue
-            if proves(result):
+                is_limit = isinstance(result, ReadError) and result.code == "too_many_requests"
+                if is_limit and flight.caller != asking.get():
+                    unproved.append(key)
+            elif proves(result):
                 self._on_shared()
             else:
                 unproved.append(key)
@@ -80,15 +97,15 @@ class Flights(Generic[Key, Wanted, Result]):
         if not wanted:
             return {}
         loop = asyncio.get_running_loop()
-        flight: Flight[Key, Result] = loop.create_future()
+        flight = Flight[Key, Result](loop.create_future(), asking.get())
         started = dict.fromkeys(wanted, flight)
         self._under_way.update(started)
 
         async def run() -> None:
             try:
-                flight.set_result(await self._fetch_all(wanted))
+                flight.landed.set_result(await self._fetch_all(wanted))
             finally:
-                flight.cancel()  # no effect on a result that is set; readers must not hang if the loop ends
+                flight.landed.cancel()  # no effect on a result that is set; readers must not hang if the loop ends
                 for key in wanted:
                     if self._under_way.get(key) is flight:
                         del self._under_way[key]
@@ -108,5 +125,5 @@ class Flights(Generic[Key, Wanted, Result]):
 
 async def _results(flights: Mapping[Key, Flight[Key, Result]]) -> dict[Key, Result | Exception]:
     if flights:
-        await asyncio.wait(set(flights.values()))  # cancelling this wait does not cancel the futures
-    return {key: flight.result()[key] for key, flight in flights.items()}
+        await asyncio.wait({flight.landed for flight in flights.values()})  # cancelling it does not cancel the futures
+    return {key: flight.landed.result()[key] for key, flight in flights.items()}

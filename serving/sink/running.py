@@ -111,7 +111,7 @@ class Sink:
             check_described(described, table)
             is_there = fits if self._follows_schemas else exists
             is_new = table not in self._state.copies  # what is there under its name is not ours to drop
-            if not is_new and not is_there(self._engine, described):
+            if not is_new and not (is_there(self._engine, described) and self._has_types_of(described)):
                 self._state = self._state.with_due(table)
                 self._commit()  # before it is there: a kill in between loses no rows
                 drop_table(self._engine, described)
@@ -122,6 +122,11 @@ class Sink:
                 learnt = {name: kind for name, kind in self._state.copies[table].kinds.items() if name in copy.table.c}
                 copy = replace(copy, kinds={**learnt, **copy.kinds})
             self._tables[table], self._state = copy, self._state.with_kinds(table, copy.kinds)
+
+    def _has_types_of(self, described: DescriptionAnswer) -> bool:
+        """Whether the copy was made of columns of these kinds, if it is one that follows its source's schema."""
+        told = {column.name: column.kind for column in described.columns}
+        return not self._follows_schemas or self._state.copies[described.table].kinds in ({}, told)
 
     def _check_others(self) -> None:
         """Raises `SinkError` ``sink_refused`` if another keyspace has a copy under the name of a table of this one."""
@@ -238,27 +243,28 @@ class Sink:
             return state.with_withheld(table.name, withheld_by | {shard})
         if shard in withheld_by:
             state = state.with_withheld(table.name, withheld_by - {shard})
-        names = [column.name for column in change.columns]
+        told = {column.name: column.kind for column in change.columns}
         has_same_key = tuple(change.primary_key) == table.key
-        if set(names) == set(table.kinds) and has_same_key:
+        # A copy that is not made anew has columns of whatever types its owner likes: each value is looked at.
+        is_same = told == table.kinds if self._follows_schemas else told.keys() == table.kinds.keys()
+        if is_same and has_same_key:
             return state
-        if not self._follows_schemas or not names:
-            if names and has_same_key:
-                return self._with_columns(table, change, state)
+        if not self._follows_schemas or not told:
+            if told and has_same_key:
+                return self._with_columns(table, told, state)
             raise SinkError(
-                f"the source describes {table.name} anew: {', '.join(names) or 'it is gone'}",
+                f"the source describes {table.name} anew: {', '.join(told) or 'it is gone'}",
                 hint="leave it out, or drop the copy and start again; --follow-schemas makes a copy anew",
                 code="sink_schema_changed",
             )
         columns = [DescribedColumn(column.name, column.kind, column.sql_type) for column in change.columns]
         return self._made_anew(DescriptionAnswer(table.name, columns, change.primary_key, change.cacheable), state)
 
-    def _with_columns(self, table: CopyTable, change: StreamChange, state: SinkState) -> SinkState:
+    def _with_columns(self, table: CopyTable, told: dict[str, str], state: SinkState) -> SinkState:
         """Columns that the copy has, and only now the source: without values until the table is read.
 
         None is left out again: another shard may have it still, or already.
         """
-        told = {column.name: column.kind for column in change.columns}
         check_columns(table.table, table.name, [*told])
         copy = self._tables[table.name] = replace(table, kinds={**table.kinds, **told})
         state = state.with_kinds(table.name, copy.kinds)

@@ -12,7 +12,9 @@ import re
 from base64 import b64decode
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import Context, Decimal
+from functools import partial
+from math import isfinite
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -33,6 +35,9 @@ _NUMBER_BYTES: Final = 9
 _NOPAD_SINCE: Final = (8, 0, 17)
 """MySQL has a collation since then in which texts that differ in blanks at their end are two keys."""
 _LENGTH: Final = re.compile(r"(?:var)?(?:char|binary)\((\d+)\)")
+
+_LONG: Final = Context(prec=200)
+"""Of more digits than any decimal of a source has."""
 
 _TEXT: Final = sa.Text().with_variant(mysql.LONGTEXT(collation="utf8mb4_bin"), "mysql", "mariadb")
 _BYTES: Final = sa.LargeBinary().with_variant(mysql.LONGBLOB(), "mysql", "mariadb")
@@ -76,7 +81,7 @@ class CopyTable:
                 wanted = "a column of bytes"
                 raise ValueError("a text has no NUL here")
             return given
-        except (ValueError, ArithmeticError):
+        except (TypeError, ValueError, ArithmeticError):
             raise SinkError(
                 f"{self.name}.{name} has a value that the copy's column, {kind}, does not take: {_shown(value)}",
                 hint=f"make {self.table.name}.{name} {wanted}, and start again",
@@ -95,10 +100,12 @@ def _converter(kind: sa.types.TypeEngine[Any]) -> Callable[[Any], Any] | None:
             return dt.date.fromisoformat
         case sa.DateTime():
             return dt.datetime.fromisoformat
-        case sa.Integer() if not getattr(kind, "unsigned", False):
-            return _bounded
-        case sa.Numeric() if kind.asdecimal:
-            return lambda value: Decimal(str(value))
+        case sa.Integer():
+            return _whole if getattr(kind, "unsigned", False) else _bounded
+        case sa.Float():
+            return _floating
+        case sa.Numeric():
+            return partial(_exact, digits=kind.scale)
         case sa.String():
             return str
         case sa.LargeBinary():
@@ -107,11 +114,32 @@ def _converter(kind: sa.types.TypeEngine[Any]) -> Callable[[Any], Any] | None:
             return None
 
 
-def _bounded(value: int) -> int:
+def _whole(value: Any) -> int:
+    """Raises ``ValueError`` if there is something behind the point: a database would round it, and say nothing."""
+    return value if isinstance(value, int) else int(_exact(value, digits=0))
+
+
+def _bounded(value: Any) -> int:
     """An integer that a signed one of 64 bits can hold. Raises ``ValueError``: SQLite has no larger ones."""
-    if not -(2**63) <= value < 2**63:
+    if not -(2**63) <= (whole := _whole(value)) < 2**63:
         raise ValueError(f"{value} is too large")
-    return value
+    return whole
+
+
+def _floating(value: Any) -> float:
+    """Raises ``ValueError`` for a decimal, or a large integer, of which a float has not all digits."""
+    number = float(value)
+    if isfinite(number) and not isinstance(value, float) and Decimal(str(number)) != Decimal(str(value)):
+        raise ValueError("more digits than a float has")
+    return number
+
+
+def _exact(value: Any, digits: int | None) -> Decimal:
+    """``digits``: so many behind the point does a column keep; None: all. Raises ``ValueError`` if there are more."""
+    number = Decimal(str(value))
+    if digits is not None and number != number.quantize(Decimal(1).scaleb(-digits), context=_LONG):
+        raise ValueError(f"more than {digits} digits behind the point")
+    return number
 
 
 def check_described(described: DescriptionAnswer, wanted: str) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from time import monotonic
@@ -283,11 +283,16 @@ class Reading:
     @property
     def has_ended(self) -> bool:
         """Whether all that is whole has been told of what it was asked for. Half a transaction may never be whole."""
-        marks = self.watermark.marks
-        if self._going is not None and any(mark.is_over for shard, mark in marks.items() if shard in self._going):
+        if self._is_over:
             return True
         read = self.watermark.read
         return self._end is not None and all(at >= end for at, end in zip(read, self._end, strict=True))
+
+    @property
+    def _is_over(self) -> bool:
+        """Whether it ends since a shard is over."""
+        going = self._going
+        return going is not None and any(mark.is_over for shard, mark in self.watermark.marks.items() if shard in going)
 
     async def begin(self, begin: Begin, *, ends_at_handover: bool = False) -> None:
         """Finds the beginning. Raises `ReadError`."""
@@ -329,8 +334,8 @@ class Reading:
         """
         while not self._streams.stopping.is_set():
             items = await (self._from_kafka() if self._follower is not None else self._from_ring(wait_s))
-            batch = [(item, self._pass(item)) for item in items if self._is_new(item)]
-            if self._follower is not None:
+            batch = self._told(items)
+            if self._follower is not None and not self._is_over:
                 await self._join_ring(self._follower)
             self._told_at = monotonic()
             try:
@@ -351,6 +356,16 @@ class Reading:
         if follower is not None:
             self._beginning.shards = follower.left_out
             await self._streams.give_back(follower)
+
+    def _told(self, items: Iterable[Item]) -> list[tuple[Item, Checkpoint]]:
+        """What is new of ``items``, up to where a shard is over: who went on behind that would never be told of it."""
+        told = []
+        for item in items:
+            if self._is_new(item):
+                told.append((item, self._pass(item)))
+            if self._is_over:
+                break
+        return told
 
     def _is_new(self, item: Item) -> bool:
         if isinstance(item, Watermark):

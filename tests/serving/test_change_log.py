@@ -26,7 +26,7 @@ from serving.changelog.writing import GIVE_UP_S, QUIET_S, write_log
 from serving.client import FreshetClient, StreamEvent, Unreachable
 from serving.client.retries import Retries
 
-HEADING = Heading("shop", ["shop.items"])
+HEADING = Heading("shop", ["shop.items"], included=[])
 
 
 def event(number: int) -> StreamEvent:
@@ -104,6 +104,19 @@ def test_each_event_is_logged_once_after_any_crashes(
     assert len(files_of(tmp_path, "shop")) > 1
 
 
+def test_a_log_of_a_version_that_did_not_say_what_it_tells_goes_on(tmp_path: Path) -> None:
+    """With any words; the next file says them."""
+    with LogFiles(tmp_path, Heading("shop", ["shop.items"])) as files:
+        files.append(event(1))
+        files.sync()
+    more = Heading("shop", ["shop.items"], included=["before", "keyless"])
+    with LogFiles(tmp_path, more, file_bytes_max=1) as files:
+        files.append(event(2))
+        files.sync()
+    with pytest.raises(ChangeLogError, match=r"is the log of shop\.items of shop, with --before --keyless$"):
+        LogFiles(tmp_path, HEADING)
+
+
 def test_a_log_goes_on_with_the_same_tables_only(tmp_path: Path) -> None:
     """Else what was not told before would be missing without a trace; and only one process writes."""
     with LogFiles(tmp_path, HEADING) as files:
@@ -115,6 +128,8 @@ def test_a_log_goes_on_with_the_same_tables_only(tmp_path: Path) -> None:
     with pytest.raises(ChangeLogError, match=r"is the log of shop\.items of shop") as refused:
         LogFiles(tmp_path, Heading("shop", []))
     assert refused.value.code == "log_refused"
+    with pytest.raises(ChangeLogError, match=r"is the log of shop\.items of shop$"):
+        LogFiles(tmp_path, Heading("shop", ["shop.items"], included=["keyless"]))
     with LogFiles(tmp_path, HEADING) as files:
         assert files.checkpoint == "1"
     (path,) = files_of(tmp_path, "shop")

@@ -12,6 +12,7 @@ import pytest
 
 from serving.errors import ReadError
 from serving.reads.flight import Flights
+from stream.access.who import asking
 
 
 async def settle() -> None:
@@ -354,3 +355,32 @@ def test_whoever_leaves_or_fails_nobody_hangs_and_nobody_gets_less_than_demanded
     """Flights under cancellation: in any schedule each reader who stays gets an answer that proves its demand."""
     for seed in range(400):
         asyncio.run(fly_at_random(random.Random(seed)))
+
+
+@pytest.mark.parametrize(
+    ("caller", "code", "reads"),
+    [("b", "too_many_requests", 2), ("a", "too_many_requests", 1), ("b", "source_failed", 1)],
+)
+def test_a_limit_that_another_caller_has_reached_is_not_shared(caller: str, code: str, reads: int) -> None:
+    """Who joins a read of a caller that takes all of the source's sessions asks for itself; other errors are of all."""
+
+    async def story() -> None:
+        source = Source()
+        flights = flights_of(source)
+
+        async def read(who: str) -> int:
+            asking.set(who)
+            return await flights.read("k", as_it_is, lambda _: True)
+
+        readers = [asyncio.create_task(read(who)) for who in ("a", caller)]
+        await settle()
+        source.reads[0].set_exception(ReadError(code, "no"))
+        await settle()
+        for later in source.reads[1:]:
+            later.set_result(5)
+        first, second = await asyncio.gather(*readers, return_exceptions=True)
+        assert isinstance(first, ReadError)
+        assert second == 5 if reads == 2 else isinstance(second, ReadError)
+        assert len(source.reads) == reads
+
+    asyncio.run(story())

@@ -254,6 +254,39 @@ def test_a_stream_may_end_where_a_shard_is_handed_over(monkeypatch: pytest.Monke
     run(monkeypatch, handover, story)
 
 
+def test_who_goes_on_at_any_event_before_an_end_is_told_of_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The batch in which a shard is over has what follows as well: nothing of that is told before the end."""
+    handover = Handover()
+    handover.publish(1, 2)
+    handover.share()
+
+    async def told(reading: Reading) -> tuple[Checkpoint, list[Checkpoint], Told]:
+        found: list[tuple[Transaction, Checkpoint]] = []
+        async with asyncio.timeout(PATIENCE_S):
+            async for batch in reading.batches(0.01):
+                found += [(item, checkpoint) for item, checkpoint in batch if isinstance(item, Transaction)]
+                if reading.has_ended:
+                    break
+        await reading.close()
+        return reading.watermark.checkpoint, [checkpoint for _, checkpoint in found], names(found)
+
+    async def story(streams: Streams) -> None:
+        reading = await streams.begin(KEYSPACE, FromNow(), ends_at_handover=True)
+        handover.publish(3, 4)
+        handover.succeed(5)
+        handover.share()
+        handover.go_on(6, 7)
+        handover.share()
+        end, checkpoints, found = await told(reading)
+        assert sorted(found) == [(NEW, 5), (OLD, 3), (OLD, 4)]
+        for checkpoint in checkpoints:
+            again = await streams.begin(KEYSPACE, Checkpoint.parse(str(checkpoint)), ends_at_handover=True)
+            await told(again)
+        assert end not in checkpoints
+
+    run(monkeypatch, handover, story)
+
+
 def test_a_stream_ends_at_a_handover_that_is_in_its_first_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     """It begins by time among the markers of a quiet shard, so it knows of no place of it."""
     handover = Handover()

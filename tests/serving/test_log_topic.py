@@ -15,6 +15,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from serving.changelog import topic as log_topic
 from serving.changelog.errors import ChangeLogError
+from serving.changelog.files import Heading
 from serving.changelog.records import own_framing
 from serving.changelog.topic import BATCH_BYTES, LogTopic
 from serving.changelog.writing import write_log
@@ -26,8 +27,14 @@ from tests.serving.test_log_records import read
 TABLES = ["shop.items"]
 
 
-def log(kafka: KafkaCluster, topic: str, keyspace: str = "shop", tables: list[str] = TABLES) -> LogTopic:
-    return LogTopic(kafka, topic, keyspace, tables, own_framing(), lambda _: {})
+def log(
+    kafka: KafkaCluster,
+    topic: str,
+    keyspace: str = "shop",
+    tables: list[str] = TABLES,
+    included: list[str] | None = None,
+) -> LogTopic:
+    return LogTopic(kafka, topic, Heading(keyspace, tables, included=included), own_framing(), lambda _: {})
 
 
 def make(kafka: KafkaCluster, topic: str, partitions: int, config: dict[str, str]) -> None:
@@ -150,19 +157,31 @@ def test_a_transaction_above_a_records_size_comes_in_parts_at_once(kafka: KafkaC
 
 def test_another_log_is_refused(kafka: KafkaCluster, topic: str) -> None:
     """Of other tables or of another keyspace: it would have gaps that nobody sees. So are records of others."""
-    with log(kafka, topic) as into:
+    with log(kafka, topic, included=[]) as into:
         into.append(event(1))
         into.sync()
-    for keyspace, tables in (("shop", []), ("bank", TABLES)):
+    for keyspace, tables, included in (("shop", [], []), ("bank", TABLES, []), ("shop", TABLES, ["keyless"])):
         with (
             pytest.raises(ChangeLogError, match=r"is the log of shop\.items of shop"),
-            log(kafka, topic, keyspace, tables),
+            log(kafka, topic, keyspace, tables, included),
         ):
             pass
     producer = Producer(client_settings(kafka))
     producer.produce(topic, json.dumps("no log").encode(), partition=0)
     producer.flush(60)
     with pytest.raises(ChangeLogError, match="of no change log"), log(kafka, topic):
+        pass
+
+
+def test_a_log_of_a_version_that_did_not_say_what_it_tells_goes_on(kafka: KafkaCluster, topic: str) -> None:
+    """With any words, which hold from then on."""
+    with log(kafka, topic) as into:
+        into.append(event(1))
+        into.sync()
+    with log(kafka, topic, included=["before"]) as into:
+        into.append(event(2))
+        into.sync()
+    with pytest.raises(ChangeLogError, match=r"of shop, with --before$"), log(kafka, topic, included=[]):
         pass
 
 

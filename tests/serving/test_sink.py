@@ -6,6 +6,7 @@ import random
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from decimal import Decimal
 from typing import Any
 
 import msgspec
@@ -310,7 +311,21 @@ def test_an_older_mysql_has_a_collation_too() -> None:
     assert made_key(("text", "varchar(9)"), version=(5, 7, 44)) == ["VARCHAR(255) COLLATE utf8mb4_bin"]
 
 
-@pytest.mark.parametrize(("kind", "value"), [("DATE", "0000-00-00"), ("BIGINT", 2**63)])
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ("DATE", "0000-00-00"),
+        ("DATE", 5),
+        ("BIGINT", 2**63),
+        ("BIGINT", "1.50"),
+        ("BIGINT", "a"),
+        ("DECIMAL(20, 0)", "1.50"),
+        ("DECIMAL(20, 0)", 0.5),
+        ("DECIMAL(20, 2)", "1.505"),
+        ("DOUBLE", "0.12345678901234567890"),
+        ("DOUBLE", 2**53 + 1),
+    ],
+)
 def test_a_column_that_does_not_take_a_value_is_named(kind: str, value: Any) -> None:
     """A zero date fits no date: the sink ends and says which column, instead of writing another value."""
     engine = in_memory(f"id INT PRIMARY KEY, v {kind}")
@@ -318,6 +333,23 @@ def test_a_column_that_does_not_take_a_value_is_named(kind: str, value: Any) -> 
     with pytest.raises(SinkError, match=r"shop\.items\.v has a value that the copy's column") as refused:
         Batch().add(table, [1], token(1), {"id": 1, "v": value}, 1)
     assert refused.value.code == "sink_value"
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "taken"),
+    [
+        ("BIGINT", -(2**63), -(2**63)),
+        ("BIGINT", "7.00", 7),
+        ("DECIMAL(20, 2)", "1.50", Decimal("1.50")),
+        ("DECIMAL(65, 30)", "9" * 35 + "." + "9" * 30, Decimal("9" * 35 + "." + "9" * 30)),
+        ("DOUBLE", "0.1", 0.1),
+        ("DOUBLE", 1e300, 1e300),
+        ("DOUBLE", 2**53, 2.0**53),
+    ],
+)
+def test_a_column_takes_what_it_holds_exactly(kind: str, value: Any, taken: Any) -> None:
+    """Whatever kind the column is at the source by now."""
+    assert opened(in_memory(f"id INT PRIMARY KEY, v {kind}")).values_of({"v": value}) == {"v": taken}
 
 
 def test_a_text_with_a_nul_needs_bytes_in_postgresql() -> None:
@@ -377,6 +409,24 @@ def test_a_schema_is_followed_by_making_the_copy_anew() -> None:
     sink.run(is_done=lambda reached: reached == vector(2))
     assert [column["name"] for column in sa.inspect(engine).get_columns("items")][:3] == ["id", "v", "w"]
     assert rows_of(engine) == {1: "a"}
+
+
+def test_a_column_of_another_kind_is_followed_by_making_the_copy_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its new values may not fit in the old column. So too if the sink was away when it changed."""
+    engine = in_memory()
+    front = Redescribing(["id", "v"])
+    front.columns[1] = StreamColumn("v", "int")
+    front.told[0] = [StreamChange("row", TABLE, [1], "value", {"id": 1, "v": 5})]
+    monkeypatch.setattr(front, "states", [{}, {1: 5}, {1: 5}])
+
+    def copied() -> tuple[str, dict[int, Any]]:
+        sink_of(front, engine, follows_schemas=True).run(is_done=lambda reached: reached == vector(2))
+        return str(sa.inspect(engine).get_columns("items")[1]["type"]), rows_of(engine)
+
+    assert copied() == ("BIGINT", {1: 5})
+    now = msgspec.structs.replace(ITEMS, columns=[ITEMS.columns[0], DescribedColumn("v", "double")])
+    monkeypatch.setattr(front, "describe", lambda *_: now)
+    assert copied() == ("DOUBLE", {1: 5.0})
 
 
 class Withholding(FakeFront):

@@ -65,7 +65,8 @@ async def _chunks(
                 if len(held) >= CHUNK_BYTES:
                     yield bytes(held)
                     held.clear()
-            if monotonic() - told_at >= heartbeat_s:
+            # Not at the end's own place: who goes on there is told of no end.
+            if monotonic() - told_at >= heartbeat_s and not reading.has_ended:
                 told_at = monotonic()
                 held += encoder.watermark(reading.watermark, reading.watermark.checkpoint)
             if held:

@@ -19,6 +19,7 @@ from lab.simulation.installation.writing import KEYSPACE
 from lab.simulation.naive.messages import HEADER, SCHEMAS, known_schemas
 from lab.simulation.whole_processes.run import Bound
 from serving.changelog import records, topic
+from serving.changelog.files import Heading
 from serving.changelog.records import own_framing
 from serving.changelog.topic import LogTopic
 from serving.client.client import FreshetClient
@@ -68,7 +69,7 @@ class TopicLogging(Logging):
             def kinds(table: str) -> Mapping[str, str]:
                 return self._kinds(client, table)
 
-            return LogTopic(KAFKA, self._name(self._topics), KEYSPACE, [], own_framing(), kinds)
+            return LogTopic(KAFKA, self._name(self._topics), Heading(KEYSPACE, []), own_framing(), kinds)
 
         while True:
             number = self._topics
