@@ -59,13 +59,13 @@ class Flights(Generic[Key, Wanted, Result]):
         """
         earlier = {key: flight for key in wanted if (flight := self._under_way.get(key)) is not None}
         own = self._start({key: each for key, each in wanted.items() if key not in earlier})
-        found = await _results({**earlier, **own})
+        found = await self._results(earlier | own)
         unproved = self._unproved(earlier, found, proves)
         if not unproved:
             return found
         later = {key: flight for key in unproved if (flight := self._under_way.get(key)) is not None}
         own = self._start({key: wanted[key] for key in unproved if key not in later})
-        found |= await _results({**later, **own})
+        found |= await self._results(later | own)
         if unproved := self._unproved(later, found, proves):
             found |= await self._fetch_all({key: wanted[key] for key in unproved})
         return found
@@ -122,8 +122,8 @@ class Flights(Generic[Key, Wanted, Result]):
             return dict.fromkeys(wanted, error)
         return {key: found[key] for key in wanted}
 
-
-async def _results(flights: Mapping[Key, Flight[Key, Result]]) -> dict[Key, Result | Exception]:
-    if flights:
-        await asyncio.wait({flight.landed for flight in flights.values()})  # cancelling it does not cancel the futures
-    return {key: flight.landed.result()[key] for key, flight in flights.items()}
+    @staticmethod
+    async def _results(flights: Mapping[Key, Flight[Key, Result]]) -> dict[Key, Result | Exception]:
+        if flights:
+            await asyncio.wait({each.landed for each in flights.values()})  # cancelling it does not cancel the futures
+        return {key: flight.landed.result()[key] for key, flight in flights.items()}

@@ -23,7 +23,7 @@ from serving.client.session import SessionState
 from serving.http import app, batches, openapi, route
 from serving.http.letters import routes as letters
 from serving.http.streaming import parameters as streams
-from serving.reads import flight, proof, spaces
+from serving.reads import proof, spaces
 from serving.reads import rows as row_reads
 from serving.reads.flight import Flights
 from serving.reads.ranges import reading as ranges
@@ -188,9 +188,9 @@ INTERRUPTIONS: Final = (
         "flight_cancelled_with_a_reader",
         "a reader that goes away cancels a read of the source that others wait for",
         Replace(
-            flight._results,
-            "await asyncio.wait(set(any_flights.values()))",
-            "await asyncio.gather(*any_flights.values(), return_exceptions=True)",
+            Flights._results,
+            "await asyncio.wait({each.landed for each in any_flights.values()})",
+            "await asyncio.gather(*(each.landed for each in any_flights.values()), return_exceptions=True)",
         ),
     ),
     rows(
