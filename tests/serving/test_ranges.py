@@ -24,6 +24,7 @@ from serving.reads.ranges.reading import RangeReads
 from serving.reads.spaces import RowSpace
 from serving.sources.source import RowTable, SourceRange
 from stream.shards.map import ShardMap
+from stream.sources.key_range import KeyRange
 from stream.wire.events import Column
 from stream.wire.keys import Layout, row_key
 from tests.serving.fakes import FakeRowSource, demand_of
@@ -182,6 +183,21 @@ def test_counts_of_all_partitions_are_added_up_to_the_limit() -> None:
     parts = [part(hi=3, watermark=9, count=4)], [part(hi=3, watermark=9, count=5)]
     assert read(Partitions(*map(list, parts)), counted=True).count == 9
     assert read(Partitions(*map(list, parts)), counted=True, limit=5).count == 5
+
+
+def test_a_page_means_nothing_to_a_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An owner counts all rows of the range. So does the source, and not those behind the page."""
+    asked: list[KeyRange] = []
+
+    async def read_range(self: FakeRowSource, _: RowTable, wanted: KeyRange) -> SourceRange:
+        asked.append(wanted)
+        return SourceRange([], 9, False, self.position, self.hi)
+
+    monkeypatch.setattr(FakeRowSource, "read_range", read_range)
+    page = read(Partitions([part(1, hi=3, watermark=9, more=True)]), limit=1).page
+    unknown = Partitions([part(hi=3, watermark=20, served=False, why="not complete")])
+    answer = read(unknown, FakeRowSource(None, "0-1-9"), counted=True, page=page, wait_ms=20)
+    assert (answer.count, answer.served_from, [each.after for each in asked]) == (9, "source", [None])
 
 
 LABELS = RowTable(

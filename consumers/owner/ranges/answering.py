@@ -29,6 +29,8 @@ RANKED_AT_ONCE: Final = 500
 LOOKED_MAX: Final = 20_000
 """Entries of one partition that one answer may look at. The order of keys in the store is not that of the table, so
 all entries of a range are looked at."""
+LOOKED_BYTES_MAX: Final = 64 << 20
+"""Of those entries: what is found is held until all are looked at."""
 LOOKED_TOGETHER: Final = 256
 """Others are answered in between."""
 IMAGES_BYTES_MAX: Final = 4 << 20
@@ -171,10 +173,15 @@ def _look(
     newest, newest_at = 0, b""
     rows: list[tuple[Rank, bytes, bytes]] = []
     after = ranking.after(request.after, request.after_values) if request.after and request.limit else None
-    count = 0
+    count = size = 0
     for number, pairs in enumerate(found):
         if number:
             yield
+            size += sum(len(value) for _, value in pairs)
+            if size > LOOKED_BYTES_MAX:
+                raise NotKnown(
+                    f"the entries of the range are too large to be looked at in partition {partition.number}"
+                )
         for kind, ordinal, key, value in _live_entries(pairs, head, ground, form.meaning.prefix):
             if ordinal > newest:
                 newest, newest_at = ordinal, value

@@ -219,8 +219,8 @@ class RangeReads:
         epoch = await epoch_of(self._owners, space, source.shard)
         proof = Proof(lookup.demand, source.shard, epoch, space.epochs.kin_of(source.shard, lookup.demand.vector))
         proof.reached = _reached(proof, miss.answers)
-        after = values_in(asked.page.last) if asked.page is not None else None
         limit = lookup.limit
+        after = values_in(asked.page.last) if asked.page is not None and limit else None  # a count is of all rows
         count_max = 0 if limit else lookup.wanted.limit
         order = tuple(name for name, _, _ in asked.order)
         behind = msgspec.json.decode(asked.page.values, type=list) if asked.page is not None and order else ()

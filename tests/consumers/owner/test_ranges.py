@@ -236,6 +236,19 @@ def test_a_large_range_is_looked_at_in_parts_up_to_a_bound(tmp_path: Path, monke
     assert (some.more, 0 < len(some.keys) < 10) == (True, True)
 
 
+@pytest.mark.parametrize("limit", [1, 0])
+def test_images_that_are_looked_at_are_bounded_in_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int
+) -> None:
+    """Rows of a megabyte each would take all memory, also for a page of one: all are held until the order is known."""
+    monkeypatch.setattr(ranges, "LOOKED_TOGETHER", 4)
+    monkeypatch.setattr(ranges, "LOOKED_BYTES_MAX", 200)
+    owner = whole_owner(tmp_path, *(order(7, number) for number in range(20)))
+    refused = answered(owner, asked(7, limit=limit))
+    assert (refused.served, refused.needs_source) == (False, True)
+    assert "too large" in refused.why
+
+
 def test_a_front_that_asks_too_few_partitions_is_refused(tmp_path: Path) -> None:
     """Else the rows of the others would be missing, and the answer called fresh."""
     owner = whole_owner(tmp_path, order(7, 1))
