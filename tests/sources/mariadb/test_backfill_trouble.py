@@ -14,7 +14,7 @@ import pytest
 from stream.sources.mariadb.backfill import chunks
 from stream.sources.mariadb.backfill.chunks import ChunkReader, TableBusy
 from stream.sources.mariadb.backfill.reading import ChunkReading, Wanted
-from stream.sources.mariadb.connection import connect
+from stream.sources.mariadb.connection import Connection, ConnectionSettings, MariaDBUnreachable, connect
 from stream.sources.mariadb.gtid import GtidPosition
 from stream.sources.mariadb.selected_rows import canonical_rows
 from stream.wire.events import VALUE, DescribeTable
@@ -180,3 +180,25 @@ def test_each_table_is_read_with_a_session_of_its_own(source: Source) -> None:
         sessions.append(session.thread_id())
     reading.close()
     assert sessions[0] != sessions[1]
+
+
+def test_a_chunk_is_of_one_server(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A statement that is broken off costs the session. A place in one server's log says nothing of another one."""
+    source.run(
+        "CREATE TABLE t (id INT PRIMARY KEY, v LONGTEXT)", "INSERT INTO t SELECT seq, REPEAT(9, 50000) FROM seq_1_to_30"
+    )
+    ids = iter(range(1, 99))
+
+    def connect_elsewhere(settings: ConnectionSettings) -> Connection:
+        session = connect(settings)
+        session.query(f"SET SESSION server_id = {next(ids)}")
+        return session
+
+    monkeypatch.setattr(chunks, "connect", connect_elsewhere)
+    reader = ChunkReader(source.settings)
+    monkeypatch.setattr(chunks, "BYTES_MAX", 4 << 20)
+    assert len(reader.read(described(source, "t"), None).rows) == 30
+    monkeypatch.setattr(chunks, "BYTES_MAX", 100)
+    with pytest.raises(MariaDBUnreachable, match="several servers"):
+        reader.read(described(source, "t"), None)
+    reader.close()

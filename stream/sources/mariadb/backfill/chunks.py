@@ -74,6 +74,8 @@ class ChunkReader:
     def __init__(self, settings: ConnectionSettings) -> None:
         self._settings = settings
         self._session: Connection | None = None
+        self._server = ""
+        """The id of the session's server."""
         self._stopped = False
         self._charsets: Charsets | None = None
         self._known: _Known | None = None
@@ -98,7 +100,8 @@ class ChunkReader:
                     raise
                 if found is not None:
                     return found
-        raise MariaDBUnreachable("the server's binlogs were rotated or purged repeatedly during a read")
+        why = "its binlogs were rotated or purged, or its address leads to several servers"
+        raise MariaDBUnreachable(f"no read of the server has a place in its log: {why}")
 
     def estimated_rows(self, table: str) -> int:
         """About how many rows a table has; 0 if the server does not say."""
@@ -124,19 +127,22 @@ class ChunkReader:
     def _connect(self) -> Connection:
         if self._session is None:
             self._session = connect(self._settings)
+            [[self._server]] = fetch_all(self._session, "SELECT @@server_id")
         if self._stopped:
             raise MariaDBUnreachable("the reading of chunks has ended")
         return self._session
 
     def _read(self, described: DescribeTable, after: Sequence[object] | None, keys: Sequence[bytes]) -> Chunk | None:
         session = self._connect()
-        place = committed_place(session)
+        place, server = committed_place(session), self._server
         session.query("START TRANSACTION READ ONLY")
         info = self._locked(session, described)
         rows: Sequence[RowChange]
         rows, last = (self._rows_of(session, info, keys), None) if keys else self._rows(session, info, after)
         session = self._connect()  # another one, if the statement was broken off
         session.rollback()
+        if self._server != server:  # to which a place in the log of the first one says nothing
+            return None
         bounds = bounds_since(session, place)
         if bounds is None:
             return None
