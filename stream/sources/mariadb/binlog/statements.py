@@ -236,14 +236,14 @@ def _index(tokens: _Tokens, sql: str) -> Statement:
 
 
 def _is_plain(tokens: _Tokens, sql: str) -> bool:
-    """Whether every server reads ``sql`` as it is read here, and it names no primary key.
+    """Whether every server reads ``sql`` as it is read here, and it names no primary key and no JSON.
 
     What a backslash means in a string depends on the session, and what is in a comment with a ``!`` on the server. An
-    index called PRIMARY is the primary key.
+    index called PRIMARY is the primary key. A check by JSON_VALID makes a column of MariaDB one of JSON.
     """
     if "\\" in sql or "/*!" in sql or "/*M!" in sql:
         return False
-    return all(token.kind == "string" or token.text.upper() != "PRIMARY" for token in tokens.items)
+    return all(token.kind == "string" or token.text.upper() not in ("PRIMARY", "JSON_VALID") for token in tokens.items)
 
 
 def _clauses(tokens: _Tokens) -> list[str]:
