@@ -11,7 +11,7 @@ import pytest
 
 from stream.sources.mariadb.backfill.chunks import ChunkReader
 from stream.wire.events import VALUE, RowImages
-from tests.sources.mariadb.conftest import Source
+from tests.sources.mariadb.conftest import Source, voids
 
 Value = Callable[[random.Random], str]
 
@@ -280,3 +280,22 @@ def test_a_session_in_another_time_zone_and_mode_writes_the_same_image(source: S
     (found,) = source.folded(source.transactions()).values()
     assert found.image == b'{"id":1,"s":"2024-02-29 18:30:00.125","d":"2024-03-01 00:00:00.125"}'
     assert source.selected("t") == {found.key: found.image}
+
+
+def test_a_hash_that_only_the_log_names_is_passed_over(source: Source) -> None:
+    """MariaDB has a hidden column for each unique key over a text. It is behind all others, also behind new ones."""
+    source.run("CREATE TABLE t (id INT PRIMARY KEY, doc TEXT, x INT, UNIQUE KEY u (doc))")
+    source.begin()
+    for ddl in ("DROP KEY u", "ADD UNIQUE KEY v (doc, x)", "ADD UNIQUE KEY w (doc)", "ADD COLUMN (y INT, UNIQUE (y))"):
+        source.run(
+            "INSERT INTO t (id, doc) VALUES (1, 'a'), (2, NULL), (3, 'c')",
+            "UPDATE t SET x = id",
+            "UPDATE t SET doc = 'd' WHERE id = 1",
+            "DELETE FROM t WHERE id = 3",
+        )
+        found = source.transactions()
+        rows = {key: row.image for key, row in source.folded(found).items() if row.operation == VALUE}
+        assert rows == source.selected("t")
+        assert not any(map(voids, found))
+        source.run("DELETE FROM t", f"ALTER TABLE t {ddl}")
+        source.begin()

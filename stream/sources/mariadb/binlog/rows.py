@@ -35,6 +35,8 @@ _FIXED = {
 _FLOAT = struct.Struct("<f")
 _DOUBLE = struct.Struct("<d")
 _DAY_S = 86_400
+_HASH, _HASH_BYTES = "DB_ROW_HASH_", 8
+"""MariaDB has a hidden column for each unique key over long values, after all others. Only the log names it."""
 
 _ALLOWED_KINDS: dict[int, tuple[str, ...]] = {
     FIELD_TYPE.TINY: ("int",),
@@ -69,6 +71,7 @@ class TableDecoder:
 
     __slots__ = (
         "_columns",
+        "_hashes",
         "_key_indexes",
         "_null_bytes",
         "all_present",
@@ -85,7 +88,9 @@ class TableDecoder:
             raise SchemaDiffers(
                 f"the binlog has no column names for {info.name}", hint="SET GLOBAL binlog_row_metadata = FULL"
             )
-        if [column.name for column in mapped] != [column.name for column in info.columns]:
+        names, own = [column.name for column in mapped], len(info.columns)
+        are_hashes = all(each.type == FIELD_TYPE.LONGLONG and each.name.startswith(_HASH) for each in mapped[own:])
+        if not are_hashes or names[:own] != [column.name for column in info.columns]:
             raise SchemaDiffers(f"{info.name} has other columns in the binlog than at the server now")
         if table_map.primary_key != info.key_indexes:
             raise SchemaDiffers(f"{info.name} has another primary key in the binlog than at the server now")
@@ -99,13 +104,14 @@ class TableDecoder:
         try:
             self._columns = tuple(
                 (1 << index, column.json_name, _reader(found, column, charsets))
-                for index, (found, column) in enumerate(zip(mapped, info.columns, strict=True))
+                for index, (found, column) in enumerate(zip(mapped, info.columns, strict=False))
             )
         except SchemaDiffers:
             raise
         except (ValueError, IndexError, OverflowError) as error:
             raise SchemaDiffers(f"{info.name} has an invalid column in the binlog: {error}") from error
         self._key_indexes = info.key_indexes
+        self._hashes = [1 << index for index in range(own, len(mapped))]
 
     def row(self, data: bytes, position: int) -> tuple[bytes, bytes, int]:
         """The key, the image and the position after the row. Raises `UndecodableValue`."""
@@ -120,6 +126,8 @@ class TableDecoder:
                 else:
                     value, position = read(data, position)
                     values.append(value)
+            for bit in self._hashes:
+                position += 0 if nulls & bit else _HASH_BYTES
             if position > len(data):
                 raise UndecodableValue("the row ends beyond its event")
             image = b"{" + b",".join([c[1] + value for c, value in zip(self._columns, values, strict=True)]) + b"}"
