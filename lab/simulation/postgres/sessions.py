@@ -28,6 +28,8 @@ _SORTED: Final = re.compile(
 _COUNTED: Final = re.compile(
     r"SELECT count\(\*\) FROM \(SELECT FROM ONLY \"shop\"\.\"(\w+)\"(?: WHERE (.+?))?(?: LIMIT (\d+))?\) AS counted"
 )
+_CURSOR: Final = re.compile(r"DECLARE \w+ NO SCROLL CURSOR FOR (.+)")
+_FETCH: Final = re.compile(r"FETCH (\d+) FROM \w+")
 _LOCK: Final = re.compile(r"LOCK TABLE ONLY \"shop\"\.\"(\w+)\" IN ACCESS SHARE MODE")
 _SETTING: Final = re.compile(r"SET LOCAL (\w+) = (\d+)")
 _CONDITION: Final = re.compile(r"\(*\"(\w+)\" ([=<>]) %\((\w+)\)s\)*")
@@ -63,6 +65,8 @@ class PostgresSession:
         self.patience_s: float | None = None
         self._snapshot: Snapshot | None = None
         self._is_open = False
+        self._left: Rows = []
+        """Of the cursor, what was not fetched."""
         self._limits: dict[str, float] = {}
         server.sessions.append(self)
 
@@ -111,6 +115,11 @@ class PostgresSession:
             self._limits[found[1]] = int(found[2]) / 1000
         elif found := _LOCK.fullmatch(sql):
             self._lock(f"shop.{found[1]}")
+        elif found := _CURSOR.fullmatch(sql):
+            self._left = self._select(found[1], given)
+        elif found := _FETCH.fullmatch(sql):
+            some, self._left = self._left[: int(found[1])], self._left[int(found[1]) :]
+            return some
         elif sql in _ASKED:
             return _ASKED[sql](self, given)
         elif sql.startswith("SELECT confirmed_flush_lsn"):

@@ -5,8 +5,9 @@ A row of a heap has ``xmax`` 0 if nobody has begun to change it, or to lock it, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from stream.interpreter import at_work_on
@@ -128,14 +129,33 @@ def _rows(connection: Connection, info: TableInfo, wanted: KeyRange) -> Selected
         f" ORDER BY {', '.join(ordered)} LIMIT {wanted.limit + 1}"
     )
     form, rows, size = RowForm(info), list[SelectedRow](), 0
-    selected = raw_rows(connection, sql, arguments)
-    for values in selected[: wanted.limit]:
+    for values in chain.from_iterable(_pieces(connection, sql, arguments, wanted.limit + 1)):
+        if len(rows) == wanted.limit:
+            return SelectedRange(tuple(rows), len(rows), more=True)
         row = SelectedRow(form.key(values), form.image(values))
         size += len(row.image)
         if rows and size > BYTES_MAX:
-            break
+            return SelectedRange(tuple(rows), len(rows), more=True)
         rows.append(row)
-    return SelectedRange(tuple(rows), len(rows), len(rows) < len(selected))
+    return SelectedRange(tuple(rows), len(rows))
+
+
+def _pieces(
+    connection: Connection, sql: str, arguments: Mapping[str, str], limit: int
+) -> Iterator[list[list[bytes | None]]]:
+    """The rows of a statement, of which there are ``limit`` at most, some at a time.
+
+    By a cursor, unless they are few: the driver holds all that a statement returns.
+    """
+    if limit <= PIECE_ROWS:
+        yield raw_rows(connection, sql, arguments)
+        return
+    raw_rows(connection, f"DECLARE in_order NO SCROLL CURSOR FOR {sql}", arguments)
+    left = limit
+    while left > 0:
+        piece = raw_rows(connection, f"FETCH {PIECE_ROWS} FROM in_order", {})
+        yield piece
+        left = left - PIECE_ROWS if len(piece) == PIECE_ROWS else 0
 
 
 class RowsInOrder(NamedTuple):
@@ -150,15 +170,13 @@ def rows_in_order(
 ) -> RowsInOrder:
     """The rows after a key, until there are ``limit`` or they have ``bytes_max``.
 
-    By a cursor: the driver holds all that a statement returns. Raises psycopg's errors, `UndecodableValue`.
+    Raises psycopg's errors, `UndecodableValue`.
     """
     where, arguments = _where(info, KeyRange(after=after))
     order = ", ".join(quoted(name) for name in info.primary_key)
     sql = f"SELECT {select_columns_sql(info)} FROM {table_sql(info)}{where} ORDER BY {order} LIMIT {limit}"
-    raw_rows(connection, f"DECLARE in_order NO SCROLL CURSOR FOR {sql}", arguments)
     form, found, size = RowForm(info), list[tuple[bytes, bytes]](), 0
-    while len(found) < limit and size < bytes_max:
-        piece = raw_rows(connection, f"FETCH {PIECE_ROWS} FROM in_order", {})
+    for piece in _pieces(connection, sql, arguments, limit):
         for values in piece:
             size += sum(len(value) for value in values if value)
             try:
@@ -166,9 +184,9 @@ def rows_in_order(
             except UndecodableValue:
                 image = b""
             found.append((form.key(values), image))
-        if len(piece) < PIECE_ROWS:
-            return RowsInOrder(found, len(found) < limit)
-    return RowsInOrder(found, is_end=False)
+        if size >= bytes_max and len(piece) == PIECE_ROWS:
+            return RowsInOrder(found, is_end=False)
+    return RowsInOrder(found, len(found) < limit)
 
 
 def _count(connection: Connection, info: TableInfo, wanted: KeyRange) -> int:

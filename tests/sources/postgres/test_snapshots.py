@@ -21,9 +21,9 @@ from stream.sources.mariadb.by_range import SelectedRange, SortTooLarge
 from stream.sources.mariadb.connection import ConnectionSettings, MariaDBError, MariaDBUnreachable
 from stream.sources.mariadb.gtid import PostgresPlace
 from stream.sources.mariadb.snapshot import NoSuchTable, SnapshotRead, SourceTimeout
-from stream.sources.postgres import snapshot
+from stream.sources.postgres import selecting, snapshot
 from stream.sources.postgres.chunks import PostgresChunkReader
-from stream.sources.postgres.selecting import RowsInOrder, rows_by_key
+from stream.sources.postgres.selecting import RowsInOrder, raw_rows, rows_by_key
 from stream.sources.postgres.snapshot import PostgresSnapshotReader
 from stream.sources.postgres.writers import Writers
 from stream.wire.events import Column, DescribeTable
@@ -571,6 +571,38 @@ def test_rows_in_order_end_where_they_are_many_bytes(
         places = [(str(name), int(str(number))) for name, number in (split_row_key(key)[1] for key in keys)]
         assert places == sorted(set(places))
         assert len(places) == 500
+
+
+def test_a_page_of_large_rows_is_not_all_held(
+    reader: PostgresSnapshotReader, sql: psycopg.Connection[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver holds what a statement returns: a front would hold a thousand rows for a page of four MiB."""
+    sql.execute("CREATE TABLE large (id INT PRIMARY KEY, v TEXT)")
+    sql.execute("INSERT INTO large SELECT n, repeat('x', 100000) FROM generate_series(1, 300) n")
+    held: list[int] = []
+
+    def counted(*arguments: Any) -> list[list[bytes | None]]:
+        found = raw_rows(*arguments)
+        held.append(len(found))
+        return found
+
+    monkeypatch.setattr(selecting, "raw_rows", counted)
+    found: list[int] = []
+    after: list[object] | None = None
+    for limit in (1_000, 63, 64, 128, 1_000, 1_000):
+        read = reader.read_range("public.large", KeyRange(after=after, limit=limit))
+        assert isinstance(read, SnapshotRead), read
+        assert len(read.rows.rows) <= min(limit, 42)
+        keys = [int(str(split_row_key(row.key)[1][0])) for row in read.rows.rows]
+        found += keys
+        after = [keys[-1]]
+    assert found == [*range(1, len(found) + 1)]
+    assert max(held) <= selecting.PIECE_ROWS
+    sql.execute("UPDATE large SET v = 'x'")
+    for limit in (127, 128, 129, 299, 300, 301, 1_000):
+        read = reader.read_range("public.large", KeyRange(limit=limit, descending=True))
+        assert isinstance(read, SnapshotRead), read
+        assert (len(read.rows.rows), read.rows.more) == (min(limit, 300), limit < 300)
 
 
 def test_a_table_with_a_key_that_cannot_be_decoded_is_not_read_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
