@@ -196,7 +196,7 @@ class PartitionFold:
 
         Writes nothing if nothing was folded, like the live store: there is no head with offset 0.
         """
-        if not self._messages:
+        if not self._messages and not self.state.head.begin:
             return
         if not self._has_beginning:  # first: else a run that is killed after the ingest would take the store for whole
             write_atomically(self.directory / BEGUN_NAME, json.dumps(self._begun or {}).encode())

@@ -21,6 +21,7 @@ from consumers.store.rocks.database import Rocks
 from consumers.store.store import PartitionStore, partition_directory
 from spark_jobs.output import STATE_NAME, RebuildError, _locked, exclusive
 from spark_jobs.partition import BEGUN_NAME, FoldTask, complete_task, run_task
+from spark_jobs.verify import verify_stores
 from tests.consumers.histories import marker
 from tests.consumers.store.test_dropping import MANY, WHOLE, deleted, held, open_at
 from tests.consumers.store.test_dropping import fold as fold_live
@@ -175,6 +176,18 @@ def test_deletions_behind_a_base_are_dropped_by_the_owner(tmp_path: Path) -> Non
         fold_live(store, marker(33))
         store.commit()
         assert held(store) == set(range(MANY)) - {1, 2}
+
+
+def test_a_partition_without_a_message_since_it_was_cut_compares_as_equal(tmp_path: Path) -> None:
+    """Its source has been away for longer than the topic keeps events: nothing is folded, and nothing is damaged."""
+    with closing(open_at(tmp_path / "live")) as store:
+        store.begin_at(7)
+        store.checkpoint(tmp_path / "checkpoint")
+        assert store.committed_offset == 7
+    with FoldTask("shop", "topic-1", str(tmp_path / "out"), {0: 7}, {0: 7}, begin={0: 7}).open(0) as fold:
+        assert fold.finish().offset == 7
+    copies = {0: tmp_path / "checkpoint"}, {0: tmp_path / "out" / "shop" / "0"}
+    assert verify_stores(*copies).equal
 
 
 class Killed(BaseException):
