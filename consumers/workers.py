@@ -93,8 +93,8 @@ def run_workers(
     workers = [Worker(number, *worker_settings(number, count, consume, owner)) for number in range(count)]
     signalled, wake = socket.socketpair()
     wake.setblocking(False)
+    woken_before = signal.set_wakeup_fd(wake.fileno())  # first: a signal between the two would be lost
     before = {each: signal.signal(each, lambda *_: None) for each in (signal.SIGTERM, signal.SIGINT)}
-    woken_before = signal.set_wakeup_fd(wake.fileno())
     metrics = _serve_metrics(workers, owner) if owner.metrics_port is not None else None
     try:
         with owner.follow(owner.access):

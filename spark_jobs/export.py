@@ -36,6 +36,7 @@ from spark_jobs.partition import error_json
 from spark_jobs.streaming import Micro, answers, stream_messages
 from stream.kafka.connection import KafkaCluster
 from stream.kafka.topics import events_topic
+from stream.wire.announced import Announced
 from tokens.errors import FreshetError
 
 NOTES: Final = "_freshet"
@@ -184,7 +185,8 @@ def read_commit(target: Path) -> Commit | None:
 def state_from(fields: Mapping[str, Any]) -> Exported:
     """How far a partition is, from JSON values."""
     places = {shard: (int(epoch), int(ordinal)) for shard, (epoch, ordinal) in fields["places"].items()}
-    return Exported(int(fields["offset"]), fields["columns"], fields["unpublished"], places)
+    texts = {each: Announced(*told) for each, told in fields.get("texts", {}).items()}
+    return Exported(int(fields["offset"]), fields["columns"], fields["unpublished"], places, texts)
 
 
 def _finish(session: Any, root: Path, commit: Commit) -> None:

@@ -25,6 +25,7 @@ from consumers.fold.messages import fold_messages
 from consumers.fold.runs import Messages, Record
 from consumers.fold.state import PartitionState, head_entries
 from consumers.store.digest import digest_items
+from consumers.store.dropping import note_to_sweep_again
 from consumers.store.errors import RetryableStoreError, StoreCorruptError, StoreLockedError, store_error
 from consumers.store.manifest import Manifest, check_manifest, read_manifest, write_atomically, write_manifest
 from consumers.store.memtable import Memtable
@@ -40,6 +41,8 @@ SPILL_ROWS: Final = 1_000_000
 SPILL_BYTES: Final = 256 << 20
 """Bytes of messages after which it does so too: the memtable keeps them and arrays for
 their rows, also where their keys were changed again."""
+SPILL_PREFIX: Final = ".ingest-"
+"""In the store directory: a spill that is being written."""
 LOCKED_S_MAX: Final = 60.0
 LOCKED_RETRY_S: Final = 0.1
 BEGUN_NAME: Final = "begun.json"
@@ -101,6 +104,8 @@ class PartitionFold:
         if found is not None:
             check_manifest(found, manifest, self.directory)
         self._rocks = Rocks(self.directory / ROCKS_NAME)
+        for left in self.directory.glob(f"{SPILL_PREFIX}*"):  # by a task that was killed: RocksDB has it, or never will
+            left.unlink()
         head = committed_head(self._rocks)
         if not head.offset:
             head.offset = head.begin = task.begin.get(partition, 0)
@@ -191,13 +196,14 @@ class PartitionFold:
 
         Writes nothing if nothing was folded, like the live store: there is no head with offset 0.
         """
-        if not self._messages:
+        if not self._messages and not self.state.head.begin:
             return
         if not self._has_beginning:  # first: else a run that is killed after the ingest would take the store for whole
             write_atomically(self.directory / BEGUN_NAME, json.dumps(self._begun or {}).encode())
         self._files += 1
         self._entries.put(head_entries(self.state.head))
-        self._rocks.ingest(self._entries, self.directory / f".ingest-{os.getpid()}-{self._files}.sst")
+        scratch = self.directory / f"{SPILL_PREFIX}{os.getpid()}-{self._files}.sst"
+        self._rocks.ingest(self._entries, scratch, note_to_sweep_again(self._rocks))
         self._entries, self._folded_bytes = Memtable(), 0
 
     def finish(self, *, complete: bool = True) -> PartitionSummary:

@@ -26,7 +26,7 @@ from consumers.process.loop import Consumption, ConsumptionSettings
 from consumers.process.metrics import serve_metrics
 from consumers.store.directory import lock_directory
 from consumers.store.errors import RetryableStoreError, StoreError, store_error
-from consumers.store.leader_epochs import keep_leader_epoch
+from consumers.store.leader_epochs import UNKNOWN, keep_leader_epoch
 from stream.access.certificates import Certificates
 from stream.access.grants import Access
 from stream.access.listening import is_loopback
@@ -273,6 +273,7 @@ def make_checkpoint(root: Path, partition: Partition) -> CheckpointPlace:
     path = parent / f"{store.state.head.offset:020d}"
     try:
         if not path.exists():
+            partition.frozen_epoch = UNKNOWN  # if this fails, what it has frozen is written by the next commit
             store.checkpoint(path)
             keep_leader_epoch(path, store.committed_offset, partition.leader_epoch)
         done = sorted(each for each in parent.iterdir() if each.name.isdigit())

@@ -170,3 +170,11 @@ class Dropping:
             raise StoreCorruptError(
                 f"the note of dropped tombstones is damaged: {error}", hint="the store is rebuilt"
             ) from error
+
+
+def note_to_sweep_again(rocks: Scanned) -> dict[bytes, bytes]:
+    """What goes with a commit of others, such as a rebuild's: whoever drops next does not know of its tombstones."""
+    told = rocks.get(NOTE)
+    if told is None:
+        return {}
+    return {NOTE: json.dumps(json.loads(told) | {"sweeps": []}, ensure_ascii=False).encode()}

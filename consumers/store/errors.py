@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 
 from tokens.errors import FreshetError
 
@@ -64,10 +65,10 @@ class RebuildNeededError(StoreError):
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _FULL_TEXTS = ("No space left on device", "Disk quota exceeded", "File too large", "No Space")
-_FAILS = (errno.EIO, errno.EROFS)
+_FAILS = (errno.EIO, errno.EROFS, errno.ESTALE, errno.ETIMEDOUT, errno.ENOTCONN, errno.ENODEV, errno.ENXIO)
+"""The last ones are of disks that are away: of a network, or detached."""
 _FAILS_TEXTS = (
-    "Input/output error",
-    "Read-only file system",
+    *map(os.strerror, _FAILS),
     "Unexpected error(5)",
     "Direct I/O is not supported",
 )
@@ -90,7 +91,7 @@ def store_error(error: BaseException, place: str) -> StoreError:
         return StoreLockedError(f"{place}: another process has this store open", hint=HINT_LOCKED)
     if isinstance(error, PermissionError) or "Permission denied" in text:
         return StoreError(f"{place}: {text}", hint="give this user read and write access", code="store_denied")
-    if "Too many open files" in text or "Cannot allocate memory" in text:
+    if isinstance(error, MemoryError) or "Too many open files" in text or "Cannot allocate memory" in text:
         return ResourcesError(f"{place}: {text}", hint=_HINT_RESOURCES)
     if "already closed" in text or "mutably borrowed" in text:
         return StoreError(

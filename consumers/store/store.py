@@ -377,6 +377,8 @@ class PartitionStore:
             with self._committing:
                 if self._frozen:
                     self._write_frozen()
+                if self.is_empty and self.state.head.begin:
+                    self.committed_offset = 0  # where it begins is told nowhere else, and a copy without it is damaged
                 if self.freeze():
                     self._write_frozen()
                 if building.exists():  # left by a failed or killed checkpoint

@@ -14,9 +14,11 @@ from typing import Any, Final
 
 import msgspec
 
-from stream.wire.codec import SKIPPED, CodecError, NewerWireError, decode
+from stream.wire.announced import Announced
+from stream.wire.codec import SKIPPED, CodecError, NewerWireError
 from stream.wire.events import ABSENT, EVERY_TABLE, VALUE, VOID
 from stream.wire.keys import KeyFormatError, split_row_key
+from stream.wire.reading import PartitionReader
 
 KINDS: Final = {VALUE: "value", ABSENT: "deleted", VOID: "void"}
 """Operation of a row → kind. ``void``: the row changed, its image is unknown."""
@@ -49,6 +51,8 @@ class Exported:
     """Table that is not cached → why."""
     places: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Shard → epoch and ordinal of the last change."""
+    texts: dict[str, Announced] = field(default_factory=dict)
+    """As of `PartitionReader`."""
 
 
 class Changes:
@@ -58,6 +62,7 @@ class Changes:
         self.state = state
         self.count = 0
         self._partition = partition
+        self._reader = PartitionReader(state.texts)
         self._groups: dict[tuple[str, str, int], list[Row]] = defaultdict(list)
         self._described: list[dict[str, str]] = []
         """The columns of the groups; a group of changes after another description is another group."""
@@ -94,7 +99,7 @@ class Changes:
 
     def _rows_of(self, value: bytes | None) -> Iterable[tuple[str, Row]]:
         try:
-            name, event = decode(value or b"")
+            name, event = self._reader.decode(value or b"")
             if name == "RowFrame":
                 return list(self._frame(event))
             if name == "KeylessRow":

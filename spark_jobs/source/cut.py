@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from stream.wire.codec import HEADER_SIZE, CodecError, NewerWireError, decode, encode, headers
+from stream.wire.codec import HEADER_SIZE, CodecError, NewerWireError, encode, headers, is_of_unknown_schema
+from stream.wire.reading import PartitionReader
 from tokens.errors import FreshetError, TokenError
 from tokens.position import NO_POSITION, Position
 from tokens.vector import Vector
@@ -24,7 +25,7 @@ Place = tuple[int, int]
 Cut = dict[str, Place]
 """Shard → the first place that is left out. A shard that is not in it has no cut."""
 _MARKERS: Final = headers("Marker")
-_DESCRIPTIONS: Final = headers("TableSchema")
+_DESCRIPTIONS: Final = headers("TableSchema") | headers("SchemaText")
 
 
 class AsOfError(FreshetError):
@@ -122,12 +123,15 @@ class Survey:
         Raises `AsOfError` ``as_of_ahead`` if they end too early.
         """
         seen = {marker["shard"]: self.as_of.is_past(marker) for marker in reached}
+        reader = PartitionReader()
         for value in values:
             header = (value or b"")[:HEADER_SIZE]
-            if value is None or not (self._needs_frames() or header in _MARKERS or header in _DESCRIPTIONS):
+            if value is None or not (
+                self._needs_frames() or header in _MARKERS or header in _DESCRIPTIONS or is_of_unknown_schema(value)
+            ):
                 continue
             try:
-                name, event = decode(value)
+                name, event = reader.decode(value)
             except NewerWireError:
                 raise
             except CodecError:
@@ -204,11 +208,12 @@ def cutter(cut: Cut) -> Callable[[bytes | None], bytes | None]:
     A message that can't be read says no place. It is kept until something was left out.
     """
     is_over = False
+    reader = PartitionReader()
 
     def before(value: bytes | None) -> bytes | None:
         nonlocal is_over
         try:
-            name, event = decode(value or b"")
+            name, event = reader.decode(value or b"")
         except CodecError:
             return b"" if is_over else value
         first = cut.get(event.get("shard", ""))

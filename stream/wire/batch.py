@@ -527,7 +527,11 @@ class Framer:
 
 
 def _size_of(change: Change, limits: BatchLimits, partitions: int) -> int:
-    """Estimated bytes of a change: exact for rows with a published image, else at least what `Framer.add` counts."""
+    """Estimated bytes of a change: exact for rows with a published image, else about what `Framer.add` counts.
+
+    All tables are described in one transaction, in every partition: hundreds of wide ones would fill the producer's
+    queue if only their number counted.
+    """
     if type(change) is RowChange:
         image = len(change.image)
         before = len(change.before) if change.before else 0
@@ -539,7 +543,8 @@ def _size_of(change: Change, limits: BatchLimits, partitions: int) -> int:
         return EVENT_OVERHEAD + len(change.before) + len(change.after)
     if type(change) is ObjectImage:
         return EVENT_OVERHEAD + len(change.image or b"") + len(change.struct or b"")
-    return EVENT_OVERHEAD * partitions
+    words = sum(len(each.name) + len(each.sql_type) for each in change.columns) if type(change) is DescribeTable else 0
+    return (EVENT_OVERHEAD + words) * partitions
 
 
 def _kept_annotations(before: Mapping[str, str], more: Mapping[str, str]) -> dict[str, str]:

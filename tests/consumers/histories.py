@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from fastavro import parse_schema, schemaless_writer
+from fastavro.schema import to_parsing_canonical_form
 
 from consumers.fold.messages import fold_message
 from consumers.fold.state import Changes, Head, PartitionState
-from stream.wire.codec import CodecError, encode, header_of
+from stream.wire.announced import fingerprint_of
+from stream.wire.codec import HEADER_SIZE, VERSIONS, CodecError, current_schema, encode, header_of
 from stream.wire.events import VALUE
 
 LAYOUT = "xxh3_64;partitions=1"
@@ -64,6 +66,17 @@ def encode_version_1(name: str, record: dict[str, Any]) -> bytes:
     out.write(header_of(schema))
     schemaless_writer(out, parse_schema(schema), record)
     return out.getvalue()
+
+
+def of_tomorrow(message: bytes) -> tuple[bytes, bytes]:
+    """A message as a newer version of its record, with a field that this version lacks; and what announces that."""
+    name = next(name for name in VERSIONS if current_schema(name).header == message[:HEADER_SIZE])
+    schema = json.loads(current_schema(name).text)
+    schema["fields"].append({"name": "mood", "type": "string"})
+    text = to_parsing_canonical_form(schema)
+    record = {"shard": SHARD, "epoch": 1, "ordinal": 1, "name": name, "text": text, "skippable": False}
+    announcement = encode("SchemaText", record | {"fingerprint": fingerprint_of(text)})
+    return header_of(schema) + message[HEADER_SIZE:] + b"\x08good", announcement
 
 
 def value(number: int, image: bytes, ordinal: int, **more: Any) -> bytes:

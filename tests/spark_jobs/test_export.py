@@ -19,6 +19,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from fastavro.schema import to_parsing_canonical_form
 
 import spark_jobs.export
 from consumers.store.manifest import write_atomically
@@ -35,14 +36,17 @@ from spark_jobs.export import (
     place_of,
     read_commit,
     run_export,
+    state_from,
 )
 from spark_jobs.exporting.changes import Changes, Exported
 from spark_jobs.exporting.columns import table_of
 from spark_jobs.exporting.delta import table_in
 from spark_jobs.output import RebuildError
+from stream.wire.announced import fingerprint_of
+from stream.wire.codec import NewerWireError, encode, header_of
 from stream.wire.events import ABSENT, VALUE, VOID
 from tests.consumers.consuming import until
-from tests.consumers.histories import event, frame, key, start
+from tests.consumers.histories import SHARD, event, frame, key, of_tomorrow, start
 from tests.docs.naming import ROOT
 from tests.lengths import length
 from tests.patience import PATIENCE_S
@@ -246,6 +250,24 @@ def test_a_description_counts_for_what_follows_it_and_repeated_messages_count_on
     assert found == [({"id": "int"}, [{"id": 1}]), ({"id": "text"}, [{"id": "1"}])]
     assert changes.state.offset == 6
     assert [table_of([{"_kind": "value", "_partition": 0, "_offset": 0}], each).num_rows for each, _ in found] == [1, 1]
+
+
+def test_what_a_newer_publisher_announces_is_read_and_what_must_not_be_passed_over_ends_it() -> None:
+    """As in the fold, also if the announcement came in an earlier commit. Else an export would lose all of it."""
+    newer, announced = of_tomorrow(frame([(key(1), VALUE, b'{"id":1}', 2)]))
+    changes = Changes(0, Exported(0))
+    changes.add(range(2), [start(), announced])
+    state = state_from(json.loads(json.dumps(asdict(changes.state))))
+    resumed = Changes(0, state)
+    resumed.add([2], [newer])
+    [(table, _, _, [row])] = resumed.take()
+    assert (table, row["_kind"], row["image"]) == ("shop.items", "value", {"id": 1})
+    note = {"type": "record", "name": "freshet.Note", "fields": [{"name": "text", "type": "string"}]}
+    text = to_parsing_canonical_form(note)
+    place = {"shard": SHARD, "epoch": 1, "ordinal": 2, "name": "Note", "text": text, "skippable": False}
+    resumed.add([3], [encode("SchemaText", place | {"fingerprint": fingerprint_of(text)})])
+    with pytest.raises(NewerWireError):
+        resumed.add([4], [header_of(note) + b"\0"])
 
 
 def test_an_export_goes_on_and_has_each_change_once(spark: Any, topic: Topics, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,10 @@ from consumers.store.rocks.database import Rocks
 from consumers.store.store import PartitionStore, partition_directory
 from spark_jobs.output import STATE_NAME, RebuildError, _locked, exclusive
 from spark_jobs.partition import BEGUN_NAME, FoldTask, complete_task, run_task
+from spark_jobs.verify import verify_stores
+from tests.consumers.histories import marker
+from tests.consumers.store.test_dropping import MANY, WHOLE, deleted, held, open_at
+from tests.consumers.store.test_dropping import fold as fold_live
 from tests.docs.naming import ROOT
 from tests.patience import PATIENCE_S
 from tests.spark_jobs.topics import Items, history, in_arrow, items_of
@@ -154,6 +159,37 @@ def test_messages_that_were_folded_before_are_skipped(tmp_path: Path) -> None:
     assert items_of(partition_directory(tmp_path / "out", "shop", 0)) == live_items(tmp_path / "live", messages)
 
 
+def test_deletions_behind_a_base_are_dropped_by_the_owner(tmp_path: Path) -> None:
+    """The base says that its tables were swept: what a rebuild adds to it was not."""
+    with closing(open_at(tmp_path / "live")) as store:
+        fold_live(store, *WHOLE)
+        store.commit()
+        base = store.state.head.offset
+        store.checkpoint(tmp_path / "out" / "shop" / "0")
+    more = [deleted(1, 2, first=31), marker(32)]
+    rebuild = FoldTask("shop", "topic-1", str(tmp_path / "out"), {0: 0}, {0: base})
+    with rebuild.open(0) as fold:
+        fold.fold(*in_arrow(range(base, base + len(more)), more))
+        fold.finish()
+    with closing(open_at(tmp_path / "out")) as store:
+        assert held(store) == set(range(MANY))
+        fold_live(store, marker(33))
+        store.commit()
+        assert held(store) == set(range(MANY)) - {1, 2}
+
+
+def test_a_partition_without_a_message_since_it_was_cut_compares_as_equal(tmp_path: Path) -> None:
+    """Its source has been away for longer than the topic keeps events: nothing is folded, and nothing is damaged."""
+    with closing(open_at(tmp_path / "live")) as store:
+        store.begin_at(7)
+        store.checkpoint(tmp_path / "checkpoint")
+        assert store.committed_offset == 7
+    with FoldTask("shop", "topic-1", str(tmp_path / "out"), {0: 7}, {0: 7}, begin={0: 7}).open(0) as fold:
+        assert fold.finish().offset == 7
+    copies = {0: tmp_path / "checkpoint"}, {0: tmp_path / "out" / "shop" / "0"}
+    assert verify_stores(*copies).equal
+
+
 class Killed(BaseException):
     """The task's process ends here."""
 
@@ -170,6 +206,7 @@ def test_a_task_that_is_killed_in_a_spill_is_continued_to_the_live_state(
         is_last = next(spills) == number
         size = ingest(rocks, entries, scratch, *of_indexes) if written or not is_last else 0
         if is_last:
+            scratch.touch()
             raise Killed
         return size
 
@@ -180,6 +217,7 @@ def test_a_task_that_is_killed_in_a_spill_is_continued_to_the_live_state(
     found = partition_directory(out, "shop", 0)
     with task(out, 3).open(0) as fold:
         begun = fold.state.head.offset
+    assert {each.name for each in found.iterdir()} <= {"db", "manifest.json", BEGUN_NAME}
     assert (begun > 0) is (number > 1 or written)
     assert not begun or items_of(found) == live_items(tmp_path / "prefix", messages[:begun])
     with task(out, 3).open(0) as fold:

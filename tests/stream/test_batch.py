@@ -16,6 +16,7 @@ from stream.wire.events import (
     VALUE,
     VOID,
     BeginScope,
+    Column,
     CommitTransaction,
     DescribeTable,
     OpenTransaction,
@@ -294,6 +295,15 @@ def test_a_giant_transaction_is_alone_in_its_batches_until_it_ends() -> None:
     for batch in batches[1:-1]:
         gtids = {g for _, v in batch.records if decode(v)[0] == "RowFrame" for g in decode(v)[1]["gtids"]}
         assert gtids == {giant.gtid}
+
+
+def test_descriptions_of_wide_tables_are_spread_over_batches() -> None:
+    """A source describes all its tables in one transaction. A batch beyond the producer's queue could never be sent."""
+    columns = tuple(Column(f"a_column_of_many_{number}", "text", True, "varchar(255)") for number in range(200))
+    told = [DescribeTable(f"d.t{number}", columns, (columns[0].name,)) for number in range(100)]
+    limits = BatchLimits(batch_bytes=1 << 20)
+    _, batches = _framed([_txn(1, told)], Layout(64), limits)
+    assert max(batch.bytes for batch in batches) < 2 * limits.batch_bytes
 
 
 def test_an_image_above_the_bound_is_published_as_void() -> None:

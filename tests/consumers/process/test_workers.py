@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 
 from consumers.process.loop import ConsumptionSettings
 from consumers.process.run import OwnerSettings
 from consumers.snapshots.restoring import Snapshots
-from consumers.workers import worker_settings
+from consumers.workers import run_workers, worker_settings
 from stream.access.grants import Access
 from stream.kafka.connection import KafkaCluster
 from tests.consumers.consuming import ConsumeProcess, Feed, caught_up, digest_of, expected, until
@@ -140,3 +141,28 @@ def test_settings_reach_a_workers_process(tmp_path: Path) -> None:
     )
     found = pickle.loads(pickle.dumps(worker_settings(1, 2, consume, OwnerSettings())))
     assert found[0].snapshots.places == {"k": "file:///s"}
+
+
+def test_no_signal_is_lost_while_the_supervisor_begins_to_listen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that comes between its two steps ends it like any other."""
+    consume = ConsumptionSettings(kafka=KafkaCluster("127.0.0.1:1"), keyspaces=("k",), data_dir=tmp_path)
+    heard: list[int] = []
+    listen = signal.set_wakeup_fd
+
+    def listen_late(fd: int) -> int:
+        if fd >= 0:
+            signal.raise_signal(signal.SIGTERM)
+        before = listen(fd)
+        if fd >= 0:  # so that it ends either way
+            os.write(fd, bytes([signal.SIGTERM]))
+        return before
+
+    monkeypatch.setattr(signal, "set_wakeup_fd", listen_late)
+    before = signal.signal(signal.SIGTERM, lambda number, _: heard.append(number))
+    try:
+        run_workers(0, consume, OwnerSettings())
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert heard == [signal.SIGTERM]

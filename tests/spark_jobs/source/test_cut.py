@@ -16,7 +16,7 @@ from spark_jobs.source.table import Base, TablePartition
 from stream.wire.codec import HEADER_SIZE, decode, encode
 from stream.wire.events import ABSENT, VALUE
 from stream.wire.keys import Layout
-from tests.consumers.histories import SHARD, frame, key, marker, start
+from tests.consumers.histories import SHARD, frame, key, marker, of_tomorrow, start
 from tests.consumers.owning import schema, vector
 from tests.spark_jobs.source.shop import BEGUN, COLUMNS, LAYOUT, Shop, void
 from tests.spark_jobs.topics import in_arrow
@@ -51,6 +51,18 @@ def expected(shop: Shop, number: int) -> dict[bytes, tuple[str, Any]]:
         key: ("value", image.decode().split('"')[-2]) if kind == VALUE else ("void", None)
         for key, (kind, image) in kinds.items()
     }
+
+
+def test_frames_of_a_newer_version_are_cut_too() -> None:
+    """What is announced is read as by the fold: a row of later is not in the table of before."""
+    told: dict[str, Any] = {"layout": LAYOUT, "as_of_ms": 0}
+    later, announced = of_tomorrow(frame([(key(1), VALUE, b'{"name":"late"}', 4)]))
+    messages = [start(), schema(2), announced, frame([(key(1), VALUE, b'{"name":"early"}', 3)]), marker(3, **told)]
+    shop = Shop(Random(0))
+    shop.partitions = [[*messages, later, marker(4, **told)]]
+    cut = survey(shop, parse_as_of(vector(3))).cut
+    assert cut == {SHARD: (1, 4)}
+    assert table(shop, cut) == {key(1): ("value", "early")}
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -1,0 +1,51 @@
+"""Commits by their schedule, without Kafka."""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from consumers.owner.overlay import Overlay
+from consumers.owner.partitions import Partition
+from consumers.process.committing import Committer
+from consumers.process.run import make_checkpoint
+from consumers.store.errors import DiskFullError
+from consumers.store.leader_epochs import UNKNOWN
+from consumers.store.rocks.database import Rocks
+from stream.kafka.topics import Topic
+from tests.consumers.histories import marker, start
+from tests.consumers.store.test_dropping import fold, open_at
+
+
+def test_what_a_failed_checkpoint_has_frozen_is_committed_without_a_leader_epoch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With that of the commit before, Kafka would say after a change of leaders that its log was cut off."""
+
+    def full(*_: Any) -> int:
+        raise DiskFullError("no space left", hint="make some")
+
+    committer = Committer(1, 0.0)
+    with closing(committer), closing(open_at(tmp_path)) as store:
+        partition = Partition("shop", 0, Topic("shop", "topic-1", 1), store, Overlay(1_000))
+
+        def committed_epoch() -> int:
+            while committer.advance(partition, time.monotonic()) is None:
+                time.sleep(0.01)
+            return partition.frozen_epoch
+
+        fold(store, start())
+        partition.leader_epoch = 1
+        assert committed_epoch() == 1
+        fold(store, marker(2))
+        partition.leader_epoch = 2
+        with monkeypatch.context() as patched:
+            patched.setattr(Rocks, "ingest", full)
+            with pytest.raises(DiskFullError):
+                make_checkpoint(tmp_path / "checkpoints", partition)
+        assert committed_epoch() == UNKNOWN
+        assert store.committed_offset == 2
