@@ -44,7 +44,7 @@ from stream.publish.opening import HEALED_BY_A_NEW_EPOCH, TOPIC_ID, LayoutMismat
 from stream.publish.shard_producer import PublisherLost, ShardProducer
 from stream.publish.topology import DeclaredTopology
 from stream.wire.batch import Batch, BatchLimits, Framer
-from stream.wire.events import ResumePoint, SourceTransaction
+from stream.wire.events import ResumePoint, SingleRows, SourceTransaction
 from stream.wire.keys import Layout
 from tokens import Position
 
@@ -316,10 +316,29 @@ class Publisher:
     # --- what the source calls ---
 
     def publish(self, txn: SourceTransaction) -> None:
-        """Buffer the source's next transaction. Waits for a commit if the buffer is full.
+        """Buffer the source's next transaction, or a run of them. Waits for a commit if the buffer is full.
 
         After a restart the first transaction may be partly published; that part is skipped. Raises `PublisherLost`.
         """
+        if type(txn) is not SingleRows:
+            self._publish(txn)
+        elif not self._publish_run(txn):
+            for each in txn.each():
+                self._publish(each)
+
+    def _publish_run(self, run: SingleRows) -> bool:
+        """Buffer a run, if that is all there is to do for it."""
+        with self._changed:
+            framer = self._open_framer()
+            idle = framer.is_empty
+            if self._told is not None or not framer.takes(run):
+                return False
+            self._apply(framer, partial(framer.add_run, run))
+            if idle or framer.size >= self._limits.batch_bytes:
+                self._changed.notify_all()
+            return True
+
+    def _publish(self, txn: SourceTransaction) -> None:
         with self._changed:
             framer = self._open_framer()
             idle = framer.is_empty

@@ -34,13 +34,15 @@ from stream.wire.events import (
     ResumePoint,
     RowChange,
     RowImages,
+    Rows,
+    SingleRows,
     SourceTransaction,
     TableImage,
     Topology,
     VoidTable,
 )
 from stream.wire.frames import INT_MAX
-from stream.wire.keys import KeyFormatError, Layout, split_row_key
+from stream.wire.keys import SEPARATOR, KeyFormatError, Layout, split_row_key
 from stream.wire.records import (
     ROW_OVERHEAD,
     RowColumns,
@@ -245,6 +247,52 @@ class Framer:
         else:
             self._end(txn)
 
+    def takes(self, run: SingleRows) -> bool:
+        """Whether all of a run fits this batch, and may be given to `add_run`. Else give its transactions to `add`."""
+        rows, limits = run.rows, self.limits
+        if self._at.partial_gtid or self._invalidated or max(map(len, rows.keys)) > limits.key_bytes_max:
+            return False
+        size = sum(map(len, rows.keys)) + sum(map(len, rows.images)) + sum(map(len, run.gtids))
+        fits = self._size + size + 2 * ROW_OVERHEAD * run.count <= limits.batch_bytes
+        return fits and max(map(len, rows.images)) <= limits.image_bytes_max
+
+    def add_run(self, run: SingleRows) -> None:
+        """As `add` of each transaction of a run that it `takes`, with one step for each partition and frame."""
+        at, limits = self._at, self.limits
+        self._serial += 1
+        self._dirty = True
+        self._size += sum(map(len, run.gtids)) + ROW_OVERHEAD * run.count
+        for partition, places in enumerate(self._places(run.rows)):
+            taken = 0
+            while taken < len(places):
+                columns = self._rows[partition]
+                if columns is None or at.ordinal + run.count - columns.base > INT_MAX:
+                    columns = self._open_frame(partition, at.ordinal + places[taken])
+                some, size = columns.add_run(run, places[taken:], at.ordinal + 1, limits.rows_max, limits.bytes_max)
+                taken += some
+                self._size += size
+                if len(columns.keys) >= limits.rows_max or columns.size >= limits.bytes_max:
+                    self._seal(partition)
+            self._row_count += len(places)
+        at.ordinal += run.count
+        self._events += run.count
+        self._timestamp_max = max(self._timestamp_max, *run.timestamps)
+        self._end(run)
+
+    def _places(self, rows: Rows) -> list[list[int]]:
+        """Of each partition the indexes of its rows, without those that are another shard's."""
+        layout, own, prefixes = self.layout, self._own, self._prefixes
+        ids: Iterable[int] = map(layout.keyspace_id, rows.keys)
+        if prefixes:
+            ids = (layout.keyspace_id(key, prefixes.get(key[: key.find(SEPARATOR)], 0)) for key in rows.keys)
+        found: list[list[int]] = [[] for _ in range(layout.partitions)]
+        for index, keyspace_id in enumerate(ids):
+            if own is None or own.start <= keyspace_id < own.end:
+                found[layout.partition_at(keyspace_id)].append(index)
+            else:
+                self._left_out += 1
+        return found
+
     def advance(self, position: str, timestamp: int) -> None:
         """Move to ``position`` without a change. Raises `BatchError` inside a partly published transaction."""
         if self._at.partial_gtid:
@@ -290,7 +338,7 @@ class Framer:
             at.checksum, at.cursor = txn.checksum, txn.cursor
         at.position, at.timestamp = txn.position, txn.timestamp
         at.partial_gtid, at.partial_events = "", 0
-        self._transactions += 1
+        self._transactions += txn.count
 
     def _add_row(self, change: RowChange, txn: SourceTransaction, ordinal: int) -> None:
         key, operation, image = change.key, change.operation, change.image

@@ -6,7 +6,7 @@ Ordinals and epochs are assigned by the publisher, not by the source.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias, overload
 
@@ -284,6 +284,66 @@ class SourceTransaction:
     table_choice: int = 0
     checksum: int = 0
     cursor: str = ""
+
+    @property
+    def count(self) -> int:
+        """How many transactions it is: one, if it is no run of them."""
+        return 1
+
+
+@dataclass(frozen=True, slots=True)
+class Rows(Sequence[RowChange]):
+    """Rows as columns. A `RowChange` is made of each that is asked for."""
+
+    keys: list[bytes]
+    operations: bytearray
+    images: list[bytes]
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    @overload
+    def __getitem__(self, index: int) -> RowChange: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Rows: ...
+
+    def __getitem__(self, index: int | slice) -> RowChange | Rows:
+        if isinstance(index, slice):
+            return Rows(self.keys[index], self.operations[index], self.images[index])
+        return RowChange(self.keys[index], self.operations[index], self.images[index])
+
+
+@dataclass(slots=True)
+class SingleRows(SourceTransaction):
+    """A run of transactions that each change one row, whose positions are their GTIDs, given at once.
+
+    What it says as a whole is that of the last one, and ``changes``, a `Rows`, are those of all. ``before``: the
+    position before the first. ``checksum_of``: by the number of a transaction, from 0 on.
+    """
+
+    gtids: list[str] = field(default_factory=list)
+    timestamps: list[int] = field(default_factory=list)
+    before: str = ""
+    checksum_of: Callable[[int], int] = field(default=lambda _: 0, compare=False)
+
+    @property
+    def count(self) -> int:
+        return len(self.gtids)
+
+    @property
+    def rows(self) -> Rows:
+        """The changes."""
+        assert type(self.changes) is Rows
+        return self.changes
+
+    def each(self) -> Iterator[SourceTransaction]:
+        """The transactions, one after the other."""
+        cursor = self.before
+        for number, (gtid, timestamp, change) in enumerate(zip(self.gtids, self.timestamps, self.rows, strict=True)):
+            checksum = self.checksum_of(number)
+            yield SourceTransaction(gtid, gtid, timestamp, [change], checksum=checksum, cursor=cursor)
+            cursor = gtid
 
 
 @dataclass(slots=True, frozen=True)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate, repeat
+from operator import add
 from typing import Final
 
 import xxhash
@@ -25,6 +28,7 @@ from stream.wire.events import (
     ResetWriteIds,
     ResumePoint,
     RowImages,
+    SingleRows,
     SourceTransaction,
     TableImage,
     VoidTable,
@@ -92,6 +96,35 @@ class RowColumns:
         size = sum(map(len, keys)) + sum(map(len, images)) + ROW_OVERHEAD * len(places)
         self.size += size
         return size
+
+    def add_run(
+        self, run: SingleRows, places: Sequence[int], first: int, rows_max: int, bytes_max: int
+    ) -> tuple[int, int]:
+        """Adds transactions of a run, those at ``places``, until the frame is full. ``first``: its first ordinal.
+
+        Returns how many were added, and the bytes of their rows.
+        """
+        rows, places = run.rows, places[: rows_max - len(self.keys)]
+        keys, images = [rows.keys[place] for place in places], [rows.images[place] for place in places]
+        gtids = [run.gtids[place] for place in places]
+        sizes = list(accumulate(map(sum, zip(map(len, keys), map(len, images), repeat(ROW_OVERHEAD)))))
+        texts = list(accumulate(map(len, gtids)))
+        taken = bisect_left(list(map(add, sizes, map(add, texts, texts))), bytes_max - self.size) + 1
+        if taken < len(places):
+            places, keys, images, gtids = places[:taken], keys[:taken], images[:taken], gtids[:taken]
+        taken = len(places)
+        self.keys += keys
+        self.images += images
+        self.operations += bytes([rows.operations[place] for place in places])
+        before = first - self.base
+        self.ordinals += [before + place for place in places]
+        self.transactions += [1] * taken
+        self.gtids += gtids
+        self.positions += gtids
+        self.timestamps += [run.timestamps[place] for place in places]
+        self.origins += [run.origin] * taken
+        self.size += sizes[taken - 1] + 2 * texts[taken - 1]
+        return taken, sizes[taken - 1]
 
     def encode(self, shard: str, epoch: int) -> bytes:
         """The frame as a message."""

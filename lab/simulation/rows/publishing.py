@@ -368,7 +368,7 @@ class Publishing:
             self._transactions = None
             return known
         if self._transactions is None:
-            dump = cast("Any", SimpleNamespace(read=self.source.events_after(at).__next__))
+            dump = cast("Any", SimpleNamespace(read=self.source.events_after(at).__next__, arrived=list))
             reader = SimulatedBinlogReader(dump, CHOICES[self.choice], position, family=family)
             self._transactions = reader.transactions()
         transaction = next(self._transactions)

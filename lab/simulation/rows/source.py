@@ -84,7 +84,7 @@ class RowDecoder(TableDecoder):
         self.info = SimpleNamespace(name=table)  # type: ignore[assignment]
         self.name, self.label = table, table.encode()
         self.bitmap_bytes = self.all_present = 0
-        self.seen_bitmaps = b""
+        self.heads = {}
 
     def row(self, data: bytes, position: int) -> tuple[bytes, bytes, int]:
         slot, version = _ROW.unpack_from(data, position)

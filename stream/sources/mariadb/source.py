@@ -358,7 +358,7 @@ class MariaDBSource:
                 )
                 self._stamp(publisher, reader, watch)  # not before: the reader counts the transaction that it gave
                 progress.moved(transaction)
-                self._note(progress)
+                self._note(progress, transaction.count)
                 if partly_out:
                     progress.partial_gtid = ""
                     self._describe(publisher, schema, progress)
@@ -381,6 +381,7 @@ class MariaDBSource:
             self._family,
             keeps_before=options.before_images,
             keeps_keyless=options.keyless_rows,
+            in_runs=True,
         )
         return reader, DumpWatch(options.settings, dump.server)
 
@@ -414,9 +415,9 @@ class MariaDBSource:
                     hint="max_staleness_ms is wrong by as much as clocks differ: set them by NTP",
                 )
 
-    def _note(self, progress: Progress) -> None:
+    def _note(self, progress: Progress, transactions: int) -> None:
         status = self.status
-        status.transactions += 1
+        status.transactions += transactions
         status.position, status.timestamp, status.epoch = progress.position, progress.timestamp, progress.epoch
 
     def _check(self, publisher: PublisherLike, schema: LiveSchema, progress: Progress) -> None:

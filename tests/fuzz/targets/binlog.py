@@ -199,6 +199,9 @@ class Recorded:
             raise FreshetError("the end", code="the_end")
         return self.left.pop()
 
+    def arrived(self) -> list[bytes]:
+        return []
+
     def close(self) -> None:
         self.left.clear()
 

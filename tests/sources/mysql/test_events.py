@@ -162,6 +162,10 @@ class Sent:
             raise EOFError
         return self._sent.pop(0)
 
+    def arrived(self) -> list[bytes]:
+        """Nothing comes together with it."""
+        return []
+
     def close(self) -> None:
         """Nothing is open."""
 

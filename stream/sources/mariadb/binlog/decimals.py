@@ -14,23 +14,24 @@ def decimal_reader(precision: int, scale: int) -> Callable[[bytes, int], tuple[s
     head, tail = _DECIMAL_BYTES[first], _DECIMAL_BYTES[last]
     size = head + 4 * (whole + parts) + tail
     top, mask = 1 << (8 * size - 1), (1 << (8 * size)) - 1
-    groups = [(head, first)] if head else []
-    groups += [(4, 9)] * (whole + parts)
-    groups += [(tail, last)] if tail else []
+    sizes = [(head, first)] if head else []
+    sizes += [(4, 9)] * (whole + parts)
+    sizes += [(tail, last)] if tail else []
+    groups, left = [], size
+    for length, count in sizes:
+        left -= length
+        groups.append((8 * left, (1 << 8 * length) - 1, 10**count))
+    unit, form = 10**scale, f"%d.%0{scale}d" if scale else "%d"
 
     def read(data: bytes, position: int) -> tuple[str, int]:
         end = position + size
         number = int.from_bytes(data[position:end], "big")
         negative = not number & top
         number = (~number & mask if negative else number) ^ top
-        raw = number.to_bytes(size, "big")
-        at, digits = 0, ""
-        for length, count in groups:
-            digits += f"{int.from_bytes(raw[at : at + length], 'big'):0{count}d}"
-            at += length
-        text = digits[: precision - scale].lstrip("0") or "0"
-        if scale:
-            text += "." + digits[precision - scale :]
+        value = 0
+        for shift, part, factor in groups:
+            value = value * factor + (number >> shift & part)
+        text = form % (divmod(value, unit) if scale else value)
         return f"-{text}" if negative else text, end
 
     return read

@@ -10,7 +10,7 @@ import contextlib
 import io
 import socket
 import struct
-import zlib
+from zlib import crc32
 
 import pymysql
 from pymysql.constants.COMMAND import COM_BINLOG_DUMP
@@ -30,9 +30,17 @@ from stream.sources.mariadb.connection import (
 
 FORMAT_DESCRIPTION_EVENT = 15
 HEADER_SIZE = 19
-_BUFFER_BYTES = 1 << 20
+_BUFFER_BYTES = 256 << 10
+"""Also the most that is given at once."""
+_HEAD = 4
+"""Bytes before a packet: three of its size, and its number."""
+_SIZE_MIN = 1 + HEADER_SIZE + 4
 _PACKET_MAX = 0xFFFFFF
 _CHECKSUM_CRC32 = 1
+_CRC_BEFORE_MARK = 0x0F6A7026
+"""A CRC-32 that the mark of a packet with an event, a zero byte, turns into the one of nothing."""
+_CRC_WITH_ITSELF = 0x2144DF1C
+"""The CRC-32 of whatever ends with its own CRC-32."""
 _BEGINNING = 4
 """Offset of the first event in a binlog file. With a GTID position the server finds the file by itself."""
 _BLOCKING = 0
@@ -88,11 +96,40 @@ class BinlogDump:
     @property
     def has_more(self) -> bool:
         """Whether the server has sent something that was not read yet. Does not wait."""
+        return bool(self._sent())
+
+    def arrived(self) -> list[bytes]:
+        """The next events that are there already, as far as nothing is special about them: `read` takes what is."""
+        found: list[bytes] = []
+        sent, at, is_checked = self._sent(), 0, self._checksum
+        while at + _HEAD < len(sent):
+            start = at + _HEAD
+            end = start + (sent[at] | sent[at + 1] << 8 | sent[at + 2] << 16)
+            packet = sent[start:end]
+            if (
+                not _SIZE_MIN <= end - start == len(packet) < _PACKET_MAX
+                or packet[0]
+                or packet[5] == FORMAT_DESCRIPTION_EVENT
+            ):
+                break
+            if not is_checked:
+                found.append(packet[1:])
+            elif crc32(packet, _CRC_BEFORE_MARK) == _CRC_WITH_ITSELF:
+                found.append(packet[1:-4])
+            else:
+                break
+            at = end
+        if at:
+            self._file.read(at)
+        return found
+
+    def _sent(self) -> bytes:
+        """What the server has sent and was not read yet, or the first part of it. Does not wait."""
         try:
             self._socket.settimeout(0)
-            return bool(self._file.peek(1))
+            return self._file.peek(_BUFFER_BYTES)
         except (OSError, ValueError):
-            return False  # the next `read` says what is wrong
+            return b""  # the next `read` says what is wrong
         finally:
             with contextlib.suppress(OSError):
                 self._socket.settimeout(self._silence_max_s)
@@ -124,8 +161,7 @@ class BinlogDump:
             self._checksum = event[-5] == _CHECKSUM_CRC32
         if not self._checksum:
             return event[1:]
-        view = memoryview(event)
-        if zlib.crc32(view[1:-4]) != int.from_bytes(view[-4:], "little"):
+        if crc32(event, _CRC_BEFORE_MARK) != _CRC_WITH_ITSELF:
             if event[5] == FORMAT_DESCRIPTION_EVENT:
                 return event[1:-4]
             raise BinlogFormatError(

@@ -77,7 +77,8 @@ NO_FOREIGN_KEYS = 2
 STANDALONE = 1
 """Flag of a GTID event."""
 
-_GTID = struct.Struct("<QIB")
+GTID_BODY = struct.Struct("<QIB")
+"""Sequence, domain and flags."""
 _QUERY = struct.Struct("<IIBHH")
 _STATUS_SIZES = {0: 4, 1: 8, 3: 4, 4: 6, 7: 2, 8: 2, 9: 8, 10: 4, 13: 3, 128: 3, 129: 8, 255: 0}
 """Bytes after the code of a status variable; the names are MariaDB's ``Q_…`` (sql/log_event.h)."""
@@ -118,7 +119,7 @@ class Query(NamedTuple):
 def parse_gtid(event: bytes) -> Gtid:
     """Parse a GTID event. Raises `BinlogFormatError`."""
     try:
-        sequence, domain, flags = _GTID.unpack_from(event, HEADER_SIZE)
+        sequence, domain, flags = GTID_BODY.unpack_from(event, HEADER_SIZE)
     except struct.error as error:
         raise BinlogFormatError(f"invalid GTID event: {error}") from error
     return Gtid(domain, int.from_bytes(event[5:9], "little"), sequence, flags)

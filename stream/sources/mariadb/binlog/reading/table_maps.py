@@ -51,28 +51,29 @@ class TableMaps:
         self.keeps_keyless = False
         """Whether rows of tables without a primary key are published."""
         self.by_id: dict[int, Mapped] = {}
-        self._by_body: dict[bytes, Mapped] = {}
+        self.by_body: dict[bytes, Mapped] = {}
+        """The same by table maps that were looked at, without header and number."""
         self._reread: set[bytes] = set()
         self.announced: dict[str, str] = {}
         """Tables to void and describe with the next published transaction, and why."""
 
     def forget_tables(self) -> None:
         """Have each table map looked at anew: a table's schema is, or may be, another one now."""
-        self._by_body.clear()
+        self.by_body.clear()
 
     def forget_all(self) -> None:
         """As `forget_tables`, and read again the tables that don't fit their maps."""
-        self._by_body.clear()
+        self.by_body.clear()
         self._reread.clear()
 
     def take(self, event: bytes) -> None:
         """Take a table map. Raises `BinlogFormatError`: then rows of its number have none."""
         table_id = int.from_bytes(event[HEADER_SIZE : HEADER_SIZE + 6], "little")
         body = event[HEADER_SIZE + 6 :]
-        mapped = self._by_body.get(body)
+        mapped = self.by_body.get(body)
         if mapped is None:
             self.by_id.pop(table_id, None)
-            mapped = self._by_body[body] = self._map(body)
+            mapped = self.by_body[body] = self._map(body)
         self.by_id[table_id] = mapped
         if isinstance(mapped, Unpublished):
             self._keys.statement.named_unpublished(mapped.name)

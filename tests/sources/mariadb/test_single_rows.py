@@ -1,0 +1,299 @@
+"""Runs of transactions of one row say what is said by who reads one event after the other, whatever the log has."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pymysql.constants import FIELD_TYPE
+
+from stream.sources.mariadb.binlog import events
+from stream.sources.mariadb.binlog.reader import BinlogReader
+from stream.sources.mariadb.binlog.table_map import COLUMN_CHARSET, COLUMN_NAME, SIMPLE_PRIMARY_KEY
+from stream.sources.mariadb.cascades.family import Family
+from stream.sources.mariadb.cascades.foreign_keys import ForeignKey, cascades_of
+from stream.sources.mariadb.charsets import Charsets
+from stream.sources.mariadb.gtid import GtidPosition
+from stream.sources.mariadb.live_schema import LiveSchema
+from stream.sources.mariadb.schema import NO_PRIMARY_KEY, ColumnInfo, TableFilter, TableInfo
+from stream.wire.batch import BatchLimits, Framer
+from stream.wire.events import ResumePoint, SingleRows, SourceTransaction, Topology
+from stream.wire.keys import Layout
+from tests.sources.mariadb.test_log_reading import NOWHERE, event, gtid, query
+from tokens.errors import FreshetError
+
+START = "MariaDB/0-1-4"
+COLLATION = 45
+KINDS = (events.WRITE_ROWS_V1, events.UPDATE_ROWS_V1, events.DELETE_ROWS_V1)
+COLUMNS = (ColumnInfo("id", "int", True), ColumnInfo("v", "text", False))
+TABLES = {name: TableInfo("d", name, COLUMNS, ("id",)) for name in ("a", "b", "p", "c", "s")}
+TABLES["keyless"] = TableInfo("d", "keyless", COLUMNS, (), problem=NO_PRIMARY_KEY)
+XID = event(events.XID, bytes(8))
+NAMES = (*TABLES, "unknown")
+FOREIGN_KEYS = [
+    ForeignKey("d.p", "d.c", ("id",), ("id",), "CASCADE", "CASCADE"),
+    ForeignKey("d.s", "d.s", ("id",), ("v",), "CASCADE", "RESTRICT"),
+]
+
+
+class Schema(LiveSchema):
+    """Tables that are always the same, some of them with foreign keys."""
+
+    def __init__(self) -> None:
+        super().__init__(NOWHERE, TableFilter(("d",)))
+        self.charsets = Charsets({COLLATION: "utf8mb4"}, {}, frozenset())
+        self.cascades = cascades_of(FOREIGN_KEYS)
+        self.live = {info.name: info for info in TABLES.values()}
+        self.catalog.resume(self.live, GtidPosition({}))
+        self.catalog.settle(GtidPosition({}), frozenset)
+
+    def reread(self, database: str, table: str) -> None:
+        self.catalog.doubt(f"{database}.{table}", self.live.get(f"{database}.{table}"), GtidPosition({}))
+
+    def reread_cascades(self, names: Any = None) -> None:
+        pass
+
+    def settle(self, position: GtidPosition) -> dict[str, bool]:
+        return self.catalog.settle(position, frozenset)
+
+
+class Log:
+    """A dump of these events, of which so many arrive together. It ends with them."""
+
+    has_more = False
+
+    def __init__(self, found: Sequence[bytes], sizes: Callable[[], int]) -> None:
+        self._left = list(found)
+        self._sizes = sizes
+
+    def read(self) -> bytes:
+        if not self._left:
+            raise EOFError
+        return self._left.pop(0)
+
+    def arrived(self) -> list[bytes]:
+        size = self._sizes()
+        found, self._left = self._left[:size], self._left[size:]
+        return found
+
+
+def table_map(number: int, name: str, column: str = "v") -> bytes:
+    """A map of one of the tables, as MariaDB logs it with all metadata."""
+    types = bytes((FIELD_TYPE.LONG, FIELD_TYPE.VARCHAR))
+    body = b"\1\0\1d\0" + bytes((len(name),)) + name.encode() + b"\0\2" + types + b"\2" + struct.pack("<H", 400) + b"\2"
+    names = b"\2id" + bytes((len(column),)) + column.encode()
+    for kind, value in ((COLUMN_CHARSET, bytes((COLLATION,))), (COLUMN_NAME, names), (SIMPLE_PRIMARY_KEY, b"\0")):
+        if kind != SIMPLE_PRIMARY_KEY or name != "keyless":
+            body += bytes((kind, len(value))) + value
+    return event(events.TABLE_MAP, number.to_bytes(6, "little") + body)
+
+
+def rows(number: int, kind: int, found: Sequence[bytes], flags: int = events.STATEMENT_END, present: int = 3) -> bytes:
+    bitmaps = bytes((present,)) * (2 if kind in events.UPDATES else 1)
+    return event(kind, number.to_bytes(6, "little") + struct.pack("<HB", flags, 2) + bitmaps + b"".join(found))
+
+
+def row(key: int, text: bytes | None) -> bytes:
+    if text is None:
+        return b"\2" + struct.pack("<i", key)
+    return b"\0" + struct.pack("<iH", key, len(text)) + text
+
+
+some_keys = st.integers(-1, 3)
+texts = st.sampled_from([b"x", b"", b'say "hi"', "ü".encode(), b"long" * 30]) | st.none()
+
+
+ODD = {
+    "sequence": (3, 40, 41, 42),
+    "domain": (7,),
+    "server": (2,),
+    "flags": (1, 4, 12),
+    "of group": (bytes(8),),
+    "name": (*NAMES[2:], "keyless"),
+    "column": ("w",),
+    "maps": (0, 2),
+    "number": (0, 2),
+    "changes": (0, 2),
+    "rows": (0, 2),
+    "moved": (1, 2),
+    "text": (b"\xff",),
+    "statement": (0, 2, 3, 5),
+    "present": (255, 1),
+    "before": (event(events.HEARTBEAT, b"bin.000001"), query("INSERT INTO d.b VALUES (1)"), gtid(30), XID),
+    "between": (event(events.STOP), query("BEGIN"), query("ROLLBACK TO a")),
+    "end": (query("COMMIT"), query("ROLLBACK"), query("ALTER TABLE a ADD c INT"), event(events.STOP)),
+}
+"""What may be odd about a transaction, and how."""
+
+
+@st.composite
+def transactions(draw: st.DrawFn, sequence: int) -> list[bytes]:
+    """One that is ordinary, or almost."""
+    odd = draw(st.sets(st.sampled_from(sorted(ODD)), min_size=1, max_size=2)) if draw(st.integers(0, 2)) == 0 else ()
+
+    def chosen(what: str, usual: Any) -> Any:
+        return draw(st.sampled_from(ODD[what])) if what in odd else usual
+
+    name, kind, key = chosen("name", draw(st.sampled_from("ab"))), draw(st.sampled_from(KINDS)), draw(some_keys)
+    number = NAMES.index(name) + 1
+    text = chosen("text", draw(texts))
+    found = [row(key, text)] * chosen("rows", 1)
+    if kind in events.UPDATES:
+        found = [each for after in found for each in (row(key + chosen("moved", 0), draw(texts)), after)]
+    begin = gtid(
+        chosen("sequence", sequence), domain=chosen("domain", 0), server=chosen("server", 1), flags=chosen("flags", 0)
+    )
+    changed = rows(
+        chosen("number", number), kind, found, chosen("statement", events.STATEMENT_END), chosen("present", 3)
+    )
+    return [
+        *([chosen("before", None)] if "before" in odd else []),
+        begin + chosen("of group", b""),
+        *[table_map(number, name, chosen("column", "v"))] * chosen("maps", 1),
+        *([chosen("between", None)] if "between" in odd else []),
+        *[changed] * chosen("changes", 1),
+        chosen("end", XID),
+    ]
+
+
+@st.composite
+def logs(draw: st.DrawFn) -> list[bytes]:
+    """Some transactions, perhaps with an event that is damaged."""
+    found = [each for at in range(draw(st.integers(1, 12))) for each in draw(transactions(40 + at))]
+    if draw(st.integers(0, 4)) == 0:
+        at = draw(st.integers(0, len(found) - 1))
+        place = draw(st.integers(events.HEADER_SIZE, len(found[at])))
+        found[at] = found[at][:place] + draw(st.binary(max_size=2)) + found[at][place + draw(st.integers(0, 2)) :]
+    return [*known(), *found]
+
+
+def known() -> list[bytes]:
+    """A transaction of each table and kind, so that what follows may be in runs."""
+    found = []
+    for number, (name, kind) in enumerate(product(TABLES, KINDS), 5):
+        changed = rows(NAMES.index(name) + 1, kind, [row(1, b"x")] * (2 if kind in events.UPDATES else 1))
+        found += [gtid(number), table_map(NAMES.index(name) + 1, name), changed, XID]
+    return found
+
+
+class Read:
+    """What a reader makes of a log, and how it ends."""
+
+    def __init__(
+        self, found: Sequence[bytes], sizes: Callable[[], int], family: Family | None, **options: bool
+    ) -> None:
+        log: Any = Log(found, sizes)
+        reader = BinlogReader(log, Schema(), START, family=family, **options)
+        self.given: list[SourceTransaction] = []
+        self.error = ""
+        try:
+            self.given.extend(filter(None, reader.transactions()))
+        except EOFError:
+            pass
+        except (FreshetError, ValueError, LookupError, struct.error) as error:
+            self.error = repr(error)
+        self.position = reader.position
+        self.is_last = bool(self.given) and reader.is_last(self.given[-1].checksum)
+
+    def each(self) -> Iterator[SourceTransaction]:
+        """The transactions, one by one."""
+        for found in self.given:
+            for each in found.each() if isinstance(found, SingleRows) else (found,):
+                yield replace(each, changes=list(each.changes))
+
+
+@settings(max_examples=400)
+@given(logs(), st.data(), st.booleans(), st.booleans())
+def test_a_run_is_its_transactions(found: list[bytes], data: st.DataObject, is_told: bool, keyless: bool) -> None:
+    """However many events come together: the same transactions, with the same checksums, errors and ends."""
+    sizes = st.just(1_000) | st.integers(0, 30)
+    alone = Read(found, lambda: 0, Family() if is_told else None, keeps_keyless=keyless)
+    together = Read(found, lambda: data.draw(sizes), Family() if is_told else None, keeps_keyless=keyless, in_runs=True)
+    assert list(together.each()) == list(alone.each())
+    assert (together.error, together.position, together.is_last) == (alone.error, alone.position, alone.is_last)
+
+
+def ordinary(count: int, text: bytes = b"x") -> list[bytes]:
+    """So many transactions that each insert a row."""
+    found = []
+    for number in range(count):
+        inserted = rows(1, events.WRITE_ROWS_V1, [row(number, text)])
+        found += [gtid(5 + number), table_map(1, "a"), inserted, XID]
+    return found
+
+
+def test_ordinary_transactions_are_one_run_but_for_the_first() -> None:
+    """The first one is alone: it may be partly published, and how its table's rows begin is known only then."""
+    read = Read(ordinary(9), lambda: 1_000, None, in_runs=True)
+    assert [(each.gtid, each.count) for each in read.given] == [("MariaDB/0-1-5", 1), ("MariaDB/0-1-13", 8)]
+    assert (read.given[1].position, read.given[1].cursor) == ("MariaDB/0-1-13", "MariaDB/0-1-12")
+
+
+def framed(given: Sequence[SourceTransaction], framer: Framer) -> list[Any]:
+    """The batches of transactions, as a publisher makes them that takes none before it is full."""
+    batches = []
+
+    def add(txn: SourceTransaction) -> None:
+        if isinstance(txn, SingleRows):
+            if framer.takes(txn):
+                framer.add_run(txn)
+            else:
+                for each in txn.each():
+                    add(each)
+            return
+        start = 0
+        while start < len(txn.changes) or not start:
+            end = framer.room(txn, start)
+            if end < 0:
+                batches.append(framer.take())
+                continue
+            framer.add(txn, start, end)
+            if end == len(txn.changes):
+                return
+            start = end
+
+    for each in given:
+        add(each)
+    return [*batches, framer.take()]
+
+
+@settings(max_examples=200)
+@given(logs(), st.data())
+def test_a_run_has_the_messages_of_its_transactions(found: list[bytes], data: st.DataObject) -> None:
+    """Frames, markers and states are the same, with the same bounds of frames and batches."""
+    limits = BatchLimits(
+        rows_max=data.draw(st.sampled_from([1, 3, 500])),
+        bytes_max=data.draw(st.sampled_from([1, 150, 256 * 1024])),
+        batch_bytes=data.draw(st.sampled_from([1, 400, 1_000, 4 << 20])),
+        image_bytes_max=data.draw(st.sampled_from([60, 900_000])),
+        key_bytes_max=data.draw(st.sampled_from([6, 64 * 1024])),
+    )
+    is_shard, prefix = data.draw(st.booleans()), data.draw(st.integers(0, 1))
+    invalidated = data.draw(st.sampled_from([(), ("d.a",)]))
+
+    def framer() -> Framer:
+        made = Framer("s/0", Layout(3), ResumePoint("s/0", 1, 1, START, 0, START), limits, invalidated=invalidated)
+        ranges = (("s/0", "-80"), ("s/1", "80-")) if is_shard else ()
+        made.announce(Topology(("s/0", "s/1"), ranges=ranges))
+        described = replace(TABLES["a"].describe(), prefix=prefix)
+        made.add(SourceTransaction(START, START, 0, [described]), 0, 1)
+        return made
+
+    alone = Read(found, lambda: 0, None)
+    together = Read(found, lambda: 1_000, None, in_runs=True)
+    assert framed(together.given, framer()) == framed(alone.given, framer())
+
+
+def test_a_long_run_fills_frames_as_its_transactions_do() -> None:
+    """Also where a frame is full in the middle of it."""
+    found = ordinary(2_500, b"x" * 150)
+    resume = ResumePoint("s/0", 1, 1, START, 0, START)
+    alone = framed(Read(found, lambda: 0, None).given, Framer("s/0", Layout(2), resume))
+    together = framed(Read(found, lambda: 10_000, None, in_runs=True).given, Framer("s/0", Layout(2), resume))
+    assert together == alone
+    assert together[0].rows == 2_500
