@@ -185,6 +185,14 @@ def test_counts_of_all_partitions_are_added_up_to_the_limit() -> None:
     assert read(Partitions(*map(list, parts)), counted=True, limit=5).count == 5
 
 
+@pytest.mark.parametrize("order_by", [["-"], ["v", "-"], ["--id"]])
+def test_an_order_without_a_column_is_refused(order_by: list[str]) -> None:
+    """A minus alone names the column "", which no table has."""
+    with pytest.raises(ReadError) as refused:
+        read(Partitions([part(hi=3, watermark=9)]), order_by=order_by)
+    assert refused.value.code == "no_index"
+
+
 def test_a_page_means_nothing_to_a_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """An owner counts all rows of the range. So does the source, and not those behind the page."""
     asked: list[KeyRange] = []

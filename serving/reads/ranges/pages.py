@@ -228,8 +228,8 @@ def _order(table: RowTable, given: Sequence[str], wanted: RequestedRange) -> tup
     following = [column.name for column in table.key if column.name not in given]
     if list(left) == following[: len(left)] or wanted.counted:
         return (), descending
-    wrong = next((name for name in left if not _may_order(known.get(name))), "")
-    if wrong:
+    wrong = next((name for name in left if not _may_order(known.get(name))), None)
+    if wrong is not None:
         why = "its values have the order of their definition" if wrong in known else "there is none"
         why = why if is_plain(wrong) else "its name has quotes, commas, parentheses or control characters"
         raise ReadError("no_index", f"{table.name} cannot be ordered by column {wrong}: {why}")
