@@ -12,7 +12,7 @@ import os
 import platform
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -99,10 +99,11 @@ class PartitionFold:
         self._started = time.monotonic()
         self.directory = partition_directory(Path(task.root), task.keyspace, partition)
         self.directory.mkdir(parents=True, exist_ok=True)
-        manifest = Manifest(task.keyspace, partition, task.topic_id, "")
+        self._manifest = Manifest(task.keyspace, partition, task.topic_id, "")
         found = read_manifest(self.directory)
         if found is not None:
-            check_manifest(found, manifest, self.directory)
+            check_manifest(found, self._manifest, self.directory)
+            self._manifest = replace(self._manifest, format_version=found.format_version)
         self._rocks = Rocks(self.directory / ROCKS_NAME)
         for left in self.directory.glob(f"{SPILL_PREFIX}*"):  # by a task that was killed: RocksDB has it, or never will
             left.unlink()
@@ -114,7 +115,7 @@ class PartitionFold:
             self._rocks.close()
             raise not_shared(f"{self.directory} is at offset {head.offset} on {platform.node()}, not at {reached}")
         # without an offset it is a live store; finish() makes it a checkpoint
-        write_manifest(self.directory, Manifest(task.keyspace, partition, task.topic_id, head.layout))
+        write_manifest(self.directory, replace(self._manifest, layout=head.layout))
         self._entries = Memtable()
         self._folded_bytes = 0
         self.state = PartitionState(head, self._lookup)
@@ -220,9 +221,7 @@ class PartitionFold:
             if task.digests:
                 digest, items = digest_items(live_items(head, self._rocks.scan()))
                 entries = max(0, items - len(head_entries(head)))  # nothing folded: no head either
-            write_manifest(
-                self.directory, Manifest(task.keyspace, self._partition, task.topic_id, head.layout, offset=head.offset)
-            )
+            write_manifest(self.directory, replace(self._manifest, layout=head.layout, offset=head.offset))
             (self.directory / BEGUN_NAME).unlink(missing_ok=True)
         return PartitionSummary(
             partition=self._partition,

@@ -14,11 +14,11 @@ from typing import Any, Final
 
 import msgspec
 
+from spark_jobs.exporting.reading import PartitionReader
 from stream.wire.announced import Announced
 from stream.wire.codec import SKIPPED, CodecError, NewerWireError
 from stream.wire.events import ABSENT, EVERY_TABLE, VALUE, VOID
 from stream.wire.keys import KeyFormatError, split_row_key
-from stream.wire.reading import PartitionReader
 
 KINDS: Final = {VALUE: "value", ABSENT: "deleted", VOID: "void"}
 """Operation of a row → kind. ``void``: the row changed, its image is unknown."""

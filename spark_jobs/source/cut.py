@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from spark_jobs.exporting.reading import PartitionReader
 from stream.wire.codec import HEADER_SIZE, CodecError, NewerWireError, encode, headers, is_of_unknown_schema
-from stream.wire.reading import PartitionReader
 from tokens.errors import FreshetError, TokenError
 from tokens.position import NO_POSITION, Position
 from tokens.vector import Vector

@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 
 from consumers.fold.state import is_head_key
 from consumers.store.errors import RebuildNeededError
-from consumers.store.manifest import read_manifest
+from consumers.store.manifest import INDEXED_VERSION, read_manifest
 from consumers.store.rocks.database import Rocks
 from consumers.store.store import PartitionStore, partition_directory
 from spark_jobs.output import STATE_NAME, RebuildError, _locked, exclusive
@@ -164,6 +165,7 @@ def test_deletions_behind_a_base_are_dropped_by_the_owner(tmp_path: Path) -> Non
     with closing(open_at(tmp_path / "live")) as store:
         fold_live(store, *WHOLE)
         store.commit()
+        store.manifest = replace(store.manifest, format_version=INDEXED_VERSION)
         base = store.state.head.offset
         store.checkpoint(tmp_path / "out" / "shop" / "0")
     more = [deleted(1, 2, first=31), marker(32)]
@@ -171,6 +173,9 @@ def test_deletions_behind_a_base_are_dropped_by_the_owner(tmp_path: Path) -> Non
     with rebuild.open(0) as fold:
         fold.fold(*in_arrow(range(base, base + len(more)), more))
         fold.finish()
+    manifest = read_manifest(tmp_path / "out" / "shop" / "0")
+    assert manifest is not None
+    assert manifest.format_version == INDEXED_VERSION, "what the base has of indexes is still in it"
     with closing(open_at(tmp_path / "out")) as store:
         assert held(store) == set(range(MANY))
         fold_live(store, marker(33))
