@@ -8,6 +8,7 @@ from lab.simulation.catalog.world import CatalogWorld
 from lab.simulation.engine import History, run_one
 from lab.simulation.files.world import FilesWorld
 from lab.simulation.hive.world import HiveWorld
+from lab.simulation.installation.world import InstallationWorld
 from lab.simulation.rows.world import RowsWorld
 from lab.simulation.warehouse.world import WarehouseWorld
 
@@ -299,6 +300,15 @@ FILES: dict[str, History] = {
 }
 
 
+INSTALLATION: dict[str, History] = {
+    "a reader of the stream begins twice before the topic goes back so far, and leaves in between": [
+        ("kill", 4, 3),
+        ("follow", 1, 1, 0, 0),
+        ("follow", 1, 0, 0, 3),
+    ],
+}
+
+
 HIVE: dict[str, History] = {
     "a table is renamed twice, and the first time is missing in the log: the name that it had is free": [
         ("create", 1, 3),
@@ -337,3 +347,9 @@ def test_a_history_that_once_broke_a_rule_of_files_breaks_none(ops: History) -> 
 def test_a_history_that_once_broke_a_rule_of_a_logged_catalog_breaks_none(ops: History) -> None:
     """The same for notification logs that are folded."""
     assert run_one(HiveWorld(), ops).violations == []
+
+
+@pytest.mark.parametrize("ops", INSTALLATION.values(), ids=INSTALLATION)
+def test_a_history_that_once_broke_a_rule_of_an_installation_breaks_none(ops: History) -> None:
+    """The same for whole processes on a MariaDB."""
+    assert run_one(InstallationWorld(), ops).violations == []
