@@ -9,6 +9,7 @@ from lab.simulation.engine import History, run_one
 from lab.simulation.files.world import FilesWorld
 from lab.simulation.hive.world import HiveWorld
 from lab.simulation.installation.world import InstallationWorld
+from lab.simulation.postgres.world import PostgresWorld
 from lab.simulation.rows.world import RowsWorld
 from lab.simulation.warehouse.world import WarehouseWorld
 
@@ -309,6 +310,15 @@ INSTALLATION: dict[str, History] = {
 }
 
 
+POSTGRES: dict[str, History] = {
+    "an epoch begins while Kafka has the end of a transaction that is not committed there, and not yet its row": [
+        ("world", 0, 0, 0, 0, 0, 1),
+        ("lag", 2),
+        ("write", 0, 0, 0, 0),
+    ],
+}
+
+
 HIVE: dict[str, History] = {
     "a table is renamed twice, and the first time is missing in the log: the name that it had is free": [
         ("create", 1, 3),
@@ -353,3 +363,9 @@ def test_a_history_that_once_broke_a_rule_of_a_logged_catalog_breaks_none(ops: H
 def test_a_history_that_once_broke_a_rule_of_an_installation_breaks_none(ops: History) -> None:
     """The same for whole processes on a MariaDB."""
     assert run_one(InstallationWorld(), ops).violations == []
+
+
+@pytest.mark.parametrize("ops", POSTGRES.values(), ids=POSTGRES)
+def test_a_history_that_once_broke_a_rule_of_a_postgresql_breaks_none(ops: History) -> None:
+    """The same for whole processes on a PostgreSQL and its connector."""
+    assert run_one(PostgresWorld(), ops).violations == []
