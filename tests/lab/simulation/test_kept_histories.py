@@ -302,6 +302,14 @@ FILES: dict[str, History] = {
 
 
 INSTALLATION: dict[str, History] = {
+    "two threads of a client are refused for a secret that was exchanged, and one of them has read the new one": [
+        ("world", 0, 0, 0, 0, 0, 0, 0, 1),
+        ("write", 0, 0, 0, 0),
+        ("exchange", 0),
+        ("let", 3),
+        ("read", 0, 0, 0, 0),
+        ("bounded", 0, 0, 0, 0),
+    ],
     "a reader of the stream begins twice before the topic goes back so far, and leaves in between": [
         ("kill", 4, 3),
         ("follow", 1, 1, 0, 0),
