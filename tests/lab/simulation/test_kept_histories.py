@@ -302,6 +302,12 @@ FILES: dict[str, History] = {
 
 
 INSTALLATION: dict[str, History] = {
+    "a sink reads a table at the source once its history is another one, and before the stream tells of that": [
+        ("world", 0, 0, 0, 0, 1, 0, 0, 40),
+        ("replica", 1, 0),
+        ("sink", 4),
+        ("torn", 0),
+    ],
     "two threads of a client are refused for a secret that was exchanged, and one of them has read the new one": [
         ("world", 0, 0, 0, 0, 0, 0, 0, 1),
         ("write", 0, 0, 0, 0),
