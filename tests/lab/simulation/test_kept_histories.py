@@ -302,6 +302,14 @@ FILES: dict[str, History] = {
 
 
 INSTALLATION: dict[str, History] = {
+    "a forged letter is dismissed, and then the message of that place is buried": [
+        ("let", 1),
+        ("mariadb", 0, 1),
+        ("bury", 0, 6, 3),
+        ("letters", 0, 0),
+        ("bury", 0, 10, 0),
+        ("letters", 1, 0),
+    ],
     "a sink reads a table at the source once its history is another one, and before the stream tells of that": [
         ("world", 0, 0, 0, 0, 1, 0, 0, 40),
         ("replica", 1, 0),
