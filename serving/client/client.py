@@ -120,6 +120,7 @@ class FreshetClient:
         following = Following(stream_request(keyspace, begin, **chosen), give_up_s, retries.clock, retries.jitter)
         while True:
             ended: ClientError | None = None
+            shown = self._bearer.headers()
             try:
                 for event in self._events(following.request):
                     following.heard(event)
@@ -127,7 +128,7 @@ class FreshetClient:
                     if event.kind == "end":
                         return
             except ClientError as error:
-                ended = None if following.may_renew(error) and self._bearer.renew() else error
+                ended = None if following.may_renew(error) and self._bearer.renew(shown) else error
             self._sleep(following.pause_after(ended))
 
     def _events(self, request: HttpRequest) -> Iterator[StreamEvent]:
@@ -165,9 +166,10 @@ class FreshetClient:
         pauses, is_renewed = self._retries.pauses(self._timeout), False
         while True:
             response = self._sent(request)
-            if response.status_code == httpx2.codes.UNAUTHORIZED and not is_renewed and self._bearer.renew():
+            if response.status_code == httpx2.codes.UNAUTHORIZED and not is_renewed:
                 is_renewed = True
-                continue
+                if self._bearer.renew(response.request.headers):
+                    continue
             pause_s = pauses.after(response.status_code, response.headers.get("retry-after", ""))
             if pause_s is None:
                 return response

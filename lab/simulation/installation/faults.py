@@ -14,6 +14,16 @@ from lab.simulation.whole_processes.run import CLIENT
 PLACES: Final = ("before", "after", "middle")
 WORDS: Final = ("", "COMMIT", "SELECT")
 DIES_WITHIN: Final = 40
+OF_REPLICAS: Final = (
+    "it comes back",
+    "it crashes",
+    "it is cut off",
+    "it falls behind",
+    "it is made anew",
+    "it is set wrong",
+)
+FAR_BEHIND_S: Final = 8.0
+"""Longer than a source waits for a replica that it reads."""
 STOPS_IN_S: Final = 20.0
 RESTORES_IN_S: Final = 60.0
 
@@ -106,6 +116,34 @@ class Faults(Finding):
         self.primary.behaviour.commit_s = lambda: commit_s
         self.replica.behaviour.lag_s = lag_s
         self.say(f"commits are visible after {commit_s} s, at the replica {lag_s} s later")
+
+    def op_replica(self, what: int, pause: int) -> None:
+        """Something befalls the replica at which the source reads: the source must read at the server itself, or wait.
+
+        Set wrong, it may leave changes out. Only in histories in which the source reads at one.
+        """
+        if not self.follows_replica:
+            return
+        what %= len(OF_REPLICAS)
+        self.say(f"the replica: {OF_REPLICAS[what]}")
+        if what < 2:
+            self.crash_or_return(self.replica, what, pause)
+        elif what == 2:
+            self.cut_off(SOURCES[0], 1, self.replica, pause)
+        elif what == 3:
+            self.count_fault("replica falls behind")
+            self.replica.behaviour.lag_s = FAR_BEHIND_S
+            self.pause(pause)
+        elif what == 4 and not self.replica.down:
+            self.count_fault("replica made anew")
+            self.replica.restore(0)
+            self.replica.follow(self.primary)
+            self.pause(pause)
+        elif what == 5:
+            self.count_fault("replica set wrong")
+            self.replica.variables["slave_exec_mode"] = "IDEMPOTENT"
+            self.pause(pause)
+            self.replica.variables["slave_exec_mode"] = "STRICT"
 
     def op_restore(self, lost: int) -> None:
         """MariaDB is restored to an earlier state, and its source begins a new epoch, as operators are told to do.

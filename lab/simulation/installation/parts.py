@@ -118,7 +118,7 @@ class Installation(WholeProcesses):
         snapshots have a place, fronts are in zones and keep a file of locations, and there may be a follower. In a
         guarded one fronts and owners ask for credentials. With 2 added to that rows are published with what they were,
         with 4 only short images of them, with 8 also rows of a table without a primary key. With 16 requests are
-        traced.
+        traced. With 32 the source reads the binlog at the replica, if there is one.
         """
         seed, partitions, consumers, fronts, replica, wide, placed, guarded = shape
         super().__init__(seed, outcome, trace)
@@ -150,6 +150,7 @@ class Installation(WholeProcesses):
         self.epoch = 0
         """The shard's last epoch, as its sources log it."""
         self.reads_replica = bool(replica % 2)
+        self.follows_replica = self.reads_replica and bool(guarded & 32)
         servers = {PRIMARY: self.primary, REPLICA: self.replica, DEPOT: self.depot}
         self._mariadb = mariadb_twins({(at.host, at.port): each for at, each in servers.items()}, self.kernel)
         self.driver: Any = self._mariadb[pymysql]
@@ -174,6 +175,9 @@ class Installation(WholeProcesses):
         """See `WholeProcesses.logged`."""
         if event["event"] in ("publisher open", "new epoch") and event["shard"] == SHARD:
             self.epoch = event["epoch"]
+        elif event["event"] == "server is read":
+            at = REPLICA if event["server"] == REPLICA.name else PRIMARY
+            self.outcome.answers[f"the binlog is read at {at.host}"] += 1
 
     def begin(self) -> None:
         """Makes the database, and starts every process."""
@@ -204,7 +208,8 @@ class Installation(WholeProcesses):
         for forget in (self.kafka.forget, self.primary.forget, self.replica.forget, self.depot.forget):
             self.kernel.process(name).at_end.append(partial(forget, name))
         told = self.before, self.keyless, self.lean
-        shop = Published(KEYSPACE, SHARD, PRIMARY, self.partitions, self.wide, *told)
+        replicas = (REPLICA,) if self.follows_replica else ()
+        shop = Published(KEYSPACE, SHARD, PRIMARY, self.partitions, self.wide, *told, replicas)
         depot = [Published(OTHER_KEYSPACE, OTHER_SHARD, DEPOT, 1, wide=True)] if self.wide else []
         if name in SOURCES:
             server_id = FIRST_SERVER_ID + SOURCES.index(name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -31,6 +32,7 @@ from stream.monitoring import serve_monitoring
 from stream.publish.publisher import Publisher
 from stream.sources.mariadb.backfill.run import BackfillOptions
 from stream.sources.mariadb.connection import ConnectionSettings
+from stream.sources.mariadb.replicas.following import FollowingSource
 from stream.sources.mariadb.schema import TableFilter
 from stream.sources.mariadb.source import MariaDBSource, SourceOptions
 from stream.sources.metrics import SourceCollector
@@ -66,7 +68,7 @@ class Published(NamedTuple):
     """What a source publishes. ``wide``: also what was there before; large transactions go through the disk.
 
     ``before``: also what each row was before its transaction. ``keyless``: also rows of tables without a primary key.
-    ``lean``: longer images are left out.
+    ``lean``: longer images are left out. ``replicas``: of the server; the binlog is read there while they keep up.
     """
 
     keyspace: str
@@ -77,6 +79,7 @@ class Published(NamedTuple):
     before: bool = False
     keyless: bool = False
     lean: bool = False
+    replicas: tuple[ConnectionSettings, ...] = ()
 
     @property
     def tables(self) -> TableFilter:
@@ -127,7 +130,8 @@ def start_source(
     )
     if what.wide:
         options = replace(options, backfill=BackfillOptions(what.tables), spill_bytes=SPILL_BYTES)
-    source = MariaDBSource(options, new_publisher, new_requests=lambda: asked if what.wide else None)
+    made = partial(FollowingSource, options, what.replicas) if what.replicas else partial(MariaDBSource, options)
+    source = made(new_publisher, new_requests=lambda: asked if what.wide else None)
 
     def run() -> None:
         registry = CollectorRegistry()

@@ -144,6 +144,8 @@ class InstallationRun(AskingOwners):
             self.primary.start()
         self.primary.breaks.clear()
         self.primary.behaviour.commit_s = lambda: 0.0
+        if self.replica.down:
+            self.replica.start()
         self.replica.behaviour.lag_s = 0.0
         self.disk.full.clear()
         self.disk.failing.clear()

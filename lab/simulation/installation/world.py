@@ -11,7 +11,7 @@ from lab.simulation.installation import kafka_faults
 from lab.simulation.installation.applications.caching import INVALIDATORS
 from lab.simulation.installation.applications.giving import GIVES
 from lab.simulation.installation.applications.sinking import STATEMENTS_MAX
-from lab.simulation.installation.faults import DIES_WITHIN, PLACES, WORDS
+from lab.simulation.installation.faults import DIES_WITHIN, OF_REPLICAS, PLACES, WORDS
 from lab.simulation.installation.finding import WAYS
 from lab.simulation.installation.following.logs import STEPS_MAX, TORN
 from lab.simulation.installation.following.looking_back import LOOKS
@@ -49,6 +49,9 @@ FAULTS: Final = (
     "damage",
     "disk lost",
     "snapshot damaged",
+    "replica falls behind",
+    "replica made anew",
+    "replica set wrong",
     *TABLE_FAULTS,
     *kafka_faults.FAULTS,
 )
@@ -117,6 +120,7 @@ OPERATES: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
     "prune": (1, (2,)),
     "spoil": (2, (2,)),
     "follower": (3, (2, _PAUSE)),
+    "drain": (3, (_CONSUMER,)),
     "locate": (6, (2, len(ASKS), _PATIENCE)),
     "route": (4, (ROUTED_ROWS, _PATIENCE)),
 }
@@ -136,16 +140,22 @@ GUARDED: Final[dict[str, tuple[int, tuple[int, ...]]]] = {
 """Op → (weight, fields): those on credentials, which only guarded histories have."""
 WORKS: Final[dict[str, tuple[int, tuple[int, ...]]]] = {"log many": (1, (len(STATEMENTS),))}
 """Op → (weight, fields): those of who works at the server, in some histories besides."""
+REPLICAS: Final[dict[str, tuple[int, tuple[int, ...]]]] = {"replica": (1, (len(OF_REPLICAS), _PAUSE))}
+"""Op → (weight, fields): what befalls a replica at which the source reads the binlog."""
 WITH_GUARDS: Final = 0.25
 WITH_LOGS: Final = 0.2
 WITH_LETTERS: Final = 0.2
 WITH_TRACES: Final = 0.2
 WITH_WORK: Final = 0.15
+WITH_REPLICAS: Final = 0.6
+"""Of those that have a replica."""
 WITH_FOLLOWERS: Final = 0.3
 WITH_RANGES: Final = 0.4
 WITH_APPLICATIONS: Final = 0.35
 """The share of those histories."""
-KINDS: Final = COMMON | RARE | RANGES | FOLLOWS | LOGS | APPLIES | OPERATES | kafka_faults.LETTERS | GUARDED | WORKS
+KINDS: Final = (
+    COMMON | RARE | RANGES | FOLLOWS | LOGS | APPLIES | OPERATES | kafka_faults.LETTERS | GUARDED | WORKS | REPLICAS
+)
 MOTIFS: Final = 0.33
 """The share of histories with one."""
 
@@ -223,17 +233,19 @@ def _followed(rng: Random) -> list[Op]:
 
 def _with_more(ops: History, rng: Random) -> History:
     """The same ops, in some histories with others among them. Where there are none, nothing else differs."""
-    is_placed, guarded = float(bool(ops[0][-1] % 2)), 0
+    *_, has_replica, _, is_placed = (bool(int(each) % 2) for each in ops[0][1:])
+    guarded = 0
     published = Random(int(ops[0][1]) + 1)  # what else is published than rows as they are, and who traces
     among = (
         (RANGES, WITH_RANGES),
         (FOLLOWS, WITH_FOLLOWERS),
         (APPLIES, WITH_APPLICATIONS),
-        (OPERATES, is_placed),
+        (OPERATES, float(is_placed)),
         (LOGS, WITH_LOGS),
         (kafka_faults.LETTERS, WITH_LETTERS),
         (GUARDED, WITH_GUARDS),
         (WORKS, WITH_WORK),
+        (REPLICAS, WITH_REPLICAS * has_replica),
     )
     for more, share in among:
         if rng.random() < share:
@@ -245,10 +257,13 @@ def _with_more(ops: History, rng: Random) -> History:
                 ops.insert(min(3, len(ops)), ("keep log", rng.randrange(_PAUSE)))
             if more is APPLIES:
                 ops.insert(min(2, len(ops)), ("invalidate", 0, rng.randrange(_PAUSE)))
+            if more is OPERATES:
+                ops += [("snapshot", 0, 2), ("snapshot", 0, 2), ("prune", 0)]
             if more is kafka_faults.LETTERS:
                 place = rng.randrange(len(ops) // 2, len(ops) + 1)
                 ops[place:place] = [("bury", rng.randrange(2), rng.randrange(12), rng.randrange(2)), ("letters", 1, 0)]
             guarded |= (more is GUARDED) + 2 * (more is FOLLOWS and bool(int(ops[0][1]) % 2))
+            guarded |= 32 * (more is REPLICAS)
             if more in (FOLLOWS, LOGS, APPLIES):
                 guarded |= 2 * published.randrange(8)
             if more is FOLLOWS and rng.random() < MOTIFS:

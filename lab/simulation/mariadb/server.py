@@ -32,6 +32,7 @@ DEFAULTS: Final[dict[str, str | int]] = {
     "binlog_row_metadata": "FULL",
     "binlog_checksum": "CRC32",
     "log_slave_updates": "ON",
+    "slave_exec_mode": "STRICT",
     "gtid_strict_mode": "ON",
     "sync_binlog": 1,
     "wsrep_on": "OFF",
@@ -64,7 +65,8 @@ class Connected(Protocol):
 class Commit(NamedTuple):
     """A transaction of a server's history. ``change``: DDL with its default database. ``at``: virtual seconds.
 
-    ``prepared``: the rows of an XA transaction that is prepared here, which no read sees.
+    ``prepared``: the rows of an XA transaction that is prepared here, which no read sees. ``xid``: of one that is
+    prepared, committed or rolled back.
     """
 
     gtid: Gtid
@@ -73,6 +75,7 @@ class Commit(NamedTuple):
     change: tuple[SchemaChange, str] | None
     at: float
     prepared: tuple[Change, ...] = ()
+    xid: Xid | None = None
 
 
 class Break(NamedTuple):
@@ -230,10 +233,11 @@ class SimulatedServer:
         prepared: Sequence[Change] = (),
     ) -> int:
         """Write a transaction into the binlog, and its rows for reads that come later. Returns its number."""
-        commit = Commit(gtid, tuple(group), tuple(changes), change, self.waits.now, tuple(prepared))
-        return self._write(commit, owner, xid)
+        return self._write(
+            Commit(gtid, tuple(group), tuple(changes), change, self.waits.now, tuple(prepared), xid), owner
+        )
 
-    def _write(self, commit: Commit, owner: object = None, xid: Xid | None = None) -> int:
+    def _write(self, commit: Commit, owner: object = None) -> int:
         number = len(self.history) + 1
         if commit.change is not None:
             apply(*commit.change, self.databases, number)
@@ -245,6 +249,7 @@ class SimulatedServer:
         place = self.log.write(commit.gtid, commit.group)
         last = self._pending[-1].visible_at if self._pending else self.waits.now
         visible_at = max(last, self.waits.now + self.behaviour.commit_s())
+        xid = commit.xid if commit.prepared or commit.changes else None  # what is rolled back is seen by nobody
         self._pending.append(_Pending(number, visible_at, place, owner, xid, bool(commit.prepared)))
         return number
 
@@ -285,6 +290,10 @@ class SimulatedServer:
             commit = self.source.history[self._applied]
             self._applied += 1
             self.slave_position[commit.gtid[0]] = commit.gtid
+            if commit.xid is not None and commit.prepared:
+                self.prepared[commit.xid] = Transaction()
+            elif commit.xid is not None:
+                self.prepared.pop(commit.xid, None)
             self._write(commit)
 
     # -- faults --------------------------------------------------------------------------------------------------------

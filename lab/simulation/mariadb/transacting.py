@@ -158,7 +158,7 @@ class Transacting:
         )
         writes = transaction.writes.items() if commits else ()
         changes = [(table.name, key, row) for (table, key), row in writes]
-        number = server.commit(gtid, group, changes, owner=transaction, xid=xid if commits else None)
+        number = server.commit(gtid, group, changes, owner=transaction, xid=xid)
         self._variables.committed(gtid)
         yield from self.shown(number)
 

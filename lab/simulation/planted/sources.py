@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from lab.simulation.catalog.run_state import CatalogRunState
-from lab.simulation.planted.planting import Begin, Replace, always, catalog, leave_out, never, rows
+from lab.simulation.planted.planting import Begin, Replace, always, catalog, installation, leave_out, never, rows
 from lab.simulation.rows.asking import SourceRead
 from lab.simulation.rows.source import SimulatedSource
 from lab.workload import events
@@ -23,7 +23,19 @@ from stream.sources.mariadb.binlog.reading.transaction import OpenTransaction
 from stream.sources.mariadb.binlog.unlogged import StatementTables
 from stream.sources.mariadb.cascades.children import Children
 from stream.sources.mariadb.cascades.family import _Search
+from stream.sources.mariadb.replicas.following import FollowingSource
 
+REPLICAS: Final = (
+    installation(
+        "replica_answers_for_its_server",
+        "what a replica has is said to be all that its server had when it was asked for the time",
+        Replace(
+            FollowingSource._look_at_lag,
+            "watch.clock_seen = seen",
+            "watch.clock_seen = seen._replace(position=self._sessions.end_of(self.server) or seen.position)",
+        ),
+    ),
+)
 BINLOG: Final = (
     rows(
         "second_update_discarded",
@@ -214,7 +226,7 @@ CASCADES: Final = (
         never(Children.referring, "known.knowledge is not Knowledge.ALL"),
     ),
 )
-BUGS: Final = (*BINLOG, *BACKFILL, *CASCADES, *WORKLOAD)
+BUGS: Final = (*REPLICAS, *BINLOG, *BACKFILL, *CASCADES, *WORKLOAD)
 WRONG_SOURCES: Final = (
     rows(
         "binlog_end_as_token",

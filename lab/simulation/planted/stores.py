@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from consumers.snapshots import restoring, writing
+from consumers.snapshots import pruning, restoring, writing
 from consumers.store.dropping import Dropping
 from consumers.store.store import PartitionStore
 from lab.simulation.planted.planting import Replace, Return, installation, leave_out, processes, rows
@@ -27,8 +27,16 @@ SNAPSHOTS: Final = (
         leave_out(writing._chunks, "if chunk:\n    yield chunk"),
     ),
 )
+PRUNING: Final = (
+    installation(
+        "oldest_snapshots_stay",
+        "of the snapshots of a history the oldest ones are kept",
+        Replace(pruning.judge, "held.sort(key=any_key, reverse=True)", "held.sort(key=any_key)"),
+    ),
+)
 BUGS: Final = (
     *SNAPSHOTS,
+    *PRUNING,
     rows(
         "dropped_tombstone_leaves_no_position",
         "an absent row is told with the position of the completion, although it was deleted later",

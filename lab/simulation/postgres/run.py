@@ -35,14 +35,15 @@ from lab.simulation.whole_processes.run import PAUSES_S, Bound
 from stream.sources.debezium import source as debezium
 from stream.sources.debezium.connector import KafkaConnect
 from stream.sources.debezium.source import ConnectorOptions
+from stream.sources.mariadb.backfill.run import BackfillOptions
 from stream.sources.mariadb.connection import ConnectionSettings
 from stream.sources.mariadb.schema import TableFilter
 from stream.sources.mariadb.source import SourceOptions
-from stream.sources.postgres import connection
+from stream.sources.postgres import chunks, connection
 from stream.sources.postgres.snapshot import PostgresSnapshotReader
 from stream.sources.postgres.source import PostgresSource
 
-SHAPE: Final = 5
+SHAPE: Final = 6
 """Integers in the first op."""
 SERVER: Final = ConnectionSettings("postgres", 5432, user="freshet", database="shop", product="PostgreSQL")
 WRITES: Final = 8
@@ -60,12 +61,15 @@ class PostgresRun(CapturedRun):
     refusals = (psycopg.Error,)
 
     def __init__(self, shape: Sequence[int], outcome: Outcome, trace: bool) -> None:
-        """``shape``: the scheduler's seed; 1 for topics of two partitions, little memory, images of before, no ends."""
-        seed, partitions, self._lean, self._before, endless = shape
+        """``shape``: the scheduler's seed; 1 for topics of two partitions, little memory, images of before, no ends.
+
+        With 1 as the last one tables are published from the beginning.
+        """
+        seed, partitions, self._lean, self._before, endless, fills = shape
         super().__init__(seed, outcome, trace)
         self.states = STATES
         self.server = SimulatedPostgres(self.kernel)
-        self._tells_ends = endless % 2 == 0
+        self._tells_ends, self._fills = endless % 2 == 0, fills % 2 == 1
         self.worker = PostgresWorker(
             self.kernel, self.kafka, self.server, 1 + partitions % 2, tells_ends=self._tells_ends
         )
@@ -79,7 +83,7 @@ class PostgresRun(CapturedRun):
 
     def bounds(self) -> Sequence[Bound]:
         """See `WholeProcesses.bounds`."""
-        return [(debezium, "CHECK_EVERY_S", 2.0)]
+        return [(debezium, "CHECK_EVERY_S", 2.0), (chunks, "ROWS_MAX", 3)]
 
     def begin(self) -> None:
         """Makes the tables, and starts the connector and a source."""
@@ -99,6 +103,7 @@ class PostgresRun(CapturedRun):
             TableFilter(("shop",)),
             spill_bytes=SPILL_BYTES[self._lean % 2],
             before_images=bool(self._before % 2),
+            backfill=BackfillOptions(TableFilter(("shop",))) if self._fills else None,
         )
         source = PostgresSource(options, ConnectorOptions(PREFIX, KafkaConnect(URL), KAFKA), self.new_publisher)
         self._run_source(name, source)

@@ -124,6 +124,8 @@ class SimulatedPostgres:
         self.rows: dict[str, dict[Key, Versions[Row | None]]] = defaultdict(dict)
         self.locks: dict[str, dict[str, str]] = {}
         """Who holds locks → table → mode."""
+        self.prepared_at: dict[str, float] = {}
+        """Who of them are prepared transactions, and since when."""
         self.readers: dict[str, set[object]] = defaultdict(set)
         """Table → sessions that read it, and keep it as it is."""
         self.marked: dict[tuple[str, Key], Transaction] = {}
@@ -243,6 +245,7 @@ class SimulatedPostgres:
         """PREPARE TRANSACTION: its locks are nobody's."""
         held, transaction.life = self.locks.pop(transaction.holder, {}), 0
         transaction.holder = f"{PREPARED}{transaction.xid}"
+        self.prepared_at[transaction.holder] = self.waits.now
         self.locks[transaction.holder] = held
 
     def roll_back(self, transaction: Transaction) -> None:
@@ -299,6 +302,7 @@ class SimulatedPostgres:
 
     def _release(self, transaction: Transaction) -> None:
         self.locks.pop(transaction.holder, None)
+        self.prepared_at.pop(transaction.holder, None)
         for place in [place for place, holder in self.marked.items() if holder is transaction]:
             del self.marked[place]
 

@@ -16,7 +16,7 @@ from lab.simulation.connectors.judging import STEP
 from lab.simulation.mariadb.sql.syntax import UnknownStatement
 from lab.simulation.postgres.server import ALTERS, SimulatedPostgres, Snapshot
 from lab.simulation.postgres.tables import Definition, Row
-from stream.sources.postgres import locks, tables
+from stream.sources.postgres import chunks, locks, tables
 from stream.sources.postgres import server as asked
 from stream.sources.postgres import snapshot as reading
 
@@ -28,12 +28,17 @@ _SORTED: Final = re.compile(
 _COUNTED: Final = re.compile(
     r"SELECT count\(\*\) FROM \(SELECT FROM ONLY \"shop\"\.\"(\w+)\"(?: WHERE (.+?))?(?: LIMIT (\d+))?\) AS counted"
 )
+_ORDERED: Final = re.compile(
+    r"SELECT (.+) FROM ONLY \"shop\"\.\"(\w+)\"(?: WHERE (.+))? ORDER BY (\"\w+\"(?:, \"\w+\")*) LIMIT (\d+)"
+)
+_AFTER: Final = re.compile(r"\((\".+\")\) > \((.+)\)")
 _CURSOR: Final = re.compile(r"DECLARE \w+ NO SCROLL CURSOR FOR (.+)")
 _FETCH: Final = re.compile(r"FETCH (\d+) FROM \w+")
 _LOCK: Final = re.compile(r"LOCK TABLE ONLY \"shop\"\.\"(\w+)\" IN ACCESS SHARE MODE")
 _SETTING: Final = re.compile(r"SET LOCAL (\w+) = (\d+)")
 _CONDITION: Final = re.compile(r"\(*\"(\w+)\" ([=<>]) %\((\w+)\)s\)*")
 _NAMES: Final = re.compile(r"\"(\w+)\"")
+_ARGUMENTS: Final = re.compile(r"%\((\w+)\)s")
 _SILENT: Final = ("SAVEPOINT ", "ROLLBACK TO ", "SET row_security")
 
 
@@ -151,6 +156,11 @@ class PostgresSession:
             definition, rows = self._chosen(table, where, given)
             rows.sort(key=lambda row: row[first], reverse=direction == "DESC")
             return [self._shown(definition, columns, row) for row in rows[: int(limit)]]
+        if found := _ORDERED.fullmatch(sql):
+            columns, table, where, order, limit = found.groups()
+            definition, rows = self._chosen(table, where, given)
+            rows.sort(key=lambda row: [row[name] for name in _NAMES.findall(order)])
+            return [self._shown(definition, columns, row) for row in rows[: int(limit)]]
         if found := _COUNTED.fullmatch(sql):
             table, where, most = found.groups()
             count = len(self._chosen(table, where, given)[1])
@@ -187,19 +197,26 @@ class PostgresSession:
         assert definition is not None
         kinds = dict(definition.columns)
         conditions: list[tuple[str, str, str]] = []
+        after: tuple[list[str], list[str]] | None = None
+        if where is not None and (found := _AFTER.fullmatch(where)):
+            after, where = (_NAMES.findall(found[1]), [given[name] for name in _ARGUMENTS.findall(found[2])]), None
         for each in (where or "").split(" AND ") if where else ():
             found = _CONDITION.fullmatch(each)
             if found is None:
                 raise UnknownStatement(where or "")
             conditions.append((found[1], found[2], given[found[3]]))
 
+        def compared(row: Row, column: str, text: str) -> tuple[Any, Any]:
+            is_number = isinstance(row[column], int)
+            return row[column] if is_number else kinds[column].text(row[column]), int(text) if is_number else text
+
         def holds(row: Row) -> bool:
             for column, sign, text in conditions:
-                wanted: Any = int(text) if isinstance(row[column], int) else text
-                mine: Any = row[column] if isinstance(row[column], int) else kinds[column].text(row[column])
+                mine, wanted = compared(row, column, text)
                 if not {"=": mine == wanted, "<": mine < wanted, ">": mine > wanted}[sign]:
                     return False
-            return True
+            pairs = [compared(row, *each) for each in zip(*after, strict=True)] if after is not None else []
+            return not pairs or [mine for mine, _ in pairs] > [wanted for _, wanted in pairs]
 
         rows = [snapshot.of(versions) for versions in self._server.rows[name].values()]
         return definition, [row for row in rows if row is not None and holds(row)]
@@ -223,6 +240,17 @@ class PostgresSession:
         [names] = given
         locks = self._server.locks.items()
         return [(name, holder, False) for holder, held in locks for name in held if name in names]
+
+    def _held(self, given: Any) -> Rows:
+        names, since_s = given
+        server, found = self._server, dict[str, str]()
+        for holder, at in server.prepared_at.items():
+            for name in server.locks[holder] if at <= server.waits.now - since_s else ():
+                found.setdefault(name, holder)
+        return [(name, holder, "some time") for name, holder in found.items() if name in names]
+
+    def _estimate(self, given: Any) -> Rows:
+        return [(len(self._chosen(each.table, None, ())[1]),) for each in self._definitions(given)]
 
     def _locked(self, _given: object) -> Rows:
         return [(name,) for held in self._server.locks.values() for name, mode in held.items() if mode == ALTERS]
@@ -269,6 +297,8 @@ _ASKED: Final[Mapping[str, Callable[[PostgresSession, Any], Rows]]] = {
     "SELECT schemaname, tablename FROM pg_tables": PostgresSession._names,
     asked._PRIMARY: PostgresSession._state,
     locks.WRITERS: PostgresSession._writers,
+    locks._HELD: PostgresSession._held,
+    chunks._ROWS: PostgresSession._estimate,
     reading._HOLDERS: PostgresSession._holders,
     tables._LOCKED: PostgresSession._locked,
     tables._COLUMNS + tables._IN_ORDER: PostgresSession._columns,

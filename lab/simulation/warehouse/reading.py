@@ -27,6 +27,8 @@ PAGES_MAX: Final = 10
 READS_A_PAGE_IN_S: Final = 0.5
 """How long some readers take between two pages."""
 WAYS: Final = 8
+FILTERED: Final = (6, 7)
+"""Of them."""
 """How a reader may choose partitions."""
 Chosen = tuple[dict[str, Any], Callable[[TableTruth], Sequence[Values]]]
 """The arguments of a request, and which partitions it names."""
@@ -163,7 +165,10 @@ class Reading(Changing):
         db, _, table = name.partition(".")
         text, table_id = _demand(listed)
         get: Callable[..., Objects] = partial(client.get_partitions, db, table, text, table_id)
-        return self.judge_partitions(reader, name, listed, get, (way, more))
+        found: Objects | None = None
+        for each in _filters(more) if way % WAYS in FILTERED else [more]:
+            found = self.judge_partitions(reader, name, listed, get, (way, each))
+        return found
 
     def judge_partitions(
         self, reader: str, name: str, listed: Listed | None, get: Callable[..., Objects], way: tuple[int, int]
@@ -270,6 +275,13 @@ def _demand(listed: Listed | None) -> tuple[str | None, int]:
     return (listed.text, listed.table_id) if listed is not None else (None, 0)
 
 
+def _filters(more: int) -> Sequence[int]:
+    """The filters that a session tries one after the other: some that it can mean, or all that nobody can."""
+    if more == len(FILTERS):
+        return range(len(FILTERS), len(FILTERS) + len(BAD_FILTERS))
+    return [(more + step) % len(FILTERS) for step in (0, 3, 7)]
+
+
 def _way_of(way: int, more: int) -> Chosen:
     """How partitions are chosen."""
 
@@ -289,10 +301,10 @@ def _way_of(way: int, more: int) -> Chosen:
         case 5:
             prefix = ((VALUES[more % len(VALUES)][0],), ("", "1"))[more % 2]
             return {"values": prefix}, lambda table: [each for each in table.partitions if _begins(each, prefix)]
-        case 6 | 7:
+        case each if each in FILTERED:
             text, means = FILTERS[more % len(FILTERS)]
-            if more == len(FILTERS):
-                text = BAD_FILTERS[way % len(BAD_FILTERS)]
+            if more >= len(FILTERS):
+                text = BAD_FILTERS[more - len(FILTERS)]
 
             def passing(table: TableTruth) -> Sequence[Values]:
                 return [

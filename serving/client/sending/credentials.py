@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
@@ -42,10 +42,13 @@ class Bearer:
         """Of a request."""
         return {"authorization": f"Bearer {self._secret}"} if self._secret else {}
 
-    def renew(self) -> bool:
-        """Reads it again; whether it is another one."""
-        before, self._secret = self._secret, self._read()
-        return self._secret != before
+    def renew(self, refused: Mapping[str, str]) -> bool:
+        """Reads it again; whether it is another one than a request with the headers ``refused`` had.
+
+        Another thread may have read it meanwhile, so the last one that was read says nothing.
+        """
+        self._secret = self._read()
+        return self.headers().get("authorization", "") != refused.get("authorization", "")
 
     def _read(self) -> str:
         if isinstance(self._given, os.PathLike):

@@ -69,17 +69,25 @@ class ConnectorTopics:
         return self._offsets(OffsetSpec.latest(), self.reached if topics is None else every)
 
     def beginning(self, topics: Mapping[str, int]) -> Offsets:
-        """The end of each partition of ``topics``, where a transaction with a row behind it has its end behind it."""
-        ends = self.ends({name: count for name, count in topics.items() if name == self.transactions})
+        """The end of each partition of ``topics``, where a transaction with a row behind it has its end behind it.
+
+        Of the ends only those count that Kafka has committed: else one may be there before its row is.
+        """
+        places = [(self.transactions, n) for n in range(topics.get(self.transactions, 0))]
+        ends = self._offsets(OffsetSpec.latest(), places, IsolationLevel.READ_COMMITTED)
         return ends | self.ends({name: count for name, count in topics.items() if name != self.transactions})
 
-    def _offsets(self, spec: OffsetSpec, places: Iterable[tuple[str, int]]) -> Offsets:
+    def _offsets(
+        self,
+        spec: OffsetSpec,
+        places: Iterable[tuple[str, int]],
+        level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+    ) -> Offsets:
         request = {TopicPartition(*place): spec for place in places}
         if not request:
             return {}
 
         def ask() -> Offsets:
-            level = IsolationLevel.READ_UNCOMMITTED
             found = self._admin.list_offsets(request, isolation_level=level, request_timeout=REQUEST_TIMEOUT_S)
             return {(place.topic, place.partition): future.result().offset for place, future in found.items()}
 

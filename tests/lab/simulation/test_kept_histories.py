@@ -8,6 +8,8 @@ from lab.simulation.catalog.world import CatalogWorld
 from lab.simulation.engine import History, run_one
 from lab.simulation.files.world import FilesWorld
 from lab.simulation.hive.world import HiveWorld
+from lab.simulation.installation.world import InstallationWorld
+from lab.simulation.postgres.world import PostgresWorld
 from lab.simulation.rows.world import RowsWorld
 from lab.simulation.warehouse.world import WarehouseWorld
 
@@ -299,6 +301,46 @@ FILES: dict[str, History] = {
 }
 
 
+INSTALLATION: dict[str, History] = {
+    "a forged letter is dismissed, and then the message of that place is buried": [
+        ("let", 1),
+        ("mariadb", 0, 1),
+        ("bury", 0, 6, 3),
+        ("letters", 0, 0),
+        ("bury", 0, 10, 0),
+        ("letters", 1, 0),
+    ],
+    "a sink reads a table at the source once its history is another one, and before the stream tells of that": [
+        ("world", 0, 0, 0, 0, 1, 0, 0, 40),
+        ("replica", 1, 0),
+        ("sink", 4),
+        ("torn", 0),
+    ],
+    "two threads of a client are refused for a secret that was exchanged, and one of them has read the new one": [
+        ("world", 0, 0, 0, 0, 0, 0, 0, 1),
+        ("write", 0, 0, 0, 0),
+        ("exchange", 0),
+        ("let", 3),
+        ("read", 0, 0, 0, 0),
+        ("bounded", 0, 0, 0, 0),
+    ],
+    "a reader of the stream begins twice before the topic goes back so far, and leaves in between": [
+        ("kill", 4, 3),
+        ("follow", 1, 1, 0, 0),
+        ("follow", 1, 0, 0, 3),
+    ],
+}
+
+
+POSTGRES: dict[str, History] = {
+    "an epoch begins while Kafka has the end of a transaction that is not committed there, and not yet its row": [
+        ("world", 0, 0, 0, 0, 0, 1),
+        ("lag", 2),
+        ("write", 0, 0, 0, 0),
+    ],
+}
+
+
 HIVE: dict[str, History] = {
     "a table is renamed twice, and the first time is missing in the log: the name that it had is free": [
         ("create", 1, 3),
@@ -337,3 +379,15 @@ def test_a_history_that_once_broke_a_rule_of_files_breaks_none(ops: History) -> 
 def test_a_history_that_once_broke_a_rule_of_a_logged_catalog_breaks_none(ops: History) -> None:
     """The same for notification logs that are folded."""
     assert run_one(HiveWorld(), ops).violations == []
+
+
+@pytest.mark.parametrize("ops", INSTALLATION.values(), ids=INSTALLATION)
+def test_a_history_that_once_broke_a_rule_of_an_installation_breaks_none(ops: History) -> None:
+    """The same for whole processes on a MariaDB."""
+    assert run_one(InstallationWorld(), ops).violations == []
+
+
+@pytest.mark.parametrize("ops", POSTGRES.values(), ids=POSTGRES)
+def test_a_history_that_once_broke_a_rule_of_a_postgresql_breaks_none(ops: History) -> None:
+    """The same for whole processes on a PostgreSQL and its connector."""
+    assert run_one(PostgresWorld(), ops).violations == []

@@ -116,9 +116,9 @@ class Sinking(Giving):
         if position is None:
             return ""
         gtid = str(position).partition("/")[2]
-        history = self.record.histories[self.record.of_commit(epoch, gtid)]
+        history, *later = self.record.histories[self.record.of_commit(epoch, gtid) :]
         since = history.by_gtid.get(gtid)
-        return "" if since is None else _older(history, since, {**self._rows(history), **rows})
+        return "" if since is None else _older(history, later, since, {**self._rows(history), **rows})
 
     def _read_copy(self, cursor: Any) -> tuple[str, dict[RowName, Image]] | None:
         """The token and the rows; None if a table is still to be read."""
@@ -173,10 +173,19 @@ def _bare(table: SimulatedTable) -> str:
     return table.name.partition(".")[2]
 
 
-def _older(history: History, since: int, rows: Mapping[RowName, Image]) -> str:
-    """A row of the copy that it has not had at or past a commit; "" if there is none."""
+def _older(history: History, later: Sequence[History], since: int, rows: Mapping[RowName, Image]) -> str:
+    """A row of the copy that it has not had at or past a commit; "" if there is none.
+
+    It may have had it in a ``later`` history: rows are read at the source, which the stream tells of another one later.
+    """
     for row, image in rows.items():
-        later = [each for at, each in history.versions.get(row, []) if at > since]
-        if image not in [history.image_at(row, since), *later]:
+        may_be = _images(history, row, since)
+        for each in later:
+            may_be += _images(each, row, min(since, each.begins_at))
+        if image not in may_be:
             return f"{row} is {image}, and was {history.image_at(row, since)} at commit {since}"
     return ""
+
+
+def _images(history: History, row: RowName, since: int) -> list[Image]:
+    return [history.image_at(row, since), *(each for at, each in history.versions.get(row, []) if at > since)]

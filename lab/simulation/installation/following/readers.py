@@ -116,7 +116,8 @@ class Following(KafkaFaults):
                         return
                     self._told(follower, event)
             except ClientError as error:
-                self._ended(follower, error)
+                if follower.round == this:  # else it has left, and may have begun elsewhere since
+                    self._ended(follower, error)
             self.kernel.wait(lambda: False, 0.5)
 
     async def _follow_in_task(self, follower: Follower, this: int) -> None:
@@ -128,7 +129,8 @@ class Following(KafkaFaults):
                         return
                     self._told(follower, event)
             except ClientError as error:
-                self._ended(follower, error)
+                if follower.round == this:  # else it has left, and may have begun elsewhere since
+                    self._ended(follower, error)
             await asyncio.sleep(0.5)
 
     def _token_of(self, session: int) -> str:

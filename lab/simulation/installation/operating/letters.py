@@ -96,7 +96,9 @@ def returnable(letters: PartitionLog, topic: str, events: Sequence[PartitionLog]
     found: dict[str, bool] = {}
     for record in letters.read(letters.start, letters.end, letters.end):
         letter, value = (record.key or b"").decode(), record.value
-        if letter in left and letter not in found and value is not None:
+        if value is None:
+            found.pop(letter, None)  # what is buried under its name later is another one
+        elif letter in left and letter not in found:
             name, partition, offset = letter.rsplit("/", 2)
             log = events[int(partition)] if int(partition) < len(events) else PartitionLog()
             at_its_place = [each.value for each in log.committed(int(offset), int(offset) + 1)]

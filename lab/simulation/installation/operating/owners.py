@@ -1,4 +1,7 @@
-"""Operators who ask owners, without a front: how they are, what they know of a table, and for a row."""
+"""Operators who ask owners, without a front: how they are, what they know of a table, and for a row.
+
+They also tell an owner what an audit has found, and have one give up what it owns before they start it again.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,12 @@ import json
 from typing import Final
 
 from consumers.owner.client import OwnerConnection
-from consumers.owner.protocol import OwnerError, PartitionStatus
+from consumers.owner.protocol import OwnerError, PartitionStatus, Verdict
 from lab.simulation.installation.judging import Answer
 from lab.simulation.installation.kafka_faults import EVENTS, LOG_IS_ANOTHER
 from lab.simulation.installation.operating.guarding import OPERATOR as OPERATES
 from lab.simulation.installation.operating.strangers import Strangers
+from lab.simulation.installation.parts import CONSUMERS
 from lab.simulation.installation.processes import KAFKA
 from lab.simulation.installation.writing import ACCOUNTS, KEYSPACE, ROWS, image_of
 from lab.simulation.whole_processes.run import OPERATOR
@@ -21,6 +25,8 @@ from tokens.errors import FreshetError
 
 COLUMNS: Final = ["id", "version"]
 VALUE, ABSENT = 1, 2
+DRAINS_IN_S: Final = 20.0
+"""How long an operator waits: with nobody to hand over to, in vain."""
 
 
 class AskingOwners(Strangers):
@@ -40,6 +46,7 @@ class AskingOwners(Strangers):
             with OwnerConnection(owner.address, identity=self.credentials.identity(OPERATES)) as connection:
                 for each in connection.status(KEYSPACE).partitions:
                     self._judge_status(each)
+                self._tell(connection, Verdict(partition, row, equal=bool(row % 2), at_ms=self.kafka.wall_ms))
                 described = connection.describe(KEYSPACE, ACCOUNTS.name)
                 asked = self.judge.asked("", self.kernel.now)
                 [found] = connection.get(KEYSPACE, partition, [key])
@@ -58,6 +65,38 @@ class AskingOwners(Strangers):
             image = image_of(json.loads(found.image)) if found.image else None
             answer = Answer((ACCOUNTS.name, (row,)), image, "cache", found.freshness, found.why)
             self.judge.answered("", asked, self.kernel.now, [answer])
+
+    def _tell(self, connection: OwnerConnection, verdict: Verdict) -> None:
+        """An audit's verdict is shown from then on."""
+        for each in connection.tell_verdicts(KEYSPACE, [verdict]).partitions:
+            if each.partition == verdict.partition and each.verdict != verdict:
+                self.complain(EXPLAINS, f"an owner is told {verdict}, and shows {each.verdict}")
+
+    def op_drain(self, consumer: int) -> None:
+        """An operator has a consumer hand over what it owns, waits for that a while, and starts it again."""
+        name = CONSUMERS[consumer % len(CONSUMERS)]
+        at = {process: port for port, process in self.kernel.network.listening().items()}
+        if not self.placed or not self.kernel.is_running(name) or name not in at:
+            return
+        self.say(f"{name} is drained")
+        thread = self.kernel.spawn(OPERATOR, lambda: self._drain(f"127.0.0.1:{at[name]}"))
+        self.run_until(lambda: thread.done, DRAINS_IN_S)
+        self.kernel.kill(name)
+        self.start(name)
+
+    def _drain(self, address: str) -> None:
+        """As ``freshet cluster drain``: what has handed over everything gets nothing until it is started again."""
+        try:
+            with OwnerConnection(address, identity=self.credentials.identity(OPERATES)) as connection:
+                connection.drain()
+                while connection.status().partitions:
+                    self._sleep(0.5)
+                self._count("drained")
+                self._sleep(1.0)
+                if again := connection.status().partitions:
+                    self.complain(EXPLAINS, f"a drained consumer owns {[each.partition for each in again]}")
+        except FreshetError as error:
+            self.say(f"the operator is told: {error}")
 
     def _judge_status(self, told: PartitionStatus) -> None:
         """It has folded no more than is there, and no more is durable than it has folded."""

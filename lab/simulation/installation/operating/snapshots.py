@@ -18,7 +18,7 @@ from consumers.snapshots import writing
 from consumers.snapshots.checking import check_snapshot
 from consumers.snapshots.finding import find_snapshots
 from consumers.snapshots.places import Place
-from consumers.snapshots.pruning import judge, remove_snapshot
+from consumers.snapshots.pruning import Verdict, judge, remove_snapshot
 from consumers.snapshots.writing import write_snapshot
 from lab.simulation.installation.applications.sinking import Sinking
 from lab.simulation.installation.operating.guarding import OPERATOR
@@ -27,6 +27,7 @@ from lab.simulation.installation.processes import KAFKA
 from lab.simulation.installation.writing import KEYSPACE
 from lab.simulation.kernel.scheduler import Kernel
 from lab.simulation.whole_processes.run import Bound
+from lab.simulation.whole_processes.words import EXPLAINS
 from stream.kafka.locations import LocationsReader
 from stream.kafka.reader import start_offsets
 from stream.kafka.topics import describe_topic, events_topic
@@ -107,16 +108,30 @@ class Snapshotting(Sinking):
                 low = start_offsets(KAFKA, topic.name, range(topic.partitions))
                 place = Place(self.snapshots)
                 now = datetime.fromtimestamp(self.kernel.time, UTC)
-                for verdict in judge(find_snapshots(place, KEYSPACE), topic.topic_id, low, 1 + keep % 2, now):
+                verdicts = judge(find_snapshots(place, KEYSPACE), topic.topic_id, low, 1 + keep % 2, now)
+                for verdict in verdicts:
                     self.say(f"{verdict.found.name} {'stays' if verdict.stays else 'goes'}: {verdict.why}")
                     if not verdict.stays:
                         remove_snapshot(place, verdict.found)
+                self._judge_pruned(place, topic.topic_id, verdicts)
             except FreshetError as error:
                 self.say(f"nothing is pruned: {error}")
 
         if self.placed:
             self.kernel.spawn(KEEPER, work)
             self.let(0.5)
+
+    def _judge_pruned(self, place: Place, topic_id: str, verdicts: Sequence[Verdict]) -> None:
+        """What goes is gone, and of those that can be read with this topic the one that has most of it is there."""
+        self._count("snapshots pruned")
+        left = {each.name for each in find_snapshots(place, KEYSPACE)}
+        if still := left.intersection(each.found.name for each in verdicts if not each.stays):
+            self.complain(EXPLAINS, f"the snapshots {still} go, and are there")
+        read = [each.found for each in verdicts if each.found.snapshot and each.found.snapshot.topic_id == topic_id]
+        most = max((sum(each.snapshot.offsets.values()) for each in read if each.snapshot), default=0)
+        best = {each.name for each in read if each.snapshot and sum(each.snapshot.offsets.values()) == most}
+        if best and not best & left:
+            self.complain(EXPLAINS, f"of {best}, the snapshots with most of the topic, none is left")
 
     def op_spoil(self, lose: int) -> None:
         """A bit of a snapshot's file flips, or the file is gone."""

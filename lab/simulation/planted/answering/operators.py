@@ -7,6 +7,7 @@ from typing import Final
 from consumers.owner import reporting
 from consumers.owner.client import OwnerConnection
 from consumers.owner.connection import begin_answer
+from consumers.owner.server import OwnerServer
 from lab.simulation.planted.planting import Replace, Return, installation, leave_out, never
 from serving.client.sending.credentials import Bearer
 from serving.http.front import Front
@@ -121,6 +122,13 @@ OWNERS: Final = (
         Replace(reporting.partition_status, "partition.position", "partition.end"),
     ),
 )
+HANDING_OVER: Final = (
+    installation(
+        "verdict_is_forgotten",
+        "an owner does not keep what an audit has found",
+        leave_out(OwnerServer._note_verdicts, "partition.verdict = each"),
+    ),
+)
 TRACES: Final = (
     installation(
         "owner_begins_a_trace",
@@ -133,4 +141,4 @@ TRACES: Final = (
         Replace(begin_answer, "len(request.keys)", "str(request.keys[0])"),
     ),
 )
-BUGS: Final = (*LETTERS, *ACCESS, *CHANGES, *OWNERS, *TRACES)
+BUGS: Final = (*LETTERS, *ACCESS, *CHANGES, *OWNERS, *HANDING_OVER, *TRACES)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from lab.simulation.planted.planting import Replace, Return, postgres
-from stream.sources.postgres import selecting, values
+from stream.sources.postgres import chunks, selecting, values
 from stream.sources.postgres.reader import PostgresReader
 from stream.sources.postgres.snapshot import PostgresSnapshotReader
 
@@ -24,6 +24,18 @@ READS: Final = (
         "rows_that_change_are_untouched",
         "a row that somebody has begun to change is taken for one that nobody has",
         Replace(selecting._select_keys, "is_untouched == b't'", "True"),
+    ),
+)
+CHUNKS: Final = (
+    postgres(
+        "chunk_is_of_its_end",
+        "rows that are read from the beginning are said to hold all that was logged by the end of their reading",
+        Replace(chunks._chunk, "GtidPosition.parse(found.position)", "GtidPosition.parse(found.hi)"),
+    ),
+    postgres(
+        "chunk_leaves_out_its_last_row",
+        "a row that a chunk ends with is not told",
+        Replace(chunks.PostgresChunkReader.read, "in_order.rows.rows", "in_order.rows.rows[:-1]"),
     ),
 )
 TABLES: Final = (
@@ -52,4 +64,4 @@ MEANING: Final = (
         Return(values._digits, "6"),
     ),
 )
-BUGS: Final = (*READS, *ORDER, *TABLES, *MEANING)
+BUGS: Final = (*READS, *ORDER, *CHUNKS, *TABLES, *MEANING)

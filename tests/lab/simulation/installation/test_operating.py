@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from consumers.owner.protocol import Status
+from consumers.owner.server import OwnerServer
+from consumers.snapshots.pruning import Verdict
 from lab.simulation.engine import History, Op, run_one
+from lab.simulation.installation.faults import OF_REPLICAS
+from lab.simulation.installation.operating import snapshots
 from lab.simulation.installation.operating.guarding import SECRETS
 from lab.simulation.installation.operating.locating import NEVER_BACK
 from lab.simulation.installation.world import InstallationWorld
+from lab.simulation.whole_processes.words import EXPLAINS
 from serving.client.answers import PlaceAnswer
 from serving.locations.places import Location
 from serving.reads.locations import LocationReads
@@ -27,7 +33,7 @@ LOCATE: History = [("follower", 0, 3), *(("locate", 0, what, 3) for what in rang
     [
         (KEEP, ["kept by nobody", "kept by the application"]),
         (GIVE, ["given and kept", "given and refused"]),
-        (SNAPSHOT, ["snapshot made", "stores compared"]),
+        (SNAPSHOT, ["snapshot made", "snapshots pruned", "stores compared"]),
         (LOCATE, ["locations 200"]),
     ],
     ids=["keep", "give", "snapshot", "locate"],
@@ -81,3 +87,35 @@ def test_secrets_are_exchanged_amid_the_traffic() -> None:
     assert outcome.violations == []
     assert outcome.answers["stranger: unauthorized"] == 1
     assert outcome.answers["letters put back"] == 1
+
+
+def test_a_drained_consumer_hands_over_what_it_owns() -> None:
+    """The other one takes it; without another one the operator waits in vain, and no rule is broken either."""
+    two: History = [("world", 1, 1, 1, 0, 0, 0, 1), CAUGHT_UP, WRITE]
+    assert run_one(WORLD, [*two, ("drain", 0)]).answers["drained"] == 1
+    alone = run_one(WORLD, [*PLACED, ("drain", 0)])
+    assert (alone.violations, alone.answers["drained"]) == ([], 0)
+
+
+def test_an_audits_verdict_is_shown_by_the_owner(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An owner that forgets what it was told is found out."""
+    ops: History = [*PLACED, WRITE, CAUGHT_UP, ("owner", 1)]
+    assert run_one(WORLD, ops).answers["owner answered"] == 1
+    monkeypatch.setattr(OwnerServer, "_note_verdicts", lambda self, request: self.answer(Status(0, request.keyspace)))
+    assert [each.rule for each in run_one(WORLD, ops).violations] == [EXPLAINS]
+
+
+def test_a_snapshot_too_many_is_not_pruned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An operator who is told that the newest snapshot goes has none to begin with."""
+    monkeypatch.setattr(snapshots, "judge", lambda found, *_: [Verdict(each, stays=False, why="") for each in found])
+    assert [each.rule for each in run_one(WORLD, [*PLACED, *SNAPSHOT]).violations] == [EXPLAINS]
+
+
+@pytest.mark.parametrize("what", range(1, len(OF_REPLICAS)), ids=OF_REPLICAS[1:])
+def test_a_source_reads_at_the_replica_while_that_keeps_up(what: int) -> None:
+    """Whatever befalls the replica, the server itself is read then, and no rule is broken."""
+    begin: History = [("world", 1, 0, 0, 0, 1, 0, 0, 32), CAUGHT_UP, WRITE]
+    outcome = run_one(WORLD, [*begin, ("replica", what, 4), WRITE, ("let", 4), ("read", 1, 1, 1, 3)])
+    assert outcome.violations == []
+    assert outcome.answers["the binlog is read at replica"]
+    assert outcome.answers["the binlog is read at primary"]
