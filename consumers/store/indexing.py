@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import compress, islice
 from threading import Lock
 from typing import Any, Final, Protocol
@@ -25,6 +25,8 @@ BUILT_TOGETHER: Final = 100_000
 """Rows that one commit takes into an index that is not complete. It is half a second or so, beside the fold."""
 CHANGES_MAX: Final = 2
 """Of each row of a memtable, on average. If there are more, the entries of all of them are not worth writing."""
+OUTDATED_TOGETHER: Final = 5_000
+"""Entries that one commit compares with their rows: some hundredths of a second."""
 READ_TOGETHER: Final = 2_048
 """Images that are in memory at once: the next ones are made where these were, which the processor has at hand."""
 BUILT: Final = ""
@@ -41,12 +43,14 @@ class Scanned(Protocol):
     def get(self, key: bytes) -> bytes | None: ...
     def scan(self, start: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]: ...
     def scan_index(self, start: bytes, limit: int) -> list[bytes]: ...
+    def keys_below(self, begins: Iterable[bytes], start: bytes = b"") -> Iterator[bytes]: ...
 
 
 class Rows(Protocol):
     """The part of `consumers.store.memtable.Memtable` that is needed here."""
 
     def __len__(self) -> int: ...
+    def get(self, key: bytes) -> bytes | None: ...
     def images(self, begin: bytes) -> Iterator[tuple[list[bytes], Kinds, list[bytes]]]: ...
 
 
@@ -213,6 +217,9 @@ class Indexing:
         """Index → where its building goes on, or `BUILT`."""
         self._built = self._complete()
         self._next = self._cursors
+        self._outdated: dict[bytes, tuple[Extraction, bytes]] = {}
+        """How entries begin many of which no row has any more → where to go on with removing them."""
+        self._next_outdated: dict[bytes, bytes] = {}
         self._writes = 0
         """Grows before and after each commit."""
         self._hints: Hints | None = None
@@ -259,6 +266,13 @@ class Indexing:
     def _durable(self, begin: bytes, limit: int) -> list[bytes]:
         return [key[len(begin) :] for key in self._rocks.scan_index(begin, limit)]
 
+    def note_outdated(self, index: Index, values: bytes) -> None:
+        """Many rows had these values and have them no more: the next commits remove their entries."""
+        extraction = self._built.get(index)
+        if extraction is not None:
+            for begin in (extraction.begin_of(values), extraction.unknown):
+                self._outdated.setdefault(begin, (extraction, begin))
+
     def changes_known_since(self, head: Head, shard: str) -> str | None:
         """The position from which on `settled` tells of all changes; None: the watermark is not yet there.
 
@@ -274,8 +288,11 @@ class Indexing:
 
     # -- thread that commits -----------------------------------------------------------------------------------------
 
-    def to_write(self, hints: Hints | None, rows: Rows, offset: int) -> dict[bytes, bytes]:
-        """The entries that go with a commit of ``rows`` up to ``offset``, and the next ones that are built."""
+    def to_write(self, hints: Hints | None, rows: Rows, offset: int) -> dict[bytes, bytes | None]:
+        """The entries that go with a commit of ``rows`` up to ``offset``, and the next ones that are built.
+
+        None in place of an entry: it is removed.
+        """
         if not self._making:
             return {}
         keys = hints.keys(rows) if hints is not None else []
@@ -286,7 +303,8 @@ class Indexing:
                     self._next[each.index] = self._build(table, each, keys)
         self._writes += 1
         told = {str(index): cursor for index, cursor in self._next.items()}
-        entries = dict.fromkeys(keys, b"")
+        entries: dict[bytes, bytes | None] = dict.fromkeys(self._outdated_keys(rows))
+        entries |= dict.fromkeys(keys, b"")
         entries[INDEX] = json.dumps({"offset": offset, "indexes": told}).encode()
         return entries
 
@@ -302,8 +320,36 @@ class Indexing:
                 keys.append(begin + last[len(table) :])
         return (last + SEPARATOR).hex() if rows == BUILT_TOGETHER else BUILT
 
+    def _outdated_keys(self, rows: Rows) -> list[bytes]:
+        """The next entries of values that their rows will not have once ``rows`` are durable.
+
+        That such a row has left is not forgotten by it: an answer is that of positions from the last change of its
+        table on (`changes_known_since`).
+        """
+        gone: list[bytes] = []
+        left, self._next_outdated = OUTDATED_TOGETHER, {}
+        for begin, (extraction, start) in list(self._outdated.items()):
+            last = b""
+            for last in islice(self._rocks.keys_below([begin], start), left):
+                left -= 1
+                row = extraction.table + last[len(begin) :]
+                entry = rows.get(row)
+                entry = self._rocks.get(row) if entry is None else entry
+                if not entry or extraction.begin_of_row(*kind_and_image(entry)) != begin:
+                    gone.append(last)
+            self._next_outdated[begin] = last + SEPARATOR if not left else b""
+            if not left:
+                break
+        return gone
+
     def written(self) -> None:
         """What `to_write` gave is durable."""
+        for begin, start in self._next_outdated.items():
+            if start:
+                self._outdated[begin] = self._outdated[begin][0], start
+            else:
+                del self._outdated[begin]
+        self._next_outdated = {}
         self._cursors = self._next
         self._built = self._complete()
         self._writes += 1

@@ -15,6 +15,8 @@ from consumers.store.index import Extraction, Index
 
 LOOKED_TOGETHER: Final = 64
 """Others are answered in between. Each is a look-up of its own."""
+OUTDATED_MIN: Final = 500
+"""Rows that had the values, and no longer have them: if they are so many, and most, their entries are removed."""
 
 
 class NotKnown(Exception):
@@ -47,6 +49,7 @@ def keys_having(partition: Partition, index: Index, values: bytes, looked_max: i
     if keys is None:
         raise NotKnown(f"the index {index} is not kept, or not complete, in partition {partition.number}")
     if len(keys) > looked_max:
+        partition.store.indexing.note_outdated(index, values)
         raise NotKnown(f"more than {looked_max} rows have or had these values in partition {partition.number}")
     return keys
 
@@ -55,14 +58,18 @@ def indexed_entries(
     partition: Partition, extraction: Extraction, equal: bytes, keys: list[bytes]
 ) -> Iterator[list[tuple[bytes, bytes]]]:
     """The rows of ``keys`` that have the values ``equal``, and as deletions those that had them, some together."""
-    get = partition.store.get
+    get, left = partition.store.get, 0
     for at in range(0, len(keys), LOOKED_TOGETHER):
         found: list[tuple[bytes, bytes]] = []
         for key in keys[at : at + LOOKED_TOGETHER]:
             value = get(key)
+            has_left = value is None or not _has(extraction, value, equal)
+            left += has_left
             if value is not None:
-                found.append((key, value if _has(extraction, value, equal) else _deleted(value)))
+                found.append((key, _deleted(value) if has_left else value))
         yield found
+    if left >= OUTDATED_MIN and 2 * left > len(keys):
+        partition.store.indexing.note_outdated(extraction.index, equal)
 
 
 def _has(extraction: Extraction, value: bytes, values: bytes) -> bool:

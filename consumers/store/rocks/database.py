@@ -223,16 +223,16 @@ class Rocks:
         self._files += 1
         self._place = None
 
-    def _keys_below(self, starts: Iterable[bytes]) -> Iterator[bytes]:
-        """The keys that begin with one of ``starts``, in the order of those, as of the first one."""
+    def keys_below(self, begins: Iterable[bytes], start: bytes = b"") -> Iterator[bytes]:
+        """The keys from ``start`` on that begin with one of ``begins``, in the order of those, as of the first one."""
         place = None
         try:
-            for start in starts:
+            for begin in begins:
                 if place is None:
-                    place = self._iterator(start)  # half as dear as its items, most of which is to begin
+                    place = self._iterator(max(begin, start))  # half as dear as its items, most of which is to begin
                 else:
-                    place.seek(start)
-                while place.valid() and (key := place.key()).startswith(start):
+                    place.seek(max(begin, start))
+                while place.valid() and (key := place.key()).startswith(begin):
                     yield key
                     place.next()
                 place.status()
@@ -260,13 +260,13 @@ class Rocks:
         self,
         entries: Mapping[bytes, bytes],
         scratch: Path,
-        of_indexes: Mapping[bytes, bytes] = NO_ENTRIES,
+        of_indexes: Mapping[bytes, bytes | None] = NO_ENTRIES,
         gone: Set[bytes] = NO_KEYS,
     ) -> int:
         """Adds ``entries`` to the store in one atomic, durable step; returns the file's size in bytes.
 
-        ``of_indexes``: entries of indexes, which go with them. ``gone``: keys that have no entry after it. The file is
-        built at ``scratch``, which must be on the same file system.
+        ``of_indexes``: entries of indexes, which go with them; None: it is removed. ``gone``: keys that have no entry
+        after it. The file is built at ``scratch``, which must be on the same file system.
         """
         has_tried = False
         try:
@@ -311,7 +311,7 @@ class Rocks:
         """The keys whose entries ``entries`` makes go together, by what they begin with."""
         if not isinstance(entries, Memtable) or not entries.gone:
             return set()
-        return {key for key in self._keys_below(sorted(entries.gone)) if key not in entries.entries}
+        return {key for key in self.keys_below(sorted(entries.gone)) if key not in entries.entries}
 
     def _keep_scratch(self, scratch: Path) -> None:
         with contextlib.suppress(FileNotFoundError):

@@ -95,10 +95,12 @@ def write_sorted(pairs: Iterable[tuple[bytes, bytes]], path: Path) -> int:
 def build_table(
     entries: Mapping[bytes, bytes],
     path: Path,
-    of_indexes: Mapping[bytes, bytes] = NO_ENTRIES,
+    of_indexes: Mapping[bytes, bytes | None] = NO_ENTRIES,
     gone: Set[bytes] = NO_KEYS,
 ) -> int:
     """Writes a durable sorted file of ``entries``; returns its size in bytes. ``gone``: keys that go.
+
+    So do those of ``of_indexes`` that have None.
 
     It is built in memory, because rocksdict holds the GIL while RocksDB syncs a file: on a busy disk that can block
     reads for a tenth of a second. Python releases the GIL while it copies and syncs. Other systems than Linux have no
@@ -122,7 +124,9 @@ def build_table(
     return size
 
 
-def _write_table(entries: Mapping[bytes, bytes], path: str, of_indexes: Mapping[bytes, bytes], gone: Set[bytes]) -> int:
+def _write_table(
+    entries: Mapping[bytes, bytes], path: str, of_indexes: Mapping[bytes, bytes | None], gone: Set[bytes]
+) -> int:
     """Writes an SST of ``entries`` with RocksDB, synced; returns its size in bytes. ``gone``: keys that go."""
     writer = SstFileWriter(store_options())
     writer.open(path)
@@ -149,7 +153,11 @@ def _write_table(entries: Mapping[bytes, bytes], path: str, of_indexes: Mapping[
     write(islice(pairs, at), INDEX)
     of_index, values = list(of_indexes), list(of_indexes.values())
     for place in sorted_places(of_index):
-        writer[of_index[place]] = values[place]
+        value = values[place]
+        if value is None:
+            del writer[of_index[place]]
+        else:
+            writer[of_index[place]] = value
     write(pairs, None)
     writer.finish()
     return int(writer.file_size())

@@ -23,7 +23,7 @@ from consumers.owner.meaning import Meaning
 from consumers.owner.overlay import Overlay
 from consumers.owner.partitions import RECENT_MAX, Partition
 from consumers.owner.ranges.ground import Ground
-from consumers.store import dropping
+from consumers.store import dropping, indexing
 from consumers.store.index import INDEX, Index
 from consumers.store.manifest import Manifest
 from consumers.store.memtable import Memtable
@@ -32,7 +32,7 @@ from lab.simulation.memo import decoded
 from lab.simulation.models.topic import SimulatedTopic, name_of
 from stream.wire.codec import HEADER_SIZE, CodecError, current_schema, headers
 from stream.wire.columns import join_text
-from stream.wire.keys import Layout
+from stream.wire.keys import SEPARATOR, Layout
 
 OVERLAY_BYTES: Final = 1_600
 """Space for about three fills, so that evictions happen."""
@@ -88,11 +88,16 @@ class MemoryRocks:
         """The first durable keys of entries of indexes that begin with ``start``."""
         return sorted(key for key in self.data if key.startswith(start))[:limit]
 
+    def keys_below(self, begins: Iterable[bytes], start: bytes = b"") -> Iterator[bytes]:
+        """The durable keys from ``start`` on that begin with one of ``begins``."""
+        keys = sorted(self.data)
+        return (key for begin in begins for key in keys if key >= start and key.startswith(begin))
+
     def ensure_open(self) -> None:
         """It is never closed."""
 
     def ingest(
-        self, entries: Mapping[bytes, bytes], _: Path, of_indexes: Mapping[bytes, bytes], gone: Set[bytes]
+        self, entries: Mapping[bytes, bytes], _: Path, of_indexes: Mapping[bytes, bytes | None], gone: Set[bytes]
     ) -> int:
         """Writes all entries or none. Raises `OwnerCrash` if a crash is due."""
         dies, self.dies = self.dies, ""
@@ -105,8 +110,8 @@ class MemoryRocks:
         self.data.update(entries)
         for key in [key for key, entry in entries.items() if not entry and not is_head_key(key)]:
             del self.data[key]
-        self.data.update(of_indexes)
-        for key in gone:
+        self.data.update({key: value for key, value in of_indexes.items() if value is not None})
+        for key in gone | {key for key, value in of_indexes.items() if value is None}:
             self.data.pop(key, None)
         if dies == "after":
             raise OwnerCrash
@@ -259,8 +264,19 @@ class OwnedPartition:
 
     def commit(self, how: int) -> bool:
         """Commits in one of eight ways. Returns False if the process crashed; it has then been restarted."""
-        with patch.object(dropping, "SWEPT_TOGETHER", SWEPT_TOGETHER):
+        together = patch.multiple(indexing, OUTDATED_TOGETHER=SWEPT_TOGETHER)
+        with patch.object(dropping, "SWEPT_TOGETHER", SWEPT_TOGETHER), together:
+            self._note_outdated()
             return self._commit(how)
+
+    def _note_outdated(self) -> None:
+        """As after look-ups by all values that met many rows which have them no more."""
+        entries = {key.rpartition(SEPARATOR)[0] for key in self.rocks.data if key.startswith(INDEX) and key != INDEX}
+        for index in self.indexes:
+            begin = index.entries_of(b"")[:-1]
+            for each in sorted(entries):
+                if each.startswith(begin):
+                    self.store.indexing.note_outdated(index, each[len(begin) :])
 
     def _commit(self, how: int) -> bool:
         store, rocks = self.store, self.rocks

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from consumers.fold.messages import fold_messages
+from consumers.owner.client import OwnerClient
 from consumers.owner.meaning import fingerprint
 from consumers.owner.protocol import SCHEMA_CHANGED, GetRange
-from consumers.owner.ranges import answering
+from consumers.owner.ranges import answering, indexed
 from consumers.owner.ranges.indexed import meaning_with
 from consumers.store.index import Index, values_of
 from stream.wire.events import ABSENT, VALUE, VOID
@@ -266,3 +267,27 @@ def test_an_index_that_is_not_kept_or_too_many_entries_go_to_the_source(
     monkeypatch.setattr(answering, "LOOKED_MAX", 2)
     found = answered(whole_owner(tmp_path / "2", (1, "a"), (2, "a"), (3, "a")), asked("a"))
     assert (found.needs_source, "more than 2 rows" in found.why) == (True, True)
+
+
+def test_values_that_most_rows_have_left_are_looked_up_again_once_their_entries_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a queue, whose rows are new and then gone. Also where too many were met for an answer."""
+    monkeypatch.setattr(answering, "LOOKED_MAX", 8)
+    monkeypatch.setattr(indexed, "OUTDATED_MIN", 3)
+    for number, left in enumerate((6, 12)):
+        owner = whole_owner(tmp_path / str(number), *((each, "a") for each in range(left + 2)))
+        owner.fold(rows(101, *((each, None if each % 2 else "b") for each in range(left))), marker(120))
+        owner.partition.store.commit()
+
+        async def use(client: OwnerClient, owner: Owner = owner, left: int = left) -> None:
+            store, equal = owner.partition.store, values_of(["a", 1])
+            assert (await client.get_range(asked("a", vector=vector(120)))).served is (left == 6)
+            assert len(store.having(INDEX, equal, 100) or ()) == left + 2
+            owner.fold(rows(121, (50, "b")), marker(130))
+            store.commit()
+            assert len(store.having(INDEX, equal, 100) or ()) == 2
+            found = await client.get_range(asked("a", vector=vector(130)))
+            assert (found.keys, found.served) == ([item(left), item(left + 1)], True)
+
+        owner.run(use)

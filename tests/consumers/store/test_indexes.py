@@ -91,6 +91,34 @@ def test_rows_that_had_a_value_stay(tmp_path: Path) -> None:
     store.close()
 
 
+def test_entries_that_no_row_has_any_more_are_removed_when_they_disturb(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the next commits, some with each: of a row that has the value again they stay, wherever that is written."""
+    monkeypatch.setattr(indexing, "OUTDATED_TOGETHER", 4)
+    store = open_at(tmp_path, BY_NAME)
+    fold(store, start(), named(*((number, "a") for number in range(12))), frame([(item(20), VOID, b"", 15)]))
+    store.commit()
+    fold(store, named(*((number, None if number % 2 else "b") for number in range(10)), (20, "c"), first=20))
+    store.commit()
+    assert having(store, "a") == sorted(map(item, (*range(12), 20)))
+    store.indexing.note_outdated(BY_NAME, values_of(["a"]))
+    fold(store, named((0, "a"), first=40))
+    store.freeze()
+    fold(store, named((1, "a"), first=41))
+    store.write()
+    assert item(2) in (having(store, "a") or ())
+    for at in range(50, 54):
+        fold(store, named((30, "d"), first=at))
+        store.commit()
+    assert having(store, "a") == sorted(map(item, (0, 1, 10, 11)))
+    crash(store)
+    store = open_at(tmp_path, BY_NAME)
+    assert having(store, "a") == sorted(map(item, (0, 1, 10, 11)))
+    assert having(store, "b") == sorted(map(item, (0, 2, 4, 6, 8)))
+    store.close()
+
+
 def test_values_of_several_columns_names_of_any_kind_and_null() -> None:
     """Values are those of the image, byte for byte. A row with NULL has no entry."""
     both = Extraction(Index(TABLE, ("größe", "a b")))
