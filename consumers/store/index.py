@@ -1,8 +1,8 @@
 """Indexes of row tables: from values in some columns to the keys of rows that have them, or had them. Pure.
 
 An entry of an index is a hint. It is made of each image that is folded, and removed late if at all, so it may be of an
-image of before: who looks must read the row (docs/decisions/0023-index-entries-are-hints.md). Entries lie in the store beside
-the folded state::
+image of before: who looks must read the row (docs/decisions/0023-index-entries-are-hints.md). Entries lie in the store
+beside the folded state::
 
     02 | table | 00 | JSON array of the columns | 00 | JSON array of the values | 00 | primary key
 
