@@ -222,7 +222,10 @@ class Directory(DiskReads):
         self.health.block_damaged()
         if not self.forked:
             shard = self.shard_of(file.number, damaged.unit >> 1)
-            shard.forget_block(file.number, damaged.unit, damaged.block)
+            try:
+                shard.forget_block(file.number, damaged.unit, damaged.block)
+            except OSError:  # the disk keeps it: it is found damaged again, and read past
+                self.health.failed(monotonic())
 
     def block(self, file: CachedFile, block: int) -> bytes | memoryview | None:
         """One whole block, stored or still waiting to be."""

@@ -298,6 +298,15 @@ FILES: dict[str, History] = {
         ("read", 3, 0, 0, 0, 8, 1),
         ("disk", 0, 1),
     ],
+    "a damaged block is met while the disk is full, and the read of the file fails": [
+        ("let", 0),
+        ("put", 1, 1, 0),
+        ("read", 1, 0, 0, 0, 0, 0),
+        ("read", 0, 0, 0, 0, 0, 0),
+        ("get", 1, 0, 0, 0, 0, 1),
+        ("damage", 0, 0, 0),
+        ("disk", 0, 0),
+    ],
 }
 
 
