@@ -35,6 +35,7 @@ from serving.sink.tables import (
     drop_table,
     exists,
     fits,
+    kinds_of,
     last_reading,
     open_table,
 )
@@ -109,9 +110,8 @@ class Sink:
         for table in self._wanted:
             described = self._client.describe(self._keyspace, table)
             check_described(described, table)
-            is_there = fits if self._follows_schemas else exists
             is_new = table not in self._state.copies  # what is there under its name is not ours to drop
-            if not is_new and not (is_there(self._engine, described) and self._has_types_of(described)):
+            if not is_new and not self._has_copy_of(described):
                 self._state = self._state.with_due(table)
                 self._commit()  # before it is there: a kill in between loses no rows
                 drop_table(self._engine, described)
@@ -123,10 +123,12 @@ class Sink:
                 copy = replace(copy, kinds={**learnt, **copy.kinds})
             self._tables[table], self._state = copy, self._state.with_kinds(table, copy.kinds)
 
-    def _has_types_of(self, described: DescriptionAnswer) -> bool:
-        """Whether the copy was made of columns of these kinds, if it is one that follows its source's schema."""
-        told = {column.name: column.kind for column in described.columns}
-        return not self._follows_schemas or self._state.copies[described.table].kinds in ({}, told)
+    def _has_copy_of(self, described: DescriptionAnswer) -> bool:
+        """Whether a table's copy is there; where schemas are followed, of these columns and kinds."""
+        if not self._follows_schemas:
+            return exists(self._engine, described)
+        known = self._state.copies[described.table].kinds
+        return fits(self._engine, described) and known in ({}, kinds_of(described.columns))
 
     def _check_others(self) -> None:
         """Raises `SinkError` ``sink_refused`` if another keyspace has a copy under the name of a table of this one."""
@@ -243,7 +245,7 @@ class Sink:
             return state.with_withheld(table.name, withheld_by | {shard})
         if shard in withheld_by:
             state = state.with_withheld(table.name, withheld_by - {shard})
-        told = {column.name: column.kind for column in change.columns}
+        told = kinds_of(change.columns)
         has_same_key = tuple(change.primary_key) == table.key
         # A copy that is not made anew has columns of whatever types its owner likes: each value is looked at.
         is_same = told == table.kinds if self._follows_schemas else told.keys() == table.kinds.keys()

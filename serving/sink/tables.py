@@ -10,7 +10,7 @@ from __future__ import annotations
 import datetime as dt
 import re
 from base64 import b64decode
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Context, Decimal
 from functools import partial
@@ -20,6 +20,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql
 
+from serving.client import StreamColumn
 from serving.client.answers import DescribedColumn, DescriptionAnswer
 from serving.sink.errors import SinkError
 
@@ -163,6 +164,11 @@ def check_described(described: DescriptionAnswer, wanted: str) -> None:
         )
 
 
+def kinds_of(columns: Iterable[DescribedColumn | StreamColumn]) -> dict[str, str]:
+    """Column → kind."""
+    return {column.name: column.kind for column in columns}
+
+
 def exists(engine: sa.Engine, described: DescriptionAnswer) -> bool:
     """Whether a table has a copy."""
     return bool(sa.inspect(engine).has_table(_name_of(described)))
@@ -196,7 +202,7 @@ def _name_of(described: DescriptionAnswer) -> str:
 def open_table(engine: sa.Engine, metadata: sa.MetaData, described: DescriptionAnswer) -> CopyTable:
     """The copy of a table, made if it is missing. Raises `SinkError` ``sink_schema_changed`` if columns are missing."""
     name = _name_of(described)
-    kinds = {column.name: column.kind for column in described.columns}
+    kinds = kinds_of(described.columns)
     if not exists(engine, described):
         of_key = key_types([each for each in described.columns if each.name in described.primary_key], engine)
         columns = [

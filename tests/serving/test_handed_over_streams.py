@@ -143,6 +143,17 @@ async def read(reading: Reading, last: int) -> list[tuple[Transaction, Checkpoin
     raise AssertionError("the stream has ended")
 
 
+async def read_to_the_end(reading: Reading) -> list[tuple[Transaction, Checkpoint]]:
+    """What a stream tells until it ends."""
+    found: list[tuple[Transaction, Checkpoint]] = []
+    async with asyncio.timeout(PATIENCE_S):
+        async for batch in reading.batches(0.01):
+            found += [(item, checkpoint) for item, checkpoint in batch if isinstance(item, Transaction)]
+            if reading.has_ended:
+                return found
+    raise AssertionError("the stream goes no further, and has no end")
+
+
 def names(found: list[tuple[Transaction, Checkpoint]]) -> Told:
     """Shard and number of each transaction."""
     return [(item.shard, int(item.gtid.rpartition("-")[2])) for item, _ in found]
@@ -233,12 +244,7 @@ def test_a_stream_may_end_where_a_shard_is_handed_over(monkeypatch: pytest.Monke
         reading = await streams.begin(KEYSPACE, FromNow() if begins == "now" else beginning, ends_at_handover=True)
         assert not reading.has_ended
         succeed()
-        found: list[tuple[Transaction, Checkpoint]] = []
-        async with asyncio.timeout(PATIENCE_S):
-            async for batch in reading.batches(0.01):
-                found += [(item, checkpoint) for item, checkpoint in batch if isinstance(item, Transaction)]
-                if reading.has_ended:
-                    break
+        found = await read_to_the_end(reading)
         assert [each for each in names(found) if each[0] == OLD] == [
             (OLD, n) for n in ((3,) if begins == "now" else (1, 2, 3))
         ]
@@ -260,16 +266,6 @@ def test_who_goes_on_at_any_event_before_an_end_is_told_of_it_too(monkeypatch: p
     handover.publish(1, 2)
     handover.share()
 
-    async def told(reading: Reading) -> tuple[Checkpoint, list[Checkpoint], Told]:
-        found: list[tuple[Transaction, Checkpoint]] = []
-        async with asyncio.timeout(PATIENCE_S):
-            async for batch in reading.batches(0.01):
-                found += [(item, checkpoint) for item, checkpoint in batch if isinstance(item, Transaction)]
-                if reading.has_ended:
-                    break
-        await reading.close()
-        return reading.watermark.checkpoint, [checkpoint for _, checkpoint in found], names(found)
-
     async def story(streams: Streams) -> None:
         reading = await streams.begin(KEYSPACE, FromNow(), ends_at_handover=True)
         handover.publish(3, 4)
@@ -277,12 +273,14 @@ def test_who_goes_on_at_any_event_before_an_end_is_told_of_it_too(monkeypatch: p
         handover.share()
         handover.go_on(6, 7)
         handover.share()
-        end, checkpoints, found = await told(reading)
-        assert sorted(found) == [(NEW, 5), (OLD, 3), (OLD, 4)]
-        for checkpoint in checkpoints:
+        found = await read_to_the_end(reading)
+        assert sorted(names(found)) == [(NEW, 5), (OLD, 3), (OLD, 4)]
+        for _, checkpoint in found:
             again = await streams.begin(KEYSPACE, Checkpoint.parse(str(checkpoint)), ends_at_handover=True)
-            await told(again)
-        assert end not in checkpoints
+            await read_to_the_end(again)
+            await again.close()
+        assert reading.watermark.checkpoint not in [checkpoint for _, checkpoint in found]
+        await reading.close()
 
     run(monkeypatch, handover, story)
 

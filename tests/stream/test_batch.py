@@ -38,7 +38,7 @@ layouts = st.builds(Layout, st.integers(1, 5), buckets=st.sampled_from([0, 4096]
 START = ResumePoint(SHARD, 1, 0, "MariaDB/0-1-0", 1_600_000_000, "MariaDB/0-1-0")
 
 
-def _publish(framer: Framer, txn: SourceTransaction, batches: list[Batch], start: int = 0) -> None:
+def publish(framer: Framer, txn: SourceTransaction, batches: list[Batch], start: int = 0) -> None:
     """Add a transaction as the publisher does: take the batch whenever there is no room."""
     while True:
         end = framer.room(txn, start)
@@ -55,7 +55,7 @@ def _framed(history: list[SourceTransaction], layout: Layout, limits: BatchLimit
     framer = Framer(SHARD, layout, START, limits)
     batches: list[Batch] = []
     for txn in history:
-        _publish(framer, txn, batches)
+        publish(framer, txn, batches)
     batches.append(framer.take())
     return framer, batches
 
@@ -193,7 +193,7 @@ def test_a_publisher_that_dies_between_batches_resumes_exactly(
     for _ in range(data.draw(st.integers(0, 3))):
         batches: list[Batch] = []
         for txn in list(published):
-            _publish(framer, txn, batches, framer.resume.partial_events if framer.partial_gtid == txn.gtid else 0)
+            publish(framer, txn, batches, framer.resume.partial_events if framer.partial_gtid == txn.gtid else 0)
         batches.append(framer.take())
         survived += batches[: data.draw(st.integers(0, len(batches)))]
         states = [decode(batch.records[-1][1])[1] for batch in survived]
@@ -202,7 +202,7 @@ def test_a_publisher_that_dies_between_batches_resumes_exactly(
         published = iter(history[done:])
         framer = Framer(SHARD, layout, point, TINY, declared=declared(survived, SHARD, 1))
     for txn in published:
-        _publish(framer, txn, survived, framer.resume.partial_events if framer.partial_gtid == txn.gtid else 0)
+        publish(framer, txn, survived, framer.resume.partial_events if framer.partial_gtid == txn.gtid else 0)
     survived.append(framer.take())
     once, again = read(whole), read(survived)
     assert {p: _events(again[p]) for p in again} == {p: _events(once[p]) for p in once}
@@ -216,7 +216,7 @@ def test_the_map_of_open_transactions_survives_in_the_states(history: list[Sourc
     batches: list[Batch] = []
     expected: dict[int, OpenTransaction] = {}
     for txn in history:
-        _publish(framer, txn, batches)
+        publish(framer, txn, batches)
         batches.append(framer.take())
         expected.update((each.txn, each) for each in txn.opened)
         for closed in txn.closed:
@@ -274,7 +274,7 @@ def test_rows_as_columns_are_published_as_one_by_one(
         framer = Framer(SHARD, layout, START, limits, invalidated=invalidated)
         batches: list[Batch] = []
         for number, each in enumerate(([told], changes, changes), 1):
-            _publish(framer, _txn(number, each), batches)  # type: ignore[arg-type]
+            publish(framer, _txn(number, each), batches)  # type: ignore[arg-type]
         batches.append(framer.take())
         found.append({partition: _events(events) for partition, events in read(batches).items()})
         frames = [decode(value)[1] for batch in batches for _, value in batch.records if value[:10] == ROW_FRAME_HEADER]
@@ -317,7 +317,7 @@ def test_a_table_of_mode_invalidate_is_published_without_images() -> None:
     """Its rows are VOID: changed. Deletions are what they are, and other tables keep their images."""
     framer = Framer(SHARD, Layout(1), START, invalidated=["d.t"])
     changes = [RowChange(b"d.t\0[1]", VALUE, b"{}"), RowChange(b"d.t\0[2]", ABSENT)]
-    _publish(framer, _txn(1, [*changes, RowChange(b"d.t2\0[1]", VALUE, b"{}")]), [])
+    publish(framer, _txn(1, [*changes, RowChange(b"d.t2\0[1]", VALUE, b"{}")]), [])
     frame = decode(framer.take().records[0][1])[1]
     assert (frame["operations"], frame["images"]) == (bytes([VOID, ABSENT, VALUE]), [b"", b"", b"{}"])
 

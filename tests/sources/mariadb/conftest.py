@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -14,7 +15,7 @@ from freshet.local.mariadb import MariaDBAddress
 from stream.sources.mariadb.binlog.coalesce import SPILL_BYTES
 from stream.sources.mariadb.binlog.dump import BinlogDump
 from stream.sources.mariadb.binlog.reader import BinlogReader
-from stream.sources.mariadb.connection import ConnectionSettings, connect
+from stream.sources.mariadb.connection import ConnectionSettings, connect, fetch_all
 from stream.sources.mariadb.gtid import GtidPosition
 from stream.sources.mariadb.live_schema import LiveSchema
 from stream.sources.mariadb.position import current_position
@@ -120,6 +121,20 @@ class Source:
         info = read_table(self.session, self.schema.charsets, self.database, name)
         assert info is not None
         return info
+
+    @contextmanager
+    def with_setting(self, name: str, value: str) -> Iterator[None]:
+        """A global setting of the server, for a while."""
+
+        def literal(text: str) -> str:
+            return text if text.isdecimal() else f"'{text}'"
+
+        [[before]] = fetch_all(self.session, f"SELECT @@global.{name}")
+        self.run(f"SET GLOBAL {name} = {literal(value)}")
+        try:
+            yield
+        finally:
+            self.run(f"SET GLOBAL {name} = {literal(before)}")
 
     def close(self) -> None:
         """Ends the sessions."""

@@ -31,15 +31,8 @@ def test_settings_that_hide_changes_or_break_their_order_are_refused_with_the_fi
 ) -> None:
     """The hint is the statement that fixes the setting."""
     check_server(source.session)
-    with source.session.cursor() as cursor:
-        cursor.execute(f"SELECT @@global.{setting}")
-        before = int(found) if (found := cursor.fetchone()[0].decode()).isdecimal() else found
-    source.run(f"SET GLOBAL {setting} = {value}")
-    try:
-        with pytest.raises(ServerSettingsError, match=setting) as caught:
-            check_server(source.session)
-    finally:
-        source.run(f"SET GLOBAL {setting} = {before}")
+    with source.with_setting(setting, value), pytest.raises(ServerSettingsError, match=setting) as caught:
+        check_server(source.session)
     assert f"SET GLOBAL {setting} = {wanted}" in caught.value.hint
 
 
@@ -58,18 +51,12 @@ def test_a_server_whose_replicas_are_read_must_keep_its_history_and_need_not_log
 ) -> None:
     """Its replicas log what they have applied, whole. STATEMENT lets them apply other values."""
     assert check_writer(source.session)
-    with source.session.cursor() as cursor:
-        cursor.execute(f"SELECT @@global.{setting}")
-        before = int(found) if (found := cursor.fetchone()[0].decode()).isdecimal() else found
-    source.run(f"SET GLOBAL {setting} = {value}")
-    try:
+    with source.with_setting(setting, value):
         if is_refused:
             with pytest.raises(ServerSettingsError, match=setting):
                 check_writer(source.session)
         else:
             assert not check_writer(source.session), "it can't be read itself"
-    finally:
-        source.run(f"SET GLOBAL {setting} = {before}")
 
 
 def test_a_server_without_binlog_or_with_filters_is_refused(new_mariadb: Callable[..., Any]) -> None:

@@ -21,10 +21,11 @@ from stream.sources.mariadb.charsets import Charsets
 from stream.sources.mariadb.gtid import GtidPosition
 from stream.sources.mariadb.live_schema import LiveSchema
 from stream.sources.mariadb.schema import NO_PRIMARY_KEY, ColumnInfo, TableFilter, TableInfo
-from stream.wire.batch import BatchLimits, Framer
+from stream.wire.batch import Batch, BatchLimits, Framer
 from stream.wire.events import ResumePoint, SingleRows, SourceTransaction, Topology
 from stream.wire.keys import Layout
 from tests.sources.mariadb.test_log_reading import NOWHERE, event, gtid, query
+from tests.stream.test_batch import publish
 from tokens.errors import FreshetError
 
 START = "MariaDB/0-1-4"
@@ -236,7 +237,7 @@ def test_ordinary_transactions_are_one_run_but_for_the_first() -> None:
 
 def framed(given: Sequence[SourceTransaction], framer: Framer) -> list[Any]:
     """The batches of transactions, as a publisher makes them that takes none before it is full."""
-    batches = []
+    batches: list[Batch] = []
 
     def add(txn: SourceTransaction) -> None:
         if isinstance(txn, SingleRows):
@@ -246,16 +247,7 @@ def framed(given: Sequence[SourceTransaction], framer: Framer) -> list[Any]:
                 for each in txn.each():
                     add(each)
             return
-        start = 0
-        while start < len(txn.changes) or not start:
-            end = framer.room(txn, start)
-            if end < 0:
-                batches.append(framer.take())
-                continue
-            framer.add(txn, start, end)
-            if end == len(txn.changes):
-                return
-            start = end
+        publish(framer, txn, batches)
 
     for each in given:
         add(each)

@@ -23,7 +23,6 @@ from stream.sources.mariadb.connection import (
     ServerSettingsError,
     SourceHistoryLost,
     connect,
-    fetch_all,
 )
 from stream.sources.mariadb.gtid import GtidPosition, MysqlGtidSet
 from stream.sources.mariadb.mysql import position as mysql_position
@@ -87,13 +86,8 @@ def test_settings_that_hide_changes_are_refused_with_the_fix(
 ) -> None:
     """The hint says what mends the setting."""
     check_server(source.session)
-    [[before]] = fetch_all(source.session, f"SELECT @@global.{setting}")
-    source.run(f"SET GLOBAL {setting} = '{value}'" if not value.isdecimal() else f"SET GLOBAL {setting} = {value}")
-    try:
-        with pytest.raises(ServerSettingsError, match=setting) as caught:
-            check_server(source.session)
-    finally:
-        source.run(f"SET GLOBAL {setting} = {before if before.isdecimal() else repr(before)}")
+    with source.with_setting(setting, value), pytest.raises(ServerSettingsError, match=setting) as caught:
+        check_server(source.session)
     assert f"{setting} = {wanted}" in caught.value.hint
 
 
@@ -112,16 +106,12 @@ def test_a_server_whose_replicas_are_read_must_keep_its_history_and_need_not_log
 ) -> None:
     """As of MariaDB."""
     assert check_writer(source.session)
-    [[before]] = fetch_all(source.session, f"SELECT @@global.{setting}")
-    source.run(f"SET GLOBAL {setting} = '{value}'" if not value.isdecimal() else f"SET GLOBAL {setting} = {value}")
-    try:
+    with source.with_setting(setting, value):
         if is_refused:
             with pytest.raises(ServerSettingsError, match=setting):
                 check_writer(source.session)
         else:
             assert not check_writer(source.session), "it can't be read itself"
-    finally:
-        source.run(f"SET GLOBAL {setting} = {before if before.isdecimal() else repr(before)}")
 
 
 def test_a_server_with_a_filter_or_without_a_log_is_refused(new_mysql: Callable[..., MySQLServer]) -> None:
