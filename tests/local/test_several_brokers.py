@@ -12,7 +12,14 @@ import pytest
 from freshet.local.kafka import META_NAME, KafkaServer, several_brokers
 from stream.kafka.connection import KafkaCluster
 from stream.kafka.locations import Announcement, LocationsReader, announce
-from stream.kafka.topics import describe_topic, ensure_topics, events_topic, locations_topic, topic_leaders
+from stream.kafka.topics import (
+    describe_topic,
+    ensure_locations_topic,
+    ensure_topics,
+    events_topic,
+    locations_topic,
+    topic_leaders,
+)
 from tests.patience import PATIENCE_S
 
 
@@ -46,6 +53,7 @@ def test_what_is_written_outlives_the_broker_that_leads_it_whoever_made_the_topi
     assert (len({each["cluster.id"] for each in ids}), len({each["directory.id"] for each in ids})) == (1, 3)
     kafka = KafkaCluster(",".join(each.bootstrap for each in brokers), replicas=3)
     owner = Announcement(keyspace="shop", partition=0, address="127.0.0.1:1", instance="a", generation=1)
+    ensure_locations_topic(kafka, timeout_s=PATIENCE_S)  # as `announce` does, with less patience
     announce(kafka, [owner])
     topic = locations_topic(kafka)
     assert describe_topic(kafka, topic).replicas == 3

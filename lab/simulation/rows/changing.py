@@ -215,10 +215,11 @@ class RowChangeOps(InterruptedReadOps):
             owned.lose_letters(end)
             if owned.offset > end:
                 owned.has_seen_what_was_lost = True
-                # Markers link batches. Inside a batch, or if a scope is missed, only the leader epochs show it,
-                # by which the process rebuilds.
+                # Markers link batches. Inside a batch, or if a scope or a shard's beginning is missed, only the leader
+                # epochs show it, by which the process rebuilds.
                 is_between = stands[owned] in ("SourceState", "Marker")
-                if not is_between or any(publisher.choice for publisher in self.publishers):
+                is_all_begun = len(self.topic.batches) == len(self.publishers)
+                if not is_between or not is_all_begun or any(publisher.choice for publisher in self.publishers):
                     owned.forget()
         lost = [end - len(records) for end, records in zip(ends, self.topic.partitions, strict=True)]
         self.say(f"Kafka loses the last {lost} messages of its partitions")

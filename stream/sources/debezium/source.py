@@ -24,6 +24,7 @@ from stream.sources.debezium.reader import DebeziumReader
 from stream.sources.debezium.schema import DebeziumSchema, check_nothing_is_prepared
 from stream.sources.debezium.topics import ConnectorTopics, legal
 from stream.sources.mariadb.backfill.run import Requests
+from stream.sources.mariadb.binlog.catalog import Catalog
 from stream.sources.mariadb.binlog.events import LogPlace
 from stream.sources.mariadb.binlog.progress import Progress
 from stream.sources.mariadb.connection import (
@@ -40,7 +41,7 @@ from stream.sources.mariadb.live_schema import LiveSchema
 from stream.sources.mariadb.position import ServerPosition, check_not_lost, current_position, end_of_log
 from stream.sources.mariadb.source import Log, MariaDBSource, PublisherLike, SourceOptions
 from stream.sources.mariadb.watch import DumpWatch
-from stream.wire.events import ResumePoint, SourceTransaction
+from stream.wire.events import DescribeTable, ResumePoint, SourceTransaction
 
 log = structlog.get_logger(__name__)
 
@@ -225,6 +226,12 @@ class DebeziumSource(MariaDBSource):
         places.connector = _NO_CONNECTOR
         self._tell(self._publisher)
         self._publisher.start_new_epoch(self.status.position, self.status.timestamp, "history_lost")
+
+    def _give(self, publisher: PublisherLike, catalog: Catalog, transaction: SourceTransaction) -> None:
+        """As `MariaDBSource._give`. A state in which a table is cached must have the place in its topic, too."""
+        if any(isinstance(each, DescribeTable) for each in transaction.changes):
+            self._tell(publisher)
+        super()._give(publisher, catalog, transaction)
 
     def _aligned(self, progress: Progress, transaction: SourceTransaction) -> SourceTransaction:
         """What is void in a transaction depends on what was read beside it, so it may be another one now."""

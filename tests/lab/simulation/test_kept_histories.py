@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lab.simulation.catalog.world import CatalogWorld
+from lab.simulation.connectors.world import ConnectorsWorld
 from lab.simulation.engine import History, run_one
 from lab.simulation.files.world import FilesWorld
 from lab.simulation.hive.world import HiveWorld
@@ -14,6 +15,13 @@ from lab.simulation.rows.world import RowsWorld
 from lab.simulation.warehouse.world import WarehouseWorld
 
 ROWS: dict[str, History] = {
+    "Kafka loses its end where an owner has read on, and another shard begins in its place": [
+        ("world", 0, 1, 0, 0, 0),
+        ("backfill", 0, 3, 0),
+        ("publish", 0, 0, 0, 0),
+        ("sync", 0),
+        ("lose end", 0),
+    ],
     "a source voids a transaction that it cannot continue, and dies while it describes the tables anew": [
         ("world", 0, 0, 0, 1, 0),
         ("publish", 0, 0, 0, 0),
@@ -341,6 +349,20 @@ INSTALLATION: dict[str, History] = {
 }
 
 
+CONNECTORS: dict[str, History] = {
+    "a source is killed once it has described a table that came back, and before it says where it reads the topic": [
+        ("world", 0, 1, 1, 0, 0, 0),
+        ("write", 0, 1, 1),
+        ("write", 0, 0, 0),
+        ("change", 8, 0),
+        ("write", 0, 0, 0),
+        ("let", 3),
+        ("change", 9, 2),
+        ("kill", 1, 0),
+    ],
+}
+
+
 POSTGRES: dict[str, History] = {
     "an epoch begins while Kafka has the end of a transaction that is not committed there, and not yet its row": [
         ("world", 0, 0, 0, 0, 0, 1),
@@ -394,6 +416,12 @@ def test_a_history_that_once_broke_a_rule_of_a_logged_catalog_breaks_none(ops: H
 def test_a_history_that_once_broke_a_rule_of_an_installation_breaks_none(ops: History) -> None:
     """The same for whole processes on a MariaDB."""
     assert run_one(InstallationWorld(), ops).violations == []
+
+
+@pytest.mark.parametrize("ops", CONNECTORS.values(), ids=CONNECTORS)
+def test_a_history_that_once_broke_a_rule_of_a_connector_breaks_none(ops: History) -> None:
+    """The same for whole processes on a MariaDB or MySQL and its connector."""
+    assert run_one(ConnectorsWorld(), ops).violations == []
 
 
 @pytest.mark.parametrize("ops", POSTGRES.values(), ids=POSTGRES)

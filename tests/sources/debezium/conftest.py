@@ -9,17 +9,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from confluent_kafka.admin import AdminClient
 
 from freshet.local.mariadb import MariaDBAddress
 from freshet.local.mysql import MySQLServer
-from stream.kafka.connection import KafkaCluster, client_settings
+from stream.kafka.connection import KafkaCluster
 from stream.publish.publisher import Publisher
-from stream.sources.debezium.connector import KafkaConnect
+from stream.sources.debezium.connector import KafkaConnect, asked
+from stream.sources.debezium.offsets import offsets_of
 from stream.sources.debezium.source import ConnectorOptions, DebeziumSource
 from stream.sources.mariadb.source import MariaDBSource, SourceOptions
 from stream.wire.events import RowChange
-from tests.patience import PATIENCE_S
 from tests.servers import choice
 from tests.servers.connect import ConnectServer, debezium_config
 from tests.servers.databases import own_database
@@ -43,15 +42,22 @@ class Captured:
         return ConnectorOptions(self.prefix, KafkaConnect(self.connect.url), self.kafka)
 
     def create(self, **changes: str) -> None:
-        """Make the connector, and wait until it has written its first topic. ``changes``: settings, ``__`` for dots."""
+        """Make the connector, and wait until its snapshot has ended: what changes before is no change for it.
+
+        ``changes``: settings, ``__`` for dots.
+        """
         at, product = self.source.settings, self.source.settings.product
         address = MariaDBAddress(at.host, at.port, at.user, at.password)
         config = debezium_config(self.kafka, product, address, self.prefix)
         config["table.include.list"] = f"{self.source.database}[.].*"
         config |= {name.replace("__", "."): value for name, value in changes.items()}
         self.connect.create(self.prefix, config)
-        admin = AdminClient(client_settings(self.kafka))
-        until(lambda: self.prefix in admin.list_topics(timeout=PATIENCE_S).topics, "the connector's first topic")
+        path = f"connectors/{self.prefix}/offsets"
+
+        def has_ended() -> bool:
+            return offsets_of(asked(self.options.connect, path, dict[str, Any]), self.prefix) is not None
+
+        until(has_ended, "the snapshot's end")
 
     def differences(self, keyspace: str) -> tuple[int, list[str]]:
         """How many rows are published as the binlog has them since `Source.begin`, and what is otherwise.

@@ -114,6 +114,7 @@ def stuck(empty: ConnectionSettings) -> Iterator[Callable[[str], None]]:
         standbys("nobody")
         shown = session(empty)
         until(lambda: shown.execute("SHOW synchronous_standby_names").fetchall() == [("nobody",)], "no standby")
+        shown.execute("CHECKPOINT")  # whose process tells the others whether they wait, once it has read the setting
         shown.close()
         pool.submit(writer.execute, statement.encode())
         asked = "SELECT wait_event FROM pg_stat_activity WHERE pid = %s"
