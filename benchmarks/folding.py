@@ -11,7 +11,8 @@ import argparse
 import json
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 from statistics import median
 from time import thread_time
@@ -51,6 +52,8 @@ class Case:
     commit_rows: int = COMMIT_ROWS
     mapped: bool = False
     """Whether the shards declare which keys each has."""
+    of_mysql: bool = False
+    """Whether positions are sets of GTIDs, which are others than the GTIDs."""
 
 
 INDEXES: Final = (Index(TABLE, ("version",)), Index(TABLE, ("owner",)))
@@ -63,6 +66,9 @@ CASES: Final = {
     "own, keys once": Case(OWN, 4, repeats=False),
     "1 x 50, keys once": Case(1, 50, repeats=False),
     "own": Case(OWN, 4),
+    "own, of MySQL": Case(OWN, 4, of_mysql=True),
+    "20 x 5, of MySQL": Case(20, 5, of_mysql=True),
+    "1 x 50, of MySQL": Case(1, 50, of_mysql=True),
     "own, small commits": Case(OWN, 4, commit_rows=10_000),
     "own, small commits, 4 shards": Case(OWN, 4, shards=4, commit_rows=10_000),
     "own, small commits, 4 mapped": Case(OWN, 4, shards=4, commit_rows=10_000, mapped=True),
@@ -96,9 +102,13 @@ def log_of(case: Case) -> list[tuple[int, bytes]]:
 
 
 def _transactions(case: Case, keys: int) -> Iterator[SourceTransaction]:
-    if case.repeats:
-        return transactions(ROWS, keys, shards=case.shards)
-    return each_key_once(keys)
+    found = transactions(ROWS, keys, shards=case.shards) if case.repeats else each_key_once(keys)
+    return map(_as_of_mysql, found, count(1)) if case.of_mysql else found
+
+
+def _as_of_mysql(transaction: SourceTransaction, number: int) -> SourceTransaction:
+    server = "MySQL56/3e11fa47-71ca-11e1-9e33-c80aa9429562"
+    return replace(transaction, gtid=f"{server}:{number}", position=f"{server}:1-{number}")
 
 
 def map_of(case: Case) -> ShardMap | None:

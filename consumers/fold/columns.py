@@ -43,7 +43,7 @@ class EntryColumns:
         self.shards = [f"{shard}\0".encode() for shard, _ in lineages]
         """How the tags of each lineage's entries begin,"""
         self.places = [f"{shard}\0{epoch}\0".encode() for shard, epoch in lineages]
-        """and the same up to the GTID."""
+        """and the same up to the position."""
         self.array_bytes = columns.array_bytes + (0 if of is None else of.nbytes)
         """What it holds in memory besides the frames."""
 
@@ -59,9 +59,9 @@ class EntryColumns:
         """The entry of one row."""
         columns, text = self.columns, self.columns.text
         transaction, image = columns.transactions[row], int(columns.image_starts[row])
-        start, number = int(columns.gtid_starts[transaction]), int(columns.gtid_numbers[transaction])
-        gtid = text[start : start + int(columns.gtid_sizes[transaction])]
-        tag = self.places[self.lineage(row)] + gtid + (b"%d" % number if number >= 0 else b"")
+        start, number = int(columns.position_starts[transaction]), int(columns.position_numbers[transaction])
+        position = text[start : start + int(columns.position_sizes[transaction])]
+        tag = self.places[self.lineage(row)] + position + (b"%d" % number if number >= 0 else b"")
         head = PREFIX.pack(columns.operations[row], columns.ordinals[row], columns.timestamps[transaction], len(tag))
         return head + tag + text[image : image + int(columns.image_sizes[row])]
 
@@ -84,12 +84,12 @@ class EntryColumns:
     def leads(self) -> list[bytes] | None:
         """What stands before the number in the tags of each lineage; None if there is no such text for one of them."""
         columns = self.columns
-        if columns.gtid_numbers.min() < 0:
+        if columns.position_numbers.min() < 0:
             return None
-        firsts = np.flatnonzero(np.diff(columns.gtid_starts, prepend=-1))  # a frame has one
-        starts = columns.gtid_starts[firsts]
+        firsts = np.flatnonzero(np.diff(columns.position_starts, prepend=-1))  # a frame has one
+        starts = columns.position_starts[firsts]
         of = [0] * len(firsts) if self.of is None else self.of[np.searchsorted(columns.transactions, firsts)].tolist()
-        spans = zip(of, starts.tolist(), (starts + columns.gtid_sizes[firsts]).tolist(), strict=True)
+        spans = zip(of, starts.tolist(), (starts + columns.position_sizes[firsts]).tolist(), strict=True)
         found = sorted({(lineage, columns.text[start:end]) for lineage, start, end in spans})
         if len(found) > len(self.places):
             return None

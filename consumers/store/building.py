@@ -23,7 +23,7 @@ _GATHERED: Final = 32_768
 _TOGETHER: Final = 2_048
 _HEAD: Final = (("kind", "u1"), ("ordinal", ">u8"), ("timestamp", ">i8"), ("size", ">u4"))
 """As `consumers.fold.entry.PREFIX`."""
-_PLACES: Final = ("image", "image_end", "gtid", "gtid_end", "number", "segment", "lead")
+_PLACES: Final = ("image", "image_end", "position", "position_end", "number", "segment", "lead")
 _SPANS: Final = np.dtype([(name, "i8") for name in _PLACES])
 
 
@@ -60,7 +60,7 @@ def _build(segments: Sequence[EntryColumns], numbers: Numbers) -> Iterator[Itera
     for at in range(0, len(numbers), _TOGETHER):
         some, begins = spans[at : at + _TOGETHER], heads[at : at + _TOGETHER]
         texts = [groups[each][0].text for each in some["segment"].tolist()]
-        ends = _decimals(some["number"]) if is_prefixed else _gtids(texts, some)
+        ends = _decimals(some["number"]) if is_prefixed else _positions(texts, some)
         begins["size"] = list(map(len, ends))
         begins["size"] += sizes[some["lead"]].astype(np.uint32)
         pieces: list[Any] = [begins.view(np.dtype((np.void, head.itemsize))).tolist()]
@@ -76,10 +76,11 @@ def _gather(segment: EntryColumns, rows: Numbers, places: Numbers, heads: Any, s
     heads["kind"][places] = columns.operations[rows]
     heads["ordinal"][places] = columns.ordinals[rows]
     heads["timestamp"][places] = columns.timestamps[transactions]
-    starts, gtids = columns.image_starts[rows], columns.gtid_starts[transactions]
+    starts, positions = columns.image_starts[rows], columns.position_starts[transactions]
     spans["image"][places], spans["image_end"][places] = starts, starts + columns.image_sizes[rows]
-    spans["gtid"][places], spans["gtid_end"][places] = gtids, gtids + columns.gtid_sizes[transactions]
-    spans["number"][places] = columns.gtid_numbers[transactions]
+    spans["position"][places] = positions
+    spans["position_end"][places] = positions + columns.position_sizes[transactions]
+    spans["number"][places] = columns.position_numbers[transactions]
 
 
 def _cut(texts: Any, starts: Numbers, ends: Numbers) -> list[bytes]:
@@ -91,9 +92,9 @@ def _decimals(numbers: Numbers) -> list[bytes]:
     return str(numbers.tolist())[1:-1].encode().split(b", ")
 
 
-def _gtids(texts: Any, spans: Any) -> list[bytes]:
-    """The GTIDs, some as a text, others as a text and a number."""
-    found, numbers = _cut(texts, spans["gtid"], spans["gtid_end"]), spans["number"]
+def _positions(texts: Any, spans: Any) -> list[bytes]:
+    """The positions, some as a text, others as a text and a number."""
+    found, numbers = _cut(texts, spans["position"], spans["position_end"]), spans["number"]
     if numbers.max() < 0:
         return found
     decimals = [b"%d" % number if number >= 0 else b"" for number in numbers.tolist()]

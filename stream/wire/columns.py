@@ -7,7 +7,7 @@ valid, and the same as what `stream.wire.frames.read` makes of it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -32,8 +32,8 @@ _VARINT_MAX: Final = 9
 """Longer integers are left to the general decoder."""
 _SUMMAND_MAX: Final = 1 << 62
 """Sums of two numbers below it are exact."""
-_TEXTS_MAX: Final = 3
-"""GTIDs that a frame may have as texts; a frame of more transactions usually has them as prefix and numbers."""
+_TEXTS_TOGETHER: Final = 3
+"""Of frames with no more texts than these, each text is read in one step of numpy for all frames."""
 _MASKS: Final = np.array([(1 << 8 * size) - 1 for size in range(_WORD + 1)], np.uint64)
 """Number of bytes → the bits of a word that they are."""
 _HIGH_BITS: Final = np.uint64(0x8080808080808080)
@@ -87,11 +87,11 @@ class Columns:
     transactions: Numbers
     """Of each row: which of those that follow is its own."""
     timestamps: Numbers
-    gtid_starts: Numbers
-    gtid_sizes: Numbers
-    """Of the whole GTID, in ASCII, or of what stands before its number."""
-    gtid_numbers: Numbers
-    """-1: the text is the whole GTID."""
+    position_starts: Numbers
+    position_sizes: Numbers
+    """Of the whole position, in ASCII, or of what stands before its number."""
+    position_numbers: Numbers
+    """-1: the text is the whole position."""
 
     @property
     def array_bytes(self) -> int:
@@ -108,6 +108,20 @@ class Columns:
             )
             found[rows] = cuts[self.key_starts[rows]].astype(object)
         return list(found)
+
+
+class _Texts(NamedTuple):
+    """A field of several frames that is an array of texts. ``counts``: how many each frame has."""
+
+    counts: Numbers
+    starts: Numbers
+    sizes: Numbers
+
+    def of_first(self, frames: int) -> _Texts:
+        """Those of the first frames."""
+        counts = self.counts[:frames]
+        count = int(counts.sum())
+        return _Texts(counts, self.starts[:count], self.sizes[:count])
 
 
 class _Reader:
@@ -167,20 +181,46 @@ class _Reader:
         self.at[of] = start + size
         return start, size
 
-    def texts(self, of: Some = ALL) -> tuple[Numbers, Numbers, Numbers]:
-        """The next field, an array of few texts: how many, and starts and sizes by text and frame."""
-        count = self.size(of)
-        starts, sizes = np.zeros((2, _TEXTS_MAX, len(count)), np.int64)
-        if not count.any():
-            return count, starts, sizes
-        self.good[of] &= count <= _TEXTS_MAX
-        for number in range(_TEXTS_MAX):
-            some = np.flatnonzero(count > number)
+    def texts(self) -> _Texts:
+        """The next field, an array of texts."""
+        counts = self.size(ALL)
+        counts[~self.good] = 0
+        starts, sizes = np.zeros((2, int(counts.sum())), np.int64)
+        if not counts.any():
+            return _Texts(counts, starts, sizes)
+        firsts, is_short = np.cumsum(counts) - counts, counts <= _TEXTS_TOGETHER
+        for number in range(_TEXTS_TOGETHER):
+            some = np.flatnonzero((counts > number) & is_short)
             if len(some):
-                starts[number, some], sizes[number, some] = self.field(some)
-        some = np.flatnonzero(count)
+                starts[firsts[some] + number], sizes[firsts[some] + number] = self.field(some)
+        for frame in np.flatnonzero(~is_short).tolist():
+            span = slice(firsts[frame], firsts[frame] + counts[frame])
+            starts[span], sizes[span] = self._texts_of(frame, int(counts[frame]))
+        some = np.flatnonzero(counts)
         self.good[some] &= self._byte(some) == 0  # the array's end
-        return count, starts, sizes
+        return _Texts(counts, starts, sizes)
+
+    def _texts_of(self, frame: int, count: int) -> tuple[list[int], list[int]]:
+        """Starts and sizes of a frame's next texts."""
+        text, at, end = self.text, int(self.at[frame]), int(self.ends[frame])
+        starts, sizes, odd = [0] * count, [0] * count, 0
+        for number in range(count):
+            if at >= end:
+                break
+            size = text[at]
+            at += 1
+            if size > 127:
+                size += (text[at] << 7) - 128
+                odd |= text[at] >> 7
+                at += 1
+            odd |= size & 1
+            starts[number], sizes[number] = at, size >> 1
+            at += size >> 1
+        if odd or at >= end:  # at least the array's end follows
+            self.good[frame] = False
+            return [0] * count, [0] * count
+        self.at[frame] = at
+        return starts, sizes
 
     def block(self, starts: Numbers, sizes: Numbers, counts: Numbers) -> Numbers:
         """The numbers of each frame's block, one frame after the other. Numbers too large for an int64 are negative."""
@@ -219,7 +259,7 @@ class _Reader:
         return found
 
 
-_READ: Final = {"number": _Reader.number, "bytes": _Reader.field, "texts": _Reader.texts}
+_READ: Final[dict[str, Callable[[_Reader], Any]]] = {"number": _Reader.number, "bytes": _Reader.field, "texts": _Reader.texts}
 _BLOCKS: Final = {"lengths": 2, "ordinals": 1, "sizes": 0, "gtid_numbers": 0, "timestamps": 0}
 """How many numbers a block has for each row; 0: one for each transaction."""
 
@@ -265,6 +305,8 @@ def _leading(flags: Flags) -> int:
 
 
 def _first(field: Any, frames: int) -> Any:
+    if isinstance(field, _Texts):
+        return field.of_first(frames)
     return tuple(each[..., :frames] for each in field) if isinstance(field, tuple) else field[:frames]
 
 
@@ -275,14 +317,15 @@ def _check_fields(reader: _Reader, fields: dict[str, Any]) -> None:
     for name, each_row in _BLOCKS.items():
         width, rest = np.divmod(fields[name][1], np.maximum(each_row * rows if each_row else transactions, 1))
         good &= (rest == 0) & (width <= _WORD) & _IS_WIDTH[np.minimum(width, _WORD)]
-    texts, starts, sizes = fields["gtids"]
+    gtids, positions = fields["gtids"], fields["positions"]
     prefix_starts, prefix_sizes = fields["gtid_prefix"]
     is_prefixed = prefix_sizes > 0
-    good &= np.where(is_prefixed, texts == 0, texts == transactions)
-    good &= (fields["positions"][0] == 0) & (fields["origins"][0] == 0)
+    good &= np.where(is_prefixed, gtids.counts == 0, gtids.counts == transactions)
+    good &= (positions.counts == 0) | (positions.counts == transactions)
+    good &= fields["origins"].counts == 0
     good &= (fields["gtid_base"] >= 0) & (fields["gtid_base"] < NUMBER_MAX)
-    for number in range(_TEXTS_MAX):
-        good &= reader.are_ascii(starts[number], sizes[number])
+    for counts, starts, sizes in (gtids, positions):
+        good[np.repeat(np.arange(len(good)), counts)[~reader.are_ascii(starts, sizes)]] = False
     for frame in np.flatnonzero(is_prefixed & good).tolist():
         start, size = int(prefix_starts[frame]), int(prefix_sizes[frame])
         prefix = reader.text[start : start + size]
@@ -398,15 +441,15 @@ def _are_bounded_by(most: int, numbers: Numbers, firsts: Numbers) -> Flags:
 def _transactions(
     fields: dict[str, Any], blocks: dict[str, Numbers], firsts: Numbers
 ) -> tuple[Numbers, Numbers, Numbers, Numbers]:
-    """Of each transaction: timestamp; start, size and number of its GTID."""
+    """Of each transaction: timestamp; start, size and number of its position, which is its GTID if there is none."""
     frame_of = np.repeat(np.arange(len(firsts)), fields["transactions"])
-    within = np.minimum(np.arange(len(frame_of)) - firsts[frame_of], _TEXTS_MAX - 1)
-    _, starts, sizes = fields["gtids"]
     prefix_starts, prefix_sizes = fields["gtid_prefix"]
-    is_prefixed = (prefix_sizes > 0)[frame_of]
-    return (
-        fields["timestamp"][frame_of] + blocks["timestamps"],
-        np.where(is_prefixed, prefix_starts[frame_of], starts[within, frame_of]),
-        np.where(is_prefixed, prefix_sizes[frame_of], sizes[within, frame_of]),
-        np.where(is_prefixed, fields["gtid_base"][frame_of] + blocks["gtid_numbers"], -1),
-    )
+    has_position = fields["positions"].counts > 0
+    starts, sizes = prefix_starts[frame_of], prefix_sizes[frame_of]
+    numbers = np.where(has_position[frame_of], -1, fields["gtid_base"][frame_of] + blocks["gtid_numbers"])
+    for texts, are_meant in ((fields["gtids"], ~has_position), (fields["positions"], has_position)):
+        own = are_meant & (texts.counts > 0)
+        of_own, theirs = own[frame_of], np.repeat(own, texts.counts)
+        starts[of_own], sizes[of_own] = texts.starts[theirs], texts.sizes[theirs]
+        numbers[of_own] = -1
+    return fields["timestamp"][frame_of] + blocks["timestamps"], starts, sizes, numbers

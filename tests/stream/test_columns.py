@@ -42,10 +42,11 @@ def published(draw: st.DrawFn) -> bytes:
             "keys": draw(st.lists(keys.filter(is_row_key), min_size=rows, max_size=rows)),
             "images": draw(st.lists(bodies.filter(bool), min_size=rows, max_size=rows)),
             "operations": bytes(draw(st.lists(st.sampled_from([VALUE, ABSENT, VOID]), min_size=rows, max_size=rows))),
-            "positions": [],
             "origins": [],
             "gtids": [gtid(number) for number in range(7, 7 + len(fields["gtids"]))],
         }
+        of_each = draw(st.sampled_from([None, None, "p%d", "x" * 62 + "%d", "x" * 300 + "%d", "é%d"]))
+        fields["positions"] = [of_each % number for number in range(8, 8 + len(fields["gtids"]))] if of_each else []
     return encode("RowFrame", fields)
 
 
@@ -61,7 +62,7 @@ def rows_of(value: bytes) -> list[Row]:
     """The rows of a frame as the general decoder reads it. Raises as it does."""
     fields = read(value, HEADER_SIZE)
     check_frame(fields)
-    assert (fields["positions"], fields["origins"]) == ([], [])
+    assert not fields["origins"]
     sizes = fields["transactions"]
     return [
         (fields["ordinal"] + ordinal, found, operation, image if operation == VALUE else b"", text, timestamp)
@@ -70,7 +71,7 @@ def rows_of(value: bytes) -> list[Row]:
             fields["keys"],
             fields["operations"],
             fields["images"],
-            chain.from_iterable(map(repeat, fields["gtids"], sizes)),
+            chain.from_iterable(map(repeat, fields["positions"] or fields["gtids"], sizes)),
             chain.from_iterable(map(repeat, fields["timestamps"], sizes)),
             strict=True,
         )
@@ -82,15 +83,15 @@ def rows_in(columns: Columns) -> list[Row]:
     text, found = columns.text, []
     for row, name in enumerate(columns.keys()):
         image, transaction = columns.image_starts[row], columns.transactions[row]
-        start, number = columns.gtid_starts[transaction], columns.gtid_numbers[transaction]
-        gtid_text = text[start : start + columns.gtid_sizes[transaction]].decode("ascii")
+        start, number = columns.position_starts[transaction], columns.position_numbers[transaction]
+        position = text[start : start + columns.position_sizes[transaction]].decode("ascii")
         found.append(
             (
                 int(columns.ordinals[row]),
                 name,
                 int(columns.operations[row]),
                 text[image : image + columns.image_sizes[row]],
-                gtid_text + (str(number) if number >= 0 else ""),
+                position + (str(number) if number >= 0 else ""),
                 int(columns.timestamps[transaction]),
             )
         )
@@ -191,7 +192,8 @@ def _odd(**changes: Any) -> bytes:
         {"gtid_prefix": "ü"},
         {"gtid_base": -1},
         {"gtid_base": NUMBER_MAX},
-        {"positions": ["p"] * 5},
+        {"positions": ["p"] * 4},
+        {"positions": ["é"] * 5},
         {"origins": ["old/0 MariaDB/1-1-3"] * 5},
         {"transactions": 0},
         {"transactions": 4},
@@ -260,11 +262,11 @@ def test_no_more_rows_are_read_at_once_than_a_frame_may_have(more: int, monkeypa
 
 
 def test_it_stops_before_the_first_frame_that_needs_more() -> None:
-    """What is before it is read; a frame with positions of its own, or an ordinal that falls, is not."""
+    """What is before it is read; a frame with rows of another shard, or an ordinal that falls, is not."""
     good, later = frame([(key(1), VALUE, b"a", 1)]), frame([(key(2), VALUE, b"b", 2)])
     row = [(key(1), VALUE, b"c", 3)]
-    located, from_another = frame(row, positions=[gtid(9)]), frame(row, origins=["old/0 1 MariaDB/1-1-3"])
-    for other in (located, from_another, good, frame([(b"x", VALUE, b"c", 3)])):
+    from_another = frame(row, origins=["old/0 1 MariaDB/1-1-3"])
+    for other in (from_another, good, frame([(b"x", VALUE, b"c", 3)])):
         columns = _read([good, later, other, later], 0)
         assert columns is not None
         assert len(columns.rows) == 2

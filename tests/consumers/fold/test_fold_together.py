@@ -258,7 +258,7 @@ def test_large_runs_are_foldedby_column() -> None:
 
 def test_a_frame_of_another_form_does_not_end_the_readingby_column() -> None:
     """The frames before it and most of those after it are still folded by column."""
-    odd = frame([(key(3), VALUE, b"x", 12)], positions=[gtid(99)])
+    odd = frame([(key(3), VALUE, b"x", 12)], origins=["old/0 1 MariaDB/1-1-3"])
     records: Records = [(at, value(at % 4, b"x" * 40, at + 1)) for at in range(1, 11)]
     records += [(11, odd), *((at, value(at % 4, b"y", at + 1)) for at in range(12, 40))]
     state = PartitionState(Head(), lambda _: None)
@@ -336,7 +336,7 @@ def test_a_marker_after_a_frame_that_is_folded_otherwise_moves_nothing_before_it
     for shards in ((SHARD,), (SHARD, "shop/1")):
         records = _batches(6, shards)
         at = next(number for number, (offset, _) in enumerate(records) if offset >= 26)
-        odd = frame([(key(99), VALUE, b"x", 1_000)], positions=[gtid(1_000)])
+        odd = frame([(key(99), VALUE, b"x", 1_000)], origins=["old/0 1 MariaDB/1-1-3"])
         records[at:] = [(26, odd), (27, marker(2_000)), (28, value(1, b"y", 2_001))]
         steps, found = _steps(records)
         assert (at - (1 if len(shards) == 1 else 3), True) in steps

@@ -14,7 +14,7 @@ from consumers.store.memtable import Memtable
 from stream.wire.events import VALUE, VOID
 from tests.consumers.fold.test_fold_together import Outcome, Records, by_column, one_by_one
 from tests.consumers.fold.test_shards import topology
-from tests.consumers.histories import SHARD, frame, gtid, key, start
+from tests.consumers.histories import SHARD, frame, key, start
 
 OTHER = "shop/1"
 BEGIN: Records = [(0, start()), (1, topology(SHARD, OTHER)), (2, start(shard=OTHER))]
@@ -133,7 +133,7 @@ def test_what_is_folded_by_column_is_a_prefix_of_the_log() -> None:
     frames = []
     for at in range(12):
         shard = (SHARD, "shop/1")[at % 2]
-        more: dict[str, Any] = {"positions": [gtid(99)]} if at == 6 else {}
+        more: dict[str, Any] = {"origins": ["old/0 1 MariaDB/1-1-3"]} if at == 6 else {}
         frames.append((shard, frame([(key(at), VALUE, b"x" * 40, at + 2)], shard=shard, **more)))
     begin, records = _two_shards(frames)
     state = PartitionState(Head(), lambda _: None)
