@@ -12,6 +12,7 @@ from consumers.store import building
 from consumers.store.memtable import Memtable
 from lab.simulation.planted.planting import Begin, Replace, Return, always, leave_out, never, processes, rows
 from stream.wire import codec
+from stream.wire import columns as frame_columns
 
 LATER: Final = "(any_new.epoch, any_new.ordinal) > (any_old.epoch, any_old.ordinal)"
 
@@ -114,6 +115,11 @@ COLUMNS: Final = (
         "columns_give_all_rows_one_gtid",
         "the GTIDs of rows that are folded by column are all the first one's",
         Replace(building._gather, "columns.transactions[rows]", "columns.transactions[rows] * 0"),
+    ),
+    rows(
+        "columns_give_rows_their_gtids_position",
+        "rows that are folded by column stand at their GTIDs, also where their positions are others",
+        Replace(frame_columns._transactions, "fields['positions'].counts > 0", "fields['positions'].counts < 0"),
     ),
     processes(
         "columns_keep_the_first_row",
