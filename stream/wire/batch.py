@@ -252,7 +252,7 @@ class Framer:
         rows, limits = run.rows, self.limits
         if self._at.partial_gtid or self._invalidated or max(map(len, rows.keys)) > limits.key_bytes_max:
             return False
-        size = sum(map(len, rows.keys)) + sum(map(len, rows.images)) + sum(map(len, run.gtids))
+        size = sum(map(len, rows.keys)) + sum(map(len, rows.images)) + sum(map(len, run.positions))
         fits = self._size + size + 2 * ROW_OVERHEAD * run.count <= limits.batch_bytes
         return fits and max(map(len, rows.images)) <= limits.image_bytes_max
 
@@ -261,7 +261,7 @@ class Framer:
         at, limits = self._at, self.limits
         self._serial += 1
         self._dirty = True
-        self._size += sum(map(len, run.gtids)) + ROW_OVERHEAD * run.count
+        self._size += sum(map(len, run.positions)) + ROW_OVERHEAD * run.count
         for partition, places in enumerate(self._places(run.rows)):
             taken = 0
             while taken < len(places):

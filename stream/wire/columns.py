@@ -259,7 +259,11 @@ class _Reader:
         return found
 
 
-_READ: Final[dict[str, Callable[[_Reader], Any]]] = {"number": _Reader.number, "bytes": _Reader.field, "texts": _Reader.texts}
+_READ: Final[dict[str, Callable[[_Reader], Any]]] = {
+    "number": _Reader.number,
+    "bytes": _Reader.field,
+    "texts": _Reader.texts,
+}
 _BLOCKS: Final = {"lengths": 2, "ordinals": 1, "sizes": 0, "gtid_numbers": 0, "timestamps": 0}
 """How many numbers a block has for each row; 0: one for each transaction."""
 

@@ -316,13 +316,14 @@ class Rows(Sequence[RowChange]):
 
 @dataclass(slots=True)
 class SingleRows(SourceTransaction):
-    """A run of transactions that each change one row, whose positions are their GTIDs, given at once.
+    """A run of transactions that each change one row, given at once.
 
     What it says as a whole is that of the last one, and ``changes``, a `Rows`, are those of all. ``before``: the
     position before the first. ``checksum_of``: by the number of a transaction, from 0 on.
     """
 
     gtids: list[str] = field(default_factory=list)
+    positions: list[str] = field(default_factory=list)
     timestamps: list[int] = field(default_factory=list)
     before: str = ""
     checksum_of: Callable[[int], int] = field(default=lambda _: 0, compare=False)
@@ -339,11 +340,11 @@ class SingleRows(SourceTransaction):
 
     def each(self) -> Iterator[SourceTransaction]:
         """The transactions, one after the other."""
-        cursor = self.before
-        for number, (gtid, timestamp, change) in enumerate(zip(self.gtids, self.timestamps, self.rows, strict=True)):
+        cursor, columns = self.before, zip(self.gtids, self.positions, self.timestamps, self.rows, strict=True)
+        for number, (gtid, position, timestamp, change) in enumerate(columns):
             checksum = self.checksum_of(number)
-            yield SourceTransaction(gtid, gtid, timestamp, [change], checksum=checksum, cursor=cursor)
-            cursor = gtid
+            yield SourceTransaction(gtid, position, timestamp, [change], checksum=checksum, cursor=cursor)
+            cursor = position
 
 
 @dataclass(slots=True, frozen=True)

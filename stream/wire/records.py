@@ -106,12 +106,13 @@ class RowColumns:
         """
         rows, places = run.rows, places[: rows_max - len(self.keys)]
         keys, images = [rows.keys[place] for place in places], [rows.images[place] for place in places]
-        gtids = [run.gtids[place] for place in places]
+        gtids, positions = [run.gtids[place] for place in places], [run.positions[place] for place in places]
         sizes = list(accumulate(map(sum, zip(map(len, keys), map(len, images), repeat(ROW_OVERHEAD)))))
-        texts = list(accumulate(map(len, gtids)))
-        taken = bisect_left(list(map(add, sizes, map(add, texts, texts))), bytes_max - self.size) + 1
+        texts = list(accumulate(map(add, map(len, gtids), map(len, positions))))
+        taken = bisect_left(list(map(add, sizes, texts)), bytes_max - self.size) + 1
         if taken < len(places):
-            places, keys, images, gtids = places[:taken], keys[:taken], images[:taken], gtids[:taken]
+            places, keys, images = places[:taken], keys[:taken], images[:taken]
+            gtids, positions = gtids[:taken], positions[:taken]
         taken = len(places)
         self.keys += keys
         self.images += images
@@ -120,10 +121,10 @@ class RowColumns:
         self.ordinals += [before + place for place in places]
         self.transactions += [1] * taken
         self.gtids += gtids
-        self.positions += gtids
+        self.positions += positions
         self.timestamps += [run.timestamps[place] for place in places]
         self.origins += [run.origin] * taken
-        self.size += sizes[taken - 1] + 2 * texts[taken - 1]
+        self.size += sizes[taken - 1] + texts[taken - 1]
         return taken, sizes[taken - 1]
 
     def encode(self, shard: str, epoch: int) -> bytes:

@@ -77,12 +77,19 @@ class Source:
         *,
         keeps_before: bool = False,
         keeps_keyless: bool = False,
+        in_runs: bool = False,
     ) -> list[SourceTransaction]:
         """Everything from ``start`` (else from `begin`) to the server's present position."""
         end = end or self.position()
         dump = BinlogDump(self.settings, GtidPosition.parse(start or self.start).bare, next(SERVER_IDS))
         reader = BinlogReader(
-            dump, self.schema, start or self.start, spill_bytes, keeps_before=keeps_before, keeps_keyless=keeps_keyless
+            dump,
+            self.schema,
+            start or self.start,
+            spill_bytes,
+            keeps_before=keeps_before,
+            keeps_keyless=keeps_keyless,
+            in_runs=in_runs,
         )
         found = []
         deadline = time.monotonic() + PATIENCE_S

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from stream.sources.mariadb.binlog.dump import BinlogDump
 from stream.sources.mariadb.binlog.reader import BinlogReader
 from stream.sources.mariadb.connection import connect
 from stream.sources.mariadb.gtid import GtidPosition
-from stream.wire.events import ABSENT, VALUE, DescribeTable
+from stream.wire.events import ABSENT, VALUE, DescribeTable, SingleRows
 from tests.patience import PATIENCE_S
 from tests.sources.mariadb.conftest import SERVER_IDS, Source, rows, voids
 from tokens import Position
@@ -289,3 +290,32 @@ def test_positions_are_whole_and_ordered(source: Source) -> None:
         assert not before.covers(here)
         assert here.transactions_since(before) == {transaction.gtid.removeprefix("MySQL56/")}
         before = here
+
+
+def test_a_live_logs_runs_are_its_transactions(source: Source) -> None:
+    """Of several sessions and servers, with statements of other forms between them."""
+    source.run("CREATE TABLE t (id INT PRIMARY KEY, v VARCHAR(20))", "CREATE TABLE u (id INT PRIMARY KEY)")
+    source.run("INSERT INTO t VALUES (0, 'a')", "UPDATE t SET v = 'b'", "DELETE FROM t")
+    source.begin()
+    others = [connect(source.settings) for _ in range(3)]
+    other = f"11111111-2222-3333-4444-{source.database.removeprefix('db_')}"
+    for number in range(120):
+        session = others[number % 3]
+        session.query(f"INSERT INTO {source.database}.t VALUES ({number}, 'ü {number}')")
+        if number % 2:
+            session.query(f"UPDATE {source.database}.t SET v = NULL WHERE id = {number - 1}")
+        if number % 10 == 3:
+            source.run(f"SET gtid_next = '{other}:{number // 10 + 1}'", f"DELETE FROM t WHERE id = {number}")
+            source.run("SET gtid_next = 'AUTOMATIC'")
+        if number % 25 == 7:
+            source.run("BEGIN", f"INSERT INTO u VALUES ({number})", "DELETE FROM t WHERE id < 20", "COMMIT")
+        if number == 60:
+            source.run("ANALYZE TABLE u")
+    for session in others:
+        session.close()
+    alone, runs = source.transactions(), source.transactions(in_runs=True)
+    each = [each for run in runs for each in (run.each() if isinstance(run, SingleRows) else [run])]
+    assert [replace(found, changes=list(found.changes)) for found in each] == [
+        replace(found, changes=list(found.changes)) for found in alone
+    ]
+    assert len(runs) < len(alone)

@@ -17,7 +17,7 @@ from stream.sources.mariadb.binlog.mysql import events as mysql_events
 from stream.sources.mariadb.binlog.reading.foreign_keys import ForeignKeys
 from stream.sources.mariadb.binlog.reading.logged_statements import LoggedStatements
 from stream.sources.mariadb.binlog.reading.row_events import RowEvents
-from stream.sources.mariadb.binlog.reading.single_rows import EVENTS, SingleRowReading, add_to
+from stream.sources.mariadb.binlog.reading.single_rows import SingleRowReading
 from stream.sources.mariadb.binlog.reading.table_maps import TableMaps
 from stream.sources.mariadb.binlog.reading.transaction import OpenTransaction
 from stream.sources.mariadb.binlog.statements import Statement
@@ -78,7 +78,10 @@ class BinlogReader:
         self._maps.keeps_keyless = keeps_keyless
         self._row_events = RowEvents(self._maps, self._keys, self._checksum)
         self._statements = LoggedStatements(schema, self._maps, self._keys)
-        self._single_rows = SingleRowReading(schema, self._maps, self._keys) if in_runs and not keeps_before else None
+        self._single_rows: SingleRowReading | None = None
+        if in_runs and not keeps_before:
+            is_mysql = self._position.flavor == MYSQL_FLAVOR
+            self._single_rows = SingleRowReading(schema, self._maps, self._keys, self._statements, is_mysql=is_mysql)
         self._keys.begin_transaction()
 
     @property
@@ -118,6 +121,8 @@ class BinlogReader:
     def _transactions_of(self, found: Sequence[bytes]) -> Iterator[SourceTransaction | None]:
         """What ends with these events, until `stop`."""
         rows, table_map, count, at = events.ROWS, events.TABLE_MAP, len(found), 0
+        single_rows = self._single_rows
+        run_begins, size = (-1, 0) if single_rows is None else (single_rows.gtid, single_rows.events)
         while at < count and not self._stopping:
             event = found[at]
             kind = event[4]
@@ -132,8 +137,8 @@ class BinlogReader:
             elif kind == events.HEARTBEAT:
                 self.last_heartbeat = events.parse_heartbeat(event)
                 yield self._settled_alone()
-            elif kind == events.GTID and (run := self._run(found, at - 1)) is not None:
-                at += EVENTS * run.count - 1
+            elif kind == run_begins and (run := self._run(found, at - 1)) is not None:
+                at += size * run.count - 1
                 self._left = count - at
                 yield run
             else:
@@ -143,16 +148,17 @@ class BinlogReader:
 
     def _run(self, found: Sequence[bytes], at: int) -> SingleRows | None:
         """Take the run of transactions that begins with ``found[at]``, if there is one."""
-        ahead = at + EVENTS
-        if self._single_rows is None or len(found) < ahead + EVENTS or found[ahead][4] != events.GTID:
+        single_rows = self._single_rows
+        assert single_rows is not None
+        size = single_rows.events
+        if len(found) < at + 2 * size or found[at + size][4] != single_rows.gtid:
             return None
         self._keys.begin_transaction()
-        run = self._single_rows.read(found, at, self._position)
+        run = single_rows.read(found, at, self._position)
         if run is not None:
             self._forget()
-            last = at + EVENTS * (run.count - 1)
-            add_to(self._checksum, found, last)
-            self._position.add(events.parse_gtid(found[last]))
+            single_rows.add_to(self._checksum, found, at + size * (run.count - 1))
+            self._position.advance(GtidPosition.parse(run.position))
             self._position_text, self._timestamp = run.position, run.timestamp
         return run
 

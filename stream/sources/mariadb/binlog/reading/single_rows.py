@@ -7,34 +7,130 @@ what that would have said (docs/decisions/0190).
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from stream.sources.mariadb.binlog import events
 from stream.sources.mariadb.binlog.checksum import TransactionChecksum
 from stream.sources.mariadb.binlog.events import HEADER_SIZE
+from stream.sources.mariadb.binlog.mysql import events as mysql_events
 from stream.sources.mariadb.binlog.reading.foreign_keys import ForeignKeys
+from stream.sources.mariadb.binlog.reading.logged_statements import LoggedStatements
 from stream.sources.mariadb.binlog.reading.table_maps import Keyless, TableMaps
 from stream.sources.mariadb.binlog.rows import TableDecoder
-from stream.sources.mariadb.binlog.table_map import table_name_of
-from stream.sources.mariadb.gtid import GtidPosition
+from stream.sources.mariadb.binlog.table_map import BinlogFormatError, table_name_of
+from stream.sources.mariadb.gtid import GtidPosition, MysqlGtidSet
 from stream.sources.mariadb.live_schema import LiveSchema
 from stream.wire.events import ABSENT, VALUE, Rows, SingleRows
 from stream.wire.values import UndecodableValue
 
-EVENTS = 4
-"""Of such a transaction: GTID, table map, rows, XID."""
+_UUID, _NUMBER = slice(HEADER_SIZE + 1, HEADER_SIZE + 17), slice(HEADER_SIZE + 17, HEADER_SIZE + 25)
+"""Where MySQL's GTID event has them."""
 _NUMBER_END = HEADER_SIZE + 6
 """Where the number of the table ends, in its map and in its rows."""
-_KINDS = frozenset({events.WRITE_ROWS_V1, events.UPDATE_ROWS_V1, events.DELETE_ROWS_V1})
+_KINDS = events.ROWS - events.COMPRESSED_ROWS
+_BEGINS_MAX = 1_000
+
+
+class _Domain:
+    """The transactions of one server in MariaDB's only domain: GTID, table map, rows, XID."""
+
+    EVENTS = 4
+    GTID = events.GTID
+
+    def __init__(self, position: GtidPosition, event: bytes) -> None:
+        [(self._domain, (_, self._last))] = position.domains.items()
+        self._server = event[5:9]
+        self._prefix = f"{position.flavor}{self._domain}-{int.from_bytes(self._server, 'little')}-"
+
+    def next(self, begin: Sequence[bytes]) -> int:
+        """The number of the transaction that begins so; 0: it is not the next one."""
+        [event] = begin
+        number, domain, _ = events.GTID_BODY.unpack_from(event, HEADER_SIZE)
+        if event[4] != self.GTID or domain != self._domain or event[5:9] != self._server or number <= self._last:
+            return 0
+        self._last = int(number)
+        return self._last
+
+    def texts(self, numbers: list[int]) -> tuple[list[str], list[str]]:
+        """The GTIDs of these transactions, and the positions behind them."""
+        gtids = [f"{self._prefix}{number}" for number in numbers]
+        return gtids, gtids
+
+    @staticmethod
+    def begin(checksum: TransactionChecksum, begin: Sequence[bytes]) -> None:
+        """Begin the checksum of the transaction that begins so."""
+        checksum.begin(begin[0])
+
+
+class _Uuid:
+    """The transactions of one server of MySQL, without gaps: GTID, BEGIN, table map, rows, XID."""
+
+    EVENTS = 5
+    GTID = mysql_events.GTID
+
+    def __init__(self, position: MysqlGtidSet, event: bytes, is_begin: Callable[[bytes], bool]) -> None:
+        """Raises `BinlogFormatError`; ``LookupError`` if numbers are missing before the transaction, or some have tags.
+
+        ``is_begin``: whether a QUERY event is a BEGIN.
+        """
+        gtid, sources = mysql_events.parse_gtid(event), position.sources
+        if any(tag for _, tag in sources):
+            raise LookupError("a set with tags")
+        first, self._last = sources[gtid.uuid, gtid.tag][-1]
+        self._uuid = event[_UUID]
+        self._is_begin = is_begin
+        self._prefix = f"{position.flavor}{gtid.uuid}:"
+        text = str(position)
+        end = text.find(",", text.index(f"{gtid.uuid}:"))
+        head, self._tail = (text, "") if end < 0 else (text[:end], text[end:])
+        self._head = f"{head}-" if first == self._last else head.removesuffix(str(self._last))
+
+    def next(self, begin: Sequence[bytes]) -> int:
+        """As `_Domain.next`."""
+        event, query = begin
+        number = int.from_bytes(event[_NUMBER], "little")
+        if event[4] != self.GTID or event[_UUID] != self._uuid or number != self._last + 1 or len(event) < _NUMBER.stop:
+            return 0
+        if query[4] != events.QUERY or not self._is_begin(query):
+            return 0
+        self._last = number
+        return number
+
+    def texts(self, numbers: list[int]) -> tuple[list[str], list[str]]:
+        """As `_Domain.texts`."""
+        gtids = [f"{self._prefix}{number}" for number in numbers]
+        return gtids, [f"{self._head}{number}{self._tail}" for number in numbers]
+
+    @staticmethod
+    def begin(checksum: TransactionChecksum, begin: Sequence[bytes]) -> None:
+        """As `_Domain.begin`."""
+        checksum.begin_with(mysql_events.parse_gtid(begin[0]).bare)
+        checksum.statement(events.parse_query(begin[1]))
 
 
 class SingleRowReading:
     """Reads runs of such transactions."""
 
-    def __init__(self, schema: LiveSchema, maps: TableMaps, keys: ForeignKeys) -> None:
+    def __init__(
+        self, schema: LiveSchema, maps: TableMaps, keys: ForeignKeys, statements: LoggedStatements, *, is_mysql: bool
+    ) -> None:
         self._schema = schema
         self._maps = maps
         self._keys = keys
+        self._statements = statements
+        self._line: type[_Domain | _Uuid] = _Uuid if is_mysql else _Domain
+        self._begins: dict[bytes, bool] = {}
+        """The body of a QUERY event → whether it is a BEGIN."""
+
+    @property
+    def events(self) -> int:
+        """Of each such transaction."""
+        return self._line.EVENTS
+
+    @property
+    def gtid(self) -> int:
+        """The type of the event that each begins with."""
+        return self._line.GTID
 
     def read(self, found: Sequence[bytes], at: int, position: GtidPosition) -> SingleRows | None:
         """The transactions from ``found[at]`` on, up to one of another form; None: there are no two of them.
@@ -42,47 +138,61 @@ class SingleRowReading:
         ``position``: before them. The first one of a table and kind of change is of another form: how its rows begin is
         not known yet.
         """
-        domains = position.domains
-        if len(domains) != 1 or not self._schema.catalog.is_settled or self._maps.announced:
+        if not self._schema.catalog.is_settled or self._maps.announced:
             return None
-        [(domain, (_, sequence))] = domains.items()
-        first, server = at, found[at][5:9]
-        prefix = f"{position.flavor}{domain}-{int.from_bytes(server, 'little')}-"
-        rows, gtids, timestamps = Rows([], bytearray(), []), list[str](), list[int]()
+        first, size, rows, numbers, timestamps = at, self.events, Rows([], bytearray(), []), list[int](), list[int]()
         try:
-            while at + EVENTS <= len(found):
-                begin, table_map, event, xid = found[at : at + EVENTS]
-                number, of, _ = events.GTID_BODY.unpack_from(begin, HEADER_SIZE)
-                if begin[4] != events.GTID or of != domain or begin[5:9] != server or number <= sequence:
+            line = self._line_of(position, found[at])
+            while at + size <= len(found):
+                *begin, table_map, event, xid = found[at : at + size]
+                number = line.next(begin)
+                if not number or table_map[4] != events.TABLE_MAP or xid[4] != events.XID:
                     break
-                if table_map[4] != events.TABLE_MAP or xid[4] != events.XID or not self._take(table_map, event, rows):
+                if not self._take(table_map, event, rows):
                     break
-                gtids.append(f"{prefix}{number}")
+                numbers.append(number)
                 timestamps.append(int.from_bytes(xid[:4], "little"))
-                sequence = number
-                at += EVENTS
-        except (UndecodableValue, IndexError, struct.error):
+                at += size
+        except (UndecodableValue, BinlogFormatError, LookupError, ValueError, struct.error):
             pass  # who reads it alone says so
-        if len(gtids) < 2:
+        if len(numbers) < 2:
             return None
+        gtids, positions = line.texts(numbers)
 
         def checksum_of(index: int) -> int:
             checksum = TransactionChecksum()
-            add_to(checksum, found, first + EVENTS * index)
+            self.add_to(checksum, found, first + size * index)
             return checksum.value
 
         return SingleRows(
             gtids[-1],
-            gtids[-1],
+            positions[-1],
             timestamps[-1],
             rows,
             checksum=checksum_of(len(gtids) - 1),
-            cursor=gtids[-2],
+            cursor=positions[-2],
             before=str(position),
             gtids=gtids,
+            positions=positions,
             timestamps=timestamps,
             checksum_of=checksum_of,
         )
+
+    def _line_of(self, position: GtidPosition, event: bytes) -> _Domain | _Uuid:
+        """What follows ``position``, beginning with ``event``. Raises as `_Uuid`, and ``ValueError``."""
+        if isinstance(position, MysqlGtidSet):
+            return _Uuid(position, event, self._is_begin)
+        return _Domain(position, event)
+
+    def _is_begin(self, query: bytes) -> bool:
+        body = query[HEADER_SIZE:]
+        found = self._begins.get(body)
+        if found is None:
+            if len(self._begins) >= _BEGINS_MAX:
+                self._begins.clear()
+            found = self._statements.classified(events.parse_query(query)).effect == "begin"
+            self._begins[body] = found
+        return found
 
     def _take(self, table_map: bytes, event: bytes, rows: Rows) -> bool:
         """Add the row of an event; False: it has more, or less, or means more. Raises as `TableDecoder.row`."""
@@ -96,14 +206,14 @@ class SingleRowReading:
         if not event.startswith(head, HEADER_SIZE):
             return False
         key, image, end = table.row(event, HEADER_SIZE + len(head))
-        if kind == events.UPDATE_ROWS_V1:
+        if kind in events.UPDATES:
             old = key
             key, image, end = table.row(event, end)
             if key != old:
                 return False
         if end != len(event):
             return False
-        is_gone = kind == events.DELETE_ROWS_V1
+        is_gone = kind in events.DELETES
         rows.keys.append(key)
         rows.operations.append(ABSENT if is_gone else VALUE)
         rows.images.append(b"" if is_gone else image)
@@ -116,11 +226,12 @@ class SingleRowReading:
             return False
         return family is None or family.relative(name) is None
 
-
-def add_to(checksum: TransactionChecksum, found: Sequence[bytes], at: int) -> None:
-    """Begin ``checksum`` with the transaction at ``found[at]``, which a run has."""
-    begin, table_map, event, _ = found[at : at + EVENTS]
-    place, size = events.bitmaps_of(event, event[4])
-    database, table = table_name_of(table_map[_NUMBER_END:])
-    checksum.begin(begin)
-    checksum.rows(f"{database}.{table}".encode(), event[4], event, place + size * (1 + (event[4] in events.UPDATES)))
+    def add_to(self, checksum: TransactionChecksum, found: Sequence[bytes], at: int) -> None:
+        """Begin ``checksum`` with the transaction at ``found[at]``, which a run has."""
+        *begin, table_map, event, _ = found[at : at + self.events]
+        place, size = events.bitmaps_of(event, event[4])
+        database, table = table_name_of(table_map[_NUMBER_END:])
+        self._line.begin(checksum, begin)
+        checksum.rows(
+            f"{database}.{table}".encode(), event[4], event, place + size * (1 + (event[4] in events.UPDATES))
+        )
