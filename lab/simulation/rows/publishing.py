@@ -18,7 +18,7 @@ from stream.sources.mariadb.connection import SourceHistoryLost
 from stream.sources.mariadb.position import check_in_history
 from stream.wire.batch import Batch, BatchLimits, Framer
 from stream.wire.declarations import Declarations
-from stream.wire.events import ResumePoint, SourceTransaction, Topology
+from stream.wire.events import ResumePoint, SingleRows, SourceTransaction, Topology
 
 CHOICE: Final = 7
 """A stand-in for the fingerprint of the first choice of tables; the others follow."""
@@ -406,6 +406,13 @@ class Publishing:
 
 def collect(framer: Framer, transaction: SourceTransaction, commit: Callable[[], None]) -> None:
     """As `Publisher.publish`, but calls ``commit`` when the batch is full instead of waiting."""
+    if type(transaction) is SingleRows:
+        if framer.takes(transaction):
+            framer.add_run(transaction)
+            return
+        for each in transaction.each():
+            collect(framer, each, commit)
+        return
     start = RealPublisher._already_out(cast("Any", None), framer, transaction)
     while True:
         end = framer.room(transaction, start)

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pymysql.constants import FIELD_TYPE
 
+from lab.simulation.rows.publishing import collect
 from stream.sources.mariadb.binlog import events
 from stream.sources.mariadb.binlog.mysql import events as mysql_events
 from stream.sources.mariadb.binlog.reader import BinlogReader
@@ -28,7 +29,6 @@ from stream.wire.batch import Batch, BatchLimits, Framer
 from stream.wire.events import ResumePoint, SingleRows, SourceTransaction, Topology
 from stream.wire.keys import Layout
 from tests.sources.mariadb.test_log_reading import NOWHERE, event, gtid, query
-from tests.stream.test_batch import publish
 from tokens.errors import FreshetError
 
 COLLATION = 45
@@ -324,19 +324,8 @@ def test_a_gtid_that_is_cut_off_is_not_taken() -> None:
 def framed(given: Sequence[SourceTransaction], framer: Framer) -> list[Any]:
     """The batches of transactions, as a publisher makes them that takes none before it is full."""
     batches: list[Batch] = []
-
-    def add(txn: SourceTransaction) -> None:
-        if isinstance(txn, SingleRows):
-            if framer.takes(txn):
-                framer.add_run(txn)
-            else:
-                for each in txn.each():
-                    add(each)
-            return
-        publish(framer, txn, batches)
-
     for each in given:
-        add(each)
+        collect(framer, each, lambda: batches.append(framer.take()))
     return [*batches, framer.take()]
 
 
