@@ -45,6 +45,8 @@ class FollowedCopy:
     hears_notes: bool = False
     """Whether rows without a key are asked for."""
     chosen: Chosen = EVERY_ROW
+    is_told: Callable[[str, Point], bool] = lambda *_: True
+    """Whether the source told a table's rows behind a commit: what said so may be before the stream's beginning."""
     rows: dict[RowName, Image] = field(default_factory=dict)
     """Those that were told, and that nothing has made void since."""
     told: int | None = None
@@ -149,7 +151,7 @@ class FollowedCopy:
             problem = "nobody has committed that"
         else:
             voided |= self._unsure(number)
-            problem = self._problem(history, since, commit, voided) or self._wrong_before(history, commit)
+            problem = self._problem(number, since, commit, voided) or self._wrong_before(history, commit)
             problem = problem or self._wrong_notes(history, since, commit, voided)
         self._before.clear()
         self._notes.clear()
@@ -191,7 +193,8 @@ class FollowedCopy:
             true = history.noted(since, commit)
         return "" if self._notes == true else f"of rows without a key it says {self._notes}, and not {true}"
 
-    def _problem(self, history: History, since: int | None, commit: int, voided: frozenset[str]) -> str:
+    def _problem(self, number: int, since: int | None, commit: int, voided: frozenset[str]) -> str:
+        history = self.record.histories[number]
         if self.told is not None and commit < self.told:
             return f"commit {commit} comes after {self.told}"
         sees = self.chosen.sees
@@ -204,7 +207,7 @@ class FollowedCopy:
             is_told = row[0] in self.tables - self.untold and not voided & {row[0], _EVERY_TABLE}
             is_told = is_told and self.chosen.has(row)
             written = [at for at, _ in versions if since is not None and since < at <= commit]
-            if is_told and written and row not in self.rows:
+            if is_told and written and row not in self.rows and self.is_told(row[0], Point(number, since or 0)):
                 return f"{row} was written by commit {written[0]} and is not told"
         return ""
 

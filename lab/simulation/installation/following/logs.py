@@ -15,11 +15,10 @@ from typing import Final
 import msgspec
 
 from lab.simulation.engine import Outcome
-from lab.simulation.installation.following.copies import TELLS_ALL, FollowedCopy
+from lab.simulation.installation.following.copies import TELLS_ALL
 from lab.simulation.installation.following.looking_back import LookingBack
 from lab.simulation.installation.following.readers import EARLY
-from lab.simulation.installation.processes import SHARD
-from lab.simulation.installation.writing import ACCOUNTS, KEYSPACE, ORDERS
+from lab.simulation.installation.writing import KEYSPACE
 from lab.simulation.kernel.fronts import blocking_client
 from serving.changelog.errors import ChangeLogError
 from serving.changelog.files import Heading, LogFiles
@@ -168,8 +167,7 @@ class Logging(LookingBack):
             if judge:
                 self.complain(rule, what)
 
-        tables = frozenset({ACCOUNTS.name, ORDERS.name})
-        copy = FollowedCopy(self.record, SHARD, tables, complain, log, self.keyless)
+        copy = self.followed_copy(complain, log, self.keyless)
         try:
             for event in events:
                 copy.take(event)

@@ -7,9 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from lab.simulation.engine import Outcome
+from lab.simulation.installation.committed import Point
 from lab.simulation.installation.following.copies import TELLS_ALL, FollowedCopy
-from lab.simulation.installation.kafka_faults import LOG_IS_ANOTHER, KafkaFaults
-from lab.simulation.installation.parts import Complain, Truth
+from lab.simulation.installation.following.described import is_described_as_told
+from lab.simulation.installation.kafka_faults import EVENTS, LOG_IS_ANOTHER, KafkaFaults
+from lab.simulation.installation.parts import Complain
 from lab.simulation.installation.processes import SHARD
 from lab.simulation.installation.writing import ACCOUNTS, KEYSPACE, ORDERS
 from lab.simulation.kernel.fronts import async_client, blocking_client
@@ -40,11 +42,8 @@ EARLY: Final = frozenset({"unknown_keyspace", "no_owner"})
 class Follower:
     """One reader. ``begin``: where its next stream begins. ``asked``: what else than all that is told of rows."""
 
-    def __init__(
-        self, truth: Truth, complain: Complain, name: str, begin: str, heartbeat_ms: int, asked: Mapping[str, bool]
-    ) -> None:
-        tables = frozenset({ACCOUNTS.name, ORDERS.name})
-        self.copy = FollowedCopy(truth.record, SHARD, tables, complain, name, asked.get("include_keyless", False))
+    def __init__(self, copy: FollowedCopy, begin: str, heartbeat_ms: int, asked: Mapping[str, bool]) -> None:
+        self.copy = copy
         self.begin = begin
         self.options = {"include_rows": True, "heartbeat_ms": heartbeat_ms, "include_before": True, **asked}
         self.round = 0
@@ -77,8 +76,8 @@ class Following(KafkaFaults):
             begin = BEGINNINGS[number][beginning % len(BEGINNINGS[number])]
             heartbeat_ms = HEARTBEAT_MS[heartbeat % len(HEARTBEAT_MS)]
             asked = {} if number else self.asked_of_streams
-            follower = Follower(self.truths[KEYSPACE], self.complain, f"reader {number}", begin, heartbeat_ms, asked)
-            self.followers[number] = follower
+            copy = self.followed_copy(self.complain, f"reader {number}", asked.get("include_keyless", False))
+            follower = self.followers[number] = Follower(copy, begin, heartbeat_ms, asked)
         if follower.reads:
             self.say(f"reader {number} leaves")
             follower.leave()
@@ -86,6 +85,16 @@ class Following(KafkaFaults):
             self.say(f"reader {number} follows from {follower.begin}")
             self.follow(number, follower)
         self.pause(pause)
+
+    def followed_copy(self, complain: Complain, name: str, hears_notes: bool) -> FollowedCopy:
+        """The copy of a reader that is told of all rows."""
+        record, tables = self.truths[KEYSPACE].record, frozenset({ACCOUNTS.name, ORDERS.name})
+
+        def is_told(table: str, at: Point) -> bool:
+            topic = self.kafka.topics.get(EVENTS)
+            return topic is None or is_described_as_told(topic.logs, record, table, at)
+
+        return FollowedCopy(record, SHARD, tables, complain, name, hears_notes, is_told=is_told)
 
     @property
     def asked_of_streams(self) -> dict[str, bool]:

@@ -7,10 +7,15 @@ from typing import Any
 
 import pytest
 
-from lab.simulation.installation.committed import CommittedRecord, RowName
+from lab.simulation.installation.committed import CommittedRecord, Point, RowName
 from lab.simulation.installation.following.copies import TELLS_ALL, FollowedCopy
+from lab.simulation.installation.following.described import is_described_as_told
 from lab.simulation.installation.writing import NOTES, TABLE, image_of
+from lab.simulation.kafka.log import Draft, PartitionLog
 from serving.client.streaming import StreamChange, StreamEvent
+from stream.wire.batch import Framer
+from stream.wire.events import DescribeTable, ResumePoint, SourceTransaction
+from stream.wire.keys import Layout
 from tokens import EventToken, Position, Vector
 
 SHARD = "shop/0"
@@ -150,3 +155,23 @@ def test_rows_without_a_key_are_judged_from_the_second_transaction_on() -> None:
     story.commit(7, A)
     story.tell(7, changes=[note])
     assert len(story.broken) == 1
+
+
+def test_a_table_that_the_source_did_not_tell_when_the_stream_began_may_be_left_out() -> None:
+    """What said so came before the beginning. Behind the description that ends it, no commit may be left out."""
+    record, log = Story().record, PartitionLog()
+    framer = Framer(SHARD, Layout(1), ResumePoint(SHARD, 1, 1, "MariaDB/0-1-0", 0, "MariaDB/0-1-0"))
+    for number, is_told in ((1, True), (3, False), (5, True)):
+        at = f"MariaDB/0-1-{number}"
+        framer.add(SourceTransaction(at, at, 0, [DescribeTable(TABLE, (), ("id",), cacheable=is_told)]), 0, 1)
+    log.append([Draft(None, value, (), 0) for _, value in framer.take().records])
+    found = [is_described_as_told([log], record, TABLE, Point(0, commit)) for commit in range(1, 7)]
+    assert found == [True, True, False, False, True, True]
+
+    story = Story()
+    story.copy.is_told = lambda table, at: is_described_as_told([log], story.record, table, at)
+    for number, problems in ((3, 0), (5, 1)):
+        story.copy.forget()
+        story.copy.begin_after(Vector({SHARD: (1, Position.parse(f"MariaDB/0-1-{number}"))}))
+        story.watermark(number + 1)
+        assert len(story.broken) == problems
