@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
 
 from spark_jobs.offsets import Range
 from spark_jobs.output import history_incomplete
 from stream.kafka.connection import KafkaCluster
 from stream.kafka.reader import read_range
-from stream.wire.codec import HEADER_SIZE, decode, headers
+from stream.wire.codec import PartitionReader
 from tokens.errors import FreshetError
-
-_EPOCH_STARTS: Final = headers("EpochStart")
-_MARKERS: Final = headers("Marker")
 
 
 def check_beginnings(kafka: KafkaCluster, chosen: Range) -> None:
@@ -39,19 +35,19 @@ def lost_history(values: Iterable[bytes | None]) -> str | None:
     "" if there is neither a marker nor the beginning of an epoch.
     """
     begun: set[str] = set()
-    first = ""
+    first, reader = "", PartitionReader()
     for value in values:
-        header = (value or b"")[:HEADER_SIZE]
-        if header not in _EPOCH_STARTS and (first or header not in _MARKERS):
+        name = reader.name_of(value or b"")
+        if name not in ("EpochStart", "SchemaText") and (first or name != "Marker"):
             continue
         try:
-            shard = decode(value or b"")[1]["shard"]
+            _, record = reader.decode(value or b"")
         except FreshetError:
             continue  # the fold rejects it too
-        if header in _EPOCH_STARTS:
-            begun.add(shard)
-        else:
-            first = shard
+        if name == "EpochStart":
+            begun.add(record["shard"])
+        elif name == "Marker":
+            first = record["shard"]
         if first in begun:
             return None
     return first if first or not begun else None

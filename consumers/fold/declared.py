@@ -96,3 +96,12 @@ def decode_announced(lookup: Lookup, value: bytes) -> tuple[str, Record] | None:
     fingerprint = value[len(MAGIC) : HEADER_SIZE]
     told = lookup(TEXT_PREFIX + fingerprint)
     return None if told is None else decode(value, {fingerprint: Announced(*json.loads(told))})
+
+
+def announced_texts(entries: Mapping[bytes, bytes]) -> dict[bytes, Announced]:
+    """Fingerprint → what was announced of it, of all texts among a state's entries."""
+    return {
+        key.removeprefix(TEXT_PREFIX): Announced(*json.loads(told))
+        for key, told in entries.items()
+        if key.startswith(TEXT_PREFIX)
+    }

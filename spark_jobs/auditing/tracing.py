@@ -11,10 +11,11 @@ from consumers.fold.catalog_state import name_key, table_key
 from consumers.fold.objects import object_key, objects_prefix, set_key
 from spark_jobs.auditing.describe import IMAGE_CHARACTERS_MAX, KINDS
 from spark_jobs.verify import StoresVerdict
+from stream.kafka.announced import announced_before
 from stream.kafka.connection import KafkaCluster
 from stream.kafka.reader import read_range
 from stream.kafka.topics import events_topic
-from stream.wire.codec import CodecError, NewerWireError, decode
+from stream.wire.codec import CodecError, NewerWireError, PartitionReader
 from stream.wire.events import EVERY_TABLE
 from stream.wire.keys import SEPARATOR
 
@@ -35,7 +36,8 @@ def with_events(verdict: StoresVerdict, kafka: KafkaCluster, starts: Mapping[int
         if keys:
             start = starts.get(each.partition, 0)
             messages = read_range(kafka, topic, each.partition, start, each.offset)
-            found = events_of(keys, ((int(message.offset() or 0), message.value()) for message in messages))
+            reader = PartitionReader(earlier=announced_before(kafka, topic, each.partition, start))
+            found = events_of(keys, ((int(message.offset() or 0), message.value()) for message in messages), reader)
             first = tuple(
                 {**difference, "events": found[key]} for key, difference in zip(keys, each.first, strict=True)
             )
@@ -45,7 +47,9 @@ def with_events(verdict: StoresVerdict, kafka: KafkaCluster, starts: Mapping[int
     return replace(verdict, partitions=tuple(partitions))
 
 
-def events_of(keys: Iterable[bytes], messages: Iterable[tuple[int, bytes | None]]) -> dict[bytes, list[Event]]:
+def events_of(
+    keys: Iterable[bytes], messages: Iterable[tuple[int, bytes | None]], reader: PartitionReader
+) -> dict[bytes, list[Event]]:
     """Key → the last events that were about it, from messages as (offset, value). Markers are about the head only.
 
     A message that can't be read is told for each key: it may have been about any.
@@ -53,7 +57,7 @@ def events_of(keys: Iterable[bytes], messages: Iterable[tuple[int, bytes | None]
     found: dict[bytes, deque[Event]] = {key: deque(maxlen=EVENTS_MAX) for key in keys}
     for offset, value in messages:
         try:
-            name, event = decode(value or b"")
+            name, event = reader.decode(value or b"")
         except (CodecError, NewerWireError, ValueError) as error:
             for events in found.values():
                 events.append({"offset": offset, "event": "unreadable", "reason": str(error)[:IMAGE_CHARACTERS_MAX]})

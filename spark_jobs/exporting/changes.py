@@ -14,9 +14,8 @@ from typing import Any, Final
 
 import msgspec
 
-from spark_jobs.exporting.reading import PartitionReader
 from stream.wire.announced import Announced
-from stream.wire.codec import SKIPPED, CodecError, NewerWireError
+from stream.wire.codec import SKIPPED, CodecError, NewerWireError, PartitionReader
 from stream.wire.events import ABSENT, EVERY_TABLE, VALUE, VOID
 from stream.wire.keys import KeyFormatError, split_row_key
 
@@ -52,17 +51,20 @@ class Exported:
     places: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Shard → epoch and ordinal of the last change."""
     texts: dict[str, Announced] = field(default_factory=dict)
-    """As of `PartitionReader`."""
+    """As of `PartitionReader`, by the fingerprint in hex."""
 
 
 class Changes:
-    """The rows of one partition's messages, grouped by table, columns and day."""
+    """The rows of one partition's messages, grouped by table, columns and day.
 
-    def __init__(self, partition: int, state: Exported) -> None:
+    ``reader``: of the messages; without one what the state holds is announced.
+    """
+
+    def __init__(self, partition: int, state: Exported, reader: PartitionReader | None = None) -> None:
         self.state = state
         self.count = 0
         self._partition = partition
-        self._reader = PartitionReader(state.texts)
+        self._reader = reader or PartitionReader({bytes.fromhex(each): told for each, told in state.texts.items()})
         self._groups: dict[tuple[str, str, int], list[Row]] = defaultdict(list)
         self._described: list[dict[str, str]] = []
         """The columns of the groups; a group of changes after another description is another group."""
@@ -79,6 +81,7 @@ class Changes:
                     self._groups[table, day_of(row.get("_time")), self._description(table)].append(stamped)
                     self.count += 1
                 self.state.offset = offset + 1
+        self.state.texts = {each.hex(): told for each, told in self._reader.texts.items()}
 
     def take(self) -> Iterator[tuple[str, str, dict[str, str], list[Row]]]:
         """Table, day, columns and rows of each group; forgets them."""

@@ -14,8 +14,16 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from spark_jobs.exporting.reading import PartitionReader
-from stream.wire.codec import HEADER_SIZE, CodecError, NewerWireError, encode, headers, is_of_unknown_schema
+from stream.wire.announced import Announced
+from stream.wire.codec import (
+    HEADER_SIZE,
+    CodecError,
+    NewerWireError,
+    PartitionReader,
+    encode,
+    headers,
+    is_of_unknown_schema,
+)
 from tokens.errors import FreshetError, TokenError
 from tokens.position import NO_POSITION, Position
 from tokens.vector import Vector
@@ -117,13 +125,20 @@ class Survey:
     layout: str = ""
     described: dict[tuple[str, Place], Description] = field(default_factory=dict)
 
-    def read(self, partition: int, values: Iterable[bytes | None], reached: Iterable[dict[str, Any]] = ()) -> None:
-        """Takes all messages of a partition; ``reached``: what a base says of those before them, as markers.
+    def read(
+        self,
+        partition: int,
+        values: Iterable[bytes | None],
+        reached: Iterable[dict[str, Any]] = (),
+        texts: dict[bytes, Announced] | None = None,
+    ) -> None:
+        """Takes all messages of a partition.
 
-        Raises `AsOfError` ``as_of_ahead`` if they end too early.
+        ``reached``: what a base says of those before them, as markers; ``texts``: what it holds as announced. Raises
+        `AsOfError` ``as_of_ahead`` if they end too early.
         """
         seen = {marker["shard"]: self.as_of.is_past(marker) for marker in reached}
-        reader = PartitionReader()
+        reader = PartitionReader(texts)
         for value in values:
             header = (value or b"")[:HEADER_SIZE]
             if value is None or not (
@@ -202,13 +217,12 @@ class Survey:
             )
 
 
-def cutter(cut: Cut) -> Callable[[bytes | None], bytes | None]:
+def cutter(cut: Cut, reader: PartitionReader) -> Callable[[bytes | None], bytes | None]:
     """A function that cuts the messages of one partition, given in order; ``b""`` stands for nothing that is left.
 
     A message that can't be read says no place. It is kept until something was left out.
     """
     is_over = False
-    reader = PartitionReader()
 
     def before(value: bytes | None) -> bytes | None:
         nonlocal is_over

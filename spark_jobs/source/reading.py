@@ -15,17 +15,17 @@ from spark_jobs.source.cut import AsOf, AsOfError, Cut, Survey, cutter
 from spark_jobs.source.filters import Used, keeps, only_partition
 from spark_jobs.source.origins import Heads, Origin, newest_snapshot, stores_at
 from spark_jobs.source.table import TablePartition
+from stream.kafka.announced import announced_before
 from stream.kafka.connection import KafkaCluster
 from stream.kafka.reader import read_range
 from stream.kafka.topics import events_topic
-from stream.wire.codec import HEADER_SIZE, CodecError, decode, headers
+from stream.wire.codec import CodecError, PartitionReader
 from stream.wire.events import EVERY_TABLE
 from stream.wire.keys import Layout
 
 ROWS_PER_BATCH: Final = 10_000
 LOOK_BACK: Final = 1_000
 """Offsets before a micro-batch in which the last places of its shards are looked for, first; then ten times as many."""
-_MARKERS: Final = headers("Marker")
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +117,9 @@ def plan(
     draft = Plan(kafka, keyspace, table, bounds.topic_id, bounds.low, starts, chosen.end, {}, ())
     for partition in sorted(chosen.end):
         messages = draft.messages(partition, chosen.start[partition], chosen.end[partition])
-        reached = bases[partition].reached() if partition in bases else ()
-        survey.read(partition, (value for _, value in messages), reached)
+        base_here = bases.get(partition)
+        told = (base_here.reached(), base_here.texts()) if base_here is not None else ()
+        survey.read(partition, (value for _, value in messages), *told)
     try:
         known = survey.description()
     except AsOfError:
@@ -151,9 +152,10 @@ def change_batches(
 
     ``low``: the range follows others; where its shards were is looked for before it, from this offset on.
     """
-    places = {} if low is None else _places_before(planned, partition, low, start)
-    changes = Changes(partition, Exported(start, places=places))
-    before = cutter(planned.cut)
+    reader = PartitionReader(earlier=announced_before(planned.kafka, planned.topic, partition, start))
+    places = {} if low is None else _places_before(planned, partition, low, start, reader)
+    changes = Changes(partition, Exported(start, places=places), reader)
+    before = cutter(planned.cut, reader)
 
     def rows() -> Iterator[dict[str, Any]]:
         for offset, value in planned.messages(partition, start, end):
@@ -177,7 +179,9 @@ def _batches(rows: Iterator[dict[str, Any]], planned: Plan, filters: list[Used])
     yield keeps(table_of(waiting, planned.columns), filters)
 
 
-def _places_before(planned: Plan, partition: int, low: int, start: int) -> dict[str, tuple[int, int]]:
+def _places_before(
+    planned: Plan, partition: int, low: int, start: int, reader: PartitionReader
+) -> dict[str, tuple[int, int]]:
     """Shard → its last place before an offset. Each batch ends with a marker, which says it for its shard."""
     back = LOOK_BACK
     while True:
@@ -186,13 +190,13 @@ def _places_before(planned: Plan, partition: int, low: int, start: int) -> dict[
         told: set[str] = set()
         for _, value in planned.messages(partition, first, start):
             try:
-                _, event = decode(value or b"")
+                name, event = reader.decode(value or b"")
             except CodecError:
                 continue
             if "ordinal" in event and "shard" in event:
                 last = max([event["ordinal"], *(event["ordinal"] + each for each in event.get("ordinals", ()))])
                 places[event["shard"]] = max(places.get(event["shard"], (0, 0)), (event["epoch"], last))
-                told |= {event["shard"]} if (value or b"")[:HEADER_SIZE] in _MARKERS else set()
+                told |= {event["shard"]} if name == "Marker" else set()
         if first == low or (told and told == places.keys()):
             return places
         back *= 10

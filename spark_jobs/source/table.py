@@ -13,13 +13,15 @@ from typing import Any, Final
 import msgspec
 
 from consumers.fold.backfills import backfilled_tables
+from consumers.fold.declared import announced_texts
 from consumers.fold.entry import decode_entry
 from consumers.fold.messages import fold_messages
 from consumers.fold.state import META, Changes, Head, PartitionState, schema_key
 from consumers.owner.rows import view_row
 from consumers.store.store import StoreView
 from spark_jobs.source.cut import AsOf, AsOfError, Cut, cutter
-from stream.wire.codec import decode
+from stream.wire.announced import Announced
+from stream.wire.codec import PartitionReader, decode
 from stream.wire.events import ABSENT, VALUE
 
 INCOMPLETE: Final = "incomplete"
@@ -76,6 +78,10 @@ class Base:
         prefix = schema_key(table, "")
         return [decode(value)[1] for key, value in self.entries.items() if key.startswith(prefix)]
 
+    def texts(self) -> dict[bytes, Announced]:
+        """What was announced before it, as of `PartitionReader`."""
+        return announced_texts(self.entries)
+
 
 class TablePartition:
     """Folds a partition's messages, given in order, and lists the rows of one table."""
@@ -86,7 +92,7 @@ class TablePartition:
         self._entries = dict(base.entries) if base is not None else {}
         head = base.head.copy() if base is not None else Head()
         self._state = PartitionState(head, self._entries.get)
-        self._before = cutter(cut)
+        self._before = cutter(cut, PartitionReader(base.texts() if base is not None else None))
 
     def fold(self, records: Iterable[tuple[int, bytes | None]]) -> None:
         """Folds (offset, message) pairs up to the cut. Raises `stream.wire.codec.NewerWireError`."""

@@ -13,7 +13,7 @@ become void. So a transaction of any size takes bounded memory, and nothing is l
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import attrgetter
@@ -26,7 +26,7 @@ from stream.changes.pieces import ROW_OVERHEAD, Piece, piece_of, put_before, wit
 from stream.changes.start import LeavesOut, Start
 from stream.wire.announced import Announced
 from stream.wire.checks import check
-from stream.wire.codec import BAD_FIELD, HEADER_SIZE, SKIPPED, CodecError, Record, decode, headers
+from stream.wire.codec import BAD_FIELD, HEADER_SIZE, SKIPPED, CodecError, PartitionReader, Record, headers
 from tokens import Position, TokenError
 from tokens.errors import FreshetError
 
@@ -72,9 +72,17 @@ class _Shard:
 
 
 class Assembler:
-    """Feed it messages, in the order of each partition; take what is complete."""
+    """Feed it messages, in the order of each partition; take what is complete.
 
-    def __init__(self, start: Start, held_bytes_max: int = HELD_BYTES_MAX) -> None:
+    ``earlier``: for each partition what is announced before its beginning, as of `PartitionReader`; (): nothing is.
+    """
+
+    def __init__(
+        self,
+        start: Start,
+        held_bytes_max: int = HELD_BYTES_MAX,
+        earlier: Sequence[Iterable[Mapping[bytes, Announced]]] = (),
+    ) -> None:
         self._from = start.checkpoint
         self._unheard = dict(start.skips)
         """Shard → what will be left out of it, of shards that nothing was read of."""
@@ -84,7 +92,8 @@ class Assembler:
         self._anchors = Anchors(start.checkpoint)
         self._safe, self._held_by = start.checkpoint.offsets, start.checkpoint.anchors
         self._limit = held_bytes_max
-        self._texts: list[dict[bytes, Announced]] = [{} for _ in self._next]
+        texts: dict[bytes, Announced] = {}
+        self._readers = [PartitionReader(texts, each) for each in earlier or [()] * len(self._next)]
         self._unreadable: list[tuple[int, int, str, str]] = []
         self._shards: dict[str, _Shard] = {}
         self._marks: dict[str, Mark] = {}
@@ -141,7 +150,10 @@ class Assembler:
     # --- in ---
 
     def feed(self, partition: int, offset: int, value: bytes | None) -> None:
-        """Takes one message; passes over one that it had. Raises `NewerWireError`, `LogReplaced`."""
+        """Takes one message; passes over one that it had.
+
+        Raises `NewerWireError`, `LogReplaced`, and what ``earlier`` does.
+        """
         if offset < self._next[partition]:
             return
         self._next[partition] = offset + 1
@@ -150,22 +162,19 @@ class Assembler:
                 self._unreadable.append((partition, offset, "not_freshet", "the message has no value"))
             return
         try:
-            name, record = decode(value, self._texts[partition])
+            name, record = self._readers[partition].decode(value)
             if name not in _UNNUMBERED:
                 check(name, record)
                 _check_positions(name, record)
         except CodecError as error:
             self._unreadable.append((partition, offset, error.code, str(error)))
             return
-        if name == "SchemaText":
-            told = Announced(record["name"], record["text"], record["skippable"])
-            self._texts[partition][bytes(record["fingerprint"])] = told
-        elif name == "Topology":
+        if name == "Topology":
             self._end_ancestors(partition, offset, record)
         elif name == _BEFORE:
             self._add_before(partition, record)
             self._anchors.follow(partition)
-        elif name not in _UNNUMBERED:
+        elif name not in _UNNUMBERED and name != "SchemaText":
             self._add(partition, offset, name, record)
             if name == "Marker":
                 self._anchors.add(partition, offset, value)

@@ -17,6 +17,7 @@ from stream.changes.assembling import HELD_BYTES_MAX, Assembler
 from stream.changes.checkpoint import Checkpoint, Place
 from stream.changes.items import Item
 from stream.changes.start import FromTime, LeavesOut, Start
+from stream.kafka.announced import announced_before
 from stream.kafka.connection import KafkaCluster, kafka_error
 from stream.kafka.reader import TopicReadError, open_consumer, poll_batch
 from stream.kafka.topics import Topic, TopicWatch
@@ -33,9 +34,10 @@ class Follower:
 
     def __init__(self, kafka: KafkaCluster, topic: Topic, start: Start, held_bytes_max: int = HELD_BYTES_MAX) -> None:
         self._kafka, self._topic = kafka, topic
-        self._assembler = Assembler(start, held_bytes_max)
         self.begun = start.checkpoint.offsets
         """Partition → the offset that it read first."""
+        earlier = [announced_before(kafka, topic.name, *place) for place in enumerate(self.begun)]
+        self._assembler = Assembler(start, held_bytes_max, earlier)
         self._paused: set[int] = set()
         self._check_at = monotonic() + CHECK_EVERY_S
         with ExitStack() as clients:

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
+from stream.kafka.announced import announced_before
 from stream.kafka.connection import KafkaCluster
 from stream.kafka.reader import read_range, start_offsets, windows_back
-from stream.wire.codec import CodecError, NewerWireError, Record, decode
+from stream.wire.announced import Announced
+from stream.wire.codec import CodecError, NewerWireError, PartitionReader, Record
 from stream.wire.events import EVERY_TABLE
 from stream.wire.keys import SEPARATOR
 
@@ -58,7 +60,11 @@ def last_changes(
 
     lows = start_offsets(kafka, topic, ends)
     lowest = {partition: max(lows[partition], end - looked_max) for partition, end in ends.items()}
-    return latest(last_in(read, each, lowest[each], end, frozenset(tables)) for each, end in sorted(ends.items()))
+    texts: dict[bytes, Announced] = {}
+    readers = {each: PartitionReader(texts, announced_before(kafka, topic, each, end)) for each, end in ends.items()}
+    return latest(
+        last_in(read, each, lowest[each], end, frozenset(tables), readers[each]) for each, end in sorted(ends.items())
+    )
 
 
 def latest(partitions: Iterable[Mapping[str, LastChange]]) -> dict[str, LastChange]:
@@ -75,25 +81,30 @@ def _time_of(change: LastChange) -> tuple[int, int, int]:
     return change.timestamp, change.epoch, change.ordinal
 
 
-def last_in(read: Read, partition: int, low: int, end: int, tables: frozenset[str]) -> dict[str, LastChange]:
-    """Of one partition. It goes back in windows that grow, until each table has a change."""
+def last_in(
+    read: Read, partition: int, low: int, end: int, tables: frozenset[str], reader: PartitionReader
+) -> dict[str, LastChange]:
+    """Of one partition. It goes back in windows that grow, until each table has a change.
+
+    ``reader``: knows what is announced before ``end``.
+    """
     found: dict[str, LastChange] = {}
     for start, upto in windows_back(low, end, WINDOW):
         if found.keys() >= tables:
             break
         later: dict[str, LastChange] = {}
         for offset, value in read(partition, start, upto):
-            for each in _changes(value, partition, offset):
+            for each in _changes(value, partition, offset, reader):
                 for table in tables if each.table == EVERY_TABLE else tables & {each.table}:
                     later[table] = each._replace(table=table)
         found = later | found  # what was found before lies behind this window
     return found
 
 
-def _changes(value: bytes, partition: int, offset: int) -> Iterator[LastChange]:
+def _changes(value: bytes, partition: int, offset: int, reader: PartitionReader) -> Iterator[LastChange]:
     """What a message changes, in order, once a table and transaction."""
     try:
-        name, record = decode(value)
+        name, record = reader.decode(value)
     except (CodecError, NewerWireError):
         return  # a dead letter; or a record that the owner has not folded either
     if name == "RowFrame":

@@ -8,21 +8,24 @@ for what to leave out from there (`stream.changes.start`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from stream.changes.checkpoint import Checkpoint, CheckpointError, Place, anchor_of
+from stream.changes.checkpoint import NOWHERE, Checkpoint, CheckpointError, Place, anchor_of
 from stream.changes.start import AfterPosition, FromTime, Start
+from stream.kafka.announced import announced_before
 from stream.kafka.connection import KafkaCluster
 from stream.kafka.reader import end_offsets, offsets_for_timestamp, read_ranges, start_offsets
 from stream.kafka.topics import Topic
-from stream.wire.codec import HEADER_SIZE, CodecError, Record, decode, headers
+from stream.wire.announced import Announced
+from stream.wire.codec import CodecError, NewerWireError, PartitionReader, Record
 from tokens import Position, Vector
 from tokens.decision import keyspace_of
 from tokens.errors import FreshetError, TokenError
 
-_MARKERS: Final = headers("Marker")
+_READ: Final = frozenset({"Marker", "SchemaText"})
 WINDOW_RECORDS: Final = 256
 WINDOW_RECORDS_MAX: Final = 64 * 1024
 """How far back a shard's last marker is looked for. One that has said nothing for so long says so when it comes back:
@@ -52,6 +55,40 @@ class _At(NamedTuple):
     anchor: int
 
 
+class _Log(NamedTuple):
+    """The topic in which a beginning is looked for. ``texts``: what it was found to announce."""
+
+    kafka: KafkaCluster
+    topic: Topic
+    texts: dict[bytes, Announced]
+
+    @property
+    def partitions(self) -> range:
+        """All of them."""
+        return range(self.topic.partitions)
+
+    def lows(self, partitions: Iterable[int]) -> dict[int, int]:
+        """As `start_offsets`."""
+        return start_offsets(self.kafka, self.topic.name, partitions)
+
+    def ends(self, partitions: Iterable[int]) -> dict[int, int]:
+        """As `end_offsets`, of what is committed."""
+        return end_offsets(self.kafka, self.topic.name, partitions)
+
+    def reader(self, partition: int, offset: int) -> PartitionReader:
+        """Of the messages from an offset on."""
+        return PartitionReader(self.texts, announced_before(self.kafka, self.topic.name, partition, offset))
+
+    def markers(self, ranges: Mapping[int, tuple[int, int]]) -> Iterator[tuple[int, str, _At]]:
+        """Partition, shard and place of each whole marker in ranges of offsets."""
+        readers = {partition: self.reader(partition, start) for partition, (start, _) in ranges.items()}
+        for message in read_ranges(self.kafka, self.topic.name, ranges):
+            partition = message.partition() or 0
+            marker = _marker(readers[partition], message.value())
+            if marker is not None:
+                yield partition, marker["shard"], _at(message, marker)
+
+
 @dataclass(slots=True)
 class _Seen:
     """The last markers before some offsets: shard → partition → marker."""
@@ -65,8 +102,9 @@ class _Seen:
 
 def start_and_end(kafka: KafkaCluster, keyspace: str, topic: Topic) -> tuple[Start, tuple[int, ...]]:
     """Everything that is published from now on, and so all that is committed from now on; and `published_by_now`."""
-    at = end_offsets(kafka, topic.name, range(topic.partitions))
-    seen, checkpoint = _back_to_markers(kafka, keyspace, topic, at)
+    log = _Log(kafka, topic, {})
+    at = log.ends(log.partitions)
+    seen, checkpoint = _back_to_markers(log, keyspace, at)
     found = seen.markers.values()
     ends = (max((each[part].offset + 1 for each in found if part in each), default=0) for part in sorted(at))
     return Start(checkpoint), tuple(ends)
@@ -79,10 +117,11 @@ def published_by_now(kafka: KafkaCluster, keyspace: str, topic: Topic) -> tuple[
 
 def start_at_time(kafka: KafkaCluster, keyspace: str, topic: Topic, second: int) -> Start:
     """From the first transaction of each shard whose source time is ``second`` or later. Raises `StreamTooOld`."""
-    earliest = earliest_second(kafka, topic)
+    log = _Log(kafka, topic, {})
+    earliest = _earliest_second(log)
     if not earliest or second < earliest:
         raise StreamTooOld(f"the topic {topic.name} does not go back to second {second}", earliest)
-    return _start_at(kafka, keyspace, topic, second)
+    return _start_at(log, keyspace, second)
 
 
 def start_at_earliest(kafka: KafkaCluster, keyspace: str, topic: Topic) -> Start:
@@ -91,18 +130,19 @@ def start_at_earliest(kafka: KafkaCluster, keyspace: str, topic: Topic) -> Start
     Raises `StreamTooOld`. A second does not find the beginning of a whole topic: a source that begins with an old
     backlog publishes it under later times, or retention would delete it at once.
     """
-    if not any(start_offsets(kafka, topic.name, range(topic.partitions)).values()):
+    log = _Log(kafka, topic, {})
+    if not any(log.lows(log.partitions).values()):
         nothing = (0,) * topic.partitions
         return Start(Checkpoint(keyspace, topic.topic_id, nothing, {}, nothing))
-    earliest = earliest_second(kafka, topic)
+    earliest = _earliest_second(log)
     if not earliest:
         raise StreamTooOld(f"retention has left a partition of {topic.name} without a marker", earliest)
-    return _start_at(kafka, keyspace, topic, earliest)
+    return _start_at(log, keyspace, earliest)
 
 
-def _start_at(kafka: KafkaCluster, keyspace: str, topic: Topic, second: int) -> Start:
-    at = offsets_for_timestamp(kafka, topic.name, range(topic.partitions), second)
-    _, checkpoint = _back_to_markers(kafka, keyspace, topic, at)
+def _start_at(log: _Log, keyspace: str, second: int) -> Start:
+    at = offsets_for_timestamp(log.kafka, log.topic.name, log.partitions, second)
+    _, checkpoint = _back_to_markers(log, keyspace, at)
     skip = FromTime(second)
     return Start(checkpoint, dict.fromkeys(checkpoint.places, skip), skip)
 
@@ -115,10 +155,10 @@ def start_after(kafka: KafkaCluster, keyspace: str, topic: Topic, vector: Vector
     wanted = {shard: AfterPosition(*component) for shard, component in vector.items() if _is_of(shard, keyspace)}
     if not wanted:
         raise CheckpointError(f"the token names no shard of keyspace {keyspace}", hint="or start from now")
-    at = _search(kafka, topic, wanted)
-    seen, checkpoint = _back_to_markers(kafka, keyspace, topic, at)
+    log = _Log(kafka, topic, {})
+    seen, checkpoint = _back_to_markers(log, keyspace, _search(log, wanted))
     for shard, skip in wanted.items():
-        _require_kept(kafka, topic, shard, skip, seen.markers.get(shard, {}))
+        _require_kept(log, shard, skip, seen.markers.get(shard, {}))
     return Start(checkpoint, skips=wanted)
 
 
@@ -140,12 +180,12 @@ def start_at_checkpoint(kafka: KafkaCluster, keyspace: str, topic: Topic, checkp
             hint="its changes can't be told from here on: read anew, and start from a second or from now",
             code="checkpoint_lost",
         )
-    partitions = range(topic.partitions)
-    lows = start_offsets(kafka, topic.name, partitions)
+    log = _Log(kafka, topic, {})
+    partitions, lows = log.partitions, log.lows(log.partitions)
     anchors = {partition: anchor for partition, anchor in enumerate(checkpoint.anchors) if anchor}
     needed = [at - (partition in anchors) for partition, at in enumerate(checkpoint.offsets)]
     if any(lows[partition] > needed[partition] for partition in partitions):
-        raise StreamTooOld("the topic does not go back to the checkpoint any more", earliest_second(kafka, topic))
+        raise StreamTooOld("the topic does not go back to the checkpoint any more", _earliest_second(log))
     ends = end_offsets(kafka, topic.name, partitions, committed=False)
     if any(ends[partition] < checkpoint.offsets[partition] for partition in partitions):
         raise CheckpointError(
@@ -153,57 +193,51 @@ def start_at_checkpoint(kafka: KafkaCluster, keyspace: str, topic: Topic, checkp
             hint="read anew, and start from a second or from now",
             code="checkpoint_lost",
         )
-    return Start(checkpoint, links=_links(kafka, topic, checkpoint.offsets, anchors))
+    return Start(checkpoint, links=_links(log, checkpoint.offsets, anchors))
 
 
-def _links(
-    kafka: KafkaCluster, topic: Topic, offsets: Sequence[int], anchors: Mapping[int, int]
-) -> dict[int, tuple[str, Place]]:
+def _links(log: _Log, offsets: Sequence[int], anchors: Mapping[int, int]) -> dict[int, tuple[str, Place]]:
     """Reads the messages before a checkpoint's offsets again. Raises `CheckpointError` if one is another one."""
     found: dict[int, tuple[str, Place]] = {}
     ranges = {partition: (offsets[partition] - 1, offsets[partition]) for partition in anchors}
-    for message in read_ranges(kafka, topic.name, ranges):
+    for message in read_ranges(log.kafka, log.topic.name, ranges):
         value, partition = message.value() or b"", message.partition() or 0
         if anchor_of(value) == anchors[partition]:
-            marker = decode(value)[1]
-            found[partition] = marker["shard"], Place(marker["epoch"], marker["continuity"])
+            found[partition] = "", NOWHERE
+            with suppress(CodecError):  # retention may have deleted the text of its schema
+                marker = log.reader(partition, offsets[partition] - 1).decode(value)[1]
+                found[partition] = marker["shard"], Place(marker["epoch"], marker["continuity"])
     if lost := sorted(anchors.keys() - found.keys()):
         raise CheckpointError(
-            f"Kafka lost the end of partition {lost[0]} of {topic.name} and filled it again since the checkpoint",
+            f"Kafka lost the end of partition {lost[0]} of {log.topic.name} and filled it again since the checkpoint",
             hint="read anew, and start from a second or from now",
             code="checkpoint_lost",
         )
     return found
 
 
-def earliest_second(kafka: KafkaCluster, topic: Topic) -> int:
+def _earliest_second(log: _Log) -> int:
     """The first second from which the topic has everything; 0 if a partition has no marker, yet or any more.
 
     That is the one after Kafka's time of the first marker of each partition: what lies before it may be gone, or have
     happened before the source began.
     """
-    lows = start_offsets(kafka, topic.name, range(topic.partitions))
-    ends = end_offsets(kafka, topic.name, range(topic.partitions))
-    found = _first_markers(kafka, topic, lows, ends)
+    found = _first_markers(log, log.lows(log.partitions), log.ends(log.partitions))
     if any(not shards for shards in found.values()):
         return 0
     return max(min(marker.time_ms for marker in shards.values()) for shards in found.values()) // 1000 + 1
 
 
-def _back_to_markers(
-    kafka: KafkaCluster, keyspace: str, topic: Topic, at: Mapping[int, int]
-) -> tuple[_Seen, Checkpoint]:
+def _back_to_markers(log: _Log, keyspace: str, at: Mapping[int, int]) -> tuple[_Seen, Checkpoint]:
     """The last markers of each shard before the offsets ``at``; a checkpoint behind the first of them."""
-    lows = start_offsets(kafka, topic.name, at)
+    lows = log.lows(at)
     at = {partition: max(offset, lows[partition]) for partition, offset in at.items()}
     window = WINDOW_RECORDS
     seen, todo = _Seen(), dict(at)
     while todo:
         ranges = {partition: (max(lows[partition], end - window), end) for partition, end in todo.items()}
-        for message in read_ranges(kafka, topic.name, ranges):
-            marker = _marker(message.value())
-            if marker is not None:
-                _keep(seen, message.partition() or 0, _at(message, marker), marker["shard"])
+        for partition, shard, marker in log.markers(ranges):
+            _keep(seen, partition, marker, shard)
         todo = {
             partition: at[partition]
             for partition, (start, _) in ranges.items()
@@ -217,7 +251,7 @@ def _back_to_markers(
         own = min((found[partition] for found in seen.markers.values() if partition in found), default=None)
         offsets.append(own.offset + 1 if own is not None else at[partition])
         anchors.append(own.anchor if own is not None else 0)
-    return seen, Checkpoint(keyspace, topic.topic_id, tuple(offsets), seen.bases(), tuple(anchors))
+    return seen, Checkpoint(keyspace, log.topic.topic_id, tuple(offsets), seen.bases(), tuple(anchors))
 
 
 def _keep(seen: _Seen, partition: int, marker: _At, shard: str) -> None:
@@ -226,11 +260,10 @@ def _keep(seen: _Seen, partition: int, marker: _At, shard: str) -> None:
         found[partition] = marker
 
 
-def _search(kafka: KafkaCluster, topic: Topic, wanted: Mapping[str, AfterPosition]) -> dict[int, int]:
+def _search(log: _Log, wanted: Mapping[str, AfterPosition]) -> dict[int, int]:
     """For each partition an offset at or before which no marker has reached what is ``wanted``, as late as it goes."""
-    lows = start_offsets(kafka, topic.name, range(topic.partitions))
-    ends = end_offsets(kafka, topic.name, range(topic.partitions))
-    low, high = dict(lows), dict(ends)
+    low, ends = log.lows(log.partitions), log.ends(log.partitions)
+    high = dict(ends)
     while True:
         middles = {
             partition: (low[partition] + high[partition]) // 2
@@ -239,7 +272,7 @@ def _search(kafka: KafkaCluster, topic: Topic, wanted: Mapping[str, AfterPositio
         }
         if not middles:
             return low
-        found = _first_markers(kafka, topic, middles, ends, frozenset(wanted))
+        found = _first_markers(log, middles, ends, frozenset(wanted))
         for partition, middle in middles.items():
             if _is_before(found[partition], wanted):
                 low[partition] = middle
@@ -256,25 +289,20 @@ def _is_before(found: Mapping[str, _At], wanted: Mapping[str, AfterPosition]) ->
     return True
 
 
-def _require_kept(
-    kafka: KafkaCluster, topic: Topic, shard: str, skip: AfterPosition, before: Mapping[int, _At]
-) -> None:
+def _require_kept(log: _Log, shard: str, skip: AfterPosition, before: Mapping[int, _At]) -> None:
     """Raises `StreamTooOld` unless everything of ``shard`` after the position is in the topic.
 
     That is so in a partition with a marker ``before`` the beginning that is not past it; else its first one says it.
     """
-    unproved = [each for each in range(topic.partitions) if each not in before or _is_past(before[each], skip)]
+    unproved = [each for each in log.partitions if each not in before or _is_past(before[each], skip)]
     if not unproved:
         return
-    lows = start_offsets(kafka, topic.name, unproved)
-    ends = end_offsets(kafka, topic.name, unproved)
-    found = _first_markers(kafka, topic, lows, ends, frozenset({shard}))
+    lows = log.lows(unproved)
+    found = _first_markers(log, lows, log.ends(unproved), frozenset({shard}))
     for partition in unproved:
         first = found[partition].get(shard)
         if first is None or not _begins_by(first, skip, is_whole=lows[partition] == 0):
-            raise StreamTooOld(
-                f"the topic does not go back to {skip.position} of {shard}", earliest_second(kafka, topic)
-            )
+            raise StreamTooOld(f"the topic does not go back to {skip.position} of {shard}", _earliest_second(log))
 
 
 def _is_past(marker: _At, skip: AfterPosition) -> bool:
@@ -294,11 +322,7 @@ def _begins_by(marker: _At, skip: AfterPosition, *, is_whole: bool) -> bool:
 
 
 def _first_markers(
-    kafka: KafkaCluster,
-    topic: Topic,
-    starts: Mapping[int, int],
-    ends: Mapping[int, int],
-    shards: Iterable[str] = (),
+    log: _Log, starts: Mapping[int, int], ends: Mapping[int, int], shards: Iterable[str] = ()
 ) -> dict[int, dict[str, _At]]:
     """Partition → shard → its first marker at or after ``starts``. ``shards``: those to look for; else any one."""
     found: dict[int, dict[str, _At]] = {partition: {} for partition in starts}
@@ -306,10 +330,8 @@ def _first_markers(
     window, places = PROBE_RECORDS, dict(starts)
     while places:
         ranges = {partition: (at, min(at + window, ends[partition])) for partition, at in places.items()}
-        for message in read_ranges(kafka, topic.name, ranges):
-            marker = _marker(message.value())
-            if marker is not None:
-                found[message.partition() or 0].setdefault(marker["shard"], _at(message, marker))
+        for partition, shard, marker in log.markers(ranges):
+            found[partition].setdefault(shard, marker)
         places = {
             partition: end
             for partition, (_, end) in ranges.items()
@@ -321,18 +343,20 @@ def _first_markers(
     return found
 
 
-def _marker(value: bytes | None) -> Record | None:
+def _marker(reader: PartitionReader, value: bytes | None) -> Record | None:
     """The marker that a message is, if it is whole. One that is damaged is none.
 
     Markers in the middle of a transaction repeat the ordinal before it, and parts of it lie before them.
     """
-    if value is None or value[:HEADER_SIZE] not in _MARKERS:
+    if value is None or reader.name_of(value) not in _READ:
         return None
     try:
-        marker = decode(value)[1]
+        name, marker = reader.decode(value)
+        if name != "Marker":
+            return None
         Position.parse(marker["position"])
         Position.parse(marker["low_water"])
-    except (CodecError, TokenError):
+    except (CodecError, NewerWireError, TokenError):
         return None
     return marker if marker["whole"] else None
 

@@ -9,7 +9,7 @@ Any Avro reader that has the schema can decode it without a registry. A replaced
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -21,7 +21,7 @@ from fastavro import parse_schema, schemaless_reader, schemaless_writer
 from fastavro.read import SchemaResolutionError
 from fastavro.schema import to_parsing_canonical_form
 
-from stream.wire.announced import Announced, announced_schema, fingerprint_of
+from stream.wire.announced import Announced, announced_schema, announcement_problem, fingerprint_of
 from stream.wire.frames import read, unpack, write
 from tokens.errors import FreshetError
 
@@ -237,6 +237,46 @@ def _decode_announced(told: Announced, value: bytes) -> tuple[str, Record]:
     if not told.skippable:
         raise NewerWireError(f"{told.name} is a record that this version does not have")
     return SKIPPED, {}
+
+
+class PartitionReader:
+    """Decodes a partition's messages, in their order, as the fold does: for those who keep no state of it.
+
+    ``texts``: fingerprint → what is announced of schemas that this version lacks; it is kept up to date. Partitions may
+    share it: a text is the right one wherever it was found. ``earlier``: what is announced before the first message,
+    from there back. It is asked for what is missing only.
+    """
+
+    def __init__(
+        self, texts: dict[bytes, Announced] | None = None, earlier: Iterable[Mapping[bytes, Announced]] = ()
+    ) -> None:
+        self.texts = {} if texts is None else texts
+        self._earlier = iter(earlier)
+
+    def name_of(self, value: bytes) -> str:
+        """The name of the record that a message is; "" if nothing says it. Raises what ``earlier`` does."""
+        known = _KNOWN.get(value[:HEADER_SIZE])
+        if known is not None:
+            return known.name
+        told = self._told(value) if is_of_unknown_schema(value) else None
+        return told.name if told is not None else ""
+
+    def decode(self, value: bytes) -> tuple[str, Record]:
+        """As `decode`. Raises what ``earlier`` does, too."""
+        if is_of_unknown_schema(value):
+            self._told(value)
+        name, record = decode(value, self.texts)
+        if name == "SchemaText" and is_of_unknown_schema(MAGIC + record["fingerprint"]):
+            fingerprint, text = record["fingerprint"], record["text"]
+            if not announcement_problem(text, fingerprint):
+                self.texts[fingerprint] = Announced(record["name"], text, record["skippable"])
+        return name, record
+
+    def _told(self, value: bytes) -> Announced | None:
+        fingerprint = value[len(MAGIC) : HEADER_SIZE]
+        while fingerprint not in self.texts and (found := next(self._earlier, None)) is not None:
+            self.texts.update({**found, **self.texts})
+        return self.texts.get(fingerprint)
 
 
 def _read(name: str, value: bytes, writer: Any, reader: Any) -> Record:

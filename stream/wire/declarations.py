@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import deque
 from typing import Final, TypeAlias
 
-from stream.wire.announced import Announced, announcement_problem
 from stream.wire.codec import (
     HEADER_SIZE,
     MAGIC,
@@ -19,8 +18,8 @@ from stream.wire.codec import (
     SKIPPED,
     CodecError,
     NewerWireError,
+    PartitionReader,
     Record,
-    decode,
     encode,
     headers,
     is_of_unknown_schema,
@@ -47,8 +46,8 @@ class Declarations:
         """Whether the start of the epoch was read, so that nothing said before can be missing."""
         self.unreadable: CodecError | NewerWireError | None = None
         """Why a record of a newer version, which may be a declaration of this epoch, can't be read."""
-        self._texts: dict[bytes, Announced] = {}
-        """Fingerprint → schema, as the topic announces it: a newer version may have written here before this one."""
+        self._reader = PartitionReader()
+        """A newer version may have written here before this one."""
         self._said: dict[str, dict[str, bytes]] = {kind: {} for kind in KINDS}
 
     def __len__(self) -> int:
@@ -63,7 +62,7 @@ class Declarations:
         if not self._is_read(value):
             return
         try:
-            name, record = decode(value, self._texts)
+            name, record = self._reader.decode(value)
         except (CodecError, NewerWireError) as error:
             if not is_of_unknown_schema(value):
                 raise
@@ -71,8 +70,6 @@ class Declarations:
             return
         if name == SKIPPED:
             return
-        if name == "SchemaText" and not announcement_problem(record["text"], record["fingerprint"]):
-            self._texts[record["fingerprint"]] = Announced(record["name"], record["text"], record["skippable"])
         if (record["shard"], record["epoch"]) != (self.shard, self.epoch):
             return
         if name == "EpochStart":
@@ -86,7 +83,7 @@ class Declarations:
         header = value[:HEADER_SIZE]
         if not is_of_unknown_schema(value):
             return header in _HEADERS
-        told = self._texts.get(header[len(MAGIC) :])
+        told = self._reader.texts.get(header[len(MAGIC) :])
         return told is None or told.name in _READ or not (told.skippable or told.name in RECORDS)
 
     def note(self, name: str, record: Record, value: bytes) -> None:
@@ -132,7 +129,7 @@ class Declarations:
 
     def _of(self, value: bytes) -> Record:
         """The fields of what is kept, which a newer version may have written."""
-        return decode(value, self._texts)[1]
+        return self._reader.decode(value)[1]
 
     def keys(self) -> list[Key]:
         """What is to be said again, in order."""

@@ -12,8 +12,9 @@ from consumers.store.digest import digest_items
 from spark_jobs.auditing.compare import RANGE_ITEMS, compare_items
 from spark_jobs.auditing.describe import describe_key, describe_value
 from spark_jobs.auditing.tracing import EVENTS_MAX, events_of
+from stream.wire.codec import PartitionReader
 from stream.wire.events import VALUE as ROW
-from tests.consumers.histories import Folded, frame, key, value
+from tests.consumers.histories import Folded, frame, key, of_tomorrow, value
 from tests.data_at_rest.history import messages
 
 states = st.dictionaries(st.binary(max_size=3), st.binary(max_size=2), max_size=20)
@@ -97,7 +98,7 @@ def test_the_events_that_made_an_entry_are_found() -> None:
     """Rows, voids of the table, the objects of a catalog, and messages that may have been about anything."""
     kept = list(enumerate(messages()))
     row, table = key(4), CATALOG + b"t7"
-    found = events_of([row, table, key(98)], kept)
+    found = events_of([row, table, key(98)], kept, PartitionReader())
     changes = [each for each in found[row] if each["event"] == "row"]
     assert [each["ordinal"] for each in changes] == [4, 21, 38]
     assert changes[-1]["gtid"] == "MariaDB/0-1-38"
@@ -106,9 +107,19 @@ def test_the_events_that_made_an_entry_are_found() -> None:
         *("NameBinding", "TableImage", "AllocWriteId", "TableImage", "CommitTxn", "AllocWriteId", "AbortTxn"),
         "TableImage",
     ]
-    many = events_of([key(1)], enumerate(value(1, b"{}", number) for number in range(2, 2 + 2 * EVENTS_MAX)))
+    rows = enumerate(value(1, b"{}", number) for number in range(2, 2 + 2 * EVENTS_MAX))
+    many = events_of([key(1)], rows, PartitionReader())
     assert [each["ordinal"] for each in many[key(1)]] == list(range(2 + EVENTS_MAX, 2 + 2 * EVENTS_MAX))
     two = frame([(key(1), ROW, b"{}", 5), (key(2), ROW, b"{}", 6)], transactions=[2], gtids=["MariaDB/0-1-6"],
                 timestamps=[1])  # fmt: skip
-    [told] = events_of([key(2)], [(3, two)])[key(2)]
+    [told] = events_of([key(2)], [(3, two)], PartitionReader())[key(2)]
     assert (told["offset"], told["ordinal"], told["gtid"]) == (3, 6, "MariaDB/0-1-6")
+
+
+def test_the_events_that_a_newer_publisher_wrote_are_found_too() -> None:
+    """They are read by what was announced before the place from which on it is looked."""
+    later, announced = of_tomorrow(value(1, b"{}", 5))
+    earlier = PartitionReader()
+    earlier.decode(announced)
+    [told] = events_of([key(1)], [(7, later)], PartitionReader(earlier=[earlier.texts]))[key(1)]
+    assert (told["event"], told["ordinal"]) == ("row", 5)

@@ -20,8 +20,11 @@ from spark_jobs.output import find_stores
 from spark_jobs.rebuild import RebuildRequest, checkpoint_offsets, rebuild
 from spark_jobs.verify import verify_stores
 from stream.kafka.locations import LocationError
+from tests.consumers.histories import SHARD, marker, start
 from tests.patience import PATIENCE_S
 from tests.spark_jobs.topics import TestTopic, history, rows
+from tests.upgrades.next_version import announcements
+from tests.upgrades.next_version import topic as newer
 
 Topics = Callable[[int], TestTopic]
 FRESHET = [sys.executable, "-c", "from freshet.cli import main; main()"]
@@ -110,6 +113,13 @@ def test_a_certainly_missing_beginning_is_found_without_a_fold() -> None:
     assert lost_history([]) == ""
     assert lost_history([rows(1, 5), b"", None]) == ""
     assert lost_history([whole[0]]) is None
+
+
+def test_the_beginning_that_a_newer_publisher_wrote_is_found_too() -> None:
+    """Its records are read by what the messages before them announce."""
+    whole = [start(), rows(2, 5), marker(6)]
+    assert lost_history([*announcements(SHARD), *newer(whole, SHARD)]) is None
+    assert lost_history([*announcements(SHARD), *newer(whole[1:], SHARD)]) == SHARD
 
 
 def test_a_keyspace_without_an_owner_cannot_be_verified(topic: Topics) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from io import BytesIO
 from typing import Any
 
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from stream.wire import codec
 from stream.wire.announced import Announced, announcement_problem, fingerprint_of
 from stream.wire.checks import check
-from stream.wire.codec import CodecError, NewerWireError, current_schema, decode, encode
+from stream.wire.codec import CodecError, NewerWireError, PartitionReader, current_schema, decode, encode
 from tests.stream.test_codec import SAMPLES
 from tests.upgrades.next_version import as_written
 
@@ -151,3 +152,28 @@ def test_a_schema_that_could_be_abused_is_refused(schema: Any) -> None:
 def test_a_text_that_is_no_schema_is_refused(text: str) -> None:
     """No text makes the check itself fail."""
     assert announcement_problem(text, b"\0" * 8)
+
+
+def test_what_was_announced_earlier_is_asked_for_when_it_is_missing() -> None:
+    """From the latest on, and no further than needed; a reader of another partition then has it, too."""
+    asked: list[str] = []
+
+    def earlier() -> Iterator[dict[bytes, Announced]]:
+        for name in ("Marker", "TableVoid", "RowFrame"):
+            asked.append(name)
+            yield _texts(_newer(name, FIELD))
+
+    texts: dict[bytes, Announced] = {}
+    reader = PartitionReader(texts, earlier())
+    assert reader.decode(encode("Marker", SAMPLES["Marker"][1]))[0] == "Marker"
+    assert not asked
+    newer = _newer("TableVoid", FIELD)
+    message = _written(newer, as_written("TableVoid", SAMPLES["TableVoid"][1]) | {"colour": {}})
+    assert reader.decode(message) == ("TableVoid", SAMPLES["TableVoid"][1])
+    assert asked == ["Marker", "TableVoid"]
+    assert PartitionReader(texts).name_of(message) == "TableVoid"
+    nobodys = _written(LATER, {"shard": "shop/0"})
+    assert reader.name_of(nobodys) == ""
+    with pytest.raises(CodecError, match="unknown schema"):
+        reader.decode(nobodys)
+    assert asked == ["Marker", "TableVoid", "RowFrame"]

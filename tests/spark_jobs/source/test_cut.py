@@ -16,7 +16,7 @@ from spark_jobs.source.table import Base, TablePartition
 from stream.wire.codec import HEADER_SIZE, decode, encode
 from stream.wire.events import ABSENT, VALUE
 from stream.wire.keys import Layout
-from tests.consumers.histories import SHARD, frame, key, marker, of_tomorrow, start
+from tests.consumers.histories import SHARD, Folded, frame, key, marker, of_tomorrow, start
 from tests.consumers.owning import schema, vector
 from tests.spark_jobs.source.shop import BEGUN, COLUMNS, LAYOUT, Shop, void
 from tests.spark_jobs.topics import in_arrow
@@ -63,6 +63,20 @@ def test_frames_of_a_newer_version_are_cut_too() -> None:
     cut = survey(shop, parse_as_of(vector(3))).cut
     assert cut == {SHARD: (1, 4)}
     assert table(shop, cut) == {key(1): ("value", "early")}
+
+
+def test_behind_a_base_they_are_read_by_what_it_holds_as_announced() -> None:
+    """The announcement lies before it, and is not read again."""
+    told: dict[str, Any] = {"layout": LAYOUT, "as_of_ms": 0}
+    later, announced = of_tomorrow(frame([(key(1), VALUE, b'{"name":"late"}', 4)]))
+    early = frame([(key(1), VALUE, b'{"name":"early"}', 3)])
+    folded = Folded(start(), schema(2), announced, early, marker(3, **told))
+    base, offset = Base(folded.state.head, folded.entries), folded.state.head.offset
+    shop, found = Shop(Random(0)), Survey("shop.items", parse_as_of(vector(3)))
+    found.read(0, [later, marker(4, **told)], base.reached(), base.texts())
+    assert found.cut == {SHARD: (1, 4)}
+    shop.partitions = [[*[b""] * offset, later, marker(4, **told)]]
+    assert table(shop, found.cut, {0: base}) == {key(1): ("value", "early")}
 
 
 @pytest.mark.parametrize("seed", range(6))

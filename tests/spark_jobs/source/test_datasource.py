@@ -28,9 +28,9 @@ from spark_jobs.source.datasource import ChangeStream, TableSource
 from spark_jobs.source.origins import FromSnapshot
 from spark_jobs.source.reading import Plan, change_batches, plan, table_batches
 from spark_jobs.source.writing import write_table
-from stream.wire.codec import HEADER_SIZE
+from stream.wire.codec import HEADER_SIZE, ROW_FRAME_HEADER
 from stream.wire.events import ABSENT, VALUE
-from tests.consumers.histories import SHARD, frame, gtid, key, marker
+from tests.consumers.histories import SHARD, frame, gtid, key, marker, of_tomorrow
 from tests.consumers.owning import schema, vector
 from tests.spark_jobs.source.shop import COLUMNS, Shop
 from tests.spark_jobs.test_live_verify import FRESHET
@@ -100,6 +100,26 @@ def test_a_micro_batch_that_begins_anywhere_has_each_change_once(shop: tuple[Sho
         assert ordinals == sorted(set(ordinals))
     kinds = {kind for state in made.states for kind, _ in state.values()}
     assert ABSENT in kinds
+
+
+def test_a_micro_batch_under_a_newer_publisher_reads_what_was_announced_before_it(
+    topic: Topics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its changes, and the places before it, from which it knows what is repeated."""
+    monkeypatch.setattr("stream.kafka.announced.WINDOW", 4)
+    monkeypatch.setattr("spark_jobs.source.reading.LOOK_BACK", 2)
+    made, filled = Shop(Random(11)), topic(2)
+    for partition, messages in enumerate(made.partitions):
+        repeated = [*messages, messages[-2], messages[-1]]
+        frames = {each: of_tomorrow(each) for each in repeated if each[:HEADER_SIZE] == ROW_FRAME_HEADER}
+        announced = {told for _, told in frames.values()}
+        newer = [frames[each][0] if each in frames else each for each in repeated]
+        filled.write(partition, [newer[0], *announced, *newer[1:]])
+    planned = plan(filled.kafka, filled.keyspace, TABLE, AsOf())
+    for partition, end in planned.end.items():
+        whole = changes_of(planned, partition, [0, end])
+        assert {"value", "unreadable"} & {row["_kind"] for row in whole} == {"value"}
+        assert changes_of(planned, partition, [0, *range(1, end, 5), end]) == whole
 
 
 def changes_of(planned: Any, partition: int, ends: list[int]) -> list[dict[str, Any]]:

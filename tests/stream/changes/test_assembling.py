@@ -16,7 +16,7 @@ from stream.changes.pieces import TOO_LARGE
 from stream.changes.start import AfterPosition, FromTime, Start
 from stream.changes.starting import _marker
 from stream.wire.batch import BatchLimits
-from stream.wire.codec import decode, encode
+from stream.wire.codec import PartitionReader, decode, encode
 from stream.wire.events import ABSENT, NO_ROW, VALUE, VOID, Change, RowChange, SourceTransaction, Topology
 from stream.wire.keys import Layout, row_key
 from tests.stream.changes.topics import TINY, Log, follow, framer_of, transactions
@@ -477,8 +477,8 @@ def test_a_text_that_is_no_position_is_told_and_stops_nothing() -> None:
     assert [each.code for each in items if isinstance(each, Unreadable)] == ["bad_field"]
     assert [each.gtid for each in transactions(items)] == ["MariaDB/0-1-1", "MariaDB/0-1-2"]
     name, told = next(each for each in map(decode, log.partitions[0]) if each[0] == "Marker")
-    assert _marker(encode(name, told)) is not None
-    assert _marker(encode(name, {**told, "position": "nonsense"})) is None
+    assert _marker(PartitionReader(), encode(name, told)) is not None
+    assert _marker(PartitionReader(), encode(name, {**told, "position": "nonsense"})) is None
 
 
 def test_a_log_that_was_lost_and_filled_again_ends_the_stream() -> None:

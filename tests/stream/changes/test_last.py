@@ -7,6 +7,7 @@ import random
 import pytest
 
 from stream.changes.last import LastChange, last_in, latest
+from stream.wire.codec import PartitionReader
 from stream.wire.events import ABSENT, VALUE, RowChange, SourceTransaction, VoidTable
 from stream.wire.keys import Layout, row_key
 from tests.stream.changes.topics import Log, framer_of
@@ -43,13 +44,13 @@ def test_the_last_change_of_each_table_is_found(seed: int) -> None:
         return list(enumerate(log.partitions[partition]))[start:end]
 
     end = log.ends[0]
-    found = last_in(read, 0, 0, end, frozenset(TABLES))
+    found = last_in(read, 0, 0, end, frozenset(TABLES), PartitionReader())
     assert {table: each.timestamp - 1_700_000_000 for table, each in found.items()} == last
     for table, each in found.items():
         place = 0, each.offset, each.epoch, each.ordinal
         assert each == LastChange(table, each.kind, "shop/0", f"MariaDB/0-1-{last[table]}", each.timestamp, *place)
     read_to.clear()
-    last_in(read, 0, 0, end, frozenset(TABLES[:2]))
+    last_in(read, 0, 0, end, frozenset(TABLES[:2]), PartitionReader())
     assert min(read_to) > 0, "both change all the time"
 
 
@@ -65,7 +66,7 @@ def test_of_one_second_the_later_change_counts() -> None:
     def read(partition: int, start: int, end: int) -> list[tuple[int, bytes]]:
         return list(enumerate(log.partitions[partition]))[start:end]
 
-    found = latest(last_in(read, each, 0, log.ends[each], frozenset(TABLES)) for each in range(4))
+    found = latest(last_in(read, each, 0, log.ends[each], frozenset(TABLES), PartitionReader()) for each in range(4))
     assert [(each.kind, each.gtid) for each in found.values()] == [("row", "MariaDB/0-1-10")]
 
 
@@ -77,8 +78,8 @@ def test_what_is_behind_the_end_or_before_the_low_offset_does_not_count() -> Non
         return list(enumerate(log.partitions[partition]))[start:end]
 
     low, end = 300, 500
-    found = last_in(read, 0, low, end, frozenset(TABLES))
+    found = last_in(read, 0, low, end, frozenset(TABLES), PartitionReader())
     assert {"shop.a", "shop.b"} <= found.keys()
     assert all(low <= each.offset < end for each in found.values())
-    assert not last_in(read, 0, end, end, frozenset(TABLES))
-    assert not last_in(read, 0, low, end, frozenset())
+    assert not last_in(read, 0, end, end, frozenset(TABLES), PartitionReader())
+    assert not last_in(read, 0, low, end, frozenset(), PartitionReader())
