@@ -68,6 +68,28 @@ _RANKED: Final[dict[str, Callable[[Any], Any]]] = {
     "binary": lambda value: b64decode(value["base64"]),
 }
 """Kinds whose values tell their order. A date's text has one width, a datetime's one in each column."""
+_INTEGERS: Final = frozenset({"int", "year", "bit"})
+_FLOATS: Final = frozenset({"float", "double"})
+_BYTES: Final = frozenset({"binary", "opaque"})
+"""Kinds that bytes may have. A server's opaque type may be a text."""
+
+
+def is_value(kind: str, value: Any) -> bool:
+    """Whether a column of the kind may have the value, by its form. If so, its rank is known where it tells an order.
+
+    Somebody else may have made the value, so it may be anything that is in JSON.
+    """
+    if kind in _INTEGERS:
+        return type(value) is int and -1 << 63 <= value < 1 << 64
+    if kind in _FLOATS:
+        return type(value) in (int, float)
+    try:
+        if type(value) is dict:
+            return kind in _BYTES and [*value] == ["base64"] and b64decode(value["base64"], validate=True) is not None
+        text = _text(value)
+        return kind not in _RANKED or _RANKED[kind](text) is not None
+    except (ArithmeticError, TypeError, ValueError):
+        return False
 
 
 def unranked(columns: Sequence[KeyColumn]) -> str:

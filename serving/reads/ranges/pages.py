@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from base64 import b64decode, urlsafe_b64decode, urlsafe_b64encode
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple, Self
+from typing import Final, NamedTuple, Self
 from urllib.parse import quote
 
 import msgspec
 import xxhash
 
 from consumers.owner.ranges.indexed import meaning_with
-from consumers.owner.ranges.order import KeyColumn, Ranking
+from consumers.owner.ranges.order import KeyColumn, Ranking, is_value
 from consumers.store.index import Index, values_of
 from serving.errors import ReadError
 from serving.reads.demands import RequestedRange
@@ -178,38 +178,36 @@ def _page(table: RowTable, order: Sequence[KeyColumn], text: str, fingerprint: b
     """The page that a request goes on from. Raises `ReadError` ``bad_page``."""
     page = Page.parse(text) if text else None
     if page is not None and (
-        page.range != fingerprint or not _is_key(table, page.last) or not _are_values(page.values, len(order))
+        page.range != fingerprint or not _is_key(table, page.last) or not _are_values(page.values, order)
     ):
         raise ReadError("bad_page", "page: it belongs to other columns, another order, or an earlier form of the table")
     return page
 
 
 def _is_key(table: RowTable, key: bytes) -> bool:
-    """Whether these are the bytes of a row's key."""
+    """Whether these may be the bytes of a row's key."""
     try:
         name, values = split_row_key(key)
+        kinds = [column.kind for column in table.key]
         return (
             name == table.name
-            and len(values) == len(table.key)
+            and len(values) == len(kinds)
             and row_key(name, values) == key
-            and all(map(_is_canonical, values))
+            and all(map(is_value, kinds, values))
         )
-    except (KeyFormatError, ValueError, TypeError, KeyError):
+    except KeyFormatError:
         return False
 
 
-def _is_canonical(value: Any) -> bool:
-    """Whether this may be a value. Raises ``ValueError``, ``TypeError``, ``KeyError``."""
-    return isinstance(value, str | int | float) or b64decode(value["base64"], validate=True) is not None
-
-
-def _are_values(values: bytes, columns: int) -> bool:
-    """Whether these are the bytes of the values of so many columns."""
+def _are_values(values: bytes, columns: Sequence[KeyColumn]) -> bool:
+    """Whether these may be the bytes of the columns' values."""
     try:
         found = msgspec.json.decode(values, type=list) if values else []
-        return len(found) == columns and all(value is None or _is_canonical(value) for value in found)
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, RecursionError):
         return False
+    return len(found) == len(columns) and all(
+        value is None or is_value(kind, value) for (_, kind, _), value in zip(columns, found, strict=True)
+    )
 
 
 def _order(table: RowTable, given: Sequence[str], wanted: RequestedRange) -> tuple[tuple[KeyColumn, ...], bool]:

@@ -232,8 +232,10 @@ class RangeReads:
             try:
                 with source_span("range", source.shard):
                     return await source.read_range(asked.table, wanted)
-            except ReadError:
+            except ReadError as error:
                 self._metrics.source_failures.inc()
+                if error.code == "bad_key" and asked.page is not None:  # there were rows, so the range is possible
+                    raise ReadError("bad_page", f"page: {error}") from error
                 raise
 
         found = await read()

@@ -42,8 +42,8 @@ _ONE_SPELLING: Final = frozenset({"int", "bit", "binary"})
 SCHEMA_CHANGED: Final = frozenset({1054, 1146, 1412})
 """Error numbers: no such column, no such table, table altered since the snapshot."""
 
-OTHER_CHARSET: Final = frozenset({1267, 1270, 1271})
-"""Error numbers: a text has a character that the column's character set lacks."""
+IMPOSSIBLE: Final = frozenset({1267, 1270, 1271, 1525, 3854})
+"""Error numbers: a text has a character that the column's character set lacks, or to MySQL is no date."""
 
 TIMED_OUT: Final = frozenset({1205, 1969, 3024})
 """Error numbers: a lock was not granted in time, a statement took longer than ``max_statement_time``."""
@@ -155,9 +155,9 @@ class _TableReader:
         except pymysql.err.MySQLError as error:
             if _concerns_all_keys(error):
                 raise
-            if code_of(error) in OTHER_CHARSET:
+            if code_of(error) in IMPOSSIBLE:
                 return KeyNotPossible(
-                    f"{self._info.name} can have no key {list(key)}: its character set lacks a character of it"
+                    f"{self._info.name} can have no key {list(key)}: no column of its type or character set holds it"
                 )
             return translate(error, self._settings)
         return self._row(selected[0]) if selected else None

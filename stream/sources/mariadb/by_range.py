@@ -18,7 +18,7 @@ import pymysql
 from pymysql.cursors import SSCursor
 
 from stream.sources.key_range import KeyRange
-from stream.sources.mariadb.by_key import OTHER_CHARSET, KeyNotPossible, SelectedRow, code_of, sql_value, timed
+from stream.sources.mariadb.by_key import IMPOSSIBLE, KeyNotPossible, SelectedRow, code_of, sql_value, timed
 from stream.sources.mariadb.connection import SORT_BYTES, Connection, MariaDBError, fetch_all
 from stream.sources.mariadb.schema import TableInfo
 from stream.sources.mariadb.selected_rows import canonical_key, canonical_row, quoted, select_columns_sql
@@ -62,9 +62,9 @@ def rows_in_range(session: Connection, info: TableInfo, wanted: KeyRange, deadli
             return SelectedRange(number=_count(session, info, wanted, deadline))
         return _rows(session, info, wanted, deadline)
     except pymysql.err.MySQLError as error:
-        if code_of(error) in OTHER_CHARSET:
-            why = f"{info.name} can have no key that begins with {list(wanted.leading)}"
-            raise KeyNotPossible(f"{why}: its character set lacks a character of it") from error
+        if code_of(error) in IMPOSSIBLE:
+            why = f"{info.name} has no such range: no column of its type or character set holds one of the values"
+            raise KeyNotPossible(why) from error
         raise
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from stream.sources.key_range import KeyRange
 from stream.sources.mariadb import snapshot
-from stream.sources.mariadb.by_key import SelectedRow, rows_by_key
+from stream.sources.mariadb.by_key import KeyNotPossible, SelectedRow, rows_by_key
 from stream.sources.mariadb.connection import connect
 from stream.sources.mariadb.gtid import GtidPosition, MysqlGtidSet
 from stream.sources.mariadb.snapshot import SnapshotRead, SnapshotReader, SourceTimeout
@@ -220,4 +220,21 @@ def test_keys_and_ranges_are_read_as_the_server_compares_them(source: Source) ->
     assert isinstance(ranged, SnapshotRead)
     assert [json.loads(row.image)["n"] for row in ranged.rows.rows] == [9, 10]
     assert read.is_primary
+    reader.close()
+
+
+def test_a_value_that_its_column_cannot_hold_is_a_bad_key(source: Source) -> None:
+    """MySQL fails where MariaDB finds nothing. It is the request's fault, by key and as the end of a page."""
+    source.run(
+        "CREATE TABLE t (d DATE, m DATETIME(3), t TIMESTAMP, h TIME, l VARCHAR(5) CHARACTER SET latin1"
+        ", PRIMARY KEY (d, m, t, h, l))"
+    )
+    reader, table = SnapshotReader(source.settings), f"{source.database}.t"
+    possible = ["2024-01-01", "2024-01-01 01:02:03.000", "2024-01-01 01:02:03", "01:02:03", "é"]
+    for at, value in {0: "2024-13-01", 1: "abc", 2: "", 4: "Ж"}.items():
+        key = [*possible[:at], value, *possible[at + 1 :]]
+        read = reader.read({table: [possible, key]})[table]
+        assert isinstance(read, SnapshotRead)
+        for found in (read.rows[1], reader.read_range(table, KeyRange(limit=3, after=key))):
+            assert isinstance(found, KeyNotPossible), (value, found)
     reader.close()
