@@ -12,6 +12,7 @@ import pytest
 
 from consumers.fold.shards import Kin
 from consumers.owner.protocol import GetRange, RangeRows
+from consumers.owner.ranges import answering
 from consumers.store.index import Index
 from serving.answers import RawRangeAnswer
 from serving.errors import ReadError
@@ -26,7 +27,7 @@ from serving.sources.source import RowTable, SourceRange
 from stream.shards.map import ShardMap
 from stream.sources.key_range import KeyRange
 from stream.wire.events import Column
-from stream.wire.keys import Layout, row_key
+from stream.wire.keys import Layout, row_key, split_row_key
 from tests.serving.fakes import FakeRowSource, demand_of
 from tokens import Position, Vector
 
@@ -146,6 +147,34 @@ def test_rows_behind_the_last_one_of_a_partition_with_more_wait_for_the_next_pag
     assert Page.parse(answer.page).last == row_key(TABLE.name, [7, 5])
     down = Partitions([part(9, 5, hi=3, watermark=9, more=True)], [part(8, 2, hi=3, watermark=9)])
     assert ids(read(down, limit=10, order_by=["-id"])) == [9, 8, 5]
+
+
+@pytest.mark.parametrize("order_by", [["id"], ["-id"]])
+def test_a_page_of_many_partitions_has_the_bytes_of_one(monkeypatch: pytest.MonkeyPatch, order_by: list[str]) -> None:
+    """Each of eight gives as many as a page may have. The pages go on where they were cut, and have each row once."""
+    monkeypatch.setattr(answering, "IMAGES_BYTES_MAX", 100)
+    down = order_by == ["-id"]
+
+    class Eight(Partitions):
+        def _answer(self, request: GetRange) -> RangeRows:
+            last = split_row_key(request.after)[1][1] if request.after else -1
+            left = [
+                number
+                for number in sorted(range(80), reverse=down)
+                if number % 8 == request.partition and (not request.after or (number < last if down else number > last))
+            ]
+            said = part(*left[:6], hi=3, watermark=9, more=len(left) > 6)
+            said.images = [b'{"id":%d,"v":"x"}' % number for number in left[:6]]
+            return said
+
+    found, page, lengths = list[int](), "", list[int]()
+    while page or not found:
+        answer = read(Eight(*[[]] * 8), order_by=order_by, page=page)
+        lengths.append(sum(len(bytes(row)) for row in answer.rows))
+        found += ids(answer)
+        page = answer.page
+    assert found == sorted(range(80), reverse=down)
+    assert max(lengths) <= 100
 
 
 def test_rows_of_partitions_are_joined_in_the_order_of_a_column() -> None:

@@ -7,7 +7,7 @@ from the last change to the watermark (docs/decisions/0022-ranges-at-one-positio
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from typing import Final, NamedTuple
 
 from consumers.fold.entry import ABSENT, HEAD, PREFIX, VALUE, decode_entry, kind_and_image
@@ -34,7 +34,7 @@ LOOKED_BYTES_MAX: Final = 64 << 20
 LOOKED_TOGETHER: Final = 256
 """Others are answered in between."""
 IMAGES_BYTES_MAX: Final = 4 << 20
-"""Of one answer. It has one row at least."""
+"""Of one answer, and of a page of several ones. It has one row at least."""
 _UNKNOWN: Final = Freshness.UNKNOWN.value
 
 
@@ -220,7 +220,7 @@ def _look(
         stretch = ground.stretch_from(stretch.hi.join(Position.parse(last)))
     if not request.limit:
         return Found([], count, False, stretch, newest)
-    given = _within_bytes(rows, request.limit)
+    given = within_bytes((key, kind_and_image(value)[1]) for _, key, value in rows[: request.limit])
     return Found(given, len(given), len(given) < len(rows), stretch, newest)
 
 
@@ -277,12 +277,11 @@ def _rank_of(row: tuple[Rank, bytes, bytes]) -> Rank:
     return row[0]
 
 
-def _within_bytes(rows: list[tuple[Rank, bytes, bytes]], limit: int) -> list[tuple[bytes, bytes]]:
-    """The first rows, at most ``limit``, as keys and images."""
+def within_bytes(rows: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """The first of the rows, as keys and images, that one answer may have."""
     given: list[tuple[bytes, bytes]] = []
     size = 0
-    for _, key, value in rows[:limit]:
-        image = kind_and_image(value)[1]
+    for key, image in rows:
         size += len(image)
         if given and size > IMAGES_BYTES_MAX:
             break

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple, cast
 import msgspec
 
 from consumers.owner.protocol import HISTORY_LOST, SCHEMA_CHANGED, GetRange, RangeRows
+from consumers.owner.ranges.answering import within_bytes
 from consumers.owner.ranges.order import Rank, values_in
 from consumers.store.index import values_of
 from serving.answers import RawRangeAnswer
@@ -386,7 +387,10 @@ def _merged_shards(lookup: RangeLookup, parts: Sequence[FoundRange]) -> FoundRan
 def _merged(
     lookup: RangeLookup, answers: Sequence[RangePart], stretches: tuple[Stretch, ...], freshness: str, why: str
 ) -> FoundRange:
-    """The first rows of all parts, in order, up to the last one that a part with more rows has given."""
+    """The first rows of all parts, in order, up to the last one that a part with more rows has given.
+
+    They have no more bytes than one part may have.
+    """
     if not lookup.limit:
         number = sum(each.number for each in answers)
         number = min(number, lookup.wanted.limit) if lookup.wanted.limit else number
@@ -412,7 +416,7 @@ def _merged(
     if ends:
         end = max(ends) if asked.descending else min(ends)
         ranked = [row for row in ranked if (row[0] >= end if asked.descending else row[0] <= end)]
-    rows = [(key, image) for _, key, image in ranked[: lookup.limit]]
+    rows = within_bytes((key, image) for _, key, image in ranked[: lookup.limit])
     return FoundRange(rows, len(rows), bool(ends) or len(rows) < len(ranked), stretches, freshness, why)
 
 
