@@ -15,7 +15,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from multiprocessing import connection, get_context
+from multiprocessing import connection, get_context, resource_tracker
 from threading import Thread
 from typing import Any, Final
 
@@ -121,17 +121,46 @@ def _keep_running(workers: list[Worker], signalled: socket.socket, configure: Ca
 
 
 def _start_due(workers: list[Worker], configure: Callable[[], None]) -> None:
-    context = get_context("spawn")
     for worker in workers:
         if worker.process is None and time.monotonic() >= worker.start_at:
-            worker.told, theirs = context.Pipe()
-            worker.process = context.Process(
-                target=_work, args=(worker.consume, worker.owner, theirs, configure), name=f"worker-{worker.number}"
-            )
-            worker.process.start()
-            theirs.close()
-            worker.started_at = time.monotonic()
-            log.info("worker started", worker=worker.number, pid=worker.process.pid)
+            try:
+                _start(worker, configure)
+            except OSError as error:  # no memory, too many processes or open files: the others go on
+                in_s = _start_later(worker)
+                log.error(
+                    "worker cannot be started, trying again",
+                    worker=worker.number,
+                    code="worker_not_started",
+                    reason=str(error),
+                    in_s=in_s,
+                )
+
+
+def _start(worker: Worker, configure: Callable[[], None]) -> None:
+    """Raises ``OSError``."""
+    context = get_context("spawn")
+    worker.told, theirs = context.Pipe()
+    with theirs:
+        process = context.Process(
+            target=_work, args=(worker.consume, worker.owner, theirs, configure), name=f"worker-{worker.number}"
+        )
+        resource_tracker.ensure_running()  # it would let SIGINT through when it is started
+        # Ctrl-C reaches the workers, too. One that is still imported would tell of it with a traceback.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    worker.process, worker.started_at = process, time.monotonic()
+    log.info("worker started", worker=worker.number, pid=process.pid)
+
+
+def _start_later(worker: Worker) -> float:
+    """After so many seconds."""
+    in_s = worker.backoff_s
+    worker.start_at = time.monotonic() + in_s
+    worker.backoff_s = min(in_s * 2, BACKOFF_S_MAX)
+    return in_s
 
 
 def _next_news(workers: list[Worker], signalled: socket.socket) -> bool:
@@ -169,11 +198,8 @@ def _note_end(worker: Worker) -> None:
     worker.process.join()
     lived_s = time.monotonic() - worker.started_at
     worker.backoff_s = BACKOFF_S if lived_s >= SETTLED_S else worker.backoff_s
-    log.error(
-        "worker died, starting it again", worker=worker.number, exit=worker.process.exitcode, in_s=worker.backoff_s
-    )
-    worker.start_at = time.monotonic() + worker.backoff_s
-    worker.backoff_s = min(worker.backoff_s * 2, BACKOFF_S_MAX)
+    in_s = _start_later(worker)
+    log.error("worker died, starting it again", worker=worker.number, exit=worker.process.exitcode, in_s=in_s)
     worker.process, worker.metrics = None, ""
 
 
@@ -192,7 +218,9 @@ def _stop(workers: list[Worker]) -> None:
 
 
 def _work(consume: ConsumptionSettings, owner: OwnerSettings, told: Any, configure: Callable[[], None]) -> None:
-    """A worker's process."""
+    """A worker's process, which was started with SIGINT blocked. Until it consumes, its supervisor ends it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     configure()
     Thread(target=_end_with_supervisor, args=(told,), name="supervisor", daemon=True).start()
     try:
@@ -200,6 +228,8 @@ def _work(consume: ConsumptionSettings, owner: OwnerSettings, told: Any, configu
     except FreshetError as error:
         told.send(("error", error.code, str(error), error.hint))
         sys.exit(1)
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # another one, when all is done
 
 
 def _end_with_supervisor(told: Any) -> None:

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import errno
+import faulthandler
 import os
 import pickle
 import signal
+import subprocess
+import sys
+import time
 import urllib.error
 import urllib.request
+from multiprocessing import resource_tracker, util
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from structlog.testing import capture_logs
 
+from consumers import workers
 from consumers.process.loop import ConsumptionSettings
 from consumers.process.run import OwnerSettings
 from consumers.snapshots.restoring import Snapshots
@@ -141,6 +149,55 @@ def test_settings_reach_a_workers_process(tmp_path: Path) -> None:
     )
     found = pickle.loads(pickle.dumps(worker_settings(1, 2, consume, OwnerSettings())))
     assert found[0].snapshots.places == {"k": "file:///s"}
+
+
+def tell_and_end_all(consume: ConsumptionSettings, *_: object) -> None:
+    """What two workers do in place of consuming: the second one that begins ends their supervisor."""
+    (consume.data_dir.parent / f"begun-{os.getpid()}").touch()
+    if len([*consume.data_dir.parent.glob("begun-*")]) == 2:
+        os.kill(os.getppid(), signal.SIGTERM)
+
+
+def test_a_worker_that_cannot_be_started_is_started_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For want of memory, processes or open files. Before, its supervisor ended, and with it all others."""
+    consume = ConsumptionSettings(kafka=KafkaCluster("127.0.0.1:1"), keyspaces=("k",), data_dir=tmp_path / "data")
+    resource_tracker.ensure_running()
+    errors = [OSError(errno.EAGAIN, "no process"), OSError(errno.ENOMEM, "no memory")]
+    start = util.spawnv_passfds
+
+    def start_if_possible(*arguments: Any) -> int:
+        if errors:
+            raise errors.pop()
+        return start(*arguments)
+
+    monkeypatch.setattr(util, "spawnv_passfds", start_if_possible)
+    monkeypatch.setattr(workers, "_work", tell_and_end_all)
+    monkeypatch.setattr(workers, "worker_settings", lambda *_: (consume, OwnerSettings()))
+    with capture_logs() as lines:
+        run_workers(2, consume, OwnerSettings(), faulthandler.enable)
+    failed = [(each["worker"], each["code"], each["in_s"]) for each in lines if "reason" in each]
+    assert failed == [(0, "worker_not_started", 1.0), (1, "worker_not_started", 1.0)]
+    assert {each["worker"] for each in lines if each["event"] == "worker started"} == {0, 1}
+
+
+@pytest.mark.parametrize("after_s", [0.1, 0.5])
+def test_an_interrupt_while_workers_are_imported_ends_in_order(tmp_path: Path, after_s: float) -> None:
+    """Ctrl-C goes to all processes of the terminal. They import half a second long, and told of it with tracebacks."""
+    with (tmp_path / "log").open("wb") as log:
+        command = [sys.executable, "-m", "freshet", "--log-format", "json", "consume", "--keyspace", "k", "--workers"]
+        process = subprocess.Popen(
+            [*command, "2", "--data-dir", str(tmp_path / "data"), "--bootstrap", "127.0.0.1:1"],
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    shown = (tmp_path / "log").read_text
+    until(lambda: shown().count("worker started") == 2, "the workers are started")
+    time.sleep(after_s)
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.wait(PATIENCE_S) == 0
+    assert [line for line in shown().splitlines() if not line.startswith("{")] == []
+    assert '"stopped"' in shown()
 
 
 def test_no_signal_is_lost_while_the_supervisor_begins_to_listen(
