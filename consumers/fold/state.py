@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from stream.shards.map import map_of
 
@@ -39,6 +39,8 @@ SCOPE_PREFIX = META + b"scope/"
 BACKFILL_PREFIX = META + b"backfill/"
 DROPPED_PREFIX = META + b"dropped/"
 
+K = TypeVar("K")
+V = TypeVar("V")
 Lookup = Callable[[bytes], bytes | None]
 
 
@@ -283,27 +285,43 @@ def schema_key(table: str, shard: str) -> bytes:
     return SCHEMA_PREFIX + table.encode() + b"\0" + shard.encode()
 
 
-def head_entries(head: Head) -> dict[bytes, bytes]:
-    """The head as store entries."""
+def head_entries(head: Head, since: Head | None = None) -> dict[bytes, bytes]:
+    """The head as store entries. ``since``: an earlier head, without what is there as it is now."""
+    before = since or Head()
     entries = {
         OFFSET_KEY: _json(head.offset),
         BEGIN_KEY: _json(head.begin),
         LAYOUT_KEY: head.layout.encode(),
         FOLD_KEY: _json(FOLD_VERSION),
     }
-    for shard, lineage in head.lineages.items():
+    for shard, lineage in _changed(head.lineages, before.lineages):
         entries[lineage_key(shard)] = _json(lineage)
-    for (table, shard), void in head.voids.items():
+    for (table, shard), void in _changed(head.voids, before.voids):
         entries[void_key(table, shard)] = _json(void)
-    for shard, topology in head.topologies.items():
+    for shard, topology in _changed(head.topologies, before.topologies):
         entries[TOPOLOGY_PREFIX + shard.encode()] = _json(topology)
-    for shard, scope in head.scopes.items():
+    for shard, scope in _changed(head.scopes, before.scopes):
         entries[SCOPE_PREFIX + shard.encode()] = _json(scope)
-    for (table, shard), backfill in head.backfills.items():
+    for (table, shard), backfill in _changed(head.backfills, before.backfills):
         entries[BACKFILL_PREFIX + table.encode() + b"\0" + shard.encode()] = _json(backfill)
-    for (table, shard), line in head.dropped.items():
+    for (table, shard), line in _changed(head.dropped, before.dropped):
         entries[DROPPED_PREFIX + table.encode() + b"\0" + shard.encode()] = _json(line)
     return entries
+
+
+def moving_entries(head: Head) -> int:
+    """How many entries of a head are written by nearly each commit."""
+    return len(_SINGLE) + len(head.lineages)
+
+
+def lasting_entries(head: Head) -> int:
+    """How many others it has."""
+    return len(head.voids) + len(head.topologies) + len(head.scopes) + len(head.backfills) + len(head.dropped)
+
+
+def _changed(now: dict[K, V], before: dict[K, V]) -> Iterable[tuple[K, V]]:
+    """Values are replaced, never changed, and none is ever removed."""
+    return [each for each in now.items() if before.get(each[0]) is not each[1]] if before else now.items()
 
 
 def is_head_key(key: bytes) -> bool:

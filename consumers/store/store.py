@@ -30,6 +30,8 @@ from consumers.fold.state import (
     PartitionState,
     Rejection,
     head_entries,
+    lasting_entries,
+    moving_entries,
 )
 from consumers.store.digest import digest_items
 from consumers.store.directory import (
@@ -111,6 +113,9 @@ class PartitionStore:
         self._active = Memtable(self.indexing.hints())
         self._frozen = _EMPTY
         self._frozen_head = self.visible
+        self._durable_head: Head | None = None
+        """Of the last commit. None before the first one, which writes the whole head, so that a store that others have
+        written needs no look."""
         self._frozen_offset = head.offset
         self._folding = Lock()
         self._committing = Lock()
@@ -321,7 +326,7 @@ class PartitionStore:
             if self._frozen or head.offset == self.committed_offset:
                 return False
             active = self._active
-            active.put(head_entries(head))
+            active.put(head_entries(head, self._durable_head))
             self._frozen_offset = head.offset
             self._frozen_head = head.copy()
             self._frozen = active
@@ -350,6 +355,7 @@ class PartitionStore:
         self.indexing.written()
         self.dropping.written()
         self._frozen = _EMPTY
+        self._durable_head = self._frozen_head
         self.committed_offset = self._frozen_offset
         self._save_layout(self.visible.layout)
         return Commit(self._frozen_offset, len(frozen), size, time.perf_counter() - started)
@@ -413,7 +419,8 @@ class PartitionStore:
 
     def estimated_entries(self) -> int:
         """The estimated number of entries without the head's; recently rewritten keys may count twice."""
-        return max(0, self._rocks.estimated_keys(len(head_entries(self.visible))) + self.pending_rows)
+        head = self.visible
+        return max(0, self._rocks.estimated_keys(moving_entries(head), lasting_entries(head)) + self.pending_rows)
 
     def disk_bytes(self) -> int:
         """Bytes on disk."""

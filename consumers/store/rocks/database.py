@@ -367,14 +367,14 @@ class Rocks:
         except (DbClosedError, RuntimeError, ValueError, TypeError):
             return 0
 
-    def estimated_keys(self, in_each_file: int) -> int:
-        """The estimated number of keys; ``in_each_file`` of them are written by each commit and not counted.
+    def estimated_keys(self, in_each_file: int, in_all: int) -> int:
+        """The estimated number of keys without ``in_all``, and ``in_each_file``, which each commit writes again.
 
         RocksDB adds up its files. Those of level 0 each hold a commit; below it a level holds a key once.
         """
         files = [self.property(f"rocksdb.num-files-at-level{level}") for level in range(_LEVELS)]
         written = files[0] + sum(map(bool, files[1:]))
-        return self.property("rocksdb.estimate-num-keys") - written * in_each_file
+        return self.property("rocksdb.estimate-num-keys") - written * in_each_file - (in_all if written else 0)
 
     def close(self) -> None:
         """Closes; safe to repeat."""

@@ -263,6 +263,11 @@ HEADS: Final = (
         "the voids are lost in a crash",
         leave_out(state.read_head, "any_head.voids[...] = ..."),
     ),
+    processes(
+        "head_of_before_stays_durable",
+        "a commit writes what is new in the head, and not what has changed",
+        Replace(state._changed, "any_before.get(any_key) is not any_value", "any_key not in any_before"),
+    ),
 )
 EACH_TIME: Final = (
     processes(

@@ -13,6 +13,7 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
+from consumers.fold.state import Void
 from consumers.store.digest import digest_items
 from consumers.store.errors import (
     DiskFullError,
@@ -304,6 +305,13 @@ def test_an_empty_store_has_no_entries(tmp_path: Path) -> None:
     assert store.estimated_entries() == 1
     store.commit()
     assert store.estimated_entries() == 1
+    store.apply(
+        change(2, {b"shop.t\0[2]": b"x"}, voids={(f"shop.gone{n}", "shop/0"): Void(1, n, "") for n in range(9)})
+    )
+    store.commit()
+    store.apply(change(3, {b"shop.t\0[3]": b"x"}))
+    store.commit()
+    assert store.estimated_entries() == 3
     store.close()
 
 
