@@ -379,6 +379,7 @@ class MariaDBSource:
             position,
             options.spill_bytes,
             self._family,
+            timestamp=self.status.timestamp,
             keeps_before=options.before_images,
             keeps_keyless=options.keyless_rows,
             in_runs=True,

@@ -10,6 +10,7 @@ from zlib import crc32
 
 import pytest
 
+from stream.sources.mariadb import source
 from stream.sources.mariadb.binlog import events, last_read
 from stream.sources.mariadb.binlog.catalog import HELD_CHARS_MAX, Xid, held_words, read_held
 from stream.sources.mariadb.binlog.checksum import TransactionChecksum
@@ -159,6 +160,23 @@ def test_what_another_server_numbered_alike_is_not_reached(named: str, reached: 
     with contextlib.suppress(EOFError):
         list(reader.transactions())
     assert reader.has_reached(GtidPosition.parse(named)) is reached
+
+
+def test_what_is_known_before_the_first_transaction_has_the_time_of_the_resume_point(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is published at that position. Of 1970, it would be so in change logs, metrics, and the next resume point."""
+    tables = Tables()
+    tables.catalog.doubt("d.a", tables.live["d.a"], GtidPosition({}))
+    log = Log([event(events.HEARTBEAT, b"bin.000001")])
+    log.server = "any"  # type: ignore[attr-defined]
+    monkeypatch.setattr(source, "BinlogDump", lambda *_: log)
+    monkeypatch.setattr(source, "DumpWatch", lambda *_: None)
+    mine = source.MariaDBSource(source.SourceOptions(NOWHERE, "d/0"), lambda: None)  # type: ignore[arg-type,return-value]
+    mine.status.timestamp = 1_600_000_000
+    found = next(mine._open_log(tables, "MariaDB/0-1-4")[0].transactions())
+    assert found is not None
+    assert (found.position, found.timestamp, described(found)) == ("MariaDB/0-1-4", 1_600_000_000, {"d.a": True})
 
 
 def test_nothing_is_said_in_the_middle_of_a_transaction() -> None:

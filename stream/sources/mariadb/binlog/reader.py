@@ -52,12 +52,14 @@ class BinlogReader:
         spill_bytes: int = SPILL_BYTES,
         family: Family | None = None,
         *,
+        timestamp: int = 0,
         keeps_before: bool = False,
         keeps_keyless: bool = False,
         in_runs: bool = False,
     ) -> None:
         """``family``: what is known of rows that foreign keys change; None: their tables are void.
 
+        ``timestamp``: of ``position``.
         ``keeps_before``: transactions have images of before, too; ``keeps_keyless``: and rows without a primary key.
         ``in_runs``: several transactions may be given as `SingleRows`, never the first one.
         """
@@ -66,7 +68,7 @@ class BinlogReader:
         self._spill_bytes, self._keeps_before = spill_bytes, keeps_before
         self._position = GtidPosition.parse(position)
         self._position_text = str(self._position)
-        self._timestamp = 0
+        self._timestamp = timestamp
         self._stopping = False
         self._left = 0
         """Events that were received and not looked at."""
