@@ -55,7 +55,8 @@ def _follows_a_gap(lineage: Lineage, marker: dict[str, Any]) -> bool:
 def _end_voids(head: Head, voids: dict[tuple[str, str], Void], marker: dict[str, Any]) -> None:
     """Gives the marker's position to the voids that wait for it. A marker from before a void does not end its wait."""
     shard, epoch, ordinal = marker["shard"], marker["epoch"], marker["ordinal"]
-    for scope, void in (head.voids | voids if voids else head.voids).items():
+    for scope in (*head.waiting, *voids):
+        void = voids.get(scope) or head.voids[scope]
         if scope[1] == shard and void.epoch == epoch and not void.floor and void.ordinal <= ordinal:
             voids[scope] = void._replace(floor=marker["position"])
 

@@ -260,7 +260,7 @@ def _passed_over(head: Head, shard: str, values: Iterable[bytes]) -> list[int]:
     and one that links nothing leaves the chain as it is. They end no void, and say what is known of low-water.
     """
     lineage = head.lineages[shard]
-    waits = any(scope[1] == shard and not void.floor for scope, void in head.voids.items())
+    waits = any(scope[1] == shard for scope in head.waiting)
     if waits or not head.layout or not 0 < len(lineage.low_water) <= _LOW_WATER_MAX:
         return []
     form = marker_form(shard, lineage.epoch, lineage.low_water, head.layout)

@@ -7,7 +7,7 @@ can be compared byte for byte. `head_entries` encodes the head, `read_head` deco
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
@@ -142,6 +142,24 @@ class Head:
     """(table, shard) → its newest backfill."""
     dropped: dict[tuple[str, str], Dropped] = field(default_factory=dict)
     """(table, shard) → the watermark up to which the table was last known to be whole."""
+    _waiting: dict[tuple[str, str], None] | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def waiting(self) -> Collection[tuple[str, str]]:
+        """Of which voids the floor is awaited: few of all, since those of dropped tables stay for ever."""
+        if self._waiting is None:
+            self._waiting = {scope: None for scope, void in self.voids.items() if not void.floor}
+        return self._waiting
+
+    def void(self, voids: Mapping[tuple[str, str], Void]) -> None:
+        """Adds voids, in place of earlier ones."""
+        self.voids.update(voids)
+        if self._waiting is not None:
+            for scope, void in voids.items():
+                if void.floor:
+                    self._waiting.pop(scope, None)
+                else:
+                    self._waiting[scope] = None
 
     def copy(self) -> Head:
         """A copy that later changes of this head don't reach."""
@@ -155,6 +173,7 @@ class Head:
             self.begin,
             dict(self.backfills),
             dict(self.dropped),
+            dict(self._waiting) if self._waiting is not None else None,
         )
 
 
@@ -246,7 +265,7 @@ class PartitionState:
         if isinstance(changes.entries, dict):  # of the plain fold: by column, each key stays its shard's
             self.writers.forget(changes.entries)
         if changes.voids:
-            head.voids.update(changes.voids)
+            head.void(changes.voids)
         if changes.layout:
             head.layout = changes.layout
         if changes.lineages:

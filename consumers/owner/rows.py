@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from typing import Final
 
 import msgspec
@@ -182,9 +183,12 @@ def voids_of(head: Head, table: str, shard: str) -> tuple[Void, ...]:
 
 
 def _all_voids(head: Head, table: str) -> tuple[tuple[int, int, str], ...]:
-    if not head.voids:
+    """Those that cover a table's keys of any shard. A shard that has voids has a lineage."""
+    voids = head.voids
+    if not voids:
         return ()
-    return tuple(void for (scope, _), void in sorted(head.voids.items()) if scope in (table, EVERY_TABLE))
+    scopes = product(sorted((table, EVERY_TABLE)), sorted(head.lineages))
+    return tuple(voids[scope] for scope in scopes if scope in voids)
 
 
 def answer_rows(partition: Partition, request: Get, demand: Demand) -> list[OwnerRow]:

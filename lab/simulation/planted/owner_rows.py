@@ -166,8 +166,8 @@ FILLS: Final = (
         Replace(evidence.fill_refusal, BELOW_FLOOR, f"any_void.floor and {BELOW_FLOOR}"),
         Replace(
             reading._all_voids,
-            "tuple(any_void for any_pair in any_voids if any_test)",
-            'tuple(any_void._replace(floor="") for any_pair in any_voids if any_test)',
+            "tuple(any_void for any_scope in any_scopes if any_test)",
+            'tuple(any_void._replace(floor="") for any_scope in any_scopes if any_test)',
         ),
     ),
     rows(

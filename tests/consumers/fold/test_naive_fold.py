@@ -243,3 +243,6 @@ def test_any_messages_are_folded_by_the_rules(begin: int, sharing: bool, catalog
             )
             assert not found, f"history {number}, offset {offset}: {found}"
             assert sorted(letters) == sorted(naive.letters), f"history {number}, offset {offset}"
+            head = state.head
+            assert set(head.waiting) == {scope for scope, void in head.voids.items() if not void.floor}
+            assert {shard for _, shard in head.voids} <= head.lineages.keys()
