@@ -69,21 +69,18 @@ class _Uuid:
     GTID = mysql_events.GTID
 
     def __init__(self, position: MysqlGtidSet, event: bytes, is_begin: Callable[[bytes], bool]) -> None:
-        """Raises `BinlogFormatError`; ``LookupError`` if numbers are missing before the transaction, or some have tags.
+        """Raises `BinlogFormatError`; ``LookupError`` if the server has no numbers without a tag yet.
 
         ``is_begin``: whether a QUERY event is a BEGIN.
         """
-        gtid, sources = mysql_events.parse_gtid(event), position.sources
-        if any(tag for _, tag in sources):
-            raise LookupError("a set with tags")
-        first, self._last = sources[gtid.uuid, gtid.tag][-1]
-        self._uuid = event[_UUID]
+        gtid = mysql_events.parse_gtid(event)
+        *others, (first, last) = position.sources[gtid.uuid, gtid.tag]
+        self._uuid, self._last = event[_UUID], last
         self._is_begin = is_begin
         self._prefix = f"{position.flavor}{gtid.uuid}:"
-        text = str(position)
-        end = text.find(",", text.index(f"{gtid.uuid}:"))
-        head, self._tail = (text, "") if end < 0 else (text[:end], text[end:])
-        self._head = f"{head}-" if first == self._last else head.removesuffix(str(self._last))
+        own = ":".join((gtid.uuid, *(str(low) if low == high else f"{low}-{high}" for low, high in others), f"{first}"))
+        head, _, tail = str(position).partition(own)  # numbers without a tag come first
+        self._head, self._tail = f"{head}{own}-", tail.removeprefix(f"-{last}")
 
     def next(self, begin: Sequence[bytes]) -> int:
         """As `_Domain.next`."""
