@@ -38,6 +38,7 @@ from stream.kafka.connection import KafkaCluster
 from stream.kafka.reader import end_offsets
 from stream.kafka.topics import events_topic
 from stream.sources.mariadb.backfill.chunks import ChunkReader
+from stream.sources.mariadb.backfill.plan import After
 from stream.sources.mariadb.connection import ConnectionSettings
 from stream.sources.mariadb.live_schema import LiveSchema
 from stream.sources.mariadb.schema import TableFilter
@@ -83,7 +84,7 @@ def read_alone(host: str, port: int, user: str, password: str, rows: int, reader
 
     def read(number: int) -> int:
         reader, done = ChunkReader(settings), 0
-        after: Sequence[object] | None = [number * part] if number else None
+        after = After([number * part]) if number else None
         while done < part and (chunk := reader.read(described, after)).last is not None:
             done, after = done + len(chunk.rows), chunk.last
         reader.close()

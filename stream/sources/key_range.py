@@ -7,12 +7,26 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
+class KeyIndex:
+    """How the index of a primary key has its rows. Its columns are in key order, but those that are named here differ.
+
+    ``descending``: columns whose greatest values come first. ``partial``: columns of which it has only how their values
+    begin. ``misleading``: those of them whose values may be in another order than their beginnings: a letter is
+    compared as two, or two as one. Servers search such an index as if that were not so, and leave rows out.
+    """
+
+    descending: tuple[str, ...] = ()
+    partial: tuple[str, ...] = ()
+    misleading: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class KeyRange:
     """The rows whose keys begin with ``leading`` and are after the key ``after``. Values are canonical.
 
     ``order``: columns by which they come, before the key; ``after_values``: theirs in the row ``after``. ``where``:
     columns and the values that they must have, too. ``limit``: of rows; 0: they are only counted, up to ``count_max``
-    (0: all).
+    (0: all). ``turned``: columns that come in the other direction. ``up_to``: the last key that is read.
     """
 
     leading: Sequence[object] = ()
@@ -23,6 +37,12 @@ class KeyRange:
     where: Sequence[tuple[str, object]] = ()
     order: Sequence[str] = ()
     after_values: Sequence[object] = ()
+    turned: Sequence[str] = ()
+    up_to: Sequence[object] | None = None
+
+    def descends(self, name: str) -> bool:
+        """Whether the greatest values of a column come first."""
+        return self.descending is not (name in self.turned)
 
     def behind(self, key: Sequence[str], column: Callable[[str], str], literal: Callable[[str, object], str]) -> str:
         """The SQL condition of the rows that come after the last one of a page. NULL is before all values.
@@ -38,8 +58,8 @@ class KeyRange:
         for name, value in (*after.items(), *((name, values[name]) for name in left)):
             sorted_by, compared = column(name), "" if value is None else literal(name, value)
             if value is None:
-                beyond = "" if self.descending else f"{sorted_by} IS NOT NULL"
-            elif self.descending:
+                beyond = "" if self.descends(name) else f"{sorted_by} IS NOT NULL"
+            elif self.descends(name):
                 beyond = f"{sorted_by} < {compared}"
                 beyond = f"({beyond} OR {sorted_by} IS NULL)" if name in after else beyond
             else:

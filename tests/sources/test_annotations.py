@@ -10,7 +10,7 @@ from stream.publish.opening import TOPIC_ID
 from stream.sources.debezium.places import PLACES
 from stream.sources.debezium.source import WORDS_MAX
 from stream.sources.mariadb.backfill.choice import CHOICE, Choice
-from stream.sources.mariadb.backfill.plan import Cursor, Plan
+from stream.sources.mariadb.backfill.plan import After, Cursor, Plan
 from stream.sources.mariadb.backfill.progress import progress_annotations
 from stream.sources.mariadb.backfill.rereading import REREADS, Rereading
 from stream.sources.mariadb.backfill.run import NO_BACKFILL
@@ -28,7 +28,9 @@ MANY = [f"{'s' * 64}.{'t' * 60}{number:04}" for number in range(1_000)]
 
 def backfilling() -> dict[str, str]:
     """What a source with as many tables as one likes says of their backfill."""
-    plan = Plan(cursors={table: Cursor(["k" * 20, 12_345_678], 4_096) for table in MANY}, _epoch=1_800_000_000)
+    plan = Plan(
+        cursors={table: Cursor(After(["k" * 20, 12_345_678], ("k",)), 4_096) for table in MANY}, _epoch=1_800_000_000
+    )
     choice = Choice(TableFilter(include=tuple(MANY[:3])), offset=1 << 60)
     for name in MANY:
         choice.ask(name, True)

@@ -6,10 +6,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from itertools import count
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from lab.simulation.rows.source import CHOICES, SLOT_OF, SLOTS, SLOTS_A_SHARD, SimulatedSource, image_of
-from stream.sources.mariadb.backfill.plan import Chunk
+from stream.sources.mariadb.backfill.plan import After, Chunk
 from stream.sources.mariadb.backfill.reading import Wanted
 from stream.sources.mariadb.backfill.rereading import Rereading
 from stream.sources.mariadb.backfill.run import Backfill, BackfillOptions
@@ -73,15 +73,17 @@ class SimulatedReading:
         return read
 
 
-def _chunk(source: SimulatedSource, wanted: Wanted, after: Any, behind: int) -> Chunk:
+def _chunk(source: SimulatedSource, wanted: Wanted, after: After | None, behind: int) -> Chunk:
     history, at = source.history, source.engine
     slots = range(source.first_slot, source.first_slot + SLOTS_A_SHARD)
     left = [each for each in slots if SLOTS[each].table == wanted.described.table and history.state(each, at)]
-    found = next((each for each in left if after is None or list(SLOTS[each].values) > after), None)
+    found = next((each for each in left if after is None or list(SLOTS[each].values) > [*after.key]), None)
     rows: tuple[RowChange, ...] = ()
     if found is not None:
         rows = (RowChange(SLOTS[found].key, VALUE, history.state(found, at) or image_of(0)),)
-    return Chunk(wanted.described, rows, *_bounds(source, behind), None if found is None else list(SLOTS[found].values))
+    return Chunk(
+        wanted.described, rows, *_bounds(source, behind), None if found is None else After(list(SLOTS[found].values))
+    )
 
 
 def _rows_of(source: SimulatedSource, wanted: Wanted, behind: int) -> Chunk:

@@ -2,7 +2,8 @@
 
 A range is bounded by the leading columns of the key, and by a row after which it goes on. A number in quotes would be
 compared as a double, which may skip neighbours of a long DECIMAL. Rows come in the order of the key, or of other
-columns and then of the key: if no index has them so the server sorts them, which is done for few only.
+columns and then of the key: if no index has them so the server sorts them, which is done for few only. Where the index
+of the key itself has them in another order, it says which few are sorted (docs/decisions/0192).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from stream.sources.mariadb.by_key import IMPOSSIBLE, KeyNotPossible, SelectedRo
 from stream.sources.mariadb.connection import SORT_BYTES, Connection, MariaDBError, fetch_all
 from stream.sources.mariadb.schema import TableInfo
 from stream.sources.mariadb.selected_rows import canonical_key, canonical_row, quoted, select_columns_sql
+from stream.wire.keys import split_row_key
 
 BYTES_MAX: Final = 4 << 20
 """Of the images of one range. It has one row at least."""
@@ -74,6 +76,7 @@ def _rows(session: Connection, info: TableInfo, wanted: KeyRange, deadline: floa
     is_full = False
     ordered = [at for at, column in enumerate(info.columns) if column.name in wanted.order]
     too_long = ""
+    wanted = bounded(session, info, wanted, wanted.limit + 1, deadline)
     cursor = SSCursor(session)
     cursor.execute(timed(session, select_range(session, info, wanted, wanted.limit + 1), deadline))
     while (values := cursor.fetchone()) is not None:
@@ -96,7 +99,7 @@ def has_index_for(info: TableInfo, wanted: KeyRange) -> bool:
     given = {*info.primary_key[: len(wanted.leading)], *(name for name, _ in wanted.where)}
     key = [name for name in info.primary_key if name not in given]
     ordered = [*wanted.order, *(name for name in key if name not in wanted.order)]
-    if any(_kind(info, name) in _BY_NUMBER for name in ordered):
+    if any(_kind(info, name) in _BY_NUMBER or name in info.key_index.misleading for name in ordered):
         return False
     if not wanted.order:
         return True
@@ -127,11 +130,42 @@ def _count(session: Connection, info: TableInfo, wanted: KeyRange, deadline: flo
 
 def select_range(session: Connection, info: TableInfo, wanted: KeyRange, limit: int) -> str:
     """The statement for the first rows of a range, in the columns of `select_columns_sql`."""
-    direction = " DESC" if wanted.descending else ""
-    behind = [name for name in info.primary_key if name not in wanted.order]
-    order = ", ".join(_sorted_by(info, name) + direction for name in (*wanted.order, *behind))
     rows = f"{_table(info, wanted)}{_where(session, info, wanted)}"
-    return f"SELECT {select_columns_sql(info)} FROM {rows} ORDER BY {order} LIMIT {limit}"
+    return f"SELECT {select_columns_sql(info)} FROM {rows} ORDER BY {_order(info, wanted)} LIMIT {limit}"
+
+
+def bounded(session: Connection, info: TableInfo, wanted: KeyRange, limit: int, deadline: float) -> KeyRange:
+    """The range up to a key, with ``limit`` rows at least, if the index of the key has them in another order.
+
+    Else the server would sort all that is left of the table. The key is the last one, in the order that is wanted, of
+    the index's first ``limit`` rows: whichever these are, no row is left out. Raises PyMySQL's errors,
+    `UndecodableValue`.
+    """
+    if wanted.order or wanted.where or _has_order(info, wanted):
+        return wanted
+    key = replace(info, columns=tuple(info.columns[at] for at in info.key_indexes))
+    names = ", ".join(map(quoted, info.primary_key))
+    some = f"SELECT {names} FROM {_table(info, wanted)}{_where(session, info, wanted)} LIMIT {limit}"
+    order = _order(info, replace(wanted, descending=not wanted.descending))
+    with session.cursor() as cursor:
+        sql = f"SELECT {select_columns_sql(key)} FROM ({some}) AS some ORDER BY {order} LIMIT 1"
+        cursor.execute(timed(session, sql, deadline))
+        last = cursor.fetchone()
+    return wanted if last is None else replace(wanted, up_to=split_row_key(canonical_key(key, last))[1])
+
+
+def _has_order(info: TableInfo, wanted: KeyRange) -> bool:
+    """Whether a bound would gain nothing: the index of the key has the order that is wanted, or is of no use at all."""
+    index, left = info.key_index, info.primary_key[len(wanted.leading) :]
+    if any(name in index.misleading for name in left):
+        return True
+    backwards = {wanted.descends(name) is not (name in index.descending) for name in left}
+    return len(backwards) < 2 and not any(name in index.partial for name in left)
+
+
+def _order(info: TableInfo, wanted: KeyRange) -> str:
+    names = [*wanted.order, *(name for name in info.primary_key if name not in wanted.order)]
+    return ", ".join(_sorted_by(info, name) + (" DESC" if wanted.descends(name) else "") for name in names)
 
 
 def _table(info: TableInfo, wanted: KeyRange) -> str:
@@ -149,8 +183,17 @@ def _where(session: Connection, info: TableInfo, wanted: KeyRange) -> str:
     ]
     conditions += [f"{quoted(name)} = {_literal(session, _kind(info, name), value)}" for name, value in wanted.where]
     if wanted.after is not None:
-        conditions.append(wanted.behind(info.primary_key, partial(_sorted_by, info), partial(_compared, session, info)))
+        conditions.append(_behind(session, info, wanted))
+    if wanted.up_to is not None:
+        before = _behind(session, info, replace(wanted, after=wanted.up_to, descending=not wanted.descending))
+        last = zip(info.primary_key, wanted.up_to, strict=True)
+        same = " AND ".join(f"{_sorted_by(info, name)} = {_compared(session, info, name, each)}" for name, each in last)
+        conditions.append(f"({before} OR ({same}))")
     return f" WHERE {' AND '.join(conditions)}" if conditions else ""
+
+
+def _behind(session: Connection, info: TableInfo, wanted: KeyRange) -> str:
+    return wanted.behind(info.primary_key, partial(_sorted_by, info), partial(_compared, session, info))
 
 
 def _compared(session: Connection, info: TableInfo, name: str, value: object) -> str:
@@ -164,6 +207,8 @@ def _compared(session: Connection, info: TableInfo, name: str, value: object) ->
 def _sorted_by(info: TableInfo, name: str) -> str:
     """What a column is sorted by, and compared by with the last row of a page."""
     column = quoted(name)
+    if name in info.key_index.misleading:
+        return f"CONCAT({column})"  # the same text, for which the server searches no index
     return f"CAST(CONVERT({column} USING utf8mb4) AS BINARY)" if _kind(info, name) in _BY_NUMBER else column
 
 

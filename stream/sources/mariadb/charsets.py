@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
+from typing import Final
 
 from stream.sources.mariadb.connection import Connection, fetch_all, is_mysql
 
 BINARY_COLLATION = 63
+_BY_CHARACTER: Final = re.compile(r"\w+_(bin|general_ci|general_cs|general_nopad_ci)|latin1_swedish_(nopad_)?ci")
 
 Decode = Callable[[bytes], str]
 
@@ -54,6 +57,14 @@ class Charsets:
 def is_exact_collation(name: str) -> bool:
     """Whether two texts are equal only if all their characters are; most collations ignore trailing blanks at least."""
     return name.endswith(("_nopad_bin", "_0900_bin"))
+
+
+def compares_by_character(name: str | None) -> bool:
+    """Whether two texts are in the order of the first characters in which they differ. ``name``: None for bytes.
+
+    Most collations of Unicode have letters that are compared as two, or not at all.
+    """
+    return name is None or _BY_CHARACTER.fullmatch(name) is not None
 
 
 def read_charsets(connection: Connection) -> Charsets:

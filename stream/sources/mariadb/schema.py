@@ -12,8 +12,9 @@ from typing import Any
 import msgspec
 
 from stream.sources.generated_columns import dependence
+from stream.sources.key_range import KeyIndex
 from stream.sources.learnt_indexes import SourceIndex
-from stream.sources.mariadb.charsets import Charsets, is_exact_collation
+from stream.sources.mariadb.charsets import Charsets, compares_by_character, is_exact_collation
 from stream.sources.mariadb.connection import Connection, fetch_all, is_mysql
 from stream.wire.events import Column, DescribeTable
 
@@ -91,10 +92,10 @@ class ColumnInfo:
 class TableInfo:
     """A table. ``primary_key``: in key order. ``problem``: why it can't be cached, else empty.
 
-    ``prefix``: how many leading key columns choose a row's partition; 0: the whole key. ``indexes``: they mean nothing
-    for its rows, so two tables that differ in them are equal. ``is_recomputed``: a stored column may get another value
-    when the server copies the table, as for an index: it depends on the session, or on a default. ``generated``: the
-    columns that have an expression.
+    ``prefix``: how many leading key columns choose a row's partition; 0: the whole key. ``indexes``, and ``key_index``
+    of the primary key: they mean nothing for its rows, so two tables that differ in them are equal. ``is_recomputed``:
+    a stored column may get another value when the server copies the table, as for an index: it depends on the session,
+    or on a default. ``generated``: the columns that have an expression.
     """
 
     database: str
@@ -105,6 +106,7 @@ class TableInfo:
     problem: str = ""
     prefix: int = 0
     indexes: tuple[SourceIndex, ...] = field(default=(), compare=False)
+    key_index: KeyIndex = field(default=KeyIndex(), compare=False)
     is_recomputed: bool = field(default=False, compare=False)
     generated: frozenset[str] = field(default=frozenset(), compare=False)
     name: str = field(init=False)
@@ -238,7 +240,7 @@ def read_tables(
     keys = _group(
         fetch_all(
             connection,
-            "SELECT TABLE_SCHEMA, TABLE_NAME, INDEX_NAME, COLUMN_NAME, SUB_PART, INDEX_TYPE"
+            "SELECT TABLE_SCHEMA, TABLE_NAME, INDEX_NAME, COLUMN_NAME, SUB_PART, INDEX_TYPE, COLLATION"
             f" FROM information_schema.STATISTICS WHERE {where}"
             " ORDER BY TABLE_SCHEMA, TABLE_NAME, INDEX_NAME, SEQ_IN_INDEX",
             arguments,
@@ -249,18 +251,19 @@ def read_tables(
     for database, table, kind, engine in tables:
         if not include(database, table):
             continue
-        infos = tuple(
-            _column(row[:6], charsets, (database, table, row[0]) in json_columns) for row in columns[database, table]
-        )
-        infos = _with_generated(infos, columns[database, table])
-        parts = keys[database, table]
-        primary = [name for index, name, *_ in parts if index == "PRIMARY"]
-        info = _table(database, table, kind, engine or "", infos, primary)
+        rows, parts = columns[database, table], keys[database, table]
+        infos = tuple(_column(row[:6], charsets, (database, table, row[0]) in json_columns) for row in rows)
+        infos = _with_generated(infos, rows)
+        primary = [row[1:] for row in parts if row[0] == "PRIMARY"]
+        info = _table(database, table, kind, engine or "", infos, [name for name, *_ in primary])
         prefix = include.prefix_of(info.name, len(info.primary_key))
-        is_recomputed = _is_recomputed(columns[database, table])
-        generated = frozenset(name for name, *_, extra, _ in columns[database, table] if " GENERATED" in extra)
         found[info.name] = replace(
-            info, prefix=prefix, indexes=_indexes(parts), is_recomputed=is_recomputed, generated=generated
+            info,
+            prefix=prefix,
+            indexes=_indexes(parts),
+            key_index=_key_index(primary, {name: collation for name, _, _, _, collation, *_ in rows}),
+            is_recomputed=_is_recomputed(rows),
+            generated=frozenset(name for name, *_, extra, _ in rows if " GENERATED" in extra),
         )
     return found
 
@@ -273,9 +276,9 @@ def _group(rows: Iterable[tuple[Any, ...]]) -> defaultdict[tuple[str, str], list
 
 
 def _indexes(parts: Sequence[tuple[Any, ...]]) -> tuple[SourceIndex, ...]:
-    """The indexes in rows of information_schema: index, column (in order), length of a prefix, type."""
+    """The indexes in rows of information_schema: index, column (in order), length of a prefix, type, direction."""
     found: dict[str, SourceIndex] = {}
-    for index, column, length, kind in parts:
+    for index, column, length, kind, _ in parts:
         known = found.get(index, SourceIndex(index, ()))
         problem = f"it is a {kind} index" if kind != "BTREE" else ""
         if column is None:
@@ -284,6 +287,16 @@ def _indexes(parts: Sequence[tuple[Any, ...]]) -> tuple[SourceIndex, ...]:
             problem = f"it has only the first {length} characters of column {column}"
         found[index] = SourceIndex(index, (*known.columns, column or ""), known.problem or problem)
     return tuple(index for name, index in found.items() if name != "PRIMARY")
+
+
+def _key_index(parts: Sequence[tuple[Any, ...]], collations: Mapping[str, str | None]) -> KeyIndex:
+    """That of the primary key, from rows of information_schema: column, length of a prefix, type, direction."""
+    partial = tuple(name for name, length, *_ in parts if length is not None)
+    return KeyIndex(
+        descending=tuple(name for name, *_, direction in parts if direction == "D"),
+        partial=partial,
+        misleading=tuple(name for name in partial if not compares_by_character(collations.get(name))),
+    )
 
 
 def _json_columns(connection: Connection, only: tuple[str, str] | None) -> set[tuple[str, str, str]]:

@@ -13,7 +13,7 @@ from stream.sources.mariadb.backfill.chunks import (
     TableBusy,
     TableDiffers,
 )
-from stream.sources.mariadb.backfill.plan import Chunk
+from stream.sources.mariadb.backfill.plan import After, Chunk
 from stream.sources.mariadb.by_key import SelectedRow
 from stream.sources.mariadb.connection import ConnectionSettings, MariaDBError, MariaDBUnreachable
 from stream.sources.mariadb.gtid import GtidPosition
@@ -45,8 +45,8 @@ class PostgresChunkReader:
         self._reader = PostgresSnapshotReader(settings, 1)
         self._stopped = False
 
-    def read(self, described: DescribeTable, after: Sequence[object] | None, keys: Sequence[bytes] = ()) -> Chunk:
-        """The rows after the key ``after`` (canonical values), or the first ones; or those of ``keys``, or none.
+    def read(self, described: DescribeTable, after: After | None, keys: Sequence[bytes] = ()) -> Chunk:
+        """The rows after the key ``after``, or the first ones; or those of ``keys``, or none.
 
         Raises `TableDiffers` if the columns are not those of ``described``, `TableBusy`.
         """
@@ -64,12 +64,12 @@ class PostgresChunkReader:
                     rows.append(RowChange(key, VALUE, row.image))
             return _chunk(described, found, rows, None, held)
         try:
-            read = self._reader.read_in_order(name, after, ROWS_MAX, BYTES_MAX, STATEMENT_S)
+            read = self._reader.read_in_order(name, after and after.key, ROWS_MAX, BYTES_MAX, STATEMENT_S)
         except UndecodableValue as error:
             raise TableDiffers(f"a key of {name} cannot be decoded: {error}") from error
         in_order = _checked(described, read)
         rows += [RowChange(key, VALUE if image else VOID, image) for key, image in in_order.rows.rows]
-        last = None if in_order.rows.is_end else split_row_key(rows[-1].key)[1]
+        last = None if in_order.rows.is_end else After(split_row_key(rows[-1].key)[1])
         return _chunk(described, in_order, rows, last, held)
 
     def estimated_rows(self, table: str) -> int:
@@ -104,7 +104,7 @@ def _chunk(
     described: DescribeTable,
     found: SnapshotRead[Rows],
     rows: Sequence[RowChange],
-    last: Sequence[object] | None,
+    last: After | None,
     held: str,
 ) -> Chunk:
     return Chunk(described, rows, GtidPosition.parse(found.position), GtidPosition.parse(found.hi), last, held)

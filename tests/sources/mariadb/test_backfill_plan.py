@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -11,6 +12,7 @@ from stream.sources.mariadb.backfill.plan import (
     CURSOR_CHARS_MAX,
     PIECE_BYTES,
     PIECE_BYTES_MAX,
+    After,
     Chunk,
     Cursor,
     Plan,
@@ -54,7 +56,7 @@ def transaction(*changes: Change) -> SourceTransaction:
     return SourceTransaction(at(5), at(5), 1, [*changes])
 
 
-def chunk(*rows: RowChange, last: list[object] | None = None) -> Chunk:
+def chunk(*rows: RowChange, last: After | None = None) -> Chunk:
     """What was read at position 5."""
     return Chunk(DESCRIBED, rows, GtidPosition.parse(at(5)), GtidPosition.parse(at(5)), last)
 
@@ -76,8 +78,8 @@ def test_what_changed_meanwhile_is_left_out() -> None:
     """Keys of the same table that the stream has said since are not said again; other tables' keys don't matter."""
     plan = begun()
     assert not plan.notice(transaction(row(2), row(3, "s.other")))
-    assert published(plan, chunk(row(1), row(2), row(3), last=[3])) == [[row(1), row(3)]]
-    assert plan.cursors == {TABLE: Cursor([3], 3)}
+    assert published(plan, chunk(row(1), row(2), row(3), last=After([3]))) == [[row(1), row(3)]]
+    assert plan.cursors == {TABLE: Cursor(After([3]), 3)}
 
 
 @pytest.mark.parametrize(
@@ -92,7 +94,7 @@ def test_what_changed_meanwhile_is_left_out() -> None:
 def test_a_void_ends_progress_and_completeness(change: Change) -> None:
     """The table is read anew, and its cursor is forgotten, also behind rows of the same transaction."""
     plan = begun()
-    published(plan, chunk(row(1), last=[1]))
+    published(plan, chunk(row(1), last=After([1])))
     assert plan.notice(transaction(row(7), change))
     assert (plan.table, plan.annotations, plan.since) == ("", {"backfills": ""}, None)
     plan.begin(TABLE, at(6), 1)
@@ -113,7 +115,7 @@ def test_the_last_chunk_makes_a_table_complete() -> None:
 def test_no_transaction_of_a_chunk_is_larger_than_the_smallest_batch() -> None:
     """A transaction that is split over batches would have to be continued by the next source."""
     plan = begun()
-    found = published(plan, chunk(*(row(number, size=3_000) for number in range(20)), last=[19]))
+    found = published(plan, chunk(*(row(number, size=3_000) for number in range(20)), last=After([19])))
     assert len(found) > 4
     assert [each for piece in found for each in piece] == [row(number, size=3_000) for number in range(20)]
     sizes = [sum(len(each.image) for each in piece if isinstance(each, RowChange)) for piece in found]
@@ -128,10 +130,10 @@ def test_rows_as_columns_are_published_as_others_are() -> None:
     for each in (rows, columns):
         plan = begun()
         plan.notice(transaction(row(3), row(17)))
-        read = replace(chunk(last=[39]), rows=each)
+        read = replace(chunk(last=After([39])), rows=each)
         pieces = [each.changes for each in plan.publish(read, at(6), 1)]
         found.append([[*piece] for piece in pieces])
-        assert plan.cursors == {TABLE: Cursor([39], 40)}
+        assert plan.cursors == {TABLE: Cursor(After([39]), 40)}
     assert found[0] == found[1]
     assert [each for piece in found[0] for each in piece] == [
         each for each in rows if each not in (row(3, size=900), row(17, size=900))
@@ -154,7 +156,7 @@ def test_too_many_changed_keys_end_the_noting(monkeypatch: pytest.MonkeyPatch) -
     plan.notice(transaction(row(3)))
     assert plan.table == ""
     plan.take_up(TABLE, at(9))
-    assert published(plan, chunk(row(3), last=[3])) == [[row(3)]]
+    assert published(plan, chunk(row(3), last=After([3]))) == [[row(3)]]
 
 
 def test_a_cursor_is_taken_up_in_its_epoch_and_while_its_table_is_described() -> None:
@@ -162,7 +164,7 @@ def test_a_cursor_is_taken_up_in_its_epoch_and_while_its_table_is_described() ->
     plan = Plan.resume(ResumePoint("s", 3, 1, at(1), 1, at(1), descriptions={TABLE: DESCRIBED}))
     plan.begin(TABLE, at(4), 1)
     plan.take_up(TABLE, at(4))
-    published(plan, chunk(row(1), last=["ü", 7]))
+    published(plan, chunk(row(1), last=After(["ü", 7])))
     words = dict(plan.annotations)
 
     def resumed(epoch: int, tables: tuple[str, ...]) -> Plan:
@@ -174,8 +176,20 @@ def test_a_cursor_is_taken_up_in_its_epoch_and_while_its_table_is_described() ->
         )
 
     again = resumed(3, (TABLE,))
-    assert (again.cursors, again.table, again.complete) == ({TABLE: Cursor(["ü", 7], 1)}, "", {"x"})
+    assert (again.cursors, again.table, again.complete) == ({TABLE: Cursor(After(["ü", 7]), 1)}, "", {"x"})
     assert (resumed(4, (TABLE,)).cursors, resumed(3, ()).cursors) == ({}, {})
+    assert json.loads(words["backfills"]) == [3, {TABLE: [["ü", 7], 1]}], "as versions before have it"
+
+
+def test_a_cursor_in_another_order_is_none_for_who_does_not_know_it() -> None:
+    """An older version took it for one in ascending order, and left rows out. So it finds the table's beginning."""
+    cursor = Cursor(After(["ü", 7], ("b",)), 9)
+    words = json.loads(json.dumps(cursor.words))
+    assert words[:2] == [None, 9]
+    told = Cursor.told(words)
+    assert told.after is not None
+    assert (told.after.key, [*told.after.turned], told.rows) == (["ü", 7], ["b"], 9)
+    assert Cursor.told([None, 0]) == Cursor()
 
 
 @pytest.mark.parametrize(("lo", "follows"), [("0-1-5", True), ("0-2-6", True), ("0-2-5", False), ("0-1-4", False)])
@@ -188,15 +202,15 @@ def test_a_chunk_of_a_server_that_lost_the_last_change_does_not_count(lo: str, f
 def test_a_table_put_aside_goes_on_where_it_was() -> None:
     """Meanwhile another one is read; what changes then is in the stream, so nothing is read twice."""
     plan = begun()
-    published(plan, chunk(row(1), last=[1]))
+    published(plan, chunk(row(1), last=After([1])))
     plan.put_aside()
     plan.begin("s.other", at(5), 1)
     plan.take_up("s.other", at(5))
     assert not plan.notice(transaction(row(2)))
     assert left_tables(plan, [DESCRIBED, replace(DESCRIBED, table="s.new")]) == [TABLE, "s.new"]
     plan.take_up(TABLE, at(5))
-    assert published(plan, chunk(row(2), last=[2])) == [[row(2)]]
-    assert plan.cursors == {TABLE: Cursor([2], 2), "s.other": Cursor()}
+    assert published(plan, chunk(row(2), last=After([2]))) == [[row(2)]]
+    assert plan.cursors == {TABLE: Cursor(After([2]), 2), "s.other": Cursor()}
 
 
 def test_a_void_of_a_table_that_is_put_aside_ends_its_progress_alone() -> None:
@@ -213,7 +227,7 @@ def test_a_void_of_a_table_that_is_put_aside_ends_its_progress_alone() -> None:
 def test_keys_that_are_too_long_to_remember_cost_their_table_a_restart() -> None:
     """The state of a shard has room for so much; the cursors that fit are kept."""
     plan = begun()
-    published(plan, chunk(row(1), last=["k" * CURSOR_CHARS_MAX]))
+    published(plan, chunk(row(1), last=After(["k" * CURSOR_CHARS_MAX])))
     plan.begin("s.other", at(5), 1)
     plan.take_up("s.other", at(5))
     again = Plan.resume(

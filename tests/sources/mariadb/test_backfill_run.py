@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from stream.kafka.requests import HotKeys, read_hot_keys
 from stream.sources.mariadb.backfill.choice import BackfillRequest, Choice, read_request
-from stream.sources.mariadb.backfill.plan import Chunk, Cursor, Plan
+from stream.sources.mariadb.backfill.plan import After, Chunk, Cursor, Plan
 from stream.sources.mariadb.backfill.reading import AHEAD_MAX, TableHeld, Wanted
 from stream.sources.mariadb.backfill.rereading import Rereading
 from stream.sources.mariadb.backfill.run import BEHIND_EVERY_S, HELD_S, IDLE_S, Backfill, BackfillOptions
@@ -182,7 +182,7 @@ def test_a_table_that_was_small_waits_for_what_it_has_grown_to() -> None:
         watched.first = None
         watched.run.notice(transaction(VoidTable(TABLE, "cascade")))
         waited.append(watched.begins_after())
-        watched.first = chunk(*map(row, range(1, 401)), last=[400])
+        watched.first = chunk(*map(row, range(1, 401)), last=After([400]))
         watched.run.step(at(9), 1, REACHED)
     assert waited == [0.125, 0.25, 0.5]
 
@@ -190,7 +190,7 @@ def test_a_table_that_was_small_waits_for_what_it_has_grown_to() -> None:
 def test_a_step_is_bounded_while_chunks_keep_coming() -> None:
     """The source must look at its server and be stoppable between steps, however fast chunks are read."""
     watched = Watched(TABLE)
-    watched.first = chunk(row(1), last=[1])
+    watched.first = chunk(row(1), last=After([1]))
     watched.run.step(at(9), 1, REACHED)
     begins, *chunks = watched.said
     assert list(begins.changes) == [BackfillTable(TABLE, complete=False)]
@@ -269,7 +269,7 @@ def test_many_held_tables_leave_their_turn_to_the_one_that_is_free() -> None:
 def test_a_void_ends_what_is_said_of_the_table_that_is_read() -> None:
     """Metrics and the command must not show a table as being read that waits, or is gone."""
     watched = Watched(TABLE)
-    watched.first = chunk(row(1), last=[1])
+    watched.first = chunk(row(1), last=After([1]))
     watched.run.step(at(9), 1, REACHED)
     assert (watched.status.backfill.table, watched.status.backfill.rows) == (TABLE, AHEAD_MAX)
     watched.run.notice(transaction(VoidTable(TABLE, "DDL")))
@@ -284,7 +284,7 @@ def test_a_table_that_is_voided_while_it_is_read_for_its_foreign_keys_is_publish
     watched.run._family = family
     watched.run._plan.complete.add(TABLE)
     family.children.follow({TABLE: (("id",),)})
-    watched.first = chunk(row(1), last=[1])
+    watched.first = chunk(row(1), last=After([1]))
     watched.run.step(at(9), 1, REACHED)
     assert watched.said == []
     watched.run.notice(transaction(VoidTable(TABLE, "cascade")))
@@ -329,7 +329,7 @@ def test_a_request_is_done_and_remembered_in_one_batch() -> None:
 def test_a_cancelled_table_is_put_aside_and_goes_on_when_it_is_started() -> None:
     """Its cursor is kept meanwhile, and voids still end it."""
     watched = Watched(TABLE)
-    watched.first = chunk(row(1), last=[1])
+    watched.first = chunk(row(1), last=After([1]))
     watched.run._requests = Asking()
     watched.run.step(at(9), 1, REACHED)
     said = len(watched.said)
@@ -350,7 +350,7 @@ def test_a_cancelled_table_is_put_aside_and_goes_on_when_it_is_started() -> None
 def test_chunks_wait_while_the_source_is_behind() -> None:
     """Other changes come first; the state says why nothing is published."""
     watched = Watched(TABLE, lag_max_s=2.0)
-    watched.first = chunk(row(1), last=[1])
+    watched.first = chunk(row(1), last=After([1]))
     watched.status.caught_up(1)
     watched.now += 3
     watched.run.step(at(9), 1, REACHED)
@@ -366,7 +366,7 @@ def test_chunks_wait_while_the_source_is_behind() -> None:
 def test_chunks_take_no_more_than_their_share_of_the_time() -> None:
     """After a second of publishing, three seconds belong to other work, if the share is a quarter."""
     watched = Watched(TABLE, share=0.25)
-    watched.first = chunk(row(1), last=[1])
+    watched.first = chunk(row(1), last=After([1]))
     watched.takes_s = 1 / AHEAD_MAX
     watched.run.step(at(9), 1, REACHED)
     said, ended = len(watched.said), watched.now
@@ -379,7 +379,7 @@ def test_chunks_take_no_more_than_their_share_of_the_time() -> None:
 def test_changes_of_the_server_come_before_rows_of_a_backfill() -> None:
     """While the server has more to say a chunk is published now and then only, so that nobody else waits for it."""
     watched, busy = Watched(TABLE), Binlog(True, has_more=True)
-    watched.first = chunk(row(1), last=[1])
+    watched.first = chunk(row(1), last=After([1]))
     for _ in range(40):
         watched.run.step(at(9), 1, busy)
         watched.now += BEHIND_EVERY_S / 10
@@ -391,7 +391,7 @@ def test_changes_of_the_server_come_before_rows_of_a_backfill() -> None:
 def test_chunks_follow_each_other_while_the_server_is_silent() -> None:
     """Else an idle server's rows would come by the rhythm of its heartbeats; it is looked after in between."""
     watched = Watched(TABLE)
-    watched.first, watched.takes_s = chunk(row(1), last=[1]), 0.01
+    watched.first, watched.takes_s = chunk(row(1), last=After([1])), 0.01
     watched.run.step(at(9), 1, BEFORE)
     began = watched.now
     watched.run.step_while_idle(at(9), 1, REACHED)
@@ -405,7 +405,7 @@ def test_chunks_follow_each_other_while_the_server_is_silent() -> None:
 def test_chunks_wait_for_a_batch_that_is_full_already() -> None:
     """The next change would be committed behind all of them. They do not wait for ever: others may fill each batch."""
     watched = Watched(TABLE)
-    watched.first = chunk(row(1), last=[1])
+    watched.first = chunk(row(1), last=After([1]))
     watched.room = 1 + 2
     watched.run.step(at(9), 1, REACHED)
     assert len(watched.said) == 1 + 2
@@ -419,7 +419,7 @@ def test_chunks_wait_for_a_batch_that_is_full_already() -> None:
 def test_an_idle_server_waits_for_room_and_goes_on() -> None:
     """Not for its next heartbeat: a batch is committed in less time."""
     watched = Watched(TABLE)
-    watched.first = chunk(row(1), last=[1])
+    watched.first = chunk(row(1), last=After([1]))
     watched.room = 1
     watched.run.step(at(9), 1, BEFORE)
     watched.takes_s = 0.01
@@ -441,7 +441,7 @@ def test_an_idle_step_ends_without_chunks_to_publish() -> None:
     watched = Watched(TABLE, lag_max_s=2.0)
     watched.run.step_while_idle(at(9), 1, REACHED)
     assert watched.waits == 0
-    watched.first = chunk(row(1), last=[1])
+    watched.first = chunk(row(1), last=After([1]))
     watched.status.caught_up(1)
     watched.now += 3
     watched.run.step_while_idle(at(9), 1, REACHED)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 import string
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from stream.sources.mariadb.backfill.chunks import ChunkReader
+from stream.sources.mariadb.backfill.plan import After
 from stream.wire.events import VALUE, RowImages
 from tests.sources.mariadb.conftest import Source, voids
 
@@ -192,7 +193,7 @@ def in_chunks(source: Source, table: str) -> dict[bytes, bytes]:
     """Key → image of every row of a table, as a backfill reads them."""
     reader, described = ChunkReader(source.settings), source.table(table).describe()
     found: dict[bytes, bytes] = {}
-    after: Sequence[object] | None = None
+    after: After | None = None
     while True:
         chunk = reader.read(described, after)
         assert isinstance(chunk.rows, RowImages)

@@ -137,7 +137,7 @@ RANGES: Final = (
     installation(
         "descending_range_ascends",
         "the source gives the first rows for the last ones",
-        Replace(by_range.select_range, "' DESC' if any_wanted.descending else ''", "''"),
+        Replace(by_range._order, "' DESC' if any_wanted.descends(name) else ''", "''"),
     ),
     installation(
         "count_knows_no_limit",

@@ -18,9 +18,9 @@ from pymysql.constants import ER
 
 from stream.sources.key_range import KeyRange
 from stream.sources.mariadb.backfill.packets import RowPackets, Values
-from stream.sources.mariadb.backfill.plan import Chunk
+from stream.sources.mariadb.backfill.plan import After, Chunk
 from stream.sources.mariadb.by_key import TIMED_OUT, SelectedRow, code_of, rows_by_key, timed
-from stream.sources.mariadb.by_range import select_range
+from stream.sources.mariadb.by_range import bounded, select_range
 from stream.sources.mariadb.charsets import Charsets, read_charsets
 from stream.sources.mariadb.connection import (
     Connection,
@@ -81,8 +81,8 @@ class ChunkReader:
         self._known: _Known | None = None
         self._limit = ROWS_MAX
 
-    def read(self, described: DescribeTable, after: Sequence[object] | None, keys: Sequence[bytes] = ()) -> Chunk:
-        """The rows after the key ``after`` (canonical values), or the first ones; or those of ``keys``, or none.
+    def read(self, described: DescribeTable, after: After | None, keys: Sequence[bytes] = ()) -> Chunk:
+        """The rows after the key ``after``, or the first ones; or those of ``keys``, or none.
 
         Raises `TableDiffers` if the columns are not those of ``described``, `TableBusy`.
         """
@@ -132,7 +132,7 @@ class ChunkReader:
             raise MariaDBUnreachable("the reading of chunks has ended")
         return self._session
 
-    def _read(self, described: DescribeTable, after: Sequence[object] | None, keys: Sequence[bytes]) -> Chunk | None:
+    def _read(self, described: DescribeTable, after: After | None, keys: Sequence[bytes]) -> Chunk | None:
         session = self._connect()
         place, server = committed_place(session), self._server
         session.query("START TRANSACTION READ ONLY")
@@ -183,13 +183,18 @@ class ChunkReader:
         return rows
 
     def _rows(
-        self, session: Connection, info: TableInfo, after: Sequence[object] | None
-    ) -> tuple[Sequence[RowChange], Sequence[object] | None]:
+        self, session: Connection, info: TableInfo, after: After | None
+    ) -> tuple[Sequence[RowChange], After | None]:
         """The rows, and the last one's key; None if no row is left. Under the lock the columns are known."""
         keys: list[bytes] = []
         images: list[bytes] = []
         size, limit = 0, self._limit
-        statement = select_range(session, info, KeyRange(after=after), limit)
+        key, turned = after or (None, info.key_index.descending)
+        try:
+            wanted = bounded(session, info, KeyRange(after=key, turned=turned), limit, time.monotonic() + STATEMENT_S)
+        except UndecodableValue as error:
+            raise _bad_key(info, error) from error
+        statement = select_range(session, info, wanted, limit)
         packets = RowPackets(session, timed(session, statement, time.monotonic() + STATEMENT_S))
         try:
             while size < BYTES_MAX and (columns := packets.read()):
@@ -206,7 +211,7 @@ class ChunkReader:
         elif size < BYTES_MAX // 2:
             self._limit = min(limit * 2, ROWS_MAX)
         is_end = packets.is_over and len(keys) < limit
-        return _changes(info, keys, images), None if is_end else split_row_key(keys[-1])[1]
+        return _changes(info, keys, images), None if is_end else After(split_row_key(keys[-1])[1], turned)
 
 
 def _changes(info: TableInfo, keys: list[bytes], images: list[bytes]) -> Sequence[RowChange]:
@@ -228,8 +233,12 @@ def _key_and_image(info: TableInfo, values: Sequence[bytes | None]) -> tuple[byt
     try:
         key = canonical_key(info, values)
     except UndecodableValue as error:
-        raise TableDiffers(f"a key of {info.name} cannot be decoded: {error}") from error
+        raise _bad_key(info, error) from error
     try:
         return key, canonical_row(info, values)
     except UndecodableValue:
         return key, b""
+
+
+def _bad_key(info: TableInfo, error: UndecodableValue) -> TableDiffers:
+    return TableDiffers(f"a key of {info.name} cannot be decoded: {error}")

@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import add
-from typing import Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple, cast
 
 from stream.sources.mariadb.gtid import GtidPosition
 from stream.sources.status import CURSORS
@@ -49,19 +49,30 @@ _UNORDERED: Final = frozenset({"enum", "set"})
 """Kinds whose values compare with a text in another order than they are sorted in."""
 
 
+class After(NamedTuple):
+    """A key, canonical values, after which the next rows come.
+
+    ``turned``: the columns whose greatest values come first. They are those of the index with which a table's first
+    chunk was read. A table that gets another index is read in the same order to its end, or rows would be left out.
+    """
+
+    key: Sequence[object]
+    turned: Sequence[str] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class Chunk:
     """Some rows of a table in the order of its key, as one snapshot has them.
 
-    ``last``: the last row's key, canonical values, after which the next chunk begins; None if the table ends here, or
-    if only some keys were read. ``held``: who keeps it from having more, as long as somebody else does not end that.
+    ``last``: the last row's key, after which the next chunk begins; None if the table ends here, or if only some keys
+    were read. ``held``: who keeps it from having more, as long as somebody else does not end that.
     """
 
     described: DescribeTable
     rows: Sequence[RowChange]
     lo: GtidPosition
     hi: GtidPosition
-    last: Sequence[object] | None
+    last: After | None
     held: str = ""
 
     def follows(self, since: GtidPosition) -> bool:
@@ -72,8 +83,22 @@ class Chunk:
 class Cursor(NamedTuple):
     """How far a table is: the key up to which its rows are published (None: none is), and how many were read."""
 
-    after: Sequence[object] | None = None
+    after: After | None = None
     rows: int = 0
+
+    @classmethod
+    def told(cls, words: Sequence[Any]) -> Cursor:
+        """The cursor of `words`."""
+        key, rows, *other = words
+        after = After(*other) if other else None if key is None else After(key)
+        return cls(after, rows)
+
+    @property
+    def words(self) -> Sequence[object]:
+        """As the source's state has it. A source that knows of no columns in another direction begins anew there."""
+        if self.after is None or not self.after.turned:
+            return self.after and self.after.key, self.rows
+        return None, self.rows, *self.after
 
 
 @dataclass(slots=True)
@@ -101,7 +126,7 @@ class Plan:
         plan = cls(set(point.complete), piece_bytes=piece_bytes, _epoch=point.epoch)
         epoch, cursors, *_ = json.loads(point.annotations.get(CURSORS, "[0, {}]"))
         if epoch == point.epoch:
-            plan.cursors = {table: Cursor(*at[:2]) for table, at in cursors.items() if table in point.descriptions}
+            plan.cursors = {table: Cursor.told(at) for table, at in cursors.items() if table in point.descriptions}
         return plan
 
     @property
@@ -109,9 +134,9 @@ class Plan:
         """The words that `resume` takes up. A restart begins a table anew that they have no room for."""
         kept, left = {}, CURSOR_CHARS_MAX
         for table, cursor in self.cursors.items():
-            size = len(json.dumps([table, cursor], ensure_ascii=False))
+            size = len(json.dumps([table, cursor.words], ensure_ascii=False))
             if size <= left:
-                kept[table] = cursor
+                kept[table] = cursor.words
                 left -= size
         return {CURSORS: json.dumps([self._epoch, kept], ensure_ascii=False) if kept else ""}
 

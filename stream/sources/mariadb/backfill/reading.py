@@ -10,7 +10,7 @@ from typing import Final, Protocol
 
 import structlog
 
-from stream.sources.mariadb.backfill.plan import Chunk
+from stream.sources.mariadb.backfill.plan import After, Chunk
 from stream.sources.mariadb.connection import MariaDBError, MariaDBUnreachable
 from stream.sources.mariadb.gtid import GtidPosition
 from stream.wire.events import DescribeTable
@@ -37,7 +37,7 @@ class Chunks(Protocol):
     @property
     def behind_s(self) -> float: ...
 
-    def read(self, described: DescribeTable, after: Sequence[object] | None, keys: Sequence[bytes] = ()) -> Chunk: ...
+    def read(self, described: DescribeTable, after: After | None, keys: Sequence[bytes] = ()) -> Chunk: ...
 
     def estimated_rows(self, table: str) -> int: ...
 
@@ -51,7 +51,7 @@ class Wanted:
     """Read from ``after`` on, and only what has everything up to ``since``. ``keys``: read these alone, at once."""
 
     described: DescribeTable
-    after: Sequence[object] | None
+    after: After | None
     since: GtidPosition
     keys: tuple[bytes, ...] = ()
 
@@ -112,7 +112,7 @@ class ChunkReading:
 
     def _run(self) -> None:
         wanted: Wanted | None = None
-        after: Sequence[object] | None = None
+        after: After | None = None
         pause_s = 0.0
         while (now := self._next(wanted, pause_s)) is not None:
             if now is not wanted:

@@ -12,7 +12,7 @@ import structlog
 
 from stream.kafka.requests import HotKeys, read_hot_keys
 from stream.sources.mariadb.backfill.choice import CHOICE, BackfillRequest, Choice, read_request
-from stream.sources.mariadb.backfill.plan import PIECE_BYTES, Chunk, Plan, left_tables, rows_and_tables, unfit
+from stream.sources.mariadb.backfill.plan import PIECE_BYTES, After, Chunk, Plan, left_tables, rows_and_tables, unfit
 from stream.sources.mariadb.backfill.progress import progress_annotations
 from stream.sources.mariadb.backfill.reading import AHEAD_MAX, TableHeld, Wanted
 from stream.sources.mariadb.backfill.rereading import REREADS, KeysReading, Rereading, row_keys
@@ -143,7 +143,7 @@ class Backfill:
         self._family, self._rereading = family, rereading
         if rereading is not None:
             rereading.resume(point)
-        self._learnt: dict[str, Sequence[object] | None] = {}
+        self._learnt: dict[str, After | None] = {}
         """Complete tables that are read for the family alone, and the key up to which they are."""
         self._is_idle = False
         """Whether every table is complete, or can't be."""
