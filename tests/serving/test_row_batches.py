@@ -20,6 +20,7 @@ from serving.reads import rows
 from serving.reads.demands import ReadDemand, RequestedRow
 from serving.reads.descriptions import Descriptions
 from serving.reads.fills import Fills
+from serving.reads.lookups import lookup, sources
 from serving.reads.rowkey import parse_row_key
 from serving.reads.rows import RowReads
 from serving.reads.spaces import RowSpace
@@ -225,8 +226,9 @@ def test_a_long_batch_lets_others_be_answered_in_between(monkeypatch: pytest.Mon
         return run
 
     monkeypatch.setattr(rows, "parse_row_key", counted(parse_row_key))
-    monkeypatch.setattr(rows, "_fill_of", counted(rows._fill_of))
-    monkeypatch.setattr(front.reads, "_answer", counted(front.reads._answer))
+    monkeypatch.setattr(sources, "_fill_of", counted(sources._fill_of))
+    for module in (rows, sources):
+        monkeypatch.setattr(module, "answer", counted(lookup.answer))
 
     async def run() -> list[RawRowAnswer | ReadError]:
         nonlocal worked_on, most

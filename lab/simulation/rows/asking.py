@@ -36,9 +36,12 @@ from serving.http.routes import find_rows, get_row, get_rows
 from serving.reads.descriptions import Descriptions
 from serving.reads.fills import Fills
 from serving.reads.locations import LocationReads
+from serving.reads.lookups.lookup import ReadContext, RowLookup, RowMiss, RowOutcome
+from serving.reads.lookups.sources import SourceLookups
+from serving.reads.owners import Owners
 from serving.reads.proof import Proof
 from serving.reads.ranges.reading import RangeReads
-from serving.reads.rows import ReadContext, RowLookup, RowMiss, RowOutcome, RowReads
+from serving.reads.rows import RowReads
 from serving.reads.spaces import Epochs, RowSpace
 from serving.sources.mariadb import row_table
 from serving.sources.source import RowTable, SchemaChanged, SourceKey, SourceRange, SourceRow
@@ -270,9 +273,11 @@ class SimulatedRowSource:
 class ObservedReads(RowReads):
     """The real reads. They show the evidence of each answer to the read that gets it."""
 
-    told: dict[str, int]
-    """Shard → the highest epoch in an owner's answer."""
-    world: Answering
+    def __init__(self, owners: Owners, descriptions: Descriptions, fills: Fills, world: Answering) -> None:
+        super().__init__(owners, descriptions, fills, METRICS)
+        self.told: dict[str, int] = {}
+        """Shard → the highest epoch in an owner's answer."""
+        self._sources = ObservedSources(owners, fills, self.told, world)
 
     def _from_owner(self, lookup: RowLookup, row: OwnerRow | None, why: str) -> RawRowAnswer | ReadError | RowMiss:
         if row is not None:
@@ -280,17 +285,26 @@ class ObservedReads(RowReads):
             self.told[row.shard] = max(self.told.get(row.shard, 0), row.epoch)
         return super()._from_owner(lookup, row, why)
 
-    async def _from_source(self, context: ReadContext, misses: Sequence[RowMiss]) -> list[RowOutcome]:
+
+class ObservedSources(SourceLookups):
+    """The real reads of sources. ``told``: those of `ObservedReads`."""
+
+    def __init__(self, owners: Owners, fills: Fills, told: dict[str, int], world: Answering) -> None:
+        super().__init__(owners, fills, METRICS)
+        self._epochs_told = told
+        self._world = world
+
+    async def read(self, context: ReadContext, misses: Sequence[RowMiss]) -> list[RowOutcome]:
         assert context.space.source is not None
-        _told.set(self.told.get(context.space.source.shard, 0))
-        return await super()._from_source(context, misses)
+        _told.set(self._epochs_told.get(context.space.source.shard, 0))
+        return await super().read(context, misses)
 
     def _from_source_row(self, miss: RowMiss, proof: Proof, found: SourceRow | Exception) -> RowOutcome:
         if isinstance(found, SnapshotRow):
             _read.get().source[miss.lookup.key.key] = proof, found
         told = _told.get()
         if (proof.epoch or 0) < told:
-            self.world.went_back(f"a front knows epoch {told} of {proof.shard}, but uses {proof.epoch}")
+            self._world.went_back(f"a front knows epoch {told} of {proof.shard}, but uses {proof.epoch}")
         return super()._from_source_row(miss, proof, found)
 
 
@@ -325,8 +339,7 @@ class SimulatedFront:
         descriptions = Descriptions(owners, clock=network.loop.time)
         if knows_tables:
             descriptions._known.update(KNOWN_TABLES)
-        self.reads = ObservedReads(owners, descriptions, fills, METRICS)
-        self.reads.told, self.reads.world = {}, world
+        self.reads = ObservedReads(owners, descriptions, fills, world)
         ranges = RangeReads(owners, descriptions, METRICS)
         self._front = front_with(
             row_spaces=spaces,

@@ -26,6 +26,9 @@ from serving.http.streaming import parameters as streams
 from serving.reads import proof, spaces
 from serving.reads import rows as row_reads
 from serving.reads.flight import Flights
+from serving.reads.lookups import lookup
+from serving.reads.lookups import sources as row_sources
+from serving.reads.lookups.sources import SourceLookups
 from serving.reads.ranges import reading as ranges
 from serving.reads.ranges.pages import Stretch
 from serving.reads.ranges.reading import RangeReads
@@ -36,7 +39,7 @@ from stream.kafka import dead_letters
 from stream.sources.status import SourceStatus
 
 NO_OWN_KEY: Final = Replace(
-    row_reads.may_offer,
+    row_sources.may_offer,
     "any_own and any_row.shard == any_shard and any_rest",
     "any_row.shard == any_shard and any_rest",
 )
@@ -47,7 +50,7 @@ OFFERS: Final = (
     rows(
         "fill_of_another_shard",
         "the front offers a fill although the owner assigns the key to another shard",
-        always(row_reads.may_offer, "any_row.shard == any_shard"),
+        always(row_sources.may_offer, "any_row.shard == any_shard"),
     ),
     rows(
         "fill_of_another_spelling",
@@ -66,7 +69,7 @@ OFFERS: Final = (
         "absence_of_a_text_key",
         "an absence is cached for a key that is compared by a collation",
         never(owner_rows._schema_refusal, ABSENCE_REFUSED),
-        Replace(row_reads.may_offer, "any_same if any_found else any_key.exact", "any_same if any_found else True"),
+        Replace(row_sources.may_offer, "any_same if any_found else any_key.exact", "any_same if any_found else True"),
     ),
 )
 SESSIONS: Final = (
@@ -144,7 +147,7 @@ READS: Final = (
         "absence_not_in_the_token",
         "the answer that a row does not exist leaves the session's token as it was",
         Replace(
-            RowReads._answer,
+            lookup.answer,
             'missing = "" if image is not None else any_text',
             'missing = "" if image is not None else any_text\n'
             "if image is None:\n    token = lookup.context.demand.token",
@@ -171,7 +174,7 @@ FLIGHTS: Final = (
         "flight_shared_across_epochs",
         "a read joins another one of the same row, whose positions belong to another epoch",
         Replace(
-            RowReads._from_shard,
+            SourceLookups._from_shard,
             "(any_source.shard, any_proof.epoch)",
             "(any_source.shard, 0)",
         ),
@@ -180,7 +183,7 @@ FLIGHTS: Final = (
         "flight_proves_everything",
         "a read takes the result of a read that began before it, whether that proves its demand or not",
         always(Flights._unproved, "proves(any_result)"),
-        never(RowReads._from_source_row, "not any_decision.may_be_served"),
+        never(SourceLookups._from_source_row, "not any_decision.may_be_served"),
     ),
 )
 INTERRUPTIONS: Final = (

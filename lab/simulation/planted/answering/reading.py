@@ -18,6 +18,7 @@ from serving.client.session import SessionState
 from serving.client.tracked import TrackedConnection
 from serving.client.transactions import TransactionState
 from serving.http import batches, lists, query, responses, routes
+from serving.reads.lookups.sources import SourceLookups
 from serving.reads.rows import RowReads
 from serving.reads.tables import TableReads
 from serving.sources import hive_latest, hive_tables
@@ -43,7 +44,7 @@ TOKENS: Final = (
         "absence_at_the_source_moves_no_token",
         "an absence at the source leaves the session's token where it was",
         Replace(
-            RowReads._from_source_row,
+            SourceLookups._from_source_row,
             "proof.token_after(any_hi)",
             "proof.token_after(any_hi) if found.image is not None else proof.demand.token",
         ),
