@@ -70,7 +70,7 @@ ORDERS: Final = SimulatedTable(
     KEYSPACE,
     "shop.orders",
     "CREATE TABLE shop.orders (customer VARCHAR(12) COLLATE utf8mb4_bin, number INT, version INT NOT NULL,"
-    " placed TIMESTAMP NULL, twice BIGINT AS (version * 2) VIRTUAL, PRIMARY KEY (customer, number))",
+    " placed TIMESTAMP NULL, twice BIGINT AS (version * 2) VIRTUAL, PRIMARY KEY (customer, number DESC))",
     "REPLACE INTO shop.orders (customer, number, version, placed) VALUES (%s, %s, %s, '2026-03-29 02:30:00')",
     "DELETE FROM shop.orders WHERE customer = %s AND number = %s",
     ("Zoë",),

@@ -77,7 +77,7 @@ def _statistics(table: Table) -> Iterable[InfoRow]:
             "seq_in_index": at,
             "sub_part": None,
             "index_type": "BTREE",
-            "collation": "A",
+            "collation": "D" if name in table.descending else "A",
         }
 
 

@@ -95,6 +95,8 @@ class Selecting:
         return made, found
 
     def _rows(self, select: Select, table: Table) -> Steps[list[Row]]:
+        if select.some is not None:
+            return _ordered(select, table, (yield from self._rows(select.some, table)))
         if any(condition == Literal(0) for condition in conditions(select.where)):
             return []
         transaction = self._transacting.begun()
@@ -131,10 +133,12 @@ class Selecting:
 
 def _ordered(select: Select, table: Table, rows: list[Row]) -> list[Row]:
     """The rows as ORDER BY and LIMIT have them."""
-    places = [table.index(name) for name in select.order]
-    rows.sort(
-        key=lambda row: [cast("int", table.columns[at].equal(row[at])) for at in places], reverse=select.descending
-    )
+    for name in reversed(select.order):
+        at = table.index(name)
+        rows.sort(
+            key=lambda row, at=at: cast("int", table.columns[at].equal(row[at])),  # type: ignore[misc]
+            reverse=name in select.descending,
+        )
     return rows[: select.limit] if select.limit else rows
 
 

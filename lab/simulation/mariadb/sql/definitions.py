@@ -40,7 +40,7 @@ class ForeignKey:
 
 @dataclass(frozen=True, slots=True)
 class CreateTable:
-    """CREATE TABLE."""
+    """CREATE TABLE. ``descending``: the columns of which the key's index has the greatest values first."""
 
     table: Name
     columns: tuple[ColumnDefinition, ...]
@@ -49,6 +49,7 @@ class CreateTable:
     engine: str
     charset: str
     if_not_exists: bool
+    descending: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,10 +160,12 @@ def _create(tokens: Tokens) -> CreateTable:
     columns: list[ColumnDefinition] = []
     keys: list[ForeignKey] = []
     primary: tuple[str, ...] = ()
+    descending: frozenset[str] = frozenset()
     tokens.expect("(")
     while True:
         if tokens.skip("PRIMARY", "KEY"):
-            primary = tokens.names()
+            directions = _ordered_names(tokens)
+            primary, descending = tuple(directions), frozenset(name for name, down in directions.items() if down)
         elif tokens.is_next("CONSTRAINT") or tokens.is_next("FOREIGN"):
             keys.append(_foreign_key(tokens, f"{table[1]}_ibfk_{len(keys) + 1}"))
         else:
@@ -183,7 +186,18 @@ def _create(tokens: Tokens) -> CreateTable:
                 tokens.expect("CHARACTER", "SET")
             tokens.skip("=")
             charset = tokens.identifier()
-    return CreateTable(table, tuple(columns), primary, tuple(keys), engine, charset, careful)
+    return CreateTable(table, tuple(columns), primary, tuple(keys), engine, charset, careful, descending)
+
+
+def _ordered_names(tokens: Tokens) -> dict[str, bool]:
+    """The columns of a key in parentheses, and whether their greatest values come first."""
+    tokens.expect("(")
+    found: dict[str, bool] = {}
+    while not found or tokens.skip(","):
+        name = tokens.identifier()
+        found[name] = tokens.skip("DESC")
+    tokens.expect(")")
+    return found
 
 
 def _foreign_key(tokens: Tokens, name: str) -> ForeignKey:

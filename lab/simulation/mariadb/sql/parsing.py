@@ -35,7 +35,8 @@ class Selected:
 class Select:
     """A SELECT from one table or none. ``columns`` is empty for ``*``. ``limit`` 0: none. ``locks``: FOR UPDATE.
 
-    ``counts``: its answer is how many rows it finds.
+    ``descending``: columns of ``order`` whose greatest values come first. ``counts``: its answer is how many rows it
+    finds. ``some``: it selects from the rows that this one finds.
     """
 
     columns: tuple[Selected, ...]
@@ -44,8 +45,9 @@ class Select:
     order: tuple[str, ...] = ()
     limit: int = 0
     locks: bool = False
-    descending: bool = False
+    descending: frozenset[str] = frozenset()
     counts: bool = False
+    some: Select | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,33 +184,39 @@ def _select(tokens: Tokens) -> Select:
             columns.append(Selected(expression, tokens.sql[start : tokens.next.start].strip()))
             if not tokens.skip(","):
                 break
-    table = tokens.table() if tokens.skip("FROM") else None
+    table, some = None, None
+    if tokens.skip("FROM"):
+        some = _some(tokens) if tokens.is_next("(") else None
+        table = some.table if some else tokens.table()
     if tokens.skip("FORCE", "INDEX"):
         tokens.names()
     where = tokens.expression() if tokens.skip("WHERE") else None
-    order: list[str] = []
-    directions: set[bool] = set()
+    order: dict[str, bool] = {}
     if tokens.skip("ORDER", "BY"):
         while not order or tokens.skip(","):
-            order.append(tokens.identifier())
-            directions.add(tokens.skip("DESC"))
-    if len(directions) > 1:
-        raise tokens.unknown()
+            name = tokens.identifier()
+            order[name] = tokens.skip("DESC")
     limit = int(tokens.take().text) if tokens.skip("LIMIT") else 0
     locks = tokens.skip("FOR", "UPDATE")
     if enclosed:
         tokens.expect(")")
-    return Select(tuple(columns), table, where, tuple(order), limit, locks, directions == {True})
+    descending = frozenset(name for name, down in order.items() if down)
+    return Select(tuple(columns), table, where, tuple(order), limit, locks, descending, some=some)
+
+
+def _some(tokens: Tokens) -> Select:
+    """A SELECT in parentheses with a name, from which another one selects."""
+    found = _select(tokens)
+    tokens.expect("AS")
+    tokens.identifier()
+    return found
 
 
 def _count(tokens: Tokens) -> Select:
     """``COUNT(*)`` of a table's rows, or of what another SELECT finds."""
     tokens.expect("FROM")
     if tokens.is_next("("):
-        found = _select(tokens)
-        tokens.expect("AS")
-        tokens.identifier()
-        return replace(found, columns=(), counts=True)
+        return replace(_some(tokens), columns=(), counts=True)
     table = tokens.table()
     if tokens.skip("FORCE", "INDEX"):
         tokens.names()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import count
 
 from pymysql.constants import ER
 
@@ -94,7 +95,7 @@ def _create(change: CreateTable, name: Name, databases: Databases, commit: int) 
 
 
 def _emptied(old: Table, commit: int) -> Table:
-    return Table(old.name, old.columns, old.primary_key, old.foreign_keys, old.engine, old.charset, commit)
+    return replace(old, since=commit, id=0, versions={}, row_ids=count(1))
 
 
 def _alter(change: AlterTable, name: Name, database: str, databases: Databases, commit: int) -> None:
@@ -127,8 +128,7 @@ def _altered(old: Table, change: Alteration, commit: int) -> Table:
         columns.insert(0 if change.first else at if at >= 0 else len(columns), made)
     is_copied = change.kind == "MODIFY"
     since = commit if is_copied else old.since
-    table = Table(old.name, tuple(columns), old.primary_key, old.foreign_keys, old.engine, old.charset, since)
-    table.row_ids = old.row_ids
+    table = replace(old, columns=tuple(columns), since=since, id=0, versions={})
     for key, versions in old.versions.items():
         for at, row in [(commit, versions[-1][1])] if is_copied else versions:
             table.put(key, at, None if row is None else _moved(old, row, table.columns, made))

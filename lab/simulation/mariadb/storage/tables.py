@@ -35,6 +35,8 @@ class Table:
     versions: dict[Key, list[tuple[int, Row | None]]] = field(default_factory=dict)
     """Key → (commit, row from that commit on)."""
     row_ids: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+    descending: frozenset[str] = frozenset()
+    """Columns of which the primary key's index has the greatest values first."""
 
     @property
     def key_indexes(self) -> tuple[int, ...]:
@@ -69,7 +71,8 @@ class Table:
         """The text of SHOW CREATE TABLE."""
         lines = [_column_line(column, self.charset) for column in self.columns]
         if self.primary_key:
-            lines.append(f"PRIMARY KEY ({_quoted(self.primary_key)})")
+            parts = (_quoted((name,)) + " DESC" * (name in self.descending) for name in self.primary_key)
+            lines.append(f"PRIMARY KEY ({','.join(parts)})")
         lines += [f"KEY `{key.name}` ({_quoted(key.columns)})" for key in self.foreign_keys]
         lines += map(self.constraint, self.foreign_keys)
         body = ",\n  ".join(lines)
@@ -131,7 +134,7 @@ def table_of(wanted: CreateTable, name: Name, since: int) -> Table:
     """The table that a statement creates."""
     charset = wanted.charset or "utf8mb4"
     columns = tuple(column_of(each, charset) for each in wanted.columns)
-    made = Table(name, columns, wanted.primary_key, (), wanted.engine, charset, since)
+    made = Table(name, columns, wanted.primary_key, (), wanted.engine, charset, since, descending=wanted.descending)
     keys = set(wanted.primary_key)
     for column in columns:
         if column.name in keys:  # a key's column is never NULL

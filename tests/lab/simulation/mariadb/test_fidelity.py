@@ -38,10 +38,11 @@ TABLES: Final = (
     "CREATE TABLE t (id VARCHAR(20) CHARACTER SET latin1 PRIMARY KEY, v INT)",
     "CREATE TABLE x (id VARCHAR(20) COLLATE utf8mb4_nopad_bin PRIMARY KEY, v DECIMAL(20,10))",
     "CREATE TABLE n (v INT)",
+    "CREATE TABLE o (a INT, b VARCHAR(20) COLLATE utf8mb4_bin, PRIMARY KEY (a, b DESC))",
 )
 
 ONE_SESSION: Final = (
-    *(f"SHOW CREATE TABLE {name}" for name in "pcsktxn"),
+    *(f"SHOW CREATE TABLE {name}" for name in "pcsktxno"),
     "INSERT INTO p (id,v,amount,at,ts,d,f,b,tx,u,j) VALUES (1, 5, -12.345, '2026-01-02 03:04:05.678',"
     " '2026-01-02 03:04:05.678901', '2026-01-02', 1.5, X'0001ff', 'hällo ☕', 65535, '{\"a\":1}'),"
     " (2, -7, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)",
@@ -70,6 +71,9 @@ ONE_SESSION: Final = (
     "INSERT INTO k (a, b, v) VALUES (1, 'Ab', 9) ON DUPLICATE KEY UPDATE v = VALUES(v)",
     "SELECT * FROM k WHERE b = 'ab' AND a = 1",
     "SELECT a, b FROM k WHERE a IN (1, 2) AND NOT b = 'ab'",
+    "INSERT INTO o VALUES (1, 'x'), (2, 'x'), (1, 'y'), (2, 'y')",
+    "SELECT * FROM o FORCE INDEX (PRIMARY) WHERE ((a > 1) OR (a = 1 AND b < 'y')) ORDER BY a, b DESC LIMIT 2",
+    "SELECT a, b FROM (SELECT a, b FROM o FORCE INDEX (PRIMARY) LIMIT 4) AS some ORDER BY a DESC, b LIMIT 1",
     "INSERT INTO t VALUES ('abc', 1)",
     "SELECT * FROM t WHERE id = 'ABC '",
     "SELECT * FROM t WHERE id = 'ab☕'",
