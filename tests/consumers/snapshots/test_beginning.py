@@ -292,7 +292,7 @@ def test_a_server_that_accepts_and_never_answers_is_given_up_and_the_topic_folde
         in_turn(restores, tmp_path / "data", 2)
         partition, aside = in_background(tmp_path / "data", tmp_path, 0, restores)
         assert (offset_of(partition), aside) == (0, None)
-        assert not restores.is_running((KEYSPACE, 1)), "it has waited for the same place"
+        until(lambda: not restores.is_running((KEYSPACE, 1)), "it has waited for the same place")
         assert restores.restore(tmp_path / "data", KEYSPACE, 1, TOPIC, (0, END)) is False
     refused = [each for each in logs if each["event"] == "a snapshot is not used"]
     assert [(each["code"], each["partition"]) for each in refused] == [
