@@ -13,12 +13,12 @@ import psutil
 from freshet.local.errors import LocalServerError
 
 STOP_TIMEOUT_S = 30.0
-START_TIME_TOLERANCE_S = 2.0  # the start time is counted from boot, and the clock may have been stepped since
+START_TIME_TOLERANCE_S = 2.0  # the system tells when it was booted in whole seconds
 
 
 @dataclass(frozen=True, slots=True)
 class ServerRecord:
-    """A server started by ``local up``. With its start time, since ``pid`` may belong to another process by now."""
+    """A server started by ``local up``. ``started_s``: since boot; ``pid`` may belong to another process by now."""
 
     name: str
     pid: int
@@ -31,7 +31,7 @@ class ServerRecord:
         """The server's process, or None: one with the same pid, start time and data directory among its arguments."""
         try:
             process = psutil.Process(self.pid)
-            same_time = abs(process.create_time() - self.started_s) < START_TIME_TOLERANCE_S
+            same_time = abs(_started_s(process) - self.started_s) < START_TIME_TOLERANCE_S
             same_data = any(self.data_dir in argument for argument in process.cmdline())
             return process if same_time and same_data and process.status() != psutil.STATUS_ZOMBIE else None
         except psutil.NoSuchProcess:
@@ -55,7 +55,12 @@ class ServerRecord:
 
 def record_of(name: str, pid: int, address: str, data_dir: Path, log: Path) -> ServerRecord:
     """The record of a server that was just started."""
-    return ServerRecord(name, pid, psutil.Process(pid).create_time(), address, str(data_dir), str(log))
+    return ServerRecord(name, pid, _started_s(psutil.Process(pid)), address, str(data_dir), str(log))
+
+
+def _started_s(process: psutil.Process) -> float:
+    """Seconds from boot to its start. The time of day would be another one once the clock is stepped."""
+    return float(process.create_time() - psutil.boot_time())
 
 
 def read_state(path: Path) -> list[ServerRecord]:

@@ -38,7 +38,7 @@ class Terminal:
         """The exit code of a line, and what it printed."""
         assert self._shell.stdin is not None
         assert self._shell.stdout is not None
-        self._shell.stdin.write(f"{line}\necho; echo '{_END}'$?\n")
+        self._shell.stdin.write(f"{line}\ncode=$?; echo; echo '{_END}'$code\n")
         shown: list[str] = []
         for each in self._shell.stdout:
             if each.startswith(_END):
