@@ -17,7 +17,7 @@ from serving.reads.demands import NO_OPTIONS, ReadDemand, RequestedRow, RowOptio
 from serving.reads.descriptions import RENEWED_EVERY_S, Descriptions
 from serving.reads.fills import Fills
 from serving.reads.lookups.lookup import ReadContext, RowLookup, RowMiss, RowOutcome, answer
-from serving.reads.lookups.sources import COMMIT_S, SourceLookups
+from serving.reads.lookups.sources import SourceLookups
 from serving.reads.owners import AnswerTooLarge, OtherPartition, OwnerAway, Owners
 from serving.reads.proof import ReadBetween, history_lost_error, token_after, unknown_shards_error
 from serving.reads.rowkey import RowKey, parse_row_key
@@ -25,8 +25,6 @@ from serving.reads.spaces import RowSpace
 from serving.sources.source import SchemaChanged
 from serving.turns import in_turns
 from tokens import Position
-
-__all__ = ["COMMIT_S", "RowReads"]
 
 
 class RowReads:

@@ -19,10 +19,10 @@ from serving.metrics import FrontMetrics
 from serving.misses import NEVER_CACHED, NO_OWNER, UNPROVED, miss_reason
 from serving.reads.demands import ReadDemand, RequestedRange
 from serving.reads.descriptions import RENEWED_EVERY_S, Descriptions
+from serving.reads.lookups.sources import COMMIT_S
 from serving.reads.owners import OtherPartition, OwnerAway, Owners
 from serving.reads.proof import Proof, Reached, history_lost_error, token_after
 from serving.reads.ranges.pages import LIMIT_DEFAULT, VERSION, Page, Range, Stretch, range_of
-from serving.reads.rows import COMMIT_S
 from serving.reads.spaces import RowSpace, epoch_of, learn_shards
 from serving.sources.source import RowSource, SchemaChanged, SourceRange
 from stream.sources.key_range import KeyRange
