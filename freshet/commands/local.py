@@ -248,9 +248,7 @@ def _start_kafka(home: Path, port: int | None, detached: bool) -> ServerRecord:
     from freshet.local.kafka import KafkaServer
     from freshet.local.state import record_of
 
-    server: KafkaServer = KafkaServer(
-        home / "kafka", port=_port(home / "kafka", port, KAFKA_PORT), detached=detached
-    ).start()
+    server: KafkaServer = KafkaServer(home / "kafka", port=port, detached=detached).start(KAFKA_PORT)
     return record_of("kafka", server.pid, server.bootstrap, server.data_dir, server.log_file)
 
 
@@ -258,8 +256,7 @@ def _start_mariadb(home: Path, port: int | None, detached: bool) -> ServerRecord
     from freshet.local.mariadb import MariaDBServer
     from freshet.local.state import record_of
 
-    chosen = _port(home / "mariadb", port, MARIADB_PORT)
-    server: MariaDBServer = MariaDBServer(home / "mariadb", port=chosen, detached=detached).start()
+    server: MariaDBServer = MariaDBServer(home / "mariadb", port=port, detached=detached).start(MARIADB_PORT)
     with server.connect(autocommit=True) as connection, connection.cursor() as cursor:
         for database in (DATABASE, CATALOG_DATABASE):
             cursor.execute(f"CREATE DATABASE IF NOT EXISTS {database} CHARACTER SET utf8mb4")
@@ -270,8 +267,7 @@ def _start_mysql(home: Path, port: int | None, detached: bool) -> ServerRecord:
     from freshet.local.mysql import MySQLServer
     from freshet.local.state import record_of
 
-    chosen = _port(home / "mysql", port, MYSQL_PORT)
-    server: MySQLServer = MySQLServer(home / "mysql", port=chosen, detached=detached).start()
+    server: MySQLServer = MySQLServer(home / "mysql", port=port, detached=detached).start(MYSQL_PORT)
     with server.connect(autocommit=True) as connection, connection.cursor() as cursor:
         cursor.execute(f"CREATE DATABASE IF NOT EXISTS {DATABASE}")
     return record_of("mysql", server.pid, f"{server.host}:{server.port}", server.data_dir, server.log_file)
@@ -281,8 +277,7 @@ def _start_hive(home: Path, port: int | None, detached: bool) -> ServerRecord:
     from freshet.local.hive.server import HiveServer
     from freshet.local.state import record_of
 
-    chosen = _port(home / "hive", port, HIVE_PORT)
-    server: HiveServer = HiveServer(home / "hive", port=chosen, detached=detached).start()
+    server: HiveServer = HiveServer(home / "hive", port=port, detached=detached).start(HIVE_PORT)
     return record_of("hive", server.pid, f"{server.host}:{server.port}", server.data_dir, server.log_file)
 
 
@@ -296,25 +291,6 @@ def _wanted(names: list[str] | None) -> tuple[str, ...]:
             f"there is no server {unknown[0]!r}", hint=f"name some of {', '.join(SERVERS)}", code="unknown_server"
         )
     return tuple(names or USUAL)
-
-
-def _port(data_dir: Path, wanted: int | None, usual: int) -> int | None:
-    """The port to start on: ``wanted``, else ``usual`` for a new server if it is free, else None (the last one or any).
-
-    Raises `LocalServerError` ``cannot_listen`` if another process has ``wanted``.
-    """
-    from freshet.local.errors import LocalServerError
-    from freshet.local.process import port_is_free
-
-    if wanted is not None:
-        if not port_is_free(wanted):  # else the process that has it would be taken for the server
-            raise LocalServerError(
-                f"port {wanted} is in use",
-                hint="choose another port, or none to use a free one",
-                code="cannot_listen",
-            )
-        return wanted
-    return usual if not data_dir.exists() and port_is_free(usual) else None
 
 
 def _write_settings(home: Path, servers: dict[str, ServerRecord]) -> None:

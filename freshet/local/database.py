@@ -117,7 +117,7 @@ class DatabaseServer(LocalServer):
             cwd=self.data_dir,
             detached=self.detached,
         )
-        self._process.wait_until(lambda: answers(self.address), START_TIMEOUT_S)
+        self._await(lambda: answers(self.address), START_TIMEOUT_S)
 
     def _arguments(self, data: Path) -> list[str]:
         scratch = self.data_dir / "tmp"  # not the system's: a starting server deletes temporary files of others there

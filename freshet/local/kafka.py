@@ -158,7 +158,7 @@ class KafkaServer(LocalServer):
             cwd=self.data_dir,
             detached=self.detached,
         )
-        self._process.wait_until(lambda: answers(self.bootstrap), START_TIMEOUT_S)
+        self._await(lambda: answers(self.bootstrap), START_TIMEOUT_S)
 
     def _format(self, tool: Sequence[str]) -> None:
         """Fills the directory of the logs. Kafka's tool, a JVM of its own, does that once; then ids are other ones."""

@@ -18,6 +18,8 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import IO, TypeAlias
 
+import psutil
+
 from freshet.local.errors import LocalServerError
 
 POLL_S = 0.05
@@ -78,6 +80,16 @@ class ServerProcess:
     def running(self) -> bool:
         """Whether the process is alive."""
         return self._popen.poll() is None
+
+    def listens(self, port: int) -> bool:
+        """Whether it listens on TCP ``port`` itself; True where the system does not tell."""
+        try:
+            connections = psutil.Process(self.pid).net_connections(kind="tcp")
+        except psutil.NoSuchProcess:
+            return False
+        except psutil.AccessDenied:
+            return True
+        return any(each.status == psutil.CONN_LISTEN and each.laddr.port == port for each in connections)
 
     def wait_until(self, answers: Callable[[], bool], timeout_s: float) -> None:
         """Polls ``answers`` until it is true.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import ClassVar, Final, Self
@@ -40,35 +41,44 @@ class LocalServer(ABC):
             raise LocalServerError(f"{self.NAME} has no port before its first start")
         return self._ports[0]
 
-    def start(self) -> Self:
+    def start(self, usual: int | None = None) -> Self:
         """Starts the server on its data directory, made if new, and returns when it answers.
 
-        Other ports are tried if chosen ones were taken in the meantime. Raises `LocalServerError`.
+        ``usual``: the port of a new server without a wanted one, if it is free. Other ports are tried if chosen ones
+        were taken in the meantime. Raises `LocalServerError`, ``cannot_listen`` if another process has the wanted port.
         """
         self.data_dir.mkdir(parents=True, exist_ok=True)
         kept = self.data_dir / "ports.json"
-        if not self._ports and self._wanted_port is None and kept.exists():
-            ports = tuple(json.loads(kept.read_text()))
-            self._ports = ports if all(map(port_is_free, ports)) else ()
-        chosen_here = not self._ports and self._wanted_port is None
+        may_choose = not self._ports and self._wanted_port is None
+        if not self._ports:
+            self._ports = self._first_ports(kept, usual)
         for left in reversed(range(START_ATTEMPTS)):
-            self._ports = self._ports or self._choose_ports()
             try:
                 self._launch()
                 break
             except BaseException as error:
+                said = self._process.log() if self._process is not None else ""
                 self.stop()
-                is_taken = isinstance(error, LocalServerError) and any(words in str(error) for words in self.PORT_TAKEN)
-                if not chosen_here or not is_taken or not left:
+                is_taken = isinstance(error, LocalServerError) and any(words in said for words in self.PORT_TAKEN)
+                if not may_choose or not is_taken or not left:
                     raise
-                self._ports = ()
+                self._ports = tuple(free_ports(self.PORTS))
         kept.write_text(json.dumps(self._ports))
         return self
 
-    def _choose_ports(self) -> tuple[int, ...]:
-        if self._wanted_port is None:
-            return tuple(free_ports(self.PORTS))
-        return self._wanted_port, *free_ports(self.PORTS - 1)
+    def _first_ports(self, kept: Path, usual: int | None) -> tuple[int, ...]:
+        """Those to try first: the wanted one, else those of the last start, else the usual one, else any."""
+        port = self._wanted_port
+        if port is not None and not port_is_free(port):
+            raise LocalServerError(
+                f"port {port} is in use", hint="choose another port, or none to use a free one", code="cannot_listen"
+            )
+        if port is None and kept.exists():
+            ports = tuple(json.loads(kept.read_text()))
+            return ports if all(map(port_is_free, ports)) else tuple(free_ports(self.PORTS))
+        if port is None and usual is not None and port_is_free(usual):
+            port = usual
+        return tuple(free_ports(self.PORTS)) if port is None else (port, *free_ports(self.PORTS - 1))
 
     @abstractmethod
     def _launch(self) -> None:
@@ -110,6 +120,14 @@ class LocalServer(ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+    def _await(self, answers: Callable[[], bool], timeout_s: float) -> None:
+        """Waits until the launched process listens on its port and ``answers``. Raises as `ServerProcess.wait_until`.
+
+        Another process that has the port would answer too.
+        """
+        process = self._running()
+        process.wait_until(lambda: process.listens(self.port) and answers(), timeout_s)
 
     def _running(self) -> ServerProcess:
         if self._process is None:

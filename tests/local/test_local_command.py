@@ -13,9 +13,9 @@ import psutil
 import pytest
 
 from freshet import cli
-from freshet.commands.local import _port
 from freshet.commands.source import server_of
 from freshet.local.errors import LocalServerError
+from freshet.local.kafka import KafkaServer
 from freshet.local.state import ServerRecord, read_state, record_of, write_state
 from freshet.sections.sources import MariaDBSourceSettings
 from freshet.settings import load_settings
@@ -163,7 +163,7 @@ def test_a_port_in_use_is_refused(tmp_path: Path) -> None:
         taken.listen()
         port = taken.getsockname()[1]
         with pytest.raises(LocalServerError, match=f"port {port} is in use") as caught:
-            _port(tmp_path / "kafka", port, 9092)
+            KafkaServer(tmp_path / "kafka", port=port).start()
     assert caught.value.code == "cannot_listen"
 
 

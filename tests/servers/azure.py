@@ -79,7 +79,7 @@ class AzuriteServer(LocalServer):
             detached=self.detached,
             env=os.environ | {"AZURITE_ACCOUNTS": f"{ACCOUNT}:{SECRET}"},
         )
-        self._process.wait_until(self._answers, START_TIMEOUT_S)
+        self._await(self._answers, START_TIMEOUT_S)
 
     def _answers(self) -> bool:
         try:

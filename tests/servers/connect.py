@@ -87,7 +87,7 @@ class ConnectServer(LocalServer):
         main = "org.apache.kafka.connect.cli.ConnectDistributed"
         log = self.data_dir / "connect.log"
         self._process = ServerProcess(self.NAME, [*command, main, str(config)], log_file=log, cwd=self.data_dir)
-        self._process.wait_until(self._answers, START_TIMEOUT_S)
+        self._await(self._answers, START_TIMEOUT_S)
 
     def stop(self) -> None:
         """End it at once: an orderly stop takes 13 s, and all that it keeps is in Kafka. But training needs one."""

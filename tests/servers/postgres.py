@@ -67,7 +67,7 @@ class PostgresServer(LocalServer):
             cwd=self.data_dir,
             detached=self.detached,
         )
-        self._process.wait_until(self._answers, START_TIMEOUT_S)
+        self._await(self._answers, START_TIMEOUT_S)
 
     def _answers(self) -> bool:
         engine = sa.create_engine(self.url, connect_args={"connect_timeout": 5})

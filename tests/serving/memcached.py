@@ -46,7 +46,7 @@ class MemcachedServer(LocalServer):
             cwd=self.data_dir,
             detached=self.detached,
         )
-        self._process.wait_until(self._answers, START_TIMEOUT_S)
+        self._await(self._answers, START_TIMEOUT_S)
 
     def _answers(self) -> bool:
         try:

@@ -89,7 +89,7 @@ class HiveServer(LocalServer):
             cwd=self.data_dir,
             detached=self.detached,
         )
-        self._process.wait_until(lambda: answers(self.host, self.port, access=self.access), START_TIMEOUT_S)
+        self._await(lambda: answers(self.host, self.port, access=self.access), START_TIMEOUT_S)
 
 
 def answers(host: str, port: int, timeout_s: float = 10.0, *, access: Access | None = None) -> bool:
