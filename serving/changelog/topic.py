@@ -84,7 +84,7 @@ class LogTopic:
             kafka,
             topic,
             f"the log in {topic}",
-            transactional_id(kafka, keyspace, topic),
+            (transactional_id(kafka, keyspace, topic),),
             SystemClock(),
             _NEVER,
             transaction_timeout_s=TRANSACTION_TIMEOUT_S,

@@ -102,9 +102,9 @@ class KafkaCluster:
         """The id in Kafka of the consumer group ``group``; empty: the installation's own."""
         return f"{self.prefix}.{group}" if group else self.prefix
 
-    def transactional_id(self, keyspace: str, shard: str) -> str:
-        """The id of the shard's publisher. Publishers with the same one fence each other."""
-        return f"{self.prefix}.{keyspace}.{shard}"
+    def transactional_id(self, keyspace: str, writer: str) -> str:
+        """The id of whoever writes one shard or one log. Producers with the same one fence each other."""
+        return f"{self.prefix}.{keyspace}.{writer}"
 
     def check(self) -> Self:
         """This cluster, if librdkafka accepts ``extra``. Raises `KafkaSettingsError`, which shows no value."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import TracebackType
@@ -102,7 +102,7 @@ class Publisher:
         *,
         batch_interval_s: float = 0.025,
         idle_marker_s: float = 1.0,
-        transactional_id: str | None = None,
+        transactional_ids: Sequence[str] = (),
         limits: BatchLimits | None = None,
         clock: Clock | None = None,
         stopping: threading.Event | None = None,
@@ -141,7 +141,7 @@ class Publisher:
             kafka,
             self.topic,
             shard,
-            transactional_id or kafka.transactional_id(keyspace, shard),
+            transactional_ids or [kafka.transactional_id(keyspace, f"{shard}{turn}") for turn in ("", ".2")],
             self._clock,
             self._stopping,
         )

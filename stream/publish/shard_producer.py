@@ -1,7 +1,9 @@
-"""One shard's transactional producer, or that of a change log: each batch becomes one Kafka transaction.
+"""One shard's transactional producers, or that of a change log: each batch becomes one Kafka transaction.
 
-A transaction with events is never aborted: on any error the producer is dropped with its open transaction, as in a
+A transaction with events is never aborted: on any error the producers are dropped with an open transaction, as in a
 crash (docs/concepts/publishing.md, docs/decisions/0005-crash-only-publisher.md).
+
+A shard has two producers that take turns (docs/decisions/0193-two-producers-of-a-shard-take-turns.md).
 """
 
 from __future__ import annotations
@@ -55,38 +57,44 @@ class PublisherLost(FreshetError):
 
 
 class ShardProducer:
-    """Commits batches. Not thread-safe."""
+    """Commits batches, one after the other. Not thread-safe."""
 
     def __init__(
         self,
         kafka: KafkaCluster,
         topic: str,
         shard: str,
-        transactional_id: str,
+        transactional_ids: Sequence[str],
         clock: Clock,
         stopping: threading.Event,
         *,
         transaction_timeout_s: int = TRANSACTION_TIMEOUT_S,
     ) -> None:
-        """``stopping``: once it is set, no wait for a broker lasts longer than `STOP_TIMEOUT_S`.
+        """``transactional_ids``: those that take turns; whoever publishes the shard has the same ones in this order.
+
+        ``stopping``: once it is set, no wait for a broker lasts longer than `STOP_TIMEOUT_S`.
 
         ``transaction_timeout_s``: for producers with larger batches than a shard's.
         """
-        self.transactional_id = transactional_id
+        self.transactional_ids = tuple(transactional_ids)
         self._kafka = kafka
         self._topic = topic
         self._shard = shard
         self._clock = clock
         self._stopping = stopping
         self._transaction_timeout_s = transaction_timeout_s
-        self._producer: Producer | None = None
+        self._producers: list[Producer] = []
+        """The next one's turn is first."""
 
     def open(self) -> None:
-        """Connect, and fence any earlier producer of the shard. Raises `KafkaUnreachable`, `KafkaRequestError`."""
+        """Connect, and fence any earlier producers of the shard. Raises `KafkaUnreachable`, `KafkaRequestError`."""
+        self._producers = [self._connected(transactional_id) for transactional_id in self.transactional_ids]
+
+    def _connected(self, transactional_id: str) -> Producer:
         settings = client_settings(
             self._kafka,
             **{
-                "transactional.id": self.transactional_id,
+                "transactional.id": transactional_id,
                 "transaction.timeout.ms": self._transaction_timeout_s * 1000,
                 "enable.idempotence": True,
                 "acks": "all",
@@ -103,27 +111,28 @@ class ShardProducer:
         try:
             self._retry_until_done(producer.init_transactions)
         except KafkaException as error:
-            raise kafka_error(error, self._kafka, f"init transactions of {self.transactional_id}") from error
-        self._producer = producer
+            raise kafka_error(error, self._kafka, f"init transactions of {transactional_id}") from error
+        return producer
 
     def end_hanging(self, partitions: Sequence[int]) -> None:
-        """Let an aborted transaction end whatever an earlier producer of the shard has left open in ``partitions``.
+        """Let an aborted transaction end whatever earlier producers of the shard have left open in ``partitions``.
 
         A leader that was elected uncleanly may lack nothing but a transaction's end. The coordinator takes it for
         ended, so neither time nor a successor ends it there. The next end of the same producer id does (KIP-664).
         Raises `PublisherLost`.
         """
-        producer = self._opened()
-        try:
-            producer.begin_transaction()
-            for partition in partitions:
-                producer.produce(self._topic, b"", partition=partition)
-            self._retry_until_done(partial(_deliver, producer))
-            self._retry_until_done(producer.abort_transaction)
-        except (KafkaException, BufferError) as error:
-            cause = _cause(producer, error)
-            del producer
-            raise self._loss(cause) from cause
+        for _ in self.transactional_ids:
+            producer = self._next()
+            try:
+                producer.begin_transaction()
+                for partition in partitions:
+                    producer.produce(self._topic, b"", partition=partition)
+                self._retry_until_done(partial(_deliver, producer))
+                self._retry_until_done(producer.abort_transaction)
+            except (KafkaException, BufferError) as error:
+                cause = _cause(producer, error)
+                del producer
+                raise self._loss(cause) from cause
 
     def commit(
         self, records: Sequence[tuple[int, bytes]], time_ms: int, headers: Mapping[str, bytes] | None = None
@@ -132,7 +141,7 @@ class ShardProducer:
 
         ``headers``: of the last one. Returns its offset, in its partition. Raises `PublisherLost`.
         """
-        producer = self._opened()
+        producer = self._next()
         try:
             producer.begin_transaction()
             for partition, value in records[:-1]:
@@ -156,13 +165,15 @@ class ShardProducer:
         return offsets[-1]
 
     def drop(self) -> None:
-        """Drop the producer. The broker aborts an open transaction after its timeout."""
-        self._producer = None
+        """Drop the producers. The broker aborts an open transaction after its timeout."""
+        self._producers = []
 
-    def _opened(self) -> Producer:
-        if self._producer is None:
+    def _next(self) -> Producer:
+        if not self._producers:
             raise PublisherLost(f"publisher of {self._shard} is not open")
-        return self._producer
+        producer, *others = self._producers
+        self._producers = [*others, producer]
+        return producer
 
     def _retry_until_done(self, request: Callable[[float], None], patience_s: float = REQUEST_TIMEOUT_S) -> None:
         """Call ``request`` with a timeout in seconds until it succeeds. Raises `KafkaException`."""
@@ -189,7 +200,7 @@ class ShardProducer:
         if isinstance(cause, KafkaError) and cause.code() in _FENCED_CODES:
             return PublisherLost(
                 f"another publisher of {self._shard} has taken over, or the broker timed out the transaction",
-                hint=f"only one process may publish a shard (transactional id {self.transactional_id})",
+                hint=f"only one process may publish a shard (transactional id {self.transactional_ids[0]})",
                 code="fenced",
             )
         if isinstance(error, KafkaException):

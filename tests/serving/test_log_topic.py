@@ -111,7 +111,7 @@ def test_each_event_is_in_the_topic_once_after_any_crashes(kafka: KafkaCluster, 
 
 def hang(kafka: KafkaCluster, topic: str, into: LogTopic) -> None:
     """Leave what was appended in a Kafka transaction that nobody ends, as a process killed before its commit does."""
-    name = into._producer.transactional_id
+    [name] = into._producer.transactional_ids
     producer = Producer(client_settings(kafka, **{"transactional.id": name, "transaction.timeout.ms": 60_000}))
     producer.init_transactions(60)
     producer.begin_transaction()

@@ -20,7 +20,9 @@ from stream.publish.shard_producer import (
     PublisherLost,
     ShardProducer,
 )
+from tokens.errors import FreshetError
 
+CLUSTER = KafkaCluster("127.0.0.1:1")
 RECORDS = [(0, b"a"), (1, b"b"), (0, b"c")]
 
 
@@ -102,15 +104,16 @@ class Made:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.client: Any = None
+        self.clients: list[Any] = []
         self.errors: list[Exception] = []
         self.clock, self.stopping = StoppedClock(), threading.Event()
         monkeypatch.setattr(shard_producer, "Producer", self._client)
         monkeypatch.setattr(shard_producer, "sleep", lambda _: None)
-        kafka = KafkaCluster("127.0.0.1:1")
-        self.producer = ShardProducer(kafka, "events", "ks/0", "tx", self.clock, self.stopping)
+        self.producer = ShardProducer(CLUSTER, "events", "ks/0", ["tx"], self.clock, self.stopping)
 
     def _client(self, settings: dict[str, Any]) -> Librdkafka:
         self.client = client = Librdkafka(settings)
+        self.clients.append(client)
         client.errors = self.errors
         return client
 
@@ -132,6 +135,34 @@ def test_a_batch_is_one_transaction_and_its_last_offset_is_told(made: Made) -> N
     settings = made.client.settings
     assert (settings["transactional.id"], settings["enable.idempotence"], settings["acks"]) == ("tx", True, "all")
     assert settings["transaction.timeout.ms"] == 10_000, "a dead publisher blocks readers no longer"
+
+
+def test_two_take_turns(made: Made) -> None:
+    """All are fenced before any commits, and the first one fenced commits first: of two at once one goes on."""
+    made.producer = ShardProducer(CLUSTER, "events", "ks/0", ["one", "two"], made.clock, made.stopping)
+    made.producer.open()
+    assert [client.settings["transactional.id"] for client in made.clients] == ["one", "two"]
+    for number in range(3):
+        made.producer.commit([(0, b"%d" % number)], 1)
+    one, two = ([call[2] for call in client.calls if isinstance(call, tuple)] for client in made.clients)
+    assert (one, two) == ([b"0", b"2"], [b"1"])
+
+
+def test_one_that_can_t_be_fenced_leaves_none_open(made: Made) -> None:
+    """No batch is committed by the first one alone."""
+    made.producer = ShardProducer(CLUSTER, "events", "ks/0", ["one", "two"], made.clock, made.stopping)
+    connect = made.producer._connected
+
+    def first_only(transactional_id: str) -> Any:
+        if transactional_id == "two":
+            made.errors += [failing(KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)]
+        return connect(transactional_id)
+
+    made.producer._connected = first_only  # type: ignore[method-assign]
+    with pytest.raises(FreshetError, match="init transactions of two"):
+        made.producer.open()
+    with pytest.raises(PublisherLost, match="not open"):
+        made.producer.commit(RECORDS, 1)
 
 
 def test_a_short_outage_is_waited_out(made: Made) -> None:
@@ -163,9 +194,7 @@ def test_an_outage_ends_the_publisher_in_time(made: Made) -> None:
 
 def test_a_producer_of_large_batches_has_more_time_for_each(made: Made) -> None:
     """Its transaction may take so long at the broker, and it waits so long for the commit."""
-    made.producer = ShardProducer(
-        KafkaCluster("127.0.0.1:1"), "log", "log", "tx", made.clock, made.stopping, transaction_timeout_s=120
-    )
+    made.producer = ShardProducer(CLUSTER, "log", "log", ["tx"], made.clock, made.stopping, transaction_timeout_s=120)
     made.producer.open()
     assert made.client.settings["transaction.timeout.ms"] == 120_000
     made.errors += [failing(KafkaError._TIMED_OUT) for _ in range(100)]
@@ -252,6 +281,7 @@ def test_a_lost_producer_is_let_go(made: Made, full: bool, ended: tuple[int, int
     made.client.queue_full, made.client.ended = full, ended
     made.errors += [failing(KafkaError._FENCED)]
     client, made.client = weakref.ref(made.client), None
+    made.clients.clear()
     with pytest.raises(PublisherLost) as lost:
         made.producer.commit(RECORDS, 1)
     made.producer.drop()

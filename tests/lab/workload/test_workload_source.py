@@ -289,7 +289,7 @@ def test_states_of_two_publishers_are_refused_and_the_hint_is_the_command_that_h
     with running(WorkloadSource(server, database), topic):
         topic.await_end(catalog)
     at, timestamp = catalog.position()
-    with topic.publisher(**NEVER_WHOLE) as one, topic.publisher(**NEVER_WHOLE, transactional_id="another") as two:
+    with topic.publisher(**NEVER_WHOLE) as one, topic.publisher(**NEVER_WHOLE, transactional_ids=("another",)) as two:
         for publisher in (one, two):
             topic.await_commits()
             publisher.open(lambda: (at, timestamp))
