@@ -177,7 +177,10 @@ class DebeziumSource(MariaDBSource):
         finally:
             connection._force_close()
         topics = ConnectorTopics(self._from.kafka, self._from.topic_prefix)
-        wanted = {topics.statements, topics.transactions, *map(topics.topic_of, schema.live)}
+        tables = (
+            schema.live.keys() | schema.catalog.names
+        )  # also those that were there at the position, and are no more
+        wanted = {topics.statements, topics.transactions, *map(topics.topic_of, tables)}
         topics.add({place: offset for place, offset in self._places.offsets.items() if place[0] in wanted})
         return self._reader_of(topics, schema, position), _Watch(settings, int(server), self._look)
 

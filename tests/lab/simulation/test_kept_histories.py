@@ -360,6 +360,16 @@ CONNECTORS: dict[str, History] = {
         ("change", 9, 2),
         ("kill", 1, 0),
     ],
+    "a table is renamed away while no source runs, after a change that none has read yet": [
+        ("world", 1, 0, 0, 0, 1, 0),
+        ("let", 3),
+        ("write", 0, 5, 0),
+        ("change", 0, 3),
+        ("kill", 1, 0),
+        ("write", 0, 4, 0),
+        ("kill", 0, 0),
+        ("change", 8, 0),
+    ],
 }
 
 
