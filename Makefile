@@ -69,6 +69,7 @@ test-all: setup ## Run all tests, in all their cases, nightly
 
 simulate: setup ## Run 100,000 new histories, of slow worlds fewer, for a nightly run (SIMULATE_HISTORIES, SIMULATE_SEED=today)
 	$(BIN)/freshet simulate --histories $${SIMULATE_HISTORIES:-100000} --seed $${SIMULATE_SEED:-$$(date +%Y%m%d)} --jobs 2
+	$(BIN)/freshet simulate --near --histories $$(($${SIMULATE_HISTORIES:-100000} / 10)) --seed $${SIMULATE_SEED:-$$(date +%Y%m%d)} --jobs 2
 
 hunt: setup ## Hunt every planted bug anew, for a nightly run (HUNT_HISTORIES=10000 HUNT_SEED=1)
 	$(BIN)/freshet simulate --mutate all --histories $${HUNT_HISTORIES:-10000} --seed $${HUNT_SEED:-1} --jobs 2

@@ -31,6 +31,9 @@ def command(
             help="With --mutate: also without motifs; count by rule and by module. In slow worlds fewer histories.",
         ),
     ] = False,
+    near: Annotated[
+        bool, typer.Option("--near", help="Run histories near those that are kept for planted bugs, without a bug.")
+    ] = False,
     first: Annotated[int, typer.Option("--first", help="Number of the first history of the seed.", min=0)] = 0,
     jobs: Annotated[int, typer.Option("--jobs", help="Number of processes.", min=1)] = 1,
     statements: Annotated[
@@ -43,17 +46,21 @@ def command(
     console = Console()
     if statements and mutate:
         raise typer.BadParameter("--statements counts without planted bugs")
+    if near and (statements or mutate):
+        raise typer.BadParameter("--near runs alone: no bug is planted, and no statement counted")
     if statements:
         failed = _count(world, seed, histories, first, jobs, as_json)
     elif mutate:
         failed = _mutate(console, mutate, seed, histories, jobs, detection, as_json)
     else:
-        failed = _simulate(console, world, seed, histories, first, jobs, as_json)
+        failed = _simulate(console, world, seed, histories, first, jobs, near, as_json)
     if failed:
         raise typer.Exit(1)
 
 
-def _simulate(console: Console, world: str, seed: int, histories: int, first: int, jobs: int, as_json: bool) -> bool:
+def _simulate(
+    console: Console, world: str, seed: int, histories: int, first: int, jobs: int, near: bool, as_json: bool
+) -> bool:
     from lab.simulation.campaign import shrink_failure, simulate
     from lab.simulation.reports import report_json, report_lines
     from lab.simulation.worlds import worlds_named
@@ -69,14 +76,14 @@ def _simulate(console: Console, world: str, seed: int, histories: int, first: in
             def shown(total: Any, task: Any = task) -> None:
                 bar.update(task, completed=total.histories)
 
-            reports.append(simulate(each.name, seed, count, first=first, jobs=jobs, shown=shown))
-    failures = [shrink_failure(report.failure) for report in reports if report.failure is not None]
+            reports.append(simulate(each.name, seed, count, first=first, jobs=jobs, near=near, shown=shown))
+            if not as_json:
+                typer.echo("\n".join(report_lines(reports[-1])))
+    failures = [shrink_failure(report.failure, near=near) for report in reports if report.failure is not None]
     if as_json:
         found = [{"world": each.failure.world, "text": each.text, "ops": each.ops} for each in failures]
         typer.echo(json.dumps({"reports": [report_json(report) for report in reports], "failures": found}))
         return bool(failures)
-    for report in reports:
-        typer.echo("\n".join(report_lines(report)))
     for failure in failures:
         typer.echo(failure.text)
     return bool(failures)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from lab.simulation.engine import BrokenHistory, History, Report, Violation, run_many, run_one, share_of
+from lab.simulation.near import near_worlds
 from lab.simulation.planted.every import planted_bugs
 from lab.simulation.planted.planting import PlantedBug, PlantedBugError
 from lab.simulation.pool import mapped
@@ -22,11 +23,12 @@ BROKEN: Final = ("NameError", "UnboundLocalError", "SyntaxError")
 
 @dataclass(frozen=True, slots=True)
 class ShrunkFailure:
-    """A failure with a short history. ``story``: one line in words for each op."""
+    """A failure with a short history. ``story``: one line in words for each op. ``near``: see `simulate`."""
 
     failure: BrokenHistory
     ops: History
     story: list[str]
+    near: bool
 
     @property
     def text(self) -> str:
@@ -36,11 +38,12 @@ class ShrunkFailure:
         lines += [f"  {number:2}. {line}" for number, line in enumerate(self.story, 1)]
         command = (
             f"freshet simulate --world {failure.world} --seed {failure.seed} --first {failure.number} --histories 1"
+            f"{' --near' if self.near else ''}"
         )
         return "\n".join([*lines, f"  ops: {self.ops}", f"  reproduce: {command}"])
 
 
-def shrink_failure(failure: BrokenHistory, planted: PlantedBug | None = None) -> ShrunkFailure:
+def shrink_failure(failure: BrokenHistory, planted: PlantedBug | None = None, *, near: bool = False) -> ShrunkFailure:
     """Shrinks a failure. ``planted``: the bug that was in the code, and is planted again meanwhile."""
     world = all_worlds()[failure.world]
     rule = failure.violation.rule
@@ -54,9 +57,8 @@ def shrink_failure(failure: BrokenHistory, planted: PlantedBug | None = None) ->
         outcome = run_one(world, ops, trace=True)
         violation = outcome.violations[0] if outcome.violations else failure.violation
         story = outcome.trace or [str(op) for op in ops]
-        return ShrunkFailure(
-            BrokenHistory(failure.world, failure.seed, failure.number, failure.ops, violation), ops, story
-        )
+        found = BrokenHistory(failure.world, failure.seed, failure.number, failure.ops, violation)
+        return ShrunkFailure(found, ops, story, near)
 
     if planted is None:
         return work()
@@ -71,15 +73,16 @@ def simulate(
     *,
     first: int = 0,
     jobs: int = 1,
+    near: bool = False,
     shown: Callable[[Report], None] = lambda _: None,
 ) -> Report:
     """Runs ``histories`` of a world, from number ``first`` on, until one fails.
 
-    ``shown`` is called with the sum of the reports after each slice.
+    ``near``: those of `lab.simulation.near`. ``shown`` is called with the sum of the reports after each slice.
     """
     total = Report(world, seed)
     starts = range(first, first + histories, SLICE)
-    parts = [(world, seed, start, min(start + SLICE, first + histories)) for start in starts]
+    parts = [(world, seed, start, min(start + SLICE, first + histories), near) for start in starts]
     with closing(mapped(_run_slice, parts, jobs)) as reports:
         for report in reports:
             total.add(report)
@@ -89,9 +92,10 @@ def simulate(
     return total
 
 
-def _run_slice(part: tuple[str, int, int, int]) -> Report:
-    world, seed, start, end = part
-    return run_many(all_worlds()[world], seed, range(start, end))
+def _run_slice(part: tuple[str, int, int, int, bool]) -> Report:
+    world, seed, start, end, near = part
+    worlds = near_worlds() if near else all_worlds()
+    return run_many(worlds[world], seed, range(start, end))
 
 
 @dataclass(frozen=True, slots=True)

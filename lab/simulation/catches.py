@@ -6,45 +6,19 @@ random histories leaves them as they are. ``python -m lab.simulation.catches`` h
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
 from lab.simulation.campaign import hunt, refuse_broken, shrink_failure
-from lab.simulation.engine import History, run_one
+from lab.simulation.engine import run_one
 from lab.simulation.planted.every import PLANTED_BUGS, planted_bugs
+from lab.simulation.planted.kept import Catch, keep, kept_catches
 from lab.simulation.planted.planting import PlantedBug
 from lab.simulation.worlds import all_worlds
 
-KEPT: Final = Path(__file__).parent / "planted" / "catches.json"
 HINT: Final = "if the world or the bug has changed, hunt it again: python -m lab.simulation.catches"
-
-
-@dataclass(frozen=True, slots=True)
-class Catch:
-    """The rule that a history breaks with a planted bug, and its ops."""
-
-    rule: str
-    ops: History
-
-
-def kept_catches() -> dict[str, Catch]:
-    """Name of a planted bug → its kept catch."""
-    kept = json.loads(KEPT.read_text(encoding="utf-8"))
-    return {name: Catch(each["rule"], [tuple(op) for op in each["ops"]]) for name, each in kept.items()}
-
-
-def keep(catches: Mapping[str, Catch]) -> None:
-    """Writes the catches, one line for each, so that two developers' changes can be merged."""
-    lines = [
-        f"{json.dumps(name)}: {json.dumps({'rule': catch.rule, 'ops': catch.ops})}"
-        for name, catch in sorted(catches.items())
-    ]
-    KEPT.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
 
 
 def complaint(bug: PlantedBug, catch: Catch | None) -> str:

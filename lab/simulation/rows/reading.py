@@ -194,6 +194,7 @@ class RowReadOps(RowsRunState):
         read.task = self.loop.create_task(read.run(max_wait_ms))
         self.reads.append(read)
         self.loop.run()
+        self._mark_uncertain(read.session)  # the answers of earlier reads may move the session to another history
         self._conclude()
         if not read.task.done():
             self.outcome.answers["look-up: not servable"] += 1

@@ -8,8 +8,8 @@ import pytest
 
 from consumers.store import store
 from lab.simulation.campaign import hunt
-from lab.simulation.catches import kept_catches
 from lab.simulation.planted.every import PLANTED_BUGS
+from lab.simulation.planted.kept import kept_catches
 from lab.simulation.planted.planting import Change, PlantedBug, Replace, Return
 from lab.simulation.worlds import all_worlds
 from serving import answers

@@ -130,6 +130,22 @@ ROWS: dict[str, History] = {
         ("die", 0),
         ("backfill", 0, 0, 0),
     ],
+    "a write is placed in a history that is over, and an older read's answer is of the next one": [
+        ("publish", 0, 0, 0, 0),
+        ("sync", 0),
+        ("txn", 0, 0, 0),
+        ("publish", 0, 1, 0, 0),
+        ("restore", 0, 0, 0),
+        ("txn", 0, 0, 0),
+        ("publish", 0, 1, 0, 0),
+        ("sync", 1),
+        ("read", 1, 1, 1, 0, 7),
+        ("snap", 0, 0),
+        ("write", 1, 0, 0),
+        ("read", 1, 0, 0, 0, 7),
+        ("give", 0),
+        ("read", 1, 0, 1, 0, 0),
+    ],
 }
 CATALOG: dict[str, History] = {
     "a staged image is committed behind a void, and read between the two by an owner that has seen no void yet": [

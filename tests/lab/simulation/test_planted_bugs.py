@@ -12,8 +12,10 @@ from typer.testing import CliRunner
 from freshet.cli import app
 from lab.simulation import catches
 from lab.simulation.campaign import HuntResult, hunt, unpatched_failures
-from lab.simulation.catches import Catch, complaint, kept_catches
+from lab.simulation.catches import complaint
+from lab.simulation.planted import kept as keeping
 from lab.simulation.planted.every import PLANTED_BUGS, planted_bugs
+from lab.simulation.planted.kept import Catch, kept_catches
 from lab.simulation.planted.planting import Begin, PlantedBug
 from lab.simulation.planted.sources import WRONG_SOURCES
 from lab.simulation.reports import detection_lines
@@ -73,7 +75,7 @@ def test_a_bug_is_hunted_shrunk_and_kept(tmp_path: Path, monkeypatch: pytest.Mon
     """The command that an outdated history is answered with makes a history that is as good."""
     kept = tmp_path / "catches.json"
     kept.write_text("{}")
-    monkeypatch.setattr(catches, "KEPT", kept)
+    monkeypatch.setattr(keeping, "KEPT", kept)
     [bug] = planted_bugs("stale_is_fresh")
     assert catches.record([bug], 1, 2_000) == []
     assert complaint(bug, kept_catches()[bug.name]) == ""
