@@ -24,6 +24,8 @@ class Markers:
 
     own: dict[int, tuple[int, int]] = field(default_factory=dict)
     """Partition → (epoch, continuity) of the shard's last marker."""
+    gaps: dict[int, int] = field(default_factory=dict)
+    """Partition → the last epoch of the shard in which a marker was not followed by its successor."""
     others: dict[str, int] = field(default_factory=dict)
     """Other shard → its highest epoch seen."""
     layout: str = ""
@@ -38,7 +40,16 @@ class Markers:
         except CodecError:
             return False
         if record["shard"] == shard:
-            self.own[partition] = record["epoch"], record["continuity"]
+            epoch, continuity = record["epoch"], record["continuity"]
+            before = self.own.get(partition, (0, 0))
+            if (
+                before[0] == epoch
+                and before[1]
+                and record["previous"] not in (0, before[1])
+                and continuity != before[1]
+            ):
+                self.gaps[partition] = epoch
+            self.own[partition] = epoch, continuity
             self.layout = record["layout"]
             return True
         if not self.own:
@@ -81,18 +92,26 @@ def read_markers(
     return found
 
 
-def check_tails(topic: str, point: ResumePoint, own: Mapping[int, tuple[int, int]], partitions: int) -> None:
+def check_tails(
+    topic: str,
+    point: ResumePoint,
+    own: Mapping[int, tuple[int, int]],
+    gaps: Mapping[int, int],
+    partitions: int,
+) -> None:
     """Raise `ResumeError` ``tail_lost`` if a partition does not end with the markers of the last state's batch.
 
     One Kafka transaction wrote them, so some partition has lost its end: an unclean leader election, or a damaged disk.
+    So it has if a batch is missing before that one (``gaps``): its transaction had no end there, and was aborted.
     """
     if not point.continuity:
         return  # written by a version without it
     wanted = point.epoch, point.continuity
-    lost = [partition for partition in range(partitions) if own.get(partition) != wanted]
+    lost = [each for each in range(partitions) if own.get(each) != wanted or gaps.get(each) == point.epoch]
     if lost:
         raise ResumeError(
-            f"the ends of {topic} contradict each other: partition {lost[0]} has not the last markers of {point.shard}",
+            f"the ends of {topic} contradict each other: partition {lost[0]} lacks some of the last markers of "
+            f"{point.shard}",
             hint="a broker lost what it had acknowledged: check unclean.leader.election.enable, min.insync.replicas",
             code="tail_lost",
         )

@@ -137,7 +137,7 @@ def _check_tails(kafka: KafkaCluster, topic: str, layout: Layout, markers: Marke
     own = markers.own
     if crowded and point.continuity:  # other shards have written more than a window since
         own = own | read_markers(kafka, topic, crowded, point.shard, is_known=True).own
-    check_tails(topic, point, own, layout.partitions)
+    check_tails(topic, point, own, markers.gaps, layout.partitions)
 
 
 def _topology(

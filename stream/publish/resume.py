@@ -208,7 +208,8 @@ def _is_snapshot(state: Record) -> bool:
 def resume_point(states: Iterable[Record]) -> ResumePoint:
     """Where a publisher resumes after these `SourceState` records, oldest first. Pure.
 
-    Raises `ResumeError` if the map of open transactions cannot be built from them.
+    Raises `ResumeError` if the map of open transactions cannot be built from them: ``open_map_lost``, ``tail_lost`` if
+    one is missing between them, ``states_contradict``.
     """
     chain = _since_snapshot(list(states))
     if not chain:
@@ -218,6 +219,8 @@ def resume_point(states: Iterable[Record]) -> ResumePoint:
     for state in chain:
         if (state["epoch"], state["sequence"]) != (last["epoch"], last["sequence"] + (state is not last)):
             before, after = f"{last['epoch']}/{last['sequence']}", f"{state['epoch']}/{state['sequence']}"
+            if state["epoch"] == last["epoch"] and state["sequence"] > last["sequence"]:
+                raise ResumeError(f"state {after} of {state['shard']} follows {before}", code="tail_lost")
             raise ResumeError(
                 f"state {after} (epoch/sequence) of {state['shard']} follows {before}",
                 hint="two publishers of this shard may run with different transactional ids: stop one, then start the "

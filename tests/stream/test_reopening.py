@@ -87,6 +87,24 @@ def test_a_partition_that_lost_its_end_begins_a_new_epoch(log: MemoryLog) -> Non
     assert [each[-1] for each in reasons(log)] == [(2, "tail_lost")] * 2
 
 
+def test_a_partition_that_lost_a_batch_before_its_end_begins_a_new_epoch(log: MemoryLog) -> None:
+    """That batch's transaction had no end there, and was aborted; the next one was of another producer."""
+    other = 1 - home(log)
+    with log.publisher() as out:
+        out.open(start)
+        out.publish(txn(1))
+        out.flush()
+        before = len(log.partitions[other])
+        out.publish(txn(2))
+        out.flush()
+        after = len(log.partitions[other])
+        out.publish(txn(3))
+    del log.partitions[other][before:after]
+    with log.publisher() as out:
+        assert out.open(lambda: ("MariaDB/0-1-3", 1)).epoch == 2
+    assert [each[-1] for each in reasons(log)] == [(2, "tail_lost")] * 2
+
+
 def test_a_home_that_lost_everything_begins_a_new_epoch(log: MemoryLog) -> None:
     """The other partition still has markers, so this is no new shard."""
     publish(log, 3)

@@ -67,7 +67,7 @@ def test_what_the_source_left_for_a_restart_is_that_of_the_last_state() -> None:
     [
         ([], "open_map_lost"),
         ([_state(2, whole=False)], "open_map_lost"),
-        ([_state(2, whole=True), _state(4, whole=False)], "states_contradict"),
+        ([_state(2, whole=True), _state(4, whole=False)], "tail_lost"),
         ([_state(2, whole=True), _state(2, whole=False)], "states_contradict"),
         ([_state(2, whole=True), _state(3, whole=False, epoch=2)], "states_contradict"),
     ],

@@ -275,6 +275,14 @@ def test_a_topic_that_has_forgotten_what_is_open_gets_a_new_epoch_with_all_there
     _agrees(topic.folded(), catalog)
 
 
+def _await_quiet(publisher: Publisher) -> None:
+    """Returns when the publisher has said everything again and waits for more: until then it commits by itself."""
+    deadline = time.monotonic() + PATIENCE_S
+    while publisher._framer is not None and publisher._framer.is_repeating:
+        assert time.monotonic() < deadline
+    publisher.flush()
+
+
 def test_states_of_two_publishers_are_refused_and_the_hint_is_the_command_that_heals(
     new_session: Callable[[], WorkloadCatalog],
     mariadb: MariaDBAddress,
@@ -289,11 +297,12 @@ def test_states_of_two_publishers_are_refused_and_the_hint_is_the_command_that_h
     with running(WorkloadSource(server, database), topic):
         topic.await_end(catalog)
     at, timestamp = catalog.position()
-    with topic.publisher(**NEVER_WHOLE) as one, topic.publisher(**NEVER_WHOLE, transactional_ids=("another",)) as two:
+    options = NEVER_WHOLE | {"idle_marker_s": 60}
+    with topic.publisher(**options) as one, topic.publisher(**options, transactional_ids=("another",)) as two:
         for publisher in (one, two):
             topic.await_commits()
             publisher.open(lambda: (at, timestamp))
-            publisher.flush()
+            _await_quiet(publisher)
         for publisher in (one, two, one, two):
             publisher.publish(SourceTransaction(at, at, timestamp))
             publisher.flush()
