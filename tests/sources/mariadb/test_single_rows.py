@@ -298,6 +298,14 @@ def test_ordinary_transactions_are_one_run_but_for_the_first() -> None:
     assert (read.given[1].position, read.given[1].cursor) == ("MariaDB/0-1-13", "MariaDB/0-1-12")
 
 
+def test_the_first_transaction_is_alone_behind_one_that_a_crash_cut_off() -> None:
+    """The unfinished one has told how rows begin, and is none: what follows may still be partly published."""
+    unfinished = ordinary(MARIADB, 1)[:-1]
+    found = [*unfinished, event(events.FORMAT_DESCRIPTION), *ordinary(MARIADB, 9)]
+    read = Read(MARIADB, found, lambda: 1_000, in_runs=True)
+    assert [(each.gtid, each.count) for each in read.given] == [("MariaDB/0-1-5", 1), ("MariaDB/0-1-13", 8)]
+
+
 def test_transactions_of_mysql_are_in_runs_too() -> None:
     """Also where the set has other servers, gaps and tags. Not with a number that is missing before them."""
     for dialect in DIALECTS[1:]:

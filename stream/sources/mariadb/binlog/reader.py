@@ -81,6 +81,8 @@ class BinlogReader:
         self._row_events = RowEvents(self._maps, self._keys, self._checksum)
         self._statements = LoggedStatements(schema, self._maps, self._keys)
         self._single_rows: SingleRowReading | None = None
+        self._has_given = False
+        """Whether a transaction was yielded: the first may be partly published."""
         if in_runs and not keeps_before:
             is_mysql = self._position.flavor == MYSQL_FLAVOR
             self._single_rows = SingleRowReading(schema, self._maps, self._keys, self._statements, is_mysql=is_mysql)
@@ -153,7 +155,7 @@ class BinlogReader:
         single_rows = self._single_rows
         assert single_rows is not None
         size = single_rows.events
-        if len(found) < at + 2 * size or found[at + size][4] != single_rows.gtid:
+        if not self._has_given or len(found) < at + 2 * size or found[at + size][4] != single_rows.gtid:
             return None
         self._keys.begin_transaction()
         run = single_rows.read(found, at, self._position)
@@ -242,7 +244,7 @@ class BinlogReader:
 
     def _commit(self, event: bytes, published: bool = True) -> SourceTransaction:
         transaction = self._transaction or self._current()
-        self._transaction = None
+        self._transaction, self._has_given = None, True
         if self._keys.statement:
             self._keys.end_statement(transaction, self._position, 0)
         if not published:
