@@ -55,6 +55,10 @@ class MysqlPosition(Position):
         """(UUID, tag) → intervals; a copy."""
         return dict(self._sources)
 
+    def intervals(self, source: SourceId) -> Intervals:
+        """The intervals of one source. Raises ``KeyError``: there are none."""
+        return self._sources[source]
+
     @property
     def count(self) -> int:
         """How many transactions are in the set."""
@@ -87,6 +91,11 @@ class MysqlPosition(Position):
         intervals = self._sources.get(source, ())
         added = _with_number(intervals, number)
         return self if added is intervals else MysqlPosition({**self._sources, source: added})
+
+    def extended(self, source: SourceId, last: int) -> MysqlPosition:
+        """This set plus the transactions of ``source`` after its last one, up to ``last``, which is above that."""
+        *others, (first, _) = self._sources[source]
+        return MysqlPosition({**self._sources, source: (*others, (first, last))})
 
     def union(self, other: Position) -> Position:
         if not other.flavor or other is self:

@@ -343,3 +343,15 @@ def test_a_position_of_no_flavor_has_no_text() -> None:
     """Only the flavors read texts: what is of none is refused, not read as nothing."""
     with pytest.raises(TokenError, match="is not a position"):
         Position.parse_set("1-2-3")
+
+
+@given(st.sets(st.integers(1, 12), min_size=1), st.integers(1, 4))
+def test_a_mysql_set_is_extended_by_the_numbers_that_follow(numbers: set[int], more: int) -> None:
+    """As if they were added one after the other; what else is in the set stays."""
+    uuid = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
+    before = MysqlPosition.parse_set(f"{uuid}:{':'.join(map(str, numbers))}:a:7,{uuid.replace('3', '4')}:1-2")
+    assert isinstance(before, MysqlPosition)
+    last, expected = before.intervals((uuid, ""))[-1][1], before
+    for number in range(last + 1, last + 1 + more):
+        expected = expected.with_number((uuid, ""), number)
+    assert before.extended((uuid, ""), last + more) == expected

@@ -258,6 +258,14 @@ class MysqlGtidSet(GtidPosition):
         """(UUID, tag) → closed intervals, ascending."""
         return self._set.sources
 
+    def intervals(self, source: tuple[str, str]) -> tuple[tuple[int, int], ...]:
+        """The closed intervals of one UUID and tag, ascending. Raises ``KeyError``: there are none."""
+        return self._set.intervals(source)
+
+    def extend(self, source: tuple[str, str], last: int) -> None:
+        """Add the numbers that follow the last one of ``source``, up to ``last``."""
+        self._set = self._set.extended(source, last)
+
     @property
     def bare(self) -> str:
         """The text without flavor."""

@@ -30,6 +30,7 @@ from stream.wire.events import ResumePoint, SingleRows, SourceTransaction, Topol
 from stream.wire.keys import Layout
 from tests.sources.mariadb.test_log_reading import NOWHERE, event, gtid, query
 from tokens.errors import FreshetError
+from tokens.mysql import MysqlPosition
 
 COLLATION = 45
 UUID_OF = {0: "3e11fa47-71ca-11e1-9e33-c80aa9429562", 7: "aaaaaaaa-71ca-11e1-9e33-c80aa9429562"}
@@ -317,6 +318,26 @@ def test_transactions_of_mysql_are_in_runs_too() -> None:
     [_, run] = Read(MYSQL, ordinary(MYSQL, 9), lambda: 1_000, in_runs=True).given
     server = f"MySQL56/{UUID_OF[0]}"
     assert (run.gtid, run.position, run.cursor) == (f"{server}:13", f"{server}:1-13", f"{server}:1-12")
+
+
+@pytest.mark.parametrize("name", ["a", "p", "keyless"])
+def test_a_set_is_not_written_or_parsed_more_often_for_runs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be long: that is most of what a transaction costs then, and what is no run must not cost it twice."""
+    calls: list[str] = []
+
+    def count(method: str, real: Any) -> Any:
+        return lambda *given: calls.append(method) or real(*given)
+
+    monkeypatch.setattr(MysqlPosition, "set_text", count("written", MysqlPosition.set_text))
+    monkeypatch.setattr(MysqlPosition, "parse_set", count("parsed", MysqlPosition.parse_set))
+    changed = [MYSQL.rows(NAMES.index(name) + 1, events.WRITE_ROWS, [row(1, b"x")] * each) for each in (1, 1, 2)]
+    found = []
+    for number in range(5, 35):
+        found += [*MYSQL.begin(number), table_map(NAMES.index(name) + 1, name), changed[number % 3], XID]
+    Read(MYSQL, found, lambda: 0)
+    alone = len(calls)
+    Read(MYSQL, found, lambda: 1_000, in_runs=True)
+    assert len(calls) - alone <= alone
 
 
 def test_a_gtid_that_is_cut_off_is_not_taken() -> None:

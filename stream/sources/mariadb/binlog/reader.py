@@ -158,11 +158,9 @@ class BinlogReader:
         if not self._has_given or len(found) < at + 2 * size or found[at + size][4] != single_rows.gtid:
             return None
         self._keys.begin_transaction()
-        run = single_rows.read(found, at, self._position)
+        run = single_rows.read(found, at, self._position, self._checksum)
         if run is not None:
             self._forget()
-            single_rows.add_to(self._checksum, found, at + size * (run.count - 1))
-            self._position.advance(GtidPosition.parse(run.position))
             self._position_text, self._timestamp = run.position, run.timestamp
         return run
 

@@ -18,7 +18,7 @@ from stream.sources.mariadb.binlog.reading.logged_statements import LoggedStatem
 from stream.sources.mariadb.binlog.reading.table_maps import Keyless, TableMaps
 from stream.sources.mariadb.binlog.rows import TableDecoder
 from stream.sources.mariadb.binlog.table_map import BinlogFormatError, table_name_of
-from stream.sources.mariadb.gtid import GtidPosition, MysqlGtidSet
+from stream.sources.mariadb.gtid import Gtid, GtidPosition, MysqlGtidSet
 from stream.sources.mariadb.live_schema import LiveSchema
 from stream.wire.events import ABSENT, VALUE, Rows, SingleRows
 from stream.wire.values import UndecodableValue
@@ -38,6 +38,7 @@ class _Domain:
     GTID = events.GTID
 
     def __init__(self, position: GtidPosition, event: bytes) -> None:
+        self._before = position
         [(self._domain, (_, self._last))] = position.domains.items()
         self._server = event[5:9]
         self._prefix = f"{position.flavor}{self._domain}-{int.from_bytes(self._server, 'little')}-"
@@ -55,6 +56,10 @@ class _Domain:
         """The GTIDs of these transactions, and the positions behind them."""
         gtids = [f"{self._prefix}{number}" for number in numbers]
         return gtids, gtids
+
+    def pass_over(self, numbers: list[int]) -> None:
+        """Move the position behind these transactions."""
+        self._before.add(Gtid(self._domain, int.from_bytes(self._server, "little"), numbers[-1], 0))
 
     @staticmethod
     def begin(checksum: TransactionChecksum, begin: Sequence[bytes]) -> None:
@@ -74,13 +79,9 @@ class _Uuid:
         ``is_begin``: whether a QUERY event is a BEGIN.
         """
         gtid = mysql_events.parse_gtid(event)
-        *others, (first, last) = position.sources[gtid.uuid, gtid.tag]
-        self._uuid, self._last = event[_UUID], last
+        self._before, self._source = position, (gtid.uuid, gtid.tag)
+        self._uuid, self._last = event[_UUID], position.intervals(self._source)[-1][1]
         self._is_begin = is_begin
-        self._prefix = f"{position.flavor}{gtid.uuid}:"
-        own = ":".join((gtid.uuid, *(str(low) if low == high else f"{low}-{high}" for low, high in others), f"{first}"))
-        head, _, tail = str(position).partition(own)  # numbers without a tag come first
-        self._head, self._tail = f"{head}{own}-", tail.removeprefix(f"-{last}")
 
     def next(self, begin: Sequence[bytes]) -> int:
         """As `_Domain.next`."""
@@ -95,8 +96,16 @@ class _Uuid:
 
     def texts(self, numbers: list[int]) -> tuple[list[str], list[str]]:
         """As `_Domain.texts`."""
-        gtids = [f"{self._prefix}{number}" for number in numbers]
-        return gtids, [f"{self._head}{number}{self._tail}" for number in numbers]
+        uuid, before = self._source[0], self._before
+        *others, (first, last) = before.intervals(self._source)
+        own = ":".join((uuid, *(str(low) if low == high else f"{low}-{high}" for low, high in others), f"{first}"))
+        head, _, tail = str(before).partition(own)  # numbers without a tag come first
+        head, tail, prefix = f"{head}{own}-", tail.removeprefix(f"-{last}"), f"{before.flavor}{uuid}:"
+        return [f"{prefix}{number}" for number in numbers], [f"{head}{number}{tail}" for number in numbers]
+
+    def pass_over(self, numbers: list[int]) -> None:
+        """As `_Domain.pass_over`."""
+        self._before.extend(self._source, numbers[-1])
 
     @staticmethod
     def begin(checksum: TransactionChecksum, begin: Sequence[bytes]) -> None:
@@ -129,23 +138,33 @@ class SingleRowReading:
         """The type of the event that each begins with."""
         return self._line.GTID
 
-    def read(self, found: Sequence[bytes], at: int, position: GtidPosition) -> SingleRows | None:
+    def read(
+        self, found: Sequence[bytes], at: int, position: GtidPosition, checksum: TransactionChecksum
+    ) -> SingleRows | None:
         """The transactions from ``found[at]`` on, up to one of another form; None: there are no two of them.
 
-        ``position``: before them. The first one of a table and kind of change is of another form: how its rows begin is
-        not known yet.
+        ``position``: before them, and afterwards behind them. ``checksum``: afterwards that of the last one. The first
+        one of a table and kind of change is of another form: how its rows begin is not known yet. Whether two tables
+        may be in a run is looked at first: a long position is not written for nothing.
         """
         if not self._schema.catalog.is_settled or self._maps.announced:
             return None
-        first, size, rows, numbers, timestamps = at, self.events, Rows([], bytearray(), []), list[int](), list[int]()
+        size = self.events
+        second = at + size
+        if self._table_of(*found[second - 3 : second - 1]) is None:
+            return None
+        if self._table_of(*found[second + size - 3 : second + size - 1]) is None:
+            return None
+        first, rows, numbers, timestamps = at, Rows([], bytearray(), []), list[int](), list[int]()
         try:
             line = self._line_of(position, found[at])
             while at + size <= len(found):
                 *begin, table_map, event, xid = found[at : at + size]
-                number = line.next(begin)
-                if not number or table_map[4] != events.TABLE_MAP or xid[4] != events.XID:
+                table = self._table_of(table_map, event)
+                if table is None or xid[4] != events.XID:
                     break
-                if not self._take(table_map, event, rows):
+                number = line.next(begin)
+                if not number or not _take(table, table_map, event, rows):
                     break
                 numbers.append(number)
                 timestamps.append(int.from_bytes(xid[:4], "little"))
@@ -154,21 +173,24 @@ class SingleRowReading:
             pass  # who reads it alone says so
         if len(numbers) < 2:
             return None
+        before = str(position)
         gtids, positions = line.texts(numbers)
+        line.pass_over(numbers)
+        self._add_to(checksum, found, at - size)
 
         def checksum_of(index: int) -> int:
-            checksum = TransactionChecksum()
-            self.add_to(checksum, found, first + size * index)
-            return checksum.value
+            its_own = TransactionChecksum()
+            self._add_to(its_own, found, first + size * index)
+            return its_own.value
 
         return SingleRows(
             gtids[-1],
             positions[-1],
             timestamps[-1],
             rows,
-            checksum=checksum_of(len(gtids) - 1),
+            checksum=checksum.value,
             cursor=positions[-2],
-            before=str(position),
+            before=before,
             gtids=gtids,
             positions=positions,
             timestamps=timestamps,
@@ -191,30 +213,15 @@ class SingleRowReading:
             self._begins[body] = found
         return found
 
-    def _take(self, table_map: bytes, event: bytes, rows: Rows) -> bool:
-        """Add the row of an event; False: it has more, or less, or means more. Raises as `TableDecoder.row`."""
+    def _table_of(self, table_map: bytes, event: bytes) -> TableDecoder | None:
+        """The table of a rows event, if the log may say no more of it; its map stands before it."""
         kind, table = event[4], self._maps.by_body.get(table_map[_NUMBER_END:])
-        if kind not in _KINDS or not isinstance(table, TableDecoder) or not self._is_alone(table):
-            return False
+        if kind not in _KINDS or table_map[4] != events.TABLE_MAP or not isinstance(table, TableDecoder):
+            return None
         head = table.heads.get(kind)
-        if head is None or not head[0] & events.STATEMENT_END:
-            return False
-        head = table_map[HEADER_SIZE:_NUMBER_END] + head
-        if not event.startswith(head, HEADER_SIZE):
-            return False
-        key, image, end = table.row(event, HEADER_SIZE + len(head))
-        if kind in events.UPDATES:
-            old = key
-            key, image, end = table.row(event, end)
-            if key != old:
-                return False
-        if end != len(event):
-            return False
-        is_gone = kind in events.DELETES
-        rows.keys.append(key)
-        rows.operations.append(ABSENT if is_gone else VALUE)
-        rows.images.append(b"" if is_gone else image)
-        return True
+        if head is None or not head[0] & events.STATEMENT_END or not self._is_alone(table):
+            return None
+        return table
 
     def _is_alone(self, table: TableDecoder) -> bool:
         """Whether a change of a row of the table is no more than that, and nobody else is to be told of it."""
@@ -223,7 +230,7 @@ class SingleRowReading:
             return False
         return family is None or family.relative(name) is None
 
-    def add_to(self, checksum: TransactionChecksum, found: Sequence[bytes], at: int) -> None:
+    def _add_to(self, checksum: TransactionChecksum, found: Sequence[bytes], at: int) -> None:
         """Begin ``checksum`` with the transaction at ``found[at]``, which a run has."""
         *begin, table_map, event, _ = found[at : at + self.events]
         place, size = events.bitmaps_of(event, event[4])
@@ -232,3 +239,24 @@ class SingleRowReading:
         checksum.rows(
             f"{database}.{table}".encode(), event[4], event, place + size * (1 + (event[4] in events.UPDATES))
         )
+
+
+def _take(table: TableDecoder, table_map: bytes, event: bytes, rows: Rows) -> bool:
+    """Add the row of an event; False: it has more, or less. Raises as `TableDecoder.row`."""
+    kind = event[4]
+    head = table_map[HEADER_SIZE:_NUMBER_END] + table.heads[kind]
+    if not event.startswith(head, HEADER_SIZE):
+        return False
+    key, image, end = table.row(event, HEADER_SIZE + len(head))
+    if kind in events.UPDATES:
+        old = key
+        key, image, end = table.row(event, end)
+        if key != old:
+            return False
+    if end != len(event):
+        return False
+    is_gone = kind in events.DELETES
+    rows.keys.append(key)
+    rows.operations.append(ABSENT if is_gone else VALUE)
+    rows.images.append(b"" if is_gone else image)
+    return True
