@@ -30,8 +30,12 @@ PAD: Final = bytes(16)
 _WORD: Final = 8
 _VARINT_MAX: Final = 9
 """Longer integers are left to the general decoder."""
+_TWO_BYTES: Final = 1 << 14
+"""Integers below it take no more."""
 _SUMMAND_MAX: Final = 1 << 62
 """Sums of two numbers below it are exact."""
+_BY_WORD_MAX: Final = 96
+"""Bytes of a text that is looked at word by word with all others. A longer one must not cost these a step a word."""
 _TEXTS_TOGETHER: Final = 3
 """Of frames with no more texts than these, each text is read in one step of numpy for all frames."""
 _MASKS: Final = np.array([(1 << 8 * size) - 1 for size in range(_WORD + 1)], np.uint64)
@@ -211,7 +215,10 @@ class _Reader:
             at += 1
             if size > 127:
                 size += (text[at] << 7) - 128
-                odd |= text[at] >> 7
+                if size >= _TWO_BYTES:
+                    at += 1
+                    size += (text[at] << 14) - _TWO_BYTES
+                    odd |= text[at] >> 7
                 at += 1
             odd |= size & 1
             starts[number], sizes[number] = at, size >> 1
@@ -243,9 +250,14 @@ class _Reader:
     def are_ascii(self, starts: Numbers, sizes: Numbers) -> Flags:
         """Which of the texts are ASCII."""
         found = np.ones(len(starts), np.bool_)
-        for done in range(0, int(sizes.max(initial=0)), _WORD):
+        for done in range(0, min(int(sizes.max(initial=0)), _BY_WORD_MAX), _WORD):
             word = self.words[np.minimum(starts + done, len(self.words) - 1)]
             found &= word & _MASKS[np.clip(sizes - done, 0, _WORD)] & _HIGH_BITS == 0
+        some = np.flatnonzero(sizes > _BY_WORD_MAX)
+        if len(some):
+            begins, text = starts[some], self.text
+            spans = zip(begins.tolist(), (begins + sizes[some]).tolist(), strict=True)
+            found[some] = [text[begin:end].isascii() for begin, end in spans]
         return found
 
     def are_row_keys(self, starts: Numbers, sizes: Numbers) -> Flags:

@@ -45,7 +45,11 @@ def published(draw: st.DrawFn) -> bytes:
             "origins": [],
             "gtids": [gtid(number) for number in range(7, 7 + len(fields["gtids"]))],
         }
-        of_each = draw(st.sampled_from([None, None, "p%d", "x" * 62 + "%d", "x" * 300 + "%d", "é%d"]))
+        of_each = draw(
+            st.sampled_from(
+                [None, None, "p%d", "x" * 62 + "%d", "x" * 300 + "%d", "x" * 9_000 + "%d", "é%d", "x" * 300 + "é%d"]
+            )
+        )
         fields["positions"] = [of_each % number for number in range(8, 8 + len(fields["gtids"]))] if of_each else []
     return encode("RowFrame", fields)
 
@@ -158,6 +162,20 @@ def test_published_frames_of_one_row_take_the_short_way() -> None:
         columns = _read(values, 0)
     assert columns is not None
     assert len(columns.rows) == len(values)
+
+
+def test_a_long_position_costs_the_others_nothing() -> None:
+    """It is looked at by itself: at a step a word for all of them, one of 100 KB would take a run three seconds."""
+    values = [
+        frame([(key(number), VALUE, b"x", number) for number in range(1, 10)], positions=["p"] * 9),
+        frame([(key(1), VALUE, b"x", 10)], positions=["p" * 100_000]),
+        frame([(key(number), VALUE, b"x", number) for number in range(11, 20)], positions=["p" * 20_000] * 9),
+    ]
+    with patch.object(np, "clip", wraps=np.clip) as steps:
+        columns = _read(values, 0)
+    assert columns is not None
+    assert rows_in(columns) == [row for each in values for row in rows_of(each)]
+    assert steps.call_count < 50
 
 
 @settings(max_examples=60, deadline=None)

@@ -326,7 +326,11 @@ def test_a_set_is_not_written_or_parsed_more_often_for_runs(name: str, monkeypat
     calls: list[str] = []
 
     def count(method: str, real: Any) -> Any:
-        return lambda *given: calls.append(method) or real(*given)
+        def counted(*given: Any) -> Any:
+            calls.append(method)
+            return real(*given)
+
+        return counted
 
     monkeypatch.setattr(MysqlPosition, "set_text", count("written", MysqlPosition.set_text))
     monkeypatch.setattr(MysqlPosition, "parse_set", count("parsed", MysqlPosition.parse_set))
