@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Final
 
 import xxhash
@@ -229,7 +230,7 @@ def decide_table(
 ) -> Decision:
     """The decision on an image that ``listed`` describes. For an external table the demand's list is ignored."""
     if kind != TRANSACTIONAL and demand.write_ids is not None:
-        demand = Demand(vector=demand.vector, table_id=demand.table_id, given=demand.given)
+        demand = replace(demand, write_ids=None)
     return decide(demand, tag_of(evidence, listed, table_id, kin))
 
 
@@ -316,8 +317,10 @@ def judge_table_fill(
 ) -> FillVerdict:
     """Whether the source's answer may be kept beside this state. Raises `tokens.TokenError`.
 
-    Never over a servable image, and never from before the last write event. While a writer is pending only if the
-    fill's own list shows that it has ended: its COMMIT may be lost or still to come. Always subject to `fill_refusal`.
+    Over a servable image only if the fill's own list has ids that the folded one lacks: a server may have got them
+    without an event, and then no event would make the entry servable. Never from before the last write event. While a
+    writer is pending only if the fill's list shows that it has ended: its COMMIT may be lost or still to come. Always
+    subject to `fill_refusal`.
     """
     lo = Position.parse(fill.lo)
     refusal = fill_refusal(lo, lineage, _voids_of(voids, fill.name, shard))
@@ -337,11 +340,24 @@ def _judge_over_state(state: TableState, fill: FillTable, lo: Position, unservab
         return refused(state.waits_for())
     if state.exists and state.name != fill.name:
         return refused(f"the answer is of {fill.name}, the table is called {state.name} here")
-    if not unservable and (state.ids.known or state.kind == EXTERNAL):
+    if not unservable and (state.ids.known or state.kind == EXTERNAL) and not _has_more_ids(state, fill, lo):
         return refused("the stream already has an image")
     if state.write_position and not lo.at_or_past(Position.parse(state.write_position)):
         return refused(f"{fill.lo} is below the last write, {state.write_position}")
     return ACCEPTED
+
+
+def _has_more_ids(state: TableState, fill: FillTable, lo: Position) -> bool:
+    """Whether the server, asked since the folded image was read, lists ids as valid that the folded list lacks."""
+    listed = list_of(state)
+    if (
+        listed is None
+        or fill.kind != TRANSACTIONAL
+        or not fill.write_ids
+        or not lo.at_or_past(Position.parse(state.lo))
+    ):
+        return False
+    return listed.missing(ValidWriteIdList.parse(fill.write_ids)) is not None
 
 
 def _may_be_open(pending: Iterable[tuple[int, int]], fetched: str) -> bool:

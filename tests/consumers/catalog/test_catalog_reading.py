@@ -171,6 +171,24 @@ def test_a_fill_is_kept_only_without_a_folded_image_and_without_pending_writers(
     assert not may(10)
 
 
+def test_a_fill_is_kept_over_an_image_whose_list_lacks_ids_that_the_server_has(log: Log) -> None:
+    """A metastore sets ids without an event (``seed_write_id``, ``repl_tbl_writeid_state``), and goes on behind them.
+
+    No event would then make the folded list cover the server's: each read would go to the metastore, for ever.
+    """
+    for hwm in (100, 101):
+        more, at = f"d.t:{hwm}:{NONE_OPEN}::", log.ordinal
+        assert not _read(log, _demand(more, 7), 9).served
+        assert _may(log, _fill(at, write_ids=more), f"HiveEvent/{at}")
+        assert not _may(log, _fill(at - 1, write_ids=more), f"HiveEvent/{at}")
+        assert not _may(log, _fill(at, write_ids=f"d.t:1:{NONE_OPEN}::"), f"HiveEvent/{at}")
+        assert not _may(log, _fill(at, write_ids=""), f"HiveEvent/{at}")
+        if hwm == 100:
+            log.alloc(9, 101)
+            log.end(9, 101)
+    assert not _may(log, _fill(0, write_ids=more)), "it was read before the image"
+
+
 def test_after_lost_events_a_fill_is_kept_once_no_transaction_is_open(log: Log) -> None:
     """An unknown writer may be any open transaction on the server's list; the entry recovers once there is none."""
 
