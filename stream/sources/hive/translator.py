@@ -91,6 +91,8 @@ class HiveTranslator:
         self.last_event_id: int | None = None
         self.unbound: list[str] = []
         """Tables that the last event wrote and that are bound to no id yet. What was read of them before it is old."""
+        self.skipped: list[str] = []
+        """Tables to which the last event gave ids that do not follow the ones before: their lists are to be fetched."""
         self.unresolved: list[int] = []
         """Committed transactions whose OPEN was not seen. A live source must look them up at the server."""
         for known in open_transactions:
@@ -192,6 +194,7 @@ class HiveTranslator:
         self._changed.clear()
         self._ids.changes.clear()
         self.unbound.clear()
+        self.skipped.clear()
         if last is not None and event.event_id > last + 1:
             changes += self._gap(last + 1, event.event_id - 1)
         self.last_event_id = event.event_id
@@ -329,6 +332,8 @@ class HiveTranslator:
             allocation = self._ids.allocate(name, txn, write_id)
             if table is None:
                 continue
+            if allocation.skipped and name not in self.skipped:
+                self.skipped.append(name)
             if allocation.survived_drop:
                 changes += self._server_list(name, table.table_id)
             changes.append(AllocateWriteId(table.table_id, txn, write_id, allocation.reallocated))

@@ -19,11 +19,13 @@ ACID_CONVERSION_SEED: Final = 10_000_000
 class Allocation(NamedTuple):
     """The result of one allocation. ``survived_drop``: it shows that the name kept the ids of a dropped table.
 
-    ``reallocated``: the transaction already held another id under this name.
+    ``reallocated``: the transaction already held another id under this name. ``skipped``: nobody told of the id before
+    it: the server may have set the ids up to there without an event.
     """
 
     reallocated: bool
     survived_drop: bool
+    skipped: bool = False
 
 
 class WriteIdChange(NamedTuple):
@@ -62,10 +64,11 @@ class WriteIdRegistry:
             ids = self._lists[name] = doubtful if survived_drop and doubtful is not None else WriteIds()
         self._doubtful.pop(name, None)
         reallocated = any(each != write_id for each in ids.held_by(txn))
+        skipped = write_id > ids.hwm + 1
         ids.allocate(txn, write_id, reallocated=reallocated)
         self.changes.append(WriteIdChange(name, txn, write_id, "reallocated" if reallocated else "allocated"))
         self._names_by_txn.setdefault(txn, set()).add(name)
-        return Allocation(reallocated, survived_drop)
+        return Allocation(reallocated, survived_drop, skipped)
 
     def restore(self, name: str, txn: int, write_id: int) -> None:
         """``txn`` has held ``write_id`` since before the log was read; other ids are unknown."""

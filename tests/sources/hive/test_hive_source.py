@@ -22,7 +22,7 @@ from stream.sources.hive.messages import parse_notification
 from stream.sources.hive.recent_ids import RecentWriteIds
 from stream.sources.hive.rpc.connection import MetastoreError
 from stream.sources.hive.rpc.thrift import integer, long, record, text, texts
-from stream.sources.hive.structs import BOOL, encode_struct
+from stream.sources.hive.structs import BOOL, Struct, encode_struct
 from stream.sources.status import SourceStatus
 from stream.wire.events import ObjectImage, ResumePoint, SourceTransaction
 from tests.lab.workload.folded import Folded
@@ -195,6 +195,21 @@ def test_open_ids_that_the_server_does_not_list(catalog: HiveCatalog) -> None:
         for txn in (writers[0], writers[3]):
             catalog.commit(txn)
             source.follow("t")
+
+
+def test_ids_that_the_server_has_set_without_an_event(catalog: HiveCatalog) -> None:
+    """The next ALLOC does not follow the ids before it, so the list is fetched: those between count as valid there."""
+    catalog.create("t")
+    with following(catalog, Consumer()) as source:
+        source.follow("t")
+        seed: Struct = {1: text(catalog.db), 2: text("t"), 3: long(100)}
+        catalog.calls.call("seed_write_id", {1: record(seed)})
+        txn = catalog.open()
+        assert catalog.allocate("t", txn) == 101
+        source.follow("t")
+        catalog.commit(txn)
+        assert ValidWriteIdList.parse(catalog.valid_write_ids("t")).open_ids == ()
+        source.follow("t")
 
 
 def test_a_sweep_goes_on_where_it_was_cut_off(catalog: HiveCatalog, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -264,7 +264,7 @@ class Following:
         for change in txn.changes:
             self._note(event_id, change)
         self._images.touched |= dict.fromkeys(self._translator.unbound, event_id)
-        self._progress.touch(self._translator.unbound)
+        self._progress.touch([*self._translator.unbound, *self._translator.skipped])
         self._look_up(event_id)
         txn.checksum, txn.cursor = self._checksum, self._cursor()
         self._publisher.publish(txn)
