@@ -4,8 +4,19 @@ from __future__ import annotations
 
 from typing import Final
 
+from consumers.owner import tables
 from lab.simulation.catalog.run_state import CatalogRunState
-from lab.simulation.planted.planting import Begin, Replace, always, catalog, installation, leave_out, never, rows
+from lab.simulation.planted.planting import (
+    Begin,
+    Replace,
+    Return,
+    always,
+    catalog,
+    installation,
+    leave_out,
+    never,
+    rows,
+)
 from lab.simulation.rows.asking import SourceRead
 from lab.simulation.rows.source import SimulatedSource
 from lab.workload import events
@@ -133,6 +144,7 @@ WORKLOAD: Final = (
             "any_ids.replace(max((int(row[0]) for row in found), default=0), any_open, any_aborted,"
             " committed=any_committed)",
         ),
+        Return(tables._has_more_ids, "False"),
     ),
     catalog(
         "collapsed_list_published",
