@@ -205,6 +205,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return _broken_pipe()
     except OSError as error:
         return _system_error(error)
+    except UnicodeEncodeError as error:
+        return _unreadable_argument(sys.argv[1:] if arguments is None else arguments, error)
     except Exception as error:  # noqa: BLE001 - a user gets one line instead of a traceback
         return _internal_error(error)
     return 0
@@ -304,6 +306,17 @@ def _system_error(error: OSError) -> int:
     with contextlib.suppress(OSError):  # else the interpreter fails when it flushes stdout at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return EXIT_FAILURE
+
+
+def _unreadable_argument(arguments: Sequence[str], error: UnicodeEncodeError) -> int:
+    """Reports the argument whose bytes are no UTF-8: Python keeps them as surrogates, which nothing can encode."""
+    for argument in arguments:
+        shown = os.fsencode(argument).decode(errors="backslashreplace")
+        if shown != argument:
+            print(f"error[bad_argument]: the argument '{_one_line(shown)}' is not UTF-8", file=sys.stderr)
+            print("hint: write it in UTF-8; a terminal or script may use another encoding", file=sys.stderr)
+            return EXIT_FAILURE
+    return _internal_error(error)
 
 
 def _internal_error(error: Exception) -> int:

@@ -93,6 +93,18 @@ def test_an_error_is_a_code_a_line_and_a_hint(command: typer.Typer, capsys: pyte
     assert captured.out == ""
 
 
+def test_an_argument_that_is_not_utf_8_is_named(command: typer.Typer, capsys: pytest.CaptureFixture[str]) -> None:
+    """Bytes that are no UTF-8 reach a command as surrogates. That they can't be encoded is the user's to mend."""
+
+    @command.callback(invoke_without_command=True)
+    def send(key: str) -> None:
+        key.encode()
+
+    assert cli.run(["doctor", os.fsdecode(b"caf\xe9")]) == 1
+    err = capsys.readouterr().err
+    assert err.startswith("error[bad_argument]: the argument 'caf\\xe9' is not UTF-8\nhint: ")
+
+
 def test_a_defect_is_one_line_too(
     command: typer.Typer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
