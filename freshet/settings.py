@@ -469,7 +469,8 @@ def load_settings(config: Path | None = None, flags: Mapping[str, Any] | None = 
         use_config(config)
     named = _config_file.get() or _named_by_environment()
     if named is not None and not named.is_file():
-        raise SettingsError(f"no settings file {named}", hint="check the path in --config or FRESHET_CONFIG")
+        where = " (it is a directory)" if named.is_dir() else ""
+        raise SettingsError(f"no settings file {named}{where}", hint="check the path in --config or FRESHET_CONFIG")
     if problem := unknown_variables(os.environ, Settings.model_fields):
         raise problem
     try:

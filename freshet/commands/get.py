@@ -73,6 +73,8 @@ def front_client(settings: Settings, url: str = "") -> FreshetClient:
     """A client of the front that shows what the settings say. ``url``: of another front than theirs."""
     from serving.client import FreshetClient, Tls
 
+    if url and not url.startswith(("http://", "https://")):
+        raise typer.BadParameter(f"{url} does not begin with http:// or https://", param_hint="--url")
     own = settings.client.tls
     tls = Tls(own.ca, own.certificate, own.key)
     return FreshetClient(url or front_url(settings), token=settings.front_secret, tls=tls)

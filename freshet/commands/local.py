@@ -62,6 +62,10 @@ user = "{user}"
 password = "{password}"
 database = "{catalog}"
 """
+FRONT_SETTINGS = """
+[serve]
+port = {port}
+"""
 HIVE_SETTINGS = """\
 [keyspaces.hive]
 kind = "catalog"
@@ -231,6 +235,12 @@ def _home() -> Path:
 def settings_file() -> Path:
     """Where the settings for the local servers are, while some run."""
     return _home() / "freshet.toml"
+
+
+def note_front(port: int) -> None:
+    """Say in the settings where the front listens, for other commands, until servers are started or stopped again."""
+    with settings_file().open("a") as file:
+        file.write(FRONT_SETTINGS.format(port=port))
 
 
 def _running(home: Path) -> dict[str, ServerRecord]:

@@ -47,7 +47,8 @@ def command(
         with alone(settings.data_dir):
             _run(settings, keyspaces or [], workers, port)
         return
-    from freshet.commands.local import settings_file
+    from freshet.commands.local import note_front, settings_file
+    from freshet.local.process import free_ports
 
     own = settings_file()
     used = config_in_use()
@@ -58,6 +59,9 @@ def command(
         )
     with alone(settings.data_dir), _local_servers():
         use_config(own)
+        if port is not None:
+            port = port or free_ports(1)[0]
+            note_front(port)
         _run(load_settings(), keyspaces or [], workers, port, config=own)
 
 

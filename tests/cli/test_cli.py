@@ -188,7 +188,14 @@ def test_a_command_sets_its_exit_code(command: typer.Typer) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--no-such-flag"], ["no-such-command"], ["--log-format", "xml", "local"], ["local", "x"]]
+    "arguments",
+    [
+        ["--no-such-flag"],
+        ["no-such-command"],
+        ["--log-format", "xml", "local"],
+        ["local", "x"],
+        ["get", "shop", "orders", "1", "--url", "htp://127.0.0.1:8480"],
+    ],
 )
 def test_wrong_usage_is_exit_code_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """A wrong command line is exit code 2, with the reason on stderr."""

@@ -181,7 +181,10 @@ def test_the_default_file_is_found_and_a_named_one_must_exist(monkeypatch: pytes
     Path("freshet.toml").write_text("[serve]\nport = 1\n")
     assert load_settings().serve.port == 1
     monkeypatch.setenv("FRESHET_CONFIG", "elsewhere.toml")
-    with pytest.raises(SettingsError, match=r"no settings file elsewhere\.toml"):
+    with pytest.raises(SettingsError, match=r"no settings file elsewhere\.toml$"):
+        load_settings()
+    Path("elsewhere.toml").mkdir()
+    with pytest.raises(SettingsError, match=r"no settings file elsewhere\.toml \(it is a directory\)"):
         load_settings()
 
 

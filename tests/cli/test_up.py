@@ -154,11 +154,14 @@ def test_of_two_at_once_one_runs_and_the_other_says_so(settings: Path) -> None:
 @pytest.mark.integration
 @pytest.mark.slow
 def test_of_two_with_local_servers_at_once_one_starts_them(tmp_path: Path) -> None:
-    """The other one says so. When the first is killed, nothing is left: no broker, no database, no part."""
+    """The other one says so. Commands in the directory ask the front at the port that it was given.
+
+    When the first is killed, nothing is left: no broker, no database, no part.
+    """
     log = tmp_path / "said.log"
     with mark_of("two", tmp_path.name) as mark, log.open("wb") as out:
-        environment = {**os.environ, MARK: mark, "FRESHET_SERVE__PORT": str(free_ports(1)[0])}
-        command = [sys.executable, "-m", "freshet", "up", "--local"]
+        environment = {**os.environ, MARK: mark}
+        command = [sys.executable, "-m", "freshet", "up", "--local", "--port", str(free_ports(1)[0])]
         both = [
             subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=out, stderr=subprocess.STDOUT)
             for _ in range(2)
@@ -168,6 +171,9 @@ def test_of_two_with_local_servers_at_once_one_starts_them(tmp_path: Path) -> No
         assert refused.wait() == 1
         until(lambda: "shop is ready" in log.read_text(errors="replace"), "the other one is ready")
         assert "error[already_up]" in log.read_text(errors="replace")
+        asked = [sys.executable, "-m", "freshet", "get", "shop", "nothing", "1"]
+        told = subprocess.run(asked, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert told.stderr.startswith("error[unknown_table]"), told.stderr
         assert len(marked(mark)) >= 6  # itself, two servers, source, consumer, front
         process.kill()
         process.wait()
