@@ -86,7 +86,7 @@ class MariadbPosition(Position):
         return Order.NEWER if ahead else Order.OLDER
 
     def append(self, gtid: str) -> Position:
-        domain, server, sequence = parse_gtid(self.without_flavor(gtid).strip(GO_SPACE))
+        domain, server, sequence = parse_gtid(self.without_flavor(gtid))
         reached = self._domains.get(domain)
         if reached is not None and reached[1] >= sequence:
             return self

@@ -84,7 +84,7 @@ class MysqlPosition(Position):
         return Order.OLDER if other.contains(self) else Order.UNKNOWN
 
     def append(self, gtid: str) -> Position:
-        return self.with_number(*parse_gtid(self.without_flavor(gtid).strip(GO_SPACE)))
+        return self.with_number(*parse_gtid(self.without_flavor(gtid)))
 
     def with_number(self, source: SourceId, number: int) -> MysqlPosition:
         """This set plus one transaction of ``source``; the same object if it has it."""
@@ -139,12 +139,12 @@ class MysqlPosition(Position):
 
 
 def parse_gtid(gtid: str) -> tuple[SourceId, int]:
-    """((UUID, tag), number) of one GTID without flavor. Raises `TokenError`."""
+    """((UUID, tag), number) of one GTID without flavor; ``+5`` is 5, as in Go. Raises `TokenError`."""
     uuid, *rest = gtid.split(":")
     if len(rest) not in (1, 2):
         raise TokenError(f"MySQL GTID {excerpt(gtid)} is not uuid:number or uuid:tag:number")
     tag = checked_tag(rest[0]) if len(rest) == 2 else ""
-    number = parse_unsigned(rest[-1], INT64_MAX, "MySQL GTID number")
+    number = parse_unsigned(rest[-1].removeprefix("+"), INT64_MAX, "MySQL GTID number")
     if number == 0:
         raise TokenError(f"MySQL GTID {excerpt(gtid)} has number 0", hint="GTIDs count from 1")
     return (_checked_uuid(uuid), tag), number

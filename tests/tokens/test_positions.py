@@ -355,3 +355,23 @@ def test_a_mysql_set_is_extended_by_the_numbers_that_follow(numbers: set[int], m
     for number in range(last + 1, last + 1 + more):
         expected = expected.with_number((uuid, ""), number)
     assert before.extended((uuid, ""), last + more) == expected
+
+
+@pytest.mark.parametrize(
+    ("gtid", "appended"),
+    [
+        ("MySQL56/00010203-0405-0607-0809-0a0b0c0d0e0f:+5", "MySQL56/00010203-0405-0607-0809-0a0b0c0d0e0f:5"),
+        ("MySQL56/00010203-0405-0607-0809-0a0b0c0d0e0f:++5", ""),
+        ("MySQL56/00010203-0405-0607-0809-0a0b0c0d0e0f:3 ", ""),
+        ("MySQL56/ 00010203-0405-0607-0809-0a0b0c0d0e0f:3", ""),
+        ("MariaDB/2-1-3 ", ""),
+        ("MariaDB/2-1-+3", ""),
+    ],
+)
+def test_the_numbers_of_a_single_gtid_are_read_as_go_reads_them(gtid: str, appended: str) -> None:
+    """Vitess reads a MySQL's with ParseInt and a MariaDB's with ParseUint, and trims neither."""
+    if appended:
+        assert str(NO_POSITION.append(gtid)) == appended
+    else:
+        with pytest.raises(TokenError):
+            NO_POSITION.append(gtid)
