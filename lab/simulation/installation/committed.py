@@ -187,13 +187,16 @@ class CommittedRecord:
             number += 1
         return number
 
-    def after_loss(self, point: Point, time: float) -> Point:
+    def after_loss(self, point: Point, time: float, epoch: int = 0) -> Point:
         """What a session that had seen ``point`` must still see after it was told, by ``time``, that history was lost.
 
         The reader is told to expect older data: nothing that the next history has of its own is owed any more.
+        ``epoch``: the one that it was told of, whose history may be a later one than the next; 0: not known.
         """
-        number = min(point.history + 1, self.number_at(time))
-        return Point(number, min(point.commit, self.histories[number].begins_at))
+        told = self.of_epoch(epoch) if epoch else 0
+        number = min(max(point.history + 1, told), self.number_at(time))
+        begins = (each.begins_at for each in self.histories[min(point.history + 1, number) : number + 1])
+        return Point(number, min(point.commit, *begins))
 
     def number_at(self, time: float) -> int:
         """The number of the history that was the latest one."""

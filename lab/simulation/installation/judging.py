@@ -96,6 +96,7 @@ _BEGUN: Final = _Unsettled("")
 
 class _Lost(NamedTuple):
     time: float
+    epoch: int
 
 
 class _Handed(NamedTuple):
@@ -139,14 +140,14 @@ class SessionJudge:
         """The session begins with the token that an ``earlier`` one has now."""
         self._events[session].append(_Handed(earlier, self.asked(earlier, time)))
 
-    def refused(self, session: str, ended: float, code: str) -> None:
-        """The session got an error."""
+    def refused(self, session: str, ended: float, code: str, epoch: int = 0) -> None:
+        """The session got an error. ``epoch``: the one that a 409 names; 0: none."""
         if code in DEFECTS:
             self._complain(NEVER_RAISES, f"session {session} got the error {code}")
         if code == "history_lost":
             if not self._record.number_at(ended):
                 self._complain(EXPLAINS, f"session {session} was told that history is lost, but none is")
-            self._events[session].append(_Lost(ended))
+            self._events[session].append(_Lost(ended, epoch))
 
     def asked(self, session: str, time: float, staleness_s: float | None = None) -> Asked:
         """A request begins. ``session``: "" for a read without a session."""
@@ -195,8 +196,8 @@ class SessionJudge:
                     owed += [_Seen(OWN_WRITES, own)] if own is not None else []
                 case _Handed(earlier, at):
                     owed += [_Seen(STALE, point) for _, point in self._owed(earlier, at)]
-                case _Lost(time):
-                    owed = [_Seen(rule, self._record.after_loss(point, time)) for rule, point in owed]
+                case _Lost(time, epoch):
+                    owed = [_Seen(rule, self._record.after_loss(point, time, epoch)) for rule, point in owed]
         return owed
 
     def _check_explanation(self, session: str, answer: Judged, owed: Sequence[_Seen], is_bounded: bool) -> None:

@@ -36,8 +36,9 @@ from lab.simulation.whole_processes.words import EXPLAINS
 from serving.client.aio import AsyncClient, AsyncSession
 from serving.client.answers import Row
 from serving.client.client import Session
-from serving.client.errors import ClientError
+from serving.client.errors import ClientError, HistoryLost
 from serving.client.wire import location_request, read_epochs
+from tokens import Vector
 
 PATIENCE_S: Final = (0.0, 0.02, 0.3, 60.0)
 """How long the history waits for what a session does, before it goes on to the next op."""
@@ -217,7 +218,9 @@ class Traffic(Installation):
         read = ", ".join(slot.text for slot in slots)
         self.say(f"session {name or 'none'}: reading {read}: {error.code}: {error}")
         judge = self._judge_of(slots)
-        judge.refused(name, self.kernel.now, error.code)
+        told, _ = Vector.parse_known(error.token) if isinstance(error, HistoryLost) else (Vector({}), ())
+        component = told.get(f"{slots[0].table.keyspace}/0")
+        judge.refused(name, self.kernel.now, error.code, component.epoch if component is not None else 0)
         if len(slots) > 1:
             judge.may_have_seen(name)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from consumers.owner import tables
 from consumers.process.assignment import Assignment
 from consumers.process.topic_search import TopicSearch
 from lab.simulation.planted.planting import (
@@ -111,6 +112,7 @@ RESUMING: Final = (
         "opened_delta_lost",
         "the map of open transactions is never published as deltas",
         Replace(Framer._state, "any_known if any_whole else self._opened", "any_known if any_whole else {}"),
+        Return(tables._has_more_ids, "False"),  # else a fill beside the entry makes up for it
     ),
 )
 METASTORE: Final = (

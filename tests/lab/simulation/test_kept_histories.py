@@ -362,6 +362,15 @@ INSTALLATION: dict[str, History] = {
         ("follow", 1, 1, 0, 0),
         ("follow", 1, 0, 0, 3),
     ],
+    "a session is told at once that two histories are over: of the topic, and of the server": [
+        ("let", 3),
+        ("read", 0, 0, 0, 1),
+        ("write", 0, 0, 1, 0),
+        ("topic",),
+        ("restore", 0),
+        ("read", 0, 0, 0, 1),
+        ("read", 0, 0, 0, 0),
+    ],
 }
 
 

@@ -292,6 +292,22 @@ def test_a_faultless_record_breaks_no_rule() -> None:
     assert story.broken == []
 
 
+def test_a_loss_that_is_told_once_may_be_of_two_histories() -> None:
+    """The epoch that a session is told of says which history it is in now; without one it is in the next."""
+    for epoch, rules in ((0, ["monotonic reads"]), (2, ["monotonic reads"]), (3, [])):
+        story = Story()
+        story.commit(A, "1")
+        story.commit(A, "2")
+        story.read("s", A, "2", "eventual")
+        story.record.replace(story.now, epoch=1)
+        story.record.replace(story.now, 1, epoch=2)
+        story.record.is_ambiguous = False
+        story.judge.refused("s", story.now, "history_lost", epoch)
+        story.now += 1
+        story.read("s", A, "1")
+        assert story.rules == rules
+
+
 @pytest.mark.parametrize("image", ["1", "2"])
 def test_a_commit_that_the_session_did_not_hear_of_may_have_taken_place(image: Image) -> None:
     """As long as it has not, either state may be read; once it has, it must be."""
