@@ -228,52 +228,47 @@ class HiveTranslator:
     def _elsewhere(self, event: Notification, problem: str) -> list[Change]:
         """An event of another catalog. The server keeps write ids by ``db.table``, whatever the catalog.
 
-        So a rename there takes along the ids of a table here, and a drop in the default catalog deletes them. They
-        begin again from 1 under the same table id: what was cached with the old ones would seem to hold the new ones.
+        So a rename there takes along the ids of a table here, and a drop in the default catalog deletes them; one in
+        any other catalog leaves them. They begin again from 1 under the same table id: what was cached with the old
+        ones would seem to hold the new ones.
         """
-        if event.event_type not in ("ALTER_TABLE", "DROP_TABLE", "DROP_DATABASE"):
+        is_drop = event.event_type in ("DROP_TABLE", "DROP_DATABASE") and event.catalog == DEFAULT_CATALOG
+        if event.event_type != "ALTER_TABLE" and not is_drop:
             return []
         try:
             if problem:
                 raise HiveMessageError(problem)
-            names, are_moved = self._ids_moved(event)
+            names = self._ids_moved(event)
         except HiveMessageError as error:
             return self._unreadable(event, str(error))
         changes: list[Change] = []
         for name in names:
             table = self._tables.get(name)
-            if table is None:
-                continue
-            why = f"event {event.event_id}: its write ids may be gone with a table of catalog {event.catalog}"
-            changes.append(VoidTable(name, one_line(why)))
-            if are_moved:
+            if table is not None:
+                why = f"event {event.event_id}: its write ids are gone with a table of catalog {event.catalog}"
+                changes.append(VoidTable(name, one_line(why)))
                 changes.append(ResetWriteIds(table.table_id, WriteIds().full_text(name), committed=False))
                 changes += self._server_list(name, table.table_id)
         return changes
 
-    def _ids_moved(self, event: Notification) -> tuple[list[str], bool]:
-        """The names whose ids an event of another catalog may have moved or deleted, and whether it surely has."""
-        is_default = event.catalog == DEFAULT_CATALOG  # the server leaves the ids if a table of another one is dropped
-        match event.event_type:
-            case "ALTER_TABLE":
-                before = parse_table(event.message, "tableObjBeforeJson")
-                after = parse_table(event.message, "tableObjAfterJson")
-                if before.name == after.name or not after.transactional:
-                    return [], False
-                self._ids.rename(before.name, after.name)
-                return [before.name, after.name], True
-            case "DROP_TABLE":
-                table = parse_table(event.message, "tableObjJson")
-                if not table.transactional:
-                    return [], False
-                if is_default:
-                    self._ids.drop(table.name)
-                return [table.name], is_default
+    def _ids_moved(self, event: Notification) -> list[str]:
+        """The names whose ids an event of another catalog has moved or deleted."""
+        if event.event_type == "ALTER_TABLE":
+            before = parse_table(event.message, "tableObjBeforeJson")
+            after = parse_table(event.message, "tableObjAfterJson")
+            if before.name == after.name or not after.transactional:
+                return []
+            self._ids.rename(before.name, after.name)
+            return [before.name, after.name]
+        if event.event_type == "DROP_TABLE":
+            table = parse_table(event.message, "tableObjJson")
+            if table.transactional:
+                self._ids.drop(table.name)
+            return [table.name] if table.transactional else []
         if not event.db or has_dot(event.db):
-            return [], False
-        if is_default:
-            self._ids.drop_database(event.db)
-        return [name for name in self._tables if name.startswith(f"{event.db}.")], is_default
+            return []
+        self._ids.drop_database(event.db)
+        return [name for name in self._tables if name.startswith(f"{event.db}.")]
 
     def _unreadable(self, event: Notification, problem: str) -> list[Change]:
         """Void what the event may have touched: its table if it names one, else everything.
