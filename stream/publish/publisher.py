@@ -141,7 +141,7 @@ class Publisher:
             kafka,
             self.topic,
             shard,
-            transactional_ids or [kafka.transactional_id(keyspace, f"{shard}{turn}") for turn in ("", ".2")],
+            transactional_ids or [kafka.transactional_id(keyspace, f"{shard}{turn}") for turn in ("", "#2")],
             self._clock,
             self._stopping,
         )

@@ -13,6 +13,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from stream.kafka.connection import KafkaCluster, KafkaUnreachable
 from stream.publish import shard_producer
+from stream.publish.publisher import Publisher
 from stream.publish.shard_producer import (
     REQUEST_TIMEOUT_S,
     SLICE_TIMEOUT_S,
@@ -20,6 +21,7 @@ from stream.publish.shard_producer import (
     PublisherLost,
     ShardProducer,
 )
+from stream.wire.keys import Layout
 from tokens.errors import FreshetError
 
 CLUSTER = KafkaCluster("127.0.0.1:1")
@@ -146,6 +148,13 @@ def test_two_take_turns(made: Made) -> None:
         made.producer.commit([(0, b"%d" % number)], 1)
     one, two = ([call[2] for call in client.calls if isinstance(call, tuple)] for client in made.clients)
     assert (one, two) == ([b"0", b"2"], [b"1"])
+
+
+@pytest.mark.parametrize(("one", "other"), [("shop/1", "shop/1.2"), ("log", "log.2"), ("shop/1", "shop/1-2")])
+def test_no_other_shard_has_the_second_id_of_a_shard(one: str, other: str) -> None:
+    """Else the two would fence each other for ever. These are names that the settings allow."""
+    ids = [Publisher(CLUSTER, "shop", shard, Layout(2))._producer.transactional_ids for shard in (one, other)]
+    assert len({*ids[0], *ids[1]}) == 4
 
 
 def test_one_that_can_t_be_fenced_leaves_none_open(made: Made) -> None:
