@@ -26,6 +26,8 @@ class Markers:
     """Partition → (epoch, continuity) of the shard's last marker."""
     gaps: dict[int, int] = field(default_factory=dict)
     """Partition → the last epoch of the shard in which a marker was not followed by its successor."""
+    linked: set[int] = field(default_factory=set)
+    """Partitions in which the shard's last marker was compared with the one before it, or names none."""
     others: dict[str, int] = field(default_factory=dict)
     """Other shard → its highest epoch seen."""
     layout: str = ""
@@ -49,6 +51,8 @@ class Markers:
                 and continuity != before[1]
             ):
                 self.gaps[partition] = epoch
+            if partition in self.own or not record["previous"]:
+                self.linked.add(partition)
             self.own[partition] = epoch, continuity
             self.layout = record["layout"]
             return True
@@ -56,6 +60,12 @@ class Markers:
             self.layout = record["layout"]
         self.others[record["shard"]] = max(record["epoch"], self.others.get(record["shard"], 0))
         return False
+
+    def forget(self, partitions: Iterable[int]) -> None:
+        """What was seen of the shard in these partitions."""
+        for partition in partitions:
+            self.own.pop(partition, None)
+            self.gaps.pop(partition, None)
 
 
 def read_markers(
@@ -67,29 +77,25 @@ def read_markers(
     is_known: bool = False,
     timeout_s: float = 60.0,
 ) -> Markers:
-    """The last marker of ``shard`` in each of the partitions, and which other shards have markers near them.
+    """The last markers of ``shard`` in each of the partitions, and which other shards have markers near them.
 
-    ``is_known``: the shard has published here, so a partition is searched until a marker of it is found. Raises
-    `TopicReadError`, `KafkaUnreachable`.
+    ``is_known``: the shard has published here, so a partition is searched until its last marker can be compared with
+    the one before it. Raises `TopicReadError`, `KafkaUnreachable`.
     """
     found, wanted = Markers(), list(partitions)
     ends = end_offsets(kafka, topic, wanted, committed=False)
     lows = start_offsets(kafka, topic, wanted)
     window = WINDOW_RECORDS
-    while ends:
-        ranges = {partition: (max(lows[partition], end - window), end) for partition, end in ends.items()}
-        seen: set[int] = set()
+    while True:
+        starts = {partition: max(lows[partition], ends[partition] - window) for partition in wanted}
+        ranges = {partition: (start, ends[partition]) for partition, start in starts.items()}
         for message in read_ranges(kafka, topic, ranges, timeout_s=timeout_s):
-            partition = message.partition() or 0
-            if found.see(shard, partition, message.value()):
-                seen.add(partition)
-        ends = {
-            partition: start
-            for partition, (start, _) in ranges.items()
-            if is_known and partition not in seen and start > lows[partition]
-        }
+            found.see(shard, message.partition() or 0, message.value())
+        wanted = [each for each in wanted if each not in found.linked and starts[each] > lows[each]]
+        if not is_known or not wanted:
+            return found
+        found.forget(wanted)  # they are read again in order, from further back on
         window *= 4
-    return found
 
 
 def check_tails(

@@ -133,11 +133,12 @@ def _check_same_topic(topic: Topic, point: ResumePoint) -> None:
 
 def _check_tails(kafka: KafkaCluster, topic: str, layout: Layout, markers: Markers, point: ResumePoint) -> None:
     """Raise `ResumeError` ``tail_lost`` if the partitions do not end together."""
-    crowded = [partition for partition in range(layout.partitions) if partition not in markers.own]
-    own = markers.own
-    if crowded and point.continuity:  # other shards have written more than a window since
-        own = own | read_markers(kafka, topic, crowded, point.shard, is_known=True).own
-    check_tails(topic, point, own, markers.gaps, layout.partitions)
+    crowded = [partition for partition in range(layout.partitions) if partition not in markers.linked]
+    own, gaps = markers.own, markers.gaps
+    if crowded and point.continuity:  # a large batch, or other shards, have filled more than a window
+        further = read_markers(kafka, topic, crowded, point.shard, is_known=True)
+        own, gaps = own | further.own, gaps | further.gaps
+    check_tails(topic, point, own, gaps, layout.partitions)
 
 
 def _topology(

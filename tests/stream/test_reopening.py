@@ -87,9 +87,15 @@ def test_a_partition_that_lost_its_end_begins_a_new_epoch(log: MemoryLog) -> Non
     assert [each[-1] for each in reasons(log)] == [(2, "tail_lost")] * 2
 
 
-def test_a_partition_that_lost_a_batch_before_its_end_begins_a_new_epoch(log: MemoryLog) -> None:
-    """That batch's transaction had no end there, and was aborted; the next one was of another producer."""
-    other = 1 - home(log)
+@pytest.mark.parametrize(("between", "behind"), [(0, 0), (700, 0), (0, 700), (700, 3_000)])
+def test_a_partition_that_lost_a_batch_before_its_end_begins_a_new_epoch(
+    log: MemoryLog, between: int, behind: int
+) -> None:
+    """That batch's transaction had no end there, and was aborted; the next one was of another producer.
+
+    However much others, or a large batch, have written before the last marker or behind it.
+    """
+    other, others = 1 - home(log), encode("Marker", foreign("ks/9"))
     with log.publisher() as out:
         out.open(start)
         out.publish(txn(1))
@@ -98,10 +104,16 @@ def test_a_partition_that_lost_a_batch_before_its_end_begins_a_new_epoch(log: Me
         out.publish(txn(2))
         out.flush()
         after = len(log.partitions[other])
+        if between:
+            log.commit([(other, others)] * between, 5)
         out.publish(txn(3))
+    if behind:
+        log.commit([(other, others)] * behind, 5)
     del log.partitions[other][before:after]
-    with log.publisher() as out:
+    with log.publisher(topology=DeclaredTopology(shards=("ks/9",))) as out:
         assert out.open(lambda: ("MariaDB/0-1-3", 1)).epoch == 2
+    with log.publisher(topology=DeclaredTopology(shards=("ks/9",))) as out:
+        assert out.open(start).epoch == 2
     assert [each[-1] for each in reasons(log)] == [(2, "tail_lost")] * 2
 
 
