@@ -42,6 +42,7 @@ from stream.sources.mariadb.position import ServerPosition, check_not_lost, curr
 from stream.sources.mariadb.source import Log, MariaDBSource, PublisherLike, SourceOptions
 from stream.sources.mariadb.watch import DumpWatch
 from stream.wire.events import DescribeTable, ResumePoint, SourceTransaction
+from tokens.errors import FreshetError
 
 log = structlog.get_logger(__name__)
 
@@ -177,10 +178,14 @@ class DebeziumSource(MariaDBSource):
         finally:
             connection._force_close()
         topics = ConnectorTopics(self._from.kafka, self._from.topic_prefix)
-        tables = (
-            schema.live.keys() | schema.catalog.names
-        )  # also those that were there at the position, and are no more
-        wanted = {topics.statements, topics.transactions, *map(topics.topic_of, tables)}
+        wanted = {topics.statements, topics.transactions, *map(topics.topic_of, schema.live)}
+        gone = {topics.topic_of(name) for name in schema.catalog.names - schema.live.keys()}
+        if gone:  # tables that were there at the position: what still has a topic is read up to its end
+            try:
+                wanted |= gone & topics.existing().keys()
+            except FreshetError:
+                topics.close()
+                raise
         topics.add({place: offset for place, offset in self._places.offsets.items() if place[0] in wanted})
         return self._reader_of(topics, schema, position), _Watch(settings, int(server), self._look)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from lab.simulation.catalog.world import CatalogWorld
@@ -13,6 +15,8 @@ from lab.simulation.installation.world import InstallationWorld
 from lab.simulation.postgres.world import PostgresWorld
 from lab.simulation.rows.world import RowsWorld
 from lab.simulation.warehouse.world import WarehouseWorld
+from stream.sources.debezium.source import DebeziumSource
+from stream.sources.debezium.topics import ConnectorTopics
 
 ROWS: dict[str, History] = {
     "Kafka loses its end where an owner has read on, and another shard begins in its place": [
@@ -463,3 +467,22 @@ def test_a_history_that_once_broke_a_rule_of_a_connector_breaks_none(ops: Histor
 def test_a_history_that_once_broke_a_rule_of_a_postgresql_breaks_none(ops: History) -> None:
     """The same for whole processes on a PostgreSQL and its connector."""
     assert run_one(PostgresWorld(), ops).violations == []
+
+
+def test_a_table_that_is_gone_with_its_topic_does_not_stop_the_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was renamed away while no source ran, and its topic was deleted: what was in there can't be read any more."""
+    opened, deleted = DebeziumSource._open_log, list[str]()
+
+    def without_topics(source: DebeziumSource, schema: Any, position: str) -> Any:
+        topics = ConnectorTopics(source._from.kafka, source._from.topic_prefix)
+        gone = topics.existing().keys() & map(topics.topic_of, schema.catalog.names - schema.live.keys())
+        for each in topics._admin.delete_topics(sorted(gone)).values() if gone else ():
+            each.result()
+        topics.close()
+        deleted.extend(gone)
+        return opened(source, schema, position)
+
+    monkeypatch.setattr(DebeziumSource, "_open_log", without_topics)
+    ops = CONNECTORS["a table is renamed away while no source runs, after a change that none has read yet"]
+    assert run_one(ConnectorsWorld(), ops).violations == []
+    assert deleted == ["c.shop.parts"]
