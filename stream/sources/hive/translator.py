@@ -258,17 +258,26 @@ class HiveTranslator:
             after = parse_table(event.message, "tableObjAfterJson")
             if before.name == after.name or not after.transactional:
                 return []
+            self._tell_holders([before.name, after.name])
             self._ids.rename(before.name, after.name)
             return [before.name, after.name]
         if event.event_type == "DROP_TABLE":
             table = parse_table(event.message, "tableObjJson")
-            if table.transactional:
-                self._ids.drop(table.name)
-            return [table.name] if table.transactional else []
+            if not table.transactional:
+                return []
+            self._tell_holders([table.name])
+            self._ids.drop(table.name)
+            return [table.name]
         if not event.db or has_dot(event.db):
             return []
+        names = [name for name in self._tables if name.startswith(f"{event.db}.")]
+        self._tell_holders(names)
         self._ids.drop_database(event.db)
-        return [name for name in self._tables if name.startswith(f"{event.db}.")]
+        return names
+
+    def _tell_holders(self, names: Iterable[str]) -> None:
+        """The topic is to know what the holders of open ids under ``names`` hold after this event."""
+        self._changed.update(txn for name in names for txn in self.holders(name).values() if txn in self._open)
 
     def _unreadable(self, event: Notification, problem: str) -> list[Change]:
         """Void what the event may have touched: its table if it names one, else everything.

@@ -453,3 +453,23 @@ def test_a_truncation_and_an_alter_of_a_table_whose_columns_are_not_known_write_
     assert {each.kind for each in first.changes if isinstance(each, ObjectImage)} == OF_COLUMNS
     assert second is not None
     assert not [each for each in second.changes if isinstance(each, ObjectImage)]
+
+
+@pytest.mark.parametrize("what", ["renamed", "dropped"])
+def test_a_restart_knows_nothing_of_ids_that_another_catalog_took_away(server: Metastore, what: str) -> None:
+    """Else the COMMIT would say that the table here, whose ids begin again from 1, has that id."""
+    if what == "renamed":
+        server.rename("s.a", "s.b")
+    else:
+        server.drop("s.a")
+    server.log[-1]["catName"] = "other" if what == "renamed" else "hive"
+    catalog = "hive" if what == "renamed" else "other"
+    for row in server.log[:-1]:
+        row["catName"] = catalog
+    before = _translated(server, catalog=catalog)
+    known = {opened.txn: opened for transaction in before for opened in transaction.opened}
+    server.end(1, commit=True)
+    translator = HiveTranslator(open_transactions=known.values(), names={"s.a": 1}, catalog=catalog)
+    ended = translator.translate(server.log[-1])
+    assert ended is not None
+    assert ended.changes == [CommitTransaction(1, ())]
