@@ -17,6 +17,8 @@ from lab.simulation.hive.metastore import Metastore
 SHAPE: Final = 2
 """Integers in the first op."""
 NAMES: Final = tuple(f"{db}.{table}" for db in ("s", "w") for table in ("a", "b"))
+OTHERS_TABLE: Final = json.dumps({"1": {"str": "a"}, "2": {"str": "s"}, "25": {"i64": 1_000_000}})
+"""A table without write ids that has the first of the names in another catalog."""
 KINDS_OF_TABLE: Final = ("full", "full", "insert_only", "external")
 PART_WRITES: Final = ("ALTER_PARTITION", "INSERT", "UPDATE_TBL_COL_STAT_EVENT", "ADD_PARTITION")
 REPEATED_MAX: Final = 4
@@ -187,7 +189,7 @@ class LogRun(TracedRun):
             case 0:
                 self.server.note("CREATE_FUNCTION")
             case 1:
-                self.server.note("DROP_TABLE", NAMES[0], catalog="spark")
+                self.server.note("DROP_TABLE", NAMES[0], catalog="spark", tableObjJson=OTHERS_TABLE)
             case _:
                 self.server.note("SOMETHING_NEW", NAMES[what % len(NAMES)])
                 self._lose("unknown event", f"an event of an unknown type names {NAMES[what % len(NAMES)]}")

@@ -412,6 +412,8 @@ POSTGRES: dict[str, History] = {
 
 
 HIVE: dict[str, History] = {
+    "a table of the same name is dropped in another catalog": [("create", 0, 0), ("note", 1)],
+    "it is, and the message is damaged": [("create", 0, 0), ("damage", 0), ("note", 1)],
     "a table is renamed twice, and the first time is missing in the log: the name that it had is free": [
         ("create", 1, 3),
         ("miss", 0),
