@@ -140,7 +140,7 @@ def test_a_batch_is_one_transaction_and_its_last_offset_is_told(made: Made) -> N
 
 
 def test_two_take_turns(made: Made) -> None:
-    """All are fenced before any commits, and the first one fenced commits first: of two at once one goes on."""
+    """All are fenced before any commits, and the first one fenced commits first: of two at once at most one goes on."""
     made.producer = ShardProducer(CLUSTER, "events", "ks/0", ["one", "two"], made.clock, made.stopping)
     made.producer.open()
     assert [client.settings["transactional.id"] for client in made.clients] == ["one", "two"]
