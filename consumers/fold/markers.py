@@ -7,6 +7,7 @@ from typing import Any
 from consumers.fold.shards import arrival_rejections, arrival_voids, lineage_for, older_epoch_rejection
 from consumers.fold.state import Changes, Head, Lineage, Rejection, Void
 from stream.wire.events import EVERY_TABLE
+from stream.wire.records import follows_a_gap
 from tokens import Position
 
 
@@ -22,7 +23,7 @@ def fold_marker(head: Head, after: int, marker: dict[str, Any]) -> Changes:
     if lineage is None:
         return Changes(after, {}, rejections=(older_epoch_rejection(marker),))
     voids, rejections = arrival_voids(head, shard, epoch), arrival_rejections(head, shard)
-    if _follows_a_gap(lineage, marker):
+    if follows_a_gap(lineage.continuity, marker):
         # What was lost may have been replaced under the same numbers, so all of them are in doubt.
         voids[EVERY_TABLE, shard] = Void(epoch, max(lineage.ordinal, ordinal), "")
         reason = f"the marker follows another one than the last folded of {shard}: Kafka lost or replaced records"
@@ -44,12 +45,6 @@ def fold_marker(head: Head, after: int, marker: dict[str, Any]) -> Changes:
         marker["as_of_ms"],
     )
     return Changes(after, {}, {shard: moved}, voids, marker["layout"], rejections)
-
-
-def _follows_a_gap(lineage: Lineage, marker: dict[str, Any]) -> bool:
-    """Whether the marker names another predecessor than the last folded. 0: of an older version, not checked."""
-    held, previous = lineage.continuity, marker["previous"]
-    return bool(held and previous) and held not in (previous, marker["continuity"])
 
 
 def _end_voids(head: Head, voids: dict[tuple[str, str], Void], marker: dict[str, Any]) -> None:

@@ -27,6 +27,7 @@ from stream.changes.start import LeavesOut, Start
 from stream.wire.announced import Announced
 from stream.wire.checks import check
 from stream.wire.codec import BAD_FIELD, HEADER_SIZE, SKIPPED, CodecError, PartitionReader, Record, headers
+from stream.wire.records import follows_a_gap
 from tokens import Position, TokenError
 from tokens.errors import FreshetError
 
@@ -375,14 +376,13 @@ class Assembler:
 def _check_chain(partition: int, shard: _Shard, marker: Record) -> None:
     """Raises `LogReplaced` if the marker follows another one than the last: as `consumers.fold.markers`."""
     epoch, held = shard.links.get(partition, NOWHERE)
-    continuity, previous = marker["continuity"], marker["previous"]
-    if epoch == marker["epoch"] and held and previous and held not in (previous, continuity):
+    if epoch == marker["epoch"] and follows_a_gap(held, marker):
         raise LogReplaced(
             f"Kafka lost or replaced records of {marker['shard']} in partition {partition}",
             hint="read anew, and start from a second or from now",
         )
-    if marker["epoch"] > epoch or (marker["epoch"] == epoch and continuity):
-        shard.links[partition] = Place(marker["epoch"], continuity)
+    if marker["epoch"] > epoch or (marker["epoch"] == epoch and marker["continuity"]):
+        shard.links[partition] = Place(marker["epoch"], marker["continuity"])
 
 
 def _check_positions(name: str, record: Record) -> None:

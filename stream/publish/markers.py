@@ -11,6 +11,7 @@ from stream.kafka.reader import end_offsets, read_range, read_ranges, start_offs
 from stream.publish.resume import ResumeError
 from stream.wire.codec import HEADER_SIZE, CodecError, decode, headers
 from stream.wire.events import ResumePoint
+from stream.wire.records import follows_a_gap
 
 WINDOW_RECORDS: Final = 256
 SAMPLES: Final = 24
@@ -42,18 +43,12 @@ class Markers:
         except CodecError:
             return False
         if record["shard"] == shard:
-            epoch, continuity = record["epoch"], record["continuity"]
-            before = self.own.get(partition, (0, 0))
-            if (
-                before[0] == epoch
-                and before[1]
-                and record["previous"] not in (0, before[1])
-                and continuity != before[1]
-            ):
+            epoch, held = self.own.get(partition, (0, 0))
+            if epoch == record["epoch"] and follows_a_gap(held, record):
                 self.gaps[partition] = epoch
             if partition in self.own or not record["previous"]:
                 self.linked.add(partition)
-            self.own[partition] = epoch, continuity
+            self.own[partition] = record["epoch"], record["continuity"]
             self.layout = record["layout"]
             return True
         if not self.own:

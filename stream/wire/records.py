@@ -279,6 +279,15 @@ def continuity_of(at: ResumePoint, nonce: int) -> int:
     return xxhash.xxh3_64_intdigest("\0".join(map(str, parts)).encode()) >> 1 or 1
 
 
+def follows_a_gap(held: int, marker: Record) -> bool:
+    """Whether a marker follows another one than that of continuity ``held``, the last of its partition and epoch.
+
+    Then Kafka has lost or replaced records. 0: of an older version, not checked.
+    """
+    previous = marker["previous"]
+    return bool(held and previous) and held not in (previous, marker["continuity"])
+
+
 def marker_fields(at: ResumePoint, layout: Layout, previous: int, as_of_ms: int) -> Record:
     """The fields of the `Marker` of each partition. ``previous``: the continuity of the marker before it."""
     at_boundary = not at.partial_gtid

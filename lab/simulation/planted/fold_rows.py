@@ -11,7 +11,7 @@ from consumers.owner import rows as owner_rows
 from consumers.store import building
 from consumers.store.memtable import Memtable
 from lab.simulation.planted.planting import Begin, Replace, Return, always, leave_out, never, processes, rows
-from stream.wire import codec
+from stream.wire import codec, records
 from stream.wire import columns as frame_columns
 
 LATER: Final = "(any_new.epoch, any_new.ordinal) > (any_old.epoch, any_old.ordinal)"
@@ -182,7 +182,7 @@ MARKERS: Final = (
     rows(
         "gap_in_the_log_passed_over",
         "a marker that follows another one than the last folded voids nothing",
-        never(markers._follows_a_gap, "bool(any_held and any_previous) and ..."),
+        never(records.follows_a_gap, "bool(any_held and any_previous) and ..."),
     ),
     rows(
         "other_shards_marker_ends_voids",
