@@ -205,13 +205,16 @@ class HiveTranslator:
         return SourceTransaction(event.position, event.position, event.event_time, changes, "", opened, closed)
 
     def _changes_of(self, event: Notification, problem: str) -> list[Change]:
-        if event.catalog and event.catalog != self._catalog:
-            return self._elsewhere(event, problem)
+        is_elsewhere = bool(event.catalog) and event.catalog != self._catalog
+        if is_elsewhere and not _may_take_ids(event):
+            return []
         if problem:
             return self._unreadable(event, problem)
         if event.table and has_dot(event.db) and event.event_type not in ("ALTER_TABLE", "ADD_FOREIGNKEY"):
             return []  # nobody is told of its tables, whose names may be those of others
         try:
+            if is_elsewhere:
+                return self._elsewhere(event)
             handler = self._handlers.get(event.event_type)
             if handler is not None:
                 return handler(event)
@@ -225,24 +228,15 @@ class HiveTranslator:
             return []
         return self._unreadable(event, f"unknown event type {event.event_type or '(none)'}")
 
-    def _elsewhere(self, event: Notification, problem: str) -> list[Change]:
-        """An event of another catalog. The server keeps write ids by ``db.table``, whatever the catalog.
+    def _elsewhere(self, event: Notification) -> list[Change]:
+        """A rename or drop in another catalog. The server keeps write ids by ``db.table``, whatever the catalog.
 
         So a rename there takes along the ids of a table here, and a drop in the default catalog deletes them; one in
         any other catalog leaves them. They begin again from 1 under the same table id: what was cached with the old
         ones would seem to hold the new ones.
         """
-        is_drop = event.event_type in ("DROP_TABLE", "DROP_DATABASE") and event.catalog == DEFAULT_CATALOG
-        if event.event_type != "ALTER_TABLE" and not is_drop:
-            return []
-        try:
-            if problem:
-                raise HiveMessageError(problem)
-            names = self._ids_moved(event)
-        except HiveMessageError as error:
-            return self._unreadable(event, str(error))
         changes: list[Change] = []
-        for name in names:
+        for name in self._ids_moved(event):
             table = self._tables.get(name)
             if table is not None:
                 why = f"event {event.event_id}: its write ids are gone with a table of catalog {event.catalog}"
@@ -413,7 +407,7 @@ class HiveTranslator:
         if freed is not None and freed.kind == "transactional":
             self._ids.drop(before)  # or the next table of that name would begin with them
         # Ids that were allocated under the name before are not told of this table yet.
-        self._changed.update(txn for txn in self.holders(table.name).values() if txn in self._open)
+        self._tell_holders([table.name])
         return [BindName(table.name, table.table_id, before)]
 
     def _forget(self, name: str, *, dropped: bool) -> list[Change]:
@@ -596,3 +590,9 @@ def _named_write_ids(event: Notification) -> list[tuple[str, int]]:
     if not isinstance(dbs, list) or not isinstance(tables, list) or not len(dbs) == len(tables) == len(write_ids):
         return []
     return [(f"{db}.{table}".lower(), each) for db, table, each in zip(dbs, tables, write_ids, strict=True)]
+
+
+def _may_take_ids(event: Notification) -> bool:
+    """Whether an event of another catalog may take write ids of a table of this one along."""
+    is_drop = event.event_type in ("DROP_TABLE", "DROP_DATABASE")
+    return event.event_type == "ALTER_TABLE" or (is_drop and event.catalog == DEFAULT_CATALOG)
