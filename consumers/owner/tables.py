@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Final
 
 import xxhash
@@ -229,12 +230,7 @@ def decide_table(
 ) -> Decision:
     """The decision on an image that ``listed`` describes. For an external table the demand's list is ignored."""
     if kind != TRANSACTIONAL and demand.write_ids is not None:
-        demand = Demand(
-            vector=demand.vector,
-            table_id=demand.table_id,
-            given=demand.given,
-            not_before_ms=demand.not_before_ms,
-        )
+        demand = replace(demand, write_ids=None)
     return decide(demand, tag_of(evidence, listed, table_id, kin))
 
 

@@ -45,7 +45,11 @@ DEMANDS: Final = (
     catalog(
         "external_table_needs_no_position",
         "an external table is fresh for every demand",
-        Replace(tables.decide_table, "any_demand.vector", "type(any_demand.vector)()"),
+        Replace(
+            tables.decide_table,
+            "replace(any_demand, write_ids=None)",
+            "replace(any_demand, write_ids=None, vector=type(any_demand.vector)())",
+        ),
         Replace(decision._judge_component, REACHED_BY_MARK, "by_mark is not None"),
     ),
     catalog(
