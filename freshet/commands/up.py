@@ -47,8 +47,7 @@ def command(
         with alone(settings.data_dir):
             _run(settings, keyspaces or [], workers, port)
         return
-    from freshet.commands.local import note_front, settings_file
-    from freshet.local.process import free_ports
+    from freshet.commands.local import settings_file
 
     own = settings_file()
     used = config_in_use()
@@ -59,9 +58,6 @@ def command(
         )
     with alone(settings.data_dir), _local_servers():
         use_config(own)
-        if port is not None:
-            port = port or free_ports(1)[0]
-            note_front(port)
         _run(load_settings(), keyspaces or [], workers, port, config=own)
 
 
@@ -96,6 +92,7 @@ def _parts(settings: Settings, keyspaces: list[str], workers: str | None, port: 
 def _run(
     settings: Settings, keyspaces: list[str], workers: str | None, port: int | None, config: Path | None = None
 ) -> None:
+    from freshet.commands.local import note_front
     from freshet.local.process import free_ports, port_is_free
 
     host, chosen = settings.serve.host, settings.serve.port if port is None else port
@@ -105,6 +102,8 @@ def _run(
         hint = "is `freshet up` running already? Else end what listens there, or choose another port with --port"
         raise SettingsError(f"cannot listen on {host}:{chosen}", hint=hint, code="cannot_listen")
     say = _printer(parts)
+    if config is not None and port is not None:
+        note_front(chosen)
     url = front_url(settings, chosen)
     wanted = keyspaces or list(settings.keyspaces)
     watch = Watch(

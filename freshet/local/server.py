@@ -75,8 +75,9 @@ class LocalServer(ABC):
             )
         if port is None and kept.exists():
             ports = tuple(json.loads(kept.read_text()))
-            return ports if all(map(port_is_free, ports)) else tuple(free_ports(self.PORTS))
-        if port is None and usual is not None and port_is_free(usual):
+            if all(map(port_is_free, ports)):
+                return ports
+        elif port is None and usual is not None and port_is_free(usual):
             port = usual
         return tuple(free_ports(self.PORTS)) if port is None else (port, *free_ports(self.PORTS - 1))
 
