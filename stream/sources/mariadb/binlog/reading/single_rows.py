@@ -38,7 +38,7 @@ class _Domain:
     GTID = events.GTID
 
     def __init__(self, position: GtidPosition, event: bytes) -> None:
-        self._before = position
+        self._position = position
         [(self._domain, (_, self._last))] = position.domains.items()
         self._server = event[5:9]
         self._prefix = f"{position.flavor}{self._domain}-{int.from_bytes(self._server, 'little')}-"
@@ -52,14 +52,14 @@ class _Domain:
         self._last = int(number)
         return self._last
 
-    def texts(self, numbers: list[int]) -> tuple[list[str], list[str]]:
-        """The GTIDs of these transactions, and the positions behind them."""
+    def texts(self, numbers: list[int], before: str) -> tuple[list[str], list[str]]:  # noqa: ARG002 - see `_Uuid.texts`
+        """The GTIDs of these transactions, and the positions behind them. ``before``: the position, as text."""
         gtids = [f"{self._prefix}{number}" for number in numbers]
         return gtids, gtids
 
     def pass_over(self, numbers: list[int]) -> None:
         """Move the position behind these transactions."""
-        self._before.add(Gtid(self._domain, int.from_bytes(self._server, "little"), numbers[-1], 0))
+        self._position.add(Gtid(self._domain, int.from_bytes(self._server, "little"), numbers[-1], 0))
 
     @staticmethod
     def begin(checksum: TransactionChecksum, begin: Sequence[bytes]) -> None:
@@ -79,7 +79,7 @@ class _Uuid:
         ``is_begin``: whether a QUERY event is a BEGIN.
         """
         gtid = mysql_events.parse_gtid(event)
-        self._before, self._source = position, (gtid.uuid, gtid.tag)
+        self._position, self._source = position, (gtid.uuid, gtid.tag)
         self._uuid, self._last = event[_UUID], position.intervals(self._source)[-1][1]
         self._is_begin = is_begin
 
@@ -94,18 +94,18 @@ class _Uuid:
         self._last = number
         return number
 
-    def texts(self, numbers: list[int]) -> tuple[list[str], list[str]]:
+    def texts(self, numbers: list[int], before: str) -> tuple[list[str], list[str]]:
         """As `_Domain.texts`."""
-        uuid, before = self._source[0], self._before
-        *others, (first, last) = before.intervals(self._source)
+        uuid, position = self._source[0], self._position
+        *others, (first, last) = position.intervals(self._source)
         own = ":".join((uuid, *(str(low) if low == high else f"{low}-{high}" for low, high in others), f"{first}"))
-        head, _, tail = str(before).partition(own)  # numbers without a tag come first
-        head, tail, prefix = f"{head}{own}-", tail.removeprefix(f"-{last}"), f"{before.flavor}{uuid}:"
+        head, _, tail = before.partition(own)  # numbers without a tag come first
+        head, tail, prefix = f"{head}{own}-", tail.removeprefix(f"-{last}"), f"{position.flavor}{uuid}:"
         return [f"{prefix}{number}" for number in numbers], [f"{head}{number}{tail}" for number in numbers]
 
     def pass_over(self, numbers: list[int]) -> None:
         """As `_Domain.pass_over`."""
-        self._before.extend(self._source, numbers[-1])
+        self._position.extend(self._source, numbers[-1])
 
     @staticmethod
     def begin(checksum: TransactionChecksum, begin: Sequence[bytes]) -> None:
@@ -174,7 +174,7 @@ class SingleRowReading:
         if len(numbers) < 2:
             return None
         before = str(position)
-        gtids, positions = line.texts(numbers)
+        gtids, positions = line.texts(numbers, before)
         line.pass_over(numbers)
         self._add_to(checksum, found, at - size)
 
