@@ -14,7 +14,7 @@ from .client import DEFAULT_TIMEOUT_S
 from .errors import ClientError
 from .retries import RETRIES, Retries
 from .routing.attempts import QUESTION_S, attempts
-from .sending.credentials import Bearer, Tls, Token
+from .sending.credentials import RENEWALS_MAX, Bearer, Tls, Token
 from .sending.requests import arguments, homes, options, unreachable
 from .sending.running import awaiting
 from .session import Consistency, Plan, SessionState
@@ -128,11 +128,11 @@ class AsyncClient:
     async def _exchange(self, request: HttpRequest) -> httpx2.Response:
         import httpx2
 
-        pauses, is_renewed = self._retries.pauses(self._timeout), False
+        pauses, renewals = self._retries.pauses(self._timeout), RENEWALS_MAX
         while True:
             response = await self._sent(request)
-            if response.status_code == httpx2.codes.UNAUTHORIZED and not is_renewed:
-                is_renewed = True
+            if response.status_code == httpx2.codes.UNAUTHORIZED and renewals:
+                renewals -= 1
                 if self._bearer.renew(response.request.headers):
                     continue
             pause_s = pauses.after(response.status_code, response.headers.get("retry-after", ""))

@@ -18,6 +18,7 @@ import msgspec
 
 from .errors import BadRequest, ClientError, ServerError, TooManyRequests, Unavailable, Unreachable
 from .keys import format_key
+from .sending.credentials import RENEWALS_MAX
 from .wire import HttpRequest
 
 READ_TIMEOUT_S: Final = 60.0
@@ -181,7 +182,7 @@ class Following:
     jitter: Callable[[], float] = random.random
     _heard_at: float = field(init=False)
     _attempts: int = 0
-    _is_renewed: bool = False
+    _renewals: int = RENEWALS_MAX
     _has_warned: bool = False
 
     def __post_init__(self) -> None:
@@ -189,16 +190,16 @@ class Following:
 
     def heard(self, event: StreamEvent) -> None:
         """The next connection goes on after this event."""
-        self._attempts, self._heard_at, self._is_renewed, self._has_warned = 0, self.clock(), False, False
+        self._attempts, self._heard_at, self._renewals, self._has_warned = 0, self.clock(), RENEWALS_MAX, False
         if event.checkpoint:
             params = {**self.request.params, "from": event.checkpoint}
             self.request = self.request._replace(params=params)
 
     def may_renew(self, error: ClientError) -> bool:
-        """Whether the token is to be asked for anew after ``error``: once, until something is heard again."""
-        if error.status != HTTPStatus.UNAUTHORIZED or self._is_renewed:
+        """Whether the token is to be asked for anew after ``error``: a few times, until something is heard again."""
+        if error.status != HTTPStatus.UNAUTHORIZED or not self._renewals:
             return False
-        self._is_renewed = True
+        self._renewals -= 1
         return True
 
     def pause_after(self, error: ClientError | None) -> float:

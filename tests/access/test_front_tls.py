@@ -20,6 +20,7 @@ from cryptography import x509
 from freshet.local.process import ServerProcess, free_ports
 from serving.client import FreshetClient, Tls
 from serving.client.errors import ClientError, Unauthorized, Unavailable, Unreachable
+from serving.client.sending.credentials import RENEWALS_MAX
 from stream.access.certificates import Certificates
 from stream.access.grants import digest_of, new_secret
 from tests.access.certifying import write
@@ -172,7 +173,7 @@ def test_a_new_certificate_is_used_and_a_wrong_one_is_not(front: Secured) -> Non
 
 
 def test_tokens_are_rotated_without_a_restart(front: Secured) -> None:
-    """The old one counts until it is removed; settings that can't be read lock nobody out; a client renews once."""
+    """The old one counts until it goes; settings that can't be read lock nobody out; a client reads its file again."""
     new, tokens = new_secret(), front.settings["serve"]["tokens"]
     kept = front.place / "client.token"
     kept.write_text(f"{front.secret}\n")
@@ -193,3 +194,19 @@ def test_tokens_are_rotated_without_a_restart(front: Secured) -> None:
         with pytest.raises(Unavailable):
             client.get_row("shop", "shop.orders", 7)
     front.secret = new
+
+
+def test_a_client_asks_for_a_secret_again_as_long_as_it_is_given_others(front: Secured) -> None:
+    """Secrets may be exchanged again within a call; a function that gives wrong ones without end is left at once."""
+    given = iter([new_secret(), new_secret(), front.secret])
+    with FreshetClient(front.url, lambda: next(given), tls=Tls(front.files.ca)) as client, pytest.raises(Unavailable):
+        client.get_row("shop", "shop.orders", 7)  # no owner is there: the token is right
+    asked: list[str] = []
+
+    def wrong() -> str:
+        asked.append(new_secret())
+        return asked[-1]
+
+    with FreshetClient(front.url, wrong, tls=Tls(front.files.ca)) as client, pytest.raises(Unauthorized):
+        client.get_row("shop", "shop.orders", 7)
+    assert len(asked) == 1 + RENEWALS_MAX

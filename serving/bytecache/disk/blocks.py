@@ -1,10 +1,17 @@
-"""Blocks as they are written: bytes, then checksums or nonces, neighbours in one write."""
+"""Blocks in a shard's files: how they are written, and how those go that a killed process left behind.
+
+Bytes are written before checksums or nonces, neighbours at once.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import errno
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 
 from serving.bytecache.disk.layout import (
+    BLOCK,
     BLOCK_BITS,
     BLOCKS,
     CELLS,
@@ -17,7 +24,7 @@ from serving.bytecache.disk.layout import (
 )
 from serving.bytecache.disk.names import CachedFile
 from serving.bytecache.disk.seals import Key, checksums, seal_block
-from serving.bytecache.disk.space import write_all, write_together
+from serving.bytecache.disk.space import punch_hole, write_all, write_together
 
 
 def write_blocks(
@@ -38,6 +45,55 @@ def write_blocks(
         write_all(sums, b"".join(each for each, _ in checked), sums_place + 8 * inner)
         granules = b"".join(each for _, each in checked)
         write_all(sums, granules, sums_place + GRANULE_SUMS_AT + 8 * GRANULES * inner)
+
+
+def clear_unused(data: int, free: Sequence[int], high: int) -> None:
+    """Extents that have no head: a process was killed as it stored or removed them. They would count for nobody."""
+    for first, end in unused_runs(free, high):
+        at = first * SLOT_BYTES
+        while end is None or at < end * SLOT_BYTES:
+            try:
+                slot = os.lseek(data, at, os.SEEK_DATA) // SLOT_BYTES
+            except OSError as error:
+                if error.errno != errno.ENXIO:
+                    raise
+                return  # nothing but a hole from here on
+            if end is None or slot < end:
+                punch_hole(data, slot * SLOT_BYTES, SLOT_BYTES)
+            at = (slot + 1) * SLOT_BYTES
+
+
+def clear_missing(data: int, extents: Iterable[tuple[int, int, bool]], cost: int) -> None:
+    """Blocks that extents with a head lack: a process was killed as it let one grow.
+
+    ``extents``: (slot, present blocks as bits, whether they are sealed), maybe millions: they are looked at only until
+    the file takes no more than ``cost``, the bytes that its entries take at most.
+    """
+    for slot, bits, sealed in extents:
+        if os.fstat(data).st_blocks * 512 <= cost:
+            return
+        length = SEALED_BLOCK if sealed else BLOCK
+        for first, end in missing_runs(bits):
+            punch_hole(data, slot * SLOT_BYTES + first * length, (end - first) * length)
+
+
+def unused_runs(free: Sequence[int], high: int) -> Iterator[tuple[int, int | None]]:
+    """(first, end) of neighbouring free slots; the last one, from ``high`` on, has no end."""
+    first = None
+    for i, slot in enumerate(free):
+        first = slot if first is None else first
+        if i + 1 == len(free) or free[i + 1] != slot + 1:
+            yield first, slot + 1
+            first = None
+    yield high, None
+
+
+def missing_runs(bits: int) -> Iterator[tuple[int, int]]:
+    """(first, end) of neighbouring blocks that an extent lacks."""
+    for is_here, run in groupby(range(BLOCKS), lambda block: bits >> block & 1):
+        if not is_here:
+            first, *others = run
+            yield first, first + len(others) + 1
 
 
 def _runs(parts: Mapping[int, memoryview]) -> list[list[int]]:

@@ -5,7 +5,7 @@ Whole columns at a time: a directory may have millions of heads, and nothing is 
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -93,17 +93,6 @@ def kept_heads(
         high=high,
         sequence=int(entries["sequence"][-1]) if len(entries) else 0,
     )
-
-
-def unused_runs(free: Sequence[int], high: int) -> Iterator[tuple[int, int | None]]:
-    """(first, end) of neighbouring free slots; the last one, from ``high`` on, has no end."""
-    first = None
-    for i, slot in enumerate(free):
-        first = slot if first is None else first
-        if i + 1 == len(free) or free[i + 1] != slot + 1:
-            yield first, slot + 1
-            first = None
-    yield high, None
 
 
 def _whole(heads: _Column) -> _Column:

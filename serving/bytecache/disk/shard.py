@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import xxhash
 
-from serving.bytecache.disk.blocks import write_blocks
+from serving.bytecache.disk.blocks import clear_missing, clear_unused, write_blocks
 from serving.bytecache.disk.extents import Extents
 from serving.bytecache.disk.health import Times
 from serving.bytecache.disk.layout import (
@@ -43,7 +43,7 @@ from serving.bytecache.disk.layout import (
     cost_on_disk,
     pages,
 )
-from serving.bytecache.disk.loading import HEAD_FIELDS, KeptHeads, kept_heads, unused_runs
+from serving.bytecache.disk.loading import HEAD_FIELDS, KeptHeads, kept_heads
 from serving.bytecache.disk.names import CachedFile
 from serving.bytecache.disk.seals import Key
 from serving.bytecache.disk.space import punch_hole, shared_memory, write_all
@@ -170,7 +170,8 @@ class Shard:
                 self.counts.dropped_at_start = len(found.dropped)
                 for slot in found.dropped:
                     self._punch(slot)
-                self._punch_unused()
+                clear_unused(self._files["data"], self._free, self._high)
+                clear_missing(self._files["data"], map(self._extent, self.table.values()), self._pools.cost)
                 self._make_room(0)
 
     def _restore(self, found: KeptHeads) -> None:
@@ -319,6 +320,11 @@ class Shard:
     def _head(self, slot: int) -> Head:
         return Head(*HEAD.unpack_from(self._heads, slot << HEAD_BITS))
 
+    def _extent(self, slot: int) -> tuple[int, int, bool]:
+        """As `clear_missing` wants it."""
+        head = self._head(slot)
+        return slot, head.bits, head.key > 0
+
     def _cost(self, head: Head, size: int) -> int:
         return cost_on_disk(head.unit, head.bits, size, sealed=bool(head.key))
 
@@ -410,19 +416,3 @@ class Shard:
 
     def _keep_heat(self) -> None:
         write_all(self._files["heat"], memoryview(self._kept_heat)[: self._high], 0)
-
-    def _punch_unused(self) -> None:
-        """Bytes of no head: a process was killed as it stored or removed them. They would count for nobody."""
-        file = self._files["data"]
-        for first, end in unused_runs(self._free, self._high):
-            at = first * SLOT_BYTES
-            while end is None or at < end * SLOT_BYTES:
-                try:
-                    slot = os.lseek(file, at, os.SEEK_DATA) // SLOT_BYTES
-                except OSError as error:
-                    if error.errno != errno.ENXIO:
-                        raise
-                    return  # nothing but a hole from here on
-                if end is None or slot < end:
-                    punch_hole(file, slot * SLOT_BYTES, SLOT_BYTES)
-                at = (slot + 1) * SLOT_BYTES

@@ -6,10 +6,12 @@ import os
 import ssl
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 Token: TypeAlias = "str | os.PathLike[str] | Callable[[], str] | None"
 """The token itself, a file that holds it, or a function that returns it."""
+RENEWALS_MAX: Final = 3
+"""In one call: it may last while secrets are exchanged again, and a function may give another one each time."""
 
 
 class Tls(NamedTuple):

@@ -335,6 +335,15 @@ FILES: dict[str, History] = {
         ("damage", 0, 0, 0),
         ("disk", 0, 0),
     ],
+    "a host dies while it lets an extent grow": [
+        ("store", 0, 0),
+        ("put", 1, 7, 0),
+        ("put", 0, 0, 0),
+        ("read", 1, 0, 0, 0, 0, 0),
+        ("prefetch", 1, 2, 4),
+        ("die writing", 0),
+        ("prefetch", 0, 0, 0),
+    ],
 }
 
 
@@ -374,6 +383,14 @@ INSTALLATION: dict[str, History] = {
         ("restore", 0),
         ("read", 0, 0, 0, 1),
         ("read", 0, 0, 0, 0),
+    ],
+    "all secrets are exchanged twice within one call": [
+        ("world", 0, 0, 0, 0, 1, 0, 0, 33),
+        ("find", 0, 0, 0, 0, 0),
+        ("exchange", 0),
+        ("replica", 0, 4),
+        ("find", 0, 0, 0, 0, 0),
+        ("exchange", 0),
     ],
 }
 

@@ -287,6 +287,29 @@ def test_what_a_killed_process_left_without_a_head_takes_no_room(tmp_path: Path)
     directory.close()
 
 
+@pytest.mark.parametrize("key", ["", KEY])
+def test_blocks_that_a_killed_process_left_in_an_extent_take_no_room(tmp_path: Path, key: str) -> None:
+    """A kill before the head of an extent that grows: the next start gives the new bytes back, and only those."""
+    (tmp_path / "key").write_text(key)
+    options = {"quota": 16 * MIB, "shards": 1, "key_file": str(tmp_path / "key") if key else ""}
+    place = tmp_path / "cache"
+    directory = open_directory(place, **options)  # type: ignore[arg-type]
+    data = random.Random(key).randbytes(4 * EXTENT)
+    stored(directory, "f", data)
+    shard = directory.shards[0]
+    heads = [shard._head(slot)._replace(bits=0b1001_0000_1000_0001).pack() for slot in range(4)]
+    directory.close()
+    (place / "0/heads").write_bytes(b"".join(heads))
+    directory = open_directory(place, **options)  # type: ignore[arg-type]
+    assert allocated_bytes(place) <= directory.used <= 2 * MIB
+    file = directory.names.by_path["f"]
+    for block in (0, 7, 12, 15, 16, 63):
+        at = block * BLOCK
+        assert directory.read(file, at, at + BLOCK) == data[at : at + BLOCK]
+    assert directory.read(file, BLOCK, 2 * BLOCK) is None
+    directory.close()
+
+
 def test_a_head_of_no_file_is_dropped(tmp_path: Path) -> None:
     """A damaged head whose number became 0 is no entry, and nothing that could expire: what is due goes on."""
     place = tmp_path / "cache"

@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from serving.bytecache.disk.blocks import missing_runs, unused_runs
 from serving.bytecache.disk.layout import EMPTY_HEAD, EXTENT, HEAD, HEAD_BYTES, UNIT_BITS, cost_on_disk
-from serving.bytecache.disk.loading import HEAD_FIELDS, kept_heads, unused_runs
+from serving.bytecache.disk.loading import HEAD_FIELDS, kept_heads
 from serving.bytecache.disk.names import CachedFile
 from serving.bytecache.disk.shard import Head
 from serving.bytecache.disk.space import shared_memory
@@ -56,6 +57,12 @@ def test_free_slots_are_looked_at_in_runs() -> None:
     """Every free slot is in one run, and what lies behind the last head is a run without an end."""
     assert list(unused_runs([], 0)) == [(0, None)]
     assert list(unused_runs([1, 2, 5, 7, 8], 9)) == [(1, 3), (5, 6), (7, 9), (9, None)]
+
+
+def test_blocks_that_an_extent_lacks_are_cleared_in_runs() -> None:
+    """Each block is in one run, or is here."""
+    assert list(missing_runs(0xFFFF)) == []
+    assert list(missing_runs(0b0111_0000_0001_0110)) == [(0, 1), (3, 4), (5, 12), (15, 16)]
 
 
 def test_the_shared_index_is_not_in_core_dumps() -> None:
