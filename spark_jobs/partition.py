@@ -21,9 +21,10 @@ import numpy as np
 
 from consumers.fold.backfills import live_items
 from consumers.fold.columns import RowEntries
+from consumers.fold.declared import announced_texts
 from consumers.fold.messages import fold_messages
 from consumers.fold.runs import Messages, Record
-from consumers.fold.state import PartitionState, head_entries
+from consumers.fold.state import CATALOG, META, PartitionState, head_entries
 from consumers.store.digest import digest_items
 from consumers.store.dropping import note_to_sweep_again
 from consumers.store.errors import RetryableStoreError, StoreCorruptError, StoreLockedError, store_error
@@ -32,7 +33,8 @@ from consumers.store.memtable import Memtable
 from consumers.store.rocks.database import Rocks
 from consumers.store.store import ROCKS_NAME, committed_head, partition_directory
 from spark_jobs.output import STATE_NAME, PartitionSummary, RebuildError, history_incomplete, not_shared
-from stream.wire.codec import HEADER_SIZE, decode, headers
+from stream.wire.announced import Announced
+from stream.wire.codec import PartitionReader
 from stream.wire.columns import PAD, Text
 from tokens.errors import FreshetError
 
@@ -49,7 +51,6 @@ BEGUN_NAME: Final = "begun.json"
 """In the store directory of a partition that retention has cut, until it is complete: shard → epoch whose beginning
 was folded."""
 RESULT_SCHEMA: Final = "partition int, summary string, error string"
-_EPOCH_STARTS: Final = headers("EpochStart")
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +121,7 @@ class PartitionFold:
         self._folded_bytes = 0
         self.state = PartitionState(head, self._lookup)
         self._begun = self._noted_epochs()
+        self._reader = PartitionReader(earlier=self._folded_texts())
         self._has_beginning = self._begun is None and (task.low[partition] == 0 or head.offset > 0)
         self._files = 0
         self._messages = self._rows = self._dead = 0
@@ -185,12 +187,19 @@ class PartitionFold:
         if self._begun is None:
             self._begun = {}
         for _, value in records:
-            if value is not None and value[:HEADER_SIZE] in _EPOCH_STARTS:
-                try:
-                    _, event = decode(value)
-                except FreshetError:
-                    continue  # the fold rejects it
+            name = self._reader.name_of(value or b"")
+            if name not in ("EpochStart", "SchemaText"):
+                continue
+            try:
+                _, event = self._reader.decode(value or b"")
+            except FreshetError:
+                continue  # the fold rejects it
+            if name == "EpochStart":
                 self._begun[event["shard"]] = event["epoch"]
+
+    def _folded_texts(self) -> Iterator[dict[bytes, Announced]]:
+        """What earlier runs have folded of announcements."""
+        yield announced_texts(dict(self._rocks.scan(META, CATALOG)))
 
     def commit(self) -> None:
         """Makes what is folded so far durable in one step, head and offset included.

@@ -23,12 +23,14 @@ from consumers.store.store import PartitionStore, partition_directory
 from spark_jobs.output import STATE_NAME, RebuildError, _locked, exclusive
 from spark_jobs.partition import BEGUN_NAME, FoldTask, complete_task, run_task
 from spark_jobs.verify import verify_stores
-from tests.consumers.histories import marker
+from tests.consumers.histories import SHARD, marker, start
 from tests.consumers.store.test_dropping import MANY, WHOLE, deleted, held, open_at
 from tests.consumers.store.test_dropping import fold as fold_live
 from tests.docs.naming import ROOT
 from tests.patience import PATIENCE_S
-from tests.spark_jobs.topics import Items, history, in_arrow, items_of
+from tests.spark_jobs.topics import Items, history, in_arrow, items_of, rows
+from tests.upgrades.next_version import announcements
+from tests.upgrades.next_version import topic as newer
 
 
 def task(root: Path, spill_rows: int = 1_000_000, low: int = 0, **more: Any) -> FoldTask:
@@ -323,6 +325,25 @@ def test_the_epochs_start_of_a_cut_history_is_remembered_from_one_task_to_the_ne
     with task(tmp_path, low=7).open(0) as fold:
         assert fold.finish().offset == 47
     assert not (partition_directory(tmp_path, "shop", 0) / BEGUN_NAME).exists()
+
+
+def test_the_epochs_start_that_a_newer_publisher_wrote_counts_too(tmp_path: Path) -> None:
+    """A task reads it by what the messages before it announce, or by what an earlier task has folded of that."""
+    said = announcements(SHARD)
+    begun = newer([start(), rows(2, 5), marker(6)], SHARD)
+    with task(tmp_path / "whole", low=7).open(0) as fold:
+        fold.fold(*in_arrow(range(7, 7 + len(said)), said))
+        fold.finish(complete=False)
+    end = 7 + len(said) + len(begun)
+    with task(tmp_path / "whole", low=7).open(0) as fold:
+        fold.fold(*in_arrow(range(7 + len(said), end), begun))
+        assert fold.finish().offset == end
+    messages = [*said, *newer([rows(2, 5), marker(6)], SHARD)]
+    with task(tmp_path / "cut", low=7).open(0) as fold:
+        fold.fold(*in_arrow(range(7, 7 + len(messages)), messages))
+        with pytest.raises(RebuildError) as refused:
+            fold.finish()
+    assert refused.value.code == "history_incomplete"
 
 
 def test_a_partition_with_nothing_left_in_it_is_refused(tmp_path: Path) -> None:
