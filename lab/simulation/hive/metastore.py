@@ -26,6 +26,8 @@ class Metastore:
     txns: dict[int, str] = field(default_factory=dict)
     rows: list[tuple[str, int, int]] = field(default_factory=list)
     next_ids: dict[str, int] = field(default_factory=dict)
+    untold: set[str] = field(default_factory=set)
+    """Tables whose first ids were set without an event, and that have got none since."""
     tables: dict[str, tuple[int, str]] = field(default_factory=dict)
     versions: dict[str, int] = field(default_factory=dict)
     """How often a table was changed, by name; an answer shows it as a parameter."""
@@ -77,6 +79,7 @@ class Metastore:
             return
         first = self.next_ids.get(name, 1)
         self.next_ids[name] = first + len(new)
+        self.untold.discard(name)
         ids = list(range(first, first + len(new)))
         self.rows += [(name, txn, write_id) for txn, write_id in zip(new, ids, strict=True)]
         db, _, table = name.partition(".")
@@ -129,6 +132,14 @@ class Metastore:
         self.next_ids[name] = 10_000_001
         self._notify("ALTER_TABLE", name, tableObjBeforeJson=before, tableObjAfterJson=self._object(name), writeId=-1)
 
+    def seed(self, name: str, count: int) -> bool:
+        """``seed_write_id``: a table that has no ids yet gets the first ones, without an event. Whether it did."""
+        if name in self.next_ids:
+            return False
+        self.next_ids[name] = 1 + count
+        self.untold.add(name)
+        return True
+
     def rename(self, old: str, new: str) -> None:
         """ALTER_TABLE with another name; ids move at once if the table is transactional. Columns hold the new name."""
         transactional = self.tables[old][1] != "external"
@@ -141,7 +152,19 @@ class Metastore:
             self.rows = [(new if name == old else name, txn, write_id) for name, txn, write_id in self.rows]
             if old in self.next_ids:
                 self.next_ids[new] = self.next_ids.pop(old)
+            if old in self.untold:
+                self.untold.add(new)
         self._notify("ALTER_TABLE", new, tableObjBeforeJson=before, tableObjAfterJson=self._object(new), writeId=-1)
+
+    def take_ids(self, name: str, catalog: str) -> None:
+        """A transactional table of the same name in another catalog is renamed: ids have no catalog, and go along."""
+        db, _, table = name.partition(".")
+        before = {"1": {"str": table}, "2": {"str": db}, "9": {"map": ["str", "str", 1, PARAMETERS["full"]]}}
+        after = before | {"1": {"str": f"{table}_taken"}}
+        self.rows = [(f"{each}_taken" if each == name else each, txn, number) for each, txn, number in self.rows]
+        self.next_ids.pop(name, None)
+        shown = {"tableObjBeforeJson": json.dumps(before), "tableObjAfterJson": json.dumps(after)}
+        self.note("ALTER_TABLE", f"{name}_taken", catalog, **shown, writeId=-1)
 
     def drop(self, name: str, *, keep: bool = False) -> None:
         """DROP_TABLE; ``keep``: without its data, so its ids stay. The event doesn't say."""
@@ -150,6 +173,7 @@ class Metastore:
         if transactional and not keep:
             self.rows = [row for row in self.rows if row[0] != name]
             self.next_ids.pop(name, None)
+            self.untold.discard(name)
         self._notify("DROP_TABLE", name, tableObjJson=shown)
 
     def drop_database(self, db: str) -> None:

@@ -190,6 +190,9 @@ class LogRun(TracedRun):
                 self.server.note("CREATE_FUNCTION")
             case 1:
                 self.server.note("DROP_TABLE", NAMES[0], catalog="spark", tableObjJson=OTHERS_TABLE)
+            case 2:
+                self.server.take_ids(NAMES[0], "spark")
+                self._lose("ids taken by another catalog", f"{NAMES[0]} waits for the metastore's list")
             case _:
                 self.server.note("SOMETHING_NEW", NAMES[what % len(NAMES)])
                 self._lose("unknown event", f"an event of an unknown type names {NAMES[what % len(NAMES)]}")
@@ -266,7 +269,7 @@ class HiveWorld:
     rules: tuple[str, ...] = (*RULES, "never raises")
     faults: tuple[str, ...] = (
         "event missing", "message damaged", "unknown event", "event repeated", "ids kept by a drop", "rename",
-        "database dropped",
+        "database dropped", "ids taken by another catalog",
     )  # fmt: skip
     states: tuple[str, ...] = tuple(STATES)
     cost = 4

@@ -63,6 +63,18 @@ DEMANDS: Final = (
         ),
     ),
 )
+UNTOLD: Final = (
+    warehouse(
+        "ids_without_an_event_are_never_learnt",
+        "a table whose write ids no event has told is read at the metastore for ever",
+        Return(tables._has_more_ids, "False"),
+    ),
+    warehouse(
+        "skipped_ids_are_not_asked_for",
+        "write ids between those that events have told are valid to nobody",
+        leave_out(HiveTranslator._allocate, "if allocation.skipped and any_test:\n    ..."),
+    ),
+)
 TORN: Final = (
     catalog(
         "state_ahead_of_its_head",
@@ -275,4 +287,16 @@ SESSIONS: Final = (
         leave_out(SessionState._plan_objects, "self._answered(found.token, demanded)"),
     ),
 )
-BUGS: Final = (*DEMANDS, *TORN, *EVENTUAL, *STATES, *FILLS, *FOLLOWING, *ENTANGLED, *DROPPING, *ANSWERING, *SESSIONS)
+BUGS: Final = (
+    *DEMANDS,
+    *UNTOLD,
+    *TORN,
+    *EVENTUAL,
+    *STATES,
+    *FILLS,
+    *FOLLOWING,
+    *ENTANGLED,
+    *DROPPING,
+    *ANSWERING,
+    *SESSIONS,
+)

@@ -170,6 +170,11 @@ METASTORE: Final = (
         leave_out(HiveTranslator._forget, "if any_table.kind == 'transactional':\n    ..."),
     ),
     hive(
+        "ids_that_another_catalog_takes_stay",
+        "a drop in another catalog that takes a table's write ids voids nothing",
+        Return(HiveTranslator._elsewhere, "[]"),
+    ),
+    hive(
         "writer_of_a_part_forgotten",
         "a write that names its write id is not awaited",
         Replace(HiveTranslator._written, "max(write_id, 0)", "0"),

@@ -181,6 +181,13 @@ class Changing(WarehouseParts):
             if len(self.warehouse.log) > before:
                 self.changed(f"{table} is converted", (table, 0))
 
+    def op_seed(self, name: int, count: int) -> None:
+        """A transactional table that has none gets write ids that are valid to everyone, and no event says so."""
+        table = NAMES[name % len(NAMES)]
+        if table in self.warehouse.tables and not self.is_external(table) and self.warehouse.seed(table, 1 + count):
+            self.count_fault("ids without an event")
+            self.changed(f"{table} gets {1 + count} write ids, and no event says so", (table, 0))
+
     def op_strange(self, name: int, what: int) -> None:
         """The log has an event of a later version, of another catalog, without its message, or of a foreign key.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from lab.simulation.planted.planting import Replace, Return, always, files, leave_out, never
+from serving.bytecache.disk.blocks import clear_missing
 from serving.bytecache.disk.directory import Directory
 from serving.bytecache.disk.extents import Extents
 from serving.bytecache.disk.shard import Shard
@@ -44,6 +45,11 @@ BUGS: Final = (
         "room_is_given_back_on_paper_only",
         "what leaves the cache stays on the disk",
         leave_out(Shard._punch, "punch_hole(...)"),
+    ),
+    files(
+        "extents_that_a_death_left_grown",
+        "blocks that a killed process had written without a head stay on the disk",
+        Return(clear_missing, "None"),
     ),
     files(
         "rest_of_a_short_write",

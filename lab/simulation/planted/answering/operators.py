@@ -9,6 +9,8 @@ from consumers.owner.client import OwnerConnection
 from consumers.owner.connection import begin_answer
 from consumers.owner.server import OwnerServer
 from lab.simulation.planted.planting import Replace, Return, installation, leave_out, never
+from serving.client.aio import AsyncClient
+from serving.client.client import FreshetClient
 from serving.client.sending.credentials import Bearer
 from serving.http.front import Front
 from serving.http.guard import Guard
@@ -82,6 +84,12 @@ ACCESS: Final = (
         "client_keeps_its_secret",
         "a client goes on with the secret that it began with",
         Return(Bearer.renew, "False"),
+    ),
+    installation(
+        "client_asks_for_one_secret",
+        "a client asks for another secret only once in a call",
+        Replace(FreshetClient._exchange, "renewals -= 1", "renewals = 0"),
+        Replace(AsyncClient._exchange, "renewals -= 1", "renewals = 0"),
     ),
 )
 CHANGES: Final = (
