@@ -14,12 +14,21 @@ from stream.changes.checkpoint import Checkpoint
 from stream.changes.items import Watermark
 from stream.changes.start import Start
 from stream.publish import handover, publisher
-from stream.publish.handover import HISTORIES, Ancestor, joint_position, told_before, with_histories
+from stream.publish.handover import HISTORIES, Ancestor, descriptions_of, joint_position, told_before, with_histories
 from stream.publish.publisher import Publisher
 from stream.publish.resume import ResumeError
 from stream.publish.topology import DeclaredTopology, TopologyError
 from stream.shards.map import ShardMap
-from stream.wire.events import VALUE, VOID, ResumePoint, RowChange, SourceTransaction
+from stream.wire.events import (
+    VALUE,
+    VOID,
+    Column,
+    DescribeTable,
+    ResumePoint,
+    RowChange,
+    SourceTransaction,
+    Topology,
+)
 from stream.wire.keys import Layout, row_key
 from tests.stream.memory_log import KEYSPACE, MemoryLog
 from tokens import Position
@@ -334,6 +343,35 @@ def test_a_server_that_takes_anothers_place_after_a_split_is_known_by_its_uuid()
     low = ended(LOW, f"MySQL56/{UUIDS[0]}:1-7,{UUIDS[1]}:1,{UUIDS[2]}:1-3", (OLD,), own)
     middle = ended(MIDDLE, f"MySQL56/{UUIDS[0]}:1-5", (OLD,), {OLD: [UUIDS[0]], MIDDLE: []})
     assert joint_position([low, middle]) == f"MySQL56/{UUIDS[0]}:1-5,{UUIDS[1]}:1"
+
+
+def test_what_a_shards_servers_wrote_before_stays_its_own() -> None:
+    """A shard that moves to another server has both histories: a merge would take the first one for nobody's."""
+    held = with_histories(json.dumps({OLD: ["1"], LOW: ["3"]}), LOW, ["5"])
+    assert json.loads(held) == {OLD: ["1"], LOW: ["3", "5"]}
+
+
+@pytest.mark.parametrize("turn", [1, -1])
+def test_a_common_ancestor_counts_in_the_highest_epoch_that_was_declared(turn: int) -> None:
+    """Whichever of the merged shards comes last: of a lower epoch readers' positions would be of no history here."""
+    said: Any = {"succeeded": [], "ranges": []}
+    merged = [
+        Ancestor(ResumePoint(shard, 1, 1, "", 1, ""), said | {"ancestors": [{"shard": OLD, "epoch": epoch}]}, {})
+        for shard, epoch in ((LOW, 1), (MIDDLE, 2))
+    ]
+    begun = handover.successor(Topology((HIGH,)), merged[::turn])
+    assert dict(begun.ancestors) == {OLD: 2, LOW: 1, MIDDLE: 1}
+
+
+def test_a_table_that_ancestors_describe_differently_is_not_described_to_their_successor() -> None:
+    """What follows in the log may be of either form, and would be read by the wrong one."""
+    same, one, other = (
+        DescribeTable(table, (Column("id", "int", True), Column(name, "int", True)), ("id",))
+        for table, name in (("db.same", "a"), ("db.t", "a"), ("db.t", "b"))
+    )
+    point = ResumePoint(LOW, 1, 1, "", 1, "")
+    ends = [Ancestor(point, None, {"db.same": same, "db.t": each}) for each in (one, other)]
+    assert descriptions_of(ends) == descriptions_of(ends[::-1]) == {"db.same": same}
 
 
 def test_a_split_shard_without_any_transaction_is_merged_again(log: MemoryLog) -> None:
