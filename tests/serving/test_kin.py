@@ -115,6 +115,14 @@ def test_a_shard_that_was_added_is_not_lost_for_an_owner_that_catches_up() -> No
     assert (refusal(caught_up=False).code, refusal(caught_up=True).code) == ("source_behind", "history_lost")
 
 
+def test_an_owner_that_is_behind_does_not_take_back_that_another_one_had_caught_up() -> None:
+    """Its topology adds nothing, so what the session has seen of a shard that nobody knows is lost all the same."""
+    epochs = Epochs()
+    for caught_up in (True, False):
+        epochs.learn_kin(SHARD, 1, Kin(frozenset({SHARD}), caught_up=caught_up))
+    assert epochs.kin_of(SHARD, Vector()).caught_up
+
+
 def test_an_owner_says_whether_it_has_caught_up(tmp_path: Path) -> None:
     """In each answer that names the shards around a key."""
     owner = Owner(tmp_path)

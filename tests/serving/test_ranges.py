@@ -272,6 +272,15 @@ def test_a_request_by_an_index_names_it_to_every_partition() -> None:
     assert asked.meaning not in (b"", LABELS.meaning)
 
 
+def test_a_page_by_an_index_does_not_go_on_with_other_values() -> None:
+    """It would leave out the rows of the other values that come before its last one."""
+    page = read_labels(Partitions([labelled("a", more=True)], [labelled()]), limit=1).page
+    assert read_labels(Partitions([labelled()]), page=page).rows == []
+    with pytest.raises(ReadError) as refused:
+        read_labels(Partitions([labelled()]), columns={"n": "8", "label": "x"}, page=page)
+    assert refused.value.code == "bad_page"
+
+
 def test_rows_of_two_partitions_whose_order_is_unknown_come_from_the_source() -> None:
     """One alone needs no order, and a number neither."""
     source = FakeRowSource(b"{}", "0-1-9")
