@@ -23,6 +23,8 @@ from stream.wire.events import (
     ResumePoint,
     RowChange,
     RowImages,
+    Rows,
+    SingleRows,
     SourceTransaction,
     TableImage,
     VoidTable,
@@ -320,6 +322,28 @@ def test_a_table_of_mode_invalidate_is_published_without_images() -> None:
     publish(framer, _txn(1, [*changes, RowChange(b"d.t2\0[1]", VALUE, b"{}")]), [])
     frame = decode(framer.take().records[0][1])[1]
     assert (frame["operations"], frame["images"]) == (bytes([VOID, ABSENT, VALUE]), [b"", b"", b"{}"])
+
+
+def a_run(*timestamps: int) -> SingleRows:
+    """Transactions of these times that each insert a row."""
+    gtids = [f"MariaDB/0-1-{number}" for number, _ in enumerate(timestamps, 1)]
+    rows = Rows([row_key("d.t", [gtid]) for gtid in gtids], bytearray([VALUE]) * len(gtids), [b"{}"] * len(gtids))
+    said: dict[str, Any] = {"gtids": gtids, "positions": gtids, "timestamps": [*timestamps]}
+    return SingleRows(gtids[-1], gtids[-1], timestamps[-1], rows, **said)
+
+
+@pytest.mark.parametrize(("invalidated", "is_taken"), [([], True), (["d.other"], False), (["d.t"], False)])
+def test_a_run_is_not_taken_while_a_table_is_of_mode_invalidate(invalidated: list[str], *, is_taken: bool) -> None:
+    """Its rows go into frames with their images, as they are: each of its transactions has to be looked at."""
+    assert Framer(SHARD, Layout(1), START, invalidated=invalidated).takes(a_run(5, 6)) is is_taken
+
+
+def test_a_batch_is_as_late_as_the_latest_transaction_of_a_run() -> None:
+    """Clocks go back. Kafka's times must not, or a search by time would begin too late."""
+    late = START.timestamp + 9
+    framer = Framer(SHARD, Layout(1), START)
+    framer.add_run(a_run(late - 4, late, late - 2))
+    assert framer.take().timestamp_max == late
 
 
 def test_a_key_above_the_bound_voids_its_table() -> None:
