@@ -26,6 +26,8 @@ from stream.wire.events import (
     DescribeTable,
     ResumePoint,
     RowChange,
+    Rows,
+    SingleRows,
     SourceTransaction,
     Topology,
 )
@@ -184,7 +186,16 @@ def operations(log: MemoryLog, shard: str) -> list[int]:
     return [operation for record in found if record["shard"] == shard for operation in record["operations"]]
 
 
-def test_what_one_ancestor_of_a_merge_has_told_is_told_again_without_images(log: MemoryLog) -> None:
+def inserted(gtid: str, position: str, key: bytes, *, in_run: bool) -> SourceTransaction:
+    """A transaction of one row, alone or as sources give several at once."""
+    if not in_run:
+        return SourceTransaction(gtid, position, 12, [RowChange(key, VALUE, b"{}")])
+    said: Any = {"gtids": [gtid], "positions": [position], "timestamps": [12]}
+    return SingleRows(gtid, position, 12, Rows([key], bytearray([VALUE]), [b"{}"]), **said)
+
+
+@pytest.mark.parametrize("in_run", [False, True])
+def test_what_one_ancestor_of_a_merge_has_told_is_told_again_without_images(log: MemoryLog, *, in_run: bool) -> None:
     """Its rows may have changed since, in a transaction that is not told again: the old image would be proven fresh."""
     split(log)
     whole = ShardMap.parse({LOW: "-40", WIDE: "40-"})
@@ -200,7 +211,7 @@ def test_what_one_ancestor_of_a_merge_has_told_is_told_again_without_images(log:
             assert out.open(never, lambda _: None).position == begins, "what they share counts as far as both have it"
             if gtid:
                 begins = str(Position.parse(begins).append(f"MariaDB/{gtid}"))
-                out.publish(SourceTransaction(f"MariaDB/{gtid}", begins, 12, [RowChange(key, VALUE, b"{}")]))
+                out.publish(inserted(f"MariaDB/{gtid}", begins, key, in_run=in_run))
     assert operations(log, WIDE) == [VOID]
     assert operations(log, WIDER) == [VOID, VALUE], "its own successor goes on so, and ends with it"
 

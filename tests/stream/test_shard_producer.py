@@ -53,6 +53,15 @@ class Librdkafka:
         """A request to a broker."""
         self._request("commit", timeout_s)
 
+    def abort_transaction(self, timeout_s: float) -> None:
+        """A request to a broker."""
+        self._request("abort", timeout_s)
+
+    def flush(self, timeout_s: float) -> int:
+        """Waits for a broker; returns how many records wait."""
+        self._request("flush", timeout_s)
+        return 0
+
     def _request(self, name: str, timeout_s: float) -> None:
         assert timeout_s == SLICE_TIMEOUT_S
         self.calls.append(name)
@@ -71,7 +80,7 @@ class Librdkafka:
         value: bytes,
         *,
         partition: int,
-        timestamp: int,
+        timestamp: int = 0,
         on_delivery: Callable[[None, Any], None] | None = None,
         headers: dict[str, bytes] | None = None,
     ) -> None:
@@ -148,6 +157,17 @@ def test_two_take_turns(made: Made) -> None:
         made.producer.commit([(0, b"%d" % number)], 1)
     one, two = ([call[2] for call in client.calls if isinstance(call, tuple)] for client in made.clients)
     assert (one, two) == ([b"0", b"2"], [b"1"])
+
+
+def test_each_of_them_ends_what_the_one_before_it_has_left_open(made: Made) -> None:
+    """The transaction that hides a partition's end may be of either. What ends it has events of nobody."""
+    made.producer = ShardProducer(CLUSTER, "events", "ks/0", ["one", "two"], made.clock, made.stopping)
+    made.producer.open()
+    made.producer.end_hanging([0, 2])
+    ended = ["begin", ("events", 0, b"", 0), ("events", 2, b"", 0), "flush", "abort"]
+    assert [client.calls for client in made.clients] == [["init", *ended]] * 2
+    made.producer.commit(RECORDS, 1)
+    assert [client.calls[-1] for client in made.clients] == ["commit", "abort"]
 
 
 @pytest.mark.parametrize(("one", "other"), [("shop/1", "shop/1.2"), ("log", "log.2"), ("shop/1", "shop/1-2")])
