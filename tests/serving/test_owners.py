@@ -14,7 +14,7 @@ from serving.locations.cache import REMEMBERED_S
 from serving.locations.places import Replica
 from serving.reads.demands import Consistency
 from serving.reads.descriptions import Descriptions, table_of
-from serving.reads.owners import OwnerAway, Owners
+from serving.reads.owners import OtherPartition, OwnerAway, Owners
 from serving.reads.spaces import RowSpace
 from stream.wire.keys import Layout
 from tests.serving.fakes import AWAY, FakeOwner, Network, items_of
@@ -316,6 +316,14 @@ def test_a_followers_refusal_is_not_the_readers(monkeypatch: pytest.MonkeyPatch,
     owner.failure = AWAY
     with pytest.raises(OwnerAway):
         read(owners)
+
+
+def test_an_owner_that_keeps_no_such_key_is_not_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The front's layout or description is wrong, which it must learn: a follower that is behind may still answer."""
+    owner, behind = FakeOwner(failure=OwnerError("it is kept in partition 1", code="wrong_partition")), FakeOwner()
+    with pytest.raises(OtherPartition):
+        read(following(Network(monkeypatch, {"o:1": owner, "f:1": behind}), "f:1"))
+    assert behind.asked == []
 
 
 def test_any_instance_takes_turns_within_the_zone(monkeypatch: pytest.MonkeyPatch) -> None:

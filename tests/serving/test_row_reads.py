@@ -76,6 +76,20 @@ def test_a_fill_keeps_the_snapshot_as_lo_and_the_latest_as_hi(monkeypatch: pytes
     assert (fill.lo, fill.hi, fill.image) == (str(at("0-1-5")), str(at("0-1-9")), IMAGE)
 
 
+@pytest.mark.parametrize("filled", [True, False])
+def test_a_fill_replaces_a_fill_that_is_too_old_and_no_value_of_the_stream(
+    monkeypatch: pytest.MonkeyPatch, *, filled: bool
+) -> None:
+    """Else who has seen more than a fill would be answered by the source until the row changes."""
+    owner = FakeOwner()
+    owner.row = owner_row(IMAGE, "0-1-5", "0-1-5")
+    owner.row.served, owner.row.needs_source, owner.row.filled = False, True, filled
+    source = FakeRowSource(IMAGE, "0-1-9")
+    answer = served(asyncio.run(Reads(monkeypatch, owner).answer(space_of(source), seen(SHARD, "0-1-9"))))
+    assert answer.served_from == "source"
+    assert [fill.lo for fill in owner.fills] == [str(at("0-1-9"))] * filled
+
+
 @pytest.mark.parametrize("image", [IMAGE, None])
 def test_an_answer_of_the_source_moves_the_session_to_its_hi(
     monkeypatch: pytest.MonkeyPatch, image: bytes | None
