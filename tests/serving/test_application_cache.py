@@ -436,6 +436,16 @@ def test_a_shard_that_has_failed_over_costs_no_rows_of_others() -> None:
     assert [each.from_store for each in found] == [False, True, True]
 
 
+def test_a_row_of_a_shard_that_no_invalidator_has_told_of_is_not_kept() -> None:
+    """It may have changed before the first event that is told of the shard: nothing would say so."""
+    front = Front(read_at(1, 5, 1), read_at(1, 5, 1))
+    cache, invalidator = kept_by(front)
+    other = Vector({"shop/b": (1, Position.parse("MariaDB/0-2-9"))})
+    invalidator.apply(StreamEvent("watermark", token=str(other), checkpoint="c"))
+    found = [cache.get_row(Session(front, Vector()), TABLE, 1) for _ in range(2)]
+    assert [each.from_store for each in found] == [False, False]
+
+
 def test_a_store_swaps_only_what_is_still_there() -> None:
     """Two readers that have seen the same entry: one of them changes it. What was set last is dropped last."""
     store = DictStore(entries_max=2)

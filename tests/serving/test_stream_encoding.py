@@ -55,6 +55,18 @@ def test_a_row_that_is_no_json_is_told_as_changed_and_breaks_no_line(
     assert (change.kind, change.op, change.table) == (*told, "shop.t")
 
 
+def test_an_encoding_is_shared_by_readers_at_the_same_place_only() -> None:
+    """One that has told more of other shards goes on behind that, and would be told it again."""
+    item, ahead = transaction(b"[1]", b"{}"), Checkpoint("shop", "id", (0,), {"shop/1": Place(1, 9)})
+    encoders = [Encoder(Choice(), Layout(1), {}) for _ in range(3)]
+    found = [
+        encoder.transaction(item, checkpoint)
+        for encoder, checkpoint in zip(encoders, (CHECKPOINT, ahead, CHECKPOINT), strict=True)
+    ]
+    told = [[event.checkpoint for event in Lines().events(each)] for each in found]
+    assert told == [[str(CHECKPOINT)], [str(ahead)], [str(CHECKPOINT)]]
+
+
 @pytest.mark.parametrize(("code", "learnt"), [("unknown_table", {"shop.t": 0}), ("no_owner", {})])
 def test_a_table_that_nobody_can_describe_now_ends_the_stream_for_a_while(code: str, learnt: dict[str, int]) -> None:
     """A guess at the columns that choose its partitions would leave out rows of the range, for good."""

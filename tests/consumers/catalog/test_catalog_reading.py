@@ -186,7 +186,11 @@ def test_a_fill_is_kept_over_an_image_whose_list_lacks_ids_that_the_server_has(l
         if hwm == 100:
             log.alloc(9, 101)
             log.end(9, 101)
-    assert not _may(log, _fill(0, write_ids=more)), "it was read before the image"
+    log.image("image", b"v3", lo=f"HiveEvent/{log.ordinal}")
+    more, at = f"d.t:102:{NONE_OPEN}::", log.ordinal - 1
+    assert [_may(log, _fill(lo, write_ids=more)) for lo in (at - 1, at)] == [False, True], (
+        "read before the image or not"
+    )
 
 
 def test_after_lost_events_a_fill_is_kept_once_no_transaction_is_open(log: Log) -> None:
