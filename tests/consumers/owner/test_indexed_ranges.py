@@ -136,6 +136,18 @@ def test_rows_come_in_the_order_of_another_column(
     assert found.count == (len(numbers) if request.limit else 5)
 
 
+def test_columns_of_an_index_are_not_taken_for_those_of_an_order(tmp_path: Path) -> None:
+    """A request by an index that nobody keeps goes to the source; the next one by the same column does not."""
+    owner, total = totals(tmp_path), [("total", "decimal", False)]
+    by_index = asked("a", index=["total"], equal=b'["9.5"]', meaning=meaning_with(KEY, total))
+    ordered = asked("a", index=[], equal=b"", order=["total"], meaning=meaning_with(KEY, total, "order"))
+
+    async def use(client: OwnerClient) -> None:
+        assert [(await client.get_range(request)).served for request in (by_index, ordered)] == [False, True]
+
+    owner.run(use)
+
+
 @pytest.mark.parametrize(
     ("columns", "role", "code"),
     [

@@ -138,6 +138,25 @@ def test_rows_without_a_known_image_are_given_for_each_value(tmp_path: Path) -> 
     store.close()
 
 
+def test_a_row_that_is_written_while_somebody_looks_is_found_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That no image was unknown is remembered up to the next commit, and that may end during the look."""
+    store = open_at(tmp_path, BY_NAME)
+    fold(store, start(), frame([(item(1), VOID, b"", 2)]))
+    look = store._rocks.scan_index
+
+    def slow(start: bytes, limit: int) -> list[bytes]:
+        found = look(start, limit)
+        if start == Extraction(BY_NAME).unknown:
+            store.commit()
+        return found
+
+    monkeypatch.setattr(store._rocks, "scan_index", slow)
+    assert [having(store, "a") for _ in range(2)] == [[item(1)]] * 2
+    store.close()
+
+
 def test_values_that_begin_alike_and_tables_that_do_are_apart(tmp_path: Path) -> None:
     """Neither 1 and 10, nor a table whose name begins with another's."""
     longer = Index(f"{TABLE}2", ("name",))
