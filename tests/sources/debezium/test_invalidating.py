@@ -208,36 +208,57 @@ def test_more_keys_than_may_be_held_void_their_table(
     assert not not_told(endless, keyspace_name)
 
 
+class Rows:
+    """A reader that holds 2,000 bytes of keys, and takes changes of a table with the columns ``id`` and ``i``."""
+
+    name = "shop.typed"
+
+    def __init__(self) -> None:
+        text, rows = typed("mariadb")
+        envelope, self._row = json.loads(text), json.loads(rows[2])
+        fields = envelope["fields"][0]["fields"]
+        envelope["fields"][0]["fields"] = [field for field in fields if field["field"] in ("id", "i")]
+        self._envelope = json.dumps(envelope).encode()
+        schema = DebeziumSchema(ConnectionSettings(), TableFilter(("shop",)), lambda _: True)
+        info = TableInfo("shop", "typed", (ColumnInfo("id", "int", True), ColumnInfo("i", "int", True)), ("id",))
+        schema.catalog.describe_as({info.name: info.describe()})
+        schema.catalog.resume({info.name: info}, GtidPosition({}))
+        topics: Any = SimpleNamespace()
+        self.reader = InvalidatingReader(lambda: None, topics, schema, "MariaDB/0-1-1", Places(1), "MariaDB", 2_000)
+
+    def change(self, number: int, before: int | None = None) -> None:
+        """The row of a number changes. ``before``: it had another number."""
+        old, new = (
+            json.dumps({"id": each, "i": self._row["i"]}).encode()
+            for each in (number if before is None else before, number)
+        )
+        self.reader._add(RowMessage(self.name, gtid_of("0-1-2"), 0, "u", self._envelope, old, new, 1), Place("t", 0, 9))
+
+
 def test_keys_are_held_once_up_to_a_bound() -> None:
     """A row that changes often takes no more room, and what is void by then is not forgotten."""
-    text, rows = typed("mariadb")
-    envelope, row = json.loads(text), json.loads(rows[2])
-    fields = envelope["fields"][0]["fields"]
-    envelope["fields"][0]["fields"] = [field for field in fields if field["field"] in ("id", "i")]
-    schema = DebeziumSchema(ConnectionSettings(), TableFilter(("shop",)), lambda _: True)
-    info = TableInfo("shop", "typed", (ColumnInfo("id", "int", True), ColumnInfo("i", "int", True)), ("id",))
-    schema.catalog.describe_as({info.name: info.describe()})
-    schema.catalog.resume({info.name: info}, GtidPosition({}))
-    topics: Any = SimpleNamespace()
-    reader = InvalidatingReader(lambda: None, topics, schema, "MariaDB/0-1-1", Places(1), "MariaDB", 2_000)
-
-    def change(number: int) -> None:
-        after = json.dumps({"id": number, "i": row["i"]}).encode()
-        message = RowMessage(info.name, gtid_of("0-1-2"), 0, "u", json.dumps(envelope).encode(), after, after, 1)
-        reader._add(message, Place("t", 0, number))
-
+    rows = Rows()
+    reader = rows.reader
     for _ in range(50):
-        change(1)
-    change(2)
+        rows.change(1)
+    rows.change(2)
     ended = reader._ended(reader._now)
-    assert ended.keys == [row_key(info.name, [number]) for number in (1, 2)]
+    assert ended.keys == [row_key(rows.name, [number]) for number in (1, 2)]
     assert not ended.voids
     reader._now = reader._new_read()
     for number in range(50):
-        change(number)
+        rows.change(number)
     ended = reader._ended(reader._now)
-    assert list(ended.voids) == [info.name]
+    assert list(ended.voids) == [rows.name]
     assert not ended.keys
+
+
+def test_a_row_that_gets_another_key_leaves_its_old_one() -> None:
+    """A connector whose messages have keys of their own tells that in one message, not as a deletion and a new row."""
+    rows = Rows()
+    rows.change(2, before=1)
+    ended = rows.reader._ended(rows.reader._now)
+    assert ended.keys == [row_key(rows.name, [number]) for number in (1, 2)]
 
 
 def test_what_a_session_of_mysql_is_not_done_with_is_held() -> None:
