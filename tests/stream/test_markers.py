@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
-from stream.publish.markers import Markers
+from stream.kafka.connection import KafkaCluster
+from stream.publish import markers
+from stream.publish.markers import Markers, read_markers
 from stream.wire.codec import current_schema, encode
 
 
@@ -73,3 +78,21 @@ def test_a_batch_that_is_missing_in_the_middle_is_noticed(chain: list[tuple[int,
     for epoch, continuity, previous in chain:
         found.see("ks/0", 1, _marker("ks/0", "xxh3_64;partitions=2", continuity, previous, epoch))
     assert found.gaps == ({} if is_whole else {1: 3})
+
+
+def test_markers_that_are_read_again_from_further_back_are_no_gap(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first one of the larger window does not follow the last one of the smaller window before it."""
+    chain = [_marker("ks/0", "xxh3_64;partitions=2", each, each - 1) for each in (7, 8, 9)]
+    looks: list[tuple[int, int]] = []
+
+    def read(_kafka: object, _topic: str, ranges: dict[int, tuple[int, int]], **_: Any) -> list[Any]:
+        looks.append(ranges[1])
+        return [SimpleNamespace(partition=lambda: 1, value=lambda at=at: chain[at]) for at in range(*ranges[1])]
+
+    monkeypatch.setattr(markers, "WINDOW_RECORDS", 1)
+    monkeypatch.setattr(markers, "start_offsets", lambda *_, **__: {1: 0})
+    monkeypatch.setattr(markers, "end_offsets", lambda *_, **__: {1: 3})
+    monkeypatch.setattr(markers, "read_ranges", read)
+    found = read_markers(KafkaCluster("nowhere:1"), "events", [1], "ks/0", is_known=True)
+    assert looks == [(2, 3), (0, 3)]
+    assert (found.own, found.gaps) == ({1: (3, 9)}, {})

@@ -19,6 +19,7 @@ from stream.sources.mariadb.binlog.progress import Progress
 from stream.sources.mariadb.binlog.reading.transaction import OpenTransaction
 from stream.sources.mariadb.connection import ConnectionSettings, MariaDBUnreachable, SourceHistoryLost
 from stream.sources.mariadb.gtid import MysqlGtid
+from stream.sources.mariadb.position import ServerPosition
 from stream.sources.mariadb.schema import TableFilter
 from stream.sources.mariadb.source import MariaDBSource, PublisherLike, SourceOptions
 from stream.wire.events import ResumePoint
@@ -56,6 +57,18 @@ def test_what_a_connector_has_hidden_is_void_also_when_it_is_mended(
     monkeypatch.setattr(source, "_ask_connector", lambda: SimpleNamespace(fingerprint=5))
     with pytest.raises(SourceHistoryLost):
         source._check_choice(places)
+
+
+def test_places_are_told_in_the_epoch_that_begins_there(source: DebeziumSource) -> None:
+    """A source that is killed in between goes on in the old epoch: at the new places it would miss what is before."""
+    told: list[Any] = []
+    begun = ResumePoint("s/0", 2, 1, "MySQL56/", 9, "MySQL56/")
+    publisher: Any = SimpleNamespace(annotate=told.append, start_new_epoch=lambda *words: told.append(words) or begun)
+    progress = Progress(ResumePoint("s/0", 1, 1, "MySQL56/", 7, "MySQL56/"))
+    source._new_epoch(publisher, progress, ServerPosition("MySQL56/", 9), "history_lost")
+    epoch, annotation = told
+    assert epoch == ("MySQL56/", 9, "history_lost")
+    assert annotation.keys() == {PLACES}
 
 
 def test_a_connect_that_is_away_hides_nothing(source: DebeziumSource, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -115,9 +115,8 @@ def _assembler(bytes_max: int = 1 << 20) -> Assembler:
     return Assembler(lambda _: False, lambda table: table != "shop.unread", bytes_max)
 
 
-def _row(order: int, table: str = "shop.a") -> RowMessage:
-    gtid = gtid_of("0-1-5")
-    return RowMessage(table, gtid, order, "c", b"{}", b"", b'{"id":1}', 7)
+def _row(order: int, table: str = "shop.a", gtid: str = "0-1-5") -> RowMessage:
+    return RowMessage(table, gtid_of(gtid), order, "c", b"{}", b"", b'{"id":1}', 7)
 
 
 def test_a_missing_event_voids_its_table_and_no_other() -> None:
@@ -158,6 +157,20 @@ def test_what_is_not_published_is_read_again() -> None:
     assert len(assembler.transactions()) == 1
     assembler.drop(gtid_of("0-1-5"))
     assert assembler.starts(reached) == {("a", 0): 20, ("t", 0): 5, ("ddl", 0): 2, ("b", 0): 3}
+
+
+def test_of_several_messages_of_a_topic_that_wait_the_first_is_read_again() -> None:
+    """What is open in a table's topic, and what has ended and is not published yet."""
+    assembler = _assembler()
+    for number, (gtid, places) in enumerate([("0-1-5", (17, 20)), ("0-1-6", (18, 19))]):
+        for order, place in enumerate(places):
+            assembler.row(_row(order, gtid=gtid), Place("a", 0, place))
+        assembler.end(End(gtid_of(gtid), (("shop.a", 2),), 5), Place("t", 0, 4 + number))
+    reached = {("a", 0): 21, ("t", 0): 6}
+    assert assembler.starts(reached) == {("a", 0): 17, ("t", 0): 4}
+    assembler.begin_round()
+    assembler.drop(gtid_of("0-1-5"))
+    assert assembler.starts(reached) == {("a", 0): 18, ("t", 0): 5}
 
 
 def test_a_statement_waits_until_all_that_comes_before_it_is_published() -> None:

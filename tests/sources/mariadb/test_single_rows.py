@@ -36,7 +36,7 @@ COLLATION = 45
 UUID_OF = {0: "3e11fa47-71ca-11e1-9e33-c80aa9429562", 7: "aaaaaaaa-71ca-11e1-9e33-c80aa9429562"}
 """By what is a domain in MariaDB."""
 COLUMNS = (ColumnInfo("id", "int", True), ColumnInfo("v", "text", False))
-TABLES = {name: TableInfo("d", name, COLUMNS, ("id",)) for name in ("a", "b", "p", "c", "s")}
+TABLES = {name: TableInfo("d", name, COLUMNS, ("id",)) for name in ("a", "b", "p", "c", "s", "u")}
 TABLES["keyless"] = TableInfo("d", "keyless", COLUMNS, (), problem=NO_PRIMARY_KEY)
 XID = event(events.XID, bytes(8))
 
@@ -85,6 +85,7 @@ NAMES = (*TABLES, "unknown")
 FOREIGN_KEYS = [
     ForeignKey("d.p", "d.c", ("id",), ("id",), "CASCADE", "CASCADE"),
     ForeignKey("d.s", "d.s", ("id",), ("v",), "CASCADE", "RESTRICT"),
+    ForeignKey("d.u", "d.c", ("v",), ("v",), "RESTRICT", "CASCADE"),
 ]
 
 
@@ -283,12 +284,12 @@ def test_a_run_is_its_transactions(dialect: Dialect, data: st.DataObject, is_tol
     assert (together.error, together.position, together.is_last) == (alone.error, alone.position, alone.is_last)
 
 
-def ordinary(dialect: Dialect, count: int, text: bytes = b"x") -> list[bytes]:
+def ordinary(dialect: Dialect, count: int, text: bytes = b"x", table: str = "a") -> list[bytes]:
     """So many transactions that each insert a row."""
     found = []
     for number in range(count):
         inserted = dialect.rows(1, dialect.kinds[0], [row(number, text)])
-        found += [*dialect.begin(5 + number), table_map(1, "a"), inserted, XID]
+        found += [*dialect.begin(5 + number), table_map(1, table), inserted, XID]
     return found
 
 
@@ -297,6 +298,13 @@ def test_ordinary_transactions_are_one_run_but_for_the_first() -> None:
     read = Read(MARIADB, ordinary(MARIADB, 9), lambda: 1_000, in_runs=True)
     assert [(each.gtid, each.count) for each in read.given] == [("MariaDB/0-1-5", 1), ("MariaDB/0-1-13", 8)]
     assert (read.given[1].position, read.given[1].cursor) == ("MariaDB/0-1-13", "MariaDB/0-1-12")
+
+
+@pytest.mark.parametrize("table", ["p", "s", "u"])
+def test_tables_whose_rows_others_follow_are_in_no_run(table: str) -> None:
+    """Whether these are deleted with them, or changed with them: nobody is told of that by a run."""
+    read = Read(MARIADB, ordinary(MARIADB, 9, table=table), lambda: 1_000, in_runs=True)
+    assert [each.count for each in read.given] == [1] * 9
 
 
 def test_the_first_transaction_is_alone_behind_one_that_a_crash_cut_off() -> None:
