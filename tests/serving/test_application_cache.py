@@ -26,7 +26,18 @@ from serving.client.cache import (
     Store,
     StoreRefused,
 )
-from serving.client.cache.entries import Entry, Floor, Told, covers, encode, floor_name, row_name
+from serving.client.cache.entries import (
+    Entry,
+    Floor,
+    Raise,
+    Told,
+    covers,
+    encode,
+    floor_name,
+    parsed,
+    raised,
+    row_name,
+)
 from serving.client.cache.reading import LEASE_S, Entries
 from serving.client.session import Doubt
 from tests.serving.memcached import MemcachedServer, can_be_had
@@ -434,6 +445,16 @@ def test_a_shard_that_has_failed_over_costs_no_rows_of_others() -> None:
     session = Session(front, vector(shop="1 0-1-5").merge(Vector({"shop/b": (1, Position.parse("MariaDB/0-2-9"))})))
     found = [cache.get_row(session, TABLE, 1) for _ in range(3)]
     assert [each.from_store for each in found] == [False, True, True]
+
+
+def test_a_table_that_two_shards_void_is_void_by_both() -> None:
+    """A value must have both events in it, whichever came last."""
+    one, other = vector(shop="1 0-1-5"), Vector({"shop/b": (1, Position.parse("MariaDB/0-2-9"))})
+    floor = None
+    for token in (one, other):
+        floor = raised(floor, Raise(token, voided=[TABLE]), [TABLE], "g")
+    assert floor is not None
+    assert covers(parsed(floor.voids[TABLE]), one.merge(other))
 
 
 def test_a_row_of_a_shard_that_no_invalidator_has_told_of_is_not_kept() -> None:

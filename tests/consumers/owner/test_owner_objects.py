@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from consumers.owner.evidence import demand_of
+from consumers.owner.objects import answering
 from consumers.owner.objects.answering import LOOKED_AT_ONCE, answer_few, answer_objects
 from consumers.owner.objects.filter import FilterError
 from consumers.owner.overlay import Overlay
@@ -283,6 +284,21 @@ def test_statistics_of_all_partitions_together_hold_if_those_of_each_do(held: Ca
         held.set(change)
         assert (ask(listed).served, ask(listed).needs_source, ask(listed).compliant) == (False, True, [])
         assert "not all partitions are known" in ask(listed).why
+
+
+def test_statistics_of_more_partitions_than_are_looked_at_are_the_sources(
+    held: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of the first ones say nothing of the others."""
+    monkeypatch.setattr(answering, "PAGE_MAX", 2)
+    listed = f"{NAME}:2:9223372036854775807::"
+    held.fill(0, kind="transactional", write_ids=listed)
+    held.table("image", KEYS, kind="transactional", write_ids=listed)
+    held.object("image", kind="aggregate_statistics")
+    for number, is_served in enumerate((True, True, False)):
+        held.object("image", f"d{number}", "1", image=b'{"writeId":1}')
+        found = held.ask("aggregate_statistics", names=["[]"], write_ids=listed, vector=seen(2))
+        assert found.served is is_served
 
 
 @pytest.mark.parametrize("change", ["void", "written", "unpublished"])

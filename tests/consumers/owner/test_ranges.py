@@ -12,6 +12,8 @@ from consumers.owner.client import OwnerClient
 from consumers.owner.meaning import fingerprint
 from consumers.owner.protocol import SCHEMA_CHANGED, GetRange, OwnerError, RangeRows
 from consumers.owner.ranges import answering as ranges
+from consumers.owner.rows import NO_DEMAND
+from consumers.owner.server import _next_step
 from consumers.store.memtable import Memtable
 from stream.wire.events import ABSENT, VALUE, VOID
 from stream.wire.keys import row_key
@@ -234,6 +236,23 @@ def test_a_large_range_is_looked_at_in_parts_up_to_a_bound(tmp_path: Path, monke
     monkeypatch.setattr(ranges, "IMAGES_BYTES_MAX", 20)
     some = answered(whole_owner(tmp_path / "3", *keys), asked(7))
     assert (some.more, 0 < len(some.keys) < 10) == (True, True)
+
+
+@pytest.mark.parametrize("low_water", [0, 90])
+def test_a_range_over_dropped_tombstones_is_not_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, low_water: int
+) -> None:
+    """While it is looked at part by part a commit may drop them: a row that was deleted would be one that never was."""
+    monkeypatch.setattr(ranges, "LOOKED_TOGETHER", 2)
+    owner = whole_owner(tmp_path, *(order(7, number) for number in range(5)))
+    steps = ranges.answer_range(owner.partition, asked(7), NO_DEMAND)
+    found = _next_step(steps)
+    assert found is None
+    owner.fold(marker(101, low_water=gtid(low_water)))
+    while found is None:
+        found = _next_step(steps)
+    assert found.served is (low_water == 0)
+    owner.partition.store.close(commit=False)
 
 
 @pytest.mark.parametrize("limit", [1, 0])

@@ -141,6 +141,22 @@ def test_a_sweep_goes_over_a_table_once_it_is_whole(tmp_path: Path, monkeypatch:
         assert sweep.is_over
 
 
+def test_an_older_tombstone_that_goes_later_does_not_take_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is told of the last one that was dropped is the latest of all, in whatever order commits come upon them."""
+    monkeypatch.setattr(dropping, "SWEPT_TOGETHER", 8)
+    with closing(open_at(tmp_path)) as store:
+        fold(store, *WHOLE[:4], deleted(*range(0, MANY, 2), first=24))
+        store.commit()
+        fold(store, complete(40), deleted(1, first=41), marker(41))
+        for ordinal in (42, 43, 44):
+            store.commit()
+            assert store.dropping.last(TABLE, SHARD) == LastDropped(1, 41, gtid(41))
+            fold(store, marker(ordinal))
+        assert held(store) == set(range(3, MANY, 2))
+
+
 def test_a_table_that_is_not_whole_keeps_its_tombstones(tmp_path: Path) -> None:
     """They are all that says that a row is gone."""
     with closing(open_at(tmp_path)) as store:
