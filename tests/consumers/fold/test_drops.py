@@ -169,6 +169,22 @@ def test_a_repeat_from_before_a_forgotten_drop_is_passed_over(log: Catalog) -> N
     assert log.folded().entries == before
 
 
+def test_a_repeat_of_what_came_late_is_passed_over_too(log: Catalog) -> None:
+    """An image from before the drop tells nothing, but its number was seen: another drop's, which is forgotten later,
+    may be lower.
+    """
+    log.partition("image", "p")
+    read_at = f"HiveEvent/{log.ordinal}"
+    for name in ("p", "q"):
+        log.partition("dropped", name)
+    log.partition("image", "p", lo=read_at)
+    late = log.ordinal
+    log.drop_many(DROPS_KEPT)
+    before = log.folded().entries
+    log.partition("image", "p", ordinal=late, lo=read_at)
+    assert log.folded().entries == before
+
+
 def test_a_partition_that_was_made_again_stays(log: Catalog) -> None:
     """Its drop is forgotten, it is not."""
     log.partition("dropped", "p")

@@ -7,10 +7,11 @@ from itertools import permutations
 import pytest
 
 from consumers.fold.shards import NO_KIN, kin_of
-from consumers.fold.state import Head, Lineage, Topology, Void
+from consumers.fold.state import Backfill, Head, Lineage, Topology, Void
 from consumers.owner.evidence import fill_refusal, kin_at, may_catch_up, tag_of
 from consumers.owner.protocol import OwnerRow
-from consumers.owner.rows import judge_fill, view_row
+from consumers.owner.rows import judge_fill, table_of, view_row
+from consumers.store.dropping import LastDropped
 from stream.wire.events import ABSENT, VOID
 from tests.consumers.histories import SHARD, Folded, frame, gtid, key, marker, start
 from tokens import Decision, Freshness, Position
@@ -46,6 +47,16 @@ def test_a_fill_must_have_reached_the_floor_of_every_void(voids: tuple[Void, ...
 def test_a_void_of_an_earlier_epoch_refuses_nothing(void: Void) -> None:
     """Positions of a lost history say nothing about the current one."""
     assert refusal(1, void) == ""
+
+
+@pytest.mark.parametrize(("epoch", "hi"), [(1, 3), (2, 9)])
+def test_a_tombstone_that_was_dropped_in_an_epoch_before_is_at_no_position_of_this_one(epoch: int, hi: int) -> None:
+    """The session that gets it would demand what this history may never reach."""
+    head = Head(lineages={SHARD: Lineage(2, 9, 9, gtid(9), 1, gtid(1))}, layout="")
+    head.topologies[SHARD] = Topology(2, 1, (SHARD,), {}, {}, ())
+    head.backfills[table_of(key(1)), SHARD] = Backfill(2, 2, 3, gtid(3), 1)
+    row = view_row(head, key(1), None, lambda _, __: LastDropped(epoch, 9, gtid(9)))
+    assert (row.kind, row.lo, row.hi) == (ABSENT, gtid(3), gtid(hi))
 
 
 @pytest.mark.parametrize(

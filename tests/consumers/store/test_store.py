@@ -113,6 +113,20 @@ def test_what_goes_together_is_looked_for_at_once(tmp_path: Path, monkeypatch: p
     store.close()
 
 
+def test_objects_that_go_while_they_are_being_committed_are_not_listed(tmp_path: Path) -> None:
+    """Nor is what was committed before. What comes again meanwhile is."""
+    store, prefix = open_at(tmp_path), objects_prefix("partition", 7)
+    first, second, third = (object_key("partition", 7, f'["{name}"]') for name in "abc")
+    store.apply(change(1, {first: b"1"}))
+    store.commit()
+    store.apply(change(2, {second: b"2", third: b"2"}))
+    store.freeze()
+    store.apply(Changes(3, {third: b"3"}, gone=(prefix,)))
+    assert store.between(prefix, prefix + b"\xff", 9) == [(third, b"3")]
+    assert [store.get(each) for each in (first, second, third)] == [None, None, b"3"]
+    store.close()
+
+
 def test_many_keys_are_looked_up_as_one_by_one(tmp_path: Path) -> None:
     """Wherever a key is: folded since, being committed, committed, nowhere; also while the database is reopened."""
     store = open_at(tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, cast
@@ -17,7 +18,14 @@ from stream.sources.hive.rpc.connection import MetastoreConnection, MetastoreUnr
 from stream.sources.hive.rpc.thrift import integer, long, record, text
 from stream.sources.hive.structs import LIST, STRUCT, ListValue
 from stream.sources.status import SourceStatus
-from stream.wire.events import ResumePoint, SourceTransaction, TableImage, VoidTable
+from stream.wire.events import (
+    AbortTransaction,
+    CommitTransaction,
+    ResumePoint,
+    SourceTransaction,
+    TableImage,
+    VoidTable,
+)
 from tests.lab.workload.folded import Folded
 from tests.serving.stack import eventually
 
@@ -35,6 +43,7 @@ class Server:
         self.shown = TableObject("d.t", 7, True, True, b'{"v":"1"}', b"", ())
         self.lists = {"d.t": ServerList(3, (), ())}
         self.log: list[dict[str, Any]] = []
+        self.running = Transactions(0, frozenset(), frozenset())
         self.is_away = False
         """Whether it does not answer the next time that it is asked who points to a table."""
         self.after_read: list[str] = []
@@ -47,6 +56,11 @@ class Server:
     def events(self, after: int, _: int) -> list[dict[str, Any]]:
         """What follows."""
         return self.log[max(0, after - BEGIN) :]
+
+    def log_transaction(self, kind: str, **message: int) -> None:
+        """An event that names no table."""
+        text = json.dumps({"server": "", "timestamp": 1} | message)
+        self.log.append({"eventId": self.last_event() + 1, "eventTime": 1, "eventType": kind, "message": text})
 
     def write(self, kind: str) -> None:
         """An event that only names the table, and what it changes."""
@@ -66,8 +80,8 @@ class Server:
         return self.lists
 
     def transactions(self) -> Transactions:
-        """None."""
-        return Transactions(0, frozenset(), frozenset())
+        """As the test says."""
+        return self.running
 
     def without_collapse(self, *_: object) -> dict[str, ServerList]:
         """Nothing is collapsed."""
@@ -162,6 +176,23 @@ def source(server: Server) -> Iterator[Source]:
     made = Source(server, {"d.t": 7})
     yield made
     made.following.close()
+
+
+@pytest.mark.parametrize(("ended", "told"), [("COMMIT_TXN", CommitTransaction), ("", AbortTransaction)])
+def test_a_transaction_whose_end_is_not_read_yet_is_not_aborted(
+    server: Server, source: Source, monkeypatch: pytest.MonkeyPatch, ended: str, told: type
+) -> None:
+    """The server says that it is over. Only if the log has no event of that by then it was aborted without one."""
+    source.sweep()
+    server.log_transaction("OPEN_TXN", fromTxnId=5, toTxnId=5)
+    source.following._drain(server.last_event())
+    if ended:
+        server.log_transaction(ended, txnid=5)
+    server.running = Transactions(5, frozenset(), frozenset())
+    monkeypatch.setattr(source.following, "_reconcile_at_s", 0.0)
+    source.following._reconcile()
+    ends = [each for txn in source.published for each in txn.changes]
+    assert [type(each) for each in ends if isinstance(each, CommitTransaction | AbortTransaction)] == [told]
 
 
 @pytest.mark.parametrize("kind", ["DELETE_TBL_COL_STAT_EVENT", "UPDATE_TBL_COL_STAT_EVENT"])
