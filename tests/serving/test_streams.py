@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from threading import current_thread
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from confluent_kafka import OFFSET_END, KafkaError, KafkaException, TopicPartition
@@ -14,6 +15,7 @@ from confluent_kafka.admin import AdminClient
 
 from serving.errors import ReadError
 from serving.metrics import FrontMetrics
+from serving.streams.beginning import Beginning
 from serving.streams.hub import _REPLACED, Hub
 from serving.streams.reading import (
     FOLLOWERS_MAX,
@@ -319,6 +321,27 @@ def test_a_reader_that_trickles_lends_its_reader_of_kafka(
             assert found == [number for number in range(1, last + 1) if told(number)]
 
     run(kafka, keyspace_name, story)
+
+
+def test_a_reader_that_lends_knows_which_shards_have_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clocks go back: a later transaction with an earlier time would be left out by the reader that it takes then."""
+
+    async def story() -> None:
+        streams = Streams(KafkaCluster("127.0.0.1:1"), FrontMetrics())
+        monkeypatch.setattr(Streams, "hub", lambda *_: SimpleNamespace(readers=0))
+        given: list[Any] = []
+
+        async def give_back(follower: Any) -> None:
+            given.append(follower)
+
+        monkeypatch.setattr(streams, "give_back", give_back)
+        reading, ahead = Reading(streams, "ks"), FromTime(9)
+        reading._beginning = Beginning({"ks/0": ahead, "ks/1": ahead})
+        follower = reading._follower = cast("Follower", SimpleNamespace(left_out={"ks/1": ahead}))
+        await reading.lend()
+        assert (given, reading._beginning.shards) == ([follower], {"ks/1": ahead})
+
+    asyncio.run(story())
 
 
 def test_what_a_stalled_reader_holds_is_bounded() -> None:

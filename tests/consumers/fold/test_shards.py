@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from consumers.fold.declared import adopt_topology
 from consumers.fold.entry import VOID, decode_entry
-from consumers.fold.shards import Kin, kin_of, sole_lineage
-from consumers.fold.state import TOPOLOGY_PREFIX, read_head
+from consumers.fold.shards import Kin, is_succeeded, kin_of, sole_lineage
+from consumers.fold.state import TOPOLOGY_PREFIX, Head, read_head
 from consumers.owner.protocol import UNKNOWN_KEY
 from consumers.owner.rows import view_row
 from stream.wire.codec import encode
@@ -30,6 +31,17 @@ def topology(
     record = {"shard": shard, "epoch": epoch, "ordinal": ordinal, "shards": list(shards), "ancestors": named}
     record["ranges"] = [{"shard": name, "range": text} for name, text in (ranges or {}).items()]
     return encode("Topology", record)
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 2)])
+def test_a_succeeded_shard_stays_over_in_its_highest_epoch(before: int, after: int) -> None:
+    """Whichever is said last: what it published in the higher one would be folded as if it went on."""
+    head = Head()
+    for ordinal, epoch in enumerate((before, after), 1):
+        over = [{"shard": "shop/old", "epoch": epoch}]
+        told = {"shard": SHARD, "epoch": 1, "ordinal": ordinal, "shards": [SHARD], "ancestors": [], "ranges": []}
+        head.topologies |= adopt_topology(head, told | {"succeeded": over})[0]
+    assert is_succeeded(head, "shop/old", 3)
 
 
 def _kind(folded: Folded, number: int) -> int:

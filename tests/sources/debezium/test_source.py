@@ -22,7 +22,7 @@ from stream.sources.mariadb.gtid import MysqlGtid
 from stream.sources.mariadb.position import ServerPosition
 from stream.sources.mariadb.schema import TableFilter
 from stream.sources.mariadb.source import MariaDBSource, PublisherLike, SourceOptions
-from stream.wire.events import ResumePoint
+from stream.wire.events import DescribeTable, ResumePoint, SourceTransaction
 
 
 @pytest.fixture
@@ -69,6 +69,19 @@ def test_places_are_told_in_the_epoch_that_begins_there(source: DebeziumSource) 
     epoch, annotation = told
     assert epoch == ("MySQL56/", 9, "history_lost")
     assert annotation.keys() == {PLACES}
+
+
+@pytest.mark.parametrize("described", [True, False])
+def test_the_place_of_a_table_is_told_before_it_is_described(source: DebeziumSource, *, described: bool) -> None:
+    """A source that is killed in between would find a table that is cached, and no place to read its changes from."""
+    told: list[Any] = []
+    publisher: Any = SimpleNamespace(annotate=told.append, publish=told.append)
+    catalog: Any = SimpleNamespace(is_settled=True)
+    changes = [DescribeTable("s.t", (), ("id",))] if described else []
+    transaction = SourceTransaction("MySQL56/", "MySQL56/", 9, changes)
+    source._give(publisher, catalog, transaction)
+    assert told[-1] is transaction
+    assert [each.keys() for each in told[:-1]] == [{PLACES}] * described
 
 
 def test_a_connect_that_is_away_hides_nothing(source: DebeziumSource, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -493,6 +494,22 @@ def test_a_log_that_was_lost_and_filled_again_ends_the_stream() -> None:
     with pytest.raises(LogReplaced) as refused:
         list(follow(log, log.beginning(), random.Random(3)))
     assert refused.value.code == "checkpoint_lost"
+
+
+@pytest.mark.parametrize("lost", [True, False])
+def test_a_marker_that_links_nothing_does_not_end_the_chain(*, lost: bool) -> None:
+    """An older version may have published for a while: what comes next is compared with the last one that has links."""
+    log, framer = Log(Layout(1)), framer_of(SHARD, Layout(1), TINY)
+    for number in (1, 2, 3):
+        log.publish(framer, rows_txn(number, 1))
+    values = log.partitions[0]
+    first, second, _ = (at for at, value in enumerate(values) if decode(value)[0] == "Marker")
+    values.insert(first + 1, encode("Marker", decode(values[first])[1] | {"continuity": 0, "previous": 0}))
+    if lost:
+        del values[first + 2 : second + 2]
+    told = follow(log, log.beginning(), random.Random(3))
+    with pytest.raises(LogReplaced) if lost else nullcontext():
+        assert len(transactions([*told])) == 3
 
 
 def test_the_partitions_that_hold_back_are_known() -> None:
