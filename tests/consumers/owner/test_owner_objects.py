@@ -112,6 +112,16 @@ def test_a_whole_set_is_listed_and_proves_absence(held: Catalog) -> None:
     assert held.ask(count_only=True, prefix=["", "3"]).count == 1
 
 
+def test_an_image_of_the_table_that_follows_the_marker_is_not_proved_by_it(held: Catalog) -> None:
+    """A marker says nothing of what follows it, also of what belongs to a table that has changed since."""
+    held.fill()
+    held.ordinal += 1
+    held.fold(image(held.ordinal, "image", KEYS, kind="external"))
+    assert not held.ask(vector=seen(held.ordinal - 1)).served
+    held.fold(mark(held.ordinal))
+    assert held.ask(vector=seen(held.ordinal - 1)).served
+
+
 def test_a_set_that_is_not_whole_answers_only_what_was_published(held: Catalog) -> None:
     """Before all were published a list and an absence are the source's to tell; a published one is answered."""
     held.fill(0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -22,6 +22,8 @@ from stream.sources.debezium.messages import (
 from stream.sources.debezium.places import Places
 from stream.sources.debezium.reader import DebeziumReader
 from stream.sources.debezium.schema import DebeziumSchema
+from stream.sources.debezium.transactions import Place
+from stream.sources.mariadb.binlog.reading.logged_statements import LoggedStatements
 from stream.sources.mariadb.connection import ConnectionSettings
 from stream.sources.mariadb.gtid import Gtid, MysqlGtid
 from stream.sources.mariadb.schema import TableFilter
@@ -138,6 +140,15 @@ def test_what_a_version_that_is_not_known_wrote_is_passed_over_once_it_is_publis
     with pytest.raises(DebeziumError, match=version):
         is_taken(reader_of(voids=True), 4, version)
     assert is_taken(reader_of(), 5, "3.5.0.Final")
+
+
+def test_rows_behind_a_statement_are_decoded_by_the_table_as_it_is_then() -> None:
+    """Messages of before and after it may have one schema: Debezium does not tell all that a DDL changes."""
+    reader, nothing = reader_of(), SimpleNamespace(apply=lambda *_: None)
+    reader._statements = cast("LoggedStatements", nothing)
+    reader._decoders[b"{}", "s.t"] = "its columns are others"
+    reader._see(Statement(gtid_of(f"{UUID}:5"), "ALTER TABLE t MODIFY a INT", "s", ("t",), 7), Place("p", 0, 7))
+    assert not reader._decoders
 
 
 def test_rows_of_a_connector_that_tells_no_ends_need_no_transaction() -> None:
