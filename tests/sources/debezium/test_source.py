@@ -62,8 +62,12 @@ def test_what_a_connector_has_hidden_is_void_also_when_it_is_mended(
 def test_places_are_told_in_the_epoch_that_begins_there(source: DebeziumSource) -> None:
     """A source that is killed in between goes on in the old epoch: at the new places it would miss what is before."""
     told: list[Any] = []
-    begun = ResumePoint("s/0", 2, 1, "MySQL56/", 9, "MySQL56/")
-    publisher: Any = SimpleNamespace(annotate=told.append, start_new_epoch=lambda *words: told.append(words) or begun)
+
+    def begin(*words: object) -> ResumePoint:
+        told.append(words)
+        return ResumePoint("s/0", 2, 1, "MySQL56/", 9, "MySQL56/")
+
+    publisher: Any = SimpleNamespace(annotate=told.append, start_new_epoch=begin)
     progress = Progress(ResumePoint("s/0", 1, 1, "MySQL56/", 7, "MySQL56/"))
     source._new_epoch(publisher, progress, ServerPosition("MySQL56/", 9), "history_lost")
     epoch, annotation = told
