@@ -78,3 +78,12 @@ def test_where_nobody_answers_no_more_parts_are_asked_for() -> None:
     rows = Rows([AWAY])
     read(rows, 3 * AT_ONCE)
     assert rows.parts == 1
+
+
+@pytest.mark.xfail(strict=True, reason="the stream breaks off, and does so again wherever its reader goes on")
+@pytest.mark.parametrize("columns", [b"[]", b'[{"a":1}]', b'[{"base64":"!"}]', b'[{"a":"eA=="}]'])
+def test_a_key_that_no_row_can_have_ends_no_stream(columns: bytes) -> None:
+    """What is in a topic by mistake can't be read, so it stays void."""
+    nothing: Any = None
+    voided = VoidedRows(cast("Any", Rows([FROM_CACHE])), nothing, nothing, wait_ms=0)
+    assert asyncio.run(voided.read(transaction(columns, b""), [b"shop.t\0" + columns])) == {}
