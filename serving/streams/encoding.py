@@ -184,14 +184,18 @@ class Encoder:
         return {"was": "value", "before": choice.project(image)} if choice.matches(image) else {"was": UNMATCHED}
 
     def _keyless(self, fields: Mapping[str, Any]) -> Json | None:
-        """A change of a row that only its images name; None if none of them has what is asked for."""
+        """A change of a row that only its images name; None if none of them has what is asked for.
+
+        One that is not in the log, or can't be read, may have it.
+        """
         choice, table = self._choice, fields["table"]
         if not choice.include_keyless or not choice.has_table(table):
             return None
         images = {
             name: fields[of] for name, of in (("before", "before"), ("row", "after")) if _is_line(fields[of], _row)
         }
-        if choice.where and not any(map(choice.matches, images.values())):
+        is_whole = len(images) == (2 if fields["operation"] == "updated" else 1)
+        if choice.where and is_whole and not any(map(choice.matches, images.values())):
             return None
         change: Json = {"kind": "keyless", "table": table, "op": fields["operation"]}
         if choice.include_rows:

@@ -67,7 +67,6 @@ def test_an_encoding_is_shared_by_readers_at_the_same_place_only() -> None:
     assert told == [[str(CHECKPOINT)], [str(ahead)], [str(CHECKPOINT)]]
 
 
-@pytest.mark.xfail(strict=True, reason="the change is left out, and nothing says so")
 @pytest.mark.parametrize(
     ("operation", "before", "after"),
     [

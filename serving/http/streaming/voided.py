@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 
 from serving.answers import RawRowAnswer
+from serving.client.errors import BadRequest
 from serving.client.keys import format_key
 from serving.errors import ReadError
 from serving.http.admission.callers import metering
@@ -66,17 +67,18 @@ class VoidedRows:
     async def _read_all(self, keys: Sequence[bytes], demand: ReadDemand, found: dict[bytes, ReadRow]) -> None:
         """Raises `ReadError` if no more is to be read."""
         size = 0
-        for at in range(0, len(keys), AT_ONCE):
-            part = keys[at : at + AT_ONCE]
+        wanted = [(key, asked) for key in keys if (asked := _requested(key)) is not None]
+        for at in range(0, len(wanted), AT_ONCE):
+            part = wanted[at : at + AT_ONCE]
             meter = metering.get()
             if meter is not None:
                 meter.pay(len(part))
-            answers = await self._rows.read_many(self._space, [_requested(key) for key in part], demand)
+            answers = await self._rows.read_many(self._space, [asked for _, asked in part], demand)
             if meter is not None:
                 meter.owe((SOURCE_COST - 1) * source_asked(answers))
             if all(isinstance(each, ReadError) for each in answers):
                 return  # whoever is away now would be waited for with each further part
-            for key, answer in zip(part, answers, strict=True):
+            for (key, _), answer in zip(part, answers, strict=True):
                 read = await self._proved(key, answer)
                 if read is not None:
                     found[key] = read
@@ -96,11 +98,17 @@ class VoidedRows:
         return ReadRow(image, answer.token) if _key_in(image, table) == own else None
 
 
-def _requested(key: bytes) -> RequestedRow:
-    """The row of a key of the log, as a request names it. What is no key of a row any more is refused later."""
+def _requested(key: bytes) -> RequestedRow | None:
+    """The row of a key of the log, as a request names it; None: no row has such a key.
+
+    What is no key of a row any more is refused later.
+    """
     name, _, columns = key.partition(SEPARATOR)
-    values = [_column(bytes(each)) for each in _parts.decode(columns)]
-    return RequestedRow(name.decode(), format_key(values).encode())
+    try:
+        values = [_column(bytes(each)) for each in _parts.decode(columns)]
+        return RequestedRow(name.decode(), format_key(values).encode())
+    except (msgspec.DecodeError, UnicodeDecodeError, KeyError, BadRequest):
+        return None
 
 
 def _column(value: bytes) -> str | bytes:
