@@ -31,6 +31,10 @@ FIXED: Final = (
 )
 """The columns that each file has, before those of the table."""
 _INT_MAX: Final = 2**63 - 1
+_FIRST_SECOND: Final = -62_135_596_800
+"""Seconds since 1970 at which the year 1 begins,"""
+_LAST_SECOND: Final = 253_402_300_799
+"""and the year 9999 ends. Readers of the files have no date for others."""
 _TYPES: Final = {
     "int": pa.int64(),
     "bit": pa.int64(),
@@ -60,7 +64,9 @@ def column_types(columns: Mapping[str, str]) -> list[pa.Field]:
 
 
 def typed(kind: str, value: Any) -> Any:
-    """A canonical value as its column's type has it. Raises ``ValueError``, ``TypeError`` or ``KeyError``."""
+    """A canonical value as its column's type has it. Raises ``ValueError``, ``TypeError``, ``KeyError`` or
+    ``OverflowError``.
+    """
     if value is None:
         return None
     if kind in ("int", "bit", "year"):
@@ -94,14 +100,17 @@ def table_of(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str]) -> p
             if each.name in image:
                 try:
                     value = typed(columns[each.name], image[each.name])
-                except (ValueError, TypeError, KeyError):
+                except (ValueError, TypeError, KeyError, OverflowError):
                     pass
                 else:
                     del image[each.name]
             found[each.name].append(value)
         for each in FIXED:
             if each.name != UNTYPED:
-                found[each.name].append(row.get(each.name))
+                value = row.get(each.name)
+                if each.name == "_time" and value is not None and not _FIRST_SECOND <= value <= _LAST_SECOND:
+                    value = None
+                found[each.name].append(value)
         found[UNTYPED].append([(name, json_of(value).decode()) for name, value in image.items()] or None)
     schema = pa.schema([*FIXED, *fields])
     return pa.table([pa.array(found[each.name], each.type) for each in schema], schema=schema)

@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from stream.wire.announced import Announced
+from stream.wire.checks import check_folded
 from stream.wire.codec import (
     HEADER_SIZE,
     CodecError,
@@ -147,6 +148,7 @@ class Survey:
                 continue
             try:
                 name, event = reader.decode(value)
+                check_folded(name, event)
             except NewerWireError:
                 raise
             except CodecError:
@@ -228,6 +230,7 @@ def cutter(cut: Cut, reader: PartitionReader) -> Callable[[bytes | None], bytes 
         nonlocal is_over
         try:
             name, event = reader.decode(value or b"")
+            check_folded(name, event)
         except CodecError:
             return b"" if is_over else value
         first = cut.get(event.get("shard", ""))

@@ -9,13 +9,14 @@ from typing import Final
 
 from stream.shards.map import ShardMapError, map_of
 from stream.wire.announced import announcement_problem
-from stream.wire.codec import BAD_FIELD, READER_VERSION, CodecError, NewerWireError, Record
+from stream.wire.codec import BAD_FIELD, READER_VERSION, SKIPPED, CodecError, NewerWireError, Record
 from stream.wire.events import KEYLESS_OPERATIONS, VALUE
 from stream.wire.frames import INT_MAX, LONG_MAX
 from stream.wire.keys import KeyFormatError, Layout, LayoutError, is_row_key, object_parts
 
 _WITHOUT_NUMBER: Final = frozenset({"BeforeImages", "Marker", "SourceState", "SchemaText", "Topology"})
 """Records that repeat the last ordinal assigned instead of having one of their own."""
+_NOT_FOLDED: Final = frozenset({SKIPPED, "BeforeImages", "SourceState"})
 _OPERATIONS: Final = b"\x01\x02\x03"
 
 
@@ -104,6 +105,20 @@ def check(name: str, record: Record) -> None:
     problem = rule(record) if rule else ""
     if problem:
         raise _bad_field(name, problem)
+
+
+def check_folded(name: str, record: Record) -> None:
+    """Refuse a decoded record of which the fold takes nothing, for those who read a topic beside it.
+
+    Single invalid rows of a frame are left to the caller, and records that the fold passes over are not looked at.
+    Raises as `check`.
+    """
+    if name == "RowFrame":
+        check_frame(record)
+        if record["ordinal"] + max(record["ordinals"]) > LONG_MAX:
+            raise _bad_field("RowFrame", "an ordinal is out of range")
+    elif name not in _NOT_FOLDED:
+        check(name, record)
 
 
 def _check_ids(*names: str) -> Callable[[Record], str]:

@@ -43,10 +43,10 @@ from spark_jobs.exporting.columns import table_of
 from spark_jobs.exporting.delta import table_in
 from spark_jobs.output import RebuildError
 from stream.wire.announced import fingerprint_of
-from stream.wire.codec import NewerWireError, encode, header_of
+from stream.wire.codec import READER_VERSION, NewerWireError, encode, header_of
 from stream.wire.events import ABSENT, VALUE, VOID
 from tests.consumers.consuming import until
-from tests.consumers.histories import SHARD, event, frame, key, of_tomorrow, start
+from tests.consumers.histories import SHARD, event, frame, key, marker, of_tomorrow, start
 from tests.docs.naming import ROOT
 from tests.lengths import length
 from tests.patience import PATIENCE_S
@@ -207,6 +207,38 @@ def test_what_the_topic_cannot_tell_is_a_row_of_its_own_kind(tmp_path: Path) -> 
         ("%2A", "epoch_start"),
     ]
     assert [row["_reason"] for row in found[4:6]] == ["ddl", "no key"]
+
+
+def test_numbers_that_no_column_can_have_end_no_export(tmp_path: Path) -> None:
+    """A time that is no date is null, a number without a form is untyped; what the fold rejects can't be read."""
+    late = {"timestamps": [2**60]}
+    huge = b'{"id":1,"ratio":1' + b"0" * 400 + b"}"
+    beyond = frame([(key(2), VALUE, b"{}", 4)], ordinal=2**63 - 1, ordinals=[5])
+    messages = [
+        start(),
+        description(2),
+        frame([(key(1), VALUE, huge, 3)], **late),
+        beyond,
+        event("TableVoid", 5, table="shop.items", reason="ddl", timestamp=-(2**62)),
+        event("TableVoid", 6, epoch=0, table="shop.items", reason="ddl"),
+        frame([(key(3), VALUE, b'{"id":3}', 7)]),
+    ]
+    found = exported(messages, tmp_path)
+    assert [(row["_kind"], row["_ordinal"], row["_time"] is None, row["day"]) for row in found[1:]] == [
+        ("value", 3, True, "day=1970-01-01"),
+        ("unreadable", None, True, "day=1970-01-01"),
+        ("table_void", 5, True, "day=1970-01-01"),
+        ("unreadable", None, True, "day=1970-01-01"),
+        ("value", 7, False, "day=2023-11-14"),
+    ], "and the change after them is not taken for an old one"
+    assert [name for name, _ in found[1]["_untyped"]] == ["ratio"]
+
+
+def test_a_marker_that_asks_for_newer_readers_ends_an_export() -> None:
+    """As it stops a consumer: what follows it may mean something else."""
+    changes = Changes(0, Exported(0))
+    with pytest.raises(NewerWireError):
+        changes.add(range(2), [start(), marker(1, reader_version=READER_VERSION + 1)])
 
 
 def test_rows_without_a_key_are_told_as_what_happened_to_them(tmp_path: Path) -> None:

@@ -16,10 +16,26 @@ from spark_jobs.source.table import Base, TablePartition
 from stream.wire.codec import HEADER_SIZE, decode, encode
 from stream.wire.events import ABSENT, VALUE
 from stream.wire.keys import Layout
-from tests.consumers.histories import SHARD, Folded, frame, key, marker, of_tomorrow, start
+from tests.consumers.histories import SHARD, Folded, encode_version_1, frame, gtid, key, marker, of_tomorrow, start
 from tests.consumers.owning import schema, vector
 from tests.spark_jobs.source.shop import BEGUN, COLUMNS, LAYOUT, Shop, void
 from tests.spark_jobs.topics import in_arrow
+
+FRAME: dict[str, Any] = {
+    "shard": SHARD,
+    "epoch": 1,
+    "ordinal": 2,
+    "keys": [key(1)],
+    "images": [b"{}"],
+    "operations": bytes([VALUE]),
+    "ordinals": [1],
+    "transactions": [1],
+    "gtids": [gtid(3)],
+    "positions": [],
+    "timestamps": [BEGUN],
+    "origins": [],
+}
+"""A frame of one row."""
 
 
 def survey(shop: Shop, as_of: AsOf) -> Survey:
@@ -107,6 +123,27 @@ def test_a_text_that_is_no_position_ends_no_reading() -> None:
     found = Survey("shop.items", parse_as_of(vector(4)))
     found.read(0, messages)
     assert found.cut == {}
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        encode_version_1("RowFrame", FRAME | {"gtids": []}),
+        encode_version_1("RowFrame", FRAME | {"ordinals": []}),
+        encode_version_1("RowFrame", FRAME | {"transactions": [2, -1]}),
+        marker(3, layout="nonsense"),
+        marker(9, layout=LAYOUT, as_of_ms=-1),
+    ],
+)
+@pytest.mark.parametrize("moment", ["", vector(3)])
+def test_what_the_fold_rejects_is_no_place_of_a_cut(bad: bytes, moment: str) -> None:
+    """It is passed over as the fold does, which voids by it what was before."""
+    messages = [start(), schema(2, columns=COLUMNS), frame([(key(1), VALUE, b'{"name":"a"}', 3)]), bad]
+    shop = Shop(Random(0))
+    shop.partitions = [[*messages, marker(3, layout=LAYOUT)]]
+    found = survey(shop, parse_as_of(moment))
+    assert (found.cut, found.layout) == ({}, LAYOUT)
+    assert table(shop, found.cut) == {key(1): ("void", None)}
 
 
 def test_what_arrives_late_does_not_change_a_table_as_of_a_time() -> None:
