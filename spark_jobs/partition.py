@@ -120,7 +120,7 @@ class PartitionFold:
         self._entries = Memtable()
         self._folded_bytes = 0
         self.state = PartitionState(head, self._lookup)
-        self._begun = self._noted_epochs()
+        self._begun = self._noted_epochs() if head.offset else None  # of what was noted and not folded nothing counts
         self._reader = PartitionReader(earlier=self._folded_texts())
         self._has_beginning = self._begun is None and (task.low[partition] == 0 or head.offset > 0)
         self._files = 0

@@ -327,6 +327,28 @@ def test_the_epochs_start_of_a_cut_history_is_remembered_from_one_task_to_the_ne
     assert not (partition_directory(tmp_path, "shop", 0) / BEGUN_NAME).exists()
 
 
+def test_an_epochs_start_that_was_noted_and_not_folded_counts_for_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task was killed before its first spill was durable, and retention has passed what it had noted."""
+    messages = history()
+
+    def die(*_: Any) -> int:
+        raise Killed
+
+    with monkeypatch.context() as patched, task(tmp_path, low=7).open(0) as fold:
+        patched.setattr(Rocks, "ingest", die)
+        fold.fold(*in_arrow(range(7, 27), messages[:20]))
+        with pytest.raises(Killed):
+            fold.commit()
+    assert (partition_directory(tmp_path, "shop", 0) / BEGUN_NAME).exists()
+    with task(tmp_path, low=17).open(0) as fold:
+        fold.fold(*in_arrow(range(17, 7 + len(messages)), messages[10:]))
+        with pytest.raises(RebuildError) as refused:
+            fold.finish()
+    assert refused.value.code == "history_incomplete"
+
+
 def test_the_epochs_start_that_a_newer_publisher_wrote_counts_too(tmp_path: Path) -> None:
     """A task reads it by what the messages before it announce, or by what an earlier task has folded of that."""
     said = announcements(SHARD)
