@@ -23,6 +23,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from pyarrow.lib import ArrowException
+from xxhash import xxh3_128_hexdigest
 
 from consumers.store.manifest import sync_directory, write_atomically
 from spark_jobs.engine.executors import check_executors, check_shared
@@ -47,6 +48,8 @@ COMPACTING: Final = "compacting"
 OFFSETS_PER_COMMIT: Final = 1_000_000
 COMMITS_UNCOMPACTED: Final = 100
 """After so many, an export that follows the topic makes few files of many; else it does so at its end."""
+NAME_BYTES_MAX: Final = 255 - len("table=")
+"""Of a table, as its directory is called."""
 ROWS_PER_FILE: Final = 500_000
 _STAGED_NAME: Final = re.compile(r"[0-9a-f]{16}\.parquet")
 _PLACE: Final = re.compile(
@@ -347,10 +350,16 @@ def _write(changes: Changes, task: ExportTask, files: dict[str, str]) -> int:
 
 
 def place_of(table: str, day: str, partition: int, offset: int, name: str) -> str:
-    """Where a file of a table's day belongs, below the export's root. A Delta table is called as what follows ``=``."""
+    """Where a file of a table's day belongs, below the export's root. A Delta table is called as what follows ``=``.
+
+    No file system has a directory with a longer name: such a name is cut, and ends with the table's XXH3-128.
+    """
     called = quote(table, safe="")
     if called in ("", ".", "..", NOTES):  # tables that no database has, but an event may name
         called = "%" + "%".join(f"{byte:02X}" for byte in table.encode())
+    if len(called) > NAME_BYTES_MAX:
+        digest = xxh3_128_hexdigest(table.encode())
+        called = re.sub("%.?$", "", called[: NAME_BYTES_MAX - len(digest) - 1]) + f"~{digest}"
     return f"table={called}/day={day}/part-{partition}-{offset:020d}-{name}"
 
 

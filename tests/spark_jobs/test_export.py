@@ -25,6 +25,7 @@ import spark_jobs.export
 from consumers.store.manifest import write_atomically
 from spark_jobs.export import (
     COMMIT_NAME,
+    NAME_BYTES_MAX,
     NOTES,
     STAGED,
     Commit,
@@ -179,6 +180,17 @@ def test_a_table_that_no_database_has_is_a_directory_of_the_export(table: str) -
     place = place_of(table, "2026-01-02", 0, 7, "0123456789abcdef.parquet")
     assert table_in(place) not in ("", ".", "..", NOTES)
     assert place.count("/") == 2
+
+
+def test_tables_with_long_names_are_exported(tmp_path: Path) -> None:
+    """A letter may take nine bytes in a directory's name, and 255 are all that it may have; each table has its own."""
+    tables = [f"shop.{'表' * 60}", f"shop.{'表' * 60}1", f"shop.{'t' * 300}", f"shop.{'t' * 300}1", "shop.表"]
+    rows = [(f"{table}\0[1]".encode(), VALUE, b"{}", at) for at, table in enumerate(tables, 2)]
+    found = exported([start(), frame(rows)], tmp_path)[1:]
+    assert len({row["table"] for row in found}) == len(tables)
+    assert found[-1]["table"] == "shop.%E8%A1%A8"
+    assert {row["table"][:12] for row in found} == {"shop.%E8%A1%A8"[:12], "shop.ttttttt"}
+    assert all(len(row["table"]) <= NAME_BYTES_MAX for row in found)
 
 
 def test_what_the_topic_cannot_tell_is_a_row_of_its_own_kind(tmp_path: Path) -> None:
