@@ -98,8 +98,12 @@ class TableReader(DataSourceReader):  # type: ignore[misc]  # PySpark's are not 
         return filters
 
     def partitions(self) -> Sequence[InputPartition]:
-        """One for each partition of the topic that may have such rows."""
-        return [InputPartition(partition) for partition in self._planned.partitions(self._filters)]
+        """One for each partition of the topic that may have such rows.
+
+        A change may be in any of them: it lies where its key of then was, and the table may have had another.
+        """
+        filters = [] if self._changes else self._filters
+        return [InputPartition(partition) for partition in self._planned.partitions(filters)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one partition."""

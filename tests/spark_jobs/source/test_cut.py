@@ -11,8 +11,11 @@ import pytest
 
 from spark_jobs.partition import FoldTask
 from spark_jobs.source.cut import AsOf, AsOfError, Cut, Survey, parse_as_of
+from spark_jobs.source.datasource import TableReader
 from spark_jobs.source.filters import keeps, only_partition, used
+from spark_jobs.source.reading import Plan
 from spark_jobs.source.table import Base, TablePartition
+from stream.kafka.connection import KafkaCluster
 from stream.wire.codec import HEADER_SIZE, decode, encode
 from stream.wire.events import ABSENT, VALUE
 from stream.wire.keys import Layout
@@ -264,3 +267,13 @@ def test_a_whole_primary_key_leaves_one_partition() -> None:
     assert only(("id",), EqualTo(("id",), 7)) == layout.partition_of(b"shop.items\0[7]")
     assert only(("id", "name"), EqualTo(("id",), 7)) is None
     assert only(("name",), EqualTo(("name",), "a")) is None
+
+
+def test_a_primary_key_leaves_all_partitions_of_changes() -> None:
+    """What changed while the table had another key lies where that key was."""
+    kafka, at = KafkaCluster("nowhere:1"), {0: 0, 1: 0}
+    planned = Plan(kafka, "shop", "shop.items", "t1", at, at, at, {"id": "int"}, ("id",), layout=LAYOUT)
+    for changes, count in ((False, 1), (True, 2)):
+        reader = TableReader(planned, None, changes=changes)
+        reader.pushFilters([EqualTo(("id",), 1)])
+        assert len(reader.partitions()) == count
