@@ -3,8 +3,8 @@
 A shard's history has one order, its ordinals, and its transactions lie in several partitions. The cut of a shard is the
 first place, in any partition, of a transaction that the token does not have, or whose time is after the given one. What
 lies before it is a prefix of the history, the same in each partition. Times may run backwards: what follows the first
-later transaction, or a marker by which the source's clock was later, is left out too. So what is read as of a time does
-not change when a transaction with an old time arrives late (docs/concepts/order.md).
+later transaction, or a whole marker by which the source's clock or its last transaction was later, is left out too. So
+what is read as of a time does not change when a transaction with an old time arrives late (docs/concepts/order.md).
 """
 
 from __future__ import annotations
@@ -64,10 +64,14 @@ class AsOf:
             return not gtid or known.position.contains(_position(gtid))
         return self.seconds is None or timestamp <= self.seconds
 
-    def has_all(self, shard: str, epoch: int, position: str, as_of_ms: int) -> bool:
-        """Whether all up to a position, at which the source's clock was ``as_of_ms``, is known to belong to it."""
+    def has_all(self, shard: str, epoch: int, position: str, timestamp: int, as_of_ms: int) -> bool:
+        """Whether all up to a position is known to belong to it.
+
+        ``timestamp``: of the last transaction there; ``as_of_ms``: the source's clock when it was last read to its end,
+        which may be long before.
+        """
         if self.seconds is not None:
-            return 0 < as_of_ms // 1000 <= self.seconds
+            return timestamp <= self.seconds and 0 < as_of_ms // 1000 <= self.seconds
         return bool(position) and self.has(shard, epoch, position, 0)
 
     def is_past(self, marker: dict[str, Any]) -> bool:
@@ -155,8 +159,11 @@ class Survey:
                 continue  # the fold rejects it
             if name == "Marker":
                 self.layout = event["layout"]
-                seen[event["shard"]] = seen.get(event["shard"], False) or self.as_of.is_past(event)
-                if self.as_of.seconds is not None and event["as_of_ms"] // 1000 > self.as_of.seconds:
+                by_time = self.as_of.seconds is not None
+                is_past = self.as_of.is_past(event) and (event["whole"] or not by_time)
+                seen[event["shard"]] = seen.get(event["shard"], False) or is_past
+                if by_time and is_past:
+                    # its last transaction may be of what is not published: what arrives after it is later all the same
                     self._cut_before(event["shard"], (event["epoch"], event["ordinal"] + 1))
             elif name == "RowFrame":
                 self._cut_frame(event)

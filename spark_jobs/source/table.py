@@ -51,7 +51,9 @@ class Base:
         for shard, lineage in self.head.lineages.items():
             if not as_of.is_now and (
                 lineage.ordinal > lineage.watermark_ordinal
-                or not as_of.has_all(shard, lineage.epoch, lineage.watermark, lineage.as_of_ms)
+                or not as_of.has_all(
+                    shard, lineage.epoch, lineage.watermark, lineage.watermark_timestamp, lineage.as_of_ms
+                )
             ):
                 raise AsOfError(
                     f"the base is not known to be before that moment: of {shard} it has "

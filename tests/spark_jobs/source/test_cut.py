@@ -160,6 +160,43 @@ def test_what_arrives_late_does_not_change_a_table_as_of_a_time() -> None:
         assert found.cut == {SHARD: (1, 3)}
 
 
+def test_a_transaction_that_is_not_published_ends_what_is_read_as_of_a_time() -> None:
+    """It is later, and so is what arrives after it: its marker says so, though the source is behind its clock."""
+    said: dict[str, Any] = {"as_of_ms": 1000 * BEGUN, "layout": LAYOUT}
+    messages = [start(), schema(2, columns=COLUMNS), marker(2, sequence=2, timestamp=BEGUN + 9, **said)]
+    late = frame([(key(1), VALUE, b"{}", 3)], timestamps=[BEGUN + 1])
+    for more in ([], [late, marker(3, timestamp=BEGUN + 1, **said)]):
+        found = Survey("shop.items", AsOf(seconds=BEGUN + 5))
+        found.read(0, [*messages, *more])
+        assert found.cut == {SHARD: (1, 3)}
+
+
+def test_a_transaction_that_is_partly_published_is_not_cut_in_its_middle() -> None:
+    """The marker after its first part says of the source's clock that it is past; where to cut says a whole one."""
+    said: dict[str, Any] = {"as_of_ms": 1000 * (BEGUN + 9), "layout": LAYOUT, "sequence": 2}
+    told: dict[str, Any] = {"gtids": [gtid(3)], "timestamps": [BEGUN]}
+    parts = [frame([(key(at), VALUE, b"{}", at + 2)], **told) for at in (1, 2)]
+    messages = [start(), schema(2, columns=COLUMNS), parts[0], marker(3, whole=False, **said)]
+    found = Survey("shop.items", AsOf(seconds=BEGUN + 5))
+    with pytest.raises(AsOfError) as refused:
+        found.read(0, messages)
+    assert refused.value.code == "as_of_ahead"
+    found = Survey("shop.items", AsOf(seconds=BEGUN + 5))
+    found.read(0, [*messages, parts[1], marker(4, layout=LAYOUT, as_of_ms=1000 * (BEGUN + 9))])
+    assert found.cut == {SHARD: (1, 5)}
+
+
+def test_a_base_with_a_later_transaction_is_refused_though_its_source_was_behind() -> None:
+    """The clock of when the source was last read to its end says nothing of what was read since."""
+    said: dict[str, Any] = {"as_of_ms": 1000 * BEGUN, "layout": LAYOUT, "timestamp": BEGUN + 9}
+    folded = Folded(start(), schema(2, columns=COLUMNS), frame([(key(1), VALUE, b"{}", 3)]), marker(3, **said))
+    base = Base(folded.state.head, folded.entries)
+    base.check(AsOf(seconds=BEGUN + 9))
+    with pytest.raises(AsOfError) as refused:
+        base.check(AsOf(seconds=BEGUN + 5))
+    assert refused.value.code == "bad_as_of"
+
+
 def test_a_base_saves_what_lies_before_it_and_may_not_be_past_the_moment(tmp_path: Path) -> None:
     """From a rebuild's stores and the tail after them comes the same; a newer base is refused."""
     shop = Shop(Random(5))
