@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,6 +86,8 @@ def audit(request: Audit, progress: Progress | None = None) -> Audited:
         base = base_stores(request.base, keyspace, kafka, target, Needed(ends, begins))
         if base is None and place is not None and not request.whole:
             since, base = _last_witness(place, keyspace, kafka, Needed(ends, begins, witness=True), target)
+        if base is None:
+            _check_retained(topic_bounds(kafka, events_topic(kafka, keyspace)).low, begins)
         fold = RebuildRequest(keyspace, kafka, target, ends, base, begins=begins, digests=False)
         run_rebuild(fold, request.spark, progress)
         folded = find_stores(target, keyspace)
@@ -104,6 +106,24 @@ def audit(request: Audit, progress: Progress | None = None) -> Audited:
                     keep_leader_epoch(directory, ends[partition], epoch)
                 snapshot = write_snapshot(place, folded, made_from="rebuild", verified=True).name
     return Audited(verdict, since, snapshot)
+
+
+def _check_retained(low: Mapping[int, int], begins: Mapping[int, int]) -> None:
+    """Refuses a topic that no longer has what the live state began with.
+
+    A fold of the rest may be whole, from the beginning of an epoch, but it lacks what that voided: it is not equal to a
+    right state. Raises `RebuildError` ``history_incomplete``.
+    """
+    from spark_jobs.output import RebuildError
+
+    for partition, offset in sorted(low.items()):
+        if begins.get(partition, 0) < offset:
+            raise RebuildError(
+                f"partition {partition} is retained from offset {offset} only, "
+                f"and the live state began at {begins.get(partition, 0)}",
+                hint="begin with an earlier checkpoint (--base), or with a verified or rebuilt snapshot (--snapshots)",
+                code="history_incomplete",
+            )
 
 
 @contextmanager
