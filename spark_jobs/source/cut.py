@@ -159,6 +159,7 @@ class Survey:
                 continue  # the fold rejects it
             if name == "Marker":
                 self.layout = event["layout"]
+                self._check_epoch(event, is_reached=seen.get(event["shard"], False))
                 by_time = self.as_of.seconds is not None
                 is_past = self.as_of.is_past(event) and (event["whole"] or not by_time)
                 seen[event["shard"]] = seen.get(event["shard"], False) or is_past
@@ -209,6 +210,15 @@ class Survey:
 
     def _cut_before(self, shard: str, place: Place) -> None:
         self.cut[shard] = min(place, self.cut.get(shard, place))
+
+    def _check_epoch(self, marker: dict[str, Any], *, is_reached: bool) -> None:
+        """Raises `AsOfError` if an epoch begins before the token's position of an earlier one was reached."""
+        known = self.as_of.vector.get(marker["shard"]) if self.as_of.vector is not None else None
+        if known is not None and marker["epoch"] > known.epoch and not is_reached:
+            raise AsOfError(
+                f"the token lies in what {marker['shard']} lost: its epoch {known.epoch} ended before {known.position}",
+                hint="give a token of its present history, or an earlier one",
+            )
 
     def _check(self, partition: int, seen: dict[str, bool]) -> None:
         vector = self.as_of.vector

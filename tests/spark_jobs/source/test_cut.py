@@ -149,6 +149,19 @@ def test_what_the_fold_rejects_is_no_place_of_a_cut(bad: bytes, moment: str) -> 
     assert table(shop, found.cut) == {key(1): ("void", None)}
 
 
+def test_a_token_of_what_was_lost_is_refused() -> None:
+    """The topic never has the transactions that it names; what the lost history did have can be read as before."""
+    told: dict[str, Any] = {"layout": LAYOUT}
+    messages = [start(), schema(2, columns=COLUMNS), frame([(key(1), VALUE, b"{}", 3)]), marker(3, **told)]
+    messages += [start(epoch=2, sequence=3), marker(1, epoch=2, sequence=3, **told)]
+    found = Survey("shop.items", parse_as_of(vector(3)))
+    found.read(0, messages)
+    with pytest.raises(AsOfError) as refused:
+        Survey("shop.items", parse_as_of(vector(4))).read(0, messages)
+    assert refused.value.code == "bad_as_of"
+    assert "lost" in str(refused.value)
+
+
 def test_what_arrives_late_does_not_change_a_table_as_of_a_time() -> None:
     """By a marker the source's clock was past the time: what comes after it is left out, whatever its time."""
     said: dict[str, Any] = {"as_of_ms": 1000 * (BEGUN + 9), "layout": LAYOUT}
