@@ -146,6 +146,7 @@ def read_begun(target: Path) -> Begun | None:
 def staged(target: Path, begun: Begun) -> Iterator[Path]:
     """A new directory that becomes ``target`` if the block ends without an error. The caller holds `exclusive`."""
     check_target(target)
+    target = Path(os.path.realpath(target))
     _remove_leftovers(target)
     staging = target.with_name(f".{target.name}.partial-{secrets.token_hex(4)}")
     staging.mkdir()
@@ -178,7 +179,11 @@ def check_target(target: Path) -> None:
 
 @contextmanager
 def exclusive(target: Path) -> Iterator[None]:
-    """Locks ``target`` against other runs; the kernel releases the lock if the process dies. Raises `RebuildError`."""
+    """Locks ``target`` against other runs; the kernel releases the lock if the process dies. Raises `RebuildError`.
+
+    Also against those that know it by another name.
+    """
+    target = Path(os.path.realpath(target))
     path = target.with_name(f".{target.name}.lock")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)

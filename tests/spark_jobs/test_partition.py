@@ -20,7 +20,7 @@ from consumers.store.errors import RebuildNeededError
 from consumers.store.manifest import INDEXED_VERSION, read_manifest
 from consumers.store.rocks.database import Rocks
 from consumers.store.store import PartitionStore, partition_directory
-from spark_jobs.output import STATE_NAME, RebuildError, _locked, exclusive
+from spark_jobs.output import STATE_NAME, Begun, RebuildError, _locked, exclusive, read_begun, staged
 from spark_jobs.partition import BEGUN_NAME, FoldTask, complete_task, run_task
 from spark_jobs.verify import verify_stores
 from tests.consumers.histories import SHARD, marker, start
@@ -386,3 +386,21 @@ def test_a_lock_is_removed_and_one_that_was_removed_meanwhile_locks_nobody_out(t
     with (tmp_path / ".out.lock").open("a") as old:
         (tmp_path / ".out.lock").unlink()
         assert not _locked(old, tmp_path / ".out.lock", target)
+
+
+def test_a_directory_of_two_names_is_one_target(tmp_path: Path) -> None:
+    """A link to it is locked with it, and an empty one behind a link is filled in its place."""
+    target, link = tmp_path / "out", tmp_path / "elsewhere" / "link"
+    target.mkdir()
+    link.parent.mkdir()
+    link.symlink_to(target)
+    with exclusive(target):
+        with pytest.raises(RebuildError) as busy, exclusive(link):
+            raise AssertionError("two runs at once")
+        assert busy.value.code == "target_busy"
+    begun = Begun("shop", "t1")
+    with exclusive(link), staged(link, begun) as staging:
+        (staging / "shop").mkdir()
+    assert link.is_symlink()
+    assert read_begun(target) == begun
+    assert {each.name for each in tmp_path.iterdir()} == {"out", "elsewhere"}
