@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from consumers.fold.shards import NO_KIN, Kin
 from serving.errors import ReadError
@@ -122,9 +122,13 @@ class Proof:
             lost = unknown_shards_error(vector, self.shard, epoch, self.kin)
             if lost is not None:
                 return lost
-        return ReadError("source_behind", f"the source's answer does not prove the demand: {decision.why}")
+        hint = _INCOMPARABLE if decision.verdict is Verdict.INCOMPARABLE else ""
+        return ReadError("source_behind", f"the source's answer does not prove the demand: {decision.why}", hint=hint)
 
 
+_INCOMPARABLE: Final = (
+    "is the position in the token one of this source? It names a server or domain that the source may not have"
+)
 _COVERED = frozenset({Order.SAME, Order.NEWER})
 _NO_EPOCH = Decision(
     Freshness.EVENTUAL,

@@ -144,7 +144,7 @@ class ConnectionSettings:
             "host": self.host,
             "port": self.port,
             "user": self.user,
-            "password": self.password,
+            "password": self.password.encode(),  # of a text PyMySQL sends Latin-1, whatever the charset
             "charset": "utf8mb4",
             "connect_timeout": self.connect_timeout_s,
             "read_timeout": self.read_timeout_s,

@@ -27,6 +27,16 @@ def test_too_many_connections_are_an_outage(source: Source) -> None:
         source.run("DROP USER crowded@'%'")
 
 
+@pytest.mark.parametrize("password", ["pöss", "p€ss", "密码"])
+def test_a_password_may_have_any_letters(source: Source, password: str) -> None:
+    """PyMySQL sends a text as Latin-1: the right password was refused, or could not be sent."""
+    source.run(f"CREATE OR REPLACE USER lettered@'%' IDENTIFIED BY '{password}'")
+    try:
+        connect(dataclasses.replace(source.settings, user="lettered", password=password)).close()
+    finally:
+        source.run("DROP USER lettered@'%'")
+
+
 @pytest.mark.parametrize("code", [6, 28, 1021, 1037, 1040, 1041, 1203, 1205, 1213, 1226])
 def test_a_temporary_lack_of_resources_is_an_outage(code: int) -> None:
     """Errors about disk, memory, connections and locks count as outages with a hint."""
