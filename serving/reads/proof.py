@@ -126,9 +126,7 @@ class Proof:
         return ReadError("source_behind", f"the source's answer does not prove the demand: {decision.why}", hint=hint)
 
 
-_INCOMPARABLE: Final = (
-    "is the position in the token one of this source? It names a server or domain that the source may not have"
-)
+_INCOMPARABLE: Final = "is the position in the token one of this source? Its server or domain may be unknown there"
 _COVERED = frozenset({Order.SAME, Order.NEWER})
 _NO_EPOCH = Decision(
     Freshness.EVENTUAL,
