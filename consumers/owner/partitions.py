@@ -83,6 +83,8 @@ class Partition:
     """Kafka has not been asked yet whether its log still leads to this store; nothing is folded before."""
     frozen_epoch: int = -1
     """The same where the running commit ends."""
+    checkpointed: int = -1
+    """The offset of the last checkpoint that was made of this open store; -1: none."""
     lost: bool = False
     """The group membership expired (no broker answered). The partition answers until it is assigned again."""
     leaving: bool = False

@@ -27,6 +27,7 @@ from consumers.process.metrics import serve_metrics
 from consumers.store.directory import lock_directory
 from consumers.store.errors import RetryableStoreError, StoreError, store_error
 from consumers.store.leader_epochs import UNKNOWN, keep_leader_epoch
+from consumers.store.manifest import read_manifest
 from stream.access.certificates import Certificates
 from stream.access.grants import Access
 from stream.access.listening import is_loopback
@@ -258,9 +259,9 @@ def _port_in(path: Path) -> int:
 
 
 def make_checkpoint(root: Path, partition: Partition) -> CheckpointPlace:
-    """Makes a checkpoint at ``root/<keyspace>/<partition>/<offset>``, or reuses the one of the same offset.
+    """Makes a checkpoint at ``root/<keyspace>/<partition>/<offset>``, or reuses its own of the same offset.
 
-    Raises `StoreError`, `OwnerError`.
+    One that was there before the store was opened may be of another store. Raises `StoreError`, `OwnerError`.
     """
     store = partition.store
     if partition.dead_letters_pending:
@@ -270,19 +271,32 @@ def make_checkpoint(root: Path, partition: Partition) -> CheckpointPlace:
             code="too_busy",
         )
     parent = root / partition.keyspace / str(partition.number)
-    path = parent / f"{store.state.head.offset:020d}"
+    offset = store.state.head.offset
+    path = parent / f"{offset:020d}"
     try:
-        if not path.exists():
+        if partition.checkpointed != offset or not path.exists():
+            if path.exists():
+                shutil.rmtree(path)
             partition.frozen_epoch = UNKNOWN  # if this fails, what it has frozen is written by the next commit
             store.checkpoint(path)
             keep_leader_epoch(path, store.committed_offset, partition.leader_epoch)
-        done = sorted(each for each in parent.iterdir() if each.name.isdigit())
+            partition.checkpointed = offset
+        others = sorted(each for each in parent.iterdir() if each.name.isdigit() and each != path)
     except OSError as error:
         raise store_error(error, str(parent)) from error
-    offset = int(path.name)
-    for old in done[:-CHECKPOINTS_KEPT]:
+    of_topic = [each for each in others if _is_of(each, store.manifest.topic_id)]
+    for old in set(others) - set(of_topic[len(of_topic) - CHECKPOINTS_KEPT + 1 :]):
         shutil.rmtree(old, ignore_errors=True)
     return CheckpointPlace(partition.number, str(path), offset)
+
+
+def _is_of(checkpoint: Path, topic_id: str) -> bool:
+    """Whether a checkpoint is of this topic, or can't be read, so that nobody knows."""
+    try:
+        found = read_manifest(checkpoint)
+    except StoreError:
+        return True
+    return found is not None and found.topic_id == topic_id
 
 
 def _lock_data_dir(data_dir: Path) -> int:
