@@ -130,7 +130,10 @@ def export(session: Any, request: ExportRequest) -> ExportReport:
 
         if chosen.messages or request.follow:
             messages = stream_messages(session, request.kafka, chosen, request.offsets_per_commit)
-            Micro(request.kafka, chosen, root / NOTES, handle, follow=request.follow).run(messages)
+            micro = Micro(request.kafka, chosen, root / NOTES, handle, follow=request.follow)
+            micro.run(messages)
+            if not request.follow:
+                _pass_control_records(commit, micro.reached(), chosen)
             _settle(session, root, commit, touched)
         seconds = round(time.monotonic() - started, 3)
     ends = {each: state.offset for each, state in sorted(commit.partitions.items())}
@@ -266,6 +269,13 @@ def _export_batch(
     _write_commit(root, commit)
     _finish(session, root, commit)
     return len(commit.files)
+
+
+def _pass_control_records(commit: Commit, reached: Mapping[int, int], chosen: Range) -> None:
+    """Has Kafka's own records behind the last messages count as exported: retention may pass them before more comes."""
+    for partition, offset in reached.items():
+        state = commit.partitions.setdefault(partition, Exported(0))
+        state.offset = max(state.offset, min(offset, chosen.end[partition]))
 
 
 def _settle(session: Any, root: Path, commit: Commit, touched: set[str]) -> None:

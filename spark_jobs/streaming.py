@@ -118,7 +118,7 @@ class Micro:
         except PySparkException as error:
             failure = self._failures[0] if self._failures else spark_failed(error)
             if failure.code == RebuildError.code:
-                check_topic(self._kafka, self._chosen, self._reached())  # Spark's words for it say little
+                check_topic(self._kafka, self._chosen, self.reached())  # Spark's words for it say little
             raise failure from error
         except KeyboardInterrupt:
             if not self._follow:
@@ -149,10 +149,10 @@ class Micro:
         """Whether the micro-batches so far reached the end of each partition. Control records count in Spark too."""
         if self._follow:
             return False
-        reached = self._reached()
+        reached = self.reached()
         return all(reached[partition] >= end for partition, end in self._chosen.end.items())
 
-    def _reached(self) -> dict[int, int]:
+    def reached(self) -> dict[int, int]:
         """Partition → the end of the last micro-batch that was handled."""
         progress = None if self._query is None else self._query.lastProgress
         ends = {} if progress is None else json.loads(progress.sources[0].endOffset or "{}")

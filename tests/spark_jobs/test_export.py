@@ -223,13 +223,12 @@ def test_what_the_topic_cannot_tell_is_a_row_of_its_own_kind(tmp_path: Path) -> 
 
 def test_numbers_that_no_column_can_have_end_no_export(tmp_path: Path) -> None:
     """A time that is no date is null, a number without a form is untyped; what the fold rejects can't be read."""
-    late = {"timestamps": [2**60]}
     huge = b'{"id":1,"ratio":1' + b"0" * 400 + b"}"
     beyond = frame([(key(2), VALUE, b"{}", 4)], ordinal=2**63 - 1, ordinals=[5])
     messages = [
         start(),
         description(2),
-        frame([(key(1), VALUE, huge, 3)], **late),
+        frame([(key(1), VALUE, huge, 3)], timestamps=[2**60]),
         beyond,
         event("TableVoid", 5, table="shop.items", reason="ddl", timestamp=-(2**62)),
         event("TableVoid", 6, epoch=0, table="shop.items", reason="ddl"),
@@ -423,6 +422,20 @@ def test_an_export_that_is_killed_at_random_instants_has_each_change_once(topic:
     assert start().wait(2 * PATIENCE_S) == 0, log.read_text()[-3000:]
     assert rows_in(to) == exported(messages, tmp_path / "one")
     assert list((to / NOTES / STAGED).iterdir()) == []
+
+
+def test_an_export_goes_on_where_retention_has_passed_all_that_it_has(
+    spark: Any, topic: Topics, tmp_path: Path
+) -> None:
+    """The last offset is not a message's: Kafka ends a transaction with a record of its own."""
+    filled = topic(1)
+    filled.transaction([(0, start()), (0, frame([(key(1), VALUE, b"{}", 2)]))], commit=True)
+    request = ExportRequest(filled.keyspace, filled.kafka, tmp_path / "out")
+    assert export(spark, request).rows == 2
+    filled.delete_before(0, filled.ends()[0])
+    assert export(spark, request).rows == 0
+    filled.transaction([(0, frame([(key(2), VALUE, b"{}", 3)]))], commit=True)
+    assert export(spark, request).total == 3
 
 
 def test_a_directory_that_is_no_export_is_refused(topic: Topics, tmp_path: Path) -> None:
