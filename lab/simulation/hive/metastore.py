@@ -26,13 +26,13 @@ class Metastore:
     txns: dict[int, str] = field(default_factory=dict)
     rows: list[tuple[str, int, int]] = field(default_factory=list)
     next_ids: dict[str, int] = field(default_factory=dict)
-    untold: set[str] = field(default_factory=set)
-    """Tables whose first ids were set without an event, and that have got none since."""
     tables: dict[str, tuple[int, str]] = field(default_factory=dict)
     versions: dict[str, int] = field(default_factory=dict)
     """How often a table was changed, by name; an answer shows it as a parameter."""
     last_txn: int = 0
     last_table: int = 0
+    untold: set[str] = field(default_factory=set)
+    """Tables whose first ids were set without an event, and that have got none since."""
 
     def _notify(self, event_type: str, name: str = "", **message: Any) -> None:
         db, _, table = name.partition(".")
