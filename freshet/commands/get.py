@@ -29,11 +29,11 @@ def command(
     table: Annotated[str, typer.Argument(help="Table: db.table, or without db if the keyspace has one database.")],
     key: Annotated[str, typer.Argument(help="Primary key: columns comma-separated, percent-encoded.")],
     after: Annotated[
-        str,
+        str | None,
         typer.Option(metavar="GTID", help="Demand what this transaction wrote, e.g. what SELECT @@last_gtid said."),
-    ] = "",
-    token: Annotated[str, typer.Option(help="Demand what the session of this token has seen.")] = "",
-    shard: Annotated[str, typer.Option(help="The shard of the GTID, if the keyspace has several.")] = "",
+    ] = None,
+    token: Annotated[str | None, typer.Option(help="Demand what the session of this token has seen.")] = None,
+    shard: Annotated[str | None, typer.Option(help="The shard of the GTID, if the keyspace has several.")] = None,
     max_wait_ms: Annotated[
         int | None, typer.Option(help="How long the cache may take to get there before the source is asked.", min=0)
     ] = None,
@@ -50,12 +50,13 @@ def command(
     With neither --after nor --token nothing is demanded, so nothing is proved: the answer is `eventual`.
     Exit code 1 if there is no such row.
     """
+    _refuse_empty({"--after": after, "--token": token, "--shard": shard})
     settings = load_settings()
     position = _position(settings, keyspace, after) if after else ""
     with front_client(settings, url) as client:
-        session = client.session(token or None)
+        session = client.session(token)
         if position:
-            session.observe(settings.shard_of(keyspace, shard), position)
+            session.observe(settings.shard_of(keyspace, shard or ""), position)
         columns = [unquote_to_bytes(each) for each in key.split(",")]
         if last_known and not token and not position:
             row = client.get_row(keyspace, table, *columns, last_known=True)
@@ -67,6 +68,13 @@ def command(
         _show(row)
     if not row.found:
         raise typer.Exit(1)
+
+
+def _refuse_empty(given: dict[str, str | None]) -> None:
+    """Wrong use where an option's value is empty, as a shell's unset variable is: it would demand nothing."""
+    for option, value in given.items():
+        if value is not None and not value.strip():
+            raise typer.BadParameter("is empty: is the variable set?", param_hint=option)
 
 
 def front_client(settings: Settings, url: str = "") -> FreshetClient:

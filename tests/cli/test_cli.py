@@ -195,6 +195,8 @@ def test_a_command_sets_its_exit_code(command: typer.Typer) -> None:
         ["--log-format", "xml", "local"],
         ["local", "x"],
         ["get", "shop", "orders", "1", "--url", "htp://127.0.0.1:8480"],
+        ["get", "shop", "orders", "1", "--after", ""],
+        ["get", "shop", "orders", "1", "--token", " "],
     ],
 )
 def test_wrong_usage_is_exit_code_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
