@@ -77,10 +77,10 @@ def _slot(asked: Connection, connector: Connector) -> Iterator[Check]:
 
 def _tables(asked: Connection, chosen: TableFilter, connector: Connector) -> Iterator[Check]:
     known = read_tables(asked, chosen, connector.publication).tables
-    absent = [f"schema {name}" for name in sorted({*chosen.databases} - schemas_of(asked))]
-    absent += [f"tables {pattern}" for pattern in chosen.without_tables(known)]
-    for each in absent:
-        yield Check("choice", "warning", f"{each}: not there", "check its name; `databases` are the database's schemas")
+    absent = [("missing", f"schema {name}") for name in sorted({*chosen.databases} - schemas_of(asked))]
+    absent += [("warning", f"tables {pattern}") for pattern in chosen.without_tables(known)]
+    for status, each in absent:
+        yield Check("choice", status, f"{each}: not there", "check its name; `databases` are the database's schemas")
     if known:
         yield Check("choice", "ok", f"{counted(len(known), 'table')} of the settings' choice are there")
     yield from _rights(asked, [*known])

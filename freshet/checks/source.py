@@ -171,12 +171,12 @@ def _log_kept(connection: Connection, server: ConnectionSettings) -> Iterator[Ch
 
 
 def _choice(connection: Connection, chosen: TableFilter, known: dict[str, TableInfo]) -> Iterator[Check]:
-    """What the settings name, and is not there or not visible."""
-    absent = [f"database {name}" for name in unknown_databases(connection, chosen.databases)]
-    absent += [f"tables {pattern}" for pattern in chosen.without_tables(known)]
-    for each in absent:
+    """What the settings name, and is not there or not visible. A source begins without a table, not a database."""
+    absent = [("missing", f"database {name}") for name in unknown_databases(connection, chosen.databases)]
+    absent += [("warning", f"tables {pattern}") for pattern in chosen.without_tables(known)]
+    for status, each in absent:
         yield Check(
-            "choice", "warning", f"{each}: not there, or the user has no rights on it", "check its name; grant SELECT"
+            "choice", status, f"{each}: not there, or the user has no rights on it", "check its name; grant SELECT"
         )
     if known:
         yield Check("choice", "ok", f"{counted(len(known), 'table')} of the settings' choice are there")

@@ -54,6 +54,17 @@ def named(checks: list[dict[str, str]], name: str) -> list[dict[str, str]]:
     return [check for check in checks if check["name"] == name]
 
 
+def test_a_database_that_is_not_there_is_missing(mariadb: MariaDBAddress, shop: str, asked: Callable[..., Any]) -> None:
+    """A source refuses it beside others, too; it begins without tables of a pattern, which is a warning."""
+    code, checks = asked(mariadb, databases=[shop, "absent"], include=[f"{shop}.*", f"{shop}.later_*"])
+    assert [(check["status"], check["found"].split(":")[0]) for check in named(checks, "choice")] == [
+        ("missing", "database absent"),
+        ("warning", f"tables {shop}.later_*"),
+        ("ok", "5 tables of the settings' choice are there"),
+    ]
+    assert code == 1
+
+
 def test_a_good_server_is_told_what_is_cached_and_what_is_not(
     mariadb: MariaDBAddress, shop: str, asked: Callable[..., Any]
 ) -> None:

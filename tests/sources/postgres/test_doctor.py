@@ -38,7 +38,7 @@ def test_a_server_and_its_connector_are_examined(database: Database) -> None:
         "log": "ok",
         "connector": "ok",
         "slot": "ok",
-        "choice": "warning",
+        "choice": "missing",
         "grants": "ok",
         "not cached": "warning",
         "cached": "ok",
