@@ -471,7 +471,8 @@ def load_settings(config: Path | None = None, flags: Mapping[str, Any] | None = 
     if named is not None and not named.is_file():
         where = " (it is a directory)" if named.is_dir() else ""
         raise SettingsError(f"no settings file {named}{where}", hint="check the path in --config or FRESHET_CONFIG")
-    if problem := unknown_variables(os.environ, Settings.model_fields):
+    sections = {name: () if name == "keyspaces" else _known_keys([name]) for name in Settings.model_fields}
+    if problem := unknown_variables(os.environ, sections):
         raise problem
     try:
         return Settings(**_given(flags or {}))

@@ -250,6 +250,18 @@ def test_a_misspelled_section_in_the_environment_is_an_error(monkeypatch: pytest
     assert caught.value.hint == "did you mean kafka?"
 
 
+def test_one_underscore_for_two_in_the_environment_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process would run against another cluster than the variable says; what is no setting may be anybody's."""
+    monkeypatch.setenv("FRESHET_BOGUS", "x")
+    monkeypatch.setenv("FRESHET_SERVE_PORT", "tcp://10.0.0.1:8480")
+    monkeypatch.setenv("FRESHET_DATA_DIR", "x")
+    load_settings()
+    monkeypatch.setenv("FRESHET_KAFKA_BOOTSTRAP", "x")
+    with pytest.raises(SettingsError, match="FRESHET_KAFKA_BOOTSTRAP") as caught:
+        load_settings()
+    assert caught.value.hint == "did you mean FRESHET_KAFKA__BOOTSTRAP?"
+
+
 def test_a_file_that_is_not_toml_is_one_line() -> None:
     """A syntax error is one line that names the file."""
     assert str(refused("[serve\n")).startswith("cannot read given.toml: ")
