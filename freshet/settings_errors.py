@@ -15,6 +15,7 @@ from tokens.errors import FreshetError
 
 SECRET_WORDS = ("password", "token", "secret", "extra")
 UNION_TAGS = ("mariadb", "mysql", "debezium", "workload", "hive", "names", "ranges")
+_KINDS: Final = sorted(UNION_TAGS[:5])
 
 
 class SettingsError(FreshetError):
@@ -92,7 +93,7 @@ def from_validation(
     """
     findings = error.errors(include_url=False)
     first = findings[0]
-    path = _path(first["loc"])
+    path = _path(first["loc"]) + (["kind"] if _is_of_kind(first) else [])
     key = ".".join(path)
     same = [each for each in findings[1:] if _path(each["loc"]) == path]
     words = [each["ctx"]["expected"] for each in same if each["type"] == "literal_error"]
@@ -119,8 +120,23 @@ def _path(loc: tuple[int | str, ...]) -> list[str]:
     ]
 
 
+def _is_of_kind(finding: Any) -> bool:
+    """Whether a source's ``kind`` is missing, or none."""
+    return bool(finding.get("ctx", {}).get("discriminator") == "'kind'")
+
+
 def _what(finding: Any) -> str:
     kind = finding["type"]
+    if kind == "union_tag_not_found" and _is_of_kind(finding):
+        given = finding["input"] if isinstance(finding["input"], Mapping) else {}
+        near = difflib.get_close_matches("kind", [str(each) for each in given], n=1)
+        return f"must be set, to one of: {', '.join(_KINDS)}" + (f" ({near[0]} is no setting)" if near else "")
+    if kind == "union_tag_invalid" and _is_of_kind(finding):
+        return f"{finding['ctx']['tag']!r} is none of: {', '.join(_KINDS)}"
+    if kind == "path_type":
+        return f"{finding['input']!r} is not a path"
+    if kind == "string_pattern_mismatch" and finding["loc"][-1] == "[key]":
+        return f"a name can't have all of these letters: it must fit {finding['ctx']['pattern']}"
     if kind == "extra_forbidden":
         return "no such setting"
     if kind == "missing":
@@ -138,6 +154,8 @@ def _hint(finding: Any, path: list[str], file: Path, known_keys: Callable[[Seque
     if finding["type"] == "extra_forbidden":
         known = sorted(known_keys(path[:-1]))
         return _did_you_mean(path[-1], known) if known else "remove it"
+    if finding["loc"][-1:] == ("[key]",):
+        return f"give it another name in {file}"
     section, name = ".".join(path[:-1]), path[-1] if path else ""
     where = f"[{section}] {name}" if section else name
     variable = "FRESHET_" + "__".join(path).upper()

@@ -250,6 +250,22 @@ def test_a_misspelled_section_in_the_environment_is_an_error(monkeypatch: pytest
     assert caught.value.hint == "did you mean kafka?"
 
 
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("[keyspaces.a.source]\nkynd = 'mariadb'", "keyspaces.a.source.kind: must be set, to one of: debezium, hive, "),
+        ("[keyspaces.a.source]\nkind = 'oracle'", "keyspaces.a.source.kind: 'oracle' is none of: debezium, hive, "),
+        ("data_dir = 5", "data_dir: 5 is not a path"),
+        ("[keyspaces.'sh/op']", "keyspaces.sh/op: a name can't have all of these letters: it must fit "),
+    ],
+)
+def test_a_wrong_value_is_told_in_plain_words(text: str, problem: str) -> None:
+    """No word of the library that reads settings, and no variable that no shell could set."""
+    error = refused(text)
+    assert str(error).startswith(problem)
+    assert "FRESHET_KEYSPACES__SH/OP" not in error.hint
+
+
 def test_one_underscore_for_two_in_the_environment_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process would run against another cluster than the variable says; what is no setting may be anybody's."""
     monkeypatch.setenv("FRESHET_BOGUS", "x")
