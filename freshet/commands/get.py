@@ -50,6 +50,8 @@ def command(
     With neither --after nor --token nothing is demanded, so nothing is proved: the answer is `eventual`.
     Exit code 1 if there is no such row.
     """
+    from serving.client.errors import HistoryLost
+
     _refuse_empty({"--after": after, "--token": token, "--shard": shard})
     settings = load_settings()
     position = _position(settings, keyspace, after) if after else ""
@@ -61,7 +63,13 @@ def command(
         if last_known and not token and not position:
             row = client.get_row(keyspace, table, *columns, last_known=True)
         else:
-            row = session.get_row(keyspace, table, *columns, max_wait_ms=max_wait_ms)
+            try:
+                row = session.get_row(keyspace, table, *columns, max_wait_ms=max_wait_ms)
+            except HistoryLost as lost:
+                lost.hint = (
+                    f"continue with --token '{printable(lost.token)}'" if lost.token else "ask again without --after"
+                )
+                raise
     if as_json:
         typer.echo(json.dumps(_plain(row), ensure_ascii=False))
     else:
