@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.locations import cache as cache_module
+from serving.locations import queues as queues_module
 from serving.locations.absent import ABSENT_S, ABSENT_S_MAX, Absences
 from serving.locations.cache import AGES_S, FORCED_S, REMEMBERED_S, RENEWED_EVERY_S, SWEEP_S, LocationCache, Report
 from serving.locations.errors import TIMED_OUT, LocationError, code_of
@@ -63,6 +64,16 @@ def test_an_entry_is_told_if_it_was_renewed_after_what_is_asked(newer_than: floa
     assert (found is not None) is is_hit
     assert cache.counts["hit"] == is_hit
     assert cache.lookup(Key("shop", 1), 0.0, 101.0) is None
+
+
+@pytest.mark.xfail(strict=True, raises=LocationError, reason="a look at the topic that finds no room takes the answer")
+def test_a_full_queue_takes_no_answer_that_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """L3, L16: a location that the peers confirm is told, whether or not there is room for a look at the topic."""
+    monkeypatch.setattr(queues_module, "USER_MAX", 0)
+    cache, now = holding(led_by("a")), 200.0 + FORCED_S
+    cache.install(led_by("a"), Origin.PEERS, now, now)
+    assert cache.nonblock_get(KEY, now).location.leader == at("a")
+    assert cache.lookup(KEY, 0.0, now) is not None
 
 
 def test_an_old_entry_is_told_and_refreshed_once() -> None:
