@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import os
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
@@ -98,17 +99,30 @@ def open_front(settings: Settings, tell: Callable[[Settings], None] = lambda _: 
 
 def run_server(server: FrontServer, run: Callable[[], Coroutine[Any, Any, None]]) -> None:
     """Runs ``run``, which serves ``server``, to its end. Raises `SettingsError` ``cannot_listen``."""
+    import logging
+
     import uvloop
 
     from stream.interpreter import prepare_to_answer
 
     prepare_to_answer()
+    reasons: list[str] = []
+
+    def is_said(record: logging.LogRecord) -> bool:
+        """uvicorn logs why it can't listen, and exits."""
+        error = record.msg
+        if isinstance(error, OSError):
+            reasons.append(os.strerror(error.errno) if (error.errno or 0) > 0 else str(error))
+        return not isinstance(error, OSError)
+
+    logging.getLogger("uvicorn.error").addFilter(is_said)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         try:
             runner.run(run())
         except SystemExit as failed:
             raise SettingsError(
-                f"cannot listen on {server.config.host}:{server.config.port}",
+                f"cannot listen on {server.config.host}:{server.config.port}"
+                + "".join(f": {each}" for each in reasons),
                 hint="choose another port with --port; 0 takes any free one",
                 code="cannot_listen",
             ) from failed

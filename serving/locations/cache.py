@@ -204,7 +204,8 @@ class LocationCache:
             return
         if self.limits.may_force(entry.location.key.keyspace, now):
             self.counts["forced"] += 1
-            self._renew(entry.location.key, now, topic_only=True)
+            with suppress(LocationError):  # the queue is full: as in `renew_limited`
+                self._renew(entry.location.key, now, topic_only=True)
 
     def install(self, location: Location, origin: Origin, at: float, now: float) -> bool:
         """Keeps what ``origin`` said as of ``at``; False if it is older than what is known.

@@ -287,6 +287,19 @@ def test_sigterm_ends_a_job_as_ctrl_c_does_also_before_spark_runs(command: list[
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_front_whose_port_is_taken_says_so_once(tmp_path: Path) -> None:
+    """In one line, with the system's reason."""
+    (tmp_path / "freshet.toml").write_text('[keyspaces.k]\nkind = "rows"\n')
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        command = ["serve", "--port", str(taken.getsockname()[1]), *NOWHERE]
+        command = [sys.executable, "-m", "freshet", *command]
+        paths = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+        done = subprocess.run(command, capture_output=True, text=True, env=paths, cwd=tmp_path, check=False)
+    lines = [line for line in done.stderr.splitlines() if "in use" in line]
+    assert done.returncode == 1
+    assert [line.partition(":")[0] for line in lines] == ["error[cannot_listen]"], done.stderr
+
+
 NOWHERE = ["--bootstrap", "127.0.0.1:1"]
 SERVICES = ["consume --keyspace k --data-dir data", "serve --port 0", "source mariadb --keyspace k --database d"]
 

@@ -66,7 +66,6 @@ def test_an_entry_is_told_if_it_was_renewed_after_what_is_asked(newer_than: floa
     assert cache.lookup(Key("shop", 1), 0.0, 101.0) is None
 
 
-@pytest.mark.xfail(strict=True, raises=LocationError, reason="a look at the topic that finds no room takes the answer")
 def test_a_full_queue_takes_no_answer_that_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     """L3, L16: a location that the peers confirm is told, whether or not there is room for a look at the topic."""
     monkeypatch.setattr(queues_module, "USER_MAX", 0)
