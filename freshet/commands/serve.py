@@ -112,7 +112,8 @@ def run_server(server: FrontServer, run: Callable[[], Coroutine[Any, Any, None]]
         """uvicorn logs why it can't listen, and exits."""
         error = record.msg
         if isinstance(error, OSError):
-            reasons.append(os.strerror(error.errno) if (error.errno or 0) > 0 else str(error))
+            number = error.errno or 0
+            reasons.append(os.strerror(number) if number > 0 else str(error))
         return not isinstance(error, OSError)
 
     logging.getLogger("uvicorn.error").addFilter(is_said)
