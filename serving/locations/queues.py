@@ -93,10 +93,13 @@ class Queues:
             return self._again(under_way, priority, newer_than, topic_only)
         if self._is_full(key):
             raise LocationError("location_queue_full", f"{len(self._waiting)} locations wait to be refreshed")
+        self._wait(key, priority, now, topic_only)
+        return True
+
+    def _wait(self, key: Key, priority: Priority, now: float, topic_only: bool) -> None:
         self._waiting[key] = _Waiting(priority, now, topic_only)
         self._system += key.is_system
         self._groups[priority].setdefault(key.group, {})[key] = None
-        return True
 
     def _is_full(self, key: Key) -> bool:
         return self._system >= SYSTEM_MAX if key.is_system else len(self._waiting) - self._system >= USER_MAX
@@ -118,7 +121,7 @@ class Queues:
             del groups[key.group]
 
     def _ripen(self, now: float) -> None:
-        """Ends the rest of those whose time has come."""
+        """Ends the rest of those whose time has come. Who is to be refreshed again was let in: it finds room."""
         while self._resting:
             key = next(iter(self._resting))
             until, rested = self._resting[key]
@@ -126,7 +129,7 @@ class Queues:
                 return
             del self._resting[key]
             if rested.again is not None:
-                self.put(key, rested.again, now, topic_only=rested.again_by_topic)
+                self._wait(key, rested.again, now, rested.again_by_topic)
 
     def take(self, now: float, may: Callable[[str], bool]) -> Batch | None:
         """The next batch. ``may``: whether a keyspace may be read now; it is asked once for each that could be next."""
