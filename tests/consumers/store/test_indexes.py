@@ -157,6 +157,15 @@ def test_a_row_that_is_written_while_somebody_looks_is_found_by_the_next(
     store.close()
 
 
+def test_a_row_that_comes_late_is_not_the_last_change_of_its_table(tmp_path: Path) -> None:
+    """What an index finds is proved as of the last change: else it would be proved as of one before it."""
+    store = open_at(tmp_path, BY_NAME)
+    fold(store, start(), named((1, "a"), first=5), named((2, "b"), first=3))
+    assert having(store, "b") == [item(2)]
+    assert store.indexing.settled[TABLE].ordinal == 5
+    store.close()
+
+
 def test_values_that_begin_alike_and_tables_that_do_are_apart(tmp_path: Path) -> None:
     """Neither 1 and 10, nor a table whose name begins with another's."""
     longer = Index(f"{TABLE}2", ("name",))
