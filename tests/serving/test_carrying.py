@@ -88,6 +88,16 @@ def test_only_the_server_that_committed_ends_a_doubt(doubted: int, told: int, en
     assert doubtful.is_in_doubt("shop") is not ends
 
 
+def test_no_server_ends_doubts_about_two_servers() -> None:
+    """Each may lack the other's commit."""
+    doubtful = session()
+    for server in (4, 5):
+        doubtful.doubt("shop/0", Doubt(server, NOW))
+    for server in (4, 5):
+        doubtful.end_doubt("shop/0", server, "MariaDB/0-1-5")
+    assert doubtful.is_in_doubt("shop")
+
+
 def test_an_old_doubt_is_not_carried_on() -> None:
     """A doubt is kept for as long as the session; else its reads would go to the source for ever."""
     doubtful = session()
