@@ -46,6 +46,13 @@ def test_all_of_a_session_comes_back() -> None:
     assert carrier().carry(session()) == ""
 
 
+def test_a_token_that_only_a_newer_version_reads_comes_back() -> None:
+    """Also where it is all that the session has seen."""
+    after = session()
+    assert carrier().take(after, carrier().carry(session(token="v9.c29tZXRoaW5n")))
+    assert after.token == "v9.c29tZXRoaW5n"
+
+
 @pytest.mark.parametrize("change", [lambda text: text[:-1], lambda text: "s1.AAAA" + text[7:], lambda _: "", str.lower])
 def test_text_that_was_changed_says_nothing(change: Callable[[str], str]) -> None:
     """Nobody but a service with the secret can have reads demand anything."""

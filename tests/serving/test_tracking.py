@@ -139,6 +139,20 @@ def test_a_connection_that_is_opened_again_is_watched_again() -> None:
     assert watched == [connection]
 
 
+def test_a_connection_that_is_opened_again_can_not_tell_of_the_commit_before() -> None:
+    """It is another one for the server: neither its empty answer nor a commit of its own pays what is owed."""
+    connection, inner, observed = tracked()
+    inner.fails = True
+    connection.query("INSERT INTO t")
+    inner.fails, inner.committed, inner._sock = False, [], Connection()
+    with pytest.raises(WriteNotTracked):
+        connection.require_settled()
+    connection.query("INSERT INTO t")
+    with pytest.raises(WriteNotTracked):
+        connection.require_settled()
+    assert observed == []
+
+
 @given(st.lists(steps, max_size=12))
 def test_after_each_statement_the_last_commit_is_known(script: list[str]) -> None:
     """Whatever ends a transaction, a read that follows must include it."""
