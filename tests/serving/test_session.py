@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -23,6 +24,7 @@ from serving.client import (
 from serving.client.aio import AsyncClient
 from serving.client.answers import ObjectsAnswer, RangeAnswer, RowAnswer, RowBatchAnswer, TableAnswer
 from serving.client.client import FreshetClient
+from serving.client.tracked import TrackedConnection
 from serving.client.wire import HttpRequest, read_epochs
 from serving.http.limits import RequestLimits
 from serving.http.responses import read_response
@@ -252,6 +254,24 @@ def test_every_wrapped_connection_is_settled_before_a_read(monkeypatch: pytest.M
     session.wrap("0-1-8", "shop/0")
     session.wrap("0-2-9", "bank/0")
     assert session.token == str(vector(shop="1 0-1-8", bank="1 0-2-9"))
+
+
+def test_a_closed_connection_is_forgotten_with_the_next_one() -> None:
+    """A session that outlives many connections does not keep them, nor ask them before each read."""
+
+    class Closed(TrackedConnection):
+        is_done = True
+
+        def require_settled(self) -> None:
+            raise AssertionError("it is done")
+
+    session = Session(Front(), Vector())
+    for connection in (
+        Closed(SimpleNamespace(_sock=None), print),
+        TrackedConnection(SimpleNamespace(_sock=None), print),
+    ):
+        session._watch(connection)
+    assert session.token == str(Vector())
 
 
 @pytest.mark.parametrize("kind", [FreshetClient, AsyncClient])
