@@ -238,6 +238,17 @@ def test_a_leader_that_refuses_puts_its_entry_in_doubt(what: Report) -> None:
     assert cache.counts["renew_limited"]
 
 
+@pytest.mark.parametrize(
+    ("origin", "is_doubted"), [(Origin.HINT, True), (Origin.SNAPSHOT, True), (Origin.TOPIC, False)]
+)
+def test_only_who_has_asked_or_heard_anew_ends_a_doubt(origin: Origin, is_doubted: bool) -> None:
+    """Else a leader that refuses is believed again, each time that somebody repeats what misled before."""
+    cache = holding(led_by("a", 5))
+    cache.report(KEY, at("a"), Version(5, 0, "a"), Report.NOT_LEADER, 101.0)
+    cache.install(led_by("a", 5), origin, 102.0, 102.0)
+    assert cache.nonblock_get(KEY, 102.0).is_stale is is_doubted
+
+
 def test_a_hint_that_its_leader_denies_gives_way_to_the_topic() -> None:
     """A claim that was never announced would else keep every reader from the owner, for good."""
     cache = holding(led_by("a", 5, place=1))
@@ -346,6 +357,13 @@ def test_an_owner_that_had_withdrawn_before_the_start_is_not_asked() -> None:
     cache.install(led_by("a", 5, "f", place=1)._replace(gone=True), Origin.PUSH, 101.0, 101.0)
     assert cache.nonblock_get(KEY, 101.0).location.followers == (at("f"),)
     refused("leader_unknown", cache, KEY, 101.0)
+
+
+def test_of_an_owner_that_withdraws_its_own_address_is_told() -> None:
+    """Not that of the owner before it, of which it is the successor."""
+    cache = holding(led_by("a", 5))
+    cache.install(led_by("b", 6)._replace(gone=True), Origin.PUSH, 101.0, 101.0)
+    assert cache.nonblock_get_leader(KEY, 101.0) == at("b")
 
 
 def test_a_flood_of_user_partitions_evicts_nothing_of_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
