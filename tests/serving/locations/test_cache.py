@@ -146,6 +146,21 @@ def test_a_topic_made_anew_begins_anew() -> None:
     assert cache.nonblock_get_leader(KEY, 102.0) == at("b", topic_id="new")
 
 
+def test_who_asks_for_leaders_only_has_the_topic_read_too() -> None:
+    """L8: a leader is told without a look at its entry, but not for longer than the topic's word is enough."""
+    cache, now = holding(led_by("a")), 200.0 + FORCED_S
+    cache.install(led_by("a"), Origin.PEERS, now - 1, now - 1)
+    assert cache.nonblock_get_leader(KEY, now) == at("a")
+    assert batch_of(cache, now).topic_only == {KEY}
+
+
+def test_an_answer_that_was_long_under_way_makes_no_entry_older() -> None:
+    """It is as of when its batch began: what was confirmed meanwhile stays confirmed."""
+    cache = holding(led_by("a"), 102.0)
+    cache.install(led_by("a"), Origin.PEERS, 101.0, 103.0)
+    assert cache.lookup(KEY, 101.5, 103.0) is not None
+
+
 def test_the_topic_is_read_at_intervals_a_few_keys_a_second() -> None:
     """L8: peers confirm an entry and don't see other zones' followers. A hit is told at once."""
     cache, now = LocationCache(), 200.0 + FORCED_S
