@@ -154,6 +154,15 @@ def test_who_asks_for_leaders_only_has_the_topic_read_too() -> None:
     assert batch_of(cache, now).topic_only == {KEY}
 
 
+def test_an_answer_is_as_of_when_its_batch_began() -> None:
+    """What happened since then it may lack."""
+    cache = LocationCache()
+    cache.nonblock_renew(KEY, 101.0)
+    cache.finish(batch_of(cache, 101.0), {KEY: (led_by("a"), Origin.TOPIC)}, 103.0)
+    assert cache.lookup(KEY, 101.5, 103.0) is None
+    assert cache.lookup(KEY, 100.5, 103.0) is not None
+
+
 def test_an_answer_that_was_long_under_way_makes_no_entry_older() -> None:
     """It is as of when its batch began: what was confirmed meanwhile stays confirmed."""
     cache = holding(led_by("a"), 102.0)
@@ -363,6 +372,14 @@ def test_a_source_that_fails_or_knows_nothing_wipes_nothing() -> None:
     assert not cache.install(led_by("z", 4), Origin.TOPIC, now + 2 + REMEMBERED_S, now + 2 + REMEMBERED_S)
     assert cache.install(led_by("b", 6), Origin.TOPIC, now + 3 + REMEMBERED_S, now + 3 + REMEMBERED_S)
     assert cache.nonblock_get_leader(KEY, now + 3 + REMEMBERED_S) == at("b")
+
+
+def test_followers_stay_named_when_their_leader_is_forgotten() -> None:
+    """Else nobody could note any more that one of them is down."""
+    cache = holding(led_by("a", 5, "f"))
+    cache.install(led_by("a", 5, "f", place=1)._replace(gone=True), Origin.PUSH, 101.0, 101.0)
+    assert cache.nonblock_get(KEY, 101.0 + REMEMBERED_S).location.replicas == (at("f"),)
+    assert cache.named == {at("f"): 1}
 
 
 def test_an_owner_that_had_withdrawn_before_the_start_is_not_asked() -> None:
