@@ -374,6 +374,14 @@ def test_a_source_that_fails_or_knows_nothing_wipes_nothing() -> None:
     assert cache.nonblock_get_leader(KEY, now + 3 + REMEMBERED_S) == at("b")
 
 
+def test_a_doubt_that_is_reported_again_is_not_a_new_one() -> None:
+    """Else a leader that keeps refusing is told for ever."""
+    cache, later = holding(led_by("a", 5)), 100.0 + REMEMBERED_S
+    for now in (101.0, later):
+        cache.report(KEY, at("a"), Version(5, 0, "a"), Report.NOT_LEADER, now)
+    refused("location_unknown", cache, KEY, later + 1)
+
+
 def test_followers_stay_named_when_their_leader_is_forgotten() -> None:
     """Else nobody could note any more that one of them is down."""
     cache = holding(led_by("a", 5, "f"))

@@ -140,6 +140,42 @@ def test_a_full_queue_refuses_and_the_systems_is_apart(monkeypatch: pytest.Monke
     assert put(queues, Key("shop", 0, Kind.EVENTS))
 
 
+def test_dropped_keys_leave_their_room() -> None:
+    """Else the system's few places are full, with nobody in them."""
+    queues = Queues()
+    for _ in range(queues_module.SYSTEM_MAX + 1):
+        put(queues, ROOT)
+        queues.drop(lambda _: True)
+    assert put(queues, ROOT)
+
+
+def test_the_refresh_after_the_rest_is_the_most_urgent_that_was_asked_for() -> None:
+    """Who only finds an entry old does not put it behind those whose leader fails."""
+    queues, key = Queues(), Key("shop", 0)
+    put(queues, key)
+    batch = take(queues, 1.0)
+    for priority in (Priority.FAILING, Priority.PARTITION):
+        queues.put(key, priority, 2.0, newer_than=FOREVER)
+    queues.done(batch.keys, 3.0)
+    put(queues, Key("shop", 1), 3.0 + REST_S)
+    assert queues.depths()["failing"] == 1
+
+
+@pytest.mark.xfail(
+    strict=True, raises=LocationError, reason="who takes the next batch is refused for another's refresh"
+)
+def test_a_full_queue_keeps_nobody_from_the_next_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A refresh that is due again after its rest finds no room, or finds it all the same: others go on."""
+    monkeypatch.setattr(queues_module, "USER_MAX", 1)
+    queues, first, second = Queues(), Key("shop", 0), Key("shop", 1)
+    put(queues, first)
+    batch = take(queues)
+    assert put(queues, second)
+    assert queues.put(first, first.priority, 0.5, newer_than=FOREVER)
+    queues.done(batch.keys, 1.0)
+    assert second in take(queues, 2.0).keys
+
+
 def test_dropped_keys_are_refreshed_no_more() -> None:
     """Neither those that wait, nor again those that are under way or rest."""
     queues = Queues()
