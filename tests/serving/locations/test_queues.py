@@ -57,6 +57,27 @@ def test_eleven_requests_are_one_refresh_and_one_that_comes_during_it_is_one_mor
     assert queues.take(100.0, lambda _: True) is None
 
 
+@pytest.mark.parametrize("is_under_way", [False, True])
+def test_who_wants_the_topics_word_gets_it_with_a_refresh_that_others_asked_for(is_under_way: bool) -> None:
+    """Whether that one waits, or is under way and is repeated: peers would tell what they told before."""
+    queues, key = Queues(), Key("shop", 0)
+    put(queues, key)
+    batch = take(queues, 1.0) if is_under_way else None
+    queues.put(key, key.priority, 2.0, topic_only=True)
+    if batch is not None:
+        assert not batch.topic_only
+        queues.done(batch.keys, 3.0)
+    assert take(queues, 3.0 + REST_S).topic_only == {key}
+
+
+def test_a_refresh_that_began_at_that_moment_is_not_new_enough() -> None:
+    """What was announced since then it may lack."""
+    queues, key = Queues(), Key("shop", 0)
+    put(queues, key)
+    take(queues, 1.0)
+    assert queues.put(key, key.priority, 1.0, newer_than=1.0)
+
+
 def test_a_key_rests_between_two_refreshes() -> None:
     """At most one in a tenth of a second, whoever asks."""
     queues, key, taken = Queues(), Key("shop", 0), []
