@@ -182,9 +182,6 @@ def test_the_refresh_after_the_rest_is_the_most_urgent_that_was_asked_for() -> N
     assert queues.depths()["failing"] == 1
 
 
-@pytest.mark.xfail(
-    strict=True, raises=LocationError, reason="who takes the next batch is refused for another's refresh"
-)
 def test_a_full_queue_keeps_nobody_from_the_next_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     """A refresh that is due again after its rest finds no room, or finds it all the same: others go on."""
     monkeypatch.setattr(queues_module, "USER_MAX", 1)
