@@ -176,11 +176,11 @@ class RefusingFront:
         return httpx2.Response(401, content=b'{"code":"unauthorized","message":"m","hint":"h"}')
 
 
-ASKED = ["Bearer t0", "Bearer t1", "Bearer t1", "Bearer t2"]
-"""Refused, heard, refused, refused again."""
+ASKED = [f"Bearer t{number}" for number in (0, 1, 1, 2, 3, 4)]
+"""Refused, heard, refused, and refused with three more."""
 
 
-def test_a_refused_stream_asks_for_its_token_anew_once_until_it_hears_something() -> None:
+def test_a_refused_stream_asks_for_its_token_anew_a_few_times_until_it_hears_something() -> None:
     """A function that always has another token can't keep a stream that is refused asking for ever."""
     front = RefusingFront()
     transport = httpx2.MockTransport(front.answer)
@@ -190,7 +190,7 @@ def test_a_refused_stream_asks_for_its_token_anew_once_until_it_hears_something(
     assert front.sent == ASKED
 
 
-def test_a_refused_asynchronous_stream_asks_for_its_token_anew_once() -> None:
+def test_a_refused_asynchronous_stream_asks_for_its_token_anew_a_few_times() -> None:
     """As the blocking one."""
     front = RefusingFront()
 
@@ -205,7 +205,7 @@ def test_a_refused_asynchronous_stream_asks_for_its_token_anew_once() -> None:
     assert front.sent == ASKED
 
 
-def test_a_refused_asynchronous_request_asks_for_its_token_anew_once() -> None:
+def test_a_refused_asynchronous_request_asks_for_its_token_anew() -> None:
     """Tokens in files are replaced while clients run: the one that was read before is refused then."""
     given, sent = iter(["t0", "t1", "t2"]), list[str]()
 
