@@ -18,12 +18,12 @@ from serving.client import StreamChange, StreamColumn, StreamEvent
 from serving.client.answers import DescribedColumn, DescriptionAnswer, Page, Row
 from serving.client.errors import TooManyRequests, Unavailable, Unreachable
 from serving.sink import awaiting
-from serving.sink.applying import Batch, is_taken, write_rows
+from serving.sink.applying import Batch, is_taken, remove_unread, write_rows
 from serving.sink.awaiting import AwaitedShards
 from serving.sink.errors import SinkError
 from serving.sink.running import Sink
-from serving.sink.state import SinkState, StateTable
-from serving.sink.tables import TOKEN, CopyTable, key_types, open_table
+from serving.sink.state import Copying, SinkState, StateTable
+from serving.sink.tables import COPY, TOKEN, CopyTable, key_types, open_table
 from tests.lengths import length
 from tokens import EventToken, Position, Vector
 
@@ -218,7 +218,7 @@ def test_only_a_change_that_is_known_to_be_older_is_passed_over(kept: str | None
 
 
 def test_the_changes_of_a_batch_follow_each_other() -> None:
-    """Of one key the last one counts; of a row that is newer than all of them none does."""
+    """Of one key the last one counts, but for one that is older; of a row that is newer than all of them none does."""
     engine = in_memory()
     table = opened(engine)
     with engine.begin() as connection:
@@ -228,10 +228,27 @@ def test_the_changes_of_a_batch_follow_each_other() -> None:
         batch.add(table, [2], token(1), {"id": 2, "v": "b"}, 1)
         batch.add(table, [1], token(2), None, 1)
         batch.add(table, [1], token(3), {"id": 1, "v": "c"}, 1)
+        batch.add(table, [1], token(2), {"id": 1, "v": "late"}, 1)
         batch.add(table, [2], token(3), None, 1)
         batch.add(table, [9], token(7), None, 1)
         batch.write(connection)
     assert rows_of(engine) == {1: "c", 9: "new"}
+
+
+def test_what_a_reading_has_not_met_goes_also_without_a_number() -> None:
+    """A row that somebody else has written has none. The source does not have it."""
+    engine = in_memory()
+    table = opened(engine)
+    with engine.begin() as connection:
+        write_rows(connection, table, {(key,): {"id": key, "v": "x", COPY: copy} for key, copy in ((1, None), (2, 3))})
+        remove_unread(connection, table, 3)
+    assert rows_of(engine) == {2: "x"}
+
+
+def test_a_table_that_is_due_again_is_read_from_its_beginning() -> None:
+    """Its reading has another number: the rows of pages before would be removed as not met."""
+    state = SinkState(copies={TABLE: Copying(3, "page 7")}).with_due(TABLE)
+    assert state.copies[TABLE] == Copying(4)
 
 
 def test_two_sinks_of_one_copy_do_not_both_write() -> None:
@@ -500,6 +517,27 @@ def test_a_table_that_one_of_two_shards_withholds_is_not_read() -> None:
     assert (sink._state.withheld, sink._state.due) == ([TABLE], [])
     sink._take(StreamEvent("transaction", "3", token(3), SHARD, changes=front.told[2]))
     assert (sink._state.withheld, sink._state.due) == ([], [TABLE])
+
+
+def test_a_table_that_two_shards_withhold_waits_for_both() -> None:
+    """That one of them tells of it again says nothing of the other's rows."""
+    front = Withholding(again=True)
+    sink = Sink(front, "shop", in_memory(), [TABLE], [SHARD, "shop/1"])  # type: ignore[arg-type]
+    sink._open()
+    for number, (shard, changes) in enumerate(
+        ((SHARD, front.told[1]), ("shop/1", front.told[1]), (SHARD, front.told[2]))
+    ):
+        sink._take(StreamEvent("transaction", str(number), token(2 + number, shard), shard, changes=changes))
+    assert (sink._state.withheld, sink._state.due) == ([TABLE], [])
+
+
+def test_an_event_without_a_checkpoint_leaves_the_one_before() -> None:
+    """Without any the sink would go on at what is new then, and miss all that was between."""
+    sink = sink_of(two_rows(), in_memory())
+    sink._open()
+    for checkpoint in ("7", ""):
+        sink._take(StreamEvent("transaction", checkpoint, token(2), SHARD))
+    assert sink._state.checkpoint == "7"
 
 
 @pytest.mark.parametrize("columns", [["id", "v"], ["id", "v", "w"]])
