@@ -531,6 +531,16 @@ def test_a_table_that_two_shards_withhold_waits_for_both() -> None:
     assert (sink._state.withheld, sink._state.due) == ([TABLE], [])
 
 
+@pytest.mark.parametrize("table", ["", "*", TABLE])
+def test_a_void_of_all_tables_has_each_read_again(table: str) -> None:
+    """Whichever way it says that it is of all."""
+    sink = sink_of(two_rows(), in_memory())
+    sink._open()
+    number = sink._state.copies[TABLE].number
+    sink._take(StreamEvent("transaction", "1", token(1), SHARD, changes=[StreamChange("void", table)]))
+    assert sink._state.copies[TABLE].number == number + 1
+
+
 def test_an_event_without_a_checkpoint_leaves_the_one_before() -> None:
     """Without any the sink would go on at what is new then, and miss all that was between."""
     sink = sink_of(two_rows(), in_memory())
@@ -642,11 +652,13 @@ def test_a_column_that_the_copy_has_already_gets_its_values() -> None:
     engine, front = in_memory("id INTEGER PRIMARY KEY, v TEXT, w TEXT"), Redescribing(["id", "v", "w"])
     sink = sink_of(front, engine)
     sink._open()
+    number = sink._state.copies[TABLE].number
     for at, changes in enumerate(front.told, 1):
         sink._take(StreamEvent("transaction", str(at), token(at), SHARD, changes=changes))
     row = StreamChange("row", TABLE, [2], "value", {"id": 2, "v": "b", "w": "new"})
     sink._take(StreamEvent("transaction", "3", token(3), SHARD, changes=[row]))
     assert sink._state.due == [TABLE], "row 1 is read again"
+    assert sink._state.copies[TABLE].number == number + 1
     sink._commit()
     with engine.connect() as connection:
         assert set(connection.execute(sa.text("SELECT id, v, w FROM items"))) == {(1, "a", None), (2, "b", "new")}
