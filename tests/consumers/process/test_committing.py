@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import wait
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,8 @@ from typing import Any
 import pytest
 
 from consumers.owner.overlay import Overlay
-from consumers.owner.partitions import Partition
-from consumers.process.committing import Committer
+from consumers.owner.partitions import RETRY_S, Partition
+from consumers.process.committing import IDLE_FACTOR, PENDING_BYTES_MAX, Committer
 from consumers.process.run import make_checkpoint
 from consumers.store.errors import DiskFullError
 from consumers.store.leader_epochs import UNKNOWN
@@ -67,3 +68,76 @@ def test_a_checkpoint_is_of_the_store_that_is_open_and_of_its_topic(tmp_path: Pa
                 with StoreView(Path(found.directory)) as view:
                     assert view.digest() == store.digest()
     assert sorted(int(each.name) for each in kept.iterdir()) == [1, 2]
+
+
+class Scripted:
+    """A store that has something to commit, which fails as often as the test says."""
+
+    is_dirty = True
+
+    def __init__(self, pending_rows: int, pending_bytes: int = 0) -> None:
+        self.pending_rows, self.pending_bytes, self.fails = pending_rows, pending_bytes, 0
+
+    def freeze(self) -> bool:
+        """There is something."""
+        return True
+
+    def write(self) -> bool:
+        """Done, or not."""
+        if self.fails:
+            self.fails -= 1
+            raise DiskFullError("no space left", hint="make some")
+        return True
+
+
+def partition_of(store: Scripted) -> Partition:
+    """That has committed at 100 s."""
+    partition = Partition("shop", 0, Topic("shop", "topic-1", 1), store, Overlay(1_000))  # type: ignore[arg-type]
+    partition.committed_at = 100.0
+    return partition
+
+
+def commits(committer: Committer, partition: Partition, now: float) -> bool:
+    """Whether a commit is due; it has ended then. Raises what it raised."""
+    committer.advance(partition, now)
+    if partition.committing is None:
+        return False
+    wait([partition.committing])
+    committer.advance(partition, now)
+    return True
+
+
+def test_a_commit_is_due_so_long_after_the_last_one() -> None:
+    """And later where only watermarks have moved: else quiet tables would be written all the time."""
+    store = Scripted(1)
+    partition = partition_of(store)
+    with closing(Committer(1_000, 2.0)) as committer:
+        assert [commits(committer, partition, now) for now in (101.9, 102.0, 103.9, 104.0)] == [
+            False,
+            True,
+            False,
+            True,
+        ]
+        store.pending_rows, idle = 0, 104.0 + 2 * IDLE_FACTOR
+        assert [commits(committer, partition, now) for now in (idle - 0.1, idle)] == [False, True]
+
+
+def test_after_a_commit_that_succeeds_the_pause_is_short_again() -> None:
+    """It has grown with each that failed, for whatever kept them from it."""
+    store = Scripted(1)
+    partition, store.fails = partition_of(store), 2
+    with closing(Committer(1, 0.0)) as committer:
+        for pause_s in (RETRY_S * 2, RETRY_S * 4):
+            with pytest.raises(DiskFullError):
+                commits(committer, partition, 200.0)
+            assert partition.commit_retry_s == pause_s
+        assert commits(committer, partition, 200.0)
+    assert partition.commit_retry_s == RETRY_S
+
+
+@pytest.mark.parametrize("pending", [(20, 0), (0, PENDING_BYTES_MAX)])
+def test_a_memtable_grows_no_further_in_rows_nor_in_bytes(pending: tuple[int, int]) -> None:
+    """Either is enough: while one is written, the next one would else take any memory."""
+    with closing(Committer(10, 0.0)) as committer:
+        assert not committer._may_grow(partition_of(Scripted(*pending)))
+        assert committer._may_grow(partition_of(Scripted(19, PENDING_BYTES_MAX - 1)))

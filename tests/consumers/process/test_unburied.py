@@ -5,20 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from consumers.owner.partitions import CATCHING_UP, DEAD_LETTERS, Partition
 from consumers.owner.protocol import OwnerError
-from consumers.process import assignment, pausing
+from consumers.process import assignment, burying, pausing
 from consumers.process.loop import Consumption, ConsumptionSettings
 from consumers.process.run import make_checkpoint
 from consumers.store.store import PartitionStore
-from stream.kafka.connection import KafkaCluster
+from stream.kafka.connection import KafkaCluster, KafkaUnreachable
+from stream.kafka.dead_letters import DeadLetter
 from tests.consumers.histories import marker, start, value
 from tests.consumers.owning import KEYSPACE, Owner
 from tests.consumers.process.test_burying import Away
+from tests.patience import PATIENCE_S
 
 LONG_AFTER = 1e12
 """A time at which a commit is long due."""
@@ -139,3 +141,39 @@ def test_without_letters_nothing_is_held(held: Held) -> None:
     assert not held.partition.dead_letters_pending
     held.consumption._assignment.release([held.partition])
     assert held.durable() == 2
+
+
+class Failing:
+    """Writes dead letters. The first one fails once, when it has been given all of them."""
+
+    made: ClassVar[list[Failing]] = []
+    fails: ClassVar[list[str]] = []
+
+    def __init__(self, *_: object) -> None:
+        self.made.append(self)
+        self.sent: list[object] = []
+        self.is_flushed = False
+
+    def send(self, letter: object) -> None:
+        """Not written before `flush`."""
+        self.sent.append(letter)
+
+    def flush(self) -> None:
+        """Writes, or fails."""
+        if self.fails:
+            raise KafkaUnreachable(self.fails.pop())
+        self.is_flushed = True
+
+
+def test_letters_are_all_sent_anew_until_they_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A publisher that failed may have lost some of them, and would not send again what it has sent."""
+    made = list[Failing]()
+    monkeypatch.setattr(Failing, "made", made)
+    monkeypatch.setattr(Failing, "fails", ["away"])
+    monkeypatch.setattr(burying, "DeadLetterPublisher", Failing)
+    monkeypatch.setattr(burying, "RETRY_S", 0.01)
+    burials = burying.Burials(KafkaCluster("127.0.0.1:1"))
+    letters = [DeadLetter("topic", 0, offset, "code", "reason") for offset in range(2)]
+    burials.bury("shop", letters).result(PATIENCE_S)
+    burials.close()
+    assert [(each.sent, each.is_flushed) for each in made] == [(letters, False), (letters, True)]
