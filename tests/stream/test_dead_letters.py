@@ -240,3 +240,30 @@ def test_a_cluster_brings_its_client_settings_along() -> None:
     for each in (cluster, pickle.loads(pickle.dumps(cluster))):
         settings = client_settings(each)
         assert (settings["bootstrap.servers"], settings["security.protocol"]) == ("a:1", "SSL")
+
+
+class Written:
+    """A record of the dead-letter topic."""
+
+    def __init__(self, reason: str) -> None:
+        told = {"topic": "t", "partition": "0", "offset": "7", "code": "bad_key", "reason": reason, "size": "1"}
+        self._headers = [(name, text.encode()) for name, text in told.items()]
+
+    def key(self) -> bytes:
+        """Of the message."""
+        return b"t/0/7"
+
+    def value(self) -> bytes:
+        """The message."""
+        return b"x"
+
+    def headers(self) -> list[tuple[str, bytes]]:
+        """The letter."""
+        return self._headers
+
+
+def test_of_two_letters_about_a_message_the_first_one_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was folded again after a crash, perhaps by another version, and rejected again."""
+    records = [Written("first"), Written("again")]
+    monkeypatch.setattr("stream.kafka.dead_letters._messages", lambda *_: iter(records))
+    assert [each.reason for each in read_letters(KafkaCluster("127.0.0.1:1"), "shop")] == ["first"]

@@ -167,3 +167,10 @@ def test_windows_back_leave_no_gap_and_grow() -> None:
     assert list(windows_back(3, 100, 10)) == [(90, 100), (50, 90), (3, 50)]
     assert list(windows_back(0, 4, 10)) == [(0, 4)]
     assert list(windows_back(7, 7, 10)) == []
+
+
+def test_a_partition_without_anything_so_late_is_read_from_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kafka names no offset for it. What comes later is wanted."""
+    monkeypatch.setattr("stream.kafka.reader._list_offsets", lambda *_: {0: -1, 1: 3})
+    monkeypatch.setattr("stream.kafka.reader.end_offsets", lambda *_, **__: {0: 7, 1: 9})
+    assert offsets_for_timestamp(KafkaCluster("127.0.0.1:1"), "t", [0, 1], 100) == {0: 7, 1: 3}

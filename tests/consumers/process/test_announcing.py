@@ -205,6 +205,39 @@ def test_a_partition_that_is_assigned_and_taken_away_at_once_is_withdrawn(tmp_pa
     partition.store.close()
 
 
+def test_what_waits_to_be_sent_follows_the_partition(tmp_path: Path, monkeypatch: Any) -> None:
+    """That it is leaving is announced at once, and a withdrawal takes the place of what was never sent."""
+    monkeypatch.setattr("threading.Thread.start", lambda _: None)
+    partition, reader = partition_of(tmp_path, "shop", 3), read([])
+    owner = Announcer(NOWHERE, "here:1", "me")
+    owner._again_at = 1e9
+    owner.announce(partition)
+    owner._take_orders(0.001)
+    owner._prepare(reader, 1.0)
+    owner._sent |= owner._unsent
+    owner._unsent.clear()
+    partition.leaving = True
+    owner._prepare(reader, 2.0)
+    assert [(each.leaving, each.gone) for each in owner._unsent.values()] == [(True, False)]
+    owner._sent.clear()
+    owner.withdraw(partition)
+    owner._take_orders(0.001)
+    assert [each.gone for each in owner._unsent.values()] == [True]
+    partition.store.close()
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_who_has_withdrawn_succeeds_nobody(gone: bool, tmp_path: Path, monkeypatch: Any) -> None:
+    """A partition that is handed over is answered for until another process does."""
+    monkeypatch.setattr("threading.Thread.start", lambda _: None)
+    partition = partition_of(tmp_path, "shop", 3)
+    owner = Announcer(NOWHERE, "here:1", "me")
+    owner._sent[partition.name] = said("me", 3)
+    owner._reader = read([said("other", 5), said("other", 5, gone=gone)])
+    assert owner.is_succeeded(partition) is not gone
+    partition.store.close()
+
+
 @pytest.mark.parametrize("read_when", ["before it is stopped", "when it goes on"])
 def test_a_process_that_was_stopped_never_gets_above_who_took_its_place(
     read_when: str, tmp_path: Path, monkeypatch: Any

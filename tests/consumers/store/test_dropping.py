@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 
 from consumers.fold.entry import ABSENT, VALUE, decode_entry
 from consumers.store import dropping
-from consumers.store.dropping import NOTE, Dropping, LastDropped
+from consumers.store.dropping import NOTE, Dropping, LastDropped, note_to_sweep_again
 from consumers.store.errors import StoreCorruptError, StoreError, store_error
 from consumers.store.memtable import Memtable
 from consumers.store.rocks.database import Rocks
@@ -255,3 +256,11 @@ def test_two_readers_of_one_memtable_do_not_sort_its_keys_twice(monkeypatch: pyt
     assert len(memtable.between(b"", b"\xff")) == 5_000
     assert len(memtable.between(b"", b"\xff")) == 5_000
     assert len(memtable._sorted) == 5_000
+
+
+def test_who_commits_for_others_has_all_tables_swept_again() -> None:
+    """Its own tombstones lie behind a sweep that has ended. What was dropped stays told of."""
+    note = {"last": [["shop.items", SHARD, 1, 7, "p"]], "sweeps": [["shop.items", [SHARD, 1, 5, "", True]]]}
+    told = note_to_sweep_again({NOTE: json.dumps(note).encode()})  # type: ignore[arg-type]
+    assert json.loads(told[NOTE]) == note | {"sweeps": []}
+    assert note_to_sweep_again({}) == {}  # type: ignore[arg-type]

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from spark_jobs.partition import FoldTask
-from spark_jobs.source.cut import AsOf, AsOfError, Cut, Survey, parse_as_of
+from spark_jobs.source.cut import AsOf, AsOfError, Cut, Survey, _shortened, parse_as_of
 from spark_jobs.source.datasource import TableReader
 from spark_jobs.source.filters import keeps, only_partition, used
 from spark_jobs.source.reading import Plan
@@ -327,3 +327,12 @@ def test_a_primary_key_leaves_all_partitions_of_changes() -> None:
         reader = TableReader(planned, None, changes=changes)
         reader.pushFilters([EqualTo(("id",), 1)])
         assert len(reader.partitions()) == count
+
+
+def test_a_frame_is_cut_with_all_that_it_says_of_its_transactions() -> None:
+    """Else its columns do not fit together, and the rows before the cut are rejected with it."""
+    of_two = {"keys": [key(1), key(2)], "images": [b"{}"] * 2, "operations": bytes([VALUE] * 2), "ordinals": [1, 2]}
+    of_two |= {name: FRAME[name] * 2 for name in ("transactions", "gtids", "timestamps")}
+    positions, origins = {"positions": [gtid(3), gtid(4)]}, {"origins": ["a", "b"]}
+    short = _shortened(FRAME | of_two | positions | origins, 1)
+    assert short == FRAME | {"positions": [gtid(3)], "origins": ["a"]}
