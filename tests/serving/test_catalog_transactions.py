@@ -151,7 +151,7 @@ def test_a_table_is_advanced_once_and_its_write_counts_as_committed(front: Front
     assert asked == [(20, "d", "t")]
     transaction.get_table("d", "t")
     assert front.listed() == ("d.t:12:7:7,8:", "7")
-    assert transaction.wrote("d", "t", 13) == 12, "the first one stays"
+    assert transaction.wrote("D", "T", 13) == transaction.write_id("D", "t") == 12, "the first one stays"
     with pytest.raises(BadRequest):
         transaction.wrote("d", "t", 0)
 

@@ -24,6 +24,7 @@ from consumers.store.errors import (
     DiskFullError,
     StoreError,
 )
+from consumers.store.leader_epochs import UNKNOWN, keep_leader_epoch, kept_leader_epoch
 from consumers.store.store import StoreView
 from tests.consumers.histories import key, marker, start, value
 from tests.consumers.storing import change, crash, open_at
@@ -420,3 +421,9 @@ def test_a_store_says_that_it_folds_while_entries_are_ahead_of_the_head(tmp_path
     assert any(seen)
     assert not store.is_folding
     store.close(commit=False)
+
+
+def test_a_leader_epoch_is_of_one_offset_only(tmp_path: Path) -> None:
+    """Of another one Kafka would compare it with another history: a crash may leave the file behind the store."""
+    keep_leader_epoch(tmp_path, 7, 3)
+    assert [kept_leader_epoch(tmp_path, offset) for offset in (6, 7, 8)] == [UNKNOWN, 3, UNKNOWN]

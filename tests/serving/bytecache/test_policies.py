@@ -165,6 +165,7 @@ def test_other_admissions_are_a_function_of_the_key() -> None:
     assert 1_800 < sum(share.admits(key, 1, 0) for key in range(8_000)) < 2_200
     second = parse_admission("second")
     assert [second.admits(5, 1, 0), second.admits(6, 1, 0), second.admits(5, 1, 0)] == [False, False, True]
+    assert not second.admits(5, 1, 0), "it was evicted, and counts anew"
     assert parse_admission("all").admits(1, 1, 0)
     for wrong in ("some", "share=2", "budget=0", "all=1"):
         with pytest.raises(ValueError, match="admission"):
