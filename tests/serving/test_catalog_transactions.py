@@ -12,6 +12,7 @@ from urllib.parse import urlencode
 import pytest
 
 from serving.client import AsyncSession, BadRequest, NotFoundError, Session
+from serving.client.answers import ListsAnswer, TableList
 from serving.client.transactions import with_own
 from serving.client.wire import HttpRequest, HttpResponse
 from tests.serving.scripted_front import problem
@@ -121,6 +122,16 @@ def test_a_table_that_was_not_named_is_listed_as_of_the_same_transactions(front:
         transaction.get_table("d", "u")
         assert front.listed() == ("d.u:3:9223372036854775807::", "8")
     assert [each.get("txns") for each in front.fetches] == [None, "20:9:9:"]
+
+
+def test_the_first_list_of_a_table_stays(front: Front, session: Session) -> None:
+    """Two threads may ask for it at once: all reads of a transaction are of one state."""
+    transaction = session.begin(["d.t"], txn=20)
+    found = transaction.listed("d", "t")
+    later = TableList("d.t", found.table_id, "d.t:99:9223372036854775807::")
+    transaction._add(ListsAnswer("cache", "fresh", "why", "", transaction.txns, [later]))
+    transaction.get_table("d", "t")
+    assert front.listed() == (str(found.write_ids), str(found.table_id))
 
 
 def test_an_external_table_has_no_list(front: Front, session: Session) -> None:
