@@ -226,6 +226,18 @@ def test_what_waits_to_be_sent_follows_the_partition(tmp_path: Path, monkeypatch
     partition.store.close()
 
 
+def test_an_owner_that_has_the_readers_says_how_often_they_were_moved(tmp_path: Path, monkeypatch: Any) -> None:
+    """Also after it has announced itself anew: below that number they would go back to the group before."""
+    monkeypatch.setattr("threading.Thread.start", lambda _: None)
+    partition = partition_of(tmp_path, "shop", 3)
+    owner = Announcer(NOWHERE, "here:1", "me")
+    owner.announce(partition)
+    owner._take_orders(0.001)
+    owner._prepare(read([msgspec.structs.replace(said("me", 3), swap=2)]), 1.0)
+    assert [each.swap for each in owner._unsent.values()] == [2]
+    partition.store.close()
+
+
 @pytest.mark.parametrize("gone", [False, True])
 def test_who_has_withdrawn_succeeds_nobody(gone: bool, tmp_path: Path, monkeypatch: Any) -> None:
     """A partition that is handed over is answered for until another process does."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from consumers.fold.entry import ABSENT, VALUE, decode_entry
 from consumers.store import dropping
-from consumers.store.dropping import NOTE, Dropping, LastDropped, note_to_sweep_again
+from consumers.store.dropping import NOTE, Dropping, LastDropped, Sweep, note_to_sweep_again
 from consumers.store.errors import StoreCorruptError, StoreError, store_error
 from consumers.store.memtable import Memtable
 from consumers.store.rocks.database import Rocks
@@ -256,6 +257,16 @@ def test_two_readers_of_one_memtable_do_not_sort_its_keys_twice(monkeypatch: pyt
     assert len(memtable.between(b"", b"\xff")) == 5_000
     assert len(memtable.between(b"", b"\xff")) == 5_000
     assert len(memtable._sorted) == 5_000
+
+
+@pytest.mark.parametrize(("epoch", "complete", "goes_on"), [(1, 5, True), (1, 9, False), (2, 5, False)])
+def test_a_table_that_is_whole_anew_is_swept_anew(epoch: int, complete: int, goes_on: bool) -> None:
+    """The tombstones of its next backfill lie before the place that the last sweep has reached."""
+    swept = Sweep(SHARD, 1, 5, "ff", is_over=True)
+    sweeping = Dropping(SimpleNamespace(get=lambda _: None))
+    sweeping._sweeps["shop.items", SHARD] = swept
+    whole: Any = SimpleNamespace(epoch=epoch, complete=complete)
+    assert (sweeping._sweep_of(("shop.items", SHARD), whole) == swept) is goes_on
 
 
 def test_who_commits_for_others_has_all_tables_swept_again() -> None:
