@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import random
 import threading
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from serving.bytecache.disk.directory import Directory
 from serving.bytecache.disk.layout import BLOCK
+from serving.bytecache.disk.names import CachedFile
 from serving.bytecache.errors import ByteCacheError
 from serving.bytecache.policy.admission import parse_admission
 from serving.bytecache.policy.pools import Value
@@ -369,3 +372,41 @@ def test_a_pinned_file_stays(store: DirectoryStore, tmp_path: Path) -> None:
     assert cache.read(cache.open(store, "pinned"), 0, MIB) == b"p" * MIB
     assert store.asked == []
     directory.close()
+
+
+class Claiming(Owned):
+    """Keeps which blocks are claimed among processes."""
+
+    claimed: set[int]
+
+    def claim(self, file: CachedFile, blocks: Sequence[int]) -> Sequence[int]:  # noqa: ARG002
+        self.claimed = {*blocks}
+        return blocks
+
+    def keep(self, file: CachedFile, first: int, data: memoryview, value: Value, expires: int) -> None:
+        super().keep(file, first, data, value, expires)
+        self.claimed -= {*range(first, first - (-len(data) // BLOCK))}
+
+    def release(self, file: CachedFile, blocks: Sequence[int]) -> None:  # noqa: ARG002
+        self.claimed -= {*blocks}
+
+
+@pytest.mark.parametrize("rules", [FetchRules(), FetchRules(read_only=True)])
+@pytest.mark.parametrize("fails", [False, True])
+def test_no_claim_outlives_its_fetch(
+    rules: FetchRules, fails: bool, store: DirectoryStore, directory: Directory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kept, not kept, or never here: other processes would else wait for what nobody fetches any more."""
+
+    def broken(*_: object) -> list[bytes]:
+        raise OSError("away")
+
+    store.put("a", bytes(MIB))
+    place = Claiming(directory)
+    cache = ByteCache([place], rules)
+    file = cache.open(store, "a")
+    if fails:
+        monkeypatch.setattr(store, "fetch", broken)
+    with pytest.raises(OSError, match="away") if fails else nullcontext():
+        cache.read(file, 0, MIB)
+    assert place.claimed == set()
