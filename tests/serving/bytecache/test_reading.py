@@ -50,6 +50,16 @@ def test_a_second_read_asks_nothing(store: DirectoryStore, directory: Directory)
     assert file.tally.hits == 50
 
 
+def test_a_version_that_may_still_get_other_bytes_is_not_kept(store: DirectoryStore, directory: Directory) -> None:
+    """A time of change that is only just over may be that of two versions."""
+    store.put("a", bytes(MIB))
+    cache, identity = cache_of(directory), store.identity("a")
+    for settled, reads in ((False, 1), (False, 2), (True, 3), (True, 3)):
+        file = cache.open(store, "a", identity=identity._replace(settled=settled))
+        assert cache.read(file, 0, MIB) == bytes(MIB)
+        assert len(store.asked) == reads
+
+
 def test_an_overlap_is_fetched_once(store: DirectoryStore, directory: Directory) -> None:
     """After [0, 600k) a read of [400k, 1M) asks for the rest only; no byte is stored or fetched twice."""
     data = random.Random(1).randbytes(MIB)
