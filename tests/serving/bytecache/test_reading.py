@@ -85,6 +85,13 @@ def test_many_ranges_become_few_requests(store: DirectoryStore, directory: Direc
     assert len(store.asked) <= 10
 
 
+@pytest.mark.parametrize("here", [1, 2])
+def test_a_gap_of_which_a_part_is_here_is_not_fetched_along(here: int) -> None:
+    """It would be fetched twice."""
+    assert with_gaps([0, 3], 2 * BLOCK, lambda block: block != here) == [0, 3]
+    assert with_gaps([0, 3], 2 * BLOCK, lambda _: True) == [0, 1, 2, 3]
+
+
 def test_gaps_are_fetched_along_and_what_is_here_never_again() -> None:
     """Requests join over small gaps; a gap that is cached splits them."""
     assert with_gaps([1, 3, 9], BLOCK, lambda _: True) == [1, 2, 3, 9]
