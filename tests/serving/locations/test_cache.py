@@ -406,6 +406,14 @@ def test_of_an_owner_that_withdraws_its_own_address_is_told() -> None:
     assert cache.nonblock_get_leader(KEY, 101.0) == at("b")
 
 
+@pytest.mark.parametrize("epochs", [(0, 5), (5, 0), (0, 0)])
+def test_what_has_no_number_takes_a_place_by_the_directory_only(epochs: tuple[int, int]) -> None:
+    """Nothing else says which of the two is the later one."""
+    known, new = (led_by(name, epoch) for name, epoch in zip("ab", epochs, strict=True))
+    taken = [origin for origin in ORIGINS if holding(known).install(new, origin, 101.0, 101.0)]
+    assert taken == [Origin.TOPIC, Origin.PUSH]
+
+
 def test_a_flood_of_user_partitions_evicts_nothing_of_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
     """L18: they are kept apart, and so are the leaders, exactly: no two keys share a place."""
     monkeypatch.setattr(cache_module, "ENTRIES_MAX", 1_000)
