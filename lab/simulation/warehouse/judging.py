@@ -154,8 +154,8 @@ class CatalogJudge:
         self, session: str, answer: Answer, owed: Sequence[tuple[str, int]], listed: Listed | None
     ) -> None:
         wanted = {"fresh", "eventual"}
-        # without write ids it is of a state in which the table had no list
-        is_listed = listed is not None and (bool(answer.write_ids) or not listed.text)
+        # without write ids it is of a state in which the table had no list: then a list proves nothing
+        is_listed = listed is not None and bool(answer.write_ids)
         if (owed or is_listed) and NO_EPOCH not in answer.why:
             wanted = {"fresh"}
         elif not self._events[session] and listed is None and session not in self._amid_pages:

@@ -310,6 +310,25 @@ WAREHOUSE: dict[str, History] = {
         ("kill", 3, 0),
         ("within", 0, 2, 0, 0, 0, 0),
     ],
+    "a transaction's lists come before an owner has named the epoch, and prove nothing of an external table": [
+        ("world", 61679, 1, 0, 0, 0, 0),
+        ("create", 2, 2),
+        ("create", 0, 0),
+        ("create", 1, 1),
+        ("partition", 2, 0, 0, 0),
+        ("partition", 2, 0, 1, 0),
+        ("partition", 2, 0, 5, 0),
+        ("partition", 1, 0, 0, 0),
+        ("partition", 1, 0, 3, 0),
+        ("partition", 1, 0, 1, 0),
+        ("let", 2),
+        ("open", 0),
+        ("let", 2),
+        ("begin", 0, 0, 0, 1, 1, 1),
+        ("within", 0, 2, 0, 0, 0, 1),
+        ("within", 0, 2, 0, 0, 0, 1),
+        ("within", 0, 2, 0, 0, 0, 0),
+    ],
 }
 
 
