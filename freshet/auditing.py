@@ -114,15 +114,15 @@ def _check_retained(low: Mapping[int, int], begins: Mapping[int, int]) -> None:
     A fold of the rest may be whole, from the beginning of an epoch, but it lacks what that voided: it is not equal to a
     right state. Raises `RebuildError` ``history_incomplete``.
     """
-    from spark_jobs.output import RebuildError
+    from spark_jobs.output import history_incomplete
 
     for partition, offset in sorted(low.items()):
         if begins.get(partition, 0) < offset:
-            raise RebuildError(
-                f"partition {partition} is retained from offset {offset} only, "
-                f"and the live state began at {begins.get(partition, 0)}",
+            raise history_incomplete(
+                partition,
+                offset,
+                f"what the live state began with, at {begins.get(partition, 0)},",
                 hint="begin with an earlier checkpoint (--base), or with a verified or rebuilt snapshot (--snapshots)",
-                code="history_incomplete",
             )
 
 

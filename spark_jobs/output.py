@@ -36,11 +36,16 @@ class RebuildError(FreshetError):
     code = "rebuild_failed"
 
 
-def history_incomplete(partition: int, low: int, gone: str) -> RebuildError:
+def history_incomplete(
+    partition: int,
+    low: int,
+    gone: str,
+    hint: str = "rebuild from a snapshot (--base), or restart the source with a new epoch",
+) -> RebuildError:
     """The error for a partition that retention has cut to ``low``, so that the beginning of a history is missing."""
     return RebuildError(
         f"partition {partition} is retained from offset {low} only: {gone} is gone",
-        hint="rebuild from a snapshot (--base), or restart the source with a new epoch",
+        hint=hint,
         code="history_incomplete",
     )
 
