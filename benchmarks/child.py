@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import structlog
 
+from freshet.cli import write_whole
 from stream.kafka.connection import KafkaCluster
 
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -89,6 +90,7 @@ def main(function: str, arguments: str) -> None:
     if "kafka" in given:
         given["kafka"] = KafkaCluster(**given["kafka"])
     result = getattr(importlib.import_module(f"benchmarks.{module}"), name)(**given)
+    write_whole()
     print(json.dumps(result), flush=True)
 
 

@@ -10,6 +10,7 @@ import contextlib
 import importlib
 import importlib.metadata
 import importlib.util
+import io
 import os
 import signal
 import sys
@@ -222,6 +223,7 @@ def main() -> None:
     if named is None or not named.shares:
         os.umask(os.umask(PRIVATE) | PRIVATE)  # stores, checkpoints, snapshots: 0700 and 0600
     sys.unraisablehook = _interrupt_again
+    write_whole()
     try:
         signal.signal(signal.SIGTERM, partial(_interrupt_on_sigterm, os.getpid()))
         if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
@@ -233,6 +235,15 @@ def main() -> None:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)
     sys.exit(code)
+
+
+def write_whole() -> None:
+    """Buffer what PYTHONUNBUFFERED leaves raw, by lines: of a write that a signal cuts short the rest is lost there."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if isinstance(getattr(stream, "buffer", None), io.RawIOBase):
+            whole = io.BufferedWriter(stream.buffer)
+            setattr(sys, name, io.TextIOWrapper(whole, stream.encoding, stream.errors, line_buffering=True))
 
 
 def _reload_later(_number: int, _frame: object) -> None:

@@ -27,11 +27,15 @@ class Committer:
         self._rows = rows
         self._interval_s = interval_s
         self._bytes = PENDING_BYTES_MAX
+        self._partitions = 1
+        self._apart_until = 0.0
+        """Before then no commit is due by time alone."""
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="commit")
 
     def share(self, partitions: int) -> None:
         """The process owns so many partitions."""
-        self._bytes = min(PENDING_BYTES_MAX, PROCESS_BYTES_MAX // max(1, partitions))
+        self._partitions = max(1, partitions)
+        self._bytes = min(PENDING_BYTES_MAX, PROCESS_BYTES_MAX // self._partitions)
 
     def advance(self, partition: Partition, now: float) -> Commit | None:
         """Starts a commit that is due, or returns one that has finished. Blocks only if the memtable is full.
@@ -61,6 +65,7 @@ class Committer:
         return done
 
     def _is_due(self, partition: Partition, now: float) -> bool:
+        """Those that only time makes due are spread over the interval: together they would hold up all readers."""
         store = partition.store
         if partition.awaits_commit:
             return now >= partition.commit_not_before
@@ -69,7 +74,10 @@ class Committer:
         if store.pending_rows >= self._rows or store.pending_bytes >= self._bytes:
             return True
         interval_s = self._interval_s * (1 if store.pending_rows else IDLE_FACTOR)
-        return now - partition.committed_at >= interval_s
+        if now - partition.committed_at < interval_s or now < self._apart_until:
+            return False
+        self._apart_until = now + self._interval_s / self._partitions
+        return True
 
     def _may_grow(self, partition: Partition) -> bool:
         """Back-pressure: while one memtable is written, the next may grow to the same size but no further."""

@@ -1,4 +1,4 @@
-"""``freshet doctor``: what this machine, or a server that shall be a source, lacks, and how to get it."""
+"""``freshet doctor``: what this machine, Kafka, or a server that shall be a source, lacks, and how to get it."""
 
 from __future__ import annotations
 
@@ -22,19 +22,28 @@ def command(
     source: Annotated[
         str, typer.Option(metavar="KEYSPACE", help="Check the server of this keyspace instead, before anything starts.")
     ] = "",
+    kafka: Annotated[bool, typer.Option("--kafka", help="Check the Kafka of the settings instead.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """Check that this machine has what Freshet needs. Exit code 1 if something essential is missing.
 
     With --source: the MariaDB or MySQL server of a keyspace in the settings. Binlog, order of GTIDs, grants, tables
-    that can't be cached and why, size and time of a backfill. It changes nothing there.
+    that can't be cached and why, size and time of a backfill. With --kafka: its brokers, and the topics of all
+    keyspaces in the settings. Both may be given. It changes nothing there.
     """
     from freshet.checks.files import examine_files
     from freshet.checks.finding import healthy
     from freshet.checks.machine import examine
 
     settings = load_settings()
-    checks = list(_of_source(settings, source)) if source else [*examine(settings.data_dir), examine_files(settings)]
+    checks = list(_of_source(settings, source)) if source else []
+    if kafka:
+        from freshet.checks.kafka import examine_kafka
+
+        partitions = {name: each.partitions for name, each in settings.keyspaces.items()}
+        checks += examine_kafka(settings.kafka.cluster, partitions)
+    if not source and not kafka:
+        checks = [*examine(settings.data_dir), examine_files(settings)]
     if as_json:
         typer.echo(json.dumps({"healthy": healthy(checks), "checks": [asdict(check) for check in checks]}))
     else:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
-    "doctor": ("freshet doctor", "freshet doctor --source shop", "freshet doctor --json"),
+    "doctor": ("freshet doctor", "freshet doctor --kafka", "freshet doctor --source shop", "freshet doctor --json"),
     "local up": ("freshet local up", "freshet local up kafka mariadb hive"),
     "local down": ("freshet local down", "freshet local down --wipe"),
     "local sql": ("freshet local sql", "freshet local sql -e 'SELECT @@last_gtid'"),

@@ -66,6 +66,15 @@ rootLogger.level = WARN
 rootLogger.appenderRef.console.ref = console
 """
 
+FULL_SPEED = (
+    "-server",
+    "-XX:+UseG1GC",
+    "-XX:MaxGCPauseMillis=20",
+    "-XX:InitiatingHeapOccupancyPercent=35",
+    "-XX:+ExplicitGCInvokesConcurrent",
+)
+"""The flags of Kafka's own kafka-run-class.sh. Its kafka-server-start.sh gives the broker a heap of a GiB."""
+
 
 @dataclass(frozen=True, slots=True)
 class Quorum:
@@ -81,8 +90,8 @@ class KafkaServer(LocalServer):
     Ports and data are kept in the data directory, so a second start on it (also after a kill) continues where the
     first ended. ``settings``: broker properties on top of `SETTINGS`. ``listeners``: name of an additional listener →
     the port that it binds and the port that it advertises (of a proxy in front of it). ``quick_start``: with the flags
-    `QUICK_START` and an archive of its classes; what measures it is without them. ``train``: the flag that makes that
-    archive. ``node``, ``quorum``: of one of several brokers (`several_brokers`). A context manager.
+    `QUICK_START` and an archive of its classes; else, for who measures it, with `FULL_SPEED`. ``train``: the flag that
+    makes that archive. ``node``, ``quorum``: of one of several brokers (`several_brokers`). A context manager.
     """
 
     NAME = "Kafka"
@@ -97,7 +106,7 @@ class KafkaServer(LocalServer):
         port: int | None = None,
         settings: Mapping[str, str] | None = None,
         listeners: Mapping[str, tuple[int, int]] | None = None,
-        heap: str = "512m",
+        heap: str = "",
         detached: bool = False,
         quick_start: bool = True,
         train: str | None = None,
@@ -107,7 +116,7 @@ class KafkaServer(LocalServer):
         super().__init__(data_dir, port, detached=detached)
         self.quick_start = quick_start
         self.train = train
-        self.heap = heap
+        self.heap = heap or ("512m" if quick_start else "1g")
         self.settings = dict(settings or {})
         self.listeners = dict(listeners or {})
         self.node = node
@@ -144,7 +153,7 @@ class KafkaServer(LocalServer):
             "Kafka",
             [
                 java,
-                *(flags if self.quick_start else ()),
+                *(flags if self.quick_start else (f"-Xms{self.heap}", *FULL_SPEED)),
                 *((self.train,) if self.train else ()),
                 f"-Xmx{self.heap}",
                 "-XX:+ExitOnOutOfMemoryError",

@@ -432,3 +432,22 @@ def test_a_data_directory_on_a_read_only_disk_is_one_clear_error(
     said = capsys.readouterr().err
     assert "error[store_io]" in said
     assert "by itself" not in said
+
+
+def test_what_is_printed_is_printed_whole_also_without_buffers() -> None:
+    """With PYTHONUNBUFFERED a signal ends a write to a pipe that is full, and Python forgets the rest of it."""
+    size = 1 << 20
+    program = (
+        "import signal; from freshet.cli import write_whole\n"
+        "signal.signal(signal.SIGUSR1, lambda *_: None); write_whole()\n"
+        f"print('ready'); print('x' * {size}, flush=True)"
+    )
+    line = [sys.executable, "-c", program]
+    with subprocess.Popen(line, env={**os.environ, "PYTHONUNBUFFERED": "1"}, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        found = os.read(process.stdout.fileno(), 6)
+        while chunk := os.read(process.stdout.fileno(), 16_384):
+            found += chunk
+            if len(found) < size // 2:
+                process.send_signal(signal.SIGUSR1)
+    assert found == b"ready\n" + b"x" * size + b"\n"
