@@ -20,10 +20,13 @@ from freshet.local.mariadb import MariaDBServer
 from stream.kafka.connection import KafkaCluster
 
 
-def live(kafka: KafkaCluster, transactions: int, rounds: int) -> dict[str, Any]:
-    """Single-row transactions per second from the binlog to visible, in ``rounds``. Runs in a child process."""
+def live(kafka: KafkaCluster, transactions: int, rounds: int, warm_up: int) -> dict[str, Any]:
+    """Single-row transactions per second from the binlog to visible, in ``rounds``. Runs in a child process.
+
+    ``warm_up``: rounds before, in which the broker compiles its own code, beside those who are measured.
+    """
     with logged(transactions) as log:
-        return {"rounds": [_round(log, kafka) for _ in range(rounds)]}
+        return {"rounds": [_round(log, kafka) for _ in range(warm_up + rounds)][warm_up:]}
 
 
 def _round(log: Logged, kafka: KafkaCluster) -> dict[str, Any]:

@@ -59,6 +59,7 @@ class Sizes:
     whole_rows: int = 1_000_000
     many_keys: int = 10_000_000
     live_transactions: int = 500_000
+    live_warm_up: int = 3
     quick: bool = False
 
 
@@ -79,6 +80,7 @@ QUICK: Final = Sizes(
     whole_rows=20_000,
     many_keys=20_000,
     live_transactions=5_000,
+    live_warm_up=0,
     quick=True,
 )
 
@@ -249,7 +251,7 @@ def live(bench: Bench) -> Result:
     """(l) From MariaDB's binlog to visible, at full rate."""
     sizes, before = bench.sizes, spin()
     bench.say(f"(l) a binlog of {sizes.live_transactions} transactions, read in {min(3, sizes.rounds)} rounds")
-    size = {"transactions": sizes.live_transactions, "rounds": min(3, sizes.rounds)}
+    size = {"transactions": sizes.live_transactions, "rounds": min(3, sizes.rounds), "warm_up": sizes.live_warm_up}
     found = measure_within(LONG_S, "live:live", kafka=bench.kafka, **size)
     bench.note_spins("(l)", before, spin())
     return medians(found["rounds"])

@@ -122,6 +122,28 @@ def test_a_commit_is_due_so_long_after_the_last_one() -> None:
         assert [commits(committer, partition, now) for now in (idle - 0.1, idle)] == [False, True]
 
 
+def test_commits_that_time_makes_due_are_spread_over_the_interval() -> None:
+    """A commit takes a core and the disk for milliseconds: those of all partitions together would hold up readers."""
+    partitions = [partition_of(Scripted(1)) for _ in range(4)]
+    committed: dict[int, list[float]] = {each: [] for each in range(4)}
+    with closing(Committer(1_000, 2.0)) as committer:
+        committer.share(4)
+        for step in range(4 * 10 + 1):
+            now = 102.0 + step / 10
+            for number, partition in enumerate(partitions):
+                if commits(committer, partition, now):
+                    committed[number].append(round(now, 1))
+    assert committed == {0: [102.0, 104.0, 106.0], 1: [102.5, 104.5], 2: [103.0, 105.0], 3: [103.5, 105.5]}
+
+
+def test_a_commit_of_many_rows_waits_for_no_other() -> None:
+    """Its memtable would grow. One that is due by time alone does."""
+    first, full, small = (partition_of(Scripted(rows)) for rows in (1, 1_000, 1))
+    with closing(Committer(1_000, 2.0)) as committer:
+        committer.share(3)
+        assert [commits(committer, each, 102.0) for each in (first, full, small)] == [True, True, False]
+
+
 def test_after_a_commit_that_succeeds_the_pause_is_short_again() -> None:
     """It has grown with each that failed, for whatever kept them from it."""
     store = Scripted(1)
