@@ -63,24 +63,26 @@ def unknown_keyspace(name: str, known: Iterable[str], *, also: str = "", hint: s
 
 
 def unknown_variables(environment: Mapping[str, str], sections: Mapping[str, Iterable[str]]) -> SettingsError | None:
-    """An error if a FRESHET_ variable names an unknown section, or a setting with one underscore for two.
+    """An error if a FRESHET_ variable names an unknown section, or a setting with other underscores.
 
     pydantic would ignore it. ``sections``: each with its settings. Other variables may be anybody's, as Kubernetes'
     ``FRESHET_SERVE_PORT=tcp://…`` of a service.
     """
-    meant = {
-        f"FRESHET_{section}_{name}".upper(): f"FRESHET_{section}__{name}".upper()
+    right = (
+        f"FRESHET_{name}".upper()
         for section, names in sections.items()
-        for name in names
-    }
+        for name in (section, *(f"{section}__{each}" for each in names))
+    )
+    meant = {name.replace("_", ""): name for name in right}
     for variable in sorted(environment):
         if not variable.startswith("FRESHET_"):
             continue
+        likely = meant.get(variable.replace("_", ""), variable)
+        if likely != variable and not environment[variable].startswith(("tcp://", "udp://", "sctp://")):
+            return SettingsError(f"{variable}: no such setting", hint=f"did you mean {likely}?")
         section = variable.removeprefix("FRESHET_").split("__")[0].lower()
         if "__" in variable and section not in sections:
             return SettingsError(f"{variable}: no section {section!r}", hint=_did_you_mean(section, sorted(sections)))
-        if variable in meant and not environment[variable].startswith(("tcp://", "udp://", "sctp://")):
-            return SettingsError(f"{variable}: no such setting", hint=f"did you mean {meant[variable]}?")
     return None
 
 

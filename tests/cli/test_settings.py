@@ -266,16 +266,27 @@ def test_a_wrong_value_is_told_in_plain_words(text: str, problem: str) -> None:
     assert "FRESHET_KEYSPACES__SH/OP" not in error.hint
 
 
-def test_one_underscore_for_two_in_the_environment_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("FRESHET_KAFKA_BOOTSTRAP", "FRESHET_KAFKA__BOOTSTRAP"),
+        ("FRESHET_DATADIR", "FRESHET_DATA_DIR"),
+        ("FRESHET_DATA__DIR", "FRESHET_DATA_DIR"),
+        ("FRESHET_CONSUMER_COMMITROWS", "FRESHET_CONSUMER__COMMIT_ROWS"),
+    ],
+)
+def test_wrong_underscores_in_the_environment_are_an_error(
+    written: str, meant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A process would run against another cluster than the variable says; what is no setting may be anybody's."""
     monkeypatch.setenv("FRESHET_BOGUS", "x")
     monkeypatch.setenv("FRESHET_SERVE_PORT", "tcp://10.0.0.1:8480")
     monkeypatch.setenv("FRESHET_DATA_DIR", "x")
     load_settings()
-    monkeypatch.setenv("FRESHET_KAFKA_BOOTSTRAP", "x")
-    with pytest.raises(SettingsError, match="FRESHET_KAFKA_BOOTSTRAP") as caught:
+    monkeypatch.setenv(written, "x")
+    with pytest.raises(SettingsError, match=written) as caught:
         load_settings()
-    assert caught.value.hint == "did you mean FRESHET_KAFKA__BOOTSTRAP?"
+    assert caught.value.hint == f"did you mean {meant}?"
 
 
 def test_a_file_that_is_not_toml_is_one_line() -> None:
