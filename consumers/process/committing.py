@@ -15,6 +15,8 @@ PROCESS_BYTES_MAX: Final = 256 << 20
 """The same for all memtables of a process together; each partition has an equal share."""
 IDLE_FACTOR: Final = 10
 """If only watermarks moved, the commit interval is longer by this factor."""
+STEP_S: Final = 0.05
+"""How far apart two looks at what is due may be: as many commits as belong into that time may begin together."""
 RETRY_S_MAX: Final = 8.0
 """Longest pause between attempts at a commit that failed with `RetryableStoreError`; the first pause is `RETRY_S`."""
 
@@ -76,7 +78,7 @@ class Committer:
         interval_s = self._interval_s * (1 if store.pending_rows else IDLE_FACTOR)
         if now - partition.committed_at < interval_s or now < self._apart_until:
             return False
-        self._apart_until = now + self._interval_s / self._partitions
+        self._apart_until = max(self._apart_until, now - STEP_S) + self._interval_s / self._partitions
         return True
 
     def _may_grow(self, partition: Partition) -> bool:

@@ -136,6 +136,16 @@ def test_commits_that_time_makes_due_are_spread_over_the_interval() -> None:
     assert committed == {0: [102.0, 104.0, 106.0], 1: [102.5, 104.5], 2: [103.0, 105.0], 3: [103.5, 105.5]}
 
 
+def test_many_partitions_are_all_committed_within_the_interval() -> None:
+    """While little arrives, the fold looks twenty times a second at what is due: one at a time would be too few."""
+    partitions = [partition_of(Scripted(1)) for _ in range(100)]
+    with closing(Committer(1_000, 1.0)) as committer:
+        committer.share(len(partitions))
+        found = [sum(commits(committer, each, 102.0 + step / 20) for each in partitions) for step in range(20)]
+    assert sum(found) == len(partitions)
+    assert max(found) <= 6
+
+
 def test_a_commit_of_many_rows_waits_for_no_other() -> None:
     """Its memtable would grow. One that is due by time alone does."""
     first, full, small = (partition_of(Scripted(rows)) for rows in (1, 1_000, 1))
