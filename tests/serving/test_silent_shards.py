@@ -118,3 +118,14 @@ def test_a_shared_watermark_tells_of_a_shard_once_it_has_come_to_the_beginning()
         return set(beginning.reached(Watermark(marks, Checkpoint(KEYSPACE, "id", (0,), places), (0,)), places))
 
     assert [reached(number) for number in (1, 2, 3)] == [{"b"}, {"a", "b"}, {"a", "b"}]
+
+
+def test_a_shared_watermark_ends_the_wait_for_a_second_by_the_sources_clock() -> None:
+    """A shard that is quiet has no transaction of that second or later: its stream would tell no mark of it."""
+    beginning, places = Beginning({"a": FromTime(BASE + 5)}), {"a": Place(1, 1)}
+
+    def reached(second: int) -> set[str]:
+        marks = {"a": Mark(Place(1, 1), "MariaDB/0-1-1", BASE, 1_000 * second)}
+        return set(beginning.reached(Watermark(marks, Checkpoint(KEYSPACE, "id", (0,), places), (0,)), places))
+
+    assert [reached(BASE + after) for after in (4, 5)] == [set(), {"a"}]

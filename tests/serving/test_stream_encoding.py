@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
 from serving.client.streaming import Lines
 from serving.errors import ReadError
-from serving.http.streaming.routes import _learn_prefixes
+from serving.http.streaming.routes import _chunks, _learn_prefixes
 from serving.streams.choice import Choice
 from serving.streams.encoding import Encoder
 from stream.changes.checkpoint import Checkpoint, Place
-from stream.changes.items import KEYLESS, RecordEvent, RowEvent, Transaction
+from stream.changes.items import KEYLESS, Mark, RecordEvent, RowEvent, Transaction, Watermark
 from stream.wire.events import VALUE
 from stream.wire.keys import Layout
 
@@ -109,3 +110,34 @@ def test_a_table_that_nobody_can_describe_now_ends_the_stream_for_a_while(code: 
             asyncio.run(learning)
         assert failed.value.code == "stream_unavailable"
     assert prefixes == learnt
+
+
+def test_a_watermark_is_as_old_as_the_shards_that_go_on() -> None:
+    """One that others have succeeded stays in its last second: no watermark would ever be later than that."""
+    marks = {
+        "shop/0": Mark(Place(1, 1), "MariaDB/0-1-1", 5, 5_000, is_over=True),
+        "shop/1": Mark(Place(1, 1), "MariaDB/0-2-1", 9, 9_500),
+    }
+    told = Encoder(Choice(), Layout(1), {}).watermark(Watermark(marks, CHECKPOINT, (0,)), CHECKPOINT)
+    [event] = Lines().events(told)
+    assert (event.timestamp, event.as_of_ms) == (9, 9_500)
+
+
+def test_a_stream_with_an_end_tells_no_watermark_there() -> None:
+    """Both have one checkpoint: who goes on at the watermark's is told of no end, and waits for ever."""
+
+    class Ending:
+        watermark, has_ended = Watermark({}, CHECKPOINT, (0,)), False
+
+        async def batches(self, _: float) -> AsyncIterator[list[Any]]:
+            yield []
+            self.has_ended = True
+            yield []
+
+    async def story() -> list[str]:
+        nothing: Any = None
+        reading: Any = Ending()
+        chunks = _chunks(nothing, nothing, reading, Encoder(Choice(), Layout(1), {}), 0.0, None, None)
+        return [event.kind async for chunk in chunks for event in Lines().events(chunk)]
+
+    assert asyncio.run(story()) == ["watermark", "watermark", "end"]

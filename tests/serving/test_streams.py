@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from threading import current_thread
+from threading import Event, current_thread
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -489,6 +489,71 @@ class Following:
         self.is_closed = True
 
 
+def test_who_leaves_while_its_reader_of_kafka_is_opened_holds_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Opening one waits for Kafka: after some readers who didn't, no stream could catch up any more."""
+    following, goes_on = Following(fails=False), Event()
+
+    async def story() -> None:
+        loop, is_opening = asyncio.get_running_loop(), asyncio.Event()
+
+        def slow(*_: object) -> Topic:
+            loop.call_soon_threadsafe(is_opening.set)
+            goes_on.wait(PATIENCE_S)
+            return Topic("t", "id", 1)
+
+        monkeypatch.setattr("serving.streams.reading.check_topics", slow)
+        streams = Streams(KafkaCluster("127.0.0.1:1"), FrontMetrics())
+        taking = asyncio.create_task(streams.take_follower("shop", Start(Checkpoint("shop", "id", (0,)))))
+        async with asyncio.timeout(PATIENCE_S):
+            await is_opening.wait()
+            taking.cancel()
+            goes_on.set()
+            with pytest.raises(asyncio.CancelledError):
+                await taking
+            while not following.is_closed:  # noqa: ASYNC110 - a thread closes it
+                await asyncio.sleep(0.01)
+        assert (streams._followers._value, sum(streams._held_by.values())) == (FOLLOWERS_MAX, 0)
+        await streams.close()
+
+    monkeypatch.setattr("serving.streams.reading.Follower", lambda *_: following)
+    asyncio.run(story())
+
+
+def test_who_waits_in_vain_for_a_reader_of_kafka_counts_as_having_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a caller whose streams were refused while others caught up would have used up his half for good."""
+    monkeypatch.setattr("serving.streams.reading.BEGIN_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("serving.streams.reading.FOLLOWERS_MAX", 2)
+
+    async def story() -> None:
+        asking.set("one")
+        streams = Streams(KafkaCluster("127.0.0.1:1"), FrontMetrics())
+        for _ in range(2):  # others have them
+            await streams._followers.acquire()
+        with pytest.raises(ReadError) as refused:
+            await streams.take_follower("shop", Start(Checkpoint("shop", "id", (0,))))
+        assert (refused.value.code, streams._held_by["one"]) == ("too_many_streams", 0)
+        await streams.close()
+
+    asyncio.run(story())
+
+
+def test_a_ring_that_nobody_fills_any_more_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shared reader ends when it is idle: the next one would go on in its ring, behind a gap that nobody sees."""
+
+    async def story() -> None:
+        hub = Hub(KafkaCluster("127.0.0.1:1"), "shop", asyncio.get_running_loop())
+        hub.ring = Ring(Checkpoint("shop", "id", (0,)), (0,))
+        moved = hub.moved
+        hub.start()
+        async with asyncio.timeout(PATIENCE_S):
+            await moved.wait()
+        assert hub.ring is None
+        hub.stop()
+
+    monkeypatch.setattr(Hub, "_follow", lambda *_: None)
+    asyncio.run(story())
+
+
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_stream_joins_the_others_once_it_has_begun(monkeypatch: pytest.MonkeyPatch, fails: bool) -> None:
     """Before it may not: it leaves out what they are told. It gives its reader of Kafka back, also when that fails."""
@@ -618,6 +683,16 @@ def test_a_ring_lets_in_who_begins_after_a_shard_is_over() -> None:
     ring = Ring(Checkpoint("ks", "id", (0,), {"a": Place(1, 2)}), (0,))
     ring.append([Watermark({}, Checkpoint("ks", "id", (7,), {"b": Place(1, 1)}), (7,))])
     assert (ring.join({"b": Place(1, 1)}, [0], [6]), ring.join({"b": Place(1, 1)}, [0], [7])) == (None, Joined(0, {}))
+
+
+def test_what_is_dropped_later_lets_nobody_in_before_the_end_of_a_shard() -> None:
+    """A message that nobody can read lies before the offsets behind which that shard is over: these count on."""
+    over = Checkpoint("ks", "id", (7,), {"b": Place(1, 1)})
+    ring = Ring(Checkpoint("ks", "id", (0,), {"a": Place(1, 2)}), (0,), bytes_max=1_500)
+    ring.append([Unreadable(0, 2, "bad_field", "", over), Watermark({}, over, (7,))])
+    ring.append([Unreadable(0, offset, "bad_field", "", over) for offset in (8, 9, 10)])
+    assert ring.read(0, 1) is None, "the ring still has the first message"
+    assert (ring.join({"b": Place(1, 1)}, [0], [6]), ring.join({"b": Place(1, 1)}, [0], [7])) == (None, Joined(2, {}))
 
 
 def test_a_ring_lets_in_who_is_past_all_that_a_silent_shard_said() -> None:

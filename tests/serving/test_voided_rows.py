@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any, cast
 
 import msgspec
@@ -14,6 +15,7 @@ from serving.client.answers import RowAnswer
 from serving.errors import ReadError
 from serving.http.admission.callers import Callers, Meter, metering
 from serving.http.limits import SOURCE_COST, CallerLimits
+from serving.http.streaming import voided as voided_rows
 from serving.http.streaming.voided import AT_ONCE, VoidedRows
 from serving.reads.demands import RequestedRow
 from tests.serving.test_stream_encoding import transaction
@@ -86,3 +88,27 @@ def test_a_key_that_no_row_can_have_ends_no_stream(columns: bytes) -> None:
     nothing: Any = None
     voided = VoidedRows(cast("Any", Rows([FROM_CACHE])), nothing, nothing, wait_ms=0)
     assert asyncio.run(voided.read(transaction(columns, b""), [b"shop.t\0" + columns])) == {}
+
+
+def test_of_a_transaction_of_large_rows_only_so_much_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of its images are in memory at once: what is beyond the bound stays void."""
+    monkeypatch.setattr(voided_rows, "BYTES_MAX", 100)
+
+    class Large(Rows):
+        async def read_many(self, _: Any, asked: Sequence[RequestedRow], __: Any) -> list[RawRowAnswer | ReadError]:
+            self.parts += 1
+            images = [b'{"id":%b,"v":"%b"}' % (each.pk, b"x" * 100) for each in asked]
+            return [RowAnswer("cache", "fresh", "why", "", True, msgspec.Raw(image)) for image in images]
+
+    class Descriptions:
+        async def get(self, *_: object) -> Any:
+            return SimpleNamespace(key=[SimpleNamespace(name="id")])
+
+    descriptions: Any = Descriptions()
+    nothing: Any = None
+    metering.set(Meter(Callers(CallerLimits()), "reader", lambda: 0.0))
+    rows = Large([])
+    voided = VoidedRows(cast("Any", rows), descriptions, nothing, wait_ms=0)
+    keys = [b"shop.t\0[%d]" % number for number in range(3 * AT_ONCE)]
+    found = asyncio.run(voided.read(transaction(b"[0]", b""), keys))
+    assert (len(found), rows.parts) == (AT_ONCE, 1)
