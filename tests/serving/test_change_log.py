@@ -232,6 +232,19 @@ def test_a_torn_end_is_set_aside_and_told_again(line: int, tmp_path: Path) -> No
     assert logged(tmp_path) == list(range(1, line - 1))
 
 
+def test_of_several_lines_that_can_not_be_read_the_first_one_is_named(tmp_path: Path) -> None:
+    """A crash may leave several holes: from the first one on all is set aside."""
+    with LogFiles(tmp_path, HEADING) as files:
+        for number in range(1, 100):
+            files.append(event(number))
+        files.sync()
+    for line in (60, 40):
+        damaged(tmp_path, line)
+    with capture_logs() as logs, LogFiles(tmp_path, HEADING) as files:
+        assert files.checkpoint == "38"
+    assert [each["line"] for each in logs] == [40]
+
+
 @pytest.mark.parametrize("keep_s", [None, -1.0])
 def test_a_new_file_goes_on_without_those_before_it(
     keep_s: float | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

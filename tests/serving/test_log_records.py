@@ -126,6 +126,16 @@ def test_a_description_in_the_log_stands_for_what_follows() -> None:
     assert not asked
 
 
+def test_the_last_description_in_the_log_counts() -> None:
+    """A second DDL may make an integer of what was a double: by the first one its values would come as doubles."""
+    made = encoder()
+    for kind, wanted in (("double", 2.0), ("int", 2)):
+        told = StreamChange("schema", "shop.items", columns=[StreamColumn("v", kind)], primary_key=["id"])
+        [record] = made.records(event(told, row(1, v=2)))
+        found = read(record)[1]["changes"][1]["row"]["v"]
+        assert (type(found), found) == (type(wanted), wanted)
+
+
 def test_readers_and_records_of_before_the_sql_types_go_on() -> None:
     """A record of the first schema is read by that of now, and one of now by a reader that has the first one only."""
     first = json.loads((Path("schemas") / "log" / "Transaction.v1.avsc").read_text(encoding="utf-8"))

@@ -160,3 +160,21 @@ def test_what_is_no_registry_is_told(registry: str, topic: str) -> None:
             registry_framing(SchemaRegistry(url), topic)
         assert refused.value.code == "registry_unreachable"
         assert url in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [
+        (401, "registry_denied"),
+        (403, "registry_denied"),
+        (409, "registry_refused"),
+        (422, "registry_refused"),
+        (404, "registry_unreachable"),
+        (500, "registry_unreachable"),
+    ],
+)
+def test_each_answer_that_gives_no_id_says_what_to_do(status: int, code: str) -> None:
+    """A schema that does not fit its subject is none of the password, nor of the address."""
+    error = SchemaRegistry("http://registry")._error(status, "log-freshet.log.Watermark", "why")
+    assert (error.code, bool(error.hint)) == (code, True)
+    assert f"{status} why" in str(error)
