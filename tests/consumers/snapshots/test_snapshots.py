@@ -24,6 +24,8 @@ from consumers.snapshots.restoring import restore_partition
 from consumers.snapshots.writing import write_snapshot
 from consumers.store.digest import digest_items
 from consumers.store.dropping import NOTE
+from consumers.store.errors import DiskFullError
+from consumers.store.rocks.database import Rocks
 from consumers.store.store import StoreView, partition_directory
 from tests.consumers.histories import marker
 from tests.consumers.snapshots.made import SMALL_FILES, fold, only, snapshot_of
@@ -256,6 +258,41 @@ for write in (lambda: place.put(big, "shop/name/0/1.sst"), lambda: place.write("
     assert found.error.code == "snapshot_incomplete"
 
 
+def test_a_file_that_can_not_be_copied_ends_a_snapshot_before_its_manifest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also the last one, which is copied while nothing is left to do but to wait: else it would count as whole."""
+    store = fold(tmp_path / "live")
+    store.checkpoint(tmp_path / "checkpoint")
+    store.close()
+    place = Place(str(tmp_path / "snapshots"))
+
+    def lose(*_: object) -> None:
+        raise SnapshotError("the place does not answer")
+
+    monkeypatch.setattr(Place, "put", lose)
+    with pytest.raises(SnapshotError, match="does not answer"):
+        write_snapshot(place, {0: tmp_path / "checkpoint"}, made_from="owners")
+    assert find_snapshots(place, KEYSPACE) == []
+
+
+def test_no_space_here_is_no_damage_of_the_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who is told of damage removes a good snapshot. With space again the store is made from it."""
+    place = Place(str(tmp_path / "snapshots"))
+    snapshot, items = snapshot_of(tmp_path, place)
+
+    def full(*_: object) -> None:
+        raise DiskFullError("no space left", hint="make some")
+
+    with monkeypatch.context() as trouble:
+        trouble.setattr(Rocks, "ingest_files", full)
+        with pytest.raises(DiskFullError):
+            restore_partition(place, only(place), snapshot, 0, tmp_path / "new")
+    assert not list((tmp_path / "new").glob("*/*"))
+    restore_partition(place, only(place), snapshot, 0, tmp_path / "new")
+    assert items_of(tmp_path / "new" / KEYSPACE / "0") == items
+
+
 def test_no_secret_of_an_address_is_shown() -> None:
     """User, password, query and fragment of an address appear in no message."""
     assert shown("ftp://me:secret@host/a/b?token=x#y") == "ftp://host/a/b"
@@ -347,3 +384,21 @@ def test_a_removed_snapshot_is_gone_and_a_half_removed_one_is_none(tmp_path: Pat
     remove_snapshot(place, only(place))
     assert find_snapshots(place, KEYSPACE) == []
     assert json.loads(encode_manifest(snapshot))["name"] == snapshot.name
+
+
+def test_the_manifest_of_a_snapshot_is_removed_before_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who is killed meanwhile leaves no snapshot: one with a manifest and half of its files would be chosen."""
+    place = Place(str(tmp_path / "snapshots"))
+    snapshot_of(tmp_path, place)
+    seen: list[Snapshot | None] = []
+    remove_tree = Place.remove_tree
+
+    def removing(self: Place, name: str) -> None:
+        seen.append(only(place).snapshot)
+        remove_tree(self, name)
+
+    monkeypatch.setattr(Place, "remove_tree", removing)
+    remove_snapshot(place, only(place))
+    assert seen == [None]
