@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from consumers.fold.state import Void
 from consumers.store.digest import digest_items
+from consumers.store.directory import SCRATCH_NAME
 from consumers.store.errors import (
     DiskFullError,
     DiskIOError,
@@ -30,7 +31,7 @@ from consumers.store.rocks.database import IN_DOUBT_NAME, Rocks, _scan, disk_byt
 from consumers.store.rocks.small_files import BLOCK_BYTES, check_log, masked_crc32c
 from consumers.store.rocks.tables import write_sorted
 from consumers.store.store import ROCKS_NAME, PartitionStore, StoreView
-from tests.consumers.storing import change, open_at
+from tests.consumers.storing import change, crash, open_at
 
 
 @pytest.mark.parametrize(
@@ -245,14 +246,15 @@ def test_a_store_goes_back_to_no_manifest_that_lacks_a_file_too(tmp_path: Path) 
     assert (rocks / "CURRENT").read_text() == current
 
 
-def test_a_running_store_never_goes_back_behind_a_commit(tmp_path: Path) -> None:
+@pytest.mark.parametrize("offset", [1, 9])
+def test_a_running_store_never_goes_back_behind_a_commit(tmp_path: Path, offset: int) -> None:
     """Opened anew after a failed commit, a database that lacks a durable one is damaged: its rows would look fresh."""
     store = open_at(tmp_path)
-    store.apply(change(1, {b"shop.t\0[1]": b"old"}))
+    store.apply(change(offset, {b"shop.t\0[1]": b"old"}))
     store.commit()
     rocks = store.directory / ROCKS_NAME
     shutil.copytree(rocks, tmp_path / "before")
-    store.apply(change(2, {b"shop.t\0[1]": b"new"}))
+    store.apply(change(offset + 1, {b"shop.t\0[1]": b"new"}))
     store.commit()
     store._rocks.reopen()
     assert store.get(b"shop.t\0[1]") == b"new"
@@ -266,7 +268,7 @@ def test_a_running_store_never_goes_back_behind_a_commit(tmp_path: Path) -> None
         store.get(b"shop.t\0[1]")
     store.close()
     store = open_at(tmp_path)
-    assert store.state.head.offset == 1, "a new process folds again from there"
+    assert store.state.head.offset == offset, "a new process folds again from there"
     store.close()
 
 
@@ -284,6 +286,17 @@ def test_a_file_in_doubt_that_a_kill_left_in_anothers_place_is_taken_away(tmp_pa
     store = open_at(tmp_path)
     assert store.digest() == digest
     store.close()
+
+
+def test_the_file_of_a_commit_in_doubt_gives_no_place_to_a_later_one(tmp_path: Path) -> None:
+    """The database may name the one; the other was being built when the process was killed, and is named by nobody."""
+    store = open_at(tmp_path)
+    store.close()
+    in_doubt, scratch = store.directory / IN_DOUBT_NAME, store.directory / SCRATCH_NAME
+    in_doubt.write_bytes(b"handed over")
+    scratch.write_bytes(b"half built")
+    crash(open_at(tmp_path))
+    assert (in_doubt.read_bytes(), scratch.exists()) == (b"handed over", False)
 
 
 def test_a_commit_says_how_long_it_took(tmp_path: Path) -> None:

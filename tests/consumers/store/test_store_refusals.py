@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,17 @@ def test_a_second_owner_is_refused(tmp_path: Path) -> None:
         open_at(tmp_path)
     store.close()
     open_at(tmp_path).close()
+
+
+def test_who_waits_for_a_store_keeps_no_file_of_each_look_open(tmp_path: Path) -> None:
+    """Another process may have it for long, and who wants it looks several times a second."""
+    store = open_at(tmp_path)
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(50):
+        with pytest.raises(StoreLockedError):
+            open_at(tmp_path)
+    assert len(os.listdir("/proc/self/fd")) < before + 50
+    store.close()
 
 
 def test_a_store_of_a_newer_format_is_refused_and_left_alone(tmp_path: Path) -> None:
