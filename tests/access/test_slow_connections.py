@@ -7,14 +7,17 @@ import socket
 import ssl
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import trustme
 import uvloop
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from serving.http.admission.handshake import open_connection
-from serving.http.connection import FrontConfig
+from serving.http.connection import BoundedConnection, FrontConfig
 from serving.http.front import make_front
 from serving.http.limits import HEAD_TIMEOUT_S, PIPELINED_MAX
 from serving.http.server import make_server
@@ -147,3 +150,17 @@ def test_plain_http_at_the_tls_port_gets_not_a_byte_of_http(tmp_path: Path) -> N
         assert b" 200 " in await asyncio.to_thread(ask)
 
     at_a_front(files, use, HEAD_TIMEOUT_S)
+
+
+def test_each_request_hears_that_its_reader_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """uvicorn tells the last one of a connection alone: those before it would wait for what it sends, for ever."""
+    monkeypatch.setattr(HttpToolsProtocol, "connection_lost", lambda *_: None)
+    first, second, answered = (
+        SimpleNamespace(response_complete=is_done, disconnected=False, message_event=asyncio.Event())
+        for is_done in (False, False, True)
+    )
+    connection: Any = BoundedConnection.__new__(BoundedConnection)
+    connection._address, connection._cycles = None, [first, second, answered]
+    connection.connection_lost(None)
+    heard = [(each.disconnected, each.message_event.is_set()) for each in (first, second, answered)]
+    assert heard == [(True, True), (True, True), (False, False)]

@@ -12,6 +12,7 @@ import pytest
 from serving.http.app import make_app
 from serving.http.front import make_front
 from serving.http.limits import RequestLimits
+from serving.http.lists import _names
 from serving.http.routes import ROUTES
 from serving.locations.refreshing import Locations
 from serving.reads.spaces import RowSpace, TableSpace
@@ -133,6 +134,11 @@ def test_elements_of_a_batch_fail_on_their_own() -> None:
 def test_lists_are_asked_for_with_a_body_too(body: dict[str, Any], status: int, code: str) -> None:
     """As with a URL, which many tables do not fit into."""
     refused(ask("POST", "/v1/lists", json=body), status, code)
+
+
+def test_tables_are_listed_as_hive_names_them() -> None:
+    """In lower case, each once, however a query spells them: the metastore knows no other names."""
+    assert _names(["D.T", "d.t", "d.U"]) == ["d.t", "d.u"]
 
 
 def test_the_description_covers_every_route_and_resolves() -> None:

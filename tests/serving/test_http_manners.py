@@ -16,7 +16,7 @@ from stream.wire.keys import Layout
 from tests.serving.asking import ask_app
 from tests.serving.fakes import FakeOwner, FakeRowSource, Network, owner_row, owner_table, seen
 from tests.serving.test_app import ask, refused
-from tokens import Vector
+from tokens import EventToken, Position, Vector
 
 ROW = "/v1/rows/shop/items/7"
 TABLE = "/v1/tables/d/t"
@@ -133,6 +133,17 @@ def test_a_row_with_more_in_its_answer_has_another_tag(asking: Asking) -> None:
     """An event token that was asked for is part of what the tag names."""
     plain, more = asking("GET", ROW), asking("GET", ROW, params={"include_event_token": "true"})
     assert plain.headers["etag"] != more.headers["etag"]
+
+
+def test_a_row_that_has_become_as_new_as_the_readers_token_has_another_tag(asking: Asking) -> None:
+    """Its image may be the same: by a 304 the reader would go on taking it for an older one."""
+    compared = {"compare_event_token": str(EventToken(1, "shop/0", Position.parse("MariaDB/0-1-7"), epoch=1))}
+    asking.owner.row = owner_row(IMAGE, "0-1-5", "0-1-6")
+    first = asking("GET", ROW, params=compared)
+    asking.owner.row = owner_row(IMAGE, "0-1-8", "0-1-9")
+    again = asking("GET", ROW, params=compared, headers={"if-none-match": first.headers["etag"]})
+    assert (first.json()["fresher"], again.status_code) == (False, 200)
+    assert again.json()["fresher"] is True
 
 
 @pytest.mark.parametrize("path", [ROW, TABLE, "/v1/locations/shop/0", "/healthz", "/metrics", "/openapi.json"])

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any
+from collections.abc import AsyncIterator
+from typing import Any, cast
 
 import pytest
 
 from consumers.owner.protocol import OwnerRow
 from serving.client.streaming import StreamChange, StreamColumn
+from serving.errors import ReadError
 from serving.http.front import make_front
 from serving.http.status.key_changes import ROW_CHARS_MAX, _told, changes_of, in_words
 from serving.locations.refreshing import Locations
@@ -64,3 +66,30 @@ def test_a_front_without_kafka_says_so() -> None:
     space = RowSpace("shop", Layout(2), "shop")
     found = asyncio.run(changes_of(make_front([space], Locations()), space, "s.t", b"s.t\0[7]", HELD, "1"))
     assert (found.changes, found.note) == ([], "this front has no Kafka to read changes from")
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_page_gives_its_stream_back(*, fails: bool) -> None:
+    """A front has so many: some looks at a page would use them up. Also where Kafka goes away meanwhile."""
+    closed: list[bool] = []
+
+    class Looking:
+        has_ended = True
+
+        async def batches(self, _: float) -> AsyncIterator[list[Any]]:
+            if fails:
+                raise ReadError("stream_unavailable", "Kafka is away")
+            yield []
+
+        async def close(self) -> None:
+            closed.append(True)
+
+    class Streams:
+        async def begin(self, *_: object, **__: object) -> Looking:
+            return Looking()
+
+    space = RowSpace("shop", Layout(2), "shop")
+    front = make_front([space], Locations())
+    front.streams = cast("Any", Streams())
+    found = asyncio.run(changes_of(front, space, "s.t", b"s.t\0[7]", HELD, "all"))
+    assert (found.changes, found.note, closed) == ([], "Kafka is away" if fails else "", [True])

@@ -84,6 +84,15 @@ def test_clients_are_told_of_no_front_elsewhere(front: str, told: str) -> None:
         assert route["leader"]["front"] == expected
 
 
+def test_clients_are_sent_to_no_owner_that_has_withdrawn() -> None:
+    """A front tries its last address, for it may come back there; a client asks a follower, or its own front."""
+    asked = Asked(led_by("a", 5, "b"))
+    asked.locations.follow()
+    asked.topic.announce(led_by("a", 5, "b")._replace(gone=True))
+    [route] = asked("GET", "/v1/routes/shop").json()["routes"]
+    assert (route["leader"], [each["instance"] for each in route["followers"]]) == (None, ["b"])
+
+
 def test_places_of_no_keyspace_are_forgotten_with_the_others() -> None:
     """Where announcements are concerns every keyspace: whoever asks to forget all of it is asked for it anew."""
     topic = Topic()

@@ -313,6 +313,34 @@ def test_readers_that_leave_make_room(front: FileFront, data: bytes, monkeypatch
         assert part.content == data[:2]
 
 
+def test_who_leaves_while_a_file_is_opened_makes_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store may be slow to say which version it has: some readers who don't wait would use up all places."""
+    (tmp_path / "root").mkdir()
+    hangs = threading.Event()
+
+    async def story() -> None:
+        files = Files([f"file://{tmp_path / 'root'}"], {"dirs": [str(tmp_path / "cache")]})
+        loop, is_opening = asyncio.get_running_loop(), asyncio.Event()
+
+        def slow(*_: str) -> None:
+            loop.call_soon_threadsafe(is_opening.set)
+            hangs.wait(PATIENCE_S)
+            raise FileNotFoundError
+
+        monkeypatch.setattr(files, "_open_now", slow)
+        opening = asyncio.create_task(files.open(f"file://{tmp_path / 'root' / 'a'}"))
+        async with asyncio.timeout(PATIENCE_S):
+            await is_opening.wait()
+            opening.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await opening
+        hangs.set()
+        assert files._open == 0
+        await files.close()
+
+    asyncio.run(story())
+
+
 def test_a_store_that_does_not_answer_holds_up_only_who_reads_from_it(tmp_path: Path) -> None:
     """One caller may read half of the files at a time, all from a store that hangs: others' files are read."""
     (tmp_path / "root").mkdir()
