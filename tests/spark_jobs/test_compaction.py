@@ -124,3 +124,19 @@ def test_a_file_system_that_can_not_exchange_keeps_small_files(
     before = sorted(root.rglob("*.parquet"))
     assert compact_days(root, [DAY], tmp_path / "scratch") == 0
     assert sorted(root.rglob("*.parquet")) == before
+
+
+def test_a_file_that_comes_meanwhile_stays(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not in the new directory, which would take its place: the day waits for the next time."""
+    before, real, late = rows_in(root), compaction._merge, root / DAY / "late"
+
+    def merging(*given: Any) -> None:
+        late.write_text("of another program")
+        real(*given)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(compaction, "_merge", merging)
+        assert compact_days(root, [DAY], tmp_path / "scratch") == 0
+    assert (late.exists(), rows_in(root)) == (True, before)
+    assert compact_days(root, [DAY], tmp_path / "scratch") == 1
+    assert (late.exists(), rows_in(root)) == (True, before)

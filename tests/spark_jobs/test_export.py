@@ -295,6 +295,19 @@ def test_a_description_counts_for_what_follows_it_and_repeated_messages_count_on
     assert [table_of([{"_kind": "value", "_partition": 0, "_offset": 0}], each).num_rows for each, _ in found] == [1, 1]
 
 
+def test_that_a_table_is_not_cached_is_told_once_for_each_reason() -> None:
+    """A source describes its tables at each start: only another reason is news."""
+    changes, reasons = Changes(0, Exported(0)), ["no key", "no key", "too wide", "no key"]
+    told = [description(at, cacheable=False, reason=reason) for at, reason in enumerate(reasons, 2)]
+    changes.add(range(5), [start(), *told])
+    found = [row for table, _, _, rows in changes.take() if table == "shop.items" for row in rows]
+    assert [(row["_kind"], row["_reason"], row["_ordinal"]) for row in found] == [
+        ("not_cached", "no key", 2),
+        ("not_cached", "too wide", 4),
+        ("not_cached", "no key", 5),
+    ]
+
+
 def test_what_a_newer_publisher_announces_is_read_and_what_must_not_be_passed_over_ends_it() -> None:
     """As in the fold, also if the announcement came in an earlier commit. Else an export would lose all of it."""
     newer, announced = of_tomorrow(frame([(key(1), VALUE, b'{"id":1}', 2)]))

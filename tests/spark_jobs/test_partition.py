@@ -17,10 +17,10 @@ import pytest
 
 from consumers.fold.state import is_head_key
 from consumers.store.errors import RebuildNeededError
-from consumers.store.manifest import INDEXED_VERSION, read_manifest
+from consumers.store.manifest import INDEXED_VERSION, Manifest, read_manifest, write_manifest
 from consumers.store.rocks.database import Rocks
 from consumers.store.store import PartitionStore, partition_directory
-from spark_jobs.output import STATE_NAME, Begun, RebuildError, _locked, exclusive, read_begun, staged
+from spark_jobs.output import STATE_NAME, Begun, RebuildError, _locked, exclusive, find_stores, read_begun, staged
 from spark_jobs.partition import BEGUN_NAME, FoldTask, complete_task, run_task
 from spark_jobs.verify import verify_stores
 from tests.consumers.histories import SHARD, marker, start
@@ -404,3 +404,15 @@ def test_a_directory_of_two_names_is_one_target(tmp_path: Path) -> None:
     assert link.is_symlink()
     assert read_begun(target) == begun
     assert {each.name for each in tmp_path.iterdir()} == {"out", "elsewhere"}
+
+
+def test_a_live_store_is_no_older_checkpoint(tmp_path: Path) -> None:
+    """Of an owner's checkpoints the newest counts. A store that names no offset is none, and is not passed over."""
+    for name, offset in (("1", 7), ("2", 9)):
+        (tmp_path / name).mkdir()
+        write_manifest(tmp_path / name, Manifest("shop", 0, "t1", "", offset=offset))
+    assert find_stores(tmp_path) == {0: tmp_path / "2"}
+    write_manifest(tmp_path / "1", Manifest("shop", 0, "t1", ""))
+    with pytest.raises(RebuildError) as refused:
+        find_stores(tmp_path)
+    assert refused.value.code == "ambiguous_stores"

@@ -10,16 +10,27 @@ import pyarrow as pa
 import pytest
 
 from spark_jobs.partition import FoldTask
-from spark_jobs.source.cut import AsOf, AsOfError, Cut, Survey, _shortened, parse_as_of
+from spark_jobs.source.cut import AsOf, AsOfError, Cut, Survey, _shortened, cutter, parse_as_of
 from spark_jobs.source.datasource import TableReader
 from spark_jobs.source.filters import keeps, only_partition, used
 from spark_jobs.source.reading import Plan
 from spark_jobs.source.table import Base, TablePartition
 from stream.kafka.connection import KafkaCluster
-from stream.wire.codec import HEADER_SIZE, decode, encode
+from stream.wire.codec import HEADER_SIZE, PartitionReader, decode, encode
 from stream.wire.events import ABSENT, VALUE
 from stream.wire.keys import Layout
-from tests.consumers.histories import SHARD, Folded, encode_version_1, frame, gtid, key, marker, of_tomorrow, start
+from tests.consumers.histories import (
+    SHARD,
+    Folded,
+    encode_version_1,
+    event,
+    frame,
+    gtid,
+    key,
+    marker,
+    of_tomorrow,
+    start,
+)
 from tests.consumers.owning import schema, vector
 from tests.spark_jobs.source.shop import BEGUN, COLUMNS, LAYOUT, Shop, void
 from tests.spark_jobs.topics import in_arrow
@@ -336,3 +347,12 @@ def test_a_frame_is_cut_with_all_that_it_says_of_its_transactions() -> None:
     positions, origins = {"positions": [gtid(3), gtid(4)]}, {"origins": ["a", "b"]}
     short = _shortened(FRAME | of_two | positions | origins, 1)
     assert short == FRAME | {"positions": [gtid(3)], "origins": ["a"]}
+
+
+def test_a_message_that_can_not_be_read_is_left_out_once_anything_was() -> None:
+    """It names no shard: it may be of what was left out, whatever of another shard comes in between."""
+    before = cutter({SHARD: (1, 3), "shop/1": (1, 9)}, PartitionReader())
+    later = frame([(key(1), VALUE, b"{}", 3)])
+    other = event("TableVoid", 2, shard="shop/1", table="shop.items", reason="DDL")
+    kept = [before(each) for each in (b"garbage", later, other, b"garbage")]
+    assert kept == [b"garbage", b"", other, b""]
