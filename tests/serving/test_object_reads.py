@@ -20,7 +20,7 @@ from serving.http.front import make_front
 from serving.locations.refreshing import Locations
 from serving.metrics import FrontMetrics
 from serving.reads.demands import ReadDemand
-from serving.reads.objects import ObjectLookup, ObjectReads, RequestedObjects
+from serving.reads.objects import ObjectLookup, ObjectReads, RequestedObjects, _of_source
 from serving.reads.proof import Proof
 from serving.reads.spaces import TableSpace
 from serving.sources.source import SourceObjects, SourceTable, WantedObjects
@@ -375,3 +375,11 @@ def test_a_flight_of_objects_is_shared_within_one_epoch() -> None:
         await asyncio.gather(*tasks)
 
     asyncio.run(story())
+
+
+@pytest.mark.parametrize(("image", "count"), [(None, 0), (b"{}", 1)])
+def test_an_object_that_the_source_has_not_is_not_counted(image: bytes | None, count: int) -> None:
+    """Its name is in the answer without an object: by the count a request for it alone is 404."""
+    wanted = RequestedObjects("database", names=(("nope",),))
+    found = _of_source(wanted, SourceObjects([("nope",)], [image], Position.parse("HiveEvent/5")), "hive/0", 1)
+    assert (found.count, found.images) == (count, [image])

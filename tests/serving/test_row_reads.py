@@ -432,6 +432,23 @@ def test_a_front_that_can_keep_nothing_ends_its_lease(monkeypatch: pytest.Monkey
     assert owner.fills == []
 
 
+def test_a_front_that_may_keep_nothing_ends_its_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The source's answer takes no place of what the stream said: who waits for this front to fill it waits in vain."""
+    owner, given_up = FakeOwner(), list[Fill]()
+    owner.row = owner_row(None, "0-1-1", "0-1-1")
+    owner.row.kind, owner.row.leased = VALUE, True
+
+    async def fill(nothing: Fill) -> Filled:
+        given_up.append(nothing)
+        return Filled(0, False, "there is nothing to keep")
+
+    monkeypatch.setattr(owner, "fill", fill, raising=False)
+    answer = asyncio.run(Reads(monkeypatch, owner).answer(space_of(FakeRowSource(IMAGE, "0-1-5"))))
+    assert served(answer).served_from == "source"
+    assert [each.key for each in given_up] == [row_key("shop.items", [7])]
+    assert owner.fills == []
+
+
 def test_without_an_owner_and_a_source_the_reader_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """There is nobody who could answer, and the error says so."""
     owner = FakeOwner()
