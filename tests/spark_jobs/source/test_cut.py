@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -13,7 +14,7 @@ from spark_jobs.partition import FoldTask
 from spark_jobs.source.cut import AsOf, AsOfError, Cut, Survey, _shortened, cutter, parse_as_of
 from spark_jobs.source.datasource import TableReader
 from spark_jobs.source.filters import keeps, only_partition, used
-from spark_jobs.source.reading import Plan
+from spark_jobs.source.reading import Plan, _places_before
 from spark_jobs.source.table import Base, TablePartition
 from stream.kafka.connection import KafkaCluster
 from stream.wire.codec import HEADER_SIZE, PartitionReader, decode, encode
@@ -356,3 +357,11 @@ def test_a_message_that_can_not_be_read_is_left_out_once_anything_was() -> None:
     other = event("TableVoid", 2, shard="shop/1", table="shop.items", reason="DDL")
     kept = [before(each) for each in (b"garbage", later, other, b"garbage")]
     assert kept == [b"garbage", b"", other, b""]
+
+
+def test_what_a_publisher_said_again_moves_no_place_back() -> None:
+    """Where a batch of changes goes on: by the last message what lies between would be told a second time."""
+    said = [frame([(key(1), VALUE, b"{}", at)]) for at in (3, 5)]
+    messages = [said[0], said[1], marker(5), said[0]]
+    planned: Any = SimpleNamespace(messages=lambda *_: enumerate(messages))
+    assert _places_before(planned, 0, 0, len(messages), PartitionReader()) == {SHARD: (1, 5)}
