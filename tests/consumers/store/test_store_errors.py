@@ -132,6 +132,24 @@ def test_only_an_empty_store_begins_elsewhere(tmp_path: Path) -> None:
     store.close()
 
 
+def test_a_copy_of_an_empty_store_knows_where_it_begins(tmp_path: Path) -> None:
+    """Nothing was folded yet, so only its head says so: a copy without one would be damaged."""
+    store = open_at(tmp_path)
+    store.begin_at(7)
+    assert store.checkpoint(tmp_path / "copy").offset == 7
+    store.close()
+    with StoreView(tmp_path / "copy") as view:
+        assert (view.head.begin, view.head.offset) == (7, 7)
+
+
+def test_a_rejection_has_the_offset_of_its_message(tmp_path: Path) -> None:
+    """By it the dead letter is found in the topic, and put back."""
+    store = open_at(tmp_path)
+    store.begin_at(7)
+    assert [offset for offset, _ in store.fold([(7, b"garbage"), (8, b"garbage")])] == [7, 8]
+    crash(store)
+
+
 def test_a_stores_size_is_that_of_its_files(tmp_path: Path) -> None:
     """Files that vanish meanwhile are passed over."""
     store: PartitionStore = open_at(tmp_path)
