@@ -171,3 +171,37 @@ def test_without_a_description_the_whole_key_chooses_the_partition(tmp_path: Pat
     with pytest.raises(OwnerError):
         answer_rows(owner.partition, Get(1, KEYSPACE, 0, [other], vector(2)), demand_of(vector(2)))
     owner.partition.store.close(commit=False)
+
+
+def test_a_description_of_a_later_epoch_is_newer_than_any_of_before(owner: Owner, tmp_path: Path) -> None:
+    """Its ordinals begin anew: a partition that is behind holds a higher one, of the history that has ended."""
+    ahead = Owner(tmp_path / "ahead", number=1)
+    ahead.fold(start(epoch=2), schema(2, epoch=2, primary_key=["name"]), marker(2, epoch=2))
+    owner.fold(schema(9), marker(9))
+    for owned in ([owner.partition, ahead.partition], [ahead.partition, owner.partition]):
+        assert describe_table(owned, Describe(1, KEYSPACE, "shop.items")).primary_key == ["name"]
+    ahead.partition.store.close(commit=False)
+
+
+def test_a_meaning_is_looked_up_anew_after_another_tables_was(owner: Owner) -> None:
+    """All that was looked up for an earlier head is over with the first look-up for a later one."""
+    other = key(1, "shop.others")
+    owner.fold(schema(4, "shop.others"), frame([(other, VALUE, b"{}", 5)]), marker(5))
+
+    def code(each: bytes) -> str:
+        meanings = {"shop.items": BY_ID, "shop.others": BY_ID}
+        [row] = answer_rows(owner.partition, Get(1, KEYSPACE, 0, [each], meanings=meanings), demand_of(""))
+        return row.code
+
+    assert [code(each) for each in (key(1), other)] == ["", ""]
+    owner.fold(schema(6, columns=[{"name": "id", "kind": "text", "exact": True}]), marker(6))
+    assert [code(each) for each in (other, key(1))] == ["", SCHEMA_CHANGED]
+
+
+def test_a_description_of_an_epoch_that_the_head_has_not_is_ahead_of_it(owner: Owner) -> None:
+    """Its ordinal is low, because ordinals begin anew; the void of all that was before may be missing from the head."""
+    head = owner.partition.store.visible
+    owner.fold(start(epoch=2), schema(2, epoch=2))
+    owner.partition.store.visible = head
+    [row] = ask(owner, key(1))
+    assert (row.served, row.code) == (False, SCHEMA_CHANGED)

@@ -20,10 +20,12 @@ from consumers.owner.tables import (
     decide_answer,
     fill_table,
     find_table,
+    is_ahead,
     judge_table_fill,
     list_of,
     no_table,
     table_stamp,
+    why_unservable,
 )
 from consumers.store.store import PartitionStore
 from stream.kafka.topics import Topic
@@ -257,9 +259,9 @@ def test_the_stamp_of_a_table_names_all_that_a_fill_was_made_over() -> None:
 class FakeStore:
     """The part of a partition's store that `find_table` reads."""
 
-    def __init__(self, layout: str, bound: int = 0, ordinal: int = 1) -> None:
+    def __init__(self, layout: str, bound: int = 0, ordinal: int = 1, *, epoch: int = 1) -> None:
         self.visible = Head(layout=layout)
-        self._entries = {name_key(NAME): encode_binding(Binding(bound, SHARD, 1, ordinal))} if bound else {}
+        self._entries = {name_key(NAME): encode_binding(Binding(bound, SHARD, epoch, ordinal))} if bound else {}
 
     def get(self, key: bytes) -> bytes | None:
         """An entry."""
@@ -355,3 +357,29 @@ def test_a_state_of_an_ended_history_stands_in_no_fills_way() -> None:
     assert judge_table_fill(dropped, offer, SHARD, lineage._replace(epoch=2)).accepted
     assert judge_table_fill(dropped, offer, "shop/1", lineage).accepted
     assert judge_table_fill(None, offer, SHARD, lineage).accepted
+
+
+def test_a_binding_of_a_later_epoch_is_newer_than_any_of_before() -> None:
+    """Its ordinals begin anew: a partition that is behind holds a higher one, of the history that has ended."""
+    layout = str(Layout(4))
+    behind, ahead = FakeStore(layout, 5, 90), FakeStore(layout, 7, 2, epoch=2)
+    for stores in ((behind, ahead), (ahead, behind)):
+        partitions = [partition_of(number, store) for number, store in enumerate(stores)]
+        assert find_table(partitions, NAME, 0)[0] == 7
+
+
+def test_a_state_of_a_later_epoch_is_ahead_of_the_head() -> None:
+    """Its ordinal is low, because ordinals begin anew; the void of all that was before may be missing from the head."""
+    head = Head(lineages={SHARD: Lineage(1, 9, 9, at(9), 1_700_000_000, at(0))})
+    places = ((1, 9), (1, 10), (2, 1))
+    assert [is_ahead(head, TableState(7, SHARD, *each)) for each in places] == [False, True, True]
+
+
+def test_a_void_counts_for_images_of_its_epoch_and_those_of_before() -> None:
+    """Ordinals begin anew with an epoch: a void of the history that has ended stays, and hides nothing that follows."""
+    state = TableState(7, SHARD, 2, 3, name=NAME, exists=True, image=b"{}", image_ordinal=3)
+
+    def is_hidden(epoch: int, ordinal: int) -> bool:
+        return bool(why_unservable(state, [((NAME, SHARD), Void(epoch, ordinal, at(9)))]))
+
+    assert [is_hidden(*each) for each in ((1, 9), (2, 2), (2, 3), (3, 1))] == [False, False, True, True]
