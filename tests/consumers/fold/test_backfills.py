@@ -124,3 +124,12 @@ def test_without_a_declared_topology_no_table_is_whole() -> None:
     """Who has not heard which shards a keyspace has cannot know that no other one has the key."""
     folded = Folded(start(), begun(2), value(1, b"{}", 3), complete(4), marker(4))
     assert not whole_shards(folded.state.head, TABLE)
+
+
+def test_a_completion_of_a_history_that_has_ended_completes_nothing() -> None:
+    """It may be said again: the rows that the new epoch's backfill has not read yet would be absent."""
+    folded = Folded(start(), topology(SHARD), start(epoch=2), begun(2, epoch=2), complete(9), marker(9, epoch=2))
+    assert kind(folded, 7) == UNKNOWN_KEY
+    folded.fold(complete(10, epoch=2))
+    folded.fold(marker(10, epoch=2))
+    assert kind(folded, 7) == ABSENT

@@ -227,3 +227,12 @@ def test_the_low_water_of_a_key_is_above_what_was_dropped_of_it() -> None:
     folded = whole(frame([(key(1), ABSENT, b"", 6)]), marker(9), begun(10))
     row = view_row(folded.state.head, key(1), None, lambda *_: LastDropped(1, 6, gtid(6)))
     assert (row.kind, row.low_water) == (UNKNOWN_KEY, gtid(6))
+
+
+@pytest.mark.parametrize(("last", "low_water"), [(5, 6), (6, 6), (7, 7)])
+def test_a_tombstone_that_is_left_behind_counts_beside_those_that_went(last: int, low_water: int) -> None:
+    """The latest of them: a fill from before the key's own deletion would bring the row back."""
+    folded = whole(frame([(key(1), ABSENT, b"", 6)]), marker(9), begun(10))
+    gone = LastDropped(1, last, gtid(last))
+    row = view_row(folded.state.head, key(1), folded.entries[key(1)], lambda *_: gone)
+    assert (row.kind, row.low_water) == (UNKNOWN_KEY, gtid(low_water))

@@ -19,7 +19,7 @@ from consumers.owner.tables import MissingWriteIds
 from consumers.store.store import PartitionStore
 from stream.kafka.topics import Topic
 from stream.wire.keys import object_name
-from tests.consumers.histories import event
+from tests.consumers.histories import event, marker
 from tests.consumers.owner.test_owner_tables import NAME, SHARD, at, bind, catalog, image, mark
 from tests.consumers.owning import KEYSPACE
 from tokens import Freshness, Vector
@@ -362,3 +362,46 @@ def test_few_objects_are_answered_at_once_and_many_left_to_a_thread(held: Catalo
         assert (whole.served, whole.count) == (True, LOOKED_AT_ONCE + beyond)
         is_left = beyond >= (1 if wanted else 0)  # of a list one more would have to be read, to see that it ends
         assert at_once == (None if is_left else whole)
+
+
+@pytest.mark.parametrize("void", [NAME, "*"])
+def test_a_void_while_the_partitions_are_published_leaves_them_unknown(held: Catalog, void: str) -> None:
+    """What was published of them before it may have changed with it: the end of that pass makes nothing whole."""
+    held.fill(0)
+    held.set("begun")
+    held.event("TableVoid", {"position": at(held.ordinal + 1), "table": void, "reason": "unreadable"})
+    held.table("image")
+    held.set("complete")
+    assert not held.ask().served
+    assert not held.ask(names=[object_name(("d0", "0"))]).served
+    held.set("begun")
+    held.set("complete")
+    assert held.ask().served
+
+
+def test_a_void_of_a_history_that_has_ended_hides_no_object_of_this_one(held: Catalog) -> None:
+    """It stays in the head, with an ordinal that the new epoch's events have not reached yet."""
+    held.ordinal = 50
+    held.event("TableVoid", {"position": at(51), "table": NAME, "reason": "unreadable"})
+    anew = {"epoch": 2}
+    of_set = {"kind": "partition", "table_id": 7, "lo": "", "reason": ""} | anew
+    there = {
+        "kind": "partition",
+        "table_id": 7,
+        "name": object_name(("d0", "0")),
+        "change": "image",
+        "lo": "",
+        "hi": "",
+    }
+    for message in (
+        event("EpochStart", 1, shard=SHARD, epoch=2, position=at(0), reason="history_lost"),
+        catalog("NameBinding", 2, {"name": NAME, "table_id": 7, "previous_name": ""} | anew),
+        image(3, "created", KEYS, kind="external", epoch=2),
+        catalog("CatalogSet", 4, of_set | {"change": "begun"}),
+        catalog("CatalogObject", 5, there | {"image": b"{}", "struct": None} | anew),
+        catalog("CatalogSet", 6, of_set | {"change": "complete"}),
+        marker(6, epoch=2, position=at(6), low_water=at(0)),
+    ):
+        held.fold(message)
+    found = held.ask()
+    assert (found.served, found.names) == (True, [object_name(("d0", "0"))])

@@ -328,3 +328,29 @@ def test_a_partition_that_has_not_caught_up_says_so(tmp_path: Path) -> None:
     owner.partition.ready = False
     assert not answered(owner, asked(7, vector=vector(100, shard="shop/1"))).kin.caught_up
     owner.partition.store.close(commit=False)
+
+
+def test_a_range_that_several_markers_do_not_prove_waits_for_the_next(tmp_path: Path) -> None:
+    """One that looks again and again, without waiting for another marker, keeps the owner from everybody else."""
+    owner = whole_owner(tmp_path, order(7, 1))
+
+    async def use(client: OwnerClient) -> None:
+        asked_for = asked(7, vector=vector(120), max_wait_ms=10_000)
+        waiting = asyncio.create_task(client.get_range(asked_for))
+        for sequence in (105, 110, 120):
+            while not (owner.partition.waiters or waiting.done()):  # noqa: ASYNC110 - it is in this thread
+                await asyncio.sleep(0)
+            owner.fold(marker(sequence))
+        assert (await waiting).served
+
+    owner.run(use)
+
+
+def test_a_void_of_a_history_that_has_ended_hides_no_row_of_a_range(tmp_path: Path) -> None:
+    """It stays in the head, with an ordinal that the new epoch's rows have not reached yet."""
+    owner = Owner(tmp_path)
+    about: dict[str, Any] = {"columns": COLUMNS, "primary_key": list(KEY)}
+    owner.fold(start(), topology("shop/0"), event("TableVoid", 90, table=TABLE, reason="ddl"), marker(90))
+    owner.fold(start(epoch=2), schema(2, TABLE, epoch=2, **about), begun(3, TABLE, epoch=2))
+    owner.fold(frame([(order(7, 1), VALUE, b"{}", 4)], epoch=2), complete(5, TABLE, epoch=2), marker(5, epoch=2))
+    assert answered(owner, asked(7)).keys == [order(7, 1)]
