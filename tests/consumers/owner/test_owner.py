@@ -302,3 +302,35 @@ def test_what_an_audit_found_is_told_by_the_status(owner: Owner) -> None:
         assert (await client.status()).partitions[0].verdict == verdicts[0]
 
     owner.run(use)
+
+
+def test_a_process_is_not_ready_while_a_partition_is_awaited_or_restored(owner: Owner) -> None:
+    """A rolling update waits for this: what it still has to take over nobody else may answer for."""
+    ownership = owner.ownership
+    assert ownership.is_ready
+    ownership.restoring = frozenset({(KEYSPACE, 1)})
+    assert not ownership.is_ready
+    ownership.restoring, ownership.awaited_keyspaces = frozenset(), frozenset({"another"})
+    assert not ownership.is_ready
+    owner.partition.store.close(commit=False)
+
+
+@pytest.mark.parametrize(
+    ("position", "end", "timestamp", "lag"),
+    [
+        (5, 5, 90, 0.0),
+        (5, 6, 90, 10.0),
+        (5, 6, 0, -1.0),
+        (5, 6, 101, 0.0),
+        (0, 0, 0, 0.0),
+        (5, -1, 90, 10.0),
+        (5, -1, 0, -1.0),
+    ],
+)
+def test_a_partition_is_behind_unless_all_of_its_topic_is_read(
+    owner: Owner, position: int, end: int, timestamp: int, lag: float
+) -> None:
+    """Where the topic ends may not be known yet: then nothing says that all is read."""
+    owner.partition.position, owner.partition.end = position, end
+    assert owner.partition.lag_seconds(100, timestamp) == lag
+    owner.partition.store.close(commit=False)

@@ -217,3 +217,16 @@ def test_a_wait_for_several_shards_ends_with_the_last_of_them(sharing: Owner, or
     assert isinstance(answer, Waited)
     assert answer.reached
     assert sharing.partition.waiters == {}
+
+
+def test_a_read_that_has_ended_keeps_no_other_one_from_waking(owner: Owner) -> None:
+    """Its time may be up, or its front gone, before a marker comes: those behind it in the order wait for that one."""
+
+    async def main() -> None:
+        gone, waits = (asyncio.get_running_loop().create_future() for _ in range(2))
+        gone.cancel()
+        owner.partition.waiters = {gone: None, waits: None}
+        owner.partition.wake()
+        assert (waits.done(), owner.partition.waiters) == (True, {})
+
+    asyncio.run(main())
