@@ -165,3 +165,15 @@ def test_long_keys_are_looked_up_each_time() -> None:
     writers, long = Writers(), b"x" * (fold_state.WRITTEN_KEY_MAX + 1)
     writers.learn([b"a", long], b"one")
     assert writers.unknown({b"a", long}, b"one") == {long}
+
+
+def test_what_was_known_of_writers_before_a_map_is_over_when_the_map_is() -> None:
+    """While there is a map nobody looks who has written a key: the other shard may have, meanwhile."""
+    both, halves = (SHARD, OTHER), {SHARD: "-80", OTHER: "80-"}
+    mapped = [(40 + at, topology(*both, shard=each, ordinal=40, ranges=halves)) for at, each in enumerate(both)]
+    meeting = [(42 + at, frame([(key(1), VALUE, b"z" * 40, 50 + at)])) for at in range(30)]
+    without = [(80 + at, topology(*both, shard=each, ordinal=90)) for at, each in enumerate(both)]
+    records: Records = [*BEGIN, *_turns(3, 40), *mapped, *meeting, *without, *_turns(101, 109, image=b"yyyy")]
+    folded = Asking()
+    folded.fold(records)
+    assert folded.outcome() == one_by_one(records)

@@ -279,3 +279,35 @@ def test_an_owner_that_answers_half_fails_who_waits_and_nobody_else(tmp_path: Pa
         owner.partition.store.close(commit=False)
 
     asyncio.run(main())
+
+
+def test_a_connection_with_much_to_work_on_is_read_on_when_that_is_done(
+    owner: Owner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its next requests are only held back: nobody would tell the front that they are never looked at."""
+    monkeypatch.setattr(connection, "CONNECTION_WAITING_MAX", 1)
+
+    async def use(client: OwnerClient) -> None:
+        for _ in range(2):
+            reached = await asyncio.gather(*(client.wait(KEYSPACE, 0, vector(3), 0) for _ in range(9)))
+            assert all(each.reached for each in reached)
+
+    owner.run(use)
+
+
+def test_who_has_greeted_makes_no_room_for_silent_ones(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client comes back by itself, but what it waits for would fail."""
+    monkeypatch.setattr(connection, "UNGREETED_MAX", 2)
+
+    async def use(client: OwnerClient) -> None:
+        await client.greet()
+        waiting = asyncio.create_task(client.get(KEYSPACE, 0, [key(1)], vector(8), 60_000))
+        host, _, port = client.address.rpartition(":")
+        silent = [await asyncio.open_connection(host, int(port)) for _ in range(6)]
+        assert await silent[0][0].read() == b""
+        owner.fold(marker(8))
+        assert (await waiting)[0].served
+        for _, writer in silent:
+            writer.close()
+
+    owner.run(use)
