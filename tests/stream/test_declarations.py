@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from stream.publish.topology import DeclaredTopology
 from stream.wire.batch import Batch, BatchLimits, Framer
 from stream.wire.codec import READER_VERSION, RECORDS, CodecError, NewerWireError, Record, current_schema, decode
 from stream.wire.declarations import Declarations
 from stream.wire.events import (
+    BackfillTable,
     BeginScope,
     BindName,
     Change,
@@ -15,6 +18,7 @@ from stream.wire.events import (
     RowChange,
     SourceTransaction,
     Topology,
+    VoidTable,
 )
 from stream.wire.keys import Layout, row_key
 from tests.upgrades.next_version import HINT, SCHEMAS, TRANSFER, announcement, topic, written
@@ -234,3 +238,16 @@ def test_what_may_be_a_declaration_is_never_passed_over() -> None:
     newer = [announcement(TRANSFER, SHARD), written(TRANSFER, {"shard": SHARD, "text": ""})]
     assert isinstance(_recovered([*described, *newer]).unreadable, NewerWireError)
     assert _recovered([*newer, *described]).unreadable is None, "an epoch says everything itself"
+
+
+@pytest.mark.parametrize("end", [BeginScope(("shop.*",)), VoidTable("shop.a", "DDL"), VoidTable("*", "lost")], ids=str)
+def test_a_backfill_that_something_has_ended_is_not_said_to_be_complete(end: Change) -> None:
+    """The source would take its rows for published, and never begin it again."""
+    framer = _framer()
+    complete = [BackfillTable("shop.a", False), BackfillTable("shop.a", True)]
+    batches = [framer.take(), _publish(framer, 1, _table("shop.a", "id"), *complete)]
+    assert _recovered(_messages(*batches)).complete_tables() == {"shop.a"}
+    batches.append(_publish(framer, 2, end))
+    assert _recovered(_messages(*batches)).complete_tables() == frozenset()
+    framer.begin_repeat(5)
+    assert _recovered(_messages(framer.take())).complete_tables() == frozenset()

@@ -12,9 +12,10 @@ from consumers.fold.messages import fold_message, fold_messages
 from consumers.fold.state import Head, PartitionState, Writers, head_entries
 from consumers.store.memtable import Memtable
 from stream.wire.events import VALUE, VOID
+from tests.consumers.fold.test_backfills import begun, complete
 from tests.consumers.fold.test_fold_together import Outcome, Records, by_column, one_by_one
 from tests.consumers.fold.test_shards import topology
-from tests.consumers.histories import SHARD, frame, key, start
+from tests.consumers.histories import SHARD, frame, key, marker, start
 
 OTHER = "shop/1"
 BEGIN: Records = [(0, start()), (1, topology(SHARD, OTHER)), (2, start(shard=OTHER))]
@@ -177,3 +178,13 @@ def test_what_was_known_of_writers_before_a_map_is_over_when_the_map_is() -> Non
     folded = Asking()
     folded.fold(records)
     assert folded.outcome() == one_by_one(records)
+
+
+def test_keys_that_another_shard_may_have_deleted_are_not_folded_by_column() -> None:
+    """Its tombstones of a table that was whole may be dropped: whether a row is newer than one of them is unknown."""
+    whole = [start(), topology(SHARD), begun(2), complete(4), marker(4), topology(SHARD, OTHER), start(shard=OTHER)]
+    records: Records = [*enumerate(whole), *_turns(7, 15, image=b"yyyy")]
+    folded = Asking()
+    folded.fold(records)
+    assert folded.outcome() == one_by_one(records)
+    assert decode_entry(folded.entries.built()[key(1)]).kind == VOID
