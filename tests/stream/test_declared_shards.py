@@ -142,3 +142,11 @@ def test_a_shard_that_has_begun_cannot_succeed_another_one(known: dict[str, Any]
     assert caught.value.code == "succession_too_late"
     over = {"ancestors": [], "succeeded": [{"shard": "ks/old", "epoch": 3}]}
     assert DeclaredTopology(succeeds=("ks/old@3",)).resumed(SHARD, over).succeeded == (("ks/old", 3),)
+
+
+@pytest.mark.parametrize(
+    ("succeeds", "takes_over"), [((), False), (("a", "b"), True), (("a", "b@3"), False), (("a@2", "b@3"), False)]
+)
+def test_nobody_is_handed_over_where_an_epoch_is_given(succeeds: tuple[str, ...], takes_over: bool) -> None:
+    """An epoch is given of a shard whose history is gone: there is no position at which its successor could begin."""
+    assert DeclaredTopology(succeeds=succeeds).takes_over is takes_over

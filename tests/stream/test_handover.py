@@ -403,3 +403,42 @@ def test_a_split_shard_without_any_transaction_is_merged_again(log: MemoryLog) -
     assert resume.position == "MariaDB/3-3-1,4-4-2"
     owned = {OLD: ["1"], LOW: ["3"], MIDDLE: ["4"], f"{KEYSPACE}/again": []}
     assert json.loads(resume.annotations[HISTORIES]) == owned, "a shard that ends at once is of no version before"
+
+
+def test_a_shard_whose_history_only_one_half_has_lost_is_still_an_ancestor() -> None:
+    """The other half's positions of it count, so readers' tokens of it must go on to count, too."""
+    lost = [{"shard": OLD, "epoch": 1}]
+    low: Any = {"ancestors": [], "succeeded": lost, "ranges": []}
+    middle: Any = {"ancestors": lost, "succeeded": [], "ranges": []}
+    merged = [Ancestor(ResumePoint(shard, 1, 1, "", 1, ""), told, {}) for shard, told in ((LOW, low), (MIDDLE, middle))]
+    found = handover.successor(Topology((WIDE,)), merged)
+    assert (dict(found.ancestors), found.succeeded) == ({OLD: 1, LOW: 1, MIDDLE: 1}, ())
+
+
+def test_a_neighbour_of_before_the_map_that_is_over_need_not_be_named(log: MemoryLog) -> None:
+    """It has told no range, so it may have had any key. Its neighbour's sessions have known it all the time."""
+    first, second, third = (f"{KEYSPACE}/{name}" for name in "abc")
+    published(log, first, "MariaDB/1-1-1", topology=DeclaredTopology((second,)))
+    published(log, second, "MariaDB/2-2-1", topology=DeclaredTopology((first,)))
+    mapped = ShardMap.parse({first: "-80", third: "80-"})
+    begun(successor(log, third, mapped, second))
+    published(log, first, "MariaDB/1-1-2", topology=DeclaredTopology(map=mapped, over=(second,)))
+    assert said(log, first)["shards"] == [first, second, third]
+
+
+def test_a_shard_that_is_over_and_not_named_hides_none_that_is(log: MemoryLog) -> None:
+    """Settings may name some of the shards that are over: a restart would take the others for strangers."""
+    split(log)
+    begun(successor(log, WIDE, MERGED, MIDDLE, HIGH, over=(OLD, MIDDLE, HIGH)))
+    published(log, LOW, "MariaDB/1-1-8", topology=DeclaredTopology((), (OLD,), MERGED, (MIDDLE,)))
+    assert {MIDDLE, HIGH} <= set(said(log, LOW)["shards"])
+
+
+def test_a_successor_that_is_killed_before_it_describes_its_tables_is_told_its_ancestors_again(log: MemoryLog) -> None:
+    """What follows in the log was written to such tables; without them its rows would be read by those of now."""
+    table = DescribeTable("db.t", (Column("id", "int", True),), ("id",))
+    with log.publisher(OLD, topology=DeclaredTopology(map=BEFORE)) as out:
+        out.open(at("MariaDB/"))
+        out.publish(SourceTransaction("MariaDB/1-1-7", "MariaDB/1-1-7", 11, [table]))
+    for _ in range(2):
+        assert begun(successor(log, LOW, SPLIT, OLD)).descriptions == {"db.t": table}

@@ -127,3 +127,13 @@ def test_a_newer_record_before_the_last_state_is_passed_over_in_whatever_window(
         assert tail.problem is None
         assert tail.point is not None
         assert tail.point.sequence == 7
+
+
+def test_the_record_time_is_the_highest_of_all_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Record times never go back: offsets are found by them, and what seems old is deleted early."""
+    log = MemoryLog(1)
+    log.install(monkeypatch)
+    for number, time_ms in ((1, 5), (2, 9), (3, 7)):
+        log.commit([(0, encode("SourceState", _state(number, whole=number == 1)))], time_ms)
+    for window in range(1, 8):
+        assert read_tail(KAFKA, "t", 0, "s/0", window=window).record_time_ms == 9
