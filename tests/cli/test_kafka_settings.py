@@ -8,6 +8,7 @@ import pytest
 import tomli_w
 
 from freshet.cli import run
+from stream.kafka.connection import _without_values
 
 COMMANDS = (
     ["consume"],
@@ -49,3 +50,10 @@ def test_invalid_client_settings_stop_every_command(
     assert "error[bad_kafka_settings]: kafka.extra" in said.err
     assert said.err.count("\n") == 2
     assert SECRET not in said.err + said.out
+
+
+def test_no_rest_of_a_password_is_shown_that_begins_as_another_value() -> None:
+    """The name of a user is often the beginning of the password: what follows it would be printed."""
+    assert _without_values("invalid value freshet-hunter2", {"a": "freshet", "b": "freshet-hunter2"}) == (
+        "invalid value ***"
+    )

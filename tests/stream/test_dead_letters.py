@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import KafkaError, Producer
 
 from freshet.cli import run
-from stream.kafka.connection import KafkaCluster, client_settings
+from stream.kafka import dead_letters
+from stream.kafka.connection import KafkaCluster, KafkaRequestError, client_settings
 from stream.kafka.dead_letters import (
     VALUE_BYTES_MAX,
     DeadLetter,
@@ -21,7 +24,7 @@ from stream.kafka.dead_letters import (
     retry,
 )
 from stream.kafka.reader import end_offsets, read_range
-from stream.kafka.topics import dead_letter_topic, ensure_topics, events_topic
+from stream.kafka.topics import Topic, dead_letter_topic, ensure_topics, events_topic
 from stream.wire.codec import decode, encode
 from tests.patience import PATIENCE_S
 
@@ -267,3 +270,53 @@ def test_of_two_letters_about_a_message_the_first_one_is_listed(monkeypatch: pyt
     records = [Written("first"), Written("again")]
     monkeypatch.setattr("stream.kafka.dead_letters._messages", lambda *_: iter(records))
     assert [each.reason for each in read_letters(KafkaCluster("127.0.0.1:1"), "shop")] == ["first"]
+
+
+class Refusing:
+    """A producer whose first record a broker refuses."""
+
+    def __init__(self, _: object) -> None:
+        self.delivered: list[Callable[[KafkaError | None, None], None]] = []
+
+    def produce(self, *_: object, on_delivery: Callable[[KafkaError | None, None], None], **__: object) -> None:
+        """Takes a record."""
+        self.delivered.append(on_delivery)
+
+    def poll(self, _: float) -> int:
+        """Nothing has come."""
+        return 0
+
+    def flush(self, _: float) -> int:
+        """The answers come."""
+        for number, told in enumerate(self.delivered):
+            told(None if number else KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED), None)
+        return 0
+
+
+def test_a_letter_that_is_refused_is_not_forgotten_with_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The offsets of both would be committed: a message would be gone that was neither folded nor kept."""
+    monkeypatch.setattr("stream.kafka.dead_letters.Producer", Refusing)
+    publisher = DeadLetterPublisher(KafkaCluster("127.0.0.1:1"), "shop")
+    for offset in (7, 8):
+        assert publisher.send(DeadLetter("t", 0, offset, "bad_key", "", b"x"))
+    with pytest.raises(KafkaRequestError):
+        publisher.flush()
+
+
+def test_letters_are_borne_out_in_whichever_partition_most_of_them_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Partitions are read side by side, and have letters at one place or at several far from each other."""
+    places = [(0, 2), (0, 5_000), (0, 5_001), (1, 3), (2, 9)]
+    letters = [DeadLetter("t", *place, "bad_key", "", b"x") for place in places]
+
+    def read_ranges(_: object, __: str, ranges: Mapping[int, tuple[int, int]]) -> Iterator[object]:
+        for partition, (start, end) in ranges.items():
+            for offset in range(start, end):
+                found = {"partition": partition, "offset": offset, "value": b"x"}
+                yield SimpleNamespace(**{name: lambda each=each: each for name, each in found.items()})
+
+    monkeypatch.setattr(dead_letters, "describe_topic", lambda *_: Topic("t", "id", 3))
+    monkeypatch.setattr(dead_letters, "start_offsets", lambda *_: dict.fromkeys(range(3), 0))
+    monkeypatch.setattr(dead_letters, "end_offsets", lambda *_: dict.fromkeys(range(3), 9_000))
+    monkeypatch.setattr(dead_letters, "read_ranges", read_ranges)
+    found = dead_letters._true_letters(KafkaCluster("127.0.0.1:1"), "t", letters)
+    assert found == {letter.id for letter in letters}

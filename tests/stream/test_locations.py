@@ -105,3 +105,12 @@ def test_no_read_waits_while_announcements_are_taken_in(monkeypatch: pytest.Monk
     reader._learn([cast("Message", Record()) for _ in range(100)])
     assert seen == list(range(100))
     assert len(reader.owners("shop")) == 100
+
+
+def test_what_changed_again_is_found_behind_its_last_change() -> None:
+    """Whoever asks for what came since would miss a partition whose owner changed twice."""
+    reader = LocationsReader(KafkaCluster("127.0.0.1:1"))
+    for partition in (0, 1, 0):
+        reader._apply(_announcement("shop", partition))
+    assert reader.changed_after(2) == (3, [("shop", 0, 3)])
+    assert reader.changed_after(0) == (3, [("shop", 1, 2), ("shop", 0, 3)])

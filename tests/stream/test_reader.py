@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from itertools import count
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
@@ -10,6 +12,7 @@ from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from stream.kafka.connection import KafkaCluster, KafkaUnreachable, client_settings
 from stream.kafka.reader import (
     TopicReadError,
+    _read_until,
     end_offsets,
     offsets_for_timestamp,
     open_consumer,
@@ -174,3 +177,30 @@ def test_a_partition_without_anything_so_late_is_read_from_its_end(monkeypatch: 
     monkeypatch.setattr("stream.kafka.reader._list_offsets", lambda *_: {0: -1, 1: 3})
     monkeypatch.setattr("stream.kafka.reader.end_offsets", lambda *_, **__: {0: 7, 1: 9})
     assert offsets_for_timestamp(KafkaCluster("127.0.0.1:1"), "t", [0, 1], 100) == {0: 7, 1: 3}
+
+
+class OneAfterTheOther:
+    """A consumer of two partitions: the first is read at once, and the second goes on by a record at a time."""
+
+    def __init__(self) -> None:
+        self.read = 0
+
+    def poll(self, _: float) -> None:
+        """A record of a transaction that was aborted, which nobody is given."""
+        self.read += 1
+
+    def position(self, places: list[TopicPartition]) -> list[TopicPartition]:
+        """How far each is read."""
+        return [TopicPartition("t", each.partition, self.read if each.partition else 1_000) for each in places]
+
+    def pause(self, _: list[TopicPartition]) -> None:
+        """Nothing is fetched any more."""
+
+
+def test_a_partition_that_goes_on_behind_a_longer_one_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However far the others were that are read to their ends: it is not stuck."""
+    clock = count()
+    monkeypatch.setattr("stream.kafka.reader.monotonic", lambda: float(next(clock)))
+    consumer: Any = OneAfterTheOther()
+    assert not list(_read_until(KafkaCluster("127.0.0.1:1"), consumer, "t", {0: 1_000, 1: 50}, 5.0, 100))
+    assert consumer.read == 50

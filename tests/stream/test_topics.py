@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Producer
@@ -16,6 +17,7 @@ from stream.kafka.topics import (
     Topic,
     TopicError,
     _check_durability,
+    _describe,
     check_topics,
     dead_letter_topic,
     describe_topic,
@@ -169,3 +171,11 @@ def test_a_process_whose_clock_is_wrong_can_announce_itself_and_send_dead_letter
     kind, stamped_ms = message.timestamp()
     assert kind == TIMESTAMP_LOG_APPEND_TIME
     assert abs(stamped_ms / 1000 - time.time()) < 120
+
+
+def test_a_topic_has_as_many_replicas_as_each_of_its_partitions() -> None:
+    """While partitions are moved to other brokers, or were by hand, some have more than others."""
+    partitions = [SimpleNamespace(replicas=[1, 2, 3]), SimpleNamespace(replicas=[2]), SimpleNamespace(replicas=[1, 3])]
+    found = SimpleNamespace(topic_id="id", partitions=partitions)
+    admin = SimpleNamespace(describe_topics=lambda *_, **__: {"t": SimpleNamespace(result=lambda: found)})
+    assert _describe(admin, KafkaCluster("127.0.0.1:1"), "t", 1.0) == Topic("t", "id", 3, 1)
