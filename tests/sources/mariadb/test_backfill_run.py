@@ -475,3 +475,19 @@ def test_hot_rows_of_a_whole_table_are_not_read() -> None:
     assert not watched.again.keys
     assert read_request(hot("[1]")) is None
     assert read_hot_keys(msgspec.json.encode(BackfillRequest(start=True, table=TABLE))) is None
+
+
+def test_a_table_that_was_read_for_its_foreign_keys_is_published_in_a_new_epoch() -> None:
+    """All of it is void there: read as before, it would never be cached, and nobody would see why."""
+    watched, family = Watched(TABLE), Family()
+    watched.run._family = family
+    watched.run._plan.complete.add(TABLE)
+    family.children.follow({TABLE: (("id",),)})
+    watched.first = chunk(row(1), last=After([1]))
+    watched.run.step(at(9), 1, REACHED)
+    assert watched.said == []
+    watched.run.begin_epoch(ResumePoint("s", 2, 1, at(9), 1, at(9)))
+    watched.first = chunk(row(1))
+    watched.run.step(at(9), 1, REACHED)
+    changes = [change for each in watched.said for change in each.changes]
+    assert changes == [BackfillTable(TABLE, complete=False), row(1), BackfillTable(TABLE, complete=True)]

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+import pytest
+
+from stream.sources.mariadb import live_schema
 from stream.sources.mariadb.backfill.plan import Chunk
 from stream.sources.mariadb.backfill.reading import Wanted
 from stream.sources.mariadb.backfill.rereading import Rereading
@@ -11,9 +14,10 @@ from stream.sources.mariadb.binlog.catalog import Catalog
 from stream.sources.mariadb.cascades.children import Children, Knowledge
 from stream.sources.mariadb.cascades.family import Family
 from stream.sources.mariadb.cascades.foreign_keys import ForeignKey, cascades_of
-from stream.sources.mariadb.connection import MariaDBError
+from stream.sources.mariadb.connection import ConnectionSettings, MariaDBError
 from stream.sources.mariadb.gtid import GtidPosition
-from stream.sources.mariadb.schema import ColumnInfo, TableInfo
+from stream.sources.mariadb.live_schema import LiveSchema
+from stream.sources.mariadb.schema import ColumnInfo, TableFilter, TableInfo
 from stream.wire.events import ABSENT, VALUE, VOID, ResumePoint, RowChange, VoidTable
 from stream.wire.keys import row_key
 
@@ -341,3 +345,17 @@ def test_a_row_that_was_read_again_refers_to_what_it_has() -> None:
     family.commit()
     family.read_again([RowChange(*row(C, 10, 1)[:1], VALUE, row(C, 10, 1)[1]), RowChange(row_key(C, [11]), ABSENT)])
     assert delete_parent(family) == {C: {row_key(C, [10])}}
+
+
+def test_foreign_keys_of_a_table_that_ddl_names_count_from_where_the_server_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They may have been taken away and made again alike: in between rows went by others, or by none."""
+    ends = iter(["MariaDB/0-1-5", "MariaDB/0-1-7", "MariaDB/0-1-9"])
+    found = cascades_of([ForeignKey(P, C, ("id",), ("p",), "CASCADE", "RESTRICT")])
+    schema = LiveSchema(ConnectionSettings(port=1), TableFilter(("d",)))
+    monkeypatch.setattr(schema, "_retried", lambda ask: ask(None))
+    monkeypatch.setattr(live_schema, "read_cascades", lambda _: found)
+    monkeypatch.setattr(live_schema, "end_of_log", lambda _: GtidPosition.parse(next(ends)))
+    for names, known_at in ((None, "MariaDB/0-1-5"), ({"d.other"}, "MariaDB/0-1-5"), ({C}, "MariaDB/0-1-9")):
+        schema.reread_cascades(names)
+        assert schema.has_cascades_of(GtidPosition.parse(known_at))
+    assert not schema.has_cascades_of(GtidPosition.parse("MariaDB/0-1-8"))

@@ -10,7 +10,7 @@ from zlib import crc32
 
 import pytest
 
-from stream.sources.mariadb import source
+from stream.sources.mariadb import live_schema, source
 from stream.sources.mariadb.binlog import events, last_read
 from stream.sources.mariadb.binlog.catalog import HELD_CHARS_MAX, Xid, held_words, read_held
 from stream.sources.mariadb.binlog.checksum import TransactionChecksum
@@ -354,3 +354,16 @@ def test_a_server_that_passes_over_a_long_log_is_waited_for(monkeypatch: pytest.
     with pytest.raises(SourceHistoryLost, match="0-1-5 is another transaction"):
         check_same(NOWHERE, 1, "MariaDB/0-1-4", "MariaDB/0-1-5", wanted + 1)
     check_same(NOWHERE, 1, "MariaDB/0-1-4", "MariaDB/0-1-5", wanted + 1)
+
+
+def test_a_table_that_the_words_leave_out_is_held_for_whatever_is_not_visible(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The topic says that it is held, and not for what: an older source said so, or there was no room."""
+    other: Xid = (7, b"other", b"")
+    tables = Tables()
+    tables.catalog.hold(NAMES, XID)
+    monkeypatch.setattr(live_schema, "_prepared", lambda _: frozenset({XID, other}))
+    again = Tables()
+    again.catalog.describe_as({name: tables.catalog.description(name) for name in NAMES})
+    again.catalog.resume(again.live, GtidPosition({}))
+    again._hold_again(Any, held_words({"d.a": frozenset({XID})}))
+    assert again.catalog.held == {"d.a": frozenset({XID}), "d.b": frozenset({XID, other})}

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from stream.sources.mariadb import source
+from stream.sources.mariadb.binlog.catalog import HELD
 from stream.sources.mariadb.binlog.progress import UNDESCRIBED, Progress, fingerprint, has_all_of, remembered
 from stream.sources.mariadb.connection import ConnectionSettings, MariaDBError, NotResumable, SourceHistoryLost
 from stream.sources.mariadb.schema import TableFilter
@@ -203,3 +204,30 @@ def test_a_last_transaction_that_is_another_one_is_a_lost_history(monkeypatch: p
 def _source() -> source.MariaDBSource:
     publisher: Any = SimpleNamespace()
     return source.MariaDBSource(source.SourceOptions(ConnectionSettings("nowhere"), "shop/0"), lambda: publisher)
+
+
+def test_an_epoch_begins_without_the_tables_of_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that was restored may have none of them, or others of these names."""
+    described: list[Any] = []
+    schema: Any = SimpleNamespace(catalog=SimpleNamespace(describe_as=described.append))
+    mine = _source()
+    mine._new_epoch_for = "history_lost"
+    monkeypatch.setattr(source, "connect", lambda _: SimpleNamespace(_force_close=lambda: None))
+    monkeypatch.setattr(source, "check_server", lambda _: None)
+    for name in ("_begin", "_new_epoch", "_note_histories"):
+        monkeypatch.setattr(mine, name, lambda *_: None)
+    mine._check(mine._new_publisher(), schema, resumed(9))
+    assert (described, mine._new_epoch_for) == ([{}], "")
+
+
+def test_a_source_goes_on_holding_what_the_one_before_it_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log is read behind the XA COMMIT, so nothing else says for what a table waits."""
+    held: list[str] = []
+    catalog = SimpleNamespace(describe_as=lambda _: None)
+    schema = SimpleNamespace(catalog=catalog, hold_again=held.append, close=lambda: None)
+    publisher: Any = SimpleNamespace(annotate=lambda _: None)
+    mine = _source()
+    monkeypatch.setattr(mine, "_new_schema", lambda: schema)
+    monkeypatch.setattr(mine, "_read", lambda *_: mine.stop())
+    mine._follow(publisher, ResumePoint("shop/0", 1, 9, PLACE, 1, PLACE, annotations={HELD: "words"}))
+    assert held == ["words"]

@@ -493,3 +493,20 @@ def test_what_is_read_after_the_last_commit_is_not_what_is_published(
     with pytest.raises(ServerLeft):
         made._read(Stub(servers), Schema(made), Progress(point()))  # type: ignore[arg-type]
     assert made._published == at(LAST)
+
+
+def test_where_a_server_was_that_lost_it_since_says_nothing_of_the_replica_that_is_read(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody will ever have that: each replica would be left at the first look, as long as the source runs."""
+    made, watch = followed(servers), watch_of()
+    servers.by_host["host"].end = LAST + 1
+    made._look_at_lag(watch)
+    assert made._ends
+    servers.by_host["host"].end = LAST
+    made._left("its connection was lost")
+    made._check_server()
+    assert made.server == SECOND
+    monkeypatch.setattr(following, "LAG_MAX_S", 0.0)
+    made._look_at_lag(watch)
+    assert not made._ends

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any, Self, cast
 
 import pytest
 
 from stream.sources.mariadb import position, requirements
-from stream.sources.mariadb.connection import ServerSettingsError
+from stream.sources.mariadb.connection import NotResumable, ServerSettingsError
 from stream.sources.mariadb.requirements import check_server
 
 GOOD = {
@@ -152,3 +153,20 @@ def test_a_server_that_repeats_another_ones_writes_is_no_primary(
     bounds = position.bounds_since(cast("Any", None), position.BinlogPlace("f", 4))
     assert bounds is not None
     assert bounds.is_primary is is_primary
+
+
+@pytest.mark.parametrize(("sequence", "is_purged"), [(3, True), (4, False), (9, False)])
+def test_a_log_can_be_read_from_where_its_oldest_file_begins(
+    monkeypatch: pytest.MonkeyPatch, sequence: int, is_purged: bool
+) -> None:
+    """All that is purged is published by then: an epoch that begins there would void everything for nothing."""
+
+    def fetch_all(_: object, sql: str, *__: object) -> list[tuple[str, ...]]:
+        if "binlog_state" in sql:
+            return [("0-1-9", "0-1-9")]
+        return [("bin.000007",)] if sql.startswith("SHOW") else [("0-1-4",)]
+
+    monkeypatch.setattr(position, "is_mysql", lambda _: False)
+    monkeypatch.setattr(position, "fetch_all", fetch_all)
+    with pytest.raises(NotResumable) if is_purged else nullcontext():
+        position.check_resumable(cast("Any", None), f"MariaDB/0-1-{sequence}")

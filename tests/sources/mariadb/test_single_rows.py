@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
@@ -26,7 +27,7 @@ from stream.sources.mariadb.gtid import GtidPosition
 from stream.sources.mariadb.live_schema import LiveSchema
 from stream.sources.mariadb.schema import NO_PRIMARY_KEY, ColumnInfo, TableFilter, TableInfo
 from stream.wire.batch import Batch, BatchLimits, Framer
-from stream.wire.events import ResumePoint, SingleRows, SourceTransaction, Topology
+from stream.wire.events import ResumePoint, RowChange, SingleRows, SourceTransaction, Topology
 from stream.wire.keys import Layout
 from tests.sources.mariadb.test_log_reading import NOWHERE, event, gtid, query
 from tokens.errors import FreshetError
@@ -407,3 +408,14 @@ def test_a_long_run_fills_frames_as_its_transactions_do(dialect: Dialect) -> Non
     together = framed(Read(dialect, found, lambda: 10_000, in_runs=True).given, Framer("s/0", Layout(2), resume))
     assert together == alone
     assert (len(together), sum(each.rows for each in together)) == (2, 6_000)
+
+
+def test_rows_of_a_table_are_told_again_once_its_schema_is_known() -> None:
+    """Its map is the same as while nothing was known of it, when its rows were passed over."""
+    schema = Schema()
+    schema.catalog.doubt("d.a", schema.live["d.a"], GtidPosition.parse("MariaDB/0-1-6"))
+    log: Any = Log(ordinary(MARIADB, 4), lambda: 0)
+    given: list[SourceTransaction] = []
+    with suppress(EOFError):
+        given.extend(filter(None, BinlogReader(log, schema, MARIADB.start).transactions()))
+    assert [sum(type(change) is RowChange for change in each.changes) for each in given] == [0, 0, 1, 1]

@@ -11,7 +11,7 @@ import pytest
 from stream.kafka.connection import KafkaCluster
 from stream.sources.mariadb.binlog.dump import BinlogDump
 from stream.sources.mariadb.binlog.events import LogPlace
-from stream.sources.mariadb.connection import MariaDBError, MariaDBUnreachable, SourceHistoryLost
+from stream.sources.mariadb.connection import ConnectionSettings, MariaDBError, MariaDBUnreachable, SourceHistoryLost
 from stream.sources.mariadb.watch import STALL_MAX_S, DumpWatch
 from tests.patience import PATIENCE_S
 from tests.sources.mariadb.conftest import Source
@@ -106,3 +106,18 @@ def test_two_replicas_of_one_server_id_are_told_what_to_change(source: Source) -
     assert "server_id" in caught.value.hint
     dump.close()
     other.close()
+
+
+def test_a_server_that_passes_over_what_was_read_is_waited_for() -> None:
+    """Its heartbeats move on below the end of the log, for as long as that takes. One that stands still is left."""
+    now = [100.0]
+    watch = DumpWatch(ConnectionSettings(), 1, lambda: now[0])
+    end = LogPlace.of(1, "bin.000001", 1_000_000)
+    for offset in range(0, 500_000, 1_000):
+        watch._check_progress(LogPlace.of(1, "bin.000001", offset), end)
+        now[0] += 1
+    stands = LogPlace.of(1, "bin.000001", 500_000)
+    watch._check_progress(stands, end)
+    now[0] += STALL_MAX_S + 1
+    with pytest.raises(MariaDBUnreachable):
+        watch._check_progress(stands, end)

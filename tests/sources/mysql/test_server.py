@@ -243,3 +243,19 @@ def test_two_replicas_of_one_server_id_are_told_what_to_change(source: Source) -
     assert caught.value.code == "server_id_in_use"
     dump.close()
     other.close()
+
+
+def test_a_transaction_that_is_committed_between_two_questions_is_in_one_of_the_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A session gives it up once it is executed: asked in the other order, it would be in neither."""
+    answers = {"gtid_owned": f"{U}:5#12", "gtid_executed": f"{U}:1-4"}
+
+    def fetch_all(_: object, sql: str) -> list[tuple[str]]:
+        answer = answers[sql.rpartition(".")[2]]
+        answers.update(gtid_owned="", gtid_executed=f"{U}:1-5")
+        return [(answer,)]
+
+    monkeypatch.setattr(mysql_position, "fetch_all", fetch_all)
+    connection: Any = None
+    assert str(mysql_position.logged(connection)) == f"MySQL56/{U}:1-5"
