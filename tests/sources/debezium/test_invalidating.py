@@ -320,3 +320,19 @@ def test_the_last_of_a_domain_counts_whoever_wrote_it() -> None:
         position_of("0-1-9", "MySQL")
     with pytest.raises(DebeziumError):
         position_of("nonsense", "MariaDB")
+
+
+@pytest.mark.parametrize("within", [{"event": 2}, {"row": 1}, {"event": 2, "row": 1}])
+def test_offsets_within_a_transaction_are_between_no_two(within: dict[str, int]) -> None:
+    """Of one event with many rows, as of an event behind others: what it names last is not told to its end."""
+    answer = {"offsets": [{"partition": {"server": "p"}, "offset": {"gtids": "0-1-5", **within}}]}
+    assert offsets_of(answer, "p") == ("0-1-5", False)
+
+
+def test_what_is_read_and_not_void_yet_is_read_again_after_a_restart() -> None:
+    """It is void with the next position: a source that is killed before that must find it."""
+    rows = Rows()
+    rows.reader._topics.reached = {("t", 0): 20, ("u", 0): 3}
+    assert rows.reader._starts() == {("t", 0): 20, ("u", 0): 3}
+    rows.change(1)
+    assert rows.reader._starts() == {("t", 0): 9, ("u", 0): 3}

@@ -24,6 +24,7 @@ from stream.sources.debezium.reader import DebeziumReader
 from stream.sources.debezium.schema import DebeziumSchema
 from stream.sources.debezium.transactions import Place
 from stream.sources.mariadb.binlog.reading.logged_statements import LoggedStatements
+from stream.sources.mariadb.binlog.reading.transaction import OpenTransaction
 from stream.sources.mariadb.connection import ConnectionSettings
 from stream.sources.mariadb.gtid import Gtid, MysqlGtid
 from stream.sources.mariadb.schema import TableFilter
@@ -176,3 +177,29 @@ def test_ends_say_how_many_events_of_each_table_there_are() -> None:
     assert found is not None
     assert (found.gtid, found.counts, found.timestamp) == (Gtid(0, 1, 5, 0), (("s.t", 3), ("s.ü.x", 1)), 9)
     assert read_end(wrapped({**payload, "status": "BEGIN", "data_collections": None})) is None
+
+
+def test_rows_are_decoded_by_a_schema_that_is_known_since() -> None:
+    """Messages of before and after it may have one schema."""
+    reader = reader_of()
+    reader._decoders[b"{}", "s.t"] = "its columns are others"
+    reader._schema.settle = lambda _: {}  # type: ignore[method-assign]
+    reader._settle(OpenTransaction.of_nobody(1))
+    assert reader._decoders
+    reader._schema.settle = lambda _: {"s.t": True}  # type: ignore[method-assign]
+    reader._settle(OpenTransaction.of_nobody(1))
+    assert not reader._decoders
+
+
+def test_a_new_topic_is_not_read_while_a_transaction_is_prepared() -> None:
+    """It may have told its rows in there, before anybody read it, and its end is never told."""
+    asked: list[str] = []
+    topics: Any = SimpleNamespace(look_for=lambda _: ["s.t"], reached={})
+    schema: Any = SimpleNamespace(
+        catalog=SimpleNamespace(names={"s.t"}),
+        check_prepared=lambda: asked.append("prepared"),
+        reread=lambda *name: asked.append(".".join(name)),
+        sample=lambda: None,
+    )
+    DebeziumReader(topics, schema, f"MySQL56/{UUID}:1-4", Places(1), "MySQL", 1 << 20)._look()
+    assert asked == ["prepared", "s.t"]

@@ -17,6 +17,7 @@ from stream.sources.debezium.messages import (
     read_row,
     read_statement,
 )
+from stream.sources.debezium.topics import ConnectorTopics
 from stream.sources.debezium.transactions import ROUNDS_MAX, Assembler, Place, Transaction
 from tests.sources.debezium.samples import SERVERS, Sample, story
 
@@ -244,3 +245,30 @@ def test_a_backlog_takes_no_more_memory_than_it_may() -> None:
     assembler.end(End(gtid_of("0-1-5"), (("shop.a", 1),), 5), Place("t", 0, 200))
     assembler.begin_round()
     assert [len(each.rows) for each in assembler.transactions()] == [1]
+
+
+def test_a_transaction_that_was_too_large_leaves_all_room_to_the_next() -> None:
+    """Else each one takes some of it for good, until every transaction is void."""
+    assembler = _assembler(bytes_max=5_000)
+    for number in range(5, 8):
+        rows = 100 if number < 7 else 5
+        for order in range(rows):
+            assembler.row(_row(order, gtid=f"0-1-{number}"), Place("a", 0, order))
+        assembler.end(End(gtid_of(f"0-1-{number}"), (("shop.a", rows),), 5), Place("t", 0, number))
+        assembler.begin_round()
+        [found] = assembler.transactions()
+        assert len(found.rows) == (0 if number < 7 else 5)
+        assembler.drop(gtid_of(f"0-1-{number}"))
+
+
+def test_topics_that_are_made_later_are_read_from_their_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of tables, and that with the ends of transactions: without it none would ever be published."""
+    topics = ConnectorTopics.__new__(ConnectorTopics)
+    topics.prefix, topics.transactions, topics.reached = "p", "p.transaction", {("p", 0): 7}
+    existing = {"p": 1, "p.transaction": 1, "p.s.t": 2, "p.s.other": 1}
+    monkeypatch.setattr(topics, "existing", lambda: existing)
+    monkeypatch.setattr(topics, "_offsets", lambda _, places: dict.fromkeys(places, 3))
+    monkeypatch.setattr(topics, "add", topics.reached.update)
+    assert topics.look_for(["s.t", "s.gone"]) == ["s.t"]
+    assert topics.reached == {("p", 0): 7, ("p.transaction", 0): 3, ("p.s.t", 0): 3, ("p.s.t", 1): 3}
+    assert topics.look_for(["s.t"]) == []

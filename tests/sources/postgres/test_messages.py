@@ -15,8 +15,13 @@ from stream.sources.debezium.errors import DebeziumError
 from stream.sources.debezium.messages import Malformed, RowMessage, Snapshot, read_end, read_row
 from stream.sources.debezium.places import Places, read_places
 from stream.sources.debezium.reader import DebeziumReader
+from stream.sources.mariadb.connection import ConnectionSettings
 from stream.sources.mariadb.gtid import GtidPosition, PostgresCommit, PostgresPlace
+from stream.sources.mariadb.schema import ColumnInfo, TableFilter, TableInfo
 from stream.sources.postgres.reader import InvalidatingPostgresReader, PostgresReader
+from stream.sources.postgres.schema import PostgresSchema
+from stream.sources.postgres.tables import storage_of
+from stream.wire.events import VoidTable
 from tests.servers.connect import postgres_config
 
 SOURCE = {"connector": "postgresql", "ts_ms": 7_000, "db": "d", "schema": "public", "table": "t", "lsn": 90}
@@ -149,3 +154,60 @@ def test_a_connector_that_hides_changes_is_refused(setting: str, value: str) -> 
     """Nothing that it does then can be seen in its messages."""
     with pytest.raises(DebeziumError):
         checked("c", CONFIG | {setting: value}, "PostgreSQL")
+
+
+@pytest.mark.parametrize(("announced", "unsaid", "noted"), [({}, False, 5), ({"s.t": "why"}, False, 0), ({}, True, 0)])
+def test_what_rows_are_stored_in_is_noted_once_what_was_rewritten_is_void(
+    announced: dict[str, str], unsaid: bool, noted: int
+) -> None:
+    """A source that is killed before that finds by it what somebody has rewritten."""
+    schema: Any = SimpleNamespace(storage=5, has_unsaid=unsaid)
+    places, topics = Places(1), SimpleNamespace(reached={})
+    reader = PostgresReader(topics, schema, "Postgres/1:0/10", places, "PostgreSQL", 1 << 20)
+    reader._maps.announced.update(announced)
+    reader.note_places()
+    assert places.storage == noted
+
+
+def schema_of(*, locked: frozenset[str] = frozenset()) -> tuple[PostgresSchema, list[Any]]:
+    """A schema of one table, which has been described, and what the server says of its tables, its place and locks."""
+    info = TableInfo("s", "t", (ColumnInfo("id", "int", True),), ("id",), engine="d heap 1")
+    said: list[Any] = [{info.name: info}, PostgresPlace(1, 16), locked]
+    schema = PostgresSchema(ConnectionSettings(), TableFilter(("s",)), lambda _: True, "p", "slot", storage_of(said[0]))
+    schema._asked = lambda _: tuple(said)  # type: ignore[assignment, method-assign]
+    schema.catalog.describe_as({info.name: info.describe()})
+    return schema, said
+
+
+def test_what_was_rewritten_while_a_source_was_away_is_void_once() -> None:
+    """Said again and again, the table would never be cached, and what it is stored in never be noted."""
+    schema, _ = schema_of()
+    schema.storage = 0
+    schema.load()
+    assert schema.has_unsaid
+    assert schema.changed(PostgresPlace(1, 16)).keys() == {"s.t"}
+    assert not schema.has_unsaid
+    assert schema.changed(PostgresPlace(1, 16)) == {}
+
+
+def test_a_table_that_a_session_has_locked_is_void_before_it_is_altered() -> None:
+    """The position passes the commit of an ALTER TABLE that the catalog does not show yet."""
+    schema, said = schema_of()
+    schema.load()
+    assert schema.changed(PostgresPlace(1, 16)) == {}
+    said[2] = frozenset({"s.t", "s.other"})
+    assert schema.changed(PostgresPlace(1, 16)).keys() == {"s.t"}
+
+
+def test_an_idle_shard_does_not_move_past_what_was_altered() -> None:
+    """The log tells no ALTER TABLE, and nothing else may be committed for long."""
+    schema, _ = schema_of()
+    schema.load()
+    schema.changed = lambda _: {"s.t": "its schema changed"}  # type: ignore[method-assign]
+    topics = SimpleNamespace(ends=dict, has_reached=lambda _: True)
+    reader = PostgresReader(topics, schema, "Postgres/1:0/10", Places(1), "PostgreSQL", 1 << 20)
+    reader._confirmed = PostgresPlace(1, 32)
+    [found] = reader._idle()
+    assert found is not None
+    assert found.position == "Postgres/1:0/20"
+    assert [each.table for each in found.changes if isinstance(each, VoidTable)] == ["s.t"]
