@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import socket
 import struct
 import threading
@@ -138,3 +139,17 @@ def test_a_connection_survives_a_restart_of_the_metastore(new_hive: Callable[...
         server.restart()
         assert connection.call("get_current_notificationEventId", {}) == before
         assert "kept" in connection.call("get_databases", {1: text("@hive#")})
+
+
+def test_no_call_lasts_beyond_the_moment_that_is_set() -> None:
+    """Whatever time a call has by itself: who waits for several has less."""
+
+    def answer(accepted: socket.socket, request: bytes) -> None:
+        accepted.sendall(reply(struct.unpack(">i", request[9:13])[0]))
+
+    with listening(answer) as address, MetastoreConnection((address,)) as connection:
+        connection.until_s = time.monotonic()
+        with pytest.raises(MetastoreTimeout):
+            connection.call("f", {})
+        connection.until_s = math.inf
+        assert connection.call("f", {}) == 5

@@ -13,6 +13,7 @@ from lab.simulation.hive.metastore import Metastore
 from stream.sources.hive.events import IGNORED, WRITES
 from stream.sources.hive.messages import HiveMessageError, TableObject, decode_message
 from stream.sources.hive.translator import HiveTranslator
+from stream.sources.hive.write_id_registry import WriteIdRegistry
 from stream.wire.events import (
     EVERY_TABLE,
     AllocateWriteId,
@@ -473,3 +474,16 @@ def test_a_restart_knows_nothing_of_ids_that_another_catalog_took_away(server: M
     ended = translator.translate(server.log[-1])
     assert ended is not None
     assert ended.changes == [CommitTransaction(1, ())]
+
+
+def test_ids_that_outlive_a_drop_have_ended_with_their_transactions() -> None:
+    """A table that is made anew has the ids of the one before: one that was committed meanwhile would stay open."""
+    ids = WriteIdRegistry()
+    for number in (1, 2):
+        ids.allocate("s.a", number, number)
+    ids.drop("s.a")
+    assert ids.end(1, committed=True) == [], "it is not certain whose they are"
+    assert ids.allocate("s.a", 3, 3).survived_drop
+    known = ids.get("s.a")
+    assert known is not None
+    assert known.open == [(2, 2), (3, 3)]

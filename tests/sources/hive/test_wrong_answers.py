@@ -285,3 +285,15 @@ def test_an_event_is_published_once_although_nobody_tells_at_first_who_points_to
     written = [each for each in positions if each != f"HiveEvent/{BEGIN}"]
     assert written[:2] == [f"HiveEvent/{BEGIN + 1}", f"HiveEvent/{BEGIN + 2}"]
     assert server.shown.image in {image for _, image, _ in source.images()}
+
+
+def test_a_transaction_that_was_opened_behind_the_servers_list_is_not_aborted(
+    server: Server, source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log is read further than the list, which does not name it: what it writes would be taken for aborted."""
+    source.sweep()
+    server.running = Transactions(4, frozenset(), frozenset())
+    server.log_transaction("OPEN_TXN", fromTxnId=5, toTxnId=5)
+    monkeypatch.setattr(source.following, "_reconcile_at_s", 0.0)
+    source.following._reconcile()
+    assert list(source.following._translator.open_transactions) == [5]

@@ -1,0 +1,26 @@
+"""A pool of sessions to a source."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+import pytest
+
+from stream.sources.mariadb.connection import MariaDBUnreachable
+from stream.sources.sessions import Sessions, SourceBusy
+
+
+def test_a_session_that_is_in_use_when_its_pool_is_closed_ends_with_its_work() -> None:
+    """Nobody would end it later: the server has a place for it until the process ends."""
+    ended: list[str] = []
+    pool = Sessions("s", lambda: "one", ended.append, lambda *_: nullcontext(), MariaDBUnreachable, 1, 1.0, 5.0)
+
+    def work(_: str, __: float) -> int:
+        pool.close()
+        assert not ended
+        return 7
+
+    assert pool.run(None, work) == 7
+    assert ended == ["one"]
+    with pytest.raises(SourceBusy):
+        pool.run(None, work)
