@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from stream.sources.mariadb.backfill import chunks
 from stream.sources.mariadb.backfill import plan as plan_module
+from stream.sources.mariadb.backfill.chunks import ChunkReader
 from stream.sources.mariadb.backfill.plan import (
     CURSOR_CHARS_MAX,
     PIECE_BYTES,
@@ -20,7 +24,10 @@ from stream.sources.mariadb.backfill.plan import (
     piece_bytes,
     unfit,
 )
+from stream.sources.mariadb.connection import ConnectionSettings
 from stream.sources.mariadb.gtid import GtidPosition
+from stream.sources.mariadb.position import Bounds
+from stream.sources.mariadb.schema import ColumnInfo, TableInfo
 from stream.wire.events import (
     EVERY_TABLE,
     VALUE,
@@ -247,3 +254,50 @@ def test_tables_come_in_order_and_unfit_ones_are_passed_over() -> None:
     assert all(map(unfit, others))
     assert left_tables(Plan({"s.a"}), [*keyed, *others]) == ["s.b", "s.c"]
     assert left_tables(Plan({"s.a", "s.b", "s.c"}), [*keyed, *others]) == []
+
+
+class Rows:
+    """So many rows, which a statement returns at once."""
+
+    def __init__(self, count: int) -> None:
+        self.is_over = False
+        self._count = count
+
+    def read(self) -> list[list[bytes | None]]:
+        """Their column, once."""
+        found: list[bytes | None] = [b"%d" % number for number in range(self._count)]
+        self._count, self.is_over = 0, True
+        return [found] if found else []
+
+
+@pytest.mark.parametrize(("rows", "is_end"), [(0, True), (3, True), (4, False)])
+def test_a_chunk_with_as_many_rows_as_were_asked_for_is_not_the_last(
+    monkeypatch: pytest.MonkeyPatch, rows: int, is_end: bool
+) -> None:
+    """Others may follow: a table that is called complete without them would have no such rows for ever."""
+    for name, value in (("bounded", lambda _, __, wanted, *___: wanted), ("timed", lambda *_: "")):
+        monkeypatch.setattr(chunks, name, value)
+    monkeypatch.setattr(chunks, "select_range", lambda *_: "")
+    monkeypatch.setattr(chunks, "RowPackets", lambda *_: Rows(rows))
+    reader = ChunkReader(ConnectionSettings(port=1))
+    reader._limit = 4
+    session: Any = None
+    found, last = reader._rows(session, TableInfo("d", "t", (ColumnInfo("id", "int", True),), ("id",)), None)
+    assert (len(found), last is None) == (rows, is_end)
+
+
+def test_rows_of_another_server_than_the_one_whose_place_is_known_are_no_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A statement that is broken off costs the session, and its address may lead elsewhere by then."""
+    reader = ChunkReader(ConnectionSettings(port=1))
+    session = SimpleNamespace(query=lambda _: None, rollback=lambda: None)
+
+    def rows(*_: Any) -> tuple[list[RowChange], None]:
+        reader._server = "2"
+        return [], None
+
+    for name, value in (("_connect", lambda: session), ("_locked", lambda *_: None), ("_rows", rows)):
+        monkeypatch.setattr(reader, name, value)
+    monkeypatch.setattr(chunks, "committed_place", lambda _: None)
+    monkeypatch.setattr(chunks, "bounds_since", lambda *_: Bounds(at(5), at(5), 1, True))
+    assert reader._read(DESCRIBED, None, ()) is None
+    assert reader._read(DESCRIBED, None, ()) is not None

@@ -5,9 +5,10 @@ from __future__ import annotations
 import random
 import threading
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import psycopg
@@ -20,6 +21,7 @@ from stream.sources.mariadb.by_key import Found, KeyNotPossible, SelectedRow
 from stream.sources.mariadb.by_range import SelectedRange, SortTooLarge
 from stream.sources.mariadb.connection import ConnectionSettings, MariaDBError, MariaDBUnreachable
 from stream.sources.mariadb.gtid import PostgresPlace
+from stream.sources.mariadb.schema import ColumnInfo, TableInfo
 from stream.sources.mariadb.snapshot import NoSuchTable, SnapshotRead, SourceTimeout
 from stream.sources.postgres import selecting, snapshot
 from stream.sources.postgres.chunks import PostgresChunkReader
@@ -617,3 +619,30 @@ def test_a_table_with_a_key_that_cannot_be_decoded_is_not_read_in_chunks(monkeyp
     monkeypatch.setattr(reader._reader, "read_in_order", infinite)
     with pytest.raises(TableDiffers, match="infinity is no date"):
         reader.read(DescribeTable("public.t", (Column("day", "date", True),), ("day",)), None)
+
+
+def test_rows_that_nobody_changes_are_named_by_their_place_among_all_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys are asked for some at a time. A row that somebody is changing would be called proven up to the log's end."""
+    monkeypatch.setattr(selecting, "STATEMENT_KEYS_MAX", 2)
+    info = TableInfo("public", "t", (ColumnInfo("id", "int", True),), ("id",), engine="d heap 1")
+
+    def selected(_: object, __: str, keys: Sequence[str]) -> list[list[bytes | None]]:
+        return [[b"%d" % at, b"f" if key in "03" else b"t", key.encode()] for at, key in enumerate(keys)]
+
+    monkeypatch.setattr(selecting, "raw_rows", selected)
+    connection: Any = SimpleNamespace(execute=lambda _: None)
+    found, untouched = rows_by_key(connection, info, [[number] for number in range(5)])
+    assert [each.key for each in found if isinstance(each, SelectedRow)] == [b"public.t\0[%d]" % n for n in range(5)]
+    assert untouched == {1, 2, 4}
+
+
+@pytest.mark.parametrize(("rows", "is_end"), [(0, True), (3, True), (4, False)])
+def test_a_chunk_with_as_many_rows_as_were_asked_for_is_not_the_last(
+    monkeypatch: pytest.MonkeyPatch, rows: int, is_end: bool
+) -> None:
+    """Others may follow: a table that is called complete without them would have no such rows for ever."""
+    info = TableInfo("public", "t", (ColumnInfo("id", "int", True),), ("id",), engine="d heap 1")
+    monkeypatch.setattr(selecting, "raw_rows", lambda *_: [[b"%d" % number] for number in range(rows)])
+    connection: Any = None
+    found = selecting.rows_in_order(connection, info, None, 4, 1 << 20)
+    assert (len(found.rows), found.is_end) == (rows, is_end)
