@@ -26,7 +26,7 @@ POLL_S: Final = 0.1
 def unassigned(kafka: KafkaCluster, group: str, partitions: Mapping[str, int]) -> frozenset[tuple[str, int]]:
     """The partitions that no member of the group has, as (topic, number). ``partitions``: how many each topic has.
 
-    None while the group rebalances. Raises ``KafkaException``.
+    Empty while the group rebalances. Raises ``KafkaException``.
     """
     name = kafka.group_id(group)
     with AdminClient(client_settings(kafka)) as admin:

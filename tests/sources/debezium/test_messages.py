@@ -183,10 +183,10 @@ def test_rows_are_decoded_by_a_schema_that_is_known_since() -> None:
     """Messages of before and after it may have one schema."""
     reader = reader_of()
     reader._decoders[b"{}", "s.t"] = "its columns are others"
-    reader._schema.settle = lambda _: {}  # type: ignore[method-assign]
+    reader._schema.settle = lambda _: {}  # type: ignore[assignment, method-assign]
     reader._settle(OpenTransaction.of_nobody(1))
     assert reader._decoders
-    reader._schema.settle = lambda _: {"s.t": True}  # type: ignore[method-assign]
+    reader._schema.settle = lambda _: {"s.t": True}  # type: ignore[assignment, method-assign]
     reader._settle(OpenTransaction.of_nobody(1))
     assert not reader._decoders
 

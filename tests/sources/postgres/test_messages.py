@@ -174,7 +174,7 @@ def schema_of(*, locked: frozenset[str] = frozenset()) -> tuple[PostgresSchema, 
     info = TableInfo("s", "t", (ColumnInfo("id", "int", True),), ("id",), engine="d heap 1")
     said: list[Any] = [{info.name: info}, PostgresPlace(1, 16), locked]
     schema = PostgresSchema(ConnectionSettings(), TableFilter(("s",)), lambda _: True, "p", "slot", storage_of(said[0]))
-    schema._asked = lambda _: tuple(said)  # type: ignore[assignment, method-assign]
+    vars(schema)["_asked"] = lambda _: tuple(said)
     schema.catalog.describe_as({info.name: info.describe()})
     return schema, said
 
@@ -203,7 +203,7 @@ def test_an_idle_shard_does_not_move_past_what_was_altered() -> None:
     """The log tells no ALTER TABLE, and nothing else may be committed for long."""
     schema, _ = schema_of()
     schema.load()
-    schema.changed = lambda _: {"s.t": "its schema changed"}  # type: ignore[method-assign]
+    schema.changed = lambda _: {"s.t": "its schema changed"}  # type: ignore[assignment, method-assign]
     topics = SimpleNamespace(ends=dict, has_reached=lambda _: True)
     reader = PostgresReader(topics, schema, "Postgres/1:0/10", Places(1), "PostgreSQL", 1 << 20)
     reader._confirmed = PostgresPlace(1, 32)
