@@ -171,3 +171,13 @@ def test_invalid_keys_still_have_a_partition() -> None:
     layout = Layout(8, {"t": 1})
     assert 0 <= layout.partition_of(b"t\0[1,") < 8
     assert 0 <= layout.partition_of(b"") < 8
+
+
+def test_the_first_columns_of_a_key_name_a_partition_only_if_they_decide_it() -> None:
+    """Else the rows of a range lie in several, and those of one would be taken for all."""
+    layout, key = Layout(64), row_key("shop.orders", [7])
+    assert layout.partition_of_leading(key, 1, 2, 1) == layout.partition_of(row_key("shop.orders", [7, 1]), 1)
+    assert layout.partition_of_leading(key, 1, 1) == layout.partition_of(key)
+    assert layout.partition_of_leading(key, 1, 2) is None
+    assert layout.partition_of_leading(key, 1, 3, 2) is None
+    assert Layout(1).partition_of_leading(key, 1, 2) == 0
