@@ -211,3 +211,18 @@ def test_leases_are_bounded(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> No
         assert at_once(ask(owner, OTHER, 3)) == [True]
 
     asyncio.run(main())
+
+
+def test_what_could_not_be_kept_is_remembered_of_the_last_keys_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any key may be asked for, and each has a stamp: memory would grow with every one that nobody may fill."""
+    monkeypatch.setattr(leasing, "_UNKEPT_MAX", 2)
+
+    async def main() -> None:
+        leases = leasing.Leases()
+        for name in (b"a", b"b", b"a", b"c"):
+            leases.end(name, unkept=b"stamp")
+        rows = {name: row() for name in (b"a", b"b", b"c")}
+        leases.take(list(rows), list(rows.values()), ONE, 0.0)
+        assert {name: each.leased for name, each in rows.items()} == {b"a": False, b"b": True, b"c": False}
+
+    asyncio.run(main())
