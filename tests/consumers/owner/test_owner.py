@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,6 +13,8 @@ from consumers.owner.client import OwnerClient
 from consumers.owner.protocol import (
     UNKNOWN_KEY,
     Fill,
+    OwnerError,
+    Status,
     Verdict,
     Verified,
 )
@@ -334,3 +337,14 @@ def test_a_partition_is_behind_unless_all_of_its_topic_is_read(
     owner.partition.position, owner.partition.end = position, end
     assert owner.partition.lag_seconds(100, timestamp) == lag
     owner.partition.store.close(commit=False)
+
+
+def test_who_has_a_part_of_another_topic_answers_nothing_of_the_whole(
+    owner: Owner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a topic that was made anew is taken over, some partitions are of the one before."""
+    topics = [SimpleNamespace(topic=SimpleNamespace(topic_id=each)) for each in ("new", "old")]
+    monkeypatch.setattr(owner.server.ownership, "of", lambda _: topics)
+    for asked in ("new", "old"):
+        with pytest.raises(OwnerError, match=f"follows another topic as {KEYSPACE} than {asked}"):
+            owner.server.answer(Status(1, KEYSPACE, asked))
