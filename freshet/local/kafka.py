@@ -67,13 +67,12 @@ rootLogger.appenderRef.console.ref = console
 """
 
 FULL_SPEED = (
-    "-server",
-    "-XX:+UseG1GC",
     "-XX:MaxGCPauseMillis=20",
     "-XX:InitiatingHeapOccupancyPercent=35",
     "-XX:+ExplicitGCInvokesConcurrent",
 )
-"""The flags of Kafka's own kafka-run-class.sh. Its kafka-server-start.sh gives the broker a heap of a GiB."""
+"""The flags of Kafka's own kafka-run-class.sh, but for the collector: that of a server is the JVM's own choice, and two
+are refused where JAVA_TOOL_OPTIONS names one. Kafka's kafka-server-start.sh gives the broker a heap of a GiB."""
 
 
 @dataclass(frozen=True, slots=True)
