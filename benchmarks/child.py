@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import structlog
 
-from freshet.cli import write_whole
+from freshet.signals import write_whole
 from stream.kafka.connection import KafkaCluster
 
 ROOT: Final = Path(__file__).resolve().parent.parent

@@ -20,8 +20,9 @@ from confluent_kafka import TopicPartition
 
 from benchmarks.workload import TABLE
 from consumers.owner.partitions import Ownership, Partition
+from consumers.process.committing import STEP_S
 from consumers.process.kafka_output import Rejected
-from consumers.process.loop import BATCH_MESSAGES, POLL_S, Consumption, ConsumptionSettings
+from consumers.process.loop import BATCH_MESSAGES, Consumption, ConsumptionSettings
 from consumers.store.index import Index, values_of
 from freshet.settings import ConsumerSettings
 from stream.interpreter import prepare_to_answer
@@ -156,7 +157,7 @@ def raw_consume(kafka: KafkaCluster, keyspace: str, events: int) -> dict[str, An
     consumer.assign([TopicPartition(topic, partition, 0) for partition in partitions])
     messages = size = 0
     while True:
-        batch = poll_batch(consumer, BATCH_MESSAGES, POLL_S)
+        batch = poll_batch(consumer, BATCH_MESSAGES, STEP_S)
         for message in batch:
             size += len(message.value())
         messages += len(batch)

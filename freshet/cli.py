@@ -10,7 +10,6 @@ import contextlib
 import importlib
 import importlib.metadata
 import importlib.util
-import io
 import os
 import signal
 import sys
@@ -28,7 +27,7 @@ from typer.core import TyperGroup
 
 from freshet import DISTRIBUTION
 from freshet.help.examples import explain
-from freshet.signals import SIGNALS, signals_held
+from freshet.signals import SIGNALS, signals_held, write_whole
 from tokens.errors import FreshetError
 
 EXIT_FAILURE = 1
@@ -235,15 +234,6 @@ def main() -> None:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)
     sys.exit(code)
-
-
-def write_whole() -> None:
-    """Buffer what PYTHONUNBUFFERED leaves raw, by lines: of a write that a signal cuts short the rest is lost there."""
-    for name in ("stdout", "stderr"):
-        stream = getattr(sys, name)
-        if isinstance(getattr(stream, "buffer", None), io.RawIOBase):
-            whole = io.BufferedWriter(stream.buffer)
-            setattr(sys, name, io.TextIOWrapper(whole, stream.encoding, stream.errors, line_buffering=True))
 
 
 def _reload_later(_number: int, _frame: object) -> None:

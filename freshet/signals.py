@@ -1,9 +1,11 @@
-"""Signals that come while nothing may be raised: while threads are started, or modules imported."""
+"""Signals that come while nothing may be raised (threads are started, modules imported), or while output is written."""
 
 from __future__ import annotations
 
+import io
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -39,3 +41,12 @@ def signals_held(at_most: int | None = None) -> Iterator[None]:
             signal.signal(number, handler or signal.SIG_DFL)
         if held:
             signal.raise_signal(held[0])
+
+
+def write_whole() -> None:
+    """Buffer what PYTHONUNBUFFERED leaves raw, by lines: of a write that a signal cuts short the rest is lost there."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if isinstance(getattr(stream, "buffer", None), io.RawIOBase):
+            whole = io.BufferedWriter(stream.buffer)
+            setattr(sys, name, io.TextIOWrapper(whole, stream.encoding, stream.errors, line_buffering=True))

@@ -16,7 +16,8 @@ PROCESS_BYTES_MAX: Final = 256 << 20
 IDLE_FACTOR: Final = 10
 """If only watermarks moved, the commit interval is longer by this factor."""
 STEP_S: Final = 0.05
-"""How far apart two looks at what is due may be: as many commits as belong into that time may begin together."""
+"""How long the fold thread waits for messages before it looks again at what is due. As many commits as belong into
+that time may begin together."""
 RETRY_S_MAX: Final = 8.0
 """Longest pause between attempts at a commit that failed with `RetryableStoreError`; the first pause is `RETRY_S`."""
 

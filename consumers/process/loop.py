@@ -25,7 +25,7 @@ from consumers.fold.runs import Record
 from consumers.fold.state import Void
 from consumers.owner.partitions import READY, Ownership, Partition
 from consumers.process.assignment import Assignment, SessionEnd, check_place
-from consumers.process.committing import Committer
+from consumers.process.committing import STEP_S, Committer
 from consumers.process.kafka_output import ConsumerOutput
 from consumers.process.opening import check_layout
 from consumers.process.pausing import Pauses
@@ -47,7 +47,6 @@ BATCH_MESSAGES: Final = 8_000
 BATCH_BYTES: Final = 4 << 20
 """What a poll takes at most while messages are as large as those of the last one; and what is folded between two
 looks at whether a commit is due. One step takes some tens of milliseconds then."""
-POLL_S: Final = 0.05
 RETRY_S: Final = 2.0
 RETRY_S_MAX: Final = 8.0
 POSITIONS_EVERY_S: Final = 0.5
@@ -241,7 +240,7 @@ class Consumption:
 
     def _step(self, consumer: Consumer) -> None:
         try:
-            messages = poll_batch(consumer, self._poll_messages, POLL_S)
+            messages = poll_batch(consumer, self._poll_messages, STEP_S)
         except TopicReadError as error:
             self._assignment.lose(error)
         self._run_calls()

@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient
 
 from freshet.checks.finding import Check
 from stream.kafka.connection import REQUEST_TIMEOUT_S, KafkaCluster, call_kafka, client_settings
-from stream.kafka.topics import IN_SYNC_MIN, TopicError, check_topics, events_topic, locations_topic
+from stream.kafka.topics import IN_SYNC_MIN, check_topics, events_topic, locations_topic
 from tokens.errors import FreshetError
 
 if TYPE_CHECKING:
@@ -53,11 +53,9 @@ def _of_keyspace(kafka: KafkaCluster, keyspace: str, partitions: int, known: Clu
     name = f"topic of {keyspace}"
     try:
         topic = check_topics(kafka, keyspace, partitions)
-    except TopicError as error:
+    except FreshetError as error:
         if error.code == "topic_missing":
             return Check(name, "ok", f"{events_topic(kafka, keyspace)} is not there yet: its source makes it")
-        return Check(name, "missing", str(error), error.hint)
-    except FreshetError as error:
         return Check(name, "missing", str(error), error.hint)
     few = _behind(known.topics.get(topic.name))
     if few:

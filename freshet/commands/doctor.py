@@ -31,19 +31,16 @@ def command(
     that can't be cached and why, size and time of a backfill. With --kafka: its brokers, and the topics of all
     keyspaces in the settings. Both may be given. It changes nothing there.
     """
-    from freshet.checks.files import examine_files
     from freshet.checks.finding import healthy
-    from freshet.checks.machine import examine
 
     settings = load_settings()
-    checks = list(_of_source(settings, source)) if source else []
+    checks: list[Check] = []
+    if source:
+        checks += _of_source(settings, source)
     if kafka:
-        from freshet.checks.kafka import examine_kafka
-
-        partitions = {name: each.partitions for name, each in settings.keyspaces.items()}
-        checks += examine_kafka(settings.kafka.cluster, partitions)
+        checks += _of_kafka(settings)
     if not source and not kafka:
-        checks = [*examine(settings.data_dir), examine_files(settings)]
+        checks += _of_machine(settings)
     if as_json:
         typer.echo(json.dumps({"healthy": healthy(checks), "checks": [asdict(check) for check in checks]}))
     else:
@@ -53,6 +50,19 @@ def command(
                 typer.echo(f"{'':<8} → {printable(check.fix)}")
     if not healthy(checks):
         raise typer.Exit(1)
+
+
+def _of_machine(settings: Settings) -> list[Check]:
+    from freshet.checks.files import examine_files
+    from freshet.checks.machine import examine
+
+    return [*examine(settings.data_dir), examine_files(settings)]
+
+
+def _of_kafka(settings: Settings) -> list[Check]:
+    from freshet.checks.kafka import examine_kafka
+
+    return examine_kafka(settings.kafka.cluster, {name: each.partitions for name, each in settings.keyspaces.items()})
 
 
 def _of_source(settings: Settings, keyspace: str) -> Iterator[Check]:

@@ -438,7 +438,7 @@ def test_what_is_printed_is_printed_whole_also_without_buffers() -> None:
     """With PYTHONUNBUFFERED a signal ends a write to a pipe that is full, and Python forgets the rest of it."""
     size = 1 << 20
     program = (
-        "import signal; from freshet.cli import write_whole\n"
+        "import signal; from freshet.signals import write_whole\n"
         "signal.signal(signal.SIGUSR1, lambda *_: None); write_whole()\n"
         f"print('ready'); print('x' * {size}, flush=True)"
     )

@@ -278,21 +278,33 @@ def test_a_void_ends_what_is_said_of_the_table_that_is_read() -> None:
     assert {"backfills", "backfill_progress"}.isdisjoint(said)
 
 
-def test_a_table_that_is_voided_while_it_is_read_for_its_foreign_keys_is_published_when_it_is_read_next() -> None:
-    """Its backfill is no learning: else it had to be read twice, and one that never ends would begin anew each time."""
-    watched, family = Watched(TABLE), Family()
+def read_for_its_foreign_keys(family: Family) -> Watched:
+    """A table that is whole, while it is read for those alone: nothing of it is published."""
+    watched = Watched(TABLE)
     watched.run._family = family
     watched.run._plan.complete.add(TABLE)
     family.children.follow({TABLE: (("id",),)})
     watched.first = chunk(row(1), last=After([1]))
     watched.run.step(at(9), 1, REACHED)
     assert watched.said == []
-    watched.run.notice(transaction(VoidTable(TABLE, "cascade")))
-    watched.now += 1
+    return watched
+
+
+def assert_published_whole(watched: Watched) -> None:
+    """With the next chunk, which is its last, the table is read for those who want its rows."""
     watched.first = chunk(row(1))
     watched.run.step(at(9), 1, REACHED)
     changes = [change for each in watched.said for change in each.changes]
     assert changes == [BackfillTable(TABLE, complete=False), row(1), BackfillTable(TABLE, complete=True)]
+
+
+def test_a_table_that_is_voided_while_it_is_read_for_its_foreign_keys_is_published_when_it_is_read_next() -> None:
+    """Its backfill is no learning: else it had to be read twice, and one that never ends would begin anew each time."""
+    family = Family()
+    watched = read_for_its_foreign_keys(family)
+    watched.run.notice(transaction(VoidTable(TABLE, "cascade")))
+    watched.now += 1
+    assert_published_whole(watched)
     assert family.children.knowledge(TABLE) is Knowledge.ALL
 
 
@@ -479,15 +491,6 @@ def test_hot_rows_of_a_whole_table_are_not_read() -> None:
 
 def test_a_table_that_was_read_for_its_foreign_keys_is_published_in_a_new_epoch() -> None:
     """All of it is void there: read as before, it would never be cached, and nobody would see why."""
-    watched, family = Watched(TABLE), Family()
-    watched.run._family = family
-    watched.run._plan.complete.add(TABLE)
-    family.children.follow({TABLE: (("id",),)})
-    watched.first = chunk(row(1), last=After([1]))
-    watched.run.step(at(9), 1, REACHED)
-    assert watched.said == []
+    watched = read_for_its_foreign_keys(Family())
     watched.run.begin_epoch(ResumePoint("s", 2, 1, at(9), 1, at(9)))
-    watched.first = chunk(row(1))
-    watched.run.step(at(9), 1, REACHED)
-    changes = [change for each in watched.said for change in each.changes]
-    assert changes == [BackfillTable(TABLE, complete=False), row(1), BackfillTable(TABLE, complete=True)]
+    assert_published_whole(watched)
