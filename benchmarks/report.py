@@ -256,15 +256,15 @@ def _workers(found: Result) -> Iterator[TableLine]:
 def _beside_streams(found: Result) -> Iterator[TableLine]:
     one = found["streams/1"]["rows_s"]
     for case, each in found.items():
-        keyspace, _, threads = case.partition("/")
-        cost = f"{each['cpu_s']:.0f} s of processor, {each['rss_mb']:.0f} MB"
-        if threads:
-            what = f"(k) Kafka Streams, exactly once, {threads} thread{'s' * (threads != '1')}"
-            yield TableLine(what, _k(each["rows_s"]), cost)
+        keyspace, _, several = case.partition("/")
+        cost = f"{each['cpu_s']:.0f} s of processor"
+        if keyspace == "streams":
+            what = f"(k) Kafka Streams, exactly once, {several} thread{'s' * (several != '1')}"
+            yield TableLine(what, _k(each["rows_s"]), f"{cost}, {each['rss_mb']:.0f} MB")
             continue
         ratio, wanted = each["rows_s"] / one, STREAMS_TIMES.get(keyspace)
         yield TableLine(
-            f"(k) materialize, {NAMES[keyspace]}",
+            f"(k) {f'catch up, {several} workers' if several else 'materialize'}, {NAMES[keyspace]}",
             _k(each["rows_s"]),
             f"{ratio:.1f} times Kafka Streams with one thread; {cost}",
             f">= {wanted} times" if wanted else "",

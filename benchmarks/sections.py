@@ -318,7 +318,7 @@ def _workers_case(bench: Bench, keyspace: str, count: int) -> Callable[[], Resul
 
 
 def beside_streams(bench: Bench) -> Result:
-    """(k) Materialize beside Kafka Streams, exactly once, in the same rounds."""
+    """(k) One process, and two workers, beside Kafka Streams, exactly once, in the same rounds."""
     bench.say(f"filling {streams.KEYSPACE}: {bench.sizes.events} events")
     bench.child("streams:fill", events=bench.sizes.events, keys=bench.sizes.keys)
     cases: dict[str, Callable[[], Result]] = {
@@ -327,6 +327,7 @@ def beside_streams(bench: Bench) -> Result:
     for keyspace in ("frames1", "frames20", "framesown", "shards4"):
         bench.topic(keyspace)
         cases[keyspace] = _materialize_case(bench, "materialize", keyspace)
+        cases[f"{keyspace}/2"] = _workers_case(bench, keyspace, 2)
     return bench.rounds("k", cases, min(3, bench.sizes.rounds))
 
 

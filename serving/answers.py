@@ -6,23 +6,38 @@ from typing import TypeAlias, TypedDict
 
 import msgspec
 
-from serving.client.answers import ObjectsAnswer, Problem, RangeAnswer, RowAnswer, TableAnswer
+from serving.client.answers import (
+    ObjectsAnswer,
+    Problem,
+    RangeAnswer,
+    RowAnswer,
+    RowBatchAnswer,
+    TableAnswer,
+    TableBatchAnswer,
+)
 from serving.errors import ReadError
 
 RawRowAnswer: TypeAlias = RowAnswer[msgspec.Raw]
 RawRangeAnswer: TypeAlias = RangeAnswer[msgspec.Raw]
 RawTableAnswer: TypeAlias = TableAnswer[msgspec.Raw]
+RawRowBatch: TypeAlias = RowBatchAnswer[RawRowAnswer | Problem]
+RawTableBatch: TypeAlias = TableBatchAnswer[RawTableAnswer | Problem]
 RawObjects: TypeAlias = ObjectsAnswer[msgspec.Raw]
 
 encode = msgspec.json.Encoder().encode
 """The JSON of an answer."""
 
 
-def encode_problem(error: ReadError) -> bytes:
-    """The JSON of the `Problem` that ``error`` is to a reader."""
+def problem_of(error: ReadError) -> Problem:
+    """What ``error`` is to a reader."""
     code, line = error.code, str(error)
     title = code.replace("_", " ").capitalize()
-    return encode(Problem(code, line, error.hint, error.token, f"urn:freshet:{code}", title, error.status, line))
+    return Problem(code, line, error.hint, error.token, f"urn:freshet:{code}", title, error.status, line)
+
+
+def encode_problem(error: ReadError) -> bytes:
+    """The JSON of `problem_of`."""
+    return encode(problem_of(error))
 
 
 def raw_image(image: bytes | None) -> msgspec.Raw:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Final, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -21,12 +21,13 @@ _Waiting: TypeAlias = dict[str, deque[asyncio.Future[None]]]
 _waiting: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, _Waiting]] = WeakKeyDictionary()
 
 
-async def in_turns(elements: Iterable[Element]) -> AsyncIterator[Element]:
-    """The elements, with a `pause` after each `ELEMENTS_A_TURN`."""
-    for number, element in enumerate(elements):
-        if number and number % ELEMENTS_A_TURN == 0:
+async def in_turns(elements: Iterable[Element]) -> AsyncIterator[Sequence[Element]]:
+    """The elements, `ELEMENTS_A_TURN` at a time, with a `pause` in between."""
+    every = elements if isinstance(elements, Sequence) else list(elements)
+    for at in range(0, len(every), ELEMENTS_A_TURN):
+        if at:
             await pause()
-        yield element
+        yield every[at : at + ELEMENTS_A_TURN]
 
 
 async def pause() -> None:

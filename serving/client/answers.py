@@ -12,6 +12,9 @@ FreshnessName = Literal["fresh", "stale", "unknown", "eventual"]
 Image = TypeVar("Image")
 """A row or a table: `msgspec.Raw` in the front, which embeds it as it is; `Columns` in the client, which decodes it."""
 
+Element = TypeVar("Element")
+"""One answer of a batch, or a `Problem`; `msgspec.Raw` in the client, which decodes each by itself."""
+
 Columns: TypeAlias = dict[str, Any] | None
 _OBJECT_OR_NULL = msgspec.Meta(extra_json_schema={"type": ["object", "null"]})
 
@@ -231,24 +234,24 @@ class Problem(msgspec.Struct, omit_defaults=True):
     detail: str = ""
 
 
-class RowBatchAnswer(msgspec.Struct):
+class RowBatchAnswer(msgspec.Struct, Generic[Element]):
     """Rows in the order of the keys; one that failed is a Problem. ``freshness`` is the weakest of the rows'."""
 
     served_from: ServedFrom
     freshness: FreshnessName
     why: str
     token: str
-    rows: list[msgspec.Raw]
+    rows: list[Element]
 
 
-class TableBatchAnswer(msgspec.Struct):
+class TableBatchAnswer(msgspec.Struct, Generic[Element]):
     """Tables in the order of the request; an element that failed is a Problem."""
 
     served_from: ServedFrom
     freshness: FreshnessName
     why: str
     token: str
-    tables: list[msgspec.Raw]
+    tables: list[Element]
 
 
 class ShardPlace(msgspec.Struct, frozen=True):

@@ -4,33 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import msgspec
-
-from serving.answers import RawRowAnswer, RawTableAnswer, encode, encode_problem
-from serving.client.answers import (
-    FreshnessName,
-    RowBatchAnswer,
-    ServedFrom,
-    TableBatchAnswer,
-)
+from serving.answers import RawRowAnswer, RawRowBatch, RawTableAnswer, RawTableBatch, problem_of
+from serving.client.answers import FreshnessName, RowBatchAnswer, ServedFrom, TableBatchAnswer
 from serving.errors import ASKED_IN_VAIN, ReadError
 from serving.reads.demands import ReadDemand
-from serving.turns import in_turns
 from tokens import Vector
 
 _STRONGEST_FIRST: tuple[FreshnessName, ...] = ("fresh", "eventual", "stale", "unknown")
 
 
-async def row_batch_answer(elements: Sequence[RawRowAnswer | ReadError], demand: ReadDemand) -> RowBatchAnswer:
+def row_batch_answer(elements: Sequence[RawRowAnswer | ReadError], demand: ReadDemand) -> RawRowBatch:
     """The answer to a batch of rows. Raises `ReadError` ``history_lost``."""
-    encoded = [_encoded(each) async for each in in_turns(elements)]
-    return RowBatchAnswer(*_summary(elements, demand), encoded)
+    rows = [problem_of(each) if isinstance(each, ReadError) else each for each in elements]
+    return RowBatchAnswer(*_summary(elements, demand), rows)
 
 
-async def table_batch_answer(elements: Sequence[RawTableAnswer | ReadError], demand: ReadDemand) -> TableBatchAnswer:
+def table_batch_answer(elements: Sequence[RawTableAnswer | ReadError], demand: ReadDemand) -> RawTableBatch:
     """The answer to a batch of tables. Raises `ReadError` ``history_lost``."""
-    encoded = [_encoded(each) async for each in in_turns(elements)]
-    return TableBatchAnswer(*_summary(elements, demand), encoded)
+    tables = [problem_of(each) if isinstance(each, ReadError) else each for each in elements]
+    return TableBatchAnswer(*_summary(elements, demand), tables)
 
 
 def from_source(elements: Sequence[RawRowAnswer | RawTableAnswer | ReadError]) -> int:
@@ -44,10 +36,6 @@ def source_asked(elements: Sequence[RawRowAnswer | RawTableAnswer | ReadError]) 
     return from_source(elements) + in_vain
 
 
-def _encoded(element: RawRowAnswer | RawTableAnswer | ReadError) -> msgspec.Raw:
-    return msgspec.Raw(encode_problem(element) if isinstance(element, ReadError) else encode(element))
-
-
 def _summary(
     elements: Sequence[RawRowAnswer | RawTableAnswer | ReadError], demand: ReadDemand
 ) -> tuple[ServedFrom, FreshnessName, str, str]:
@@ -55,19 +43,14 @@ def _summary(
 
     Raises the first ``history_lost``: it concerns the whole session, so it is the answer to the whole batch.
     """
-    vector, weakest, sources, failed = demand.vector, 0, from_source(elements), 0
-    tokens: dict[str, None] = {}
-    for element in elements:
-        if isinstance(element, ReadError):
-            if element.code == "history_lost":
-                raise element
-            failed += 1
-            continue
-        tokens[element.token] = None
-        weakest = max(weakest, _STRONGEST_FIRST.index(element.freshness))
-    for token in tokens:
+    answers = [each for each in elements if not isinstance(each, ReadError)]
+    errors = [each for each in elements if isinstance(each, ReadError)]
+    lost = next((each for each in errors if each.code == "history_lost"), None)
+    if lost is not None:
+        raise lost
+    vector, sources = demand.vector, from_source(answers)
+    for token in dict.fromkeys(each.token for each in answers):
         vector = vector.merge(Vector.parse(token)) if token else vector
-    served = len(elements) - failed
-    freshness = _STRONGEST_FIRST[weakest] if served else "unknown"
-    why = f"{served - sources} from the cache, {sources} from the source, {failed} failed"
+    freshness: FreshnessName = max({each.freshness for each in answers}, key=_STRONGEST_FIRST.index, default="unknown")
+    why = f"{len(answers) - sources} from the cache, {sources} from the source, {len(errors)} failed"
     return "source" if sources else "cache", freshness, why, str(vector)

@@ -8,14 +8,21 @@ import msgspec
 import xxhash
 from starlette.types import Send
 
-from serving.answers import RawObjects, RawRangeAnswer, RawRowAnswer, RawTableAnswer, encode, encode_problem
+from serving.answers import (
+    RawObjects,
+    RawRangeAnswer,
+    RawRowAnswer,
+    RawRowBatch,
+    RawTableAnswer,
+    RawTableBatch,
+    encode,
+    encode_problem,
+)
 from serving.client.answers import (
     KeptAnswer,
     ListsAnswer,
     LocationAnswer,
-    RowBatchAnswer,
     TableAnswer,
-    TableBatchAnswer,
 )
 from serving.errors import ReadError
 from serving.http.status.login import CHALLENGE
@@ -33,8 +40,8 @@ Answer: TypeAlias = (
     | RawRangeAnswer
     | RawTableAnswer
     | RawObjects
-    | RowBatchAnswer
-    | TableBatchAnswer
+    | RawRowBatch
+    | RawTableBatch
     | LocationAnswer
     | ListsAnswer
 )

@@ -97,7 +97,7 @@ async def get_rows(front: Front, parameters: RowBatchParameters, body: RowBatchB
     space = front.row_space(parameters.keyspace)
     wanted, demand = row_batch(body, front.limits, front.now_ms())
     found = await front.rows.read_many(space, wanted, demand)
-    return answer_response(await row_batch_answer(found, demand), from_source=source_asked(found))
+    return answer_response(row_batch_answer(found, demand), from_source=source_asked(found))
 
 
 async def find_rows(front: Front, parameters: RangeParameters, _: None) -> Response:
@@ -121,7 +121,7 @@ async def get_tables(front: Front, _: TableBatchParameters, body: TableBatchBody
     wanted, demand = table_batch(body, front.limits)
     with_catalogs = [(front.table_space(each.catalog), each) for each in wanted]
     found = await front.tables.read_many(with_catalogs, demand)
-    return answer_response(await table_batch_answer(found, demand), from_source=source_asked(found))
+    return answer_response(table_batch_answer(found, demand), from_source=source_asked(found))
 
 
 async def get_table_by_id(front: Front, parameters: TableIdParameters, _: None) -> Response:

@@ -15,7 +15,7 @@ from urllib.parse import quote, unquote_to_bytes
 from serving.errors import ReadError
 from serving.sources.source import RowTable
 from stream.wire.events import Column
-from stream.wire.keys import KeyFormatError, row_key
+from stream.wire.keys import KeyFormatError, integer_row_key, row_key
 from stream.wire.values import UndecodableValue, request_key_value
 
 KEY_BYTES_MAX = 4096
@@ -38,8 +38,9 @@ class RowKey(NamedTuple):
 
 def parse_row_key(table: RowTable, segment: bytes) -> RowKey:
     """The key that a path's last segment names. Raises `ReadError` ``bad_key``, naming the column."""
-    if segment.isdigit() and len(segment) <= DIGITS_MAX and len(table.key) == 1 and table.key[0].kind == "int":
-        return _assemble(table, [(int(segment), table.key[0].exact)])  # most keys; as it is done column by column
+    if segment.isdigit() and len(segment) < DIGITS_MAX and len(table.key) == 1 and table.key[0].kind == "int":
+        value = int(segment)  # most keys; as it is done column by column
+        return RowKey(integer_row_key(table.name, value), (value,), table.key[0].exact)
     parts = segment.split(b",")
     if len(segment) > KEY_BYTES_MAX:
         raise ReadError("bad_key", f"the key is longer than {KEY_BYTES_MAX} bytes")

@@ -22,7 +22,7 @@ from serving.reads.owners import AnswerTooLarge, OtherPartition, OwnerAway, Owne
 from serving.reads.proof import ReadBetween, history_lost_error, token_after, unknown_shards_error
 from serving.reads.rowkey import RowKey, parse_row_key
 from serving.reads.spaces import RowSpace
-from serving.sources.source import SchemaChanged
+from serving.sources.source import RowTable, SchemaChanged
 from serving.turns import in_turns
 from tokens import Position
 
@@ -81,7 +81,7 @@ class RowReads:
         self,
         context: ReadContext,
         wanted: Sequence[RequestedRow],
-        indexes: Iterable[int],
+        indexes: Sequence[int],
         outcomes: list[RowOutcome | None],
     ) -> None:
         """Writes the outcome of each row of ``indexes``. One request per partition and `KEYS_MAX` keys."""
@@ -103,16 +103,21 @@ class RowReads:
             else:
                 outcomes[index] = outcome
 
-        async for index in in_turns(indexes):
-            found = await self._lookup(context, wanted[index])
-            if not isinstance(found, RowLookup):
-                outcomes[index] = found
-                continue
-            lookups[index] = found
-            if found.table.cacheable:
-                groups.setdefault(space.layout.partition_of(found.key.key, found.table.prefix), []).append(index)
-            else:
-                settle(index, None, f"{found.table.name} is never cached: {found.table.reason}")
+        tables = await self._describe(space, {wanted[index].table for index in indexes})
+        async for some in in_turns(indexes):
+            for index in some:
+                name, pk = wanted[index]
+                table = tables[name]
+                found = table if isinstance(table, ReadError) else self._lookup(context, table, pk)
+                if not isinstance(found, RowLookup):
+                    outcomes[index] = found
+                    continue
+                lookups[index] = found
+                if found.table.cacheable:
+                    partition = space.layout.partition_of(found.key.key, found.table.prefix)
+                    groups.setdefault(partition, []).append(index)
+                else:
+                    settle(index, None, f"{found.table.name} is never cached: {found.table.reason}")
 
         async def ask(partition: int, part: list[int]) -> None:
             keys: list[bytes] = []
@@ -150,8 +155,9 @@ class RowReads:
                     await asyncio.gather(ask(partition, part[:half]), ask(partition, part[half:]))
                     return
                 why, differs = str(away), isinstance(away, OtherPartition)
-            async for index, row in in_turns(zip(part, rows, strict=True)):
-                settle(index, row, why, differs=differs)
+            async for some in in_turns(zip(part, rows, strict=True)):
+                for index, row in some:
+                    settle(index, row, why, differs=differs)
 
         asked = [
             ask(partition, group[at : at + KEYS_MAX])
@@ -169,15 +175,22 @@ class RowReads:
             for index, outcome in zip(misses, found_there, strict=True):
                 outcomes[index] = outcome
 
-    async def _lookup(self, context: ReadContext, wanted: RequestedRow) -> RowLookup | ReadError | SchemaChanged:
+    async def _describe(self, space: RowSpace, names: Iterable[str]) -> dict[str, RowTable | ReadError]:
+        """Each table, by its name in a request."""
+        tables: dict[str, RowTable | ReadError] = {}
+        for name in names:
+            try:
+                tables[name] = await self._descriptions.get(space, space.full_name(name))
+            except ReadError as error:
+                tables[name] = error
+        return tables
+
+    def _lookup(self, context: ReadContext, table: RowTable, pk: bytes) -> RowLookup | ReadError | SchemaChanged:
         try:
-            name = context.space.full_name(wanted.table)
-            table = await self._descriptions.get(context.space, name)
-            return RowLookup(context, table, parse_row_key(table, wanted.pk))
+            return RowLookup(context, table, parse_row_key(table, pk))
         except ReadError as error:
-            if error.code == "bad_key" and not self._descriptions.describes_since(context.space, name, context.since):
-                return SchemaChanged(name)
-            return error
+            since = self._descriptions.describes_since(context.space, table.name, context.since)
+            return error if since or error.code != "bad_key" else SchemaChanged(table.name)
 
     def _may_describe_again(self, lookup: RowLookup) -> bool:
         """Whether to describe a table again whose keys mean something else to its owner: once, and not too often.

@@ -76,6 +76,17 @@ def row_key(table: str, primary_key: Sequence[Any]) -> bytes:
     return name + SEPARATOR + columns
 
 
+def integer_row_key(table: str, value: int) -> bytes:
+    """As `row_key` of one integer. Raises `KeyFormatError` for a bad table name only."""
+    return b"%b[%d]" % (_beginning(table), value)
+
+
+@lru_cache(maxsize=1024)
+def _beginning(table: str) -> bytes:
+    """What all row keys of ``table`` begin with: its name, 0x00."""
+    return row_key(table, [0])[: -len(b"[0]")]
+
+
 def object_name(parts: Sequence[str]) -> str:
     """The name of a catalog object: the compact JSON array of its parts. Raises `KeyFormatError`."""
     try:
@@ -202,7 +213,7 @@ class Layout:
 
     def partition_of(self, key: bytes, prefix: int = 0) -> int:
         """The partition of a row key; ``prefix``: as for `keyspace_id`."""
-        return self.partition_at(self.keyspace_id(key, prefix))
+        return self.partition_at(_hash(self._hashed(key, prefix) if prefix or self._by_table else key))
 
     def partition_at(self, keyspace_id: int) -> int:
         """The partition of all keys with an id."""

@@ -17,8 +17,8 @@ def turns_of(*callers: str) -> list[list[str]]:
 
     async def long(caller: str) -> None:
         asking.set(caller)
-        async for _ in in_turns(range(LONG)):
-            turns[-1].append(caller)
+        async for some in in_turns(range(LONG)):
+            turns[-1] += [caller] * len(some)
 
     async def run() -> None:
         loop = asyncio.get_running_loop()
@@ -52,7 +52,7 @@ def test_one_that_leaves_while_it_waits_holds_nobody_up() -> None:
 
     async def run() -> list[int]:
         async def long() -> list[int]:
-            return [each async for each in in_turns(range(LONG))]
+            return [each async for some in in_turns(range(LONG)) for each in some]
 
         leaving, staying = asyncio.ensure_future(long()), asyncio.ensure_future(long())
         await asyncio.sleep(0)

@@ -386,7 +386,7 @@ class SimulatedFront:
             self._world.called_fresh("a batch is called fresh, and not all of its rows are")
 
 
-_batch = msgspec.json.Decoder(RowBatchAnswer)
+_batch = msgspec.json.Decoder(RowBatchAnswer[msgspec.Raw])
 
 
 class ServedAnswer(NamedTuple):

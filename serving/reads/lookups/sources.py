@@ -86,10 +86,11 @@ class SourceLookups:
             if not places:
                 continue
             found = await self._from_shard(context, source, [misses[at]._replace(source=source) for at in places])
-            async for at, each in in_turns(zip(places, found, strict=True)):
-                outcomes[at] = _beside_absence(each, outcomes[at])
-                if not _is_absent(each):
-                    left.remove(at)
+            async for some in in_turns(zip(places, found, strict=True)):
+                for at, each in some:
+                    outcomes[at] = _beside_absence(each, outcomes[at])
+                    if not _is_absent(each):
+                        left.remove(at)
 
     async def _from_shard(self, context: ReadContext, source: RowSource, misses: Sequence[RowMiss]) -> list[RowOutcome]:
         """One source's answers in the order of ``misses``. A source that lags is waited for until the deadline."""
@@ -108,7 +109,8 @@ class SourceLookups:
         found = await self._flights.read_many(wanted, proves)
         behind = {
             flight_key: wanted[flight_key]
-            async for flight_key, seen in in_turns(found.items())
+            async for some in in_turns(found.items())
+            for flight_key, seen in some
             if isinstance(seen, SourceRow) and proof.is_behind(seen.position, seen.as_of_ms)
         }
         remaining = max(context.deadline - asyncio.get_running_loop().time(), COMMIT_S)
@@ -120,7 +122,8 @@ class SourceLookups:
                 found |= dict.fromkeys(behind, error)
         return [
             self._from_source_row(miss, proof, found[flight_key])
-            async for flight_key, miss in in_turns(zip(flight_keys, misses, strict=True))
+            async for some in in_turns(zip(flight_keys, misses, strict=True))
+            for flight_key, miss in some
         ]
 
     def _from_source_row(self, miss: RowMiss, proof: Proof, found: SourceRow | Exception) -> RowOutcome:
@@ -160,12 +163,13 @@ class SourceLookups:
             raise
         self._metrics.source_failures.inc(sum(isinstance(each, ReadError) for each in found))
         fills: dict[int, list[Fill]] = {}
-        async for miss, each in in_turns(zip(misses.values(), found, strict=True)):
-            fill = _fill_of(miss, each, source.shard) if isinstance(each, SourceRow) else None
-            if fill is not None:
-                fills.setdefault(fill.partition, []).append(fill)
-            else:
-                self._give_up(miss)
+        async for some in in_turns(zip(misses.values(), found, strict=True)):
+            for miss, each in some:
+                fill = _fill_of(miss, each, source.shard) if isinstance(each, SourceRow) else None
+                if fill is not None:
+                    fills.setdefault(fill.partition, []).append(fill)
+                else:
+                    self._give_up(miss)
         for partition, of_partition in fills.items():
             self._fills.offer_rows(space.name, partition, of_partition)
         return dict(zip(misses, found, strict=True))
