@@ -39,14 +39,13 @@ from consumers.owner.protocol import (
     FillTable,
     Get,
     GetObjects,
-    GetRange,
     GetTable,
     Hello,
     OwnerError,
     OwnerObjects,
     OwnerRow,
     OwnerTable,
-    RangeRows,
+    PartitionRequest,
     Request,
     Rows,
     Status,
@@ -355,16 +354,16 @@ class OwnerClient:
         )
         return _expect(await self.request(request, max_wait_ms), Rows).rows
 
-    async def get_range(self, request: GetRange) -> RangeRows:
-        """The first rows of a range in one partition, or their number."""
-        return _expect(await self.request(request, request.max_wait_ms), RangeRows)
+    async def answer(self, request: PartitionRequest, kind: type[A]) -> A:
+        """What the owner says to ``request``; ``kind``: as the request's answers are."""
+        return _expect(await self.request(request, request.max_wait_ms), kind)
 
-    async def get_ranges(self, requests: Sequence[GetRange]) -> list[RangeRows | OwnerError]:
-        """As `get_range` of several partitions, which wait alike. What the owner refuses has an error in its place."""
-        found: list[RangeRows | OwnerError] = []
+    async def answers(self, requests: Sequence[PartitionRequest], kind: type[A]) -> list[A | OwnerError]:
+        """As `answer` to each of some, which wait alike. What the owner refuses has an error in its place."""
+        found: list[A | OwnerError] = []
         for answer in await self.request_all(requests, requests[0].max_wait_ms):
             try:
-                found.append(_expect(answer, RangeRows))
+                found.append(_expect(answer, kind))
             except OwnerError as refused:
                 found.append(refused)
         return found

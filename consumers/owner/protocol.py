@@ -542,6 +542,8 @@ WITHOUT_KEYSPACE: Final = (Hello, Drain)
 """Requests about all keyspaces."""
 WITHOUT_TOPIC: Final = (*WITHOUT_KEYSPACE, Checkpoint, Verified)
 """Requests without a ``topic_id``."""
+PartitionRequest: TypeAlias = Get | GetRange
+"""Asks for rows of one partition: several of them may go to an owner at once."""
 TRACED: Final = (Get, GetRange, GetTable, GetObjects)
 """Requests that carry the front's span."""
 WAITING: Final = (Get, GetRange, GetTable, GetObjects, Wait)

@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 import structlog
 
 from consumers.owner.client import Identity, OwnerClient
-from consumers.owner.protocol import GetRange, OwnerError, RangeRows, Standing
+from consumers.owner.protocol import OwnerError, PartitionRequest, RangeRows, Rows, Standing
 from serving.errors import ReadError
 from serving.locations.cache import Report
 from serving.locations.errors import LocationError
@@ -34,6 +34,7 @@ from serving.metrics import FrontMetrics
 from serving.reads.demands import Consistency
 
 Found = TypeVar("Found")
+Answered = TypeVar("Answered", Rows, RangeRows)
 
 HEDGE_S = 0.2
 """How long an owner may be silent, beyond the wait that the request allows, before a follower is asked beside it."""
@@ -178,46 +179,75 @@ class Owners:
             if beside is not None:
                 self._let_end(beside)
 
-    async def read_ranges(
-        self, keyspace: str, requests: Sequence[GetRange], *, consistency: Consistency, patience_s: float
-    ) -> list[RangeRows]:
-        """As `read` of each request. Those to one owner go together, unless a follower may have to answer for it."""
-        found: dict[int, RangeRows] = {}
+    async def read_each(
+        self,
+        keyspace: str,
+        requests: Sequence[PartitionRequest],
+        kind: type[Answered],
+        is_enough: Callable[[Answered], bool],
+        *,
+        consistency: Consistency,
+        patience_s: float,
+        wholly: bool = False,
+    ) -> list[Answered | OwnerAway]:
+        """As `read` of each request, or why nobody answers it. Those to one owner go together.
+
+        One to a partition with followers goes alone: they may have to answer it. ``wholly``: one that nobody answers
+        makes the others useless, so its `OwnerAway` is raised.
+        """
+        found: dict[int, Answered | OwnerAway] = {}
         together: dict[Replica, list[int]] = defaultdict(list)
         alone: list[int] = []
-        for place, request in enumerate(requests):
-            location = self._find(keyspace, request.partition)
-            if location is not None and location.followers and consistency != "leader":
-                alone.append(place)
-                continue
-            owner = location.leader if location is not None else None
-            if owner is None or owner in self._locations.cache.down:
-                owner = self._leader(Key(keyspace, request.partition))  # it says what is wrong
-            together[owner].append(place)
+
+        def is_away(place: int, away: OwnerAway) -> None:
+            if wholly:
+                raise away
+            found[place] = away
 
         async def ask(owner: Replica, places: list[int]) -> None:
             some = [requests[place] for place in places]
-            keys = [Key(keyspace, request.partition) for request in some]
-            answers: list[RangeRows | OwnerError] = []
+            answers: list[Answered | OwnerError] = []
             with suppress(OwnerAway):
-                answers = await self._ask_at(owner, lambda client: client.get_ranges(some), keys[0])
-            for place, key, answer in zip(places, keys, answers, strict=False):  # none if it is away
-                if isinstance(answer, RangeRows):
+                answers = await self._ask_at(
+                    owner, lambda client: client.answers(some, kind), Key(keyspace, some[0].partition)
+                )
+            for place, answer in zip(places, answers, strict=False):  # none if it is away
+                if not isinstance(answer, OwnerError):
                     found[place] = answer
                 elif answer.code != "not_owner":
-                    raise self._read_error(owner, answer, key)
+                    error = self._read_error(owner, answer, Key(keyspace, requests[place].partition))
+                    if not isinstance(error, OwnerAway):
+                        raise error
+                    is_away(place, error)
 
         async def read(place: int) -> None:
             request = requests[place]
-            found[place] = await self.read(
-                keyspace,
-                request.partition,
-                lambda client: client.get_range(request),
-                lambda answer: answer.served,
-                consistency=consistency,
-                patience_s=patience_s,
-            )
+            try:
+                answer: Answered = await self.read(
+                    keyspace,
+                    request.partition,
+                    lambda client: client.answer(request, kind),
+                    is_enough,
+                    consistency=consistency,
+                    patience_s=patience_s,
+                )
+            except OwnerAway as away:
+                is_away(place, away)
+            else:
+                found[place] = answer
 
+        for place, request in enumerate(requests):
+            location = self._find(keyspace, request.partition)
+            if len(requests) == 1 or (location is not None and location.followers and consistency != "leader"):
+                alone.append(place)
+                continue
+            owner = location.leader if location is not None else None
+            try:
+                if owner is None or owner in self._locations.cache.down:
+                    owner = self._leader(Key(keyspace, request.partition))  # it says what is wrong
+                together[owner].append(place)
+            except OwnerAway as away:
+                is_away(place, away)
         await _all([*(ask(*each) for each in together.items()), *(read(place) for place in alone)])
         await _all([read(place) for place in range(len(requests)) if place not in found])
         return [found[place] for place in range(len(requests))]

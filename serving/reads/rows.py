@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeAlias
 
-from consumers.owner.protocol import HISTORY_LOST, KEYS_MAX, SCHEMA_CHANGED, OwnerRow
+from consumers.owner.protocol import HISTORY_LOST, KEYS_MAX, SCHEMA_CHANGED, Get, OwnerRow, Rows
 from serving.answers import RawRowAnswer
 from serving.client.answers import FreshnessName, ServedFrom
 from serving.errors import ReadError
@@ -25,6 +26,10 @@ from serving.reads.spaces import RowSpace
 from serving.sources.source import RowTable, SchemaChanged
 from serving.turns import in_turns
 from tokens import Position
+
+_Part: TypeAlias = tuple[int, list[int]]
+"""A partition, and the places of the rows of a request that are asked of its owner at once."""
+_Settle: TypeAlias = Callable[[int, OwnerRow | None, str, bool], None]
 
 
 class RowReads:
@@ -85,13 +90,13 @@ class RowReads:
         outcomes: list[RowOutcome | None],
     ) -> None:
         """Writes the outcome of each row of ``indexes``. One request per partition and `KEYS_MAX` keys."""
-        space, demand, token = context.space, context.demand, context.demand.token
+        space = context.space
         lookups: dict[int, RowLookup] = {}
         misses: dict[int, RowMiss] = {}
         groups: dict[int, list[int]] = {}
         reasons: Counter[str] = Counter()
 
-        def settle(index: int, row: OwnerRow | None, why: str, *, differs: bool = False) -> None:
+        def settle(index: int, row: OwnerRow | None, why: str, differs: bool = False) -> None:
             lookup = lookups[index]
             if (differs or (row is not None and row.code == SCHEMA_CHANGED)) and self._may_describe_again(lookup):
                 outcomes[index] = SchemaChanged(lookup.table.name)
@@ -119,61 +124,63 @@ class RowReads:
                 else:
                     settle(index, None, f"{found.table.name} is never cached: {found.table.reason}")
 
-        async def ask(partition: int, part: list[int]) -> None:
-            keys: list[bytes] = []
-            meanings: dict[str, bytes] = {}
-            for index in part:
-                _, table, key = lookups[index]
-                keys.append(key.key)
-                meanings[table.name] = table.meaning
-            rows: Sequence[OwnerRow | None] = [None] * len(part)
-            why, differs = "", False
-            holder = self._holder if space.all_sources else ""
-            try:
-                answered: Sequence[OwnerRow] = await self._owners.read(
-                    space.name,
-                    partition,
-                    lambda client: client.get(
-                        space.name,
-                        partition,
-                        keys,
-                        token,
-                        demand.max_wait_ms,
-                        meanings,
-                        demand.not_before_ms,
-                        holder,
-                        demand.last_known,
-                    ),
-                    lambda found: all(each.served for each in found),
-                    consistency=demand.consistency,
-                    patience_s=demand.max_wait_ms / 1000,
-                )
-                rows = answered
-            except OwnerAway as away:
-                if isinstance(away, AnswerTooLarge) and len(part) > 1:
-                    half = len(part) // 2
-                    await asyncio.gather(ask(partition, part[:half]), ask(partition, part[half:]))
-                    return
-                why, differs = str(away), isinstance(away, OtherPartition)
-            async for some in in_turns(zip(part, rows, strict=True)):
-                for index, row in some:
-                    settle(index, row, why, differs=differs)
-
-        asked = [
-            ask(partition, group[at : at + KEYS_MAX])
+        parts = [
+            (partition, group[at : at + KEYS_MAX])
             for partition, group in groups.items()
             for at in range(0, len(group), KEYS_MAX)
         ]
-        if len(asked) == 1:
-            await asked[0]
-        elif asked:
-            await asyncio.gather(*asked)
+        while parts:
+            parts = await self._ask(context, lookups, parts, settle)
         for reason, count in reasons.items():
             self._metrics.missed("row", reason, count)
         if misses:
             found_there = await self._sources.read(context, list(misses.values()))
             for index, outcome in zip(misses, found_there, strict=True):
                 outcomes[index] = outcome
+
+    async def _ask(
+        self, context: ReadContext, lookups: Mapping[int, RowLookup], parts: Sequence[_Part], settle: _Settle
+    ) -> list[_Part]:
+        """Has what the owners say settled. Returns the halves of the parts that were too large for one answer."""
+        demand = context.demand
+        answers = await self._owners.read_each(
+            context.space.name,
+            [self._request(context, partition, [lookups[index] for index in part]) for partition, part in parts],
+            Rows,
+            lambda found: all(each.served for each in found.rows),
+            consistency=demand.consistency,
+            patience_s=demand.max_wait_ms / 1000,
+        )
+        halves: list[_Part] = []
+        for (partition, part), found in zip(parts, answers, strict=True):
+            if isinstance(found, AnswerTooLarge) and len(part) > 1:
+                half = len(part) // 2
+                halves += [(partition, part[:half]), (partition, part[half:])]
+                continue
+            rows: Sequence[OwnerRow | None]
+            if isinstance(found, OwnerAway):
+                rows, why, differs = [None] * len(part), str(found), isinstance(found, OtherPartition)
+            else:
+                rows, why, differs = found.rows, "", False
+            async for some in in_turns(zip(part, rows, strict=True)):
+                for index, row in some:
+                    settle(index, row, why, differs)
+        return halves
+
+    def _request(self, context: ReadContext, partition: int, lookups: Sequence[RowLookup]) -> Get:
+        space, demand = context.space, context.demand
+        return Get(
+            0,
+            space.name,
+            partition,
+            [key.key for _, _, key in lookups],
+            demand.token,
+            demand.max_wait_ms,
+            {table.name: table.meaning for _, table, _ in lookups},
+            not_before_ms=demand.not_before_ms,
+            holder=self._holder if space.all_sources else "",
+            last_known=demand.last_known,
+        )
 
     async def _describe(self, space: RowSpace, names: Iterable[str]) -> dict[str, RowTable | ReadError]:
         """Each table, by its name in a request."""

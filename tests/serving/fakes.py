@@ -17,9 +17,11 @@ from consumers.owner.protocol import (
     Fill,
     Filled,
     FillTable,
+    Get,
     OwnerError,
     OwnerRow,
     OwnerTable,
+    Rows,
     SchemaColumn,
     Waited,
 )
@@ -101,6 +103,22 @@ class FakeOwner:
     async def get(self, _: str, __: int, keys: list[bytes], *___: object) -> list[OwnerRow]:
         self._ask("get")
         return [self.row for _ in keys]
+
+    async def answer(self, request: Get, _: object) -> Rows:
+        demand = request.not_before_ms, request.holder, request.last_known
+        wanted = request.keys, request.vector, request.max_wait_ms, request.meanings
+        return Rows(0, await self.get(request.keyspace, request.partition, *wanted, *demand))
+
+    async def answers(self, requests: Sequence[Get], kind: object) -> list[Rows | OwnerError]:
+        found: list[Rows | OwnerError] = []
+        for each in requests:
+            try:
+                found.append(await self.answer(each, kind))
+            except OwnerError as refused:
+                if refused.code in ("owner_unreachable", "owner_timeout"):
+                    raise
+                found.append(refused)
+        return found
 
     async def get_table(self, *_: object) -> OwnerTable:
         self._ask("get_table")

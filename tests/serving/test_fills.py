@@ -20,12 +20,12 @@ class GatedOwner(FakeOwner):
     def __init__(self, *, failure: OwnerError | None = None) -> None:
         super().__init__(failure=failure)
         self.gate = asyncio.Event()
-        self.answer = Filled(0, True, "")
+        self.filled = Filled(0, True, "")
 
     async def fill_rows(self, fills: Sequence[Fill]) -> list[Filled]:
         await self.gate.wait()
         await super().fill_rows(fills)
-        return [self.answer for _ in fills]
+        return [self.filled for _ in fills]
 
 
 def row(image: bytes | None = b"{}") -> Fill:
@@ -86,7 +86,7 @@ def test_refused_and_failed_fills_are_counted(monkeypatch: pytest.MonkeyPatch) -
     async def run() -> None:
         metrics = FrontMetrics()
         owner, away = GatedOwner(), GatedOwner(failure=OwnerError("away", code="owner_unreachable"))
-        owner.answer = Filled(0, False, "the key changed")
+        owner.filled = Filled(0, False, "the key changed")
         network = Network(monkeypatch, {"a:1": owner, "b:1": away})
         network.announced[1] = ["b:1"]
         fills = Fills(network.owners(), metrics)

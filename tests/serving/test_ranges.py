@@ -54,8 +54,8 @@ class Partitions:
         self.says = says
         self.asked: list[GetRange] = []
 
-    async def read_ranges(self, _: str, requests: Sequence[GetRange], **__: Any) -> list[RangeRows]:
-        """As `serving.reads.owners.Owners.read_ranges`."""
+    async def read_each(self, _: str, requests: Sequence[GetRange], *__: Any, **___: Any) -> list[RangeRows]:
+        """As `serving.reads.owners.Owners.read_each`."""
         return [self._answer(request) for request in requests]
 
     def _answer(self, request: GetRange) -> RangeRows:

@@ -156,12 +156,16 @@ class RangeReads:
         of, token, freshness = len(partitions), lookup.demand.token, ""
         for _ in range(ROUNDS_MAX):
             try:
-                found = await self._owners.read_ranges(
+                answered = await self._owners.read_each(
                     lookup.space.name,
                     _requests(lookup, pending, of, token),
+                    RangeRows,
+                    lambda answer: answer.served,
                     consistency=lookup.demand.consistency,
                     patience_s=lookup.left_ms / 1000,
+                    wholly=True,
                 )
+                found = cast("list[RangeRows]", answered)
             except OwnerAway as away:
                 if isinstance(away, OtherPartition) and lookup.may_renew:
                     raise SchemaChanged(lookup.range.table.name) from away

@@ -10,7 +10,7 @@ import pytest
 from consumers.fold.messages import fold_messages
 from consumers.owner.client import OwnerClient
 from consumers.owner.meaning import fingerprint
-from consumers.owner.protocol import SCHEMA_CHANGED, GetRange
+from consumers.owner.protocol import SCHEMA_CHANGED, GetRange, RangeRows
 from consumers.owner.ranges import answering, indexed
 from consumers.owner.ranges.indexed import meaning_with
 from consumers.store.index import Index, values_of
@@ -143,7 +143,7 @@ def test_columns_of_an_index_are_not_taken_for_those_of_an_order(tmp_path: Path)
     ordered = asked("a", index=[], equal=b"", order=["total"], meaning=meaning_with(KEY, total, "order"))
 
     async def use(client: OwnerClient) -> None:
-        assert [(await client.get_range(request)).served for request in (by_index, ordered)] == [False, True]
+        assert [(await client.answer(request, RangeRows)).served for request in (by_index, ordered)] == [False, True]
 
     owner.run(use)
 
@@ -294,12 +294,12 @@ def test_values_that_most_rows_have_left_are_looked_up_again_once_their_entries_
 
         async def use(client: OwnerClient, owner: Owner = owner, left: int = left) -> None:
             store, equal = owner.partition.store, values_of(["a", 1])
-            assert (await client.get_range(asked("a", vector=vector(120)))).served is (left == 6)
+            assert (await client.answer(asked("a", vector=vector(120)), RangeRows)).served is (left == 6)
             assert len(store.having(INDEX, equal, 100) or ()) == left + 2
             owner.fold(rows(121, (50, "b")), marker(130))
             store.commit()
             assert len(store.having(INDEX, equal, 100) or ()) == 2
-            found = await client.get_range(asked("a", vector=vector(130)))
+            found = await client.answer(asked("a", vector=vector(130)), RangeRows)
             assert (found.keys, found.served) == ([item(left), item(left + 1)], True)
 
         owner.run(use)

@@ -63,7 +63,7 @@ def answered(owner: Owner, request: GetRange) -> RangeRows:
     found: list[RangeRows] = []
 
     async def use(client: OwnerClient) -> None:
-        found.append(await client.get_range(request))
+        found.append(await client.answer(request, RangeRows))
 
     owner.run(use)
     return found[0]
@@ -122,12 +122,12 @@ def test_a_range_that_changed_after_the_last_marker_waits_for_the_next(tmp_path:
     owner.fold(rows(101, order(7, 2)))
 
     async def use(client: OwnerClient) -> None:
-        unproved = await client.get_range(asked(7))
+        unproved = await client.answer(asked(7), RangeRows)
         assert (unproved.served, unproved.needs_source) == (False, False)
         assert "marker" in unproved.why
-        elsewhere = await client.get_range(asked(8))
+        elsewhere = await client.answer(asked(8), RangeRows)
         assert elsewhere.served
-        waiting = asyncio.create_task(client.get_range(asked(7, max_wait_ms=10_000)))
+        waiting = asyncio.create_task(client.answer(asked(7, max_wait_ms=10_000), RangeRows))
         while not owner.partition.waiters:  # noqa: ASYNC110 - what is waited for is in this thread
             await asyncio.sleep(0)
         owner.fold(marker(101))
@@ -150,9 +150,9 @@ def test_a_demand_beyond_the_watermark_waits(tmp_path: Path) -> None:
     owner = whole_owner(tmp_path, order(7, 1))
 
     async def use(client: OwnerClient) -> None:
-        behind = await client.get_range(asked(7, vector=vector(105)))
+        behind = await client.answer(asked(7, vector=vector(105)), RangeRows)
         assert (behind.served, behind.needs_source, behind.freshness) == (False, False, "stale")
-        waiting = asyncio.create_task(client.get_range(asked(7, vector=vector(105), max_wait_ms=10_000)))
+        waiting = asyncio.create_task(client.answer(asked(7, vector=vector(105), max_wait_ms=10_000), RangeRows))
         while not owner.partition.waiters:  # noqa: ASYNC110 - what is waited for is in this thread
             await asyncio.sleep(0)
         owner.fold(rows(101, order(8, 1)), marker(105))
@@ -278,9 +278,9 @@ def test_a_front_that_asks_too_few_partitions_is_refused(tmp_path: Path) -> None
     async def use(client: OwnerClient) -> None:
         for asked_for, leading in ((1, (7,)), (2, (7,)), (1, ())):
             with pytest.raises(OwnerError) as refused:
-                await client.get_range(asked(*leading, asked=asked_for))
+                await client.answer(asked(*leading, asked=asked_for), RangeRows)
             assert refused.value.code == "wrong_partition"
-        assert (await client.get_range(asked(7, asked=4))).served
+        assert (await client.answer(asked(7, asked=4), RangeRows)).served
 
     owner.run(use)
 
@@ -336,7 +336,7 @@ def test_a_range_that_several_markers_do_not_prove_waits_for_the_next(tmp_path: 
 
     async def use(client: OwnerClient) -> None:
         asked_for = asked(7, vector=vector(120), max_wait_ms=10_000)
-        waiting = asyncio.create_task(client.get_range(asked_for))
+        waiting = asyncio.create_task(client.answer(asked_for, RangeRows))
         for sequence in (105, 110, 120):
             while not (owner.partition.waiters or waiting.done()):  # noqa: ASYNC110 - it is in this thread
                 await asyncio.sleep(0)

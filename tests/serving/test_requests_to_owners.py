@@ -1,4 +1,4 @@
-"""Ranges of several partitions: what one owner has of them is asked for in one go."""
+"""Requests to several partitions: those to one owner are sent in one go."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ class RangeOwner(FakeOwner):
         self.when_asked: Callable[[], None] = lambda: None
         self.refusal = OwnerError("it is another's", code="not_owner")
 
-    async def get_ranges(self, requests: Sequence[GetRange]) -> list[RangeRows | OwnerError]:
-        """As `consumers.owner.client.OwnerClient.get_ranges`."""
+    async def answers(self, requests: Sequence[GetRange], _: object) -> list[RangeRows | OwnerError]:  # type: ignore[override]
+        """As `consumers.owner.client.OwnerClient.answers`."""
         self.together.append([each.partition for each in requests])
-        self._ask("get_ranges")
+        self._ask("answers")
         self.when_asked()
         return [said(each) if each.partition in self.has else self.refusal for each in requests]
 
-    async def get_range(self, request: GetRange) -> RangeRows:
+    async def answer(self, request: GetRange, _: object) -> RangeRows:  # type: ignore[override]
         """See there."""
         self.alone.append(request.partition)
-        self._ask("get_range")
+        self._ask("answer")
         if request.partition not in self.has:
             raise self.refusal
         return said(request)
@@ -46,16 +46,24 @@ def said(request: GetRange) -> RangeRows:
     return RangeRows(0, [], [], request.partition, False, "fresh", "proved", True, False, "shop/0", 1, "", "")
 
 
-def read(owners: Owners, partitions: int = 4) -> list[int]:
-    """The partitions that have answered, in the order of the requests."""
+def read(owners: Owners, partitions: int = 4, *, wholly: bool = True) -> list[int | str]:
+    """The partitions that have answered, in the order of the requests, or why not."""
     requests = [GetRange(0, "shop", number, partitions, b"shop.items\0", 0) for number in range(partitions)]
 
-    async def run() -> list[RangeRows]:
-        found = await owners.read_ranges("shop", requests, consistency="bounded", patience_s=0.0)
+    async def run() -> list[RangeRows | OwnerAway]:
+        found = await owners.read_each(
+            "shop",
+            requests,
+            RangeRows,
+            lambda answer: answer.served,
+            consistency="bounded",
+            patience_s=0.0,
+            wholly=wholly,
+        )
         await owners.close()
         return found
 
-    return [each.count for each in asyncio.run(run())]
+    return [str(each) if isinstance(each, OwnerAway) else each.count for each in asyncio.run(run())]
 
 
 def test_each_owner_is_asked_once_for_all_that_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,3 +121,26 @@ def test_a_partition_with_a_follower_is_asked_for_alone(monkeypatch: pytest.Monk
     network.announced = {0: ["a:1"], 1: ["b:1"], 2: ["b:1"]}
     assert read(network.owners(followers=[Replica("f:1", "", "f")]), 3) == [0, 1, 2]
     assert (away.alone, follower.alone, other.together) == ([0], [0], [[1, 2]])
+
+
+def test_one_that_nobody_answers_takes_nothing_from_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each request has its own reason: an owner that is too busy for it, none at all, one that is away."""
+    one, away = RangeOwner(0, 4), RangeOwner(failure=AWAY)
+    network = Network(monkeypatch, {"a:1": one, "b:1": away})
+    network.announced = {0: ["a:1"], 1: ["a:1"], 3: ["b:1"], 4: ["a:1"]}
+    one.refusal = OwnerError("later", code="too_busy")
+    first, busy, unowned, gone, last = read(network.owners(), 5, wholly=False)
+    assert (first, busy, last) == (0, "later", 4)
+    assert "shop/2" in str(unowned)
+    assert "does not answer" in str(gone)
+    assert (one.together, away.together, away.alone) == ([[0, 1, 4]], [[3]], [])
+
+
+def test_where_all_are_needed_nobody_is_asked_if_one_has_no_owner(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others' answers would be of no use, and may take as long as the request waits."""
+    one = RangeOwner(0)
+    network = Network(monkeypatch, {"a:1": one})
+    network.announced = {0: ["a:1"]}
+    with pytest.raises(OwnerAway):
+        read(network.owners(), 2)
+    assert one.together == []
