@@ -108,7 +108,7 @@ class RowReads:
             else:
                 outcomes[index] = outcome
 
-        tables = await self._describe(space, {wanted[index].table for index in indexes})
+        tables = await self._describe(space, dict.fromkeys(wanted[index].table for index in indexes))
         async for some in in_turns(indexes):
             for index in some:
                 name, pk = wanted[index]
