@@ -12,7 +12,7 @@ from stream.access.who import asking
 
 Element = TypeVar("Element")
 
-ELEMENTS_A_TURN: Final = 16
+ELEMENTS_A_TURN: Final = 32
 """Of one request, worked on before others have their turn: a third of a millisecond or so."""
 
 _Waiting: TypeAlias = dict[str, deque[asyncio.Future[None]]]
