@@ -187,6 +187,20 @@ def test_a_share_is_held_until_its_thread_has_ended() -> None:
     asyncio.run(story())
 
 
+def test_who_holds_nothing_is_forgotten() -> None:
+    """Tables and callers come and go for months: a front keeps nothing of those that have ended."""
+
+    async def story() -> None:
+        shares = Shares(4)
+        for number in range(3):
+            asking.set(f"caller {number}")
+            async with shares.hold([f"t{number}"], 0.01):
+                assert (len(shares._held), len(shares._held_by)) == (1, 1)
+        assert (len(shares._held), len(shares._held_by)) == (0, 0)
+
+    asyncio.run(story())
+
+
 async def _hold(shares: Shares, name: str) -> str:
     async with shares.hold([name], 5.0):
         await asyncio.sleep(0)

@@ -1,0 +1,189 @@
+"""What a front makes of a source's answers, decided without a server: scripted readers and metastores."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, cast
+
+import pytest
+
+from serving.errors import ReadError
+from serving.sources.hive import TIMEOUT_S, HiveTables
+from serving.sources.hive_latest import latest_event
+from serving.sources.hive_objects import read_objects
+from serving.sources.hive_tables import read_lists
+from serving.sources.mariadb import MariaDBRows, row_table
+from serving.sources.source import SchemaChanged, SourceKey, SourceRange, WantedObjects
+from stream.sources.hive.live.metastore import Metastore, MetastoreSettings, ServerList, Transactions
+from stream.sources.hive.messages import TableObject
+from stream.sources.hive.structs import Struct
+from stream.sources.key_range import KeyRange
+from stream.sources.mariadb.by_range import SelectedRange
+from stream.sources.mariadb.connection import ConnectionSettings, MariaDBError
+from stream.sources.mariadb.schema import ColumnInfo, TableFilter, TableInfo
+from stream.sources.mariadb.snapshot import SnapshotRead
+
+ITEMS = TableInfo("shop", "items", (ColumnInfo("id", "int", True),), ("id",))
+KEYLESS = MariaDBError("shop.items has no primary key", code="no_primary_key")
+
+
+class Reader:
+    """A `SnapshotReader` that gives the same answer each time. ``answer``: of each table."""
+
+    def __init__(self, answer: object) -> None:
+        self.answer, self.is_closed = answer, False
+
+    def read(self, keys: dict[str, object], _: float) -> dict[str, object]:
+        """Of keys."""
+        return dict.fromkeys(keys, self.answer)
+
+    def read_range(self, *_: object) -> object:
+        """Of a range."""
+        return self.answer
+
+    def close(self) -> None:
+        """Gives its sessions back."""
+        self.is_closed = True
+
+
+def rows_over(reader: Reader, waiter: Reader | None = None) -> MariaDBRows:
+    """The source of shop.items over readers; its clock stands at the second 100."""
+    rows = MariaDBRows(ConnectionSettings("127.0.0.1", 1, "u", ""), "shop/0", TableFilter(("shop",)), lambda: 100.0)
+    rows._reader, rows._waiter = cast("Any", reader), cast("Any", waiter or Reader(None))
+    return rows
+
+
+def range_of(reader: Reader) -> SourceRange:
+    """The answer for all rows of shop.items."""
+    rows = rows_over(reader)
+
+    async def story() -> SourceRange:
+        try:
+            return await rows.read_range(row_table(ITEMS), KeyRange(limit=10))
+        finally:
+            await rows.close()
+
+    return asyncio.run(story())
+
+
+@pytest.mark.parametrize(("is_primary", "as_of_ms"), [(True, 100_000), (False, 0)])
+def test_a_replicas_range_tells_no_time(is_primary: bool, as_of_ms: int) -> None:
+    """It may lack what was committed before it was asked, however it was asked."""
+    at = "MariaDB/0-1-5"
+    found = range_of(Reader(SnapshotRead(SelectedRange(), at, at, 1, ITEMS, is_primary)))
+    assert found.as_of_ms == as_of_ms
+
+
+def test_a_table_that_has_lost_its_primary_key_is_described_again() -> None:
+    """Whether rows or a range were asked for: what the front knows of the table is of before."""
+    with pytest.raises(SchemaChanged):
+        range_of(Reader(KEYLESS))
+    rows = rows_over(Reader(KEYLESS))
+
+    async def story() -> object:
+        [found] = await rows.read([SourceKey(row_table(ITEMS), (1,))])
+        await rows.close()
+        return found
+
+    assert isinstance(asyncio.run(story()), SchemaChanged)
+
+
+def test_a_source_that_is_closed_gives_all_its_sessions_back() -> None:
+    """Those that read, and those that wait for a replica."""
+    readers = Reader(None), Reader(None)
+    asyncio.run(rows_over(*readers).close())
+    assert all(each.is_closed for each in readers)
+
+
+class Catalog:
+    """The parts of a metastore that the reads here ask for. ``events``: (type, database, table), the first has id 1."""
+
+    catalog = "hive"
+
+    def __init__(self, *events: tuple[str, str, str]) -> None:
+        self.told = events
+        self.limits: list[float] = []
+        self.open: frozenset[int] = frozenset()
+
+    def limit(self, seconds: float) -> None:
+        """Of the calls that follow."""
+        self.limits.append(seconds)
+
+    def events(self, after: int, count: int, _: float) -> list[dict[str, Any]]:
+        """Those after one."""
+        names = ("eventType", "dbName", "tableName")
+        rows: list[dict[str, Any]] = [
+            {"eventId": number, "eventTime": 1, "message": "{}", **dict(zip(names, each, strict=True))}
+            for number, each in enumerate(self.told, 1)
+        ]
+        return [row for row in rows if row["eventId"] > after][:count]
+
+    def last_event(self) -> int:
+        """The log's end."""
+        return len(self.told)
+
+    def databases(self) -> list[str]:
+        """Their names."""
+        return ["kept", "dropped"]
+
+    def database(self, name: str) -> Struct | None:
+        """One of them; the other was dropped after the names were told."""
+        return {1: (11, name.encode())} if name == "kept" else None
+
+    def transactions(self) -> Transactions:
+        """Up to 9."""
+        return Transactions(9, self.open, frozenset())
+
+    def write_ids(self, names: Sequence[str], txns: str = "") -> dict[str, ServerList]:
+        """None has any."""
+        assert txns
+        return {name: ServerList(0, (), ()) for name in names}
+
+    def tables(self, _: Sequence[str]) -> dict[str, TableObject]:
+        """There is none."""
+        return {}
+
+
+def as_metastore(catalog: Catalog) -> Metastore:
+    """For the reads."""
+    return cast("Metastore", catalog)
+
+
+@pytest.mark.parametrize("kind", ["DROP_DATABASE", "ALTER_DATABASE"])
+def test_an_event_that_names_no_table_may_be_of_any(kind: str) -> None:
+    """What was read of a table may be as late as what happened to its whole database."""
+    log = as_metastore(Catalog(("INSERT", "d", "other"), (kind, "d", ""), ("INSERT", "d", "other")))
+    assert latest_event(log, "d.t", 3, 1) == 2
+
+
+def test_a_database_that_is_dropped_while_all_are_read_is_left_out() -> None:
+    """Where it was asked for by its name, it is told not to be there."""
+    catalog = as_metastore(Catalog())
+    assert read_objects(catalog, WantedObjects("database"), None).names == [("kept",)]
+    named = read_objects(catalog, WantedObjects("database", names=(("dropped",),)), None)
+    assert (named.names, named.images) == ([("dropped",)], [None])
+
+
+def test_the_newest_transaction_is_open_for_others_and_committed_for_itself() -> None:
+    """A reader's list ends with the last transaction that there is, whatever became of it."""
+    catalog = Catalog()
+    catalog.open = frozenset({4, 9})
+    assert read_lists(as_metastore(catalog), (), 0, "").txns == "9:4:4,9:"
+    assert read_lists(as_metastore(catalog), (), 9, "").txns == "9:4:4:"
+    assert read_lists(as_metastore(catalog), (), 4, "").txns.startswith("4:")
+
+
+def test_all_calls_of_a_read_share_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a read of many calls may take longer than its front waits, each time, and holds its connection."""
+    catalog, source = Catalog(), HiveTables(MetastoreSettings((("127.0.0.1", 1),)), "hive/0")
+    monkeypatch.setattr(source, "_metastore", lambda: as_metastore(catalog))
+
+    async def story() -> None:
+        assert (await source.read_lists((), 0, "1:1::")).txns == "1:1::"
+        with pytest.raises(ReadError):
+            await source.read_objects(WantedObjects("nothing of a metastore"))
+        await source.close()
+
+    asyncio.run(story())
+    assert catalog.limits == [TIMEOUT_S, TIMEOUT_S]
