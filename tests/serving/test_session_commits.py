@@ -290,3 +290,49 @@ def test_drivers_say_in_their_ways_whether_a_transaction_is_open() -> None:
     assert not in_transaction(Driver(get_autocommit=lambda: True))
     assert in_transaction(Driver(driver_connection=Driver(server_status=1)))
     assert not in_transaction(Driver())
+
+
+def test_what_a_failed_text_has_written_is_committed_after_it(session: Session) -> None:
+    """Its first statement went well: a commit that follows is not one of nothing, though a commit was before."""
+    server = Server()
+    connection = track(server, SHARD)
+    with using(session):
+        connection.commit()
+        server.fails = ValueError("duplicate key")
+        with pytest.raises(ValueError, match="duplicate"):
+            connection.cursor().execute("INSERT INTO t VALUES (1); INSERT INTO t VALUES (1)")
+        server.fails, server.answers = None, [(7, 1, "0-1-6", "0-1-9")]
+        connection.commit()
+    assert observed(session) == "MariaDB/0-1-6"
+
+
+class Closing(Server):
+    """A connection that a ``with`` closes, as PyMySQL's."""
+
+    def close(self) -> None:
+        """Closes it."""
+        self.ran.append("close()")
+
+    def __enter__(self) -> Closing:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+@pytest.mark.parametrize("is_block", [True, False])
+def test_what_may_be_committed_is_told_before_the_connection_is_closed(session: Session, is_block: bool) -> None:
+    """Rows that were not read hide it from the session; afterwards nobody could tell it any more."""
+    server = Closing()
+    connection = track(server, SHARD)
+    with using(session):
+        connection.cursor().execute("INSERT INTO t RETURNING id")
+        assert session.carried.doubts.keys() == {SHARD}
+        if is_block:
+            with connection:
+                pass
+        else:
+            connection.close()
+    assert session.carried.doubts == {}
+    assert observed(session) == "MariaDB/0-1-9"
+    assert server.ran[-1] == "close()"

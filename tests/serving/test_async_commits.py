@@ -1,0 +1,108 @@
+"""What a connection for asyncio tells the current session, decided without a server: scripted answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Self
+
+import pytest
+
+from serving.client import FreshetClient, Session
+from serving.client.sessions import track_async, using
+from tests.serving.test_session_commits import SHARD, observed
+
+RETURNING = "INSERT INTO t RETURNING id"
+
+
+class AsyncServer:
+    """A driver's connection for asyncio and its server, which answers each question alike."""
+
+    server_status = 0
+
+    def __init__(self) -> None:
+        self.ran: list[str] = []
+
+    def cursor(self) -> AsyncCursor:
+        """A cursor."""
+        return AsyncCursor(self)
+
+    async def ensure_closed(self) -> None:
+        """Closes it."""
+        self.ran.append("ensure_closed()")
+
+    async def autocommit(self, value: bool) -> None:
+        """Switches it."""
+        self.ran.append(f"autocommit({value})")
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.ensure_closed()
+
+
+class AsyncCursor:
+    """A cursor of an `AsyncServer`."""
+
+    def __init__(self, server: AsyncServer) -> None:
+        self.server = server
+        self.description: object = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def execute(self, sql: str) -> None:
+        """Runs a statement."""
+        self.server.ran.append("a question" if "@@pseudo_thread_id" in sql else sql)
+        self.description = "rows" if "RETURNING" in sql else None
+
+    async def fetchall(self) -> list[Any]:
+        """The answer to a question."""
+        return [(7, 1, "0-1-5", "0-1-9")]
+
+    async def close(self) -> None:
+        """Forgets its rows."""
+
+
+async def leaves_with(connection: Any) -> None:
+    """A block that ends with the connection."""
+    async with connection:
+        pass
+
+
+@pytest.mark.parametrize("close", [lambda connection: connection.ensure_closed(), leaves_with])
+def test_what_may_be_committed_is_told_before_the_connection_is_closed(
+    close: Callable[[Any], Awaitable[None]],
+) -> None:
+    """Rows that were not read hide the commit from the session; afterwards nobody could tell it any more."""
+    session, server = FreshetClient("http://127.0.0.1:9").session(), AsyncServer()
+
+    async def story() -> Session:
+        connection = track_async(server, SHARD)
+        with using(session):
+            cursor = await connection.cursor()
+            await cursor.execute(RETURNING)
+            assert session.carried.doubts.keys() == {SHARD}
+            await close(connection)
+        return session
+
+    assert asyncio.run(story()).carried.doubts == {}
+    assert observed(session) == "MariaDB/0-1-9"
+    assert server.ran[-2:] == ["a question", "ensure_closed()"]
+
+
+@pytest.mark.parametrize(("value", "told"), [(True, "MariaDB/0-1-5"), (False, "")])
+def test_switching_autocommit_on_commits(value: bool, told: str) -> None:
+    """Switching it off does not, and costs no question."""
+    session = FreshetClient("http://127.0.0.1:9").session()
+
+    async def story() -> None:
+        with using(session):
+            await track_async(AsyncServer(), SHARD).autocommit(value)
+
+    asyncio.run(story())
+    assert observed(session) == told
