@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from serving.client import BadRequest, FreshetClient, Session, StreamChange, StreamEvent
@@ -221,3 +222,29 @@ def test_objects_and_rows_share_a_store() -> None:
     names = [floor_name("shop"), row_name("shop", CUSTOMERS, [1]), object_name("shop", CUSTOMER, [1])]
     assert len(set(names)) == len(store.get(names)) == 3
     RowCache(cast("FreshetClient", Reader(world)), store, "shop", TABLES)
+
+
+class PagedReader(Reader):
+    """Whose orders come in two pages: other reads may have come between."""
+
+    def session(self, token: str) -> Reader:
+        return PagedReader(self.world, token)
+
+    def scan(self, _: str, table: str, columns: Mapping[str, int], *, limit: int) -> Iterator[Page]:
+        [page] = super().scan(_, table, columns, limit=limit)
+        if table == ORDERS:
+            yield msgspec.structs.replace(page, page="the next one")
+        yield page
+
+
+def test_an_object_of_several_pages_is_given_and_not_kept() -> None:
+    """No two pages need be of one position, so together they prove nothing; its reader has them all the same."""
+    store = DictStore()
+    world = Shop(1, store)
+    world.busy = True
+    world.invalidators[0].apply(world._watermark(world.at))
+    cache = ObjectCache(cast("FreshetClient", PagedReader(world)), store, "shop", OBJECTS)
+    for _ in range(20):
+        found = cache.get(cast("Session", Reader(world)), "customer", 1)
+        assert (len(found.rows[ORDERS]), found.from_store) == (2, False)
+    assert kept(world, cache_of(world, store), 1)

@@ -21,6 +21,7 @@ from serving.client import (
     Unauthorized,
     Unreachable,
 )
+from serving.client.sending.credentials import Bearer
 from serving.client.streaming import WARN_S, Following, Lines, stream_request
 from serving.client.wire import description_request
 from serving.errors import ReadError
@@ -242,3 +243,12 @@ def test_a_name_with_a_comma_is_refused_by_the_client() -> None:
     """The list in the URL would name other tables."""
     with pytest.raises(BadRequest):
         stream_request("shop", "now", tables=["a,b"])
+
+
+def test_a_token_that_another_thread_has_read_anew_meanwhile_is_tried() -> None:
+    """What was refused is compared, not what was read last: else one of two requests would fail."""
+    secrets = ["old", "new", "new", "new"]
+    bearer = Bearer(lambda: secrets.pop(0))
+    refused = bearer.headers()
+    assert [bearer.renew(refused), bearer.renew(refused)] == [True, True]
+    assert not bearer.renew(bearer.headers())
