@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import cast
+
 import httpx2
 import msgspec
 import pytest
 
+from serving.answers import RawRowAnswer
 from serving.client import Conflict, Session
-from serving.client.answers import KeptAnswer
+from serving.client.answers import KeptAnswer, RowAnswer
 from serving.http.app import make_app
 from serving.http.front import make_front
-from serving.keeping import ATTEMPTS
+from serving.keeping import ATTEMPTS, keep_row
 from serving.locations.refreshing import Locations
+from serving.reads.demands import ReadDemand, RequestedRow
+from serving.reads.rows import RowReads
 from serving.reads.spaces import RowSpace
 from stream.wire.keys import Layout
 from tests.serving.asking import ask_app
@@ -125,3 +131,20 @@ def test_the_client_sends_the_rows_place_and_adopts_the_answers() -> None:
     with pytest.raises(Conflict) as lost:
         session.put_row("shop", "shop.items", None, 7)
     assert lost.value.code == "fill_lost"
+
+
+def test_only_the_owner_says_that_a_row_is_kept() -> None:
+    """A follower is offered no fills, so what it has says nothing of them."""
+    asked: list[ReadDemand] = []
+
+    class Reads:
+        """Has the row."""
+
+        async def read_many(self, _: object, __: object, demand: ReadDemand) -> list[RawRowAnswer]:
+            asked.append(demand)
+            return [RowAnswer("cache", "fresh", "", SEEN, True, msgspec.Raw(IMAGE))]
+
+    space, wanted = RowSpace("shop", Layout(1)), RequestedRow("shop.items", b"7")
+    demand = ReadDemand(seen("shop/0", "0-1-5"), given=True, consistency="any")
+    kept = asyncio.run(keep_row(cast("RowReads", Reads()), space, wanted, GIVEN, demand))
+    assert (kept.kept, [each.consistency for each in asked]) == (True, ["leader"])

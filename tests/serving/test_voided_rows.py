@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from serving.answers import RawRowAnswer
-from serving.client.answers import RowAnswer
+from serving.client.answers import FreshnessName, RowAnswer
 from serving.errors import ReadError
 from serving.http.admission.callers import Callers, Meter, metering
 from serving.http.limits import SOURCE_COST, CallerLimits
@@ -112,3 +112,9 @@ def test_of_a_transaction_of_large_rows_only_so_much_is_read(monkeypatch: pytest
     keys = [b"shop.t\0[%d]" % number for number in range(3 * AT_ONCE)]
     found = asyncio.run(voided.read(transaction(b"[0]", b""), keys))
     assert (len(found), rows.parts) == (AT_ONCE, 1)
+
+
+@pytest.mark.parametrize("freshness", ["eventual", "stale", "unknown"])
+def test_a_row_that_is_not_proved_for_the_event_stays_void(freshness: FreshnessName) -> None:
+    """It may be of before the event, which would be told as what came of it."""
+    assert read(Rows([RowAnswer("cache", freshness, "why", "", False, msgspec.Raw(b"null"))]), 3)[0] == 0
