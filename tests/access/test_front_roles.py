@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
 from starlette.types import Message
 
+from serving.bytecache.shared.opening import close_caches
 from serving.http.app import make_app
+from serving.http.bytes.files import Files
 from serving.http.front import Front, make_front
 from serving.http.guard import Guard
 from serving.http.letters.routes import LETTERS_PAGE
@@ -211,3 +214,19 @@ def test_a_stream_ends_soon_after_its_token_was_taken_away(
 
     first, *rest, refusal, _ = asyncio.run(story())
     assert (first["status"], rest, refusal["status"]) == (200, ends, 401)
+
+
+@pytest.mark.parametrize(("token", "status"), [("all", 200), ("shop", 404)])
+def test_files_are_of_no_keyspace_so_who_sees_some_keyspaces_sees_none(tmp_path: Path, token: str, status: int) -> None:
+    """A file may hold rows of any of them."""
+    (tmp_path / "root").mkdir()
+    (tmp_path / "root" / "a").write_bytes(b"rows")
+    files = Files([f"file://{tmp_path}/root"], {"dirs": [f"{tmp_path}/cache:64MiB"], "shards": 1})
+    made = make_front([RowSpace("shop", Layout(1), "shop")], Locations(), access=ACCESS, files=files)
+    try:
+        path, headers = f"/v1/bytes/file://{tmp_path}/root/a", {"authorization": f"Bearer {token}"}
+        answer = ask_app(make_app(made), "GET", path, headers=headers)
+        assert (answer.status_code, answer.content == b"rows") == (status, status == 200)
+    finally:
+        asyncio.run(files.close())
+        close_caches()

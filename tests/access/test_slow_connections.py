@@ -164,3 +164,14 @@ def test_each_request_hears_that_its_reader_has_left(monkeypatch: pytest.MonkeyP
     connection.connection_lost(None)
     heard = [(each.disconnected, each.message_event.is_set()) for each in (first, second, answered)]
     assert heard == [(True, True), (True, True), (False, False)]
+
+
+def test_a_connection_that_was_answered_and_says_no_more_ends_in_time() -> None:
+    """Else whoever asks once holds its place for ever."""
+
+    async def use(port: int) -> None:
+        answer = await said(port, HEALTH.replace(b"Connection: close\r\n", b""))
+        assert b'{"status":"ok"}' in answer
+        assert b'"request_timeout"' in answer
+
+    at_a_front(None, use, SHORT_S)

@@ -211,3 +211,18 @@ def test_a_body_that_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyP
     with pytest.raises(ReadError) as refused:
         asyncio.run(read_body(scope_of(), receive, 10))
     assert refused.value.code == "request_timeout"
+
+
+@pytest.mark.parametrize("path", ["/v1/stream", "/v1/bytes/file:///x"])
+def test_a_stream_or_file_that_has_ended_is_watched_no_more(path: str) -> None:
+    """A connection serves many of them: what looks whether its token still counts ends with each."""
+
+    async def story() -> None:
+        app = guard(token="geheim")
+        scope = scope_of(path, [(b"authorization", b"Bearer geheim")])
+        for _ in range(3):
+            assert (await ask(app, {**scope}))[0] == 200
+        await asyncio.sleep(0)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(story())

@@ -1,0 +1,116 @@
+"""Of the files that a front may read at a time each answer holds one, however it ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.types import Message
+
+from serving.bytecache.shared.opening import close_caches
+from serving.errors import ReadError
+from serving.http.bytes.files import Files
+from serving.http.bytes.routes import BytesParameters, get_bytes
+from serving.http.front import Front, make_front
+from serving.http.responses import Response
+from serving.http.streaming.sending import Streaming
+from serving.locations.refreshing import Locations
+
+Story = Callable[[Front, Files], Coroutine[Any, Any, None]]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A file of a folder that is served."""
+    (tmp_path / "root").mkdir()
+    path = tmp_path / "root" / "a"
+    path.write_bytes(b"1" * 100_000)
+    return path
+
+
+@pytest.fixture
+def told(file: Path, tmp_path: Path) -> Iterator[Callable[[Story], None]]:
+    """Tells a story of a front that serves the file's folder; afterwards no answer may hold a file."""
+
+    def tell(story: Story) -> None:
+        async def run() -> None:
+            files = Files([f"file://{file.parent}"], {"dirs": [f"{tmp_path}/cache:64MiB"], "shards": 1})
+            await story(make_front([], Locations(), files=files), files)
+            assert files._open == 0
+            await files.close()
+
+        asyncio.run(run())
+
+    yield tell
+    close_caches()
+
+
+async def nobody_leaves() -> Message:
+    """A connection whose reader stays."""
+    await asyncio.Event().wait()
+    raise AssertionError
+
+
+async def takes(_: Message) -> None:
+    """A reader takes a message."""
+
+
+def test_an_answer_that_has_no_bytes_gives_its_file_back(file: Path, told: Callable[[Story], None]) -> None:
+    """Browsers ask again and again whether what they have is still the file."""
+
+    async def story(front: Front, files: Files) -> None:
+        answer = await get_bytes(front, BytesParameters(f"file://{file}", if_none_match="*"), None)
+        assert isinstance(answer, Response)
+        assert (answer.status, files._open) == (304, 0)
+
+    told(story)
+
+
+@pytest.mark.parametrize(
+    ("asked", "code"), [({"if_match": '"another"'}, "precondition_failed"), ({"range": "bytes=100000-"}, "bad_range")]
+)
+def test_a_refusal_gives_its_file_back(
+    file: Path, told: Callable[[Story], None], asked: dict[str, str], code: str
+) -> None:
+    """Nothing of it is read any more."""
+
+    async def story(front: Front, _: Files) -> None:
+        with pytest.raises(ReadError) as refused:
+            await get_bytes(front, BytesParameters(f"file://{file}", **asked), None)
+        assert refused.value.code == code
+
+    told(story)
+
+
+@pytest.mark.parametrize("head_only", [True, False])
+def test_an_answer_that_is_whole_gives_its_file_back(
+    file: Path, told: Callable[[Story], None], head_only: bool
+) -> None:
+    """Also one of which only the head was asked for."""
+
+    async def story(front: Front, files: Files) -> None:
+        answer = await get_bytes(front, BytesParameters(f"file://{file}"), None)
+        assert isinstance(answer, Streaming)
+        assert files._open == 1
+        await answer.send(nobody_leaves, takes, head_only=head_only)
+
+    told(story)
+
+
+def test_a_file_that_is_gone_before_its_first_byte_gives_its_place_back(
+    file: Path, told: Callable[[Story], None]
+) -> None:
+    """What fails before anything is sent has a status, and holds nothing."""
+
+    async def story(front: Front, files: Files) -> None:
+        answer = await get_bytes(front, BytesParameters(f"file://{file}"), None)
+        assert isinstance(answer, Streaming)
+        await asyncio.to_thread(file.unlink)
+        with pytest.raises(ReadError) as failed:
+            await answer.send(nobody_leaves, takes)
+        assert (failed.value.code, files._open) == ("file_not_found", 0)
+
+    told(story)
