@@ -15,9 +15,9 @@ from serving.http.front import Front, make_front
 from serving.http.guard import OPEN_PATHS, Guard
 from serving.http.limits import QUERY_FIELDS_MAX, RequestLimits
 from serving.http.openapi import describe
-from serving.http.query import RowParameters, TableParameters
+from serving.http.query import RowBatchBody, RowParameters, TableParameters, row_batch
 from serving.http.responses import Response
-from serving.http.route import Resource, Route, parameters_of
+from serving.http.route import Resource, Route, body_of, parameters_of
 from serving.http.routes import ROUTES
 from serving.locations.refreshing import Locations
 from stream.access.grants import Access
@@ -218,3 +218,12 @@ def test_an_integer_is_digits(text: str) -> None:
 def test_an_integer_keeps_all_its_digits() -> None:
     """Leading zeros are allowed, and nothing is rounded on the way."""
     assert parameters_of(TableParameters, TABLE_PATH, b"table_id=0009007199254740993").table_id == 9007199254740993
+
+
+def test_a_batch_demands_what_it_says() -> None:
+    """Of whoever may answer, and of rows that a DDL has voided, as a read of one row does."""
+    body = body_of(RowBatchBody, b'{"keys":[{"table":"t","pk":1}],"consistency":"any","last_known":true}')
+    wanted, demand = row_batch(body, RequestLimits(), 0)
+    assert ([each.pk for each in wanted], demand.consistency, demand.last_known) == ([b"1"], "any", True)
+    _, demand = row_batch(body_of(RowBatchBody, b'{"keys":[{"table":"t","pk":"1"}]}'), RequestLimits(), 0)
+    assert (demand.consistency, demand.last_known) == ("bounded", False)

@@ -10,7 +10,7 @@ import pytest
 
 from serving.client.streaming import Lines
 from serving.errors import ReadError
-from serving.http.streaming.routes import _chunks, _learn_prefixes
+from serving.http.streaming.routes import CHUNK_BYTES, _chunks, _learn_prefixes
 from serving.streams.choice import Choice
 from serving.streams.encoding import Encoder
 from stream.changes.checkpoint import Checkpoint, Place
@@ -141,3 +141,27 @@ def test_a_stream_with_an_end_tells_no_watermark_there() -> None:
         return [event.kind async for chunk in chunks for event in Lines().events(chunk)]
 
     assert asyncio.run(story()) == ["watermark", "watermark", "end"]
+
+
+def test_what_is_sent_before_a_batch_has_ended_is_sent_once() -> None:
+    """Large transactions of one batch leave in several pieces, each event in one of them."""
+    image = b'{"a":"%b"}' % (b"x" * (CHUNK_BYTES // 2))
+
+    class Large:
+        watermark, has_ended = Watermark({}, CHECKPOINT, (0,)), False
+
+        async def batches(self, _: float) -> AsyncIterator[list[Any]]:
+            self.has_ended = True
+            yield [(transaction(b"[%d]" % number, image), CHECKPOINT) for number in range(5)]
+
+    async def story() -> list[list[Any]]:
+        nothing: Any = None
+        reading: Any = Large()
+        encoder = Encoder(Choice(include_rows=True), Layout(1), {})
+        chunks = _chunks(nothing, nothing, reading, encoder, 0.0, None, None)
+        pieces = [list(Lines().events(chunk)) async for chunk in chunks]
+        return [[change.key for event in piece for change in event.changes] for piece in pieces]
+
+    told = asyncio.run(story())
+    assert [key for keys in told for key in keys] == [[number] for number in range(5)]
+    assert sum(map(bool, told)) > 1

@@ -81,3 +81,16 @@ def test_changes_are_remembered_for_those_who_may_see_them(monkeypatch: pytest.M
     assert [each.what for each in events] == ["answered by a:1", "now ready", "no answer from a:1"]
     assert events[-1] == StatusEvent(NOW + 30, "shop", "no answer from a:1", [0, 1, 2, 3])
     assert watch.history(["other"]).events == []
+
+
+def test_a_clock_that_is_set_back_does_not_stop_the_looks() -> None:
+    """Else the page would show for hours what was seen just before."""
+    now = [NOW]
+    watch = watch_of({"a:1": [told(0, 1.0)]}, dict.fromkeys(range(4), "a:1"), lambda: now[0])
+
+    async def story() -> list[float]:
+        first = await watch.look()
+        now[0] -= 3_600
+        return [first.at, (await watch.look()).at]
+
+    assert asyncio.run(story()) == [NOW, NOW - 3_600]
