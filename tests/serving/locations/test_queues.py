@@ -278,3 +278,17 @@ def test_some_failures_among_many_successes_open_nothing() -> None:
     for turn in range(FAILURES_MIN - 1):
         breaker.end(20.0 * (turn + 2), good=False)
     assert not breaker.is_open(1_000.0)
+
+
+def test_a_breaker_that_was_closed_opens_for_a_short_time_again() -> None:
+    """However long it was open before: what fails now may be something else, which is back at once."""
+    breaker, now = Breaker(), 0.0
+    for good in (*[False] * FAILURES_MIN, False, False, True):
+        now = max(now, breaker.wakes_at or 0.0)
+        breaker.begin()
+        breaker.end(now, good=good)
+    for _ in range(FAILURES_MIN):
+        assert not breaker.is_open(now)
+        breaker.end(now, good=False)
+    assert breaker.is_open(now + OPEN_S * 0.99)
+    assert not breaker.is_open(now + OPEN_S)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from structlog.testing import capture_logs
@@ -96,3 +97,27 @@ def test_a_file_of_another_installation_is_given_up_once_kafka_tells_which_one_t
         assert [each["event"] for each in logged] == (
             [] if is_ours else ["location file of another installation is ignored"]
         )
+
+
+def test_a_file_is_not_replaced_by_nothing(tmp_path: Path) -> None:
+    """A front that is stopped before it has read the topic would else leave the next one without any location."""
+    path = tmp_path / "locations"
+    path.write_bytes(encode_snapshot("k", LOCATIONS))
+    told: list[Location] = []
+
+    class Told:
+        """What was read of the topic."""
+
+        change = 0
+
+        def changed(self, _: int) -> tuple[int, list[Location]]:
+            return 0, told
+
+    nothing, directory = cast("Any", None), cast("Any", Told())  # it has learnt already whose file it is
+    file = LocationFile(path, nothing, directory, Locations(directory))
+    file._cluster = "k"
+    file._save()
+    assert read_snapshot(path) == Snapshot("k", LOCATIONS)
+    told.append(LOCATIONS[0])
+    file._save()
+    assert read_snapshot(path) == Snapshot("k", told)
