@@ -245,3 +245,28 @@ def _handing_over() -> list[threading.Thread]:
     """Threads of those that are attached: an owner has several."""
     attached = [each for each in gc.get_objects() if isinstance(each, Attached)]
     return [thread for each in attached for thread in each.writers._threads if thread.is_alive()]
+
+
+def test_a_reservation_that_is_refused_leaves_no_connection(pair: Pair) -> None:
+    """Each has a connection of its own: who asks again and again would use up descriptors, also those of the owner."""
+    known = len(pair.attached._links)
+    for _ in range(3):
+        assert pair.other.reserve(64 * MIB) is None
+    assert len(pair.attached._links) == known
+    given = pair.other.reserve(MIB)
+    assert given is not None
+    assert len(pair.attached._links) == known + 1
+    given()
+    assert len(pair.attached._links) == known
+
+
+def test_what_comes_of_a_file_that_was_forgotten_meanwhile_is_claimed_no_more(pair: Pair) -> None:
+    """It is not stored; who waits for its blocks must hear of it, though the process that claimed them lives on."""
+    _, file = pair.opened()
+    assert file.entry is not None
+    assert pair.attached.claim(file.entry, [0, 1]) == [0, 1]
+    assert pair.owner.flights.under_way(file.entry.number, 1) is not None
+    assert pair.directory.forget(pair.directory.matching("a", prefix=False)) == 1
+    pair.attached.keep(file.entry, 0, memoryview(bytes(2 * BLOCK)), Value.NORMAL, 0)
+    assert pair.attached.writers.flush(PATIENCE_S)
+    assert [pair.owner.flights.under_way(file.entry.number, block) for block in (0, 1)] == [None, None]

@@ -20,7 +20,7 @@ import serving.bytecache
 from serving.bytecache.disk import directory as directories
 from serving.bytecache.disk import reads
 from serving.bytecache.disk.directory import DirectoryOptions
-from serving.bytecache.disk.health import ERRORS_MAX, RETRY_S
+from serving.bytecache.disk.health import ERRORS_MAX, RETRY_S, Health
 from serving.bytecache.errors import ByteCacheError
 from serving.bytecache.policy.pools import Value
 from serving.bytecache.shared.joined import Joined
@@ -157,3 +157,19 @@ def test_a_directory_that_turns_read_only_under_a_running_cache(
         assert not read(name)
         assert read(name)
     directory.close()
+
+
+def test_a_disk_that_fails_again_after_its_rest_is_left_alone_at_once() -> None:
+    """Else a broken one would hold up three readers more after each rest; one that has answered has its errors free."""
+    health = Health()
+    for _ in range(ERRORS_MAX):
+        assert health.usable(0.0)
+        health.failed(0.0)
+    assert not health.usable(RETRY_S - 1)
+    assert health.usable(RETRY_S)
+    health.failed(RETRY_S)
+    assert not health.usable(2 * RETRY_S - 1)
+    health.succeeded()
+    for _ in range(ERRORS_MAX - 1):
+        health.failed(2 * RETRY_S)
+        assert health.usable(2 * RETRY_S)

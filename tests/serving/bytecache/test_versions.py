@@ -192,3 +192,53 @@ def test_members_of_an_archive_are_not_cached(dirs: tuple[str], tmp_path: Path, 
         for _ in range(2):
             assert fs.cat_file("a" if rooted else "in/a") == content
         assert fs.tally.hit_bytes == 0
+
+
+class Listed(AbstractFileSystem):  # type: ignore[misc]
+    """A store of one file, which says of it what it said last, as many do until their listings are given up."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(skip_instance_cache=True)
+        self.size = size
+
+    def ls(self, path: str, detail: bool = True, **_: Any) -> list[dict[str, Any]]:
+        """The listing of a folder."""
+        assert detail
+        if path not in self.dircache:
+            self.dircache[path] = [{"name": f"{path}/a", "size": self.size, "type": "file", "mtime": 1.0}]
+        found: list[dict[str, Any]] = self.dircache[path]
+        return found
+
+    def invalidate_cache(self, path: str | None = None) -> None:
+        """Gives a listing up."""
+        self.dircache.pop(path, None)
+
+
+def test_a_listing_that_a_store_has_kept_is_not_believed() -> None:
+    """The file may have been replaced since, by another process: its old bytes would be taken for the new ones."""
+    store = Listed(1)
+    remote = Remote(store)
+    assert remote.identity("folder/a").size == 1
+    store.size = 2
+    assert store.info("folder/a")["size"] == 1
+    assert remote.identity("folder/a").size == 2
+
+
+def test_what_was_read_during_a_change_that_failed_is_forgotten(dirs: tuple[str], tmp_path: Path) -> None:
+    """A path that never gets other bytes is not asked for its version: half a file would be given for ever."""
+    path = str(tmp_path / "a")
+
+    class Failing(LocalFileSystem):  # type: ignore[misc]
+        cachable = False
+
+        def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **_: Any) -> None:
+            assert mode == "overwrite"
+            Path(path).write_bytes(value[:1])
+            assert fs.cat_file(path) == value[:1]
+            Path(path).write_bytes(value)
+            raise OSError("the answer was lost")
+
+    fs = FreshetFileSystem(fs=Failing(), dirs=dirs, immutable=True)
+    with pytest.raises(OSError, match="lost"):
+        fs.pipe_file(path, b"whole")
+    assert fs.cat_file(path) == b"whole"
