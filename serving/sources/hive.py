@@ -72,10 +72,13 @@ class HiveTables:
         except MetastoreUnreachable as error:
             self._breaker.failed(str(error))
             raise ReadError("source_unreachable", str(error), hint=error.hint) from error
-        except FilterError as error:
-            raise ReadError("bad_filter", str(error), hint=error.hint) from error
-        except (MetastoreError, ThriftError, HiveMessageError) as error:
-            raise ReadError("source_failed", str(error), hint=error.hint) from error
+        except ReadError:
+            self._breaker.succeeded()
+            raise
+        except (FilterError, MetastoreError, ThriftError, HiveMessageError) as error:
+            self._breaker.succeeded()  # an error is an answer, too
+            code = "bad_filter" if isinstance(error, FilterError) else "source_failed"
+            raise ReadError(code, str(error), hint=error.hint) from error
         self._breaker.succeeded()
         return found
 

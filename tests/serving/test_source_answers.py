@@ -8,21 +8,25 @@ from typing import Any, cast
 
 import pytest
 
+from consumers.owner.objects.filter import FilterError
 from serving.errors import ReadError
+from serving.sources.breaker import FAILURES_MAX
 from serving.sources.hive import TIMEOUT_S, HiveTables
 from serving.sources.hive_latest import latest_event
 from serving.sources.hive_objects import read_objects
-from serving.sources.hive_tables import read_lists
+from serving.sources.hive_tables import event_of, read_lists
 from serving.sources.mariadb import MariaDBRows, row_table
 from serving.sources.source import SchemaChanged, SourceKey, SourceRange, WantedObjects
 from stream.sources.hive.live.metastore import Metastore, MetastoreSettings, ServerList, Transactions
 from stream.sources.hive.messages import TableObject
+from stream.sources.hive.rpc.connection import MetastoreRefused, MetastoreUnreachable
 from stream.sources.hive.structs import Struct
 from stream.sources.key_range import KeyRange
 from stream.sources.mariadb.by_range import SelectedRange
 from stream.sources.mariadb.connection import ConnectionSettings, MariaDBError
 from stream.sources.mariadb.schema import ColumnInfo, TableFilter, TableInfo
 from stream.sources.mariadb.snapshot import SnapshotRead
+from tokens.errors import FreshetError
 
 ITEMS = TableInfo("shop", "items", (ColumnInfo("id", "int", True),), ("id",))
 KEYLESS = MariaDBError("shop.items has no primary key", code="no_primary_key")
@@ -187,3 +191,40 @@ def test_all_calls_of_a_read_share_its_time(monkeypatch: pytest.MonkeyPatch) -> 
 
     asyncio.run(story())
     assert catalog.limits == [TIMEOUT_S, TIMEOUT_S]
+
+
+@pytest.mark.parametrize(
+    ("answer", "code"),
+    [
+        (MetastoreRefused("get_table", 0, "it does not know the call"), "source_failed"),
+        (FilterError(1, "no such column"), "bad_filter"),
+        (ReadError("source_failed", "its name is given away each time"), "source_failed"),
+    ],
+)
+def test_an_answer_that_is_an_error_is_no_failure_in_a_row(
+    monkeypatch: pytest.MonkeyPatch, answer: FreshetError, code: str
+) -> None:
+    """A metastore that answers is not left alone, however often it did not before and does not after that."""
+    away = [MetastoreUnreachable("nobody is there")] * (FAILURES_MAX - 1)
+    told: list[FreshetError] = [*away, answer, *away]
+
+    class Unsteady(Catalog):
+        def last_event(self) -> int:
+            if told:
+                raise told.pop(0)
+            return 7
+
+    source = HiveTables(MetastoreSettings((("127.0.0.1", 1),)), "hive/0")
+    monkeypatch.setattr(source, "_metastore", lambda: as_metastore(Unsteady()))
+
+    async def story() -> list[str]:
+        codes = []
+        while told:
+            with pytest.raises(ReadError) as failed:
+                await source.read_lists((), 0, "1:1::")
+            codes.append(failed.value.code)
+        assert event_of(str((await source.read_lists((), 0, "1:1::")).position)) == 7
+        await source.close()
+        return codes
+
+    assert asyncio.run(story()) == [*["source_unreachable"] * len(away), code, *["source_unreachable"] * len(away)]
