@@ -1,0 +1,212 @@
+"""What single events of a log mean where a byte, a flag or their order decides. They are given as bytes."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from pymysql.constants import FIELD_TYPE
+
+from stream.sources.mariadb.binlog import events
+from stream.sources.mariadb.binlog.reader import BinlogReader
+from stream.sources.mariadb.binlog.rows import TableDecoder
+from stream.sources.mariadb.binlog.table_map import TIMESTAMP2, MappedColumn, TableMap, parse_table_map
+from stream.sources.mariadb.binlog.unlogged import StatementTables
+from stream.sources.mariadb.cascades.family import Family
+from stream.sources.mariadb.cascades.foreign_keys import Cascades
+from stream.sources.mariadb.charsets import Charsets
+from stream.sources.mariadb.gtid import GtidPosition
+from stream.sources.mariadb.schema import ColumnInfo, TableInfo
+from stream.wire.events import NO_ROW, VALUE, VOID, Change, KeylessRow, RowChange, SourceTransaction, VoidTable
+from stream.wire.keys import row_key
+from tests.sources.mariadb.test_log_reading import Tables, committed, event, gtid, query, run, voided
+from tests.sources.mariadb.test_single_rows import (
+    MARIADB,
+    MYSQL,
+    NAMES,
+    XID,
+    Dialect,
+    Log,
+    Read,
+    Schema,
+    row,
+    table_map,
+)
+
+INSERTS, UPDATES, DELETES = MARIADB.kinds
+
+
+def changed(name: str, kind: int, *found: bytes, flags: int = events.STATEMENT_END) -> list[bytes]:
+    """Rows of a table, behind its map."""
+    number = NAMES.index(name) + 1
+    return [table_map(number, name), MARIADB.rows(number, kind, found, flags)]
+
+
+def changes(*found: bytes, **options: Any) -> list[Change]:
+    """What a transaction with these events says."""
+    [said] = Read(MARIADB, [gtid(5), *found, XID], lambda: 0, **options).given
+    return [*said.changes]
+
+
+def with_schema(
+    schema: Schema, dialect: Dialect, found: Sequence[bytes], family: Family | None = None
+) -> list[SourceTransaction]:
+    """All transactions of a log. ``family`` knows that row 1 of ``d.c`` is all there is of it."""
+    log: Any = Log(found, lambda: 0)
+    reader = BinlogReader(log, schema, dialect.start, family=family)
+    if family is not None:
+        family.children.begin("d.c")
+        family.fill("d.c", [RowChange(row_key("d.c", [1]), VALUE, b'{"id":1,"v":"x"}')])
+        family.children.complete("d.c")
+    given: list[SourceTransaction] = []
+    with suppress(EOFError):
+        given.extend(filter(None, reader.transactions()))
+    return given
+
+
+# -- rows ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_row_that_takes_another_key_was_not_there_before() -> None:
+    """Under its old key it is gone, with what it was; a stream that told it as an update would keep the old row."""
+    found = changes(*changed("a", UPDATES, row(1, b"x"), row(2, b"y")), keeps_before=True)
+    before = {each.key: each.before for each in found if isinstance(each, RowChange)}
+    assert before == {row_key("d.a", [1]): b'{"id":1,"v":"x"}', row_key("d.a", [2]): NO_ROW}
+
+
+def test_a_row_that_changes_twice_was_before_what_the_first_change_found() -> None:
+    """What it was in between nobody has ever seen."""
+    twice = changed("a", UPDATES, row(1, b"x"), row(1, b"y"), row(1, b"y"), row(1, b"z"))
+    [found] = changes(*twice, keeps_before=True)
+    assert isinstance(found, RowChange)
+    assert (found.before, found.image) == (b'{"id":1,"v":"x"}', b'{"id":1,"v":"z"}')
+
+
+def test_rows_without_a_key_are_not_told_where_everything_is_void() -> None:
+    """The transaction may have changed them once more, in what could not be read."""
+    unmapped = MARIADB.rows(99, INSERTS, [row(1, b"x")])
+    whole = changed("keyless", INSERTS, row(1, b"x"))
+    assert [type(each) for each in changes(*whole, keeps_keyless=True)] == [KeylessRow]
+    assert [type(each) for each in changes(*whole, unmapped, keeps_keyless=True)] == [VoidTable]
+
+
+def test_rows_behind_a_damaged_map_are_not_of_the_table_that_had_their_number() -> None:
+    """Nobody knows whose they are."""
+    damaged = event(events.TABLE_MAP, (1).to_bytes(6, "little") + b"\1\0\1\xff\0\1\xff\0")
+    found = changes(table_map(1, "a"), damaged, MARIADB.rows(1, INSERTS, [row(1, b"x")]))
+    assert {each.table for each in found if isinstance(each, VoidTable)} == {"*", "d.a"}
+    assert not [each for each in found if isinstance(each, RowChange)]
+
+
+def test_a_table_that_does_not_fit_its_map_is_read_again_whenever_tables_may_have_changed() -> None:
+    """Once for each time: it may fit after the next change, and then nothing else asks for it."""
+    asked: list[str] = []
+
+    class Asked(Schema):
+        def reread(self, database: str, table: str) -> None:
+            asked.append(table)
+            super().reread(database, table)
+
+    odd = [table_map(1, "a", "w"), MARIADB.rows(1, INSERTS, [row(1, b"x")]), XID]
+    with_schema(Asked(), MARIADB, [gtid(5), *odd, gtid(6), *odd])
+    assert asked == ["a", "a"]
+
+
+# -- whole transactions ----------------------------------------------------------------------------------------------
+
+
+def test_lost_events_are_a_transaction_by_themselves() -> None:
+    """Nothing else ends it. Without an end of its own what it voids would be forgotten with the next one's begin."""
+    found = run([gtid(5), event(events.INCIDENT, b"\1\0\0"), *committed(6)], Tables())
+    assert [(each.gtid, voided(each)) for each in found] == [("MariaDB/0-1-5", {"*"}), ("MariaDB/0-1-6", set())]
+
+
+@pytest.mark.parametrize(("first", "is_known"), [(0, True), (events.NO_FOREIGN_KEYS, False)])
+def test_a_statement_that_switches_foreign_keys_off_for_a_part_voids_the_table_below(
+    first: int, is_known: bool
+) -> None:
+    """What they did for the rest of it depends on the server. Else the one row below is void."""
+    schema = Schema()
+    schema._cascades_at = GtidPosition({})
+    deleted = [
+        table_map(NAMES.index("p") + 1, "p"),
+        table_map(NAMES.index("c") + 1, "c"),
+        MARIADB.rows(NAMES.index("p") + 1, DELETES, [row(7, b"x")], first),
+        MARIADB.rows(NAMES.index("p") + 1, DELETES, [row(1, b"x")]),
+    ]
+    [found] = with_schema(schema, MARIADB, [gtid(5), *deleted, XID], Family())
+    below = [each for each in found.changes if not isinstance(each, RowChange) or each.key.startswith(b"d.c\0")]
+    if is_known:
+        assert below == [RowChange(row_key("d.c", [1]), VOID)]
+    else:
+        assert [type(each) for each in below] == [VoidTable]
+
+
+@pytest.mark.parametrize(("dialect", "is_read"), [(MARIADB, False), (MYSQL, True)], ids=["MariaDB", "MySQL"])
+def test_ddl_of_a_table_that_is_not_published_may_be_a_new_way_to_one_that_is(dialect: Dialect, is_read: bool) -> None:
+    """MySQL's log never names what is below it, so the foreign keys are read again."""
+    asked: list[Any] = []
+
+    class Asked(Schema):
+        def reread_cascades(self, names: Any = None) -> None:
+            asked.append(names)
+
+    ddl = query("CREATE TABLE x.t (id INT PRIMARY KEY, FOREIGN KEY (id) REFERENCES d.a (id))")
+    begin = dialect.begin(5, flags=events.STANDALONE)[0]
+    assert len(with_schema(Asked(), dialect, [begin, ddl])) == 1
+    assert asked == ([{"x.t"}] if is_read else [])
+
+
+def test_a_statement_that_deletes_and_updates_parents_may_change_what_is_below_by_either() -> None:
+    """As ``REPLACE`` does."""
+    statement, voids = StatementTables(), dict[str, str]()
+    for kind in (events.DELETE_ROWS, events.UPDATE_ROWS):
+        statement.logged("d.p", kind)
+    cascades = Cascades({"d.p": frozenset({"d.deleted"})}, {"d.p": frozenset({"d.updated"})})
+    statement.end_unnamed(cascades, {"d.deleted", "d.updated"}, voids)
+    assert voids.keys() == {"d.deleted", "d.updated"}
+
+
+# -- bytes -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("flags", "more"), [(2, b""), (4, (5).to_bytes(8, "little")), (8, (5).to_bytes(8, "little"))])
+def test_the_collation_of_a_statement_stands_behind_the_phase_of_an_alter(flags: int, more: bytes) -> None:
+    """The second phase names its first one, in eight bytes. Without the collation DDL beyond ASCII voids everything."""
+    status = bytes((130, flags)) + more + b"\4" + struct.pack("<HHH", 33, 33, 33)
+    found = event(events.QUERY, struct.pack("<IIBHH", 1, 0, 1, 0, len(status)) + status + b"d\0ALTER TABLE t FORCE")
+    assert events.parse_query(found) == events.Query("d", b"ALTER TABLE t FORCE", 33)
+
+
+def decoder(*columns: MappedColumn, kinds: Sequence[str]) -> TableDecoder:
+    """Of a table with a number as its key, and these columns; the server tells of so many as there are ``kinds``."""
+    infos = (ColumnInfo("id", "int", True), *(ColumnInfo(f"c{at}", kind, True) for at, kind in enumerate(kinds)))
+    mapped = TableMap("d", "t", [MappedColumn(FIELD_TYPE.LONG, 0, "id"), *columns], (0,), has_names=True)
+    return TableDecoder(mapped, TableInfo("d", "t", infos, ("id",)), Charsets({}, {}))
+
+
+def test_the_first_moments_of_1970_are_no_zero_date() -> None:
+    """Zero is all of it: seconds and fraction."""
+    made = decoder(MappedColumn(TIMESTAMP2, 3, "c0"), kinds=["timestamp"])
+    for fraction, text in ((5_000, b"1970-01-01 00:00:00.500"), (0, b"0000-00-00 00:00:00.000")):
+        _, image, _ = made.row(b"\0" + struct.pack("<i", 1) + bytes(4) + fraction.to_bytes(2, "big"), 0)
+        assert image == b'{"id":1,"c0":"%s"}' % text
+
+
+@pytest.mark.parametrize(("nulls", "size"), [(0, 8), (2, 0)])
+def test_the_hidden_hash_of_a_long_unique_value_takes_room_only_if_there_is_one(nulls: int, size: int) -> None:
+    """Else each row behind one with NULL in it would begin at a wrong place."""
+    made = decoder(MappedColumn(FIELD_TYPE.LONGLONG, 0, "DB_ROW_HASH_1"), kinds=[])
+    one, two = (bytes((nulls,)) + struct.pack("<i", number) + bytes(size) for number in (1, 2))
+    _, image, end = made.row(one + two, 0)
+    assert (image, made.row(one + two, end)[1]) == (b'{"id":1}', b'{"id":2}')
+
+
+def test_a_year_counts_among_the_numbers_that_have_a_sign() -> None:
+    """Each has a bit in the order of columns: without one for the year, those behind it had their neighbour's sign."""
+    types = bytes((FIELD_TYPE.YEAR, FIELD_TYPE.TINY, FIELD_TYPE.TINY))
+    body = b"\1\0\1d\0\1t\0\3" + types + b"\0\0" + bytes((1, 1, 0b1100_0000))
+    assert [column.unsigned for column in parse_table_map(body).columns] == [True, True, False]
