@@ -9,6 +9,7 @@ import pytest
 
 from stream.sources.mariadb import position, requirements
 from stream.sources.mariadb.connection import NotResumable, ServerSettingsError
+from stream.sources.mariadb.replicas import left_out
 from stream.sources.mariadb.requirements import check_server
 
 GOOD = {
@@ -170,3 +171,48 @@ def test_a_log_can_be_read_from_where_its_oldest_file_begins(
     monkeypatch.setattr(position, "fetch_all", fetch_all)
     with pytest.raises(NotResumable) if is_purged else nullcontext():
         position.check_resumable(cast("Any", None), f"MariaDB/0-1-{sequence}")
+
+
+@pytest.mark.parametrize(
+    ("read_only", "own"), [("ON", {"0", "5"}), ("1", {"0", "5"}), ("OFF", {"0", "9"}), ("0", {"0", "9"})]
+)
+def test_the_histories_of_a_shard_are_those_of_whoever_has_written_there(
+    monkeypatch: pytest.MonkeyPatch, read_only: str, own: set[str]
+) -> None:
+    """A server that only reads tells its primaries' too, and what it wrote itself before. One that writes, its own."""
+    said = (read_only, "9", "1", "0-1-3,5-2-9,6-3-1", "5-2-9")
+    monkeypatch.setattr(requirements, "fetch_all", lambda *_: [said])
+    server: Any = Server(primaries=(2,))
+    assert requirements.own_histories(server) == own
+
+
+@pytest.mark.parametrize(("filters", "is_refused"), [(("", ""), False), (("shop.x", ""), True), (("", "shop.x"), True)])
+def test_a_replica_that_leaves_something_out_of_any_of_its_replications_is_not_read(
+    monkeypatch: pytest.MonkeyPatch, filters: tuple[str, str], is_refused: bool
+) -> None:
+    """It may have several, each with filters of its own. What is left out is in no log that is read."""
+    server: Any = Server()
+    replications = [{"Connection_name": "", "Replicate_Do_Table": each.encode()} for each in filters]
+    monkeypatch.setattr(server, "fetchall", lambda: replications)
+    monkeypatch.setattr(left_out, "fetch_all", lambda *_: [("slave_exec_mode", "STRICT")])
+    with pytest.raises(ServerSettingsError, match=r"replicate_do_table = shop\.x") if is_refused else nullcontext():
+        left_out.check_leaves_nothing_out(server)
+
+
+@pytest.mark.parametrize(("there", "is_refused"), [("0-1-8,7-1-3", True), ("0-1-8", False), ("0-1-10,7-1-3", False)])
+def test_a_domain_that_began_in_a_later_log_before_the_position_is_unknown(
+    monkeypatch: pytest.MonkeyPatch, there: str, is_refused: bool
+) -> None:
+    """Its events stand before the position, and the server would send them all again. Behind it they are new."""
+
+    def fetch_all(_: object, sql: str, arguments: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+        if "binlog_state" in sql:
+            return [("0-1-12,7-1-3", "0-1-12,7-1-3")]
+        if sql.startswith("SHOW"):
+            return [("bin.000007",), ("bin.000008",)]
+        return [("0-1-4",)] if arguments == ("bin.000007",) else [(there,)]
+
+    monkeypatch.setattr(position, "is_mysql", lambda _: False)
+    monkeypatch.setattr(position, "fetch_all", fetch_all)
+    with pytest.raises(NotResumable, match="domain 7") if is_refused else nullcontext():
+        position.check_resumable(cast("Any", None), "MariaDB/0-1-9")

@@ -6,7 +6,9 @@ import itertools
 import re
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,6 +28,7 @@ from stream.sources.mariadb.connection import (
 )
 from stream.sources.mariadb.gtid import GtidPosition, MysqlGtidSet
 from stream.sources.mariadb.mysql import position as mysql_position
+from stream.sources.mariadb.mysql import requirements as mysql_requirements
 from stream.sources.mariadb.mysql.requirements import binlog_status
 from stream.sources.mariadb.position import check_resumable, current_position
 from stream.sources.mariadb.requirements import check_server, check_writer
@@ -259,3 +262,14 @@ def test_a_transaction_that_is_committed_between_two_questions_is_in_one_of_the_
     monkeypatch.setattr(mysql_position, "fetch_all", fetch_all)
     connection: Any = None
     assert str(mysql_position.logged(connection)) == f"MySQL56/{U}:1-5"
+
+
+@pytest.mark.parametrize(("read_only", "own"), [("ON", {U, "source"}), ("0", {U})])
+def test_the_histories_of_a_shard_are_those_of_its_servers(
+    monkeypatch: pytest.MonkeyPatch, read_only: str, own: set[str]
+) -> None:
+    """A server that takes no writes now may have taken some, and tells of where it replicates from, too."""
+    cursor = SimpleNamespace(execute=lambda _: None, fetchall=lambda: [{"Source_UUID": "source"}])
+    connection: Any = SimpleNamespace(cursor=lambda _: nullcontext(cursor))
+    monkeypatch.setattr(mysql_requirements, "fetch_all", lambda *_: [(read_only, U)])
+    assert mysql_requirements.own_histories(connection) == own
