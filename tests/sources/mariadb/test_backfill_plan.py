@@ -301,3 +301,12 @@ def test_rows_of_another_server_than_the_one_whose_place_is_known_are_no_chunk(m
     monkeypatch.setattr(chunks, "bounds_since", lambda *_: Bounds(at(5), at(5), 1, True))
     assert reader._read(DESCRIBED, None, ()) is None
     assert reader._read(DESCRIBED, None, ()) is not None
+
+
+def test_what_changed_before_a_table_is_taken_up_again_is_read_and_not_left_out() -> None:
+    """Its chunks have it: left out, such rows would be missing from a table that is called complete."""
+    plan = begun()
+    plan.notice(transaction(row(2)))
+    plan.put_aside()
+    plan.take_up(TABLE, at(5))
+    assert published(plan, chunk(row(2))) == [[row(2)], [BackfillTable(TABLE, complete=True)]]

@@ -359,3 +359,24 @@ def test_foreign_keys_of_a_table_that_ddl_names_count_from_where_the_server_is(m
         schema.reread_cascades(names)
         assert schema.has_cascades_of(GtidPosition.parse(known_at))
     assert not schema.has_cascades_of(GtidPosition.parse("MariaDB/0-1-8"))
+
+
+def test_a_statement_that_a_crash_cut_off_changes_nothing_below() -> None:
+    """Its rows never were deleted. Taken for gone, they would not be found once they are."""
+    family = known()
+    relative = family.relative(P)
+    assert relative is not None
+    family.changed(relative, row(P, 1), None)
+    family.discard()
+    assert delete_parent(family, 2) == {C: {row_key(C, [20])}}
+    family.commit()
+    assert delete_parent(family, 1) == {C: {row_key(C, [10]), row_key(C, [11])}}
+
+
+def test_a_deletion_that_sets_null_is_an_update_for_the_tables_below() -> None:
+    """It goes on by whatever rule they have for that."""
+    keys = [
+        ForeignKey(P, C, ("id",), ("p",), "SET NULL", "RESTRICT"),
+        ForeignKey(C, "d.g", ("p",), ("p",), "RESTRICT", "CASCADE"),
+    ]
+    assert cascades_of(keys).on_delete == {P: {C, "d.g"}}

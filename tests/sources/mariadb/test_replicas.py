@@ -510,3 +510,13 @@ def test_where_a_server_was_that_lost_it_since_says_nothing_of_the_replica_that_
     monkeypatch.setattr(following, "LAG_MAX_S", 0.0)
     made._look_at_lag(watch)
     assert not made._ends
+
+
+def test_what_was_published_before_an_epoch_is_not_looked_for_in_it(servers: Servers) -> None:
+    """Its server does not have that any more: the next look would end the new epoch, and so on for ever."""
+    made = followed(servers)
+    made._at_host.doubt(Progress(point()))
+    servers.by_host["host"].reused = frozenset({LAST})
+    publisher: Any = Stub(servers)
+    made._new_epoch(publisher, Progress(point()), ServerPosition(at(LAST + 1), 1), "history_lost")
+    assert made._at_host.check_published()
