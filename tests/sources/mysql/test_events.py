@@ -17,7 +17,7 @@ from stream.sources.mariadb.binlog.catalog import Catalog
 from stream.sources.mariadb.binlog.dump import BinlogDump
 from stream.sources.mariadb.binlog.mysql.dump import encoded_set
 from stream.sources.mariadb.binlog.mysql.events import parse_gtid, payload_events
-from stream.sources.mariadb.binlog.mysql.json_text import json_text
+from stream.sources.mariadb.binlog.mysql.json_text import double_text, json_text
 from stream.sources.mariadb.binlog.reader import BinlogReader
 from stream.sources.mariadb.binlog.table_map import BinlogFormatError
 from stream.sources.mariadb.cascades.foreign_keys import Cascades
@@ -244,3 +244,21 @@ def test_nothing_is_booked_under_the_gtid_before() -> None:
         f"MySQL56/{UUID_TEXT}:2975",
         f"MySQL56/{UUID_TEXT}:some_tag:2",
     ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "text"), [(7, -5, "-5"), (8, 4_000_000_000, "4000000000"), (5, -5, "-5"), (6, 65_000, "65000")]
+)
+def test_small_numbers_of_a_large_array_stand_in_its_entries(kind: int, value: int, text: str) -> None:
+    """Those of four bytes, too, with a sign and without; taken for a place they would lead anywhere."""
+    entry = bytes((kind,)) + (value & 0xFFFFFFFF).to_bytes(4, "little")
+    assert json_text(b"\3" + struct.pack("<II", 1, 13) + entry) == f"[{text}]"
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [(1e-15, "0.000000000000001"), (1e-16, "1e-16"), (1e14, "100000000000000.0"), (1e15, "1e15")],
+)
+def test_a_double_of_many_zeros_has_an_exponent_from_where_the_server_writes_one(number: float, text: str) -> None:
+    """Images from the log and from SELECT are the same, or a cache would tell two values of one row."""
+    assert double_text(number) == text
