@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from stream.kafka.reader import TopicReadError
+from stream.publish import markers as markers_of
 from stream.publish import publisher as publisher_of
 from stream.publish import resume as resume_of
 from stream.publish.publisher import PublisherLost
@@ -360,3 +362,21 @@ def test_an_error_in_the_committing_thread_reaches_the_source(log: MemoryLog, mo
     with pytest.raises(PublisherLost, match="failed: a defect"):
         out.flush()
     out.abandon()
+
+
+@pytest.mark.parametrize(
+    ("code", "is_lost"),
+    [("kafka_denied", False), ("read_failed", False), ("offset_out_of_range", True), ("read_timeout", True)],
+)
+def test_a_topic_that_cannot_be_read_is_tried_again_only_where_that_may_help(
+    log: MemoryLog, monkeypatch: pytest.MonkeyPatch, code: str, is_lost: bool
+) -> None:
+    """Each try fences whoever publishes the shard: one that may not read would stop one that works, for ever."""
+    publish(log, 1)
+
+    def fail(*_: object, **__: object) -> None:
+        raise TopicReadError("it cannot be read", code=code)
+
+    monkeypatch.setattr(markers_of, "read_ranges", fail)
+    with pytest.raises(PublisherLost if is_lost else TopicReadError):
+        log.publisher().open(start)
