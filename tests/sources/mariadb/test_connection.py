@@ -10,7 +10,7 @@ import pymysql
 import pytest
 
 from stream.sources.mariadb.charsets import is_exact_collation
-from stream.sources.mariadb.connection import ConnectionSettings, MariaDBUnreachable, connect, translate
+from stream.sources.mariadb.connection import ConnectionSettings, MariaDBUnreachable, connect, translate, translated
 from tests.sources.mariadb.conftest import Source
 
 
@@ -95,3 +95,16 @@ def test_a_session_answers_alike_on_every_server(monkeypatch: pytest.MonkeyPatch
 def test_only_a_collation_that_compares_every_character_is_exact(collation: str, exact: bool) -> None:
     """Any other finds a row by a second spelling, if only with a blank at its end, so absence can't be kept by key."""
     assert is_exact_collation(collation) is exact
+
+
+@pytest.mark.parametrize("error", [OSError("reset"), EOFError("inside an event"), ConnectionResetError()])
+def test_whatever_ends_a_connection_is_an_outage(error: Exception) -> None:
+    """Who reads straight from it meets its end in more than one way."""
+    with pytest.raises(MariaDBUnreachable), translated(ConnectionSettings()):
+        raise error
+
+
+def test_a_log_that_was_reset_under_its_reader_is_an_outage() -> None:
+    """MySQL says so. Whoever connects again finds out what has become of the history."""
+    error = pymysql.err.OperationalError(1236, "could not find next log; the first event 'x' at 4")
+    assert isinstance(translate(error, ConnectionSettings(product="MySQL")), MariaDBUnreachable)

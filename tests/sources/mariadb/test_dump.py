@@ -115,3 +115,15 @@ def test_a_dump_knows_without_waiting_whether_more_was_sent(source: Source) -> N
         assert kind == events.GTID
     finally:
         dump.close()
+
+
+@pytest.mark.parametrize("size", [39, 40, 41, 79, 80, 81])
+def test_an_event_that_fills_its_packets_goes_on_in_the_next_one(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    """A packet of the largest size is followed by another, which may be empty."""
+    monkeypatch.setattr(dump, "_PACKET_MAX", 40)
+    event = packet(events.XID, bytes(size - 24))
+    assert len(event) == size
+    parts = [event[at : at + 40] for at in range(0, size + 1, 40)]
+    after = packet(events.STOP)
+    found = sent(monkeypatch, [*parts, after])
+    assert [found.read(), found.read()] == [event[1:], after[1:]]

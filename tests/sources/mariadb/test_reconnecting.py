@@ -15,7 +15,8 @@ from stream.sources.mariadb.backfill.chunks import ChunkReader
 from stream.sources.mariadb.backfill.plan import After, Chunk
 from stream.sources.mariadb.backfill.reading import ChunkReading, Wanted
 from stream.sources.mariadb.binlog.catalog import Catalog
-from stream.sources.mariadb.connection import ConnectionSettings, MariaDBUnreachable
+from stream.sources.mariadb.binlog.events import LogPlace
+from stream.sources.mariadb.connection import ConnectionSettings, MariaDBUnreachable, ServerSettingsError
 from stream.sources.mariadb.gtid import Gtid, GtidPosition
 from stream.sources.mariadb.schema import ColumnInfo, TableInfo
 from stream.sources.mariadb.watch import STALL_MAX_S, DumpWatch
@@ -209,3 +210,25 @@ def test_a_new_epoch_begins_a_backfill_that_had_nothing_left_to_do() -> None:
     watched.run.begin_epoch(ResumePoint("s", 2, 1, at(9), 1, at(9)))
     watched.run.step(at(9), 1, BEFORE)
     assert [[*each.changes] for each in watched.said] == [[BackfillTable(TABLE, complete=False)]]
+
+
+def test_a_setting_that_is_broken_is_told_by_each_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is no outage: what is logged from here on proves nothing."""
+
+    def check_server(_: Any) -> bool:
+        raise ServerSettingsError("gtid_strict_mode is OFF")
+
+    monkeypatch.setattr(watch, "connect", lambda _: SimpleNamespace(_force_close=lambda: None))
+    monkeypatch.setattr(watch, "check_server", check_server)
+    with pytest.raises(ServerSettingsError):
+        DumpWatch(NOWHERE, 1).check(at(5))
+
+
+def test_a_log_that_is_larger_than_a_heartbeat_can_say_is_not_waited_for() -> None:
+    """Its low bits alone are known: they may stand at any distance from the end."""
+    now = [100.0]
+    made = DumpWatch(NOWHERE, 1, lambda: now[0])
+    end = LogPlace(1, 1, (1 << 32) + 500)
+    for _ in range(2):
+        made._check_progress(LogPlace(1, 1, 400), end)
+        now[0] += STALL_MAX_S + 1

@@ -6,21 +6,25 @@ import io
 import struct
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, Self
 
 import pymysql
 import pytest
+from pymysql.constants import ER
 
 from stream.sources.key_range import KeyRange
+from stream.sources.learnt_indexes import SourceIndex
 from stream.sources.mariadb import by_range, snapshot
 from stream.sources.mariadb.backfill.packets import RowPackets
 from stream.sources.mariadb.by_key import rows_by_key
-from stream.sources.mariadb.by_range import rows_in_range
+from stream.sources.mariadb.by_range import ORDERED_MAX, SortTooLarge, rows_in_range
 from stream.sources.mariadb.connection import ConnectionSettings, MariaDBError
 from stream.sources.mariadb.schema import ColumnInfo, TableInfo, _indexes
 from stream.sources.mariadb.selected_rows import canonical_key, canonical_row, canonical_rows
-from stream.sources.mariadb.snapshot import SnapshotRead, SnapshotReader
+from stream.sources.mariadb.snapshot import NoSuchTable, SnapshotRead, SnapshotReader
 
 NOWHERE = ConnectionSettings(port=1)
 INFO = TableInfo("d", "t", (ColumnInfo("id", "int", True), ColumnInfo("v", "text", False)), ("id",))
@@ -122,3 +126,34 @@ def test_a_row_whose_first_value_has_the_longest_kind_of_length_is_no_end() -> N
     result = SimpleNamespace(field_count=1, unbuffered_active=True, connection=None)
     session: Any = SimpleNamespace(query=lambda *_, **__: None, _result=result, _rfile=io.BytesIO(sent))
     assert RowPackets(session, "SELECT v FROM t").read() == [[b"hello", b"x"]]
+
+
+def test_a_value_that_is_too_long_to_order_by_is_seen_behind_a_full_page_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that begin as it does may stand before it, on this page."""
+    monkeypatch.setattr(by_range, "BYTES_MAX", 10)
+    monkeypatch.setattr(by_range, "SSCursor", lambda session: session)
+    info = replace(INFO, indexes=(SourceIndex("i", ("v",)),))
+    for last, is_refused in ((b"x", False), (b"x" * (ORDERED_MAX + 1), True)):
+        session: Any = Session([(b"1", b"long" * 10), (b"2", b"x"), (b"3", b"x"), (b"4", last)])
+        with pytest.raises(SortTooLarge) if is_refused else nullcontext():
+            rows_in_range(session, info, KeyRange(limit=9, order=("v",)), time.monotonic() + 1)
+
+
+def test_a_connection_that_is_lost_is_no_error_of_one_table() -> None:
+    """The read is done once more with another session, and this one is not kept."""
+    reader, failed = SnapshotReader(NOWHERE), dict[str, MariaDBError]()
+    with pytest.raises(pymysql.err.OperationalError), reader._failures(failed, "d.t"):
+        raise pymysql.err.OperationalError(2013, "Lost connection")
+    with reader._failures(failed, "d.t"):
+        raise pymysql.err.OperationalError(1969, "Query execution was interrupted")
+    assert failed.keys() == {"d.t"}
+
+
+def test_a_table_that_is_gone_is_looked_at_anew() -> None:
+    """One of its name may be made at once, with other columns."""
+    reader, failed = SnapshotReader(NOWHERE), dict[str, MariaDBError]()
+    reader._tables["d.t"] = snapshot._CachedTable(time.monotonic(), INFO, "CREATE TABLE t (...)")
+    with reader._failures(failed, "d.t"):
+        raise pymysql.err.ProgrammingError(ER.NO_SUCH_TABLE, "no such table")
+    assert isinstance(failed["d.t"], NoSuchTable)
+    assert "d.t" not in reader._tables

@@ -30,7 +30,7 @@ from stream.sources.mariadb.gtid import GtidPosition, MysqlGtidSet
 from stream.sources.mariadb.mysql import position as mysql_position
 from stream.sources.mariadb.mysql import requirements as mysql_requirements
 from stream.sources.mariadb.mysql.requirements import binlog_status
-from stream.sources.mariadb.position import check_resumable, current_position
+from stream.sources.mariadb.position import bounds_since, check_resumable, current_position
 from stream.sources.mariadb.requirements import check_server, check_writer
 from stream.sources.mariadb.watch import DumpWatch
 from tests.patience import PATIENCE_S
@@ -273,3 +273,19 @@ def test_the_histories_of_a_shard_are_those_of_its_servers(
     connection: Any = SimpleNamespace(cursor=lambda _: nullcontext(cursor))
     monkeypatch.setattr(mysql_requirements, "fetch_all", lambda *_: [(read_only, U)])
     assert mysql_requirements.own_histories(connection) == own
+
+
+@pytest.mark.parametrize(
+    ("read_only", "replicates", "is_primary"), [("0", False, True), ("1", False, False), ("OFF", True, False)]
+)
+def test_a_server_that_replicates_is_no_primary(
+    monkeypatch: pytest.MonkeyPatch, read_only: str, replicates: bool, is_primary: bool
+) -> None:
+    """It may take writes, and lacks what its source has: a read there proves nothing of that."""
+    monkeypatch.setattr(mysql_position, "logged", lambda _: MysqlGtidSet.of(f"{U}:1-5"))
+    monkeypatch.setattr(mysql_position, "is_replica", lambda _: replicates)
+    monkeypatch.setattr("stream.sources.mariadb.position.fetch_all", lambda *_: [("7", "1", read_only)])
+    connection: Any = None
+    bounds = bounds_since(connection, MysqlGtidSet.of(f"{U}:1-4"))
+    assert bounds is not None
+    assert (bounds.lo, bounds.hi, bounds.is_primary) == (f"MySQL56/{U}:1-4", f"MySQL56/{U}:1-5", is_primary)
