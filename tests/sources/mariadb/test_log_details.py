@@ -5,22 +5,35 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from pymysql.constants import FIELD_TYPE
 
 from stream.sources.mariadb.binlog import events
+from stream.sources.mariadb.binlog.catalog import Catalog
+from stream.sources.mariadb.binlog.coalesce import TransactionRows
 from stream.sources.mariadb.binlog.reader import BinlogReader
+from stream.sources.mariadb.binlog.reading.transaction import OpenTransaction
 from stream.sources.mariadb.binlog.rows import TableDecoder
 from stream.sources.mariadb.binlog.table_map import TIMESTAMP2, MappedColumn, TableMap, parse_table_map
 from stream.sources.mariadb.binlog.unlogged import StatementTables
 from stream.sources.mariadb.cascades.family import Family
 from stream.sources.mariadb.cascades.foreign_keys import Cascades
 from stream.sources.mariadb.charsets import Charsets
-from stream.sources.mariadb.gtid import GtidPosition
+from stream.sources.mariadb.gtid import Gtid, GtidPosition
 from stream.sources.mariadb.schema import ColumnInfo, TableInfo
-from stream.wire.events import NO_ROW, VALUE, VOID, Change, KeylessRow, RowChange, SourceTransaction, VoidTable
+from stream.wire.events import (
+    NO_ROW,
+    VALUE,
+    VOID,
+    Change,
+    KeylessRow,
+    RowChange,
+    SingleRows,
+    SourceTransaction,
+    VoidTable,
+)
 from stream.wire.keys import row_key
 from tests.sources.mariadb.test_log_reading import Tables, committed, event, gtid, query, run, voided
 from tests.sources.mariadb.test_single_rows import (
@@ -32,6 +45,7 @@ from tests.sources.mariadb.test_single_rows import (
     Log,
     Read,
     Schema,
+    ordinary,
     row,
     table_map,
 )
@@ -210,3 +224,32 @@ def test_a_year_counts_among_the_numbers_that_have_a_sign() -> None:
     types = bytes((FIELD_TYPE.YEAR, FIELD_TYPE.TINY, FIELD_TYPE.TINY))
     body = b"\1\0\1d\0\1t\0\3" + types + b"\0\0" + bytes((1, 1, 0b1100_0000))
     assert [column.unsigned for column in parse_table_map(body).columns] == [True, True, False]
+
+
+def test_a_transaction_whose_rows_are_lost_voids_what_it_changed() -> None:
+    """Its file may fail when it is read again, too: the source goes on, and says no row of it."""
+
+    class Lost(TransactionRows):
+        def changes(self, *_: Any) -> list[Change]:
+            raise OSError("no space left")
+
+    transaction = OpenTransaction(Gtid(0, 1, 5, 0), 1_000)
+    transaction.rows = Lost()
+    transaction.touched.add("d.a")
+    assert [(type(each), each.table) for each in transaction.changes(Catalog()) if isinstance(each, VoidTable)] == [
+        (VoidTable, "d.a")
+    ]
+
+
+def test_what_is_known_behind_a_run_of_transactions_has_the_time_of_its_last_one() -> None:
+    """It is published at that position, and record times follow it."""
+    found = [*ordinary(MARIADB, 3), event(events.HEARTBEAT, b"bin.000001")]
+    found[-2] = struct.pack("<I", 1_700_000_060) + XID[4:]
+    schema, log = Schema(), cast("Any", Log(found, lambda: 1_000))
+    given = BinlogReader(log, schema, MARIADB.start, in_runs=True).transactions()
+    _, together = next(given), next(given)
+    assert isinstance(together, SingleRows)
+    schema.catalog.doubt("d.a", schema.live["d.a"], GtidPosition({}))
+    known = next(given)
+    assert known is not None
+    assert (known.position, known.timestamp) == (together.position, 1_700_000_060)

@@ -367,3 +367,14 @@ def test_a_table_that_the_words_leave_out_is_held_for_whatever_is_not_visible(mo
     again.catalog.resume(again.live, GtidPosition({}))
     again._hold_again(Any, held_words({"d.a": frozenset({XID})}))
     assert again.catalog.held == {"d.a": frozenset({XID}), "d.b": frozenset({XID, other})}
+
+
+@pytest.mark.parametrize("is_same", [True, False])
+def test_a_comparison_ends_its_connection(monkeypatch: pytest.MonkeyPatch, *, is_same: bool) -> None:
+    """The source's own would meet it as a rival for its server_id."""
+    (wanted,) = [each.checksum for each in run(committed(5), Tables())]
+    log = Log(committed(5))
+    monkeypatch.setattr(last_read, "BinlogDump", lambda *_: log)
+    with contextlib.nullcontext() if is_same else pytest.raises(SourceHistoryLost):
+        check_same(NOWHERE, 1, "MariaDB/0-1-4", "MariaDB/0-1-5", wanted + (not is_same))
+    assert log.closed
