@@ -74,3 +74,13 @@ def test_keys_come_back_from_the_cursor(dirty: int) -> None:
     progress.touch(f"d.t{number}" for number in range(dirty))
     assert Progress(progress.cursor((), (), {"d.parent": [2, 3]})).keys == {"d.parent": (2, 3)}
     assert Progress(progress.cursor()).keys == {}
+
+
+def test_the_last_change_of_a_parent_counts_until_nothing_is_fetched() -> None:
+    """What was read before it would be published, if the first one counted."""
+    keys = keys_of({"d.parent": (2,)})
+    for event_id in (7, 9):
+        assert keys.changed_with(event_id, [written(1)]) == [written(2)]
+    assert keys.touched_at(["d.other", "d.parent"]) == 9
+    keys.settled()
+    assert keys.touched_at(["d.parent"]) == 0

@@ -82,6 +82,8 @@ def test_a_list_from_before_what_is_kept_is_refused() -> None:
     recent.forget(11)
     assert not recent.brought_forward(NAME, WriteIds(), 10, {})
     assert recent.brought_forward(NAME, WriteIds(), 11, {})
+    recent.forget(5)
+    assert not recent.brought_forward(NAME, WriteIds(), 10, {}), "it does not come back"
 
 
 def test_what_is_left_to_fetch_comes_back_from_the_cursor() -> None:

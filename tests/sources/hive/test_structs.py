@@ -92,6 +92,7 @@ def test_damaged_bytes_are_refused(found: Any, data: st.DataObject) -> None:
         b"\x0d\x00\x01\x02\x02\x7f\xff\xff\xff\x00",
         b"\x01\x00\x01\x00\x00",
         b"\x0c\x00\x01" * 100,
+        b"\x0d\x00\x01" + b"\x03\x0d\x00\x00\x00\x01\x01" * 100 + b"\x03\x03\x00\x00\x00\x00\x00",
         b"\x02\x00\x01\x01\x02\x00\x01\x01\x00",
     ],
 )
@@ -173,3 +174,12 @@ def test_what_a_metastore_answered_is_what_is_kept(found: Any) -> None:
     pieces = iter([b"\x80\x01\x00\x02" + b"\0" * 8 + data])
     _, _, _, answered = Reader(lambda: next(pieces)).message()
     assert encode_struct(answered) == data
+
+
+@pytest.mark.parametrize("name", ["Longs", "Doubles", "Decimals", "Dates", "Timestamps"])
+def test_sketches_of_statistics_are_bytes(name: str) -> None:
+    """Both of them: as their text they would be other statistics than the metastore's."""
+    fields = {"5": {"str": "AP8"}, "6": {"str": "/wA"}}
+    found = with_binary_fields(struct_of_json(fields), name)
+    assert found == {5: (STRING, b"\x00\xff"), 6: (STRING, b"\xff\x00")}
+    assert plain_struct(found, name) == {"bitVectors": {"base64": "AP8="}, "histogram": {"base64": "/wA="}}

@@ -1,0 +1,34 @@
+"""What is read of a table that a metastore shows."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from stream.sources.hive.messages import is_listable, parse_table
+
+
+@pytest.mark.parametrize(
+    ("name", "listable"),
+    [("d.t", True), ("d.a.t", False), ("d.a:t", False), ("d.t:", False), ("d-e.t_1", True)],
+)
+def test_a_name_that_hive_would_cut_has_no_list(name: str, listable: bool) -> None:
+    """It would answer with the list of another table, by which what is not committed may seem so."""
+    assert is_listable(name) is listable
+
+
+def columns_of(*keys: tuple[str, str]) -> int:
+    """The checksum of a table with one column and these partition keys: name and type."""
+    fields = [{"1": {"str": name}, "2": {"str": kind}} for name, kind in keys]
+    struct: dict[str, Any] = {"1": {"str": "t"}, "2": {"str": "d"}, "25": {"i64": 7}}
+    struct["7"] = {"rec": {"1": {"lst": ["rec", 1, {"1": {"str": "x"}, "2": {"str": "int"}}]}}}
+    struct["8"] = {"lst": ["rec", len(fields), *fields]}
+    return parse_table({"shown": json.dumps(struct)}, "shown").columns
+
+
+def test_partition_keys_count_among_the_columns() -> None:
+    """An alter of their types alone changes what constraints and statistics are of."""
+    assert columns_of(("p", "int")) == columns_of(("p", "int")) != 0
+    assert len({columns_of(), columns_of(("p", "int")), columns_of(("p", "string")), columns_of(("q", "int"))}) == 4

@@ -1,0 +1,21 @@
+"""Which partitions an event touches, in each form in which servers name them."""
+
+from __future__ import annotations
+
+import pytest
+
+from stream.sources.hive.messages import Notification, TableObject
+from stream.sources.hive.object_events import ObjectEvents
+from stream.wire.events import ObjectImage, ObjectSet
+
+TABLE = TableObject("d.t", 7, False, False, b"{}", partition_keys=("p", "q"))
+
+
+@pytest.mark.parametrize("field", ["partVals", "partValues"])
+@pytest.mark.parametrize("kind", ["UPDATE_PART_COL_STAT_EVENT", "DELETE_PART_COL_STAT_EVENT"])
+def test_statistics_of_one_partition_leave_the_others(kind: str, field: str) -> None:
+    """Messages of an update and of a deletion name its values by different words."""
+    event = Notification(1, 1, kind, "hive", "d", "t", {field: ["a", "b"]})
+    changes = ObjectEvents("hive", with_images=False).of_write(event, TABLE)
+    assert not [each for each in changes if isinstance(each, ObjectSet)]
+    assert ObjectImage("partition_statistics", 7, ("a", "b"), "written") in changes

@@ -1,0 +1,53 @@
+"""A metastore keeps write ids by name: what ends with a name, a database, or a transaction that no event has ended."""
+
+from __future__ import annotations
+
+import pytest
+
+from lab.simulation.hive.metastore import Metastore
+from stream.sources.hive.messages import TableObject
+from stream.sources.hive.translator import HiveTranslator
+from stream.sources.hive.write_id_registry import WriteIdChange, WriteIdRegistry
+from stream.wire.events import AllocateWriteId, ResetWriteIds
+
+
+@pytest.fixture
+def server() -> Metastore:
+    """A full-ACID table ``s.a`` with two open writers."""
+    server = Metastore()
+    server.create("s.a", "full")
+    server.open_txns(2)
+    server.allocate("s.a", [1, 2])
+    return server
+
+
+@pytest.mark.parametrize("with_database", [False, True])
+def test_ids_that_may_outlive_a_drop_end_with_the_database(with_database: bool) -> None:
+    """A table that is made anew in a database that is made anew begins with none."""
+    ids = WriteIdRegistry()
+    ids.allocate("s.a", 1, 1)
+    ids.drop("s.a")
+    if with_database:
+        ids.drop_database("s")
+    assert ids.allocate("s.a", 2, 2).survived_drop is not with_database
+
+
+def test_an_abort_without_an_event_changes_nothing_else(server: Metastore) -> None:
+    """What the last event did would be brought forward over later lists once more, as if it had come now."""
+    translator = HiveTranslator()
+    for row in server.log:
+        translator.translate(row)
+    translator.abort_unlogged(2)
+    assert translator.write_id_changes == [WriteIdChange("s.a", 2, 2, "aborted")]
+
+
+def test_a_name_that_was_left_unseen_leaves_no_ids_to_the_next_table(server: Metastore) -> None:
+    """The server shows the table under another name: a table that takes the old one has none of its ids."""
+    translator = HiveTranslator()
+    for row in server.log:
+        translator.translate(row)
+    translator.bind(TableObject("s.b", 1, True, True, b"{}"))
+    server.create("s.a", "full")
+    made = translator.translate(server.log[-1])
+    assert made is not None
+    assert not [each for each in made.changes if isinstance(each, AllocateWriteId | ResetWriteIds)]
