@@ -218,7 +218,7 @@ class Rows:
         envelope, self._row = json.loads(text), json.loads(rows[2])
         fields = envelope["fields"][0]["fields"]
         envelope["fields"][0]["fields"] = [field for field in fields if field["field"] in ("id", "i")]
-        self._envelope = json.dumps(envelope).encode()
+        self.envelope = json.dumps(envelope).encode()
         schema = DebeziumSchema(ConnectionSettings(), TableFilter(("shop",)), lambda _: True)
         info = TableInfo("shop", "typed", (ColumnInfo("id", "int", True), ColumnInfo("i", "int", True)), ("id",))
         schema.catalog.describe_as({info.name: info.describe()})
@@ -228,11 +228,12 @@ class Rows:
 
     def change(self, number: int, before: int | None = None) -> None:
         """The row of a number changes. ``before``: it had another number."""
-        old, new = (
-            json.dumps({"id": each, "i": self._row["i"]}).encode()
-            for each in (number if before is None else before, number)
-        )
-        self.reader._add(RowMessage(self.name, gtid_of("0-1-2"), 0, "u", self._envelope, old, new, 1), Place("t", 0, 9))
+        old, new = map(self.image, (number if before is None else before, number))
+        self.reader._add(RowMessage(self.name, gtid_of("0-1-2"), 0, "u", self.envelope, old, new, 1), Place("t", 0, 9))
+
+    def image(self, number: int) -> bytes:
+        """A row as a message has it."""
+        return json.dumps({"id": number, "i": self._row["i"]}).encode()
 
 
 def test_keys_are_held_once_up_to_a_bound() -> None:
@@ -251,6 +252,22 @@ def test_keys_are_held_once_up_to_a_bound() -> None:
     ended = reader._ended(reader._now)
     assert list(ended.voids) == [rows.name]
     assert not ended.keys
+
+
+def test_what_is_held_leaves_less_room_to_what_is_read_next() -> None:
+    """Else as much again is held of each position, for as long as a transaction is not decided."""
+    rows = Rows()
+    reader = rows.reader
+    voids: list[list[str]] = []
+    for first in (0, 100, 200):
+        for number in range(first, first + 8):
+            rows.change(number)
+        reader._held.append(reader._ended(reader._now))
+        reader._now = reader._new_read()
+        voids.append(list(reader._held[-1].voids))
+    assert voids == [[], [], [rows.name]]
+    assert [len(each.keys) for each in reader._held][:2] == [8, 8]
+    assert len(reader._held[2].keys) < 8
 
 
 def test_a_row_that_gets_another_key_leaves_its_old_one() -> None:
@@ -276,6 +293,19 @@ def test_what_a_session_of_mysql_is_not_done_with_is_held() -> None:
         assert read.settled_at is None
     reader._settle_held(Settled(end, MysqlGtidSet.of(f"{uuid}:7")))
     assert str(read.settled_at) == f"MySQL56/{uuid}:1-7"
+
+
+def test_what_is_told_behind_the_end_of_the_log_is_held_until_the_position_has_it() -> None:
+    """A server that was asked may lag behind the one that the connector reads."""
+    rows = Rows()
+    rows.change(1)
+    held = rows.reader._ended(rows.reader._now)
+    rows.reader._held.append(held)
+    rows.reader._settle_held(Settled(GtidPosition.parse("MariaDB/0-1-1"), None))
+    assert str(held.settled_at) == "MariaDB/0-1-2"
+    assert rows.reader._held_on(held)
+    rows.reader._position.add(gtid_of("0-1-2"))
+    assert not rows.reader._held_on(held)
 
 
 def test_who_does_not_say_how_far_is_told_is_named_once() -> None:

@@ -148,8 +148,10 @@ def test_rows_behind_a_statement_are_decoded_by_the_table_as_it_is_then() -> Non
     reader, nothing = reader_of(), SimpleNamespace(apply=lambda *_: None)
     reader._statements = cast("LoggedStatements", nothing)
     reader._decoders[b"{}", "s.t"] = "its columns are others"
+    reader._reread.add((b"{}", "s.t"))
     reader._see(Statement(gtid_of(f"{UUID}:5"), "ALTER TABLE t MODIFY a INT", "s", ("t",), 7), Place("p", 0, 7))
     assert not reader._decoders
+    assert not reader._reread, "one that does not fit is read again"
 
 
 def test_rows_of_a_connector_that_tells_no_ends_need_no_transaction() -> None:

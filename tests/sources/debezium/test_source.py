@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from math import inf
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from stream.kafka.connection import KafkaCluster
+from stream.kafka.connection import KafkaCluster, KafkaUnreachable
 from stream.sources.debezium.connector import Connector, KafkaConnect
 from stream.sources.debezium.errors import ConnectUnreachable, DebeziumError
 from stream.sources.debezium.messages import xa_transaction
@@ -147,3 +148,60 @@ def test_a_source_that_begins_again_goes_on_with_the_time_of_its_position(
         source._read(publisher, schema, Progress(ResumePoint("s/0", 1, 5, position, 1_234, position)))
     [reader] = made
     assert reader._finished(OpenTransaction(MysqlGtid("uuid", "", 1), 1 << 20), 0).timestamp == 1_234
+
+
+@pytest.mark.parametrize(("begun_at", "is_kept"), [("MySQL56/", True), ("MySQL56/uuid:1-9", False), ("", False)])
+def test_places_of_an_epoch_that_did_not_begin_are_not_those_of_another(
+    source: DebeziumSource, monkeypatch: pytest.MonkeyPatch, begun_at: str, is_kept: bool
+) -> None:
+    """It would be read on from behind what changed since the position that is published."""
+    monkeypatch.setattr(MariaDBSource, "_follow", lambda *_: None)
+    source._begun_at = begun_at
+    resume = ResumePoint("s/0", 1, 5, "MySQL56/", 1_234, "MySQL56/")
+    source._follow(cast("PublisherLike", None), resume)
+    assert (source._places is not None) is is_kept
+
+
+@pytest.mark.parametrize("would_void", [False, True])
+def test_places_are_told_at_once_where_a_restart_would_void_more(
+    source: DebeziumSource, monkeypatch: pytest.MonkeyPatch, would_void: bool
+) -> None:
+    """Else only once in a while: it is told with each transaction."""
+    told: list[Any] = []
+    publisher: Any = SimpleNamespace(annotate=told.append)
+    nothing: Any = None
+    reader = DebeziumReader.__new__(DebeziumReader)
+    monkeypatch.setattr(MariaDBSource, "_stamp", lambda *_: None)
+    monkeypatch.setattr(DebeziumReader, "would_void", would_void)
+    monkeypatch.setattr(DebeziumReader, "note_places", lambda _: None)
+    source._annotate_at = inf
+    source._stamp(publisher, reader, nothing)
+    assert [each.keys() for each in told] == [{PLACES}] * would_void
+
+
+def test_no_client_of_kafka_is_left_where_topics_cannot_be_listed(
+    source: DebeziumSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The source tries again for as long as Kafka is away, and each time would leave one more."""
+    closed: list[str] = []
+    schema = DebeziumSchema(ConnectionSettings(), TableFilter(("s",)), lambda _: True)
+    schema.catalog.describe_as({"s.gone": DescribeTable("s.gone", (), ("id",))})
+
+    def away() -> Any:
+        raise KafkaUnreachable("away")
+
+    topics = SimpleNamespace(
+        statements="pre",
+        transactions="pre.transaction",
+        topic_of=lambda name: f"pre.{name}",
+        existing=away,
+        close=lambda: closed.append("topics"),
+    )
+    session = SimpleNamespace(_force_close=lambda: closed.append("session"))
+    module = "stream.sources.debezium.source"
+    monkeypatch.setattr(f"{module}.connect", lambda _: session)
+    monkeypatch.setattr(f"{module}.fetch_all", lambda *_: [[1]])
+    monkeypatch.setattr(f"{module}.ConnectorTopics", lambda *_: topics)
+    with pytest.raises(KafkaUnreachable):
+        source._open_log(schema, "MySQL56/")
+    assert closed == ["session", "topics"]

@@ -1,0 +1,115 @@
+"""What a reader of a connector's topics keeps from one transaction to the next, and what it does not."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from confluent_kafka import IsolationLevel, KafkaError
+
+from stream.sources.debezium import schema as asking
+from stream.sources.debezium.messages import RowMessage, Statement, gtid_of
+from stream.sources.debezium.schema import DebeziumSchema, Sample
+from stream.sources.debezium.topics import ConnectorTopics
+from stream.sources.debezium.transactions import ROUNDS_MAX, Place, Transaction
+from stream.sources.mariadb.binlog.reading.logged_statements import LoggedStatements
+from stream.sources.mariadb.binlog.reading.transaction import OpenTransaction
+from stream.sources.mariadb.connection import ConnectionSettings
+from stream.sources.mariadb.gtid import MysqlGtidSet
+from stream.sources.mariadb.schema import TableFilter
+from stream.wire.events import NO_ROW, RowChange
+from tests.sources.debezium.test_invalidating import Rows
+from tests.sources.debezium.test_messages import UUID, reader_of
+
+
+@pytest.mark.parametrize(("operation", "before"), [("c", NO_ROW), ("u", None)])
+def test_a_row_of_before_that_is_not_told_is_not_taken_for_none(operation: str, before: bytes | None) -> None:
+    """A follower of changes would hear of an insertion, and count a row twice."""
+    rows = Rows()
+    transaction = OpenTransaction(gtid_of("0-1-2"), 1 << 20, keeps_before=True)
+    row = RowMessage(rows.name, gtid_of("0-1-2"), 0, operation, rows.envelope, b"", rows.image(1), 1)
+    rows.reader._put(row, transaction)
+    [change] = [each for each in transaction.rows.changes(frozenset()) if isinstance(each, RowChange)]
+    assert (change.before, bool(change.image)) == (before, True)
+
+
+def test_what_a_server_had_executed_is_passed_once_and_asked_for_again() -> None:
+    """The next gap in its GTIDs is found by another look, and none by an old one."""
+    reader = reader_of()
+    executed = MysqlGtidSet.of(f"{UUID}:1-6")
+    reader._sample = Sample(executed, executed)
+    found = reader._transaction(Transaction(gtid_of(f"{UUID}:8"), 7, [], {}))
+    assert found.position == f"MySQL56/{UUID}:1-6:8"
+    assert reader._sample is None
+
+
+def test_what_is_executed_is_asked_for_before_what_is_logged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is logged in between would else be passed, though a message of it may still come."""
+    asked: list[str] = []
+
+    def gtids(name: str) -> MysqlGtidSet:
+        asked.append(name)
+        return MysqlGtidSet.of(f"{UUID}:1-6")
+
+    monkeypatch.setattr(asking, "is_mysql", lambda _: True)
+    for name in ("executed", "logged"):
+        monkeypatch.setattr(asking, name, lambda _, name=name: gtids(name))
+    schema = DebeziumSchema(ConnectionSettings(), TableFilter(("s",)), lambda _: True)
+    vars(schema)["_retried"] = lambda ask: ask(None)
+    assert schema.sample() is not None
+    assert asked == ["executed", "logged"]
+
+
+def test_what_a_statement_voids_is_said_until_all_before_it_is_published() -> None:
+    """Then no longer: else its tables would be void with each transaction, and never be cached again."""
+    reader = reader_of()
+
+    def apply(_: object, seen: OpenTransaction) -> None:
+        seen.voids["s.t"] = "TRUNCATE"
+
+    reader._statements = cast("LoggedStatements", SimpleNamespace(apply=apply))
+    reader._see(Statement(gtid_of(f"{UUID}:5"), "TRUNCATE TABLE t", "s", ("t",), 7), Place("p", 0, 7))
+    told = [each for _ in range(ROUNDS_MAX + 1) for each in reader._round()]
+    assert [each.position for each in told] == [f"MySQL56/{UUID}:1-5"]
+    assert not reader._pending
+    assert not reader._assembler.has_news
+
+
+@pytest.fixture
+def topics() -> ConnectorTopics:
+    """Of a connector, without Kafka."""
+    found = ConnectorTopics.__new__(ConnectorTopics)
+    found.prefix, found.transactions, found.reached = "p", "p.transaction", {}
+    return found
+
+
+def test_an_epoch_begins_behind_ends_that_are_committed(
+    topics: ConnectorTopics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that Kafka has not committed may be followed by its rows: they would belong to no transaction."""
+    levels: dict[tuple[str, int], IsolationLevel] = {}
+
+    def offsets(_: object, places: Any, level: Any = IsolationLevel.READ_UNCOMMITTED) -> dict[tuple[str, int], int]:
+        levels.update(dict.fromkeys(places, level))
+        return dict.fromkeys(places, 3)
+
+    monkeypatch.setattr(topics, "_offsets", offsets)
+    begins = topics.beginning({"p": 1, "p.transaction": 1, "p.s.t": 2})
+    assert begins == {("p", 0): 3, ("p.transaction", 0): 3, ("p.s.t", 0): 3, ("p.s.t", 1): 3}
+    committed = [place for place, level in levels.items() if level is IsolationLevel.READ_COMMITTED]
+    assert committed == [("p.transaction", 0)]
+
+
+def test_an_end_that_was_passed_since_takes_nobody_back(topics: ConnectorTopics) -> None:
+    """A notice of a partition's end may come late: what was read behind it is not waited for once more."""
+    notice = SimpleNamespace(
+        topic=lambda: "p.s.t",
+        partition=lambda: 0,
+        offset=lambda: 3,
+        error=lambda: KafkaError(KafkaError._PARTITION_EOF),
+    )
+    consumer: Any = SimpleNamespace(consume=lambda *_: [notice])
+    topics._consumer, topics.reached = consumer, {("p.s.t", 0): 7}
+    assert list(topics.poll(0.0)) == []
+    assert topics.has_reached({("p.s.t", 0): 7})
