@@ -57,6 +57,9 @@ def test_a_source_shows_whether_it_reads_how_far_and_how_late() -> None:
             status.waits("MariaDB is unreachable")
         assert ask(port, "/readyz") == (503, "MariaDB is unreachable\n")
         assert 'freshet_source_outages_total{keyspace="shop",shard="shop/0"} 1.0' in ask(port, "/metrics")[1]
+        status.ready("MariaDB/0-1-8")
+        status.waits("MariaDB is unreachable")
+        assert 'freshet_source_outages_total{keyspace="shop",shard="shop/0"} 2.0' in ask(port, "/metrics")[1]
         assert ask(port, "/else")[0] == 404
     finally:
         server.shutdown()

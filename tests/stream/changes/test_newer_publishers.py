@@ -145,9 +145,7 @@ def test_the_last_change_of_a_table_is_found_among_newer_frames(
 
 
 @pytest.mark.parametrize(("bytes_max", "is_found"), [(1, False), (1 << 20, True)])
-def test_how_far_back_it_is_looked_is_bounded(
-    kafka: KafkaCluster, monkeypatch: pytest.MonkeyPatch, bytes_max: int, is_found: bool
-) -> None:
+def test_how_far_back_it_is_looked_is_bounded(monkeypatch: pytest.MonkeyPatch, bytes_max: int, is_found: bool) -> None:
     """A message that nobody announced must not have all of the topic read."""
     monkeypatch.setattr(announced, "BYTES_MAX", bytes_max)
     monkeypatch.setattr(announced, "WINDOW", 4)
@@ -159,5 +157,5 @@ def test_how_far_back_it_is_looked_is_bounded(
 
     monkeypatch.setattr(announced, "read_range", read_range)
     monkeypatch.setattr(announced, "start_offsets", lambda *_: {0: 1})
-    reader = PartitionReader(earlier=announced_before(kafka, "topic", 0, len(log)))
+    reader = PartitionReader(earlier=announced_before(KafkaCluster("nowhere:1"), "topic", 0, len(log)))
     assert reader.name_of(header_of(schema)) == ("Marker" if is_found else "")
