@@ -106,6 +106,20 @@ def test_a_flood_of_refusals_is_told_in_few_lines() -> None:
     assert "left_out" not in found[0]
 
 
+def test_what_was_left_out_is_told_although_many_others_came_since() -> None:
+    """Who asks slowly enough, behind a crowd, would hide how much was refused."""
+    now = [0.0]
+    audit = Audit("front", lambda: now[0])
+    with capture_logs() as found:
+        for _ in range(int(LINES_AT_ONCE) + 5):
+            audit.note("hidden", "GET /metrics", "", "unauthorized")
+        for number in range(PAIRS_MAX):
+            audit.note(str(number), "GET /metrics", "", "unauthorized")
+            now[0] += 1.0
+        audit.note("hidden", "GET /metrics", "", "unauthorized")
+    assert (found[-1]["who"], found[-1].get("left_out")) == ("hidden", 5)
+
+
 def test_callers_without_number_are_told_as_one() -> None:
     """Addresses cost nothing: neither memory nor lines grow with them."""
     audit = Audit("front", lambda: 0.0)

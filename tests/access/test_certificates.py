@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -61,3 +62,17 @@ def test_a_change_amid_the_start_is_not_missed(tmp_path: Path, monkeypatch: pyte
     assert context is not None
     wanted = x509.load_pem_x509_certificate(Path(files.certificate).read_bytes()).serial_number
     assert serial(context, files) == wanted
+
+
+@pytest.mark.parametrize("with_authority", [False, True])
+def test_a_client_without_an_authority_trusts_what_its_machine_trusts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, with_authority: bool
+) -> None:
+    """It would trust nobody, and no connection would ever be made; one with an authority trusts no other."""
+    trusted: list[object] = []
+    monkeypatch.setattr(ssl.SSLContext, "load_default_certs", lambda *_: trusted.append("the machine's"))
+    files = write(trustme.CA(), tmp_path, "client", "127.0.0.1")
+    assert files.server() is not None
+    assert not trusted
+    assert (files if with_authority else replace(files, ca="")).client() is not None
+    assert bool(trusted) is not with_authority

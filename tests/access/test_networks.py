@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from consumers.owner.protocol import OwnerError
 from freshet.settings import load_settings
 from freshet.settings_errors import SettingsError
 from stream.access.certificates import Certificates
-from stream.access.networks import is_within, networks_of
+from stream.access.networks import is_within, networks_of, resolve_within
 from tests.access.test_owner_roles import code_of, owner_of
 
 
@@ -53,6 +54,20 @@ def test_an_owner_elsewhere_is_not_asked() -> None:
             assert "consumer.networks" in str(found)
         with pytest.raises(TimeoutError):
             listener.accept()
+
+
+@pytest.mark.parametrize(
+    ("addresses", "asked"),
+    [(["11.1.1.1", "10.1.2.3"], "10.1.2.3"), (["10.1.2.4", "10.1.2.3"], "10.1.2.4"), (["11.1.1.1"], ""), ([], "")],
+)
+def test_of_the_addresses_of_a_name_one_within_is_asked(addresses: list[str], asked: str) -> None:
+    """Another one may come first: a machine has one in each of its networks."""
+
+    async def getaddrinfo(*_: object, **__: object) -> list[tuple[object, ...]]:
+        return [(None, None, None, "", (address, 1)) for address in addresses]
+
+    loop: Any = SimpleNamespace(getaddrinfo=getaddrinfo)
+    assert asyncio.run(resolve_within(loop, "owner", 1, networks_of(["10.0.0.0/8"]))) == asked
 
 
 def test_an_owner_within_is_asked(tmp_path: Path) -> None:

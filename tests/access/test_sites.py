@@ -29,6 +29,7 @@ def status_of(access: Access, method: str = "GET", **headers: str) -> int:
         ("[::1]:8480", 200),
         ("localhost:8480", 200),
         ("LOCALHOST", 200),
+        ("localhost.:8480", 200),
         ("freshet.localhost:8480", 200),
         ("front", 200),
         ("192.168.1.4", 200),
@@ -60,4 +61,5 @@ def test_a_name_that_a_proxy_passes_on_can_be_allowed() -> None:
     """By `serve.hosts`, in whatever case."""
     access = Access(names=["Cache.example.org"])
     assert status_of(access, host="cache.EXAMPLE.org:443") == 200
+    assert status_of(access, host="cache.example.org.") == 200
     assert status_of(access, host="other.example.org") == 403
