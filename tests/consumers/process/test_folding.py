@@ -1,0 +1,232 @@
+"""What the fold thread does between two batches, without Kafka."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import inf
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import TopicPartition
+
+from consumers.fold.state import Void
+from consumers.owner.partitions import CATCHING_UP, DISK_FULL, NEWER_WIRE, READY
+from consumers.process import loop, topic_search
+from consumers.process.loop import RETRY_S, RETRY_S_MAX, Consumption, ConsumptionSettings
+from consumers.process.topic_search import TopicSearch
+from consumers.store.leader_epochs import kept_leader_epoch
+from consumers.store.store import Commit
+from stream.kafka.connection import KafkaCluster, KafkaUnreachable
+from stream.kafka.topics import Topic, TopicError
+from tests.consumers.histories import start
+from tests.consumers.owning import KEYSPACE, Owner
+from tests.consumers.process.test_rebalance_errors import Silent
+from tokens.errors import FreshetError
+
+NOWHERE = KafkaCluster("127.0.0.1:1")
+
+
+class Process(Silent):
+    """A consuming process with one partition, and the member of the group that it has."""
+
+    def __init__(self, data_dir: Path) -> None:
+        owner = Owner(data_dir)
+        self.partition = owner.partition
+        self.announced: list[str] = []
+        self.asked: list[tuple[str, str]] = []
+        """Tables and shards whose hot rows were asked for."""
+        self.calls: list[str] = []
+        """What the member of the group was told."""
+        self.end = 1
+        settings = ConsumptionSettings(kafka=NOWHERE, keyspaces=(KEYSPACE,), data_dir=data_dir)
+        self.consumption = Consumption(settings, owner.ownership, self, lambda _: None)
+        self.consumption._consumer = self.consumption._pauses.consumer = self
+        owner.fold(start())
+        self.partition.store.commit()
+
+    def announce(self, partition: Any) -> None:
+        """Noted."""
+        self.announced.append(partition.name)
+
+    def ask_for_hot(self, _: object, shard: str, table: str) -> None:
+        """Noted."""
+        self.asked.append((shard, table))
+
+    # as confluent_kafka's consumer
+
+    def commit(self, *, offsets: list[TopicPartition], asynchronous: bool) -> None:
+        """Of the group."""
+        assert asynchronous
+        self.calls.append(f"commit {offsets[0].offset}")
+
+    def resume(self, _: object) -> None:
+        """It fetches again."""
+        self.calls.append("resume")
+
+    def seek(self, place: TopicPartition) -> None:
+        """From there."""
+        self.calls.append(f"seek {place.offset}")
+
+    def position(self, places: list[TopicPartition]) -> list[TopicPartition]:
+        """Nothing was given since it was assigned."""
+        return [TopicPartition(each.topic, each.partition, -1001) for each in places]
+
+    def get_watermark_offsets(self, *_: object, **__: object) -> tuple[int, int]:
+        """The topic's first offset and its end."""
+        return 0, self.end
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> Iterator[Process]:
+    """One whose partition has one committed message."""
+    found = Process(tmp_path)
+    yield found
+    found.consumption._committer.close()
+    found.partition.store.close(commit=False)
+
+
+def test_a_commit_keeps_the_leader_epoch_of_where_it_ends(process: Process) -> None:
+    """More was folded meanwhile, perhaps of another leader: with its epoch Kafka would say that its log was cut off."""
+    partition = process.partition
+    partition.frozen_epoch, partition.leader_epoch = 3, 9
+    process.consumption._record_commit(partition, Commit(1, 1, 1, 0.1))
+    assert kept_leader_epoch(partition.store.directory, 1) == 3
+
+
+@pytest.mark.parametrize(("leaving", "calls"), [(False, ["commit 1"]), (True, [])])
+def test_who_hands_a_partition_over_leaves_its_offset_to_the_next_owner(
+    process: Process, leaving: bool, calls: list[str]
+) -> None:
+    """The group would refuse it, or tools that watch the group see it go back."""
+    process.partition.leaving = leaving
+    process.consumption._record_commit(process.partition, Commit(1, 1, 1, 0.1))
+    assert process.calls == calls
+
+
+def test_after_messages_an_interruption_is_short_again(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pause grows with each that failed: an outage of an hour would make all later ones longer."""
+    consumption: Any = process.consumption
+    consumption._retry_s, consumption._refresh_at = RETRY_S_MAX, inf
+    folded: list[object] = []
+    monkeypatch.setattr(consumption, "_fold_batch", folded.append)
+    for messages, pause_s in (([], RETRY_S_MAX), (["message"], RETRY_S)):
+        monkeypatch.setattr(loop, "poll_batch", lambda *_, messages=messages: messages)
+        monkeypatch.setattr(consumption, "_refresh_positions", lambda *_: None)
+        consumption._step(process)
+        assert consumption._retry_s == pause_s
+    assert folded == [["message"]]
+
+
+def test_a_commit_by_somebody_else_ends_the_pause(process: Process) -> None:
+    """A checkpoint has committed all: there is nothing whose commit would."""
+    partition = process.partition
+    partition.state, partition.ready, partition.commit_not_before = DISK_FULL, False, inf
+    process.consumption._commit(partition, 0.0)
+    assert partition.state == CATCHING_UP
+    assert process.calls == ["resume", "seek 1"], "what was fetched before the pause is not folded"
+
+
+def test_a_pause_that_ends_before_newer_records_reads_nothing_of_them(process: Process) -> None:
+    """Only a newer version can: each message would be refused once more."""
+    partition: Any = process.partition
+    partition.state, partition.commit_not_before = DISK_FULL, inf
+    partition.store.newer = ValueError("newer")
+    process.consumption._commit(partition, 0.0)
+    assert (partition.state, process.calls) == (NEWER_WIRE, [])
+
+
+@pytest.mark.parametrize(("end", "is_ready"), [(-1, False), (1, True), (2, False)])
+def test_a_partition_is_ready_where_the_topic_ended_when_it_was_taken(
+    process: Process, end: int, is_ready: bool
+) -> None:
+    """Not where nobody has said yet where that is."""
+    partition = process.partition
+    partition.ready, partition.position, partition.end_at_start = False, 1, end
+    process.consumption._refresh_positions(process, 0.0)
+    assert partition.ready is is_ready
+    assert process.announced == [partition.name] * is_ready
+
+
+@pytest.mark.parametrize(("state", "after"), [(CATCHING_UP, READY), (DISK_FULL, DISK_FULL)])
+def test_a_partition_that_is_ready_amid_a_pause_stays_paused(process: Process, state: str, after: str) -> None:
+    """It would be called ready, and fold what no commit can follow."""
+    partition = process.partition
+    partition.ready, partition.state = False, state
+    process.consumption._make_ready(partition)
+    assert (partition.ready, partition.state) == (True, after)
+
+
+def test_hot_rows_of_a_table_are_asked_for_once_in_a_while(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table that is voided again and again, as by a script of ALTER TABLEs, would cost the source more and more."""
+    partition: Any = process.partition
+    clock = [100.0]
+    monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    scope = ("shop.items", "shop/0")
+    seen: list[int] = []
+    for at, now_s in enumerate((100.0, 100.0 + loop.HOT_EVERY_S - 1, 100.0 + loop.HOT_EVERY_S + 1)):
+        clock[0] = now_s
+        head = SimpleNamespace(voids={scope: SimpleNamespace(at=at)}, backfills={scope: None})
+        held: Any = SimpleNamespace(name=partition.name, ready=True, store=SimpleNamespace(visible=head))
+        before: dict[tuple[str, str], Void] = {}
+        process.consumption._ask_for_hot(held, before)
+        seen.append(len(process.asked))
+    assert seen == [1, 1, 2]
+
+
+@pytest.fixture
+def search(monkeypatch: pytest.MonkeyPatch) -> TopicSearch:
+    """Of a keyspace whose topic is there."""
+    monkeypatch.setattr(topic_search, "check_topics", lambda *_: Topic("t", "id", 2))
+    found = TopicSearch(NOWHERE, "g", ["shop"])
+    found.begin(0.0)
+    return found
+
+
+def test_what_nobody_has_is_given_a_rebalance_of_its_own_each_time(
+    search: TopicSearch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next look after one may come amid it: what it finds then is no proof that nothing has moved."""
+    rebalanced: list[object] = []
+    monkeypatch.setattr(topic_search, "unassigned", lambda *_: frozenset({("t", 0)}))
+    monkeypatch.setattr(topic_search, "rebalance", lambda *words: rebalanced.append(words))
+    counts: list[int] = []
+    for _ in range(4):
+        search._assign_what_nobody_has(search.found)
+        counts.append(len(rebalanced))
+    assert counts == [0, 1, 1, 2]
+
+
+def test_a_session_that_begins_again_knows_the_topics_by_their_new_ids(search: TopicSearch) -> None:
+    """Else it would end at once, and each one after it."""
+    search.replaced = frozenset({"t"})
+    search.begin(1.0)
+    assert not search.replaced
+    assert search.missing == ()
+
+
+def test_a_topic_is_found_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While Kafka does not answer, the group is not told of it again and again: it would have no peace."""
+    topics = {"shop": Topic("t", "id", 2)}
+    error: list[FreshetError] = [TopicError("not yet")]
+
+    def check(_: object, keyspace: str) -> Topic:
+        if keyspace not in topics:
+            raise error[-1]
+        return topics[keyspace]
+
+    monkeypatch.setattr(topic_search, "check_topics", check)
+    monkeypatch.setattr(topic_search, "describe_topic", lambda _, name: Topic(name, "id", 2))
+    monkeypatch.setattr(topic_search, "unassigned", lambda *_: frozenset())
+    search = TopicSearch(NOWHERE, "g", ["shop", "later", "never"])
+    search.begin(0.0)
+    topics["later"] = Topic("l", "id", 2)
+    seen: list[bool] = []
+    for now in (10.0, 11.0, 20.0, 21.0):
+        seen.append(search.find_more(now))
+        if search._asking is not None:
+            search._asking.join()
+            error.append(KafkaUnreachable("away"))
+    assert seen == [False, True, False, False]
+    assert search.missing == ("never",)

@@ -1,0 +1,192 @@
+"""Partitions that the group gives, takes away and gives back, without Kafka."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import TopicPartition
+
+from consumers.owner.partitions import DISK_FULL, Ownership, Partition
+from consumers.process import assignment
+from consumers.process.assignment import Assignment, SessionEnd
+from consumers.process.opening import open_partition
+from consumers.process.restoring import StillRestoring
+from consumers.snapshots.restoring import Snapshots
+from consumers.store.errors import RebuildNeededError, StoreError
+from consumers.store.leader_epochs import UNKNOWN, kept_leader_epoch
+from stream.kafka.connection import KafkaCluster
+from stream.kafka.reader import TopicReadError
+from tests.consumers.histories import marker, start
+from tests.consumers.owning import KEYSPACE, Owner
+from tests.consumers.process.test_rebalance_errors import Silent
+
+
+class Group(Silent):
+    """A process with one partition: its member of the group, and what it tells of the partition's owners."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self.owner = Owner(data_dir)
+        self.partition = self.owner.partition
+        self.succeeded = False
+        """Whether another owner is announced."""
+        self.read: list[TopicPartition] = []
+        """The places from which partitions are read that it has begun to read since."""
+        self.left: list[int] = []
+        """Those that it reads no more."""
+        self.progressed: list[Partition] = []
+        self.assignment = Assignment(
+            KafkaCluster("127.0.0.1:1"), data_dir, self.ownership, self, self.progressed.append, Snapshots()
+        )
+        self.assignment._topics = {self.partition.topic.name: (KEYSPACE, self.partition.topic)}
+        self.owner.fold(start())
+        self.partition.store.commit()
+
+    @property
+    def ownership(self) -> Ownership:
+        """What it owns."""
+        return self.owner.ownership
+
+    @property
+    def places(self) -> list[TopicPartition]:
+        """Of its partition, as Kafka names it."""
+        return [TopicPartition(self.partition.topic.name, 0)]
+
+    def is_succeeded(self, _: Partition) -> bool:
+        """As the test says."""
+        return self.succeeded
+
+    def give(self) -> None:
+        """The group gives it the partition."""
+        self.assignment._on_assign(self._member, self.places)
+
+    def take(self) -> None:
+        """The group takes it away."""
+        self.assignment._on_revoke(self._member, self.places)
+
+    @property
+    def _member(self) -> Any:
+        return self
+
+    # as confluent_kafka's consumer
+
+    def incremental_assign(self, places: Sequence[TopicPartition]) -> None:
+        """It reads them."""
+        self.read += places
+
+    def incremental_unassign(self, places: Sequence[TopicPartition]) -> None:
+        """It reads them no more."""
+        self.left += [each.partition for each in places]
+
+    def get_watermark_offsets(self, *_: object, **__: object) -> tuple[int, int]:
+        """The topic's first offset and its end."""
+        return 0, 1
+
+    def consumer_group_metadata(self) -> None:
+        """Not told."""
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> Iterator[Group]:
+    """A process whose partition is ready, and committed."""
+    found = Group(tmp_path)
+    yield found
+    for each in found.ownership:
+        each.store.close(commit=False)
+
+
+def test_a_partition_that_comes_back_is_checked_again(group: Group) -> None:
+    """Kafka may have lost the end of its log while no broker answered: nothing is folded before that is known."""
+    group.partition.lost, group.partition.leader_epoch = True, 3
+    group.give()
+    assert (group.partition.lost, group.partition.unchecked) == (False, True)
+    assert [(each.offset, each.leader_epoch) for each in group.read] == [(1, 3)]
+    assert group.left == []
+
+
+def test_a_paused_partition_that_comes_back_is_opened_anew(group: Group) -> None:
+    """What it waited for may be over, and a new session of the group knows nothing of its pause."""
+    group.partition.lost, group.partition.state = True, DISK_FULL
+    group.give()
+    [opened] = group.ownership
+    assert opened is not group.partition
+    assert not opened.is_paused
+    assert [each.offset for each in group.read] == [1]
+
+
+def test_reads_that_wait_for_a_partition_are_told_when_it_is_given_up(group: Group) -> None:
+    """They would wait until their time is over for what somebody else folds."""
+    group.assignment.release([group.partition])
+    assert group.progressed == [group.partition]
+
+
+@pytest.mark.parametrize(("is_lost", "stays"), [(False, True), (True, False)])
+def test_only_who_is_in_the_group_hands_a_partition_over(group: Group, is_lost: bool, stays: bool) -> None:
+    """Who was expelled does not read it any more: its answers would be older and older."""
+    group.partition.lost = is_lost
+    group.take()
+    assert bool(len(group.ownership)) is stays
+    assert group.partition.leaving is stays
+    assert group.left == ([] if stays else [0])
+
+
+def test_what_was_handed_over_is_read_no_more(group: Group) -> None:
+    """As soon as its next owner is announced, and not before."""
+    group.take()
+    group.assignment.end_hand_overs(group._member)
+    assert (list(group.ownership), group.left) == ([group.partition], [])
+    group.succeeded = True
+    group.assignment.end_hand_overs(group._member)
+    assert (list(group.ownership), group.left) == ([], [0])
+
+
+def test_a_log_that_lost_its_end_costs_a_store_once(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store that is made then is of the log as it is: it must not be set aside at the next assignment, too."""
+    why: list[object] = []
+
+    def opening(*arguments: Any) -> Partition:
+        why.append(arguments[6])
+        return open_partition(*arguments)
+
+    monkeypatch.setattr(assignment, "open_partition", opening)
+    gone = TopicReadError("the log was cut off", code="offset_out_of_range")
+    gone.place = group.partition.topic.name, 0
+    with pytest.raises(SessionEnd):
+        group.assignment.lose(gone)
+    for _ in range(2):
+        group.assignment.release(list(group.ownership))
+        group.give()
+    assert [type(each) for each in why] == [RebuildNeededError, type(None)]
+
+
+def test_why_a_store_is_made_anew_is_known_once_it_is_made(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes several looks: a partition that says that it only catches up hides that its store was damaged."""
+    reasons: list[StoreError | None] = [RebuildNeededError("it is damaged"), None]
+    seen: list[object] = []
+
+    def opening(*arguments: Any) -> Partition:
+        seen.append(arguments[-1])
+        if reasons:
+            waiting = StillRestoring()
+            waiting.why = reasons.pop(0)
+            raise waiting
+        return open_partition(*arguments)
+
+    monkeypatch.setattr(assignment, "open_partition", opening)
+    group.assignment.release(list(group.ownership))
+    group.give()
+    for _ in range(2):
+        group.assignment.take_restored(group._member)
+    assert [str(each) for each in seen] == ["None", "it is damaged", "it is damaged"]
+
+
+@pytest.mark.parametrize(("pending", "epoch"), [(False, 5), (True, UNKNOWN)])
+def test_a_leader_epoch_is_kept_with_the_offset_that_it_is_of(group: Group, pending: bool, epoch: int) -> None:
+    """Of an earlier one Kafka would say that its log was cut off, and a good store would be set aside."""
+    partition = group.partition
+    group.owner.fold(marker(2))
+    partition.leader_epoch, partition.dead_letters_pending = 5, pending
+    group.assignment.release([partition])
+    assert kept_leader_epoch(partition.store.directory, partition.store.committed_offset) == epoch
