@@ -1,0 +1,92 @@
+"""What a supervisor makes of the words and the ends of its workers, without any process."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from prometheus_client.core import Metric
+
+from consumers import workers
+from consumers.process.loop import ConsumptionSettings
+from consumers.process.run import OwnerSettings
+from consumers.workers import BACKOFF_S, SETTLED_S, Worker, WorkersCollector
+from stream.kafka.connection import KafkaCluster
+from tokens.errors import FreshetError
+
+
+class Pipe:
+    """What a worker has said, and nobody has heard yet."""
+
+    def __init__(self, *words: tuple[str, ...]) -> None:
+        self._words = [*words]
+        self.closed = False
+
+    def poll(self) -> bool:
+        """Whether there is something."""
+        return bool(self._words)
+
+    def recv(self) -> tuple[str, ...]:
+        """The next word."""
+        return self._words.pop(0)
+
+    def close(self) -> None:
+        """It is read no more."""
+        self.closed = True
+
+
+def worker_of(data_dir: Path, *words: tuple[str, ...], lived_s: float = 1.0) -> Worker:
+    """A worker that has ended after such a time, with these words."""
+    consume = ConsumptionSettings(kafka=KafkaCluster("127.0.0.1:1"), keyspaces=("k",), data_dir=data_dir)
+    process: Any = SimpleNamespace(join=lambda: None, exitcode=1)
+    return Worker(
+        0,
+        consume,
+        OwnerSettings(),
+        process=process,
+        told=Pipe(*words),
+        metrics="127.0.0.1:1",
+        started_at=time.monotonic() - lived_s,
+    )
+
+
+def test_a_worker_that_died_is_not_asked_where_it_was(tmp_path: Path) -> None:
+    """Another process may listen there by now, and would be taken for it."""
+    worker = worker_of(tmp_path)
+    workers._note_end(worker)
+    assert (worker.process, worker.metrics) == (None, "")
+    assert WorkersCollector([worker]).not_ready() == "worker 0 does not answer"
+
+
+def test_the_last_word_of_a_worker_is_heard(tmp_path: Path) -> None:
+    """It is said just before the end: a worker whose settings are wrong would be started again and again."""
+    worker = worker_of(tmp_path, ("metrics", "127.0.0.1:2"), ("error", "store_newer", "it is newer", "upgrade"))
+    with pytest.raises(FreshetError, match="it is newer") as told:
+        workers._note_end(worker)
+    assert (told.value.code, told.value.hint) == ("store_newer", "upgrade")
+
+
+def test_a_worker_that_dies_at_once_is_started_again_later_and_later(tmp_path: Path) -> None:
+    """Until one has lived for long: then what it died of was something else."""
+    worker = worker_of(tmp_path)
+    process, pauses = worker.process, list[float]()
+    for lived_s in (1.0, 1.0, 1.0, SETTLED_S + 1, 1.0):
+        worker.process, worker.started_at = process, time.monotonic() - lived_s
+        workers._note_end(worker)
+        pauses.append(round(worker.start_at - time.monotonic(), 1))
+    assert pauses == [BACKOFF_S, 2 * BACKOFF_S, 4 * BACKOFF_S, BACKOFF_S, 2 * BACKOFF_S]
+
+
+@pytest.mark.parametrize(("values", "says"), [([], "not ready"), ([1.0, 0.0], "not ready"), ([1.0, 1.0], "")])
+def test_workers_without_partitions_are_not_ready(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, values: list[float], says: str
+) -> None:
+    """They answer nothing yet: a rollout that waits for them would take away the ones before."""
+    family = Metric(workers._READY, "", "gauge")
+    for number, value in enumerate(values):
+        family.add_sample(family.name, {"partition": str(number)}, value)
+    monkeypatch.setattr(workers, "_scrape", lambda _: [family])
+    assert WorkersCollector([worker_of(tmp_path)]).not_ready() == says
