@@ -79,3 +79,15 @@ def test_what_somebody_still_writes_into_is_removed_by_the_next_one(
     with temporary_directory("spark"):
         assert not directory.exists()
     assert list(here.iterdir()) == []
+
+
+def test_who_removes_what_others_left_keeps_no_file_open(here: Path) -> None:
+    """A process that makes a snapshot each hour would once have no file left."""
+    opened = set(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        left = here / "freshet-verify-left"
+        (left / "held").mkdir(parents=True)
+        (left / "lock").touch()
+        with temporary_directory("verify"):
+            assert not left.exists()
+    assert set(os.listdir("/proc/self/fd")) == opened
