@@ -133,6 +133,8 @@ def test_tables_whose_statistics_together_nobody_tells_are_kept_apart() -> None:
     many = Progress(again.cursor((), [f"d.t{number}" for number in range(DIRTY_MAX + 1)]))
     assert (many.sweeping, many.parted, many.detailed, many.untold) == (False, None, "", ())
     assert many.adds_together, "the last sweep asks for them again, and for nothing that was told"
+    many.begin_sweep()
+    assert not Progress(many.cursor()).adds_together, "after a void everything is told again"
 
 
 def test_a_busy_table_does_not_hold_up_the_others() -> None:
