@@ -310,7 +310,7 @@ def test_a_connection_that_hangs_does_not_shut_its_place(
 
     def hangs_once(self: Place, name: str) -> bool:
         if next(first, False):
-            answers.wait(PATIENCE_S)
+            answers.wait()
         return has(self, name)
 
     monkeypatch.setattr(Place, "has", hangs_once)
@@ -325,7 +325,7 @@ def test_a_connection_that_hangs_does_not_shut_its_place(
         for number in range(2):
             until(partial(is_given_up, number), "it is given up")
             assert not restores.restore(tmp_path / "data", KEYSPACE, number, TOPIC, (0, END))
-        monkeypatch.setattr(restoring, "SILENT_S", PATIENCE_S)
+        monkeypatch.setattr(restoring, "SILENT_S", 30.0)  # whoever waits behind it is given up then
         partition, _ = in_background(tmp_path / "later", place, 0, restores)
         assert offset_of(partition) == AT
     finally:
