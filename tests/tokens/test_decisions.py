@@ -207,6 +207,16 @@ def test_a_lost_history_is_told_before_what_is_only_not_reached(mine: str, other
     assert decide(Demand(vector), tag).verdict is Verdict.HISTORY_LOST
 
 
+@pytest.mark.parametrize(("mine", "strange"), [("ks/a", "ks/b"), ("ks/b", "ks/a")])
+def test_a_lost_history_is_told_before_a_shard_that_nobody_knows(mine: str, strange: str) -> None:
+    """The shard may become known by waiting; what is lost never comes, and the session has to give up its token."""
+    vector = Vector({mine: (1, P("MariaDB/0-1-5")), strange: (1, P("MariaDB/0-1-5"))})
+    at = P("MariaDB/0-1-9")
+    tag = Tag(mine, 2, at, at, at, topology=frozenset({mine}))
+    assert decide(Demand(vector), tag).verdict is Verdict.HISTORY_LOST
+    assert decide(Demand(vector), replace(tag, epoch=1)).verdict is Verdict.SHARD_UNKNOWN
+
+
 def _asked(demand: Demand) -> bool:
     return bool(demand.vector or demand.write_ids is not None or demand.not_before_ms)
 

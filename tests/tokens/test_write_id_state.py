@@ -66,7 +66,15 @@ def test_the_servers_list_counts_only_up_to_its_mark() -> None:
 
 @pytest.mark.parametrize(
     ("open_ids", "aborted", "committed"),
-    [([], [], False), ([7], [], False), ([], [7], False), ([6], [], True), ([], [6], True), ([8], [8], False)],
+    [
+        ([], [], False),
+        ([7], [], False),
+        ([], [7], False),
+        ([6], [], True),
+        ([], [6], True),
+        ([], [6, 7], True),
+        ([8], [8], False),
+    ],
 )
 def test_a_list_with_an_exception_below_its_mark_is_not_collapsed(
     open_ids: list[int], aborted: list[int], committed: bool
