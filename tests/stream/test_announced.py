@@ -177,3 +177,18 @@ def test_what_was_announced_earlier_is_asked_for_when_it_is_missing() -> None:
     with pytest.raises(CodecError, match="unknown schema"):
         reader.decode(nobodys)
     assert asked == ["Marker", "TableVoid", "RowFrame"]
+
+
+@pytest.mark.parametrize("is_right", [True, False])
+def test_a_reader_keeps_no_text_that_must_not_be_decoded_with(is_right: bool) -> None:
+    """Any message may call itself an announcement: a text that recurses, or of another fingerprint, is passed over."""
+    text = json.dumps(_field(["null", "freshet.X"]), separators=(",", ":"))
+    good = to_parsing_canonical_form(_newer("TableVoid", FIELD))
+    reader = PartitionReader()
+    for told, fingerprint in (
+        (text, fingerprint_of(text)),
+        (good, b"\1" * 8 if not is_right else fingerprint_of(good)),
+    ):
+        fields = SAMPLES["SchemaText"][1] | {"name": "TableVoid", "text": told, "fingerprint": fingerprint}
+        assert reader.decode(encode("SchemaText", fields)) == ("SchemaText", fields)
+    assert list(reader.texts) == ([fingerprint_of(good)] if is_right else [])

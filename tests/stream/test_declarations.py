@@ -6,9 +6,19 @@ import pytest
 
 from stream.publish.topology import DeclaredTopology
 from stream.wire.batch import Batch, BatchLimits, Framer
-from stream.wire.codec import READER_VERSION, RECORDS, CodecError, NewerWireError, Record, current_schema, decode
+from stream.wire.codec import (
+    READER_VERSION,
+    RECORDS,
+    ROW_FRAME_HEADER,
+    CodecError,
+    NewerWireError,
+    Record,
+    current_schema,
+    decode,
+)
 from stream.wire.declarations import Declarations
 from stream.wire.events import (
+    VALUE,
     BackfillTable,
     BeginScope,
     BindName,
@@ -251,3 +261,32 @@ def test_a_backfill_that_something_has_ended_is_not_said_to_be_complete(end: Cha
     assert _recovered(_messages(*batches)).complete_tables() == frozenset()
     framer.begin_repeat(5)
     assert _recovered(_messages(framer.take())).complete_tables() == frozenset()
+
+
+def test_a_new_epoch_routes_rows_by_their_whole_keys_until_their_table_is_described() -> None:
+    """The prefix of before belongs to a description that ended with its epoch: no reader would look there."""
+    layout, keys = Layout(64), [row_key("shop.a", [7, number]) for number in range(20)]
+    framer = Framer(SHARD, layout)
+    framer.start_epoch("MariaDB/0-1-0", 1, "first_start")
+    framer.take()
+    _publish(framer, 1, DescribeTable("shop.a", (), ("a", "b"), prefix=1))
+    framer.start_epoch("MariaDB/0-1-9", 9, "history_lost")
+    framer.take()
+    batch = _publish(framer, 10, *(RowChange(each, VALUE, b"{}") for each in keys))
+    there = {
+        key: partition
+        for partition, value in batch.records
+        if value.startswith(ROW_FRAME_HEADER)
+        for key in decode(value)[1]["keys"]
+    }
+    assert there == {key: layout.partition_of(key) for key in keys}
+
+
+def test_a_renamed_table_does_not_take_its_old_name_from_another_one() -> None:
+    """Events of two tables come in any order: who has the name by then keeps it, in each repeat and after a restart."""
+    framer = _framer()
+    batches = [framer.take(), _publish(framer, 1, BindName("db.t", 7)), _publish(framer, 2, BindName("db.t", 8))]
+    batches.append(_publish(framer, 3, BindName("db.w", 7, "db.t")))
+    assert _recovered(_messages(*batches)).bindings() == {"db.t": 8, "db.w": 7}
+    framer.begin_repeat(5)
+    assert _recovered(_messages(framer.take())).bindings() == {"db.t": 8, "db.w": 7}

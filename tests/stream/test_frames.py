@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from stream.wire.checks import check_frame
 from stream.wire.codec import HEADER_SIZE, CodecError, current_schema, decode, encode
-from stream.wire.frames import PREFIX_MAX, ROWS_MAX, unpack, write
+from stream.wire.frames import NUMBER_MAX, PREFIX_MAX, ROWS_MAX, unpack, write
 from tests.consumers.histories import encode_version_1
 from tests.stream.test_codec import FRAME
 
@@ -178,3 +178,13 @@ def test_a_frame_that_cannot_be_packed_is_an_error_at_the_writer(changes: dict[s
     """Not a poison message for its readers."""
     with pytest.raises(CodecError):
         encode("RowFrame", FRAME | changes)
+
+
+@pytest.mark.parametrize("number", [NUMBER_MAX - 1, NUMBER_MAX])
+def test_a_number_that_no_reader_takes_stays_text(number: int) -> None:
+    """The writer's bound is the reader's: else a source with such numbers would publish what nobody can read."""
+    frame = {**FRAME, "keys": [b"t\0[1]"] * 4, "images": [b"{}"] * 4, "operations": b"\1" * 4, "ordinals": [1, 2, 3, 9]}
+    frame |= {"transactions": [1] * 4, "gtids": [f"MariaDB/0-1-{number}"] * 4, "timestamps": [5] * 4}
+    frame |= {"positions": [], "origins": []}
+    assert (packed_fields(frame)["gtid_prefix"] == "") == (number == NUMBER_MAX)
+    assert decode(encode("RowFrame", frame)) == ("RowFrame", frame)
