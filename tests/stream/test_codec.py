@@ -14,8 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stream.wire import codec
-from stream.wire.checks import check, check_frame
+from stream.wire.checks import check, check_folded, check_frame
 from stream.wire.codec import CodecError, decode, encode
+from stream.wire.frames import LONG_MAX
 
 FIXTURES = sorted((Path(__file__).parent / "fixtures").glob("records.*.json"))
 
@@ -281,3 +282,22 @@ def test_records_that_do_not_fit_their_schema_are_not_written(record: dict[str, 
     """A record that does not match its schema is an error at the writer, not a poison message for readers."""
     with pytest.raises(CodecError):
         encode("RowFrame", record)
+
+
+@pytest.mark.parametrize("ordinals", [[1, 10], [10, 1]])
+def test_no_row_of_a_frame_has_an_ordinal_that_nothing_can_hold(ordinals: list[int]) -> None:
+    """Wherever it stands: who reads a topic beside the fold takes rows one by one, also of a frame in no order."""
+    fields = SAMPLES["RowFrame"][1] | {
+        "ordinals": ordinals,
+        "keys": [b"shop.t\0[1]", b"shop.t\0[2]"],
+        "images": [b"{}", b"{}"],
+        "operations": b"\x01\x01",
+        "transactions": [2],
+        "gtids": ["MariaDB/0-1-5"],
+        "positions": [],
+        "timestamps": [9],
+        "origins": [],
+    }
+    check_folded("RowFrame", fields | {"ordinal": LONG_MAX - 10})
+    with pytest.raises(CodecError, match="out of range"):
+        check_folded("RowFrame", fields | {"ordinal": LONG_MAX - 9})

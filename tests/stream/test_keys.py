@@ -181,3 +181,12 @@ def test_the_first_columns_of_a_key_name_a_partition_only_if_they_decide_it() ->
     assert layout.partition_of_leading(key, 1, 2) is None
     assert layout.partition_of_leading(key, 1, 3, 2) is None
     assert Layout(1).partition_of_leading(key, 1, 2) == 0
+
+
+def test_a_prefix_of_the_layout_decides_for_the_first_columns_too() -> None:
+    """A topic of before has it in its layout, and it goes before that of a description, as for whole keys."""
+    layout, key, whole = Layout(64, {"shop.orders": 1}), row_key("shop.orders", [7]), row_key("shop.orders", [7, 1])
+    assert layout.partition_of_leading(key, 1, 2) == layout.partition_of(whole)
+    two = Layout(64, {"shop.orders": 2})
+    assert two.partition_of_leading(key, 1, 3, 1) is None
+    assert two.partition_of_leading(whole, 2, 3, 1) == two.partition_of(row_key("shop.orders", [7, 1, 9]), 1)
