@@ -133,3 +133,12 @@ def test_a_completion_of_a_history_that_has_ended_completes_nothing() -> None:
     folded.fold(complete(10, epoch=2))
     folded.fold(marker(10, epoch=2))
     assert kind(folded, 7) == ABSENT
+
+
+def test_a_backfill_is_complete_once() -> None:
+    """Said again later it changes nothing: absent rows would be unknown until the next marker."""
+    folded = whole()
+    before = whole_shards(folded.state.head, TABLE)
+    folded.fold(complete(9))
+    assert whole_shards(folded.state.head, TABLE) == before
+    assert before[SHARD].complete == 4

@@ -98,7 +98,12 @@ def history(wanted: list[tuple[str, str, dict[str, Any], int, Damage | None]]) -
 @example([(SHARD, "row", {}, 1, None)] * 6 + [(SHARD, "row", {"ordinal": 3}, 1, None)] * 2, set())
 @example([(SHARD, "row", {}, 1, None)] * 3 + [(SHARD, "row", {"position": "x"}, 1, None)] * 3, set())
 @example([(SHARD, "row", {}, 1, None)] * 3 + [(SHARD, "row", {"previous": 77}, 1, None)] * 3, set())
-@example([(SHARD, "ahead", {}, 1, None), (SHARD, "bad", {}, 0, None)] + [(SHARD, "", {}, 2, None)] * 14, {9})
+@example(
+    [(SHARD, "ahead", {}, 1, None), (SHARD, "bad", {}, 0, None)]
+    + [(SHARD, "", {}, 2, None)] * 14
+    + [(SHARD, "row", {}, 2, None)],
+    {9},
+)
 @example([(SHARD, "", {}, 1, None)] * 3 + [(SHARD, "late", {}, 0, None)] * 3, set())
 @example([(SHARD, "ahead", {}, 1, None)] + [(SHARD, "", {}, 1, None)] * 3 + [(SHARD, "row", {}, 1, None)] * 4, {7})
 def test_what_is_passed_over_leaves_the_state_that_it_would(wanted: list[Any], cuts: set[int]) -> None:
@@ -233,3 +238,14 @@ def test_most_markers_are_read() -> None:
             mark = read_marker(form, marker(ordinal, as_of_ms=1_700_000_000_000, **more))
             assert mark is not None
             assert (mark.ordinal, mark.position) == (ordinal, gtid(ordinal))
+
+
+@pytest.mark.parametrize("field", ["ordinal", "continuity", "previous", "as_of_ms"])
+def test_a_marker_with_a_number_below_zero_is_not_passed_over(field: str) -> None:
+    """It is refused when it is folded: what it says would otherwise count if others stand around it."""
+    form = marker_form(SHARD, 1, gtid(0), LAYOUT)
+    numbers: dict[str, Any] = {"ordinal": 5, "continuity": 5, "previous": 4, "as_of_ms": 1_700_000_000_000}
+    for number in (-1, -64, -(1 << 40)):
+        fields = numbers | {field: number}
+        assert read_marker(form, marker(fields.pop("ordinal"), sequence=5, **fields)) is None
+    assert read_marker(form, marker(numbers.pop("ordinal"), **numbers)) is not None

@@ -140,3 +140,13 @@ def test_a_head_that_is_nested_too_deeply_is_damage() -> None:
     """A flipped bit or a hostile hand must not end the process, nor count as an empty head."""
     with pytest.raises(ValueError, match="nested too deeply"):
         read_head([(TOPOLOGY_PREFIX + b"s", b"[" * 200_000)])
+
+
+def test_a_declared_shard_that_has_published_nothing_here_may_have_any_key() -> None:
+    """A key without an entry is then of nobody: by the watermark of the other one its absence would be proved."""
+    folded = Folded(start(), topology(SHARD, OTHER), value(1, b"a", 2), marker(2))
+    assert sole_lineage(folded.state.head) == ("", None)
+    row = view_row(folded.state.head, key(7), None)
+    assert (row.kind, row.shard, row.watermark) == (UNKNOWN_KEY, "", "")
+    folded.fold(topology(SHARD, ordinal=2))
+    assert view_row(folded.state.head, key(7), None).shard == SHARD
