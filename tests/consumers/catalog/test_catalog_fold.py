@@ -347,3 +347,31 @@ def test_an_external_tables_image_ends_the_wait_for_writers() -> None:
     assert "pending" in log.table.waits_for()
     log.image("image", b"v2", kind="external", lo="HiveEvent/4", hi="HiveEvent/4")
     assert log.table.waits_for() == ""
+
+
+def test_a_servers_list_does_not_end_writers_above_its_mark() -> None:
+    """It was fetched before their ids were allocated, or is collapsed to its lowest exception: they may still abort."""
+    log, listed = Log(), f"d.t:5:{2**63 - 1}::"
+    log.created(write_ids=listed)
+    log.alloc(71, 6)
+    log.image("written", b"v2", txn=71, write_id=6)
+    log.fold("WriteIdsReset", table_id=7, write_ids=listed, committed=True)
+    assert "write id 6 of transaction 71" in log.table.waits_for()
+    log.end(71, 6)
+    assert log.table.waits_for() == ""
+
+
+def test_a_commit_does_not_make_a_staged_image_newer_than_a_write_since() -> None:
+    """It keeps the place of its write: what another transaction wrote after it is not in it."""
+    log = Log()
+    log.created()
+    log.alloc(71, 1)
+    log.alloc(72, 2)
+    log.image("written", b"staged", txn=71, write_id=1, staged=True)
+    log.image("written", txn=72, write_id=2)
+    log.end(72, 2)
+    log.end(71, 1)
+    assert log.table.image == b"staged"
+    assert "the image that follows has not arrived" in log.table.waits_for()
+    log.image("image", b"v3")
+    assert log.table.waits_for() == ""
