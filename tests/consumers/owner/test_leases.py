@@ -14,6 +14,7 @@ from consumers.owner.protocol import Answer, Fill, Filled, Get, OwnerRow, Rows, 
 from stream.access.grants import FILL, READ, Grant
 from tests.consumers.histories import gtid, key, marker, start
 from tests.consumers.owning import KEYSPACE, Owner, schema
+from tokens import TokenError
 
 ONE, OTHER = "front one", "front two"
 
@@ -224,5 +225,18 @@ def test_what_could_not_be_kept_is_remembered_of_the_last_keys_only(monkeypatch:
         rows = {name: row() for name in (b"a", b"b", b"c")}
         leases.take(list(rows), list(rows.values()), ONE, 0.0)
         assert {name: each.leased for name, each in rows.items()} == {b"a": False, b"b": True, b"c": False}
+
+    asyncio.run(main())
+
+
+def test_a_fill_that_cannot_be_read_ends_its_lease_all_the_same(owner: Owner) -> None:
+    """Its front is done with the key: those that wait would wait for nobody."""
+
+    async def main() -> None:
+        first = ask(owner, ONE, 7)
+        assert isinstance(first, list)
+        with pytest.raises(TokenError):
+            fill(owner, first[0].stamp, lo="nonsense")
+        assert len(owner.partition.leases) == 0
 
     asyncio.run(main())

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from consumers.fold.catalog_state import TableState
+from consumers.fold.state import Lineage
 from consumers.owner.evidence import demand_of
 from consumers.owner.protocol import FillTable, OwnerTable
-from consumers.owner.tables import answer_table, fill_table
+from consumers.owner.tables import answer_table, fill_table, judge_table_fill
 from tests.consumers.owner.test_owner_objects import Catalog, seen
-from tests.consumers.owner.test_owner_tables import NAME, at, bind, mark
+from tests.consumers.owner.test_owner_tables import NAME, SHARD, at, bind, mark
+from tests.consumers.owning import KEYSPACE
+from tokens.writeid_state import WriteIds
 
 OPEN = 9223372036854775807
 
@@ -86,3 +90,15 @@ def test_only_a_list_that_knows_the_writer_says_that_it_has_ended(held: Catalog,
     found, ids = ask(held, f"{NAME}:1:{OPEN}::"), f"{NAME}:{listed.format(OPEN)}" if listed else ""
     fill = FillTable(0, "shop", 0, 7, NAME, "transactional", b'"v1"', ids, read, read, found.stamp)
     assert fill_table(held.partition, fill).accepted is is_over
+
+
+@pytest.mark.parametrize(("read_at", "accepted"), [(6, True), (7, True), (5, False)])
+def test_ids_that_a_server_listed_before_the_image_was_read_take_no_images_place(read_at: int, accepted: bool) -> None:
+    """Only a list of since then shows that the folded one lacks what the server gave out without an event."""
+    state = TableState(7, SHARD, 1, 6, NAME, exists=True, created=1, ids=WriteIds(hwm=5), image=b"{}", image_ordinal=6)
+    state.lo = state.hi = at(6)
+    offer = FillTable(
+        0, KEYSPACE, 0, 7, NAME, "transactional", b"{}", f"{NAME}:6:{OPEN}::", at(read_at), at(read_at), b""
+    )
+    verdict = judge_table_fill(state, offer, SHARD, Lineage(1, 6, 4, at(4), 0, at(0)))
+    assert (verdict.accepted, "already has an image" in verdict.why) == (accepted, not accepted)

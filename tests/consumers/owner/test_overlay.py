@@ -248,3 +248,24 @@ def test_only_a_fill_over_the_same_state_is_given() -> None:
         assert found is None or found.low_water == low_water
         assert (overlay.get(b"a", b"s", low_water) is not None) is kept
     assert overlay.bytes == 0
+
+
+def test_states_that_nobody_fills_over_any_more_take_no_memory() -> None:
+    """Each event that makes a key void gives it another stamp: what fills share is remembered of the last ones only."""
+    overlay = Overlay(100_000)
+    for number in range(3_000):
+        overlay.put(b"a", fill(stamp=b"%d" % number))
+    [region] = overlay._regions
+    assert len(region._overs) < 300
+    assert overlay.bytes == SIZE + OVER + len(b"2999") - len(b"s")
+
+
+def test_what_was_used_leaves_room_for_what_is_new() -> None:
+    """What has moved to the main queue counts in the small one no more: the first new rows stay for a while."""
+    overlay = Overlay(20 * SIZE + OVER)
+    for number in range(20):
+        overlay.put(name(number), fill())
+        assert overlay.get(name(number), b"s", LOW) is not None
+    overlay.put(name(20), fill())
+    overlay.put(name(21), fill())
+    assert keys(overlay, name(20), name(21)) == [name(20), name(21)]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumers.owner.objects.filter import DEFAULT_PARTITION, FilterError, PartitionKey, parse_filter
+from consumers.owner.objects.filter import DEFAULT_PARTITION, DEPTH_MAX, FilterError, PartitionKey, parse_filter
 from consumers.owner.objects.statistics import is_stats_compliant
 from tokens import ValidWriteIdList
 
@@ -190,3 +190,11 @@ def test_a_pattern_matches_as_one_that_tries_every_place() -> None:
 def test_no_pattern_holds_the_interpreter(pattern: str) -> None:
     """Trying every place of every sign takes longer than anybody lives, and no other thread runs meanwhile."""
     assert not parse_filter(f"ds like '{pattern}b'", KEYS)(["a" * 2_000, "", "", "", "", ""])
+
+
+def test_parentheses_beside_each_other_are_not_inside_each_other() -> None:
+    """A query engine writes one pair for each of many partitions."""
+    assert passes(" OR ".join(["(hr = 1)"] * (2 * DEPTH_MAX) + ["(hr = 10)"]))
+    assert passes("(" * DEPTH_MAX + "hr = 10" + ")" * DEPTH_MAX)
+    with pytest.raises(FilterError, match="inside each other"):
+        passes("(" * (DEPTH_MAX + 1) + "hr = 10" + ")" * (DEPTH_MAX + 1))

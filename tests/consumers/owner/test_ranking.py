@@ -20,3 +20,13 @@ def test_a_value_that_no_server_has_is_refused(kind: str, value: str) -> None:
         ranking.after(b"s.t\0[1]", f'["{value}"]'.encode())
     with pytest.raises(ValueError, match=r"is no key|is no number"):
         Ranking([], [("c", kind, False)], 0).after(f's.t\0["{value}"]'.encode(), b"")
+
+
+def test_times_are_in_the_order_of_their_lengths_below_zero_too() -> None:
+    """A TIME has hours beyond a day, and a sign that its text begins with: neither is in the order of texts."""
+    times = ["-838:59:59", "-100:00:00", "-99:00:00", "-00:00:01.5", "-00:00:01", "00:00:00", "00:00:00.5", "100:00:00"]
+    alone, beside = Ranking([], [("c", "time", True)], 0), Ranking([("c", "time", True)], KEY, 0)
+    ranks = [alone.rank(f's.t\0["{each}"]'.encode(), b"") for each in times]
+    assert ranks == sorted(ranks)
+    ranks = [beside.rank(b"s.t\0[1]", f'{{"c":"{each}"}}'.encode()) for each in times]
+    assert ranks == sorted(ranks)
