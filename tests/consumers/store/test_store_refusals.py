@@ -15,7 +15,8 @@ from consumers.process.opening import begin, check_range, open_store
 from consumers.store.errors import RebuildNeededError, StoreCorruptError, StoreLockedError, StoreNewerError
 from consumers.store.manifest import MANIFEST_NAME, checksum_of, read_manifest, write_manifest
 from consumers.store.rocks.database import Rocks
-from consumers.store.store import ROCKS_NAME
+from consumers.store.store import ROCKS_NAME, StoreView
+from stream.wire import checks
 from tests.consumers.histories import LAYOUT, key, marker, start
 from tests.consumers.storing import change, crash, open_at
 
@@ -193,3 +194,34 @@ def test_a_damaged_head_is_corruption(tmp_path: Path, item: tuple[bytes, bytes])
     rocks.close()
     with pytest.raises(StoreCorruptError, match="the head is damaged"):
         open_at(tmp_path)
+
+
+@pytest.mark.parametrize("missing", [0, 1])
+def test_a_copy_that_lacks_its_last_message_is_not_opened(tmp_path: Path, missing: int) -> None:
+    """RocksDB may have passed over a damaged end of its own: the manifest says up to where the copy reaches."""
+    store = open_at(tmp_path)
+    store.apply(change(5, {key(1): b"one"}))
+    copy = tmp_path / "copy"
+    manifest = store.checkpoint(copy)
+    store.close()
+    write_manifest(copy, replace(manifest, offset=manifest.offset + missing))
+    if not missing:
+        StoreView(copy).close()
+        return
+    with pytest.raises(StoreCorruptError, match="manifest says 6"):
+        StoreView(copy)
+
+
+def test_a_store_that_got_past_a_newer_record_waits_for_no_upgrade(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What stopped one fold says nothing of the next one, whose caller would hold the partition for it."""
+    store = open_at(tmp_path)
+    records = [(0, start()), (1, marker(1, reader_version=99))]
+    store.fold(records)
+    assert store.newer is not None
+    monkeypatch.setattr(checks, "READER_VERSION", 99)
+    store.fold(records)
+    assert store.newer is None
+    assert store.visible.offset == 2
+    store.close()
