@@ -210,6 +210,8 @@ class OwnerClient:
         self._timeout_s = request_timeout_s
         self._connection: _Connection | None = None
         self._connecting = asyncio.Lock()
+        self._closes = 0
+        """How often it was closed: what began to connect before that is over, too."""
         self._waiting: Counter[str] = Counter()
         """By caller, the requests under way that may wait."""
         self._last_id = 0
@@ -219,10 +221,12 @@ class OwnerClient:
         return connection if connection is not None and connection.lost is None else None
 
     async def _connect(self) -> _Connection:
+        closes = self._closes
         async with self._connecting:
             connection = self._usable()
             if connection is not None:
                 return connection
+            self._require_open(closes)
             loop = asyncio.get_running_loop()
             try:
                 self._secured = self._secured or self._identity.secured()
@@ -239,12 +243,18 @@ class OwnerClient:
             try:
                 [greeting] = await self._ask(connection, [self._identity.hello()], 0)
                 connection.version = _expect(greeting, Welcome).version
+                self._require_open(closes)
             except BaseException:  # a cancelled caller must not leak the connection
                 if connection.transport is not None:
                     connection.transport.abort()
                 raise
             self._connection = connection
             return connection
+
+    def _require_open(self, closes: int) -> None:
+        """Raises `OwnerError` if it was closed since it had been so ``closes`` times: nobody would close it again."""
+        if self._closes != closes:
+            raise _unreachable(self.address, "the connection was closed")
 
     async def _place(self) -> str:
         """Where to connect to. Announcements name owners, and who may write one could name any machine."""
@@ -420,7 +430,8 @@ class OwnerClient:
         return _expect(await self.request(Describe(0, keyspace, table)), Description)
 
     async def close(self) -> None:
-        """Closes the connection; pending requests fail."""
+        """Closes the connection; pending requests fail, also those that wait for it to be made."""
+        self._closes += 1
         connection, self._connection = self._connection, None
         if connection is not None and connection.transport is not None:
             connection.transport.close()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 import pytest
 
 from consumers.owner.client import OwnerClient
-from consumers.owner.protocol import Get, OwnerError
+from consumers.owner.framing import encode_frame
+from consumers.owner.protocol import VERSION, Get, OwnerError, Welcome
 from stream.access.who import asking
 from tests.consumers.histories import key, marker
 from tests.consumers.owning import KEYSPACE, Owner, vector
@@ -52,31 +54,67 @@ def test_a_caller_that_waits_no_more_is_forgotten(owner: Owner) -> None:
     owner.run(use)
 
 
+class Slow:
+    """An owner that answers a greeting when it is told to, and sees how its one connection ends."""
+
+    def __init__(self) -> None:
+        self.begun, self.greets, self.ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        async def greet() -> None:
+            await self.greets.wait()
+            writer.write(encode_frame(Welcome(1, VERSION, "slow")))
+
+        greeting = asyncio.create_task(greet())
+        await reader.readexactly(1)
+        self.begun.set()
+        with suppress(ConnectionError):
+            await reader.read()
+        self.ended.set()
+        greeting.cancel()
+        writer.close()
+
+    def run(self, use: Callable[[OwnerClient], Awaitable[None]]) -> None:
+        """Serves while ``use`` runs, and then until the connection has ended."""
+
+        async def main() -> None:
+            server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+            await use(OwnerClient(f"127.0.0.1:{server.sockets[0].getsockname()[1]}"))
+            await asyncio.wait_for(self.ended.wait(), 5)
+            server.close()
+
+        asyncio.run(main())
+
+
 def test_a_caller_that_goes_while_its_client_connects_leaves_no_connection() -> None:
     """Its request is cancelled before the owner has greeted: nobody else knows of the connection."""
+    owner = Slow()
 
-    async def main() -> None:
-        begun, ended = asyncio.Event(), asyncio.Event()
-
-        async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await reader.readexactly(1)
-            begun.set()
-            with suppress(ConnectionError):
-                await reader.read()
-            ended.set()
-            writer.close()
-
-        server = await asyncio.start_server(silent, "127.0.0.1", 0)
-        client = OwnerClient(f"127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    async def use(client: OwnerClient) -> None:
         asked = asyncio.create_task(client.status())
-        await begun.wait()
+        await owner.begun.wait()
         asked.cancel()
         with pytest.raises(asyncio.CancelledError):
             await asked
-        await asyncio.wait_for(ended.wait(), 5)
-        server.close()
 
-    asyncio.run(main())
+    owner.run(use)
+
+
+def test_a_client_that_is_closed_while_it_connects_leaves_no_connection() -> None:
+    """A front forgets owners that are named no more, perhaps before they have greeted: nobody closes them again."""
+    owner = Slow()
+
+    async def use(client: OwnerClient) -> None:
+        asked = [asyncio.create_task(client.status()) for _ in range(3)]
+        await owner.begun.wait()
+        await client.close()
+        owner.greets.set()
+        for each in asked:
+            with pytest.raises(OwnerError) as caught:
+                await asyncio.wait_for(each, 5)
+            assert caught.value.code == "owner_unreachable"
+
+    owner.run(use)
 
 
 def test_who_leaves_without_a_greeting_takes_no_room(owner: Owner) -> None:
