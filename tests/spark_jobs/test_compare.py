@@ -14,7 +14,7 @@ from spark_jobs.auditing.describe import describe_key, describe_value
 from spark_jobs.auditing.tracing import EVENTS_MAX, events_of
 from stream.wire.codec import PartitionReader
 from stream.wire.events import VALUE as ROW
-from tests.consumers.histories import Folded, frame, key, of_tomorrow, value
+from tests.consumers.histories import Folded, encode_version_1, frame, key, of_tomorrow, value
 from tests.data_at_rest.history import messages
 
 states = st.dictionaries(st.binary(max_size=3), st.binary(max_size=2), max_size=20)
@@ -123,3 +123,14 @@ def test_the_events_that_a_newer_publisher_wrote_are_found_too() -> None:
     earlier.decode(announced)
     [told] = events_of([key(1)], [(7, later)], PartitionReader(earlier=[earlier.texts]))[key(1)]
     assert (told["event"], told["ordinal"]) == ("row", 5)
+
+
+def test_a_frame_that_the_fold_rejects_is_told_of_each_key() -> None:
+    """It may have been about any of them; and whoever looks for the events of a difference must not fail for it."""
+    rows = {"keys": [key(1)], "images": [b"{}"], "operations": bytes([ROW]), "ordinals": [1]}
+    fields = {"shard": "shop/0", "epoch": 1, "ordinal": 2, "transactions": [1], "timestamps": [1]}
+    empty: dict[str, object] = {"gtids": [], "positions": [], "origins": []}
+    for damage in ({}, {"gtids": ["MariaDB/0-1-3"], "operations": b""}):
+        bad = encode_version_1("RowFrame", rows | fields | empty | damage)
+        found = events_of([key(1), key(2)], [(3, bad), (4, value(1, b"{}", 5))], PartitionReader())
+        assert [[each["event"] for each in told] for told in found.values()] == [["unreadable", "row"], ["unreadable"]]

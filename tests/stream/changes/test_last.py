@@ -10,6 +10,7 @@ from stream.changes.last import LastChange, last_in, latest
 from stream.wire.codec import PartitionReader
 from stream.wire.events import ABSENT, VALUE, RowChange, SourceTransaction, VoidTable
 from stream.wire.keys import Layout, row_key
+from tests.consumers.histories import encode_version_1
 from tests.stream.changes.topics import Log, framer_of
 
 TABLES = ("shop.a", "shop.b", "shop.c")
@@ -83,3 +84,30 @@ def test_what_is_behind_the_end_or_before_the_low_offset_does_not_count() -> Non
     assert all(low <= each.offset < end for each in found.values())
     assert not last_in(read, 0, end, end, frozenset(TABLES), PartitionReader())
     assert not last_in(read, 0, low, end, frozenset(), PartitionReader())
+
+
+@pytest.mark.parametrize("damage", [{"gtids": []}, {"ordinals": []}, {"transactions": [2, -1]}, {"transactions": []}])
+def test_a_frame_that_the_fold_rejects_is_no_change(damage: dict[str, object]) -> None:
+    """Its columns do not fit together: it is a dead letter, and what was changed before is found all the same."""
+    log, last = log_of(random.Random(2), 20)
+    fields = {
+        "shard": "shop/0",
+        "epoch": 1,
+        "ordinal": 90,
+        "keys": [row_key("shop.a", [1])],
+        "images": [b"{}"],
+        "operations": bytes([VALUE]),
+        "ordinals": [1],
+        "transactions": [1],
+        "gtids": ["MariaDB/0-1-99"],
+        "positions": [],
+        "timestamps": [1_700_000_099],
+        "origins": [],
+    }
+    log.partitions[0].append(encode_version_1("RowFrame", fields | damage))
+
+    def read(partition: int, start: int, end: int) -> list[tuple[int, bytes]]:
+        return list(enumerate(log.partitions[partition]))[start:end]
+
+    found = last_in(read, 0, 0, log.ends[0], frozenset(TABLES), PartitionReader())
+    assert {table: each.timestamp - 1_700_000_000 for table, each in found.items()} == last
