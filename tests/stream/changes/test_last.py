@@ -6,12 +6,13 @@ import random
 
 import pytest
 
+from stream.changes.items import RowEvent
 from stream.changes.last import LastChange, last_in, latest
 from stream.wire.codec import PartitionReader
 from stream.wire.events import ABSENT, VALUE, RowChange, SourceTransaction, VoidTable
 from stream.wire.keys import Layout, row_key
 from tests.consumers.histories import encode_version_1
-from tests.stream.changes.topics import Log, framer_of
+from tests.stream.changes.topics import Log, follow, framer_of, transactions
 
 TABLES = ("shop.a", "shop.b", "shop.c")
 
@@ -67,8 +68,9 @@ def test_of_one_second_the_later_change_counts() -> None:
     def read(partition: int, start: int, end: int) -> list[tuple[int, bytes]]:
         return list(enumerate(log.partitions[partition]))[start:end]
 
-    found = latest(last_in(read, each, 0, log.ends[each], frozenset(TABLES), PartitionReader()) for each in range(4))
-    assert [(each.kind, each.gtid) for each in found.values()] == [("row", "MariaDB/0-1-10")]
+    parts = [last_in(read, each, 0, log.ends[each], frozenset(TABLES), PartitionReader()) for each in range(4)]
+    for order in (parts, parts[::-1]):
+        assert [(each.kind, each.gtid) for each in latest(order).values()] == [("row", "MariaDB/0-1-10")]
 
 
 def test_what_is_behind_the_end_or_before_the_low_offset_does_not_count() -> None:
@@ -111,3 +113,24 @@ def test_a_frame_that_the_fold_rejects_is_no_change(damage: dict[str, object]) -
 
     found = last_in(read, 0, 0, log.ends[0], frozenset(TABLES), PartitionReader())
     assert {table: each.timestamp - 1_700_000_000 for table, each in found.items()} == last
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_last_change_is_at_its_place_in_the_shard(seed: int) -> None:
+    """By it the later one of a second is found among several partitions; of a transaction's rows the first one's."""
+    log, _ = log_of(random.Random(seed), 60)
+    wanted: dict[str, tuple[int, int]] = {}
+    for each in transactions(follow(log, log.beginning(), random.Random(seed))):
+        first = each.events[0].ordinal
+        for event in each.events:
+            if isinstance(event, RowEvent):
+                wanted[event.key.partition(b"\0")[0].decode()] = each.place.epoch, first
+            else:
+                table = event.fields["table"]
+                wanted |= dict.fromkeys(TABLES if table == "*" else [table], (each.place.epoch, event.ordinal))
+
+    def read(partition: int, start: int, end: int) -> list[tuple[int, bytes]]:
+        return list(enumerate(log.partitions[partition]))[start:end]
+
+    found = last_in(read, 0, 0, log.ends[0], frozenset(TABLES), PartitionReader())
+    assert {table: (each.epoch, each.ordinal) for table, each in found.items()} == wanted
