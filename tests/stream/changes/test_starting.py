@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
-from stream.changes.checkpoint import Place
+from stream.changes.checkpoint import Checkpoint, Place
 from stream.changes.start import AfterPosition
-from stream.changes.starting import _At, _begins_by, _earliest_second
+from stream.changes.starting import StreamTooOld, _At, _begins_by, _earliest_second, start_at_checkpoint
+from stream.kafka.connection import KafkaCluster
+from stream.kafka.topics import Topic
 from tokens import Position
 
 
@@ -58,3 +60,24 @@ def test_the_earliest_second_is_the_one_after_the_first_markers(times_ms: tuple[
 
     log: Any = Log()
     assert _earliest_second(log) == second
+
+
+def test_a_transaction_whose_order_to_a_position_is_unknown_is_told() -> None:
+    """Twice is better than never: of another domain the position says nothing."""
+    skip = AfterPosition(1, Position.parse("MariaDB/0-1-9"))
+    left_out = [skip.leaves_out(Place(1, 1), f"MariaDB/{each}", 0) for each in ("0-1-8", "0-1-9", "0-1-10", "1-1-8")]
+    assert left_out == [True, True, False, False]
+
+
+def test_a_checkpoint_whose_anchor_has_expired_is_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log may be the right one, and says so no more: its reader is told how far back a stream can begin."""
+    monkeypatch.setattr("stream.changes.starting.start_offsets", lambda *_: {0: 5})
+    monkeypatch.setattr("stream.changes.starting.end_offsets", lambda *_, **__: {0: 9})
+    monkeypatch.setattr("stream.changes.starting.read_ranges", lambda *_: iter(()))
+    monkeypatch.setattr("stream.changes.starting._earliest_second", lambda _: 7)
+    kafka, topic = KafkaCluster("127.0.0.1:1"), Topic("t", "id", 1)
+    with pytest.raises(StreamTooOld) as refused:
+        start_at_checkpoint(kafka, "shop", topic, Checkpoint("shop", "id", (5,), {}, (77,)))
+    assert refused.value.earliest == 7
+    unanchored = Checkpoint("shop", "id", (5,))
+    assert start_at_checkpoint(kafka, "shop", topic, unanchored).checkpoint == unanchored
