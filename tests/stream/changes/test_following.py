@@ -1,0 +1,109 @@
+"""The partitions of a topic are read beside each other: none runs far ahead, and none waits for ever."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+from confluent_kafka import TopicPartition
+
+from stream.changes.following import Follower
+from stream.kafka.connection import KafkaCluster
+from stream.kafka.topics import Topic
+from stream.wire.events import VALUE, RowChange, SourceTransaction
+from stream.wire.keys import Layout, row_key
+from tests.stream.changes.topics import Log, framer_of
+
+
+class Message:
+    """As the client gives it."""
+
+    def __init__(self, partition: int, offset: int, value: bytes) -> None:
+        self._place, self._value = (partition, offset), value
+
+    def partition(self) -> int:
+        return self._place[0]
+
+    def offset(self) -> int:
+        return self._place[1]
+
+    def value(self) -> bytes:
+        return self._value
+
+
+class Consumer:
+    """Gives out what a test has put into ``next``, and remembers which partitions pause."""
+
+    def __init__(self) -> None:
+        self.next: list[Message] = []
+        self.paused: set[int] = set()
+
+    def assign(self, places: Iterable[TopicPartition]) -> None:
+        assert [each.offset for each in places]
+
+    def pause(self, places: Iterable[TopicPartition]) -> None:
+        self.paused |= {each.partition for each in places}
+
+    def resume(self, places: Iterable[TopicPartition]) -> None:
+        self.paused -= {each.partition for each in places}
+
+    def other_id(self) -> str:
+        return ""
+
+    def close(self) -> None:
+        self.next = []
+
+
+@pytest.fixture
+def consumer(monkeypatch: pytest.MonkeyPatch) -> Consumer:
+    """The client of each reader that is opened; it may hold some rows."""
+    found = Consumer()
+    monkeypatch.setattr("stream.changes.following.PAUSE_BYTES", 2_000)
+    monkeypatch.setattr("stream.changes.following.open_consumer", lambda *_, **__: found)
+    monkeypatch.setattr("stream.changes.following.TopicWatch", lambda *_: found)
+    monkeypatch.setattr("stream.changes.following.announced_before", lambda *_: iter(()))
+    monkeypatch.setattr("stream.changes.following.poll_batch", lambda *_: found.next)
+    return found
+
+
+def following(log: Log) -> Follower:
+    """A reader of a topic from its beginning."""
+    partitions = log.layout.partitions
+    return Follower(KafkaCluster("127.0.0.1:1"), Topic("t", "topic-id", partitions), log.beginning())
+
+
+def read(consumer: Consumer, follower: Follower, log: Log, partition: int) -> None:
+    """Has it read all of one partition."""
+    consumer.next = [Message(partition, *each) for each in enumerate(log.partitions[partition])]
+    follower.poll()
+
+
+def rows(number: int, count: int) -> SourceTransaction:
+    gtid = f"MariaDB/0-1-{number}"
+    changes = [RowChange(row_key("shop.t", [key]), VALUE, b"{}") for key in range(count)]
+    return SourceTransaction(gtid, gtid, 1_700_000_000, [*changes])
+
+
+def test_a_partition_that_is_ahead_waits_for_the_others_and_then_goes_on(consumer: Consumer) -> None:
+    """What it holds meanwhile is bounded; once the others have come to it, it is read on."""
+    log = Log(Layout(2))
+    framer = framer_of("shop/0", log.layout)
+    for number in range(1, 20):
+        log.publish(framer, rows(number, 6))
+    with following(log) as follower:
+        read(consumer, follower, log, 0)
+        assert consumer.paused == {0}
+        read(consumer, follower, log, 1)
+        assert consumer.paused == set()
+
+
+def test_a_large_transaction_that_no_partition_has_whole_pauses_none(consumer: Consumer) -> None:
+    """Its end is in what follows: if all paused, nothing would ever be given out again."""
+    log = Log(Layout(1))
+    framer, large = framer_of("shop/0", log.layout), rows(1, 200)
+    framer.add(large, 0, framer.room(large, 0))
+    log.publish(framer)
+    with following(log) as follower:
+        read(consumer, follower, log, 0)
+        assert follower._assembler.held > 2_000
+        assert consumer.paused == set()
