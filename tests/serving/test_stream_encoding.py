@@ -37,6 +37,7 @@ def transaction(key: bytes, image: bytes) -> Transaction:
         (b"[1]", b"5", ("row", "void")),
         (b"[1]", b'{"a":"\xff"}', ("row", "void")),
         (b"[1]", b'{"a":\n\n1}', ("row", "void")),
+        (b"[1]", b'{"a":\r1}', ("row", "void")),
         (b"[1", b'{"a":1}', ("void", "")),
         (b'[1]\n\ndata: {"kind":"watermark"}', b'{"a":1}', ("void", "")),
     ],
