@@ -223,3 +223,12 @@ def test_a_record_names_its_schema(name: str) -> None:
 
     canonical = to_parsing_canonical_form(json.loads(schema_text(name)))
     assert own_framing()[name] == MAGIC + fingerprint_of(canonical)
+
+
+def test_a_row_without_a_key_has_the_types_of_its_columns() -> None:
+    """Both of its images, as those of any other row: the double 1.0 is no integer."""
+    told = StreamChange("keyless", "shop.items", [], "updated", {"price": 1, "big": 1}, before={"price": 2})
+    [record] = encoder().records(event(told))
+    [change] = read(record)[1]["changes"]
+    values = [change["row"]["price"], change["row"]["big"], change["before"]["price"]]
+    assert (values, list(map(type, values))) == ([1.0, 1, 2.0], [float, int, float])

@@ -1,0 +1,102 @@
+"""Where a change log goes on, and when it first says so: in a topic after the one before is fenced, else at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import msgspec
+import pytest
+
+from serving.changelog.files import Heading, LogFiles
+from serving.changelog.records import own_framing
+from serving.changelog.registry import RegistryError, SchemaRegistry
+from serving.changelog.topic import LogTopic
+from serving.changelog.writing import QUIET_S, write_log
+from serving.client import StreamEvent
+from stream.kafka.connection import KafkaCluster
+from tests.serving.test_change_log import HEADING, event, logged
+
+
+def test_a_log_in_a_topic_goes_on_behind_all_that_the_process_before_has_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It may commit until it is fenced: what is read before that may be told a second time."""
+    fenced: list[bool] = []
+
+    class Producer:
+        def __init__(self, *_: object, **__: object) -> None: ...
+
+        def open(self) -> None:
+            fenced.append(True)
+
+        def drop(self) -> None: ...
+
+    def read_end(_: LogTopic, *, committed: bool = False) -> str:
+        assert committed != bool(fenced)
+        return "7" if fenced else "5"
+
+    monkeypatch.setattr("serving.changelog.topic.ShardProducer", Producer)
+    monkeypatch.setattr(LogTopic, "_ensure", lambda *_: None)
+    monkeypatch.setattr(LogTopic, "_bytes_max", lambda _: 1_000_000)
+    monkeypatch.setattr(LogTopic, "_read_end", read_end)
+    log = LogTopic(KafkaCluster("127.0.0.1:1"), "log", Heading("shop", []), own_framing(), lambda _: {})
+    with log:
+        assert log.checkpoint == "7"
+
+
+def test_an_empty_log_has_the_first_watermark_at_once() -> None:
+    """Where nothing changes for long: a log that was killed meanwhile would begin anew, perhaps at a later moment."""
+    kept: list[str] = []
+
+    class Log:
+        checkpoint = ""
+
+        def append(self, event: StreamEvent) -> None:
+            kept.append(event.checkpoint)
+
+        def sync(self) -> None:
+            kept.append("synced")
+
+    class Front:
+        def stream(self, *_: object, **__: object) -> Iterator[StreamEvent]:
+            for each in ("1", "2", "3"):
+                yield StreamEvent("watermark", each)
+
+    front: Any = Front()
+    times = iter([0.0, 1.0, 2.0, QUIET_S + 3.0, QUIET_S + 3.0])
+    write_log(front, "shop", Log(), "now", clock=lambda: next(times))
+    assert kept == ["1", "synced", "3", "synced"]
+
+
+@pytest.mark.parametrize("answer", [["bad gateway"], "bad gateway", None, {"message": ["bad"]}])
+def test_whatever_answers_in_place_of_a_registry_is_told_in_one_line(answer: object) -> None:
+    """A proxy's error is JSON of any form."""
+    with (
+        httpx2.Client(transport=httpx2.MockTransport(lambda _: httpx2.Response(502, json=answer))) as http,
+        pytest.raises(RegistryError, match="502"),
+    ):
+        SchemaRegistry("http://registry")._id(http, "log-value", "{}")
+
+
+def test_a_file_that_is_full_before_its_first_event_goes_on(tmp_path: Path) -> None:
+    """The next one would say nowhere where the log goes on, and would be refused from then on."""
+    (tmp_path / "shop-0000000000000001.jsonl").write_bytes(msgspec.json.encode(HEADING) + b"\n")
+    with LogFiles(tmp_path, HEADING, file_bytes_max=1) as files:
+        files.append(event(1))  # the process is killed before it is synced
+    with LogFiles(tmp_path, HEADING) as files:
+        assert files.checkpoint == ""
+        files.append(event(1))
+        files.sync()
+    assert logged(tmp_path) == [1]
+
+
+def test_what_a_crash_left_of_a_heading_is_in_no_file(tmp_path: Path) -> None:
+    """It was about to become a file, and is longer than what is written now."""
+    (tmp_path / "shop-0000000000000001.begun").write_bytes(b"x" * 5_000)
+    with LogFiles(tmp_path, HEADING) as files:
+        files.append(event(1))
+        files.sync()
+    assert logged(tmp_path) == [1]
