@@ -1,0 +1,39 @@
+"""What is known to lie before a moment, and what a table keeps from one message to the next."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_jobs.source import table as tables
+from spark_jobs.source.cut import AsOf, AsOfError, parse_as_of
+from spark_jobs.source.table import Base, TablePartition
+from stream.wire.events import VALUE
+from tests.consumers.histories import SHARD, Folded, frame, gtid, key, marker, of_tomorrow, start
+from tests.consumers.owning import schema, vector
+from tests.spark_jobs.source.shop import BEGUN, COLUMNS, LAYOUT
+
+
+@pytest.mark.parametrize(("as_of_ms", "is_known"), [(0, False), (999, False), (1_000 * BEGUN, True)])
+def test_a_clock_that_is_not_known_puts_nothing_before_a_time(as_of_ms: int, is_known: bool) -> None:
+    """The source may have been read to its end at any time: transactions of later may be in what was read."""
+    assert AsOf(seconds=BEGUN + 5).has_all(SHARD, 1, gtid(3), BEGUN, as_of_ms) is is_known
+
+
+def test_a_base_with_rows_behind_its_last_marker_is_refused() -> None:
+    """It says how far it surely is, and holds more than that: rows of later, perhaps of half a transaction."""
+    told = [start(), schema(2, columns=COLUMNS), frame([(key(1), VALUE, b"{}", 3)]), marker(3, layout=LAYOUT)]
+    whole, ahead = Folded(*told), Folded(*told, frame([(key(2), VALUE, b"{}", 4)]))
+    moment = parse_as_of(vector(3))
+    Base(whole.state.head, whole.entries).check(moment)
+    with pytest.raises(AsOfError) as refused:
+        Base(ahead.state.head, ahead.entries).check(moment)
+    assert refused.value.code == "bad_as_of"
+
+
+def test_what_was_announced_is_known_in_all_that_is_folded_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table of millions of messages is folded some at a time; a newer publisher announces once in a while."""
+    monkeypatch.setattr(tables, "FOLDED_TOGETHER", 1)
+    later, announced = of_tomorrow(frame([(key(1), VALUE, b'{"name":"late"}', 3)]))
+    partition = TablePartition("shop.items", 0, {})
+    partition.fold(enumerate([start(), schema(2, columns=COLUMNS), announced, later]))
+    assert [row["image"] for row in partition.rows() if row["_kind"] == "value"] == [{"name": "late"}]

@@ -1,0 +1,190 @@
+"""What the driver of a job decides around Spark: whom it asks, where it goes on, what it names in a commit."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Self
+
+import pytest
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.types import StructType
+
+from consumers.owner.protocol import CheckpointPlace
+from consumers.snapshots.finding import Found
+from consumers.store.manifest import Manifest, write_manifest
+from spark_jobs.engine.executors import ExecutorError, check_executors
+from spark_jobs.engine.kafka_options import java_settings
+from spark_jobs.export import NOTES, STAGED, Commit, ExportRequest, _export_batch
+from spark_jobs.exporting.changes import Exported
+from spark_jobs.offsets import OffsetsError, Range, TopicBounds, check_topic
+from spark_jobs.output import Begun, RebuildError, find_stores
+from spark_jobs.rebuild import _reached
+from spark_jobs.session import signals_deferred
+from spark_jobs.source.cut import AsOf, AsOfError
+from spark_jobs.source.datasource import ChangeStream
+from spark_jobs.source.origins import newest_snapshot
+from spark_jobs.source.reading import Plan
+from spark_jobs.streaming import Micro
+from spark_jobs.verify import checkpoint_owners
+from stream.kafka.connection import KafkaCluster
+from stream.kafka.topics import Topic
+
+KAFKA = KafkaCluster("127.0.0.1:1")
+
+
+def test_each_owner_is_asked_for_its_own_partitions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A keyspace has several owners: the checkpoints of all of them count."""
+
+    class Owner:
+        def __init__(self, address: str, **_: object) -> None:
+            self.partition = int(address.rpartition(":")[2])
+
+        def __enter__(self) -> Self:
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
+        def checkpoint(self, _: str) -> list[CheckpointPlace]:
+            return [CheckpointPlace(self.partition, str(tmp_path), 9)]
+
+    monkeypatch.setattr("spark_jobs.verify.OwnerConnection", Owner)
+    assert checkpoint_owners(["a:1", "b:0"], "shop", range(2)) == {0: tmp_path, 1: tmp_path}
+
+
+def test_retention_may_come_right_to_where_a_run_is_and_no_further(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it has read may be gone; what it reads next must be there."""
+    monkeypatch.setattr("spark_jobs.offsets.describe_topic", lambda *_, **__: Topic("t", "t1", 1))
+    monkeypatch.setattr("spark_jobs.offsets.start_offsets", lambda *_: {0: 5})
+    chosen = Range("t", "t1", {0: 0}, {0: 0}, {0: 9})
+    check_topic(KAFKA, chosen, {0: 5})
+    with pytest.raises(OffsetsError) as passed:
+        check_topic(KAFKA, chosen, {0: 4})
+    assert passed.value.code == "offsets_expired"
+
+
+def test_a_live_store_beside_a_checkpoint_is_ambiguous(tmp_path: Path) -> None:
+    """A live store has no offset that a newer one could be told by."""
+    manifest = Manifest("shop", 0, "t1", "")
+    for name, each in (("1", manifest), ("2", replace(manifest, offset=20))):
+        (tmp_path / name).mkdir()
+        write_manifest(tmp_path / name, each)
+    with pytest.raises(RebuildError) as refused:
+        find_stores(tmp_path)
+    assert refused.value.code == "ambiguous_stores"
+
+
+def test_a_store_that_was_not_begun_begins_where_it_was_asked_to(tmp_path: Path) -> None:
+    """Also in a run that is gone on with: a store that began elsewhere equals no other one."""
+    bounds = TopicBounds("t", "t1", {0: 0, 1: 2}, {0: 9, 1: 9})
+    assert _reached(tmp_path, Begun("shop", "t1", begins={0: 5}), bounds) == {0: 5, 1: 2}
+
+
+def test_a_micro_batch_that_comes_after_the_end_is_not_handled(tmp_path: Path) -> None:
+    """The stores may be another run's by then."""
+    handled: list[int] = []
+    micro = Micro(KAFKA, Range("t", "t1", {0: 0}, {0: 0}, {0: 9}), tmp_path, lambda _, number: handled.append(number))
+    micro._handled(None, 1)
+    micro._stop()
+    micro._handled(None, 2)
+    assert handled == [1]
+
+
+def test_a_commit_names_its_own_files_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the one before are in their places, where compaction may have taken them away."""
+    staged = tmp_path / NOTES / STAGED
+    staged.mkdir(parents=True)
+    names = [f"{number:016x}.parquet" for number in (1, 2)]
+    places = [f"table=a.b/day=2026-01-02/part-0-{number:020d}-{name}" for number, name in enumerate(names)]
+    commit, chosen = Commit("shop", "t1"), Range("t", "t1", {0: 0}, {0: 0}, {0: 9})
+    monkeypatch.setattr("spark_jobs.export.check_topic", lambda *_: None)
+    for name, place in zip(names, places, strict=True):
+
+        def answered(*_: object, name: str = name, place: str = place) -> dict[int, str]:
+            (staged / name).touch()
+            return {0: json.dumps({"rows": 1, "files": {name: place}, "state": asdict(Exported(5))})}
+
+        monkeypatch.setattr("spark_jobs.export.answers", answered)
+        request = ExportRequest("shop", KAFKA, tmp_path)
+        assert _export_batch(None, None, tmp_path, commit, chosen, request) == 1
+        assert (commit.files, (tmp_path / place).exists()) == ({name: place}, True)
+        (tmp_path / place).unlink()
+    assert (commit.number, commit.rows) == (2, 2)
+
+
+def test_a_micro_batch_of_changes_knows_where_its_shards_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a publisher said twice, in two batches, would else be told twice."""
+    asked: list[tuple[object, ...]] = []
+
+    def changes(_: Plan, *place: object, low: int | None = None) -> Iterator[Any]:
+        asked.append((*place, low))
+        return iter(())
+
+    monkeypatch.setattr("spark_jobs.source.datasource.change_batches", changes)
+    at = {0: 0}
+    stream = ChangeStream(Plan(KAFKA, "shop", "shop.t", "t1", at, at, at, {}, ()), StructType([]))
+    assert list(stream.read(InputPartition((0, 3, 10, 12)))) == []
+    assert asked == [(0, 10, 12, [], 3)]
+
+
+def test_a_snapshot_whose_head_is_past_the_moment_gives_way_to_an_older_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its manifest does not say how far the source's clock was: the head does."""
+
+    class Head:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def check(self, _: AsOf) -> None:
+            if self.name == "new":
+                raise AsOfError("past that moment")
+
+    found = [(Found(name, None), name) for name in ("new", "old")]
+    monkeypatch.setattr("spark_jobs.source.origins._candidates", lambda *_: found)
+    monkeypatch.setattr("spark_jobs.source.origins._headed", lambda origin: (origin, Head(origin.found.name)))
+    bounds = TopicBounds("t", "t1", {0: 0, 1: 0}, {0: 9, 1: 9})
+    heads: Any = newest_snapshot("memory://", "shop", bounds, AsOf(seconds=5))
+    assert {partition: head.name for partition, (_, head) in heads.items()} == {0: "old", 1: "old"}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_that_had_to_wait_strikes_at_the_end(number: int) -> None:
+    """A command that was told to stop while the JVM started must stop."""
+    struck: list[int] = []
+    before = signal.signal(number, lambda got, _: struck.append(got))
+    try:
+        with signals_deferred() as met:
+            signal.raise_signal(number)
+            assert (struck, [*met]) == ([], [number])
+        assert struck == [number]
+    finally:
+        signal.signal(number, before)
+
+
+def session_of(answer: str) -> Any:
+    """A Spark session on a cluster, whose executors answer so."""
+    answered = SimpleNamespace(collect=lambda: [answer])
+    asking = SimpleNamespace(mapPartitions=lambda _: answered)
+    context = SimpleNamespace(
+        applicationId="a", master="spark://m", pythonExec="python", defaultParallelism=1, parallelize=lambda *_: asking
+    )
+    return SimpleNamespace(sparkContext=context)
+
+
+def test_executors_that_lack_something_are_refused_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only those that lack nothing are asked once: the next job of the session is told, too."""
+    monkeypatch.setattr("spark_jobs.engine.executors._fit", set())
+    for _ in range(2):
+        with pytest.raises(ExecutorError, match="lacks numpy"):
+            check_executors(session_of("it lacks numpy"))
+    check_executors(session_of(""))
+    check_executors(session_of("nobody asks any more"))
+
+
+def test_a_mechanism_in_small_letters_has_its_own_login_module() -> None:
+    """librdkafka takes it so; with the module of another one the broker would refuse each login."""
+    credentials = {"sasl.mechanisms": "scram-sha-512", "sasl.username": "u", "sasl.password": "p"}
+    assert ".scram.ScramLoginModule " in java_settings(credentials)["sasl.jaas.config"]

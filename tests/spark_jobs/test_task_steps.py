@@ -1,0 +1,42 @@
+"""What one task keeps from message to message, and where it stops."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from spark_jobs.export import NOTES, STAGED, Commit, ExportTask, finish_commit, run_export
+from spark_jobs.exporting.changes import Changes, Exported
+from spark_jobs.partition import SPILL_PREFIX
+from stream.wire.events import VALUE
+from tests.consumers.histories import frame, key, start
+from tests.spark_jobs.test_export import batches, description
+from tests.spark_jobs.test_partition import task
+
+
+def test_an_export_stops_right_before_the_end_that_was_asked_for(tmp_path: Path) -> None:
+    """The message at that offset is the next run's."""
+    (tmp_path / NOTES / STAGED).mkdir(parents=True)
+    messages = [start(), *(frame([(key(each), VALUE, b"{}", each)]) for each in (2, 3, 4))]
+    [answer] = run_export(ExportTask(str(tmp_path / NOTES / STAGED), {0: Exported(0)}, {0: 3}), batches(messages))
+    done = json.loads(answer.column("summary").to_pylist()[0])
+    assert (done["state"]["offset"], done["rows"]) == (3, 3)
+    finish_commit(tmp_path, Commit("shop", "t1", files=done["files"]))
+
+
+def test_a_table_that_was_cached_in_between_is_told_to_be_cached_no_longer() -> None:
+    """For the same reason as before: who reads the export would take it for whole from then on."""
+    changes = Changes(0, Exported(0))
+    kinds = [(False, "no key"), (True, ""), (False, "no key")]
+    told = [description(at, cacheable=fits, reason=reason) for at, (fits, reason) in enumerate(kinds, 2)]
+    changes.add(range(4), [start(), *told])
+    found = [row for table, _, _, rows in changes.take() if table == "shop.items" for row in rows]
+    assert [(row["_kind"], row["_ordinal"]) for row in found] == [("not_cached", 2), ("not_cached", 4)]
+
+
+def test_what_is_gone_since_the_last_spill_is_gone(tmp_path: Path) -> None:
+    """The file of before still has it: the fold must not see it there."""
+    with task(tmp_path).open(0) as fold:
+        fold._rocks.ingest({b"k": b"before", b"other": b"kept"}, fold.directory / f"{SPILL_PREFIX}1.sst")
+        fold._entries.put({b"k": b""})
+        assert [fold._lookup(each) for each in (b"k", b"other", b"none")] == [None, b"kept", None]
