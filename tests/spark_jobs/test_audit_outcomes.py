@@ -1,0 +1,81 @@
+"""What an audit leaves and tells, by how it began and what it found: without Spark, of stores that were folded here."""
+
+from __future__ import annotations
+
+import errno
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from prometheus_client import generate_latest
+
+from consumers.snapshots.finding import find_snapshots
+from consumers.snapshots.places import Place
+from freshet.audit_metrics import AuditMetrics
+from freshet.auditing import Audit, Audited, audit
+from spark_jobs.offsets import TopicBounds
+from spark_jobs.output import find_stores
+from spark_jobs.rebuild import RebuildRequest
+from spark_jobs.session import SparkSettings
+from spark_jobs.verify import StoresVerdict
+from stream.kafka.connection import KafkaCluster
+from tests.spark_jobs.test_verify import rebuilt
+from tokens.errors import FreshetError
+
+
+@pytest.fixture
+def audited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str | None], Audited]:
+    """Audits a live state that is right, with snapshots at ``tmp_path / "snapshots"``; from a base, if one is given."""
+    live = find_stores(rebuilt(tmp_path / "live"))
+
+    def fold(request: RebuildRequest, *_: object) -> None:
+        rebuilt(request.target)
+
+    monkeypatch.setattr("freshet.auditing.live_checkpoint", lambda *_: live)
+    monkeypatch.setattr("freshet.auditing.tell_verdicts", lambda *_: None)
+    monkeypatch.setattr("freshet.auditing._last_witness", lambda *_: ("", None))
+    bounds = TopicBounds("t", "t1", {0: 0, 1: 0}, {0: 99, 1: 99})
+    monkeypatch.setattr("spark_jobs.offsets.topic_bounds", lambda *_: bounds)
+    monkeypatch.setattr("spark_jobs.rebuild.run_rebuild", fold)
+
+    def run(base: str | None) -> Audited:
+        place = str(tmp_path / "snapshots")
+        return audit(Audit("shop", KafkaCluster("127.0.0.1:1"), SparkSettings(), base=base, place=place))
+
+    return run
+
+
+@pytest.mark.parametrize("base", [None, "checkpoints"])
+def test_an_audit_that_trusted_a_base_leaves_no_snapshot(
+    base: str | None, audited: Callable[[str | None], Audited], tmp_path: Path
+) -> None:
+    """It proves nothing of the base, and the next audit would begin with it as if it had."""
+    found = audited(base)
+    assert found.verdict.equal
+    left = [each.name for each in find_snapshots(Place(str(tmp_path / "snapshots")), "shop")]
+    assert left == ([found.snapshot] if base is None else [])
+    assert bool(found.snapshot) == (base is None)
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "full"), FreshetError("away")])
+def test_a_verdict_outlives_whatever_keeps_a_snapshot_from_being_written(
+    error: Exception, audited: Callable[[str | None], Audited], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk says nothing of the states that were compared."""
+
+    def fails(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr("consumers.snapshots.writing.write_snapshot", fails)
+    found = audited(None)
+    assert (found.verdict.equal, found.snapshot) == (True, "")
+
+
+def test_what_was_proved_was_so_when_the_audit_began() -> None:
+    """The live state was taken then, however long the fold took."""
+    metrics, ended = AuditMetrics("shop"), time.time()
+    metrics.note(Audited(StoresVerdict("live", "rebuilt", "shop", ())), 3_600.0)
+    shown = generate_latest(metrics._registry).decode()
+    [line] = [each for each in shown.splitlines() if each.startswith("freshet_verify_last_verified")]
+    assert float(line.split()[-1]) == pytest.approx(ended - 3_600, abs=60)
