@@ -13,6 +13,7 @@ import pytest
 
 from consumers.workers import _next_news
 from freshet.access.reloading import Reloader
+from freshet.sections.secrets import read_files
 from freshet.settings import Settings, load_settings, use_config
 
 WAIT_S = 20.0
@@ -99,3 +100,35 @@ def test_a_hangup_while_it_starts_does_not_end_a_process(command: str) -> None:
         [sys.executable, "-c", code, command], capture_output=True, text=True, timeout=60, check=False
     )
     assert (done.returncode, done.stdout.strip()) == (0, "alive"), done.stderr
+
+
+def test_a_folder_that_may_not_be_read_for_a_moment_ends_no_reloading(config: Path) -> None:
+    """A mounted secret is replaced as a whole: the change after that must still be seen."""
+    reader, tried = Reader(), threading.Event()
+    reader.go_on.set()
+
+    def renew(now: Settings) -> None:
+        if not tried.is_set():
+            tried.set()
+            raise PermissionError(13, "Permission denied")
+        reader.renew(now)
+
+    with Reloader(renew, look_s=0.01):
+        assert tried.wait(WAIT_S)
+        write(config, "second, longer")
+        assert reader.has("second, longer")
+
+
+def test_a_change_of_a_file_that_holds_a_secret_is_not_missed(tmp_path: Path) -> None:
+    """The settings file names it and stays as it is."""
+    secret, config = tmp_path / "token", tmp_path / "freshet.toml"
+    secret.write_text("first\n")
+    config.write_text(f'[serve]\nbearer_token_file = "{secret}"\n')
+    read_files.clear()
+    load_settings(config)
+    reader = Reader()
+    reader.go_on.set()
+    with Reloader(reader.renew, look_s=0.01):
+        assert reader.has("first")
+        secret.write_text("second, longer\n")
+        assert reader.has("second, longer")
