@@ -1,0 +1,75 @@
+"""What `freshet get` demands of the front, and what the doctor takes for a right."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import pytest
+
+from freshet import cli
+from freshet.checks import source as checks
+from serving.client.answers import Row
+
+GRANTS = [
+    ("GRANT USAGE ON *.* TO `freshet`@`%`",),
+    ("GRANT ALL PRIVILEGES ON `shop`.* TO `freshet`@`%`",),
+]
+
+
+class Front:
+    """A client that notes what is asked of it. It is its session, too."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def session(self, token: str | None) -> Self:
+        self.asked.append(f"session {token}")
+        return self
+
+    def observe(self, shard: str, position: str) -> None:
+        self.asked.append(f"after {shard} {position}")
+
+    def get_row(self, *_: object, last_known: bool = False, **__: object) -> Row:
+        self.asked.append("last known" if last_known else "proved")
+        return Row("cache", "fresh", "why", "token", True, {})
+
+
+@pytest.mark.parametrize(
+    ("words", "asked"),
+    [
+        ([], ["session None", "last known"]),
+        (["--token", "t"], ["session t", "proved"]),
+        (["--after", "MariaDB/0-1-5", "--shard", "shop/0"], ["session None", "after shop/0 MariaDB/0-1-5", "proved"]),
+    ],
+)
+def test_an_image_of_before_a_ddl_will_do_only_where_nothing_is_demanded(
+    words: list[str], asked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever shows a token would get a row that is older than what the session has seen."""
+    front = Front()
+    monkeypatch.setattr("freshet.commands.get.front_client", lambda *_: front)
+    monkeypatch.setenv("FRESHET_KEYSPACES", '{"shop": {}}')
+    assert cli.run(["get", "shop", "shop.t", "1", "--last-known", *words]) == 0
+    assert front.asked == asked
+
+
+@pytest.mark.parametrize(
+    ("more", "is_granted"),
+    [
+        ("", False),
+        ("GRANT REPLICATION SLAVE ON *.* TO `f`@`%`", True),
+        ("GRANT ALL PRIVILEGES ON *.* TO x", True),
+    ],
+)
+def test_all_rights_on_a_database_let_nobody_read_the_binlog(
+    more: str, is_granted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is the whole server's: a source would be refused at its start, after the doctor found nothing."""
+    connection: Any = None
+    monkeypatch.setattr(checks, "fetch_all", lambda *_: [*GRANTS, (more,)])
+    assert checks._is_granted(connection, checks._MAY_REPLICATE) is is_granted

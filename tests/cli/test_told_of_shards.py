@@ -1,0 +1,45 @@
+"""What counts of what shards and servers say: not those that are over, nor indexes that no cache can keep."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from consumers.owner.protocol import PartitionStatus, ShardStatus
+from consumers.store.index import Index
+from freshet.indexes import indexes_to_keep
+from freshet.lag.tables import table_lags
+from freshet.settings import Settings
+from stream.kafka.connection import KafkaCluster
+from stream.kafka.topics import Topic
+from stream.sources.learnt_indexes import LearntIndex
+
+
+def status(*shards: str) -> PartitionStatus:
+    """Of the only partition."""
+    followed = [ShardStatus(each, 1, 1, "", 0, "", 0.0) for each in shards]
+    return PartitionStatus("shop", 0, 5, 5, 5, 5, True, "live", followed, 0, 0, 0, 0, "", "")
+
+
+def test_a_shard_that_is_over_is_not_asked_how_far_its_tables_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it said last says nothing, and one that nobody has heard of has said nothing."""
+    asked: list[str] = []
+    monkeypatch.setattr("freshet.lag.tables.describe_topic", lambda *_: Topic("t", "t1", 1))
+    monkeypatch.setattr("freshet.lag.tables.last_changes", lambda *_: {})
+
+    def read(_: KafkaCluster, __: Topic, shard: str) -> None:
+        asked.append(shard)
+
+    monkeypatch.setattr("freshet.lag.tables.read_point", read)
+    settings = Settings(keyspaces={"shop": {"shard": "shop/1", "shards": ["shop/2"]}})  # type: ignore[dict-item]
+    assert table_lags(settings, "shop", {0: status("shop/0", "shop/1")}) == []
+    assert asked == ["shop/1"]
+
+
+def test_an_index_that_no_cache_can_keep_is_not_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Its order is the server's collation: rows would be found by it that have other values, or not at all."""
+    learnt = [LearntIndex("shop.t", "a", ("a",)), LearntIndex("shop.t", "name", ("name",), "its texts are collated")]
+    monkeypatch.setattr("freshet.indexes._learn", lambda _: learnt)
+    settings = Settings(data_dir=tmp_path, keyspaces={"shop": {"indexes": "schema"}})  # type: ignore[dict-item]
+    assert indexes_to_keep(settings, "shop") == (Index("shop.t", ("a",)),)

@@ -1,0 +1,121 @@
+"""Commands that wait for another process: until it has answered, no less, and not for ever."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+import time
+from typing import Any, Self
+
+import pytest
+
+from consumers.owner.protocol import PartitionStatus
+from freshet.commands import backfill
+from freshet.commands.backfill import _await_taken, _Place
+from freshet.commands.cluster import DrainError, _wait_for_owners
+from freshet.commands.source import run_source
+from freshet.settings import Settings
+from freshet.together.parts import Part
+from freshet.together.running import BACKOFF_S, BACKOFF_S_MAX, SETTLED_S, Together
+from stream.kafka.connection import KafkaCluster
+from stream.kafka.locations import Announcement
+from stream.sources.mariadb.backfill.choice import CHOICE
+from stream.sources.status import SourceStatus
+from stream.wire.events import ResumePoint
+
+
+def point(offset: int) -> ResumePoint:
+    """Of a source that has read the requests before ``offset``."""
+    gtid = "MariaDB/0-1-5"
+    return ResumePoint("shop/0", 1, 5, gtid, 0, gtid, annotations={CHOICE: json.dumps([offset, {}, None])})
+
+
+def test_a_request_is_taken_once_the_source_is_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is about to read it may be killed before."""
+    monkeypatch.setattr(backfill, "POLL_S", 0.0)
+    monkeypatch.setattr(backfill, "TAKEN_WITHIN_S", 0.0)
+    place = _Place(Settings(), "shop", "shop/0")
+    for read_to, is_taken in ((6, False), (7, False), (8, True)):
+        monkeypatch.setattr(backfill, "_point", lambda *_, at=read_to: point(at))
+        assert _await_taken(place, 7, point(0)) is is_taken
+
+
+@pytest.mark.parametrize(
+    ("owners", "is_done"), [([], False), (["a:1"], False), (["b:1"], True), (["a:1", "b:1"], True)]
+)
+def test_a_drained_instance_is_told_to_be_done_once_another_one_has_each_partition(
+    owners: list[str], is_done: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever stops it before has nobody to read from."""
+
+    class Locations:
+        def __init__(self, _: KafkaCluster) -> None:
+            self.told = iter(owners)
+
+        def __enter__(self) -> Self:
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
+        def owner_of(self, keyspace: str, partition: int) -> Announcement | None:
+            address = next(self.told, owners[-1] if owners else "")
+            found = Announcement(keyspace=keyspace, partition=partition, address=address, instance="i")
+            return found if address else None
+
+    monkeypatch.setattr("stream.kafka.locations.LocationsReader", Locations)
+    monkeypatch.setattr("freshet.commands.cluster.POLL_S", 0.0)
+    given = [PartitionStatus("shop", 0, 0, 0, 0, 0, True, "", [], 0, 0, 0, 0, "", "")]
+    deadline = time.monotonic() + (60 if is_done else -1)
+    if is_done:
+        _wait_for_owners(KafkaCluster("127.0.0.1:1"), "a:1", given, deadline)
+    else:
+        with pytest.raises(DrainError, match="nobody else is announced for shop/0"):
+            _wait_for_owners(KafkaCluster("127.0.0.1:1"), "a:1", given, deadline)
+
+
+def test_a_signal_ends_a_sources_waits_for_kafka_too() -> None:
+    """The source alone may be amid one, and would end when Kafka is back."""
+    stopping, told = threading.Event(), list[bool]()
+
+    class Source:
+        status = SourceStatus()
+
+        def run(self) -> None:
+            signal.raise_signal(signal.SIGTERM)
+
+        def stop(self) -> None:
+            told.append(stopping.is_set())
+
+    before = signal.getsignal(signal.SIGTERM)
+    run_source(Source(), Settings(), "shop", "shop/0", stopping, "freshet source mariadb shop")
+    assert told == [True]
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+class Process:
+    """One that lives."""
+
+    returncode = None
+
+    def poll(self) -> None: ...
+
+
+@pytest.fixture
+def together() -> Together:
+    """One part, which has died often."""
+    found = Together([Part("source a", ())], [], lambda *_: None)
+    found._parts[0].backoff_s = BACKOFF_S_MAX
+    return found
+
+
+def test_a_part_that_has_run_for_a_while_is_started_again_at_once(together: Together) -> None:
+    """What made it die often at its start is over: the next death must not cost half a minute."""
+    [part] = together._parts
+    living: Any = Process()
+    part.process, part.started_at = living, time.monotonic()
+    together._tend(part)
+    assert (part.has_settled, part.backoff_s) == (False, BACKOFF_S_MAX)
+    part.started_at -= SETTLED_S
+    together._tend(part)
+    assert (part.has_settled, part.backoff_s) == (True, BACKOFF_S)
