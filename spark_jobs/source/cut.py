@@ -9,6 +9,7 @@ what is read as of a time does not change when a transaction with an old time ar
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -35,6 +36,7 @@ Cut = dict[str, Place]
 """Shard → the first place that is left out. A shard that is not in it has no cut."""
 _MARKERS: Final = headers("Marker")
 _DESCRIPTIONS: Final = headers("TableSchema") | headers("SchemaText")
+_SECONDS: Final = re.compile(r"[0-9]{1,18}")
 
 
 class AsOfError(FreshetError):
@@ -96,7 +98,7 @@ def parse_as_of(text: str) -> AsOf:
     """A token, or a time: seconds since 1970, or ISO 8601, in UTC if it names no zone. Raises `AsOfError`."""
     if not text:
         return AsOf()
-    if text.isdigit():
+    if _SECONDS.fullmatch(text):
         return AsOf(seconds=int(text))
     try:
         at = datetime.fromisoformat(text)

@@ -37,3 +37,11 @@ def test_what_was_announced_is_known_in_all_that_is_folded_later(monkeypatch: py
     partition = TablePartition("shop.items", 0, {})
     partition.fold(enumerate([start(), schema(2, columns=COLUMNS), announced, later]))
     assert [row["image"] for row in partition.rows() if row["_kind"] == "value"] == [{"name": "late"}]
+
+
+@pytest.mark.parametrize("text", ["²", "1²", "9" * 5_000])
+def test_digits_that_are_no_seconds_are_refused_in_plain_words(text: str) -> None:
+    """No number can be made of them, and none that a source's clock ever shows."""
+    with pytest.raises(AsOfError, match="neither a token nor a time"):
+        parse_as_of(text)
+    assert parse_as_of("007") == AsOf(seconds=7)
