@@ -15,7 +15,7 @@ from stream.kafka.announced import announced_before
 from stream.kafka.connection import KafkaCluster
 from stream.kafka.reader import read_range
 from stream.kafka.topics import events_topic
-from stream.wire.checks import check_folded
+from stream.wire.checks import decode_folded
 from stream.wire.codec import CodecError, NewerWireError, PartitionReader
 from stream.wire.events import EVERY_TABLE
 from stream.wire.keys import SEPARATOR
@@ -58,8 +58,7 @@ def events_of(
     found: dict[bytes, deque[Event]] = {key: deque(maxlen=EVENTS_MAX) for key in keys}
     for offset, value in messages:
         try:
-            name, event = reader.decode(value or b"")
-            check_folded(name, event)
+            name, event = decode_folded(reader, value)
         except (CodecError, NewerWireError, ValueError) as error:
             for events in found.values():
                 events.append({"offset": offset, "event": "unreadable", "reason": str(error)[:IMAGE_CHARACTERS_MAX]})

@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from stream.wire.announced import Announced
-from stream.wire.checks import check_folded
+from stream.wire.checks import decode_folded
 from stream.wire.codec import SKIPPED, CodecError, NewerWireError, PartitionReader
 from stream.wire.events import ABSENT, EVERY_TABLE, VALUE, VOID
 from stream.wire.keys import KeyFormatError, split_row_key
@@ -103,8 +103,7 @@ class Changes:
 
     def _rows_of(self, value: bytes | None) -> Iterable[tuple[str, Row]]:
         try:
-            name, event = self._reader.decode(value or b"")
-            check_folded(name, event)
+            name, event = decode_folded(self._reader, value)
             if name == "RowFrame":
                 return list(self._frame(event))
             if name == "KeylessRow":

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from stream.wire.announced import Announced
-from stream.wire.checks import check_folded
+from stream.wire.checks import decode_folded
 from stream.wire.codec import (
     HEADER_SIZE,
     CodecError,
@@ -153,8 +153,7 @@ class Survey:
             ):
                 continue
             try:
-                name, event = reader.decode(value)
-                check_folded(name, event)
+                name, event = decode_folded(reader, value)
             except NewerWireError:
                 raise
             except CodecError:
@@ -248,8 +247,7 @@ def cutter(cut: Cut, reader: PartitionReader) -> Callable[[bytes | None], bytes 
     def before(value: bytes | None) -> bytes | None:
         nonlocal is_over
         try:
-            name, event = reader.decode(value or b"")
-            check_folded(name, event)
+            name, event = decode_folded(reader, value)
         except CodecError:
             return b"" if is_over else value
         first = cut.get(event.get("shard", ""))

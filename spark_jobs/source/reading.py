@@ -19,7 +19,7 @@ from stream.kafka.announced import announced_before
 from stream.kafka.connection import KafkaCluster
 from stream.kafka.reader import read_range
 from stream.kafka.topics import events_topic
-from stream.wire.checks import check_folded
+from stream.wire.checks import decode_folded
 from stream.wire.codec import CodecError, PartitionReader
 from stream.wire.events import EVERY_TABLE
 from stream.wire.keys import Layout
@@ -191,8 +191,7 @@ def _places_before(
         told: set[str] = set()
         for _, value in planned.messages(partition, first, start):
             try:
-                name, event = reader.decode(value or b"")
-                check_folded(name, event)
+                name, event = decode_folded(reader, value)
             except CodecError:
                 continue
             if "ordinal" in event and "shard" in event:

@@ -13,7 +13,7 @@ from stream.kafka.announced import announced_before
 from stream.kafka.connection import KafkaCluster
 from stream.kafka.reader import read_range, start_offsets, windows_back
 from stream.wire.announced import Announced
-from stream.wire.checks import check_folded
+from stream.wire.checks import decode_folded
 from stream.wire.codec import CodecError, NewerWireError, PartitionReader, Record
 from stream.wire.events import EVERY_TABLE
 from stream.wire.keys import SEPARATOR
@@ -105,8 +105,7 @@ def last_in(
 def _changes(value: bytes, partition: int, offset: int, reader: PartitionReader) -> Iterator[LastChange]:
     """What a message changes, in order, once a table and transaction."""
     try:
-        name, record = reader.decode(value)
-        check_folded(name, record)
+        name, record = decode_folded(reader, value)
     except (CodecError, NewerWireError):
         return  # a dead letter; or a record that the owner has not folded either
     if name == "RowFrame":

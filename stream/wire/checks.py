@@ -9,7 +9,7 @@ from typing import Final
 
 from stream.shards.map import ShardMapError, map_of
 from stream.wire.announced import announcement_problem
-from stream.wire.codec import BAD_FIELD, READER_VERSION, SKIPPED, CodecError, NewerWireError, Record
+from stream.wire.codec import BAD_FIELD, READER_VERSION, SKIPPED, CodecError, NewerWireError, PartitionReader, Record
 from stream.wire.events import KEYLESS_OPERATIONS, VALUE
 from stream.wire.frames import INT_MAX, LONG_MAX
 from stream.wire.keys import KeyFormatError, Layout, LayoutError, is_row_key, object_parts
@@ -105,6 +105,13 @@ def check(name: str, record: Record) -> None:
     problem = rule(record) if rule else ""
     if problem:
         raise _bad_field(name, problem)
+
+
+def decode_folded(reader: PartitionReader, value: bytes | None) -> tuple[str, Record]:
+    """The name and the fields of a message's record, as `PartitionReader.decode`; refuses what `check_folded` does."""
+    name, record = reader.decode(value or b"")
+    check_folded(name, record)
+    return name, record
 
 
 def check_folded(name: str, record: Record) -> None:
