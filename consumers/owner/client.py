@@ -362,7 +362,7 @@ class OwnerClient:
             holder=holder,
             last_known=last_known,
         )
-        return _expect(await self.request(request, max_wait_ms), Rows).rows
+        return (await self.answer(request, Rows)).rows
 
     async def answer(self, request: PartitionRequest, kind: type[A]) -> A:
         """What the owner says to ``request``; ``kind``: as the request's answers are."""

@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 from serving.answers import RawRowAnswer, RawRowBatch, RawTableAnswer, RawTableBatch, problem_of
-from serving.client.answers import FreshnessName, RowBatchAnswer, ServedFrom, TableBatchAnswer
+from serving.client.answers import FreshnessName, Problem, RowBatchAnswer, ServedFrom, TableBatchAnswer
 from serving.errors import ASKED_IN_VAIN, ReadError
 from serving.reads.demands import ReadDemand
 from tokens import Vector
+
+Answer = TypeVar("Answer", RawRowAnswer, RawTableAnswer)
 
 _STRONGEST_FIRST: tuple[FreshnessName, ...] = ("fresh", "eventual", "stale", "unknown")
 
 
 def row_batch_answer(elements: Sequence[RawRowAnswer | ReadError], demand: ReadDemand) -> RawRowBatch:
     """The answer to a batch of rows. Raises `ReadError` ``history_lost``."""
-    rows = [problem_of(each) if isinstance(each, ReadError) else each for each in elements]
-    return RowBatchAnswer(*_summary(elements, demand), rows)
+    return RowBatchAnswer(*_summary(elements, demand), _told(elements))
 
 
 def table_batch_answer(elements: Sequence[RawTableAnswer | ReadError], demand: ReadDemand) -> RawTableBatch:
     """The answer to a batch of tables. Raises `ReadError` ``history_lost``."""
-    tables = [problem_of(each) if isinstance(each, ReadError) else each for each in elements]
-    return TableBatchAnswer(*_summary(elements, demand), tables)
+    return TableBatchAnswer(*_summary(elements, demand), _told(elements))
 
 
 def from_source(elements: Sequence[RawRowAnswer | RawTableAnswer | ReadError]) -> int:
@@ -34,6 +35,10 @@ def source_asked(elements: Sequence[RawRowAnswer | RawTableAnswer | ReadError]) 
     """As `from_source`, with those for which it was asked in vain."""
     in_vain = sum(isinstance(each, ReadError) and each.code in ASKED_IN_VAIN for each in elements)
     return from_source(elements) + in_vain
+
+
+def _told(elements: Sequence[Answer | ReadError]) -> list[Answer | Problem]:
+    return [problem_of(each) if isinstance(each, ReadError) else each for each in elements]
 
 
 def _summary(

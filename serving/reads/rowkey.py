@@ -39,7 +39,7 @@ class RowKey(NamedTuple):
 def parse_row_key(table: RowTable, segment: bytes) -> RowKey:
     """The key that a path's last segment names. Raises `ReadError` ``bad_key``, naming the column."""
     if segment.isdigit() and len(segment) < DIGITS_MAX and len(table.key) == 1 and table.key[0].kind == "int":
-        value = int(segment)  # most keys; as it is done column by column
+        value = int(segment)  # most keys, as it is done column by column; of so few digits all have 64 bits
         return RowKey(integer_row_key(table.name, value), (value,), table.key[0].exact)
     parts = segment.split(b",")
     if len(segment) > KEY_BYTES_MAX:

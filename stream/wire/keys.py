@@ -213,7 +213,7 @@ class Layout:
 
     def partition_of(self, key: bytes, prefix: int = 0) -> int:
         """The partition of a row key; ``prefix``: as for `keyspace_id`."""
-        return self.partition_at(_hash(self._hashed(key, prefix) if prefix or self._by_table else key))
+        return self.partition_at(self.keyspace_id(key, prefix))
 
     def partition_at(self, keyspace_id: int) -> int:
         """The partition of all keys with an id."""
