@@ -41,16 +41,6 @@ def _event(event_id: int, event_type: str, table: str | None = None, **message: 
     return row | {"message": message}
 
 
-@pytest.fixture
-def server() -> Metastore:
-    """A full-ACID table ``s.a`` with one open writer."""
-    server = Metastore()
-    server.create("s.a", "full")
-    server.open_txns(2)
-    server.allocate("s.a", [1, 2])
-    return server
-
-
 def test_a_commit_carries_the_table_and_write_ids_that_it_ends(server: Metastore) -> None:
     """A COMMIT carries the (table id, write id) pairs that its transaction allocated since its OPEN."""
     server.end(2, commit=True)

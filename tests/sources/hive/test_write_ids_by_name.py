@@ -11,16 +11,6 @@ from stream.sources.hive.write_id_registry import WriteIdChange, WriteIdRegistry
 from stream.wire.events import AllocateWriteId, ResetWriteIds
 
 
-@pytest.fixture
-def server() -> Metastore:
-    """A full-ACID table ``s.a`` with two open writers."""
-    server = Metastore()
-    server.create("s.a", "full")
-    server.open_txns(2)
-    server.allocate("s.a", [1, 2])
-    return server
-
-
 @pytest.mark.parametrize("with_database", [False, True])
 def test_ids_that_may_outlive_a_drop_end_with_the_database(with_database: bool) -> None:
     """A table that is made anew in a database that is made anew begins with none."""

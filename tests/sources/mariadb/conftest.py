@@ -23,6 +23,7 @@ from stream.sources.mariadb.schema import TableFilter, TableInfo, read_table
 from stream.sources.mariadb.selected_rows import canonical_key, canonical_row, quoted, select_columns_sql
 from stream.wire.events import RowChange, SourceTransaction, VoidTable
 from tests.patience import PATIENCE_S
+from tests.sources.mariadb.server_stubs import Servers, stubbed
 
 SERVER_IDS = itertools.count(70_000 + int(time.time()) % 10_000)
 
@@ -184,3 +185,9 @@ def voids(transaction: SourceTransaction) -> set[str]:
 def rows(transaction: SourceTransaction) -> list[tuple[bytes, int, bytes]]:
     """The row changes of a transaction."""
     return [(c.key, c.operation, c.image) for c in transaction.changes if isinstance(c, RowChange)]
+
+
+@pytest.fixture
+def servers(monkeypatch: pytest.MonkeyPatch) -> Servers:
+    """Three servers that have all."""
+    return stubbed(monkeypatch)

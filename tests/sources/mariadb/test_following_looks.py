@@ -21,15 +21,8 @@ from tests.sources.mariadb.server_stubs import (
     at,
     followed,
     point,
-    stubbed,
     watch_of,
 )
-
-
-@pytest.fixture
-def servers(monkeypatch: pytest.MonkeyPatch) -> Servers:
-    """Three servers that have all."""
-    return stubbed(monkeypatch)
 
 
 def test_a_replica_that_is_ahead_once_in_a_while_is_not_left(servers: Servers) -> None:

@@ -34,15 +34,8 @@ from tests.sources.mariadb.server_stubs import (
     at,
     followed,
     point,
-    stubbed,
     watch_of,
 )
-
-
-@pytest.fixture
-def servers(monkeypatch: pytest.MonkeyPatch) -> Servers:
-    """Three servers that have all."""
-    return stubbed(monkeypatch)
 
 
 def test_a_replica_that_was_left_is_tried_after_the_others(servers: Servers) -> None:
