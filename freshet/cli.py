@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import Annotated, Any, Final, Literal
 
 import typer
@@ -27,7 +28,7 @@ from typer.core import TyperGroup
 
 from freshet import DISTRIBUTION
 from freshet.help.examples import explain
-from freshet.signals import SIGNALS, signals_held, write_whole
+from freshet.signals import SIGNALS, interrupt, write_whole
 from tokens.errors import FreshetError
 
 EXIT_FAILURE = 1
@@ -167,9 +168,8 @@ def options(
     ] = False,
 ) -> None:
     """A materialized cache that can prove each answer fresh."""
-    with signals_held():  # native modules may swallow an interrupt while they are imported
-        from freshet.logs import configure_logs
-        from freshet.settings import LogSettings, load_settings, use_config
+    from freshet.logs import configure_logs
+    from freshet.settings import LogSettings, load_settings, use_config
 
     use_config(config)
     try:
@@ -224,9 +224,9 @@ def main() -> None:
     sys.unraisablehook = _interrupt_again
     write_whole()
     try:
-        signal.signal(signal.SIGTERM, partial(_interrupt_on_sigterm, os.getpid()))
-        if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+        for number in SIGNALS:
+            if number == signal.SIGTERM or signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, partial(_interrupt, os.getpid()))
         code = run()
     except KeyboardInterrupt:  # before `run` heeds them, or another one amid the words on the first
         code = _interrupted()
@@ -240,13 +240,14 @@ def _reload_later(_number: int, _frame: object) -> None:
     """SIGHUP before there is anything to read again: the settings are read after it in any case."""
 
 
-def _interrupt_on_sigterm(main_pid: int, number: int, _frame: object) -> None:
+def _interrupt(main_pid: int, number: int, frame: FrameType | None) -> None:
     """Handles SIGTERM like Ctrl-C, so that a command cleans up. A forked child of it ends at once."""
     if os.getpid() == main_pid:
-        _run.terminated = True
-        raise KeyboardInterrupt
-    signal.signal(number, signal.SIG_DFL)
-    os.kill(os.getpid(), number)
+        _run.terminated |= number == signal.SIGTERM
+        interrupt(number, frame)
+    else:
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
 
 
 def _interrupt_again(lost: Any) -> None:
@@ -342,8 +343,7 @@ def _exists(name: str) -> bool:
 
 
 def _load(entry: CommandEntry) -> Any:
-    with signals_held():
-        module: Any = importlib.import_module(_module(entry.name))
+    module: Any = importlib.import_module(_module(entry.name))
     if hasattr(module, "app"):
         command: Any = typer.main.get_command(module.app)
     else:

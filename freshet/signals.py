@@ -1,4 +1,8 @@
-"""Signals that come while nothing may be raised (threads are started, modules imported), or while output is written."""
+"""Signals that come while nothing may be raised (threads are started, modules imported), or while output is written.
+
+A handler runs within whatever it interrupts. What it raises is lost where that swallows errors, and a lock that is held
+there is one for which it waits for ever.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +11,65 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from queue import SimpleQueue
+from types import FrameType
+from typing import Final
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+IMPORTED_S: Final = 0.01
+"""How often it is looked whether an import has ended amid which a signal came."""
+
+
+def interrupt(number: int, frame: FrameType | None) -> None:
+    """Raises ``KeyboardInterrupt``; amid an import when that has ended. A handler of signals.
+
+    Native modules (fastavro's for one) swallow what is raised while they begin, and classes turn it into a
+    ``RuntimeError``. Whoever handles the signal by then is told of it.
+    """
+    if not _is_amid_import(frame):
+        raise KeyboardInterrupt
+    signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(number))
+    signal.setitimer(signal.ITIMER_REAL, IMPORTED_S)
+
+
+def _is_amid_import(frame: FrameType | None) -> bool:
+    while frame is not None and frame.f_code.co_filename != "<frozen importlib._bootstrap>":
+        frame = frame.f_back
+    return frame is not None
+
+
+@contextmanager
+def stopping_on_signals(stop: Callable[[], None]) -> Iterator[None]:
+    """Calls ``stop`` at each SIGTERM and SIGINT, in a thread of its own, where it may wait for locks."""
+    told: SimpleQueue[bool] = SimpleQueue()  # its `put` may interrupt itself
+
+    def heed() -> None:
+        while told.get():
+            stop()
+
+    thread = threading.Thread(target=heed, name="signals", daemon=True)
+    try:
+        with _handled_by(lambda *_: told.put(True)):
+            thread.start()
+            yield
+    finally:
+        told.put(False)
+        if thread.ident is not None:
+            thread.join()
+
+
+@contextmanager
+def _handled_by(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Those of `SIGNALS` that are not ignored (as after nohup)."""
+    heeded = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, handler) for number in heeded}
+    try:
+        yield
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier or signal.SIG_DFL)
 
 
 @contextmanager
@@ -32,13 +91,10 @@ def signals_held(at_most: int | None = None) -> Iterator[None]:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
 
-    heeded = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, hold) for number in heeded}
     try:
-        yield
+        with _handled_by(hold):
+            yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler or signal.SIG_DFL)
         if held:
             signal.raise_signal(held[0])
 

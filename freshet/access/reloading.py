@@ -11,6 +11,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Final, Self
 
@@ -35,7 +36,7 @@ class Reloader:
 
     def __init__(self, renew: Callable[[Settings], None], *, look_s: float = LOOK_S) -> None:
         self._renew, self._look_s = renew, look_s
-        self._wanted = threading.Event()
+        self._wanted: SimpleQueue[None] = SimpleQueue()  # an event's `set` may not interrupt itself
         self._stopping = False
         self._seen = _signature()
         run = contextvars.copy_context().run  # which file is used is a variable of the context
@@ -43,7 +44,7 @@ class Reloader:
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGHUP, lambda *_: self._wanted.set())
+            signal.signal(signal.SIGHUP, lambda *_: self._wanted.put(None))
         self._thread.start()
         return self
 
@@ -51,14 +52,13 @@ class Reloader:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stopping = True
-        self._wanted.set()
+        self._wanted.put(None)
         self._thread.join()
 
     def _run(self) -> None:
         is_first = True  # what has changed since the process read its settings
         while not self._stopping:
-            is_asked = is_first or self._wanted.wait(self._look_s)
-            self._wanted.clear()
+            is_asked = is_first or self._is_asked()
             now = _signature()
             if self._stopping or (now == self._seen and not is_asked):
                 continue
@@ -73,6 +73,14 @@ class Reloader:
             except OSError as error:  # a folder that may not be read now: the next change must still be seen
                 log.warning(_KEPT, reason=str(error))
             is_first = False
+
+    def _is_asked(self) -> bool:
+        """Within ``look_s``."""
+        try:
+            self._wanted.get(timeout=self._look_s)
+        except Empty:
+            return False
+        return True
 
 
 def _signature() -> Signature:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import signal
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -23,6 +22,7 @@ from freshet.sections.shards import names_of
 from freshet.sections.sources import PASSWORD_VARIABLE, MariaDBSourceSettings
 from freshet.settings import Settings, load_settings
 from freshet.settings_errors import SettingsError, unknown_keyspace
+from freshet.signals import stopping_on_signals
 
 if TYPE_CHECKING:
     from stream.sources.mariadb.connection import ConnectionSettings
@@ -367,21 +367,6 @@ def run_source(
     with monitored(settings, keyspace, source.status, shard), stopping_on_signals(stop), with_recovery_hint(again):
         source.run()
     log.info("stopped", keyspace=keyspace, shard=shard, transactions=source.status.transactions)
-
-
-@contextlib.contextmanager
-def stopping_on_signals(stop: Any) -> Any:
-    """Calls ``stop`` on SIGTERM and SIGINT."""
-
-    def handle(_number: int, _frame: object) -> None:
-        stop()
-
-    before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextlib.contextmanager

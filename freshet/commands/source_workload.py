@@ -15,6 +15,7 @@ from freshet.keyspaces import AsArgument, AsOption, one_keyspace
 from freshet.sections.sources import WorkloadSourceSettings
 from freshet.settings import load_settings
 from freshet.settings_errors import SettingsError
+from freshet.signals import stopping_on_signals
 
 log = structlog.get_logger(__name__)
 
@@ -69,7 +70,7 @@ def workload(
         raise SettingsError(f"keyspace {keyspace} has no workload source", hint='set kind = "workload" in its source')
     server = ConnectionSettings(found.host, found.port, found.user, found.password.get_secret_value())
     stop = threading.Event()
-    with source_command.stopping_on_signals(stop.set), ExitStack() as stack:
+    with stopping_on_signals(stop.set), ExitStack() as stack:
         if traffic:
             rate = found.transactions_per_s
             stack.enter_context(

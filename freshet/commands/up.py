@@ -13,9 +13,9 @@ from typing import Annotated, Final
 import typer
 
 from freshet.commands.get import front_url
-from freshet.commands.source import stopping_on_signals
 from freshet.settings import Settings, config_in_use, load_settings, use_config
 from freshet.settings_errors import SettingsError
+from freshet.signals import stopping_on_signals
 from freshet.together.alone import alone
 from freshet.together.parts import Part, parts_of
 from freshet.together.running import Together

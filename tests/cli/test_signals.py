@@ -1,0 +1,52 @@
+"""Signals at moments at which a handler of Python's may neither raise nor wait."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+
+import pytest
+
+from freshet.signals import SIGNALS, stopping_on_signals
+
+PATIENCE_S = 60
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_amid_a_wait_for_the_end_does_not_wait_for_itself(number: int) -> None:
+    """`Event.set` in the handler would wait for a lock that the interrupted `Event.wait` holds, for ever."""
+    stopping = threading.Event()
+    with stopping_on_signals(stopping.set):
+        with stopping._cond:  # type: ignore[attr-defined]  # as it does while it begins and ends to wait
+            os.kill(os.getpid(), number)
+        assert stopping.wait(PATIENCE_S)
+
+
+def test_each_signal_is_told(capfd: pytest.CaptureFixture[str]) -> None:
+    """The second one makes `freshet up` kill what does not end."""
+    told = threading.Semaphore(0)
+    with stopping_on_signals(told.release):
+        for _ in range(3):
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert told.acquire(timeout=PATIENCE_S)
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_who_handled_signals_before_does_so_again(number: signal.Signals) -> None:
+    """And one that is ignored, as SIGINT after nohup, stays so."""
+    told: list[int] = []
+    before = signal.signal(number, lambda *_: told.append(1))
+    try:
+        with stopping_on_signals(lambda: None):
+            pass
+        os.kill(os.getpid(), number)
+        assert told == [1]
+        signal.signal(number, signal.SIG_IGN)
+        with stopping_on_signals(lambda: told.append(2)):
+            os.kill(os.getpid(), number)
+        assert signal.getsignal(number) is signal.SIG_IGN
+        assert told == [1]
+    finally:
+        signal.signal(number, before)
