@@ -87,10 +87,11 @@ def check_end(code: int, said: str, about: str, *, is_service: bool) -> None:
 
 
 def is_last_word(line: str, *, is_service: bool) -> bool:
-    """Whether a line says that it ended at the user's will; of a service as a line of its log, too."""
+    """Whether a line says that it ended at the user's will; of a service as a line of its log, or what it has done."""
     if not is_service:
         return line == "interrupted"
-    return line == "stopped" or line.endswith("| stopped") or '"event": "stopped"' in line
+    has_done = line.startswith("exported ")
+    return has_done or line == "stopped" or line.endswith("| stopped") or '"event": "stopped"' in line
 
 
 @contextmanager
