@@ -160,6 +160,7 @@ class EventPosition(LogPosition):
 
     __slots__ = ("event_id",)
     flavor = "HiveEvent"
+    _counts_after = "/"
 
     def __init__(self, event_id: int) -> None:
         self._text = None

@@ -22,6 +22,7 @@ class MariadbPosition(Position):
 
     __slots__ = ("_domains",)
     flavor = "MariaDB"
+    _counts_after = "-"
 
     _domains: dict[int, tuple[int, int]]
 

@@ -29,6 +29,7 @@ class MysqlPosition(Position):
 
     __slots__ = ("_sources",)
     flavor = "MySQL56"
+    _counts_after = "-"
 
     _sources: dict[SourceId, Intervals]
 

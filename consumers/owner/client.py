@@ -275,12 +275,17 @@ class OwnerClient:
         loop = asyncio.get_running_loop()
         limit_s = self._timeout_s + wait_ms / 1000
         sent: dict[int, asyncio.Future[Answer]] = {}
+        frames: list[bytes] = []
         timer = loop.call_later(limit_s, _expire, sent)  # `asyncio.timeout` takes a tenth of a read's time
         try:
             for request in requests:
                 future = loop.create_future()
-                self._send(connection, request, future)
+                frames.append(self._frame_of(request))
+                connection.pending[request.id] = future
                 sent[request.id] = future
+            if connection.lost is not None or connection.transport is None:
+                raise _unreachable(self.address, connection.lost or "closed")
+            connection.transport.write(b"".join(frames))  # each write is a call of the system
             return [await future for future in sent.values()]
         except TimeoutError as error:
             raise OwnerError(
@@ -296,17 +301,13 @@ class OwnerClient:
                 connection.pending.pop(number, None)
                 future.cancel()
 
-    def _send(self, connection: _Connection, request: Request, future: asyncio.Future[Answer]) -> None:
+    def _frame_of(self, request: Request) -> bytes:
         self._last_id = request.id = self._last_id + 1
         if self._topic_id and not isinstance(request, WITHOUT_TOPIC):
             request.topic_id = self._topic_id
         if spans.is_on and isinstance(request, TRACED):
             request.trace = spans.traceparent()
-        frame = encode_frame(request)
-        if connection.lost is not None or connection.transport is None:
-            raise _unreachable(self.address, connection.lost or "closed")
-        connection.pending[request.id] = future
-        connection.transport.write(frame)
+        return encode_frame(request)
 
     async def greet(self) -> None:
         """Says hello and waits for the answer: shows that the owner answers at all."""

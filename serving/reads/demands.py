@@ -34,6 +34,11 @@ class ReadDemand(NamedTuple):
         """The vector as text; "" if the request has no token."""
         return str(self.vector) if self.given else ""
 
+    def has_passed(self, shard: str, epoch: int, position: str) -> bool:
+        """Whether the vector has all up to ``position`` of this epoch, as far as a look tells; False: perhaps."""
+        known = self.vector.get(shard)
+        return known is not None and known.epoch == epoch and known.position.has_passed_text(position)
+
 
 class RowOptions(NamedTuple):
     """Optional parts of a row's answer."""

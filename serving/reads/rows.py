@@ -227,7 +227,9 @@ class RowReads:
                 own = None
                 if options is not NO_OPTIONS and row.hi:
                     own = ReadBetween(row.shard, row.epoch, row.timestamp, *map(Position.parse, (row.lo, row.hi)))
-                token = token_after(demand.token, row.shard, row.epoch, row.hi)
+                token = demand.token
+                if not demand.has_passed(row.shard, row.epoch, row.hi):
+                    token = token_after(demand.token, row.shard, row.epoch, row.hi)
                 return answer(lookup, "cache", row.freshness, row.why, token, row.image, own)
             why = row.why if not row.served else "another spelling of the key may name a row"
             if row.served and not is_proved:

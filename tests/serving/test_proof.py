@@ -29,6 +29,21 @@ def test_a_token_after_an_answer_is_the_join_of_both(vector: Vector, shard: str,
     assert token_after("", shard, epoch, position) == token_after(str(Vector()), shard, epoch, position)
 
 
+@given(vectors, st.sampled_from(SHARDS), st.integers(0, 3), st.sampled_from(["0-1-4", "1-1-1"]), st.booleans())
+@example(Vector({"ks/0": (1, at("0-1-5"))}), "ks/0", 1, "0-1-4", True)
+@example(Vector({"ks/0": (1, at("0-1-5"))}), "ks/0", 2, "0-1-4", True)
+def test_what_a_demand_has_passed_adds_nothing_to_its_token(
+    vector: Vector, shard: str, epoch: int, gtid: str, given_one: bool
+) -> None:
+    """Most answers are older than the demand; those of another epoch or shard are not, whatever their numbers."""
+    demand = ReadDemand(vector if given_one else Vector(), given_one)
+    if demand.has_passed(shard, epoch, str(at(gtid))):
+        assert token_after(demand.token, shard, epoch, str(at(gtid))) == demand.token
+        known = demand.vector.get(shard)
+        assert known is not None
+        assert known.epoch == epoch
+
+
 def test_two_kinds_of_positions_in_one_epoch_are_a_bad_token() -> None:
     """A session that comes from another installation is told so, not served."""
     with pytest.raises(ReadError) as caught:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from contextlib import suppress
 from itertools import permutations, product
 
 import pytest
@@ -26,6 +27,53 @@ def test_printing_and_parsing_is_the_identity(position: Position) -> None:
     assert str(again) == str(position)
     assert hash(again) == hash(position)
     assert pickle.loads(pickle.dumps(position)) == position
+
+
+@given(some.positions, some.positions, st.integers(0, 120).map(str), st.sampled_from(["", "0", "12"]))
+def test_what_a_last_number_says_has_passed_has(a: Position, b: Position, number: str, more: str) -> None:
+    """Of two places whose texts differ in it only, and of others."""
+    end = len(str(a).rstrip("0123456789"))
+    for text in (str(b), str(a)[:end] + number, str(a)[:end] + more + str(a)[end:], str(a) + more):
+        with suppress(TokenError):
+            position = parse(text)
+            assert a.at_or_past(position) or not a.has_passed_text(text), (a, text)
+
+
+@pytest.mark.parametrize(
+    ("known", "passed"),
+    [
+        ("MariaDB/0-1-10", "MariaDB/0-1-9"),
+        ("MariaDB/0-1-10", "MariaDB/0-1-10"),
+        ("MariaDB/0-1-5,1-2-20", "MariaDB/0-1-5,1-2-19"),
+        (f"MySQL56/{A}:1-100", f"MySQL56/{A}:1-99"),
+        ("HiveEvent/12", "HiveEvent/9"),
+    ],
+)
+def test_a_last_number_is_enough_for_most_places(known: str, passed: str) -> None:
+    """Of the binlogs and of Hive: so most rows of a batch cost no parsing."""
+    assert parse(known).has_passed_text(passed)
+    assert known == passed or not parse(passed).has_passed_text(known)
+
+
+@pytest.mark.parametrize(
+    ("known", "other"),
+    [
+        ("MariaDB/0-1-10", "MariaDB/0-2-10"),
+        ("MariaDB/0-1-10", "MariaDB/0-1-10,1-1-1"),
+        ("MariaDB/0-1-10", "MariaDB/0-1-\u0665"),
+        ("MariaDB/0-1-10", ""),
+        ("", "MariaDB/0-1-10"),
+        ("", ""),
+        (f"MySQL56/{A}:9", f"MySQL56/{A}:3"),
+        (f"MySQL56/{A}:1-3:9", f"MySQL56/{A}:1-3:7"),
+        ("Postgres/0/16", "Postgres/0/9"),
+        ("FilePos/b.000002:9", "FilePos/b.000001:9"),
+        ("HiveEvent/10", "MariaDB/0-1-1"),
+    ],
+)
+def test_other_places_are_for_their_order_to_say(known: str, other: str) -> None:
+    """Another server, another domain, a set with gaps, digits that are none of ours."""
+    assert not parse(known).has_passed_text(other)
 
 
 @given(some.mysql_texts(), some.mysql_texts())
