@@ -6,10 +6,14 @@ parts skipped, the last of a repeated domain wins. Numbers are u32, u32, u64.
 
 from __future__ import annotations
 
+import re
+
 from .errors import TokenError
 from .integers import GO_SPACE, UINT32_MAX, UINT64_MAX, excerpt, parse_unsigned
 from .position import Order, Position
 
+_SINGLE = re.compile(r"([0-9]{1,9})-([0-9]{1,9})-([0-9]{1,18})").fullmatch
+"""Most texts; what they say is in range."""
 AMBIGUOUS_SERVER = 0
 """Server id in a joined position if the two sides name different servers for the same sequence.
 
@@ -33,6 +37,8 @@ class MariadbPosition(Position):
 
     @classmethod
     def parse_set(cls, text: str) -> Position:
+        if single := _SINGLE(text):
+            return cls({int(single[1]): (int(single[2]), int(single[3]))})
         domains: dict[int, tuple[int, int]] = {}
         for part in text.split(","):
             gtid = part.strip(GO_SPACE)
