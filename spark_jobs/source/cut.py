@@ -2,9 +2,11 @@
 
 A shard's history has one order, its ordinals, and its transactions lie in several partitions. The cut of a shard is the
 first place, in any partition, of a transaction that the token does not have, or whose time is after the given one. What
-lies before it is a prefix of the history, the same in each partition. Times may run backwards: what follows the first
-later transaction, or a whole marker by which the source's clock or its last transaction was later, is left out too. So
-what is read as of a time does not change when a transaction with an old time arrives late (docs/concepts/order.md).
+lies before it is a prefix of the history, the same in each partition. A token may have gaps (a set of MySQL, or two
+domains of MariaDB): then the cut is behind the last transaction that it has, since all of them must be in. Times may
+run backwards: what follows the first later transaction, or a whole marker by which the source's clock or its last
+transaction was later, is left out too. So what is read as of a time does not change when a transaction with an old time
+arrives late (docs/concepts/order.md).
 """
 
 from __future__ import annotations
@@ -128,9 +130,17 @@ class Survey:
 
     table: str
     as_of: AsOf
-    cut: Cut = field(default_factory=dict)
     layout: str = ""
     described: dict[tuple[str, Place], Description] = field(default_factory=dict)
+    _lacked: Cut = field(default_factory=dict)
+    """Shard → the first place that does not belong to the moment."""
+    _held: Cut = field(default_factory=dict)
+    """Shard → the place after the last transaction of the token."""
+
+    @property
+    def cut(self) -> Cut:
+        """What is left out, by what was read so far."""
+        return {shard: max(place, self._held.get(shard, place)) for shard, place in self._lacked.items()}
 
     def read(
         self,
@@ -170,7 +180,8 @@ class Survey:
             elif name == "RowFrame":
                 self._cut_frame(event)
             elif "gtid" in event:
-                self._cut_at(event["shard"], (event["epoch"], event["ordinal"]), event["gtid"], event["timestamp"])
+                place = event["epoch"], event["ordinal"]
+                self._cut_at(event["shard"], place, event["ordinal"], event["gtid"], event["timestamp"])
                 if name == "TableSchema" and event["table"] == self.table:
                     self.describe(event)
         self._check(partition, seen)
@@ -183,7 +194,8 @@ class Survey:
 
     def description(self) -> Description:
         """The last description before the cut. Raises `AsOfError` ``table_unknown``."""
-        known = [(place, shard) for shard, place in self.described if shard not in self.cut or place < self.cut[shard]]
+        cut = self.cut
+        known = [(place, shard) for shard, place in self.described if shard not in cut or place < cut[shard]]
         if not known:
             raise AsOfError(
                 f"nothing in the topic describes {self.table} at that moment",
@@ -197,20 +209,21 @@ class Survey:
         return not self.as_of.is_now
 
     def _cut_frame(self, frame: dict[str, Any]) -> None:
-        shard, epoch, first = frame["shard"], frame["epoch"], 0
+        shard, epoch, ordinal, first = frame["shard"], frame["epoch"], frame["ordinal"], 0
         for size, gtid, timestamp in zip(frame["transactions"], frame["gtids"], frame["timestamps"], strict=True):
-            if self._cut_at(shard, (epoch, frame["ordinal"] + frame["ordinals"][first]), gtid, timestamp):
-                return
+            last = ordinal + frame["ordinals"][first + size - 1]
+            self._cut_at(shard, (epoch, ordinal + frame["ordinals"][first]), last, gtid, timestamp)
             first += size
 
-    def _cut_at(self, shard: str, place: Place, gtid: str, timestamp: int) -> bool:
-        if self.as_of.has(shard, place[0], gtid, timestamp):
-            return False
-        self._cut_before(shard, place)
-        return True
+    def _cut_at(self, shard: str, place: Place, last: int, gtid: str, timestamp: int) -> None:
+        """``last``: ordinal of what lies last of the transaction that begins at ``place``."""
+        if not self.as_of.has(shard, place[0], gtid, timestamp):
+            self._cut_before(shard, place)
+        elif self.as_of.vector is not None and gtid:
+            self._held[shard] = max((place[0], last + 1), self._held.get(shard, place))
 
     def _cut_before(self, shard: str, place: Place) -> None:
-        self.cut[shard] = min(place, self.cut.get(shard, place))
+        self._lacked[shard] = min(place, self._lacked.get(shard, place))
 
     def _check_epoch(self, marker: dict[str, Any], *, is_reached: bool) -> None:
         """Raises `AsOfError` if an epoch begins before the token's position of an earlier one was reached."""

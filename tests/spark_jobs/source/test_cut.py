@@ -35,6 +35,7 @@ from tests.consumers.histories import (
 from tests.consumers.owning import schema, vector
 from tests.spark_jobs.source.shop import BEGUN, COLUMNS, LAYOUT, Shop, void
 from tests.spark_jobs.topics import in_arrow
+from tokens import Position, Vector
 
 FRAME: dict[str, Any] = {
     "shard": SHARD,
@@ -118,6 +119,37 @@ def test_a_table_as_of_each_token_is_what_it_was_then(seed: int) -> None:
         found = survey(shop, parse_as_of(vector(number)))
         assert table(shop, found.cut) == expected(shop, number), number
         assert found.description().primary_key == ("id",)
+
+
+@pytest.mark.parametrize(
+    ("token", "cut", "names"),
+    [
+        ("0-1-3,1-1-1", 5, ("a", "a")),
+        ("0-1-4,1-1-1", 6, ("b", "a")),
+        ("0-1-3,1-1-2", 8, ("b", "c")),
+        ("0-1-3,1-1-3", 9, ("b", "d")),
+        ("0-1-4,1-1-3", 9, ("b", "d")),
+    ],
+)
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_a_token_with_gaps_gets_all_that_it_has(token: str, cut: int, names: tuple[str, str], partitions: int) -> None:
+    """Of two domains a session may have seen the later transaction: its own write must be in the table."""
+
+    def rows(number: int, names: str, ordinal: int, gtid: str) -> bytes:
+        """A transaction that writes these names to one row, in turn."""
+        images = [b'{"name":"%s"}' % each.encode() for each in names]
+        written = [(key(number), VALUE, image, ordinal + at) for at, image in enumerate(images)]
+        return frame(written, gtids=[f"MariaDB/{gtid}"], transactions=[len(names)], timestamps=[BEGUN])
+
+    first = [rows(1, "a", 3, "0-1-3"), rows(1, "b", 5, "0-1-4"), rows(1, "e", 9, "0-1-5")]
+    second = [rows(2, "a", 4, "1-1-1"), rows(2, "bc", 6, "1-1-2"), rows(2, "d", 8, "1-1-3"), rows(2, "e", 10, "1-1-4")]
+    begin, end = [start(), schema(2, gtid="MariaDB/0-1-2")], [marker(10, position="MariaDB/0-1-5,1-1-4", layout=LAYOUT)]
+    shop, in_order = Shop(Random(0)), [*(each for pair in zip(first, second, strict=False) for each in pair), second[3]]
+    split = [[*begin, *first, *end], [*begin, *second, *end]]
+    shop.partitions = split if partitions == 2 else [[*begin, *in_order, *end]]
+    found = survey(shop, parse_as_of(str(Vector({SHARD: (1, Position.parse(f"MariaDB/{token}"))}))))
+    assert found.cut == {SHARD: (1, cut)}
+    assert table(shop, found.cut) == {key(1): ("value", names[0]), key(2): ("value", names[1])}
 
 
 @pytest.mark.parametrize("seed", range(3))
