@@ -129,7 +129,7 @@ class Position:
         mine = str(self)
         at = mine.rfind(self._counts_after) + 1 if self._counts_after else 0
         last = text[at:]
-        if not at or not last.isdecimal() or not last.isascii() or not text.startswith(mine[:at]):
+        if not (at and mine[at:].isdecimal() and last.isdecimal() and last.isascii() and text.startswith(mine[:at])):
             return False
         return len(text) < len(mine) or (len(text) == len(mine) and text <= mine)
 

@@ -32,8 +32,10 @@ def test_printing_and_parsing_is_the_identity(position: Position) -> None:
 @given(some.positions, some.positions, st.integers(0, 120).map(str), st.sampled_from(["", "0", "12"]))
 def test_what_a_last_number_says_has_passed_has(a: Position, b: Position, number: str, more: str) -> None:
     """Of two places whose texts differ in it only, and of others."""
-    end = len(str(a).rstrip("0123456789"))
-    for text in (str(b), str(a)[:end] + number, str(a)[:end] + more + str(a)[end:], str(a) + more):
+    known = str(a)
+    ends = [at for at, letter in enumerate(known, 1) if letter in "-/:"] or [0]
+    numbers = [known[:end] + each for end in ends for each in (number, more + known[end:])]
+    for text in (str(b), known + more, *numbers):
         with suppress(TokenError):
             position = parse(text)
             assert a.at_or_past(position) or not a.has_passed_text(text), (a, text)
@@ -66,6 +68,7 @@ def test_a_last_number_is_enough_for_most_places(known: str, passed: str) -> Non
         ("", ""),
         (f"MySQL56/{A}:9", f"MySQL56/{A}:3"),
         (f"MySQL56/{A}:1-3:9", f"MySQL56/{A}:1-3:7"),
+        (f"MySQL56/{A}:1-3:9", f"MySQL56/{A}:1-7"),
         ("Postgres/0/16", "Postgres/0/9"),
         ("FilePos/b.000002:9", "FilePos/b.000001:9"),
         ("HiveEvent/10", "MariaDB/0-1-1"),
