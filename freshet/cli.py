@@ -28,7 +28,7 @@ from typer.core import TyperGroup
 
 from freshet import DISTRIBUTION
 from freshet.help.examples import explain
-from freshet.signals import SIGNALS, interrupt, write_whole
+from freshet.signals import SIGNALS, interrupt, raise_deferred, write_whole
 from tokens.errors import FreshetError
 
 EXIT_FAILURE = 1
@@ -228,6 +228,7 @@ def main() -> None:
             if number == signal.SIGTERM or signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, partial(_interrupt, os.getpid()))
         code = run()
+        raise_deferred()
     except KeyboardInterrupt:  # before `run` heeds them, or another one amid the words on the first
         code = _interrupted()
     for number in SIGNALS:  # nothing is left to be done in order

@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from queue import SimpleQueue
 from types import FrameType
@@ -26,12 +26,21 @@ def interrupt(number: int, frame: FrameType | None) -> None:
     """Raises ``KeyboardInterrupt``; amid an import when that has ended. A handler of signals.
 
     Native modules (fastavro's for one) swallow what is raised while they begin, and classes turn it into a
-    ``RuntimeError``. Whoever handles the signal by then is told of it.
+    ``RuntimeError``. Whoever handles the signal by then is told of it; `raise_deferred` if nobody will.
     """
     if not _is_amid_import(frame):
+        signal.setitimer(signal.ITIMER_REAL, 0)
         raise KeyboardInterrupt
     signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(number))
     signal.setitimer(signal.ITIMER_REAL, IMPORTED_S)
+
+
+def raise_deferred() -> None:
+    """Before the process ends, or becomes another program, which would get the alarm: raises ``KeyboardInterrupt`` if a
+    signal that came amid an import has not struck yet."""
+    left_s, _ = signal.setitimer(signal.ITIMER_REAL, 0)
+    if left_s:
+        raise KeyboardInterrupt
 
 
 def _is_amid_import(frame: FrameType | None) -> bool:
@@ -42,7 +51,8 @@ def _is_amid_import(frame: FrameType | None) -> bool:
 
 @contextmanager
 def stopping_on_signals(stop: Callable[[], None]) -> Iterator[None]:
-    """Calls ``stop`` at each SIGTERM and SIGINT, in a thread of its own, where it may wait for locks."""
+    """Calls ``stop``, which raises nothing, at each SIGTERM and SIGINT, in a thread of its own, where it may wait for
+    locks."""
     told: SimpleQueue[bool] = SimpleQueue()  # its `put` may interrupt itself
 
     def heed() -> None:
@@ -51,7 +61,7 @@ def stopping_on_signals(stop: Callable[[], None]) -> Iterator[None]:
 
     thread = threading.Thread(target=heed, name="signals", daemon=True)
     try:
-        with _handled_by(lambda *_: told.put(True)):
+        with _handled_by(lambda *_: told.put(True), SIGNALS):
             thread.start()
             yield
     finally:
@@ -61,10 +71,8 @@ def stopping_on_signals(stop: Callable[[], None]) -> Iterator[None]:
 
 
 @contextmanager
-def _handled_by(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Those of `SIGNALS` that are not ignored (as after nohup)."""
-    heeded = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, handler) for number in heeded}
+def _handled_by(handler: Callable[[int, FrameType | None], None], numbers: Iterable[signal.Signals]) -> Iterator[None]:
+    before = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
     finally:
@@ -91,8 +99,9 @@ def signals_held(at_most: int | None = None) -> Iterator[None]:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
 
+    heeded = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]  # as after nohup
     try:
-        with _handled_by(hold):
+        with _handled_by(hold, heeded):
             yield
     finally:
         if held:

@@ -278,13 +278,13 @@ class OwnerClient:
         frames: list[bytes] = []
         timer = loop.call_later(limit_s, _expire, sent)  # `asyncio.timeout` takes a tenth of a read's time
         try:
+            if connection.lost is not None or connection.transport is None:
+                raise _unreachable(self.address, connection.lost or "closed")
             for request in requests:
                 future = loop.create_future()
                 frames.append(self._frame_of(request))
                 connection.pending[request.id] = future
                 sent[request.id] = future
-            if connection.lost is not None or connection.transport is None:
-                raise _unreachable(self.address, connection.lost or "closed")
             connection.transport.write(b"".join(frames))  # each write is a call of the system
             return [await future for future in sent.values()]
         except TimeoutError as error:

@@ -80,6 +80,8 @@ class Reloader:
             self._wanted.get(timeout=self._look_s)
         except Empty:
             return False
+        while not self._wanted.empty():
+            self._wanted.get()
         return True
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from freshet.settings import load_settings
+from freshet.signals import raise_deferred, signals_held
 
 if TYPE_CHECKING:
     from freshet.local.kafka import KafkaServer
@@ -125,7 +126,6 @@ def start_servers(
     """
     from freshet.local.cache import exclusive
     from freshet.local.state import write_state
-    from freshet.signals import signals_held
 
     home, ports = _home(), ports or {}
     home.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # stores will be beside it
@@ -214,6 +214,7 @@ def sql(
     command, environment = client_command(MariaDBAddress(host, int(port), USER, PASSWORD), database)
     if statement is not None:
         command += [*(["--batch", "--skip-column-names"] if bare else ["--table"]), f"--execute={statement}"]
+    raise_deferred()
     os.execve(command[0], command, environment)
 
 

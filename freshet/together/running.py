@@ -60,7 +60,7 @@ class Together:
         self._asked_to_stop = 0
 
     def stop(self) -> None:
-        """Ends all. Asked a second time, it kills what has not ended. May be called by a signal handler."""
+        """Ends all. Asked a second time, it kills what has not ended. May be called by any thread."""
         self._asked_to_stop += 1
 
     def run(self) -> None:

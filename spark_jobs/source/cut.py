@@ -132,9 +132,9 @@ class Survey:
     as_of: AsOf
     layout: str = ""
     described: dict[tuple[str, Place], Description] = field(default_factory=dict)
-    _lacked: Cut = field(default_factory=dict)
+    _lacked: Cut = field(default_factory=dict, init=False)
     """Shard → the first place that does not belong to the moment."""
-    _held: Cut = field(default_factory=dict)
+    _held: Cut = field(default_factory=dict, init=False)
     """Shard → the place after the last transaction of the token."""
 
     @property
@@ -212,15 +212,19 @@ class Survey:
         shard, epoch, ordinal, first = frame["shard"], frame["epoch"], frame["ordinal"], 0
         for size, gtid, timestamp in zip(frame["transactions"], frame["gtids"], frame["timestamps"], strict=True):
             last = ordinal + frame["ordinals"][first + size - 1]
-            self._cut_at(shard, (epoch, ordinal + frame["ordinals"][first]), last, gtid, timestamp)
+            is_in = self._cut_at(shard, (epoch, ordinal + frame["ordinals"][first]), last, gtid, timestamp)
+            if not is_in and self.as_of.vector is None:
+                return
             first += size
 
-    def _cut_at(self, shard: str, place: Place, last: int, gtid: str, timestamp: int) -> None:
-        """``last``: ordinal of what lies last of the transaction that begins at ``place``."""
+    def _cut_at(self, shard: str, place: Place, last: int, gtid: str, timestamp: int) -> bool:
+        """Whether a transaction is in. ``last``: ordinal of what lies last of it, which begins at ``place``."""
         if not self.as_of.has(shard, place[0], gtid, timestamp):
             self._cut_before(shard, place)
-        elif self.as_of.vector is not None and gtid:
+            return False
+        if self.as_of.vector is not None and _position(gtid).set_text():
             self._held[shard] = max((place[0], last + 1), self._held.get(shard, place))
+        return True
 
     def _cut_before(self, shard: str, place: Place) -> None:
         self._lacked[shard] = min(place, self._lacked.get(shard, place))

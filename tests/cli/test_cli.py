@@ -411,6 +411,33 @@ def test_a_signal_amid_an_import_is_not_lost(command: str, number: str, tmp_path
     assert "Traceback" not in done.stderr
 
 
+ENDS_WITH_AN_IMPORT = """
+import os, signal
+from freshet import cli
+
+def run():
+    import freshet_test_late
+    return 0
+
+cli.run = run
+cli.main()
+"""
+
+
+@pytest.mark.parametrize(("number", "code", "words"), [("SIGTERM", 143, "terminated"), ("SIGINT", 130, "interrupted")])
+def test_a_signal_amid_the_last_import_ends_a_command_as_any_other(
+    number: str, code: int, words: str, tmp_path: Path
+) -> None:
+    """It waits for the end of the import, and the process may not end with it."""
+    (tmp_path / "freshet_test_late.py").write_text(f"import os, signal\nos.kill(os.getpid(), signal.{number})\n")
+    environment = os.environ | {"PYTHONPATH": f"{tmp_path}:{REPOSITORY}"}
+    command = [sys.executable, "-c", ENDS_WITH_AN_IMPORT]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=PATIENCE_S, check=False, cwd=tmp_path, env=environment
+    )
+    assert (done.returncode, done.stderr) == (code, f"{words}\n")
+
+
 def test_verify_takes_the_keyspace_as_an_argument(capsys: pytest.CaptureFixture[str]) -> None:
     """As `lag`, `dlq` and `inspect` do."""
     assert cli.run(["verify", "shop", *NOWHERE]) == 1

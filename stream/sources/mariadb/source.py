@@ -157,7 +157,7 @@ class MariaDBSource:
         """The choice of tables that was published, if the present one has all of its tables, and perhaps more."""
 
     def stop(self) -> None:
-        """End `run` gracefully: everything read so far is published. Safe in a signal handler."""
+        """End `run` gracefully: everything read so far is published. Safe in any thread."""
         self._stopping.set()
         reader = self._reader
         if reader is not None:

@@ -172,6 +172,16 @@ def test_a_text_that_is_no_position_ends_no_reading() -> None:
     assert found.cut == {}
 
 
+@pytest.mark.parametrize("bad", ["nonsense", "", "MariaDB/", "0-1-9"])
+def test_a_text_that_is_no_position_moves_no_cut(bad: str) -> None:
+    """Every token has the position that it stands for, so the cut would lie behind whatever is before it."""
+    rows = [frame([(key(1), VALUE, b"{}", number)]) for number in (3, 4, 5)]
+    messages = [start(), schema(2), *rows, frame([(key(1), VALUE, b"{}", 6)], gtids=[bad]), marker(6, layout=LAYOUT)]
+    found = Survey("shop.items", parse_as_of(vector(3)))
+    found.read(0, messages)
+    assert found.cut == {SHARD: (1, 4)}
+
+
 @pytest.mark.parametrize(
     "bad",
     [

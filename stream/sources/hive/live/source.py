@@ -72,7 +72,7 @@ class HiveSource:
         self.status = SourceStatus()
 
     def stop(self) -> None:
-        """End `run` gracefully. Safe in a signal handler."""
+        """End `run` gracefully. Safe in any thread."""
         self._stopping.set()
 
     def run(self) -> None:
