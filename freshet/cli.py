@@ -89,7 +89,7 @@ ENTRIES = (
 
 
 INTERRUPT_AGAIN_S: Final = 0.05
-RELOADING: Final = frozenset({"consume", "serve"})
+RELOADING: Final = frozenset({"consume", "node", "serve"})
 """Commands that read credentials again at SIGHUP (`freshet.access.reloading`)."""
 PRIVATE: Final = 0o077
 """What is taken from the modes of new files and directories."""

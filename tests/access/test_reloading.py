@@ -91,7 +91,7 @@ def test_sighup_does_not_stop_workers() -> None:
         wake.close()
 
 
-@pytest.mark.parametrize("command", ["consume", "serve"])
+@pytest.mark.parametrize("command", ["consume", "node", "serve"])
 def test_a_hangup_while_it_starts_does_not_end_a_process(command: str) -> None:
     """Whoever rotates secrets tells all processes, also one that has just begun; it reads them anyway."""
     code = "import os, signal; from freshet import cli; "
