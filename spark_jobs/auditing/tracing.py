@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from consumers.fold.catalog_state import name_key, table_key
 from consumers.fold.objects import object_key, objects_prefix, set_key
+from consumers.fold.state import schema_key
 from spark_jobs.auditing.describe import IMAGE_CHARACTERS_MAX, KINDS
 from spark_jobs.verify import StoresVerdict
 from stream.kafka.announced import announced_before
@@ -106,7 +107,10 @@ def _is_about(name: str, event: Event, key: bytes) -> bool:
     if name == "TableVoid":
         return event["table"] == EVERY_TABLE or key.startswith(event["table"].encode() + SEPARATOR)
     if name == "NameBinding":
-        return key == name_key(event["name"]) or key == table_key(event["table_id"])
+        names = event["name"], event["previous_name"]
+        return key in map(name_key, names) or key == table_key(event["table_id"])
+    if name == "TableSchema":
+        return key == schema_key(event["table"], event["shard"])
     if name in ("CommitTxn", "AbortTxn"):
         return key in {table_key(each["table_id"]) for each in event["write_ids"]}
     if name in ("CatalogObject", "CatalogSet"):

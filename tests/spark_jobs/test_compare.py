@@ -5,16 +5,18 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from consumers.fold.catalog_state import name_key
 from consumers.fold.entry import HEAD as ENTRY_HEAD
 from consumers.fold.entry import VALUE, encode_transaction_tag
-from consumers.fold.state import CATALOG, OBJECT, SET
+from consumers.fold.state import CATALOG, OBJECT, SET, schema_key
 from consumers.store.digest import digest_items
 from spark_jobs.auditing.compare import RANGE_ITEMS, compare_items
 from spark_jobs.auditing.describe import describe_key, describe_value
 from spark_jobs.auditing.tracing import EVENTS_MAX, events_of
 from stream.wire.codec import PartitionReader
 from stream.wire.events import VALUE as ROW
-from tests.consumers.histories import Folded, encode_version_1, frame, key, of_tomorrow, value
+from tests.consumers.histories import SHARD, Folded, encode_version_1, event, frame, key, of_tomorrow, value
+from tests.consumers.owning import schema
 from tests.data_at_rest.history import messages
 
 states = st.dictionaries(st.binary(max_size=3), st.binary(max_size=2), max_size=20)
@@ -114,6 +116,15 @@ def test_the_events_that_made_an_entry_are_found() -> None:
                 timestamps=[1])  # fmt: skip
     [told] = events_of([key(2)], [(3, two)], PartitionReader())[key(2)]
     assert (told["offset"], told["ordinal"], told["gtid"]) == (3, 6, "MariaDB/0-1-6")
+
+
+def test_the_events_of_a_rename_and_of_a_description_are_found() -> None:
+    """The name of before is bound anew by the same event, and each shard's description of a table is an entry."""
+    renamed = event("NameBinding", 5, name="d.new", table_id=7, previous_name="d.old")
+    kept = enumerate([renamed, schema(6), schema(6, shard="shop/1")])
+    keys = [*map(name_key, ("d.old", "d.new", "d.other")), schema_key("shop.items", SHARD)]
+    found = events_of(keys, kept, PartitionReader())
+    assert [[each["offset"] for each in found[key]] for key in keys] == [[0], [0], [], [1]]
 
 
 def test_the_events_that_a_newer_publisher_wrote_are_found_too() -> None:
