@@ -282,7 +282,7 @@ def _jvm_directory() -> Path:
 
 @contextmanager
 def signals_deferred() -> Iterator[Sequence[int]]:
-    """Has SIGINT and SIGTERM wait until the block ends; yields those that wait.
+    """Has SIGINT and SIGTERM wait until the block ends, in whatever way; yields those that wait.
 
     An exception amid a call to the JVM leaves py4j's connection unusable.
 
@@ -301,8 +301,8 @@ def signals_deferred() -> Iterator[Sequence[int]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    if met:
-        signal.raise_signal(met[0])
+        if met:
+            signal.raise_signal(met[0])
 
 
 def _start_failed(error: Exception, settings: SparkSettings) -> SparkUnavailable:

@@ -120,8 +120,8 @@ class Micro:
             if failure.code == RebuildError.code:
                 check_topic(self._kafka, self._chosen, self.reached())  # Spark's words for it say little
             raise failure from error
-        except KeyboardInterrupt:
-            if not self._follow:
+        except KeyboardInterrupt as struck:
+            if not self._follow or struck.__context__ is not None:  # the query has failed, too
                 raise
         finally:
             self._stop()

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Iterator
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Self
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
@@ -160,8 +162,52 @@ def test_a_signal_that_had_to_wait_strikes_at_the_end(number: int) -> None:
             signal.raise_signal(number)
             assert (struck, [*met]) == ([], [number])
         assert struck == [number]
+        with suppress(ValueError), signals_deferred():
+            signal.raise_signal(number)
+            raise ValueError("a JVM that did not start: a standing audit would go on")
+        assert struck == [number, number]
     finally:
         signal.signal(number, before)
+
+
+class Query:
+    """A streaming query during which Ctrl-C comes; it may have failed by then."""
+
+    lastProgress = None
+
+    def __init__(self, *, fails: bool) -> None:
+        self._fails = fails
+
+    def start(self) -> Self:
+        return self
+
+    def awaitTermination(self, _: float) -> bool:
+        signal.raise_signal(signal.SIGINT)
+        if self._fails:
+            raise PySparkException("an executor has no memory left")
+        return False
+
+    def stop(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("follow", "fails", "is_told"), [(True, False, False), (True, True, True), (False, False, True)]
+)
+def test_an_interrupt_ends_a_query_that_follows_and_hides_no_failure(
+    follow: bool, fails: bool, is_told: bool, tmp_path: Path
+) -> None:
+    """That is its ordinary end, after which all is reported as whole."""
+    chosen = SimpleNamespace(trigger=lambda **_: Query(fails=fails))
+    messages = SimpleNamespace(
+        writeStream=SimpleNamespace(foreachBatch=lambda _: SimpleNamespace(option=lambda *_: chosen))
+    )
+    micro = Micro(KAFKA, Range("t", "t1", {0: 0}, {0: 0}, {0: 9}), tmp_path, lambda *_: None, follow=follow)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt) if is_told else nullcontext():
+            micro.run(messages)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def session_of(answer: str) -> Any:
