@@ -17,6 +17,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
 from consumers.owner.protocol import CheckpointPlace
+from consumers.snapshots.errors import SnapshotError
 from consumers.snapshots.finding import Found
 from consumers.store.manifest import Manifest, write_manifest
 from spark_jobs.engine.executors import ExecutorError, check_executors
@@ -133,8 +134,11 @@ def test_a_micro_batch_of_changes_knows_where_its_shards_were(monkeypatch: pytes
     assert asked == [(0, 10, 12, [], 3)]
 
 
-def test_a_snapshot_whose_head_is_past_the_moment_gives_way_to_an_older_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its manifest does not say how far the source's clock was: the head does."""
+@pytest.mark.parametrize("error", [AsOfError("past that moment"), SnapshotError("its bytes differ")])
+def test_a_snapshot_that_will_not_do_gives_way_to_an_older_one(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is damaged, or its head past the moment: its manifest does not say how far the source's clock was."""
 
     class Head:
         def __init__(self, name: str) -> None:
@@ -142,7 +146,7 @@ def test_a_snapshot_whose_head_is_past_the_moment_gives_way_to_an_older_one(monk
 
         def check(self, _: AsOf) -> None:
             if self.name == "new":
-                raise AsOfError("past that moment")
+                raise error
 
     found = [(Found(name, None), name) for name in ("new", "old")]
     monkeypatch.setattr("spark_jobs.source.origins._candidates", lambda *_: found)
@@ -234,3 +238,10 @@ def test_a_mechanism_in_small_letters_has_its_own_login_module() -> None:
     """librdkafka takes it so; with the module of another one the broker would refuse each login."""
     credentials = {"sasl.mechanisms": "scram-sha-512", "sasl.username": "u", "sasl.password": "p"}
     assert ".scram.ScramLoginModule " in java_settings(credentials)["sasl.jaas.config"]
+
+
+def test_a_user_without_a_mechanism_is_asked_for_as_librdkafka_does() -> None:
+    """PLAIN is what is meant; the Java client's own default is Kerberos, by which nobody would be let in."""
+    found = java_settings({"sasl.username": "u", "sasl.password": "p"})
+    assert found["sasl.mechanism"] == "PLAIN"
+    assert ".plain.PlainLoginModule " in found["sasl.jaas.config"]

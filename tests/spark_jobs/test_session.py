@@ -24,6 +24,7 @@ from spark_jobs.session import (
     JAVA_VARIABLES,
     SparkSettings,
     SparkUnavailable,
+    _start_jvm,
     check_java,
     check_version,
     configuration,
@@ -248,3 +249,36 @@ def test_a_signal_while_the_jvm_starts_leaves_no_jvm(number: int, tmp_path: Path
     while any(Path(f"/proc/{pid}").exists() for pid in jvm):
         assert time.monotonic() < deadline, "the JVM lives on"
         time.sleep(0.05)
+
+
+def test_the_java_that_was_asked_for_goes_before_that_of_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commands look for one that fits; JAVA_HOME may be any."""
+    good = fake_java(tmp_path / "good", "echo 'openjdk version \"21.0.2\"' >&2")
+    monkeypatch.setenv("JAVA_HOME", fake_java(tmp_path / "old", "echo 'openjdk version \"11.0.2\"' >&2"))
+    assert check_java(good) == f"{good}/bin/java"
+    with pytest.raises(SparkUnavailable, match="is Java 11"):
+        check_java()
+
+
+@pytest.mark.parametrize("has_died", [False, True])
+def test_a_jvm_that_has_died_since_is_replaced(has_died: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between two audits, say: each later one would ask a process that is gone. One that lives is kept."""
+
+    def waits(timeout: float) -> None:
+        if not has_died:
+            raise subprocess.TimeoutExpired("java", timeout)
+
+    jvm = SimpleNamespace(wait=waits, returncode=-9 if has_died else None)
+    old: Any = SimpleNamespace(proc=jvm, shutdown=lambda: None)
+    launched: list[Any] = []
+    monkeypatch.setattr(pyspark.SparkContext, "_gateway", old)
+    monkeypatch.setattr(pyspark.SparkContext, "_jvm", None)
+    monkeypatch.setattr(pyspark.SparkContext, "_active_spark_context", None)
+    monkeypatch.setattr(pyspark.SparkContext, "_ensure_initialized", lambda *, gateway: launched.append(gateway))
+    monkeypatch.setattr("pyspark.java_gateway.launch_gateway", lambda *_: "another")
+    monkeypatch.setattr("spark_jobs.session.check_java", lambda _: str(tmp_path / "jre" / "bin" / "java"))
+    monkeypatch.setenv("JAVA_HOME", "of before")
+    _start_jvm(pyspark.SparkConf(loadDefaults=False), SparkSettings())
+    assert launched == (["another"] if has_died else [])

@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from spark_jobs.export import NOTES, STAGED, Commit, ExportTask, finish_commit, run_export
 from spark_jobs.exporting.changes import Changes, Exported
+from spark_jobs.output import RebuildError
 from spark_jobs.partition import SPILL_PREFIX
 from stream.wire.events import VALUE
-from tests.consumers.histories import frame, key, start
+from tests.consumers.histories import frame, key, marker, start, value
 from tests.spark_jobs.test_export import batches, description
 from tests.spark_jobs.test_partition import task
+from tests.spark_jobs.topics import in_arrow
 
 
 def test_an_export_stops_right_before_the_end_that_was_asked_for(tmp_path: Path) -> None:
@@ -40,3 +44,13 @@ def test_what_is_gone_since_the_last_spill_is_gone(tmp_path: Path) -> None:
         fold._rocks.ingest({b"k": b"before", b"other": b"kept"}, fold.directory / f"{SPILL_PREFIX}1.sst")
         fold._entries.put({b"k": b""})
         assert [fold._lookup(each) for each in (b"k", b"other", b"none")] == [None, b"kept", None]
+
+
+def test_the_beginning_of_an_earlier_epoch_is_none_of_a_later_one(tmp_path: Path) -> None:
+    """The later one has voided what was before, and its own beginning may be in another place of the topic."""
+    messages = [start(), value(1, b"{}", 2), marker(2), value(1, b"{}", 2, epoch=2), marker(2, epoch=2)]
+    with task(tmp_path, low=7).open(0) as fold:
+        fold.fold(*in_arrow(range(7, 12), messages))
+        with pytest.raises(RebuildError, match="the beginning of shop/0 is gone") as refused:
+            fold.finish()
+    assert refused.value.code == "history_incomplete"
