@@ -57,6 +57,18 @@ def test_small_files_become_one_for_each_description(root: Path, tmp_path: Path)
     assert compact_days(root, [DAY], tmp_path / "scratch") == 0, "there is nothing to do twice"
 
 
+def test_rows_that_are_written_some_at_a_time_are_written_once(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A day of many rows is never all in memory, and large files are merged no further."""
+    before = rows_in(root)
+    monkeypatch.setattr(compaction, "GROUP_BYTES", 1)
+    monkeypatch.setattr(compaction, "MERGED_BYTES", 1 + max(each.stat().st_size for each in (root / DAY).iterdir()))
+    assert compact_days(root, [DAY], tmp_path / "scratch") == 1
+    assert (rows_in(root), ordered(root)) == (before, list(range(10, 17)))
+    assert len(list((root / DAY).iterdir())) == 4
+
+
 def test_large_files_are_left(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What has its size is not written again; it stays the same file."""
     monkeypatch.setattr(compaction, "SMALL_BYTES", 1)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
+from spark_jobs.source import reading
 from spark_jobs.source import table as tables
 from spark_jobs.source.cut import AsOf, AsOfError, parse_as_of
 from spark_jobs.source.table import Base, TablePartition
+from stream.wire.codec import PartitionReader
 from stream.wire.events import VALUE
 from tests.consumers.histories import SHARD, Folded, frame, gtid, key, marker, of_tomorrow, start
 from tests.consumers.owning import schema, vector
@@ -45,3 +50,19 @@ def test_digits_that_are_no_seconds_are_refused_in_plain_words(text: str) -> Non
     with pytest.raises(AsOfError, match="neither a token nor a time"):
         parse_as_of(text)
     assert parse_as_of("007") == AsOf(seconds=7)
+
+
+def test_each_shard_is_looked_for_up_to_a_marker_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a shard that a publisher only said again within the window, what lies behind would be told a second time."""
+    monkeypatch.setattr(reading, "LOOK_BACK", 2)
+    other, again = "shop/1", frame([(key(1), VALUE, b"{}", 3)])
+    kept = [again, frame([(key(2), VALUE, b"{}", 7)]), marker(7), again, marker(5, shard=other)]
+    looks: list[tuple[int, int]] = []
+
+    def messages(_: int, first: int, end: int) -> list[tuple[int, bytes]]:
+        looks.append((first, end))
+        return [*enumerate(kept)][first:end]
+
+    planned: Any = SimpleNamespace(messages=messages)
+    assert reading._places_before(planned, 0, 0, 5, PartitionReader()) == {SHARD: (1, 7), other: (1, 5)}
+    assert looks == [(3, 5), (0, 5)]

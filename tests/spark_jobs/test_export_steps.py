@@ -1,0 +1,174 @@
+"""What an export commits, when, and what it forgets: without Spark, whose answers and frames are stood in for."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Self
+
+import pyarrow.parquet as pq
+import pytest
+
+from spark_jobs.export import (
+    NOTES,
+    STAGED,
+    Commit,
+    ExportRequest,
+    _export_batch,
+    _pass_control_records,
+    _settle,
+    read_commit,
+)
+from spark_jobs.exporting import delta
+from spark_jobs.exporting.changes import Exported, day_of
+from spark_jobs.exporting.columns import table_of, typed
+from spark_jobs.exporting.delta import _fitting, append_files, is_appended
+from spark_jobs.offsets import OffsetsError, Range
+from spark_jobs.output import RebuildError
+from stream.kafka.connection import KafkaCluster
+
+KAFKA = KafkaCluster("127.0.0.1:1")
+NAME = f"{1:016x}.parquet"
+PLACE = f"table=a.b/day=2026-01-02/part-0-{1:020d}-{NAME}"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """An export with one staged file, of a table without columns of its own."""
+    (tmp_path / NOTES / STAGED).mkdir(parents=True)
+    row = {"_kind": "value", "_partition": 0, "_offset": 1}
+    pq.write_table(table_of([row], {}), tmp_path / NOTES / STAGED / NAME)
+    return tmp_path
+
+
+def test_files_that_are_in_their_places_are_no_commits_any_more(root: Path) -> None:
+    """Compaction takes them away, and so may others: the next run would miss them, and end as damaged."""
+    commit = Commit("shop", "t1", number=3, rows=7, files={NAME: PLACE})
+    _settle(None, root, commit, set())
+    kept = read_commit(root)
+    assert kept == Commit("shop", "t1", number=3, rows=7)
+
+
+@pytest.mark.parametrize(
+    ("at", "reached", "after"), [(5, 7, 7), (5, 9, 9), (5, 12, 9), (9, 12, 9), (7, 5, 7), (None, 4, 4)]
+)
+def test_control_records_count_up_to_the_end_that_was_asked_for(at: int | None, reached: int, after: int) -> None:
+    """Spark may have read messages beyond it, which were not exported: they are the next run's."""
+    commit = Commit("shop", "t1", partitions={} if at is None else {0: Exported(at)})
+    _pass_control_records(commit, {0: reached}, Range("t", "t1", {0: 0}, {0: 0}, {0: 9}))
+    assert commit.partitions[0].offset == after
+
+
+def test_what_was_read_of_another_topic_is_not_committed(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark reads on in a topic that was made anew under the name; what is in a commit stays."""
+    answer = {0: json.dumps({"rows": 1, "files": {NAME: PLACE}, "state": asdict(Exported(5))})}
+    commit, chosen = Commit("shop", "t1"), Range("t", "t1", {0: 0}, {0: 0}, {0: 9})
+
+    def changed(*_: object) -> None:
+        raise OffsetsError("it is another one", code="topic_changed")
+
+    monkeypatch.setattr("spark_jobs.export.answers", lambda *_: answer)
+    monkeypatch.setattr("spark_jobs.export.check_topic", changed)
+    with pytest.raises(OffsetsError):
+        _export_batch(None, None, root, commit, chosen, ExportRequest("shop", KAFKA, root))
+    assert read_commit(root) is None
+    assert (commit.number, commit.partitions, (root / PLACE).exists()) == (0, {}, False)
+
+
+class Frame:
+    """A frame of Spark's: only its columns, name → type."""
+
+    def __init__(self, columns: Mapping[str, str]) -> None:
+        self._columns = dict(columns)
+
+    @property
+    def columns(self) -> list[str]:
+        return [*self._columns]
+
+    @property
+    def dtypes(self) -> list[tuple[str, str]]:
+        return [*self._columns.items()]
+
+    def withColumnRenamed(self, name: str, found: str) -> Frame:
+        return Frame({found if each == name else each: kind for each, kind in self._columns.items()})
+
+    def unionByName(self, other: Frame, *, allowMissingColumns: bool) -> Frame:
+        assert allowMissingColumns
+        shared = self._columns.keys() & other._columns.keys()
+        assert all(self._columns[each] == other._columns[each] for each in shared), "Spark would refuse it"
+        return Frame(self._columns | other._columns)
+
+
+class Session:
+    """A session that reads each staged file as a frame of these columns."""
+
+    def __init__(self, columns: Mapping[str, str]) -> None:
+        self._columns = columns
+
+    @property
+    def read(self) -> Self:
+        return self
+
+    def parquet(self, *_: str) -> Frame:
+        return Frame(self._columns)
+
+
+def test_a_commit_is_in_its_tables_once_all_of_them_have_it(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its staged files are removed then: a run that is killed between two tables must find them."""
+    staged, session = root / NOTES / STAGED, Session({"_kind": "string"})
+
+    def fails(*_: object) -> None:
+        raise RebuildError("killed")
+
+    given: Any = (session, root, staged, {NAME: PLACE}, "app", 4, {})
+    with monkeypatch.context() as patched:
+        patched.setattr(delta, "_append", fails)
+        with pytest.raises(RebuildError):
+            append_files(*given)
+    assert not is_appended(root / NOTES, 4)
+    told: list[Any] = []
+    monkeypatch.setattr(delta, "_append", lambda rows, table, *more: told.append((rows.columns, table.name, *more)))
+    append_files(*given)
+    assert told == [(["_kind"], "a.b", "app", 4, "{}")]
+    assert is_appended(root / NOTES, 4)
+    assert not is_appended(root / NOTES, 5)
+
+
+def test_a_column_has_the_type_that_it_had_first() -> None:
+    """In the table, or in an earlier file of the same commit; the others are beside it, by the names of their types."""
+    known = {"id": "bigint", "_kind": "string"}
+    frames = [
+        Frame({"_kind": "string", "ID": "bigint", "name": "string"}),
+        Frame({"_kind": "string", "id": "string", "Name": "bigint"}),
+        Frame({"_kind": "string", "id": "string", "id_string": "date", "name": "string"}),
+    ]
+    found = [_fitting(each, known).columns for each in frames]
+    assert found == [
+        ["_kind", "ID", "name"],
+        ["_kind", "id_string", "Name_bigint"],
+        ["_kind", "id_string_string", "id_string_date", "name"],
+    ]
+
+
+@pytest.fixture(params=["America/New_York", "Asia/Tokyo"])
+def elsewhere(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A machine whose own time is not UTC."""
+    monkeypatch.setenv("TZ", request.param)
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_times_are_of_utc_on_any_machine() -> None:
+    """A TIMESTAMP of the log is in UTC, and the day of a change too; a DATETIME has no zone."""
+    assert typed("timestamp", "2024-01-02 03:04:05").isoformat() == "2024-01-02T03:04:05+00:00"
+    assert typed("datetime", "2024-01-02 03:04:05").isoformat() == "2024-01-02T03:04:05"
+    assert (day_of(1_700_000_000 // 86_400 * 86_400), day_of(1_700_000_000 // 86_400 * 86_400 - 1)) == (
+        "2023-11-14",
+        "2023-11-13",
+    )
