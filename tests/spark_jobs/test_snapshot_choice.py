@@ -11,10 +11,11 @@ from consumers.fold.state import FOLD_VERSION
 from consumers.snapshots.finding import Found
 from consumers.snapshots.manifest import Snapshot, SnapshotFile, SnapshotPartition
 from consumers.snapshots.places import Place
+from consumers.store.errors import RebuildNeededError, ResourcesError, StoreCorruptError, StoreLockedError
 from freshet.commands.rebuild import _is_replayed
-from freshet.snapshots import Needed, farthest
+from freshet.snapshots import Needed, base_stores, clear_useless, farthest
 from spark_jobs.offsets import TopicBounds
-from spark_jobs.output import Begun, exclusive, staged
+from spark_jobs.output import Begun, RebuildError, exclusive, staged
 from spark_jobs.rebuild import RebuildRequest
 from stream.kafka.connection import KafkaCluster
 
@@ -73,3 +74,52 @@ def test_a_rebuild_from_a_base_is_not_the_topics_word(
     with exclusive(target), staged(target, Begun("shop", "t1", base, begins)):
         pass
     assert _is_replayed(RebuildRequest("shop", KAFKA, target)) is is_replayed
+
+
+@pytest.mark.parametrize("is_begun", [False, True])
+def test_the_base_of_a_run_that_never_began_is_made_anew(
+    is_begun: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It may be half of another snapshot. What a run has begun with stays, for the one that goes on."""
+    target, found = tmp_path / "out", snapshot("2026-01-01", 50)
+    (tmp_path / ".out.base" / "old").mkdir(parents=True)
+    if is_begun:
+        target.mkdir()
+    kept: list[bool] = []
+    monkeypatch.setattr("freshet.snapshots.farthest", lambda *_: ((found, found.snapshot), []))
+    monkeypatch.setattr(
+        "consumers.snapshots.restoring.restore_all", lambda *given: kept.append((given[-1] / "old").exists())
+    )
+    assert base_stores("file:///snapshots", "shop", KAFKA, target, Needed()) == tmp_path / ".out.base"
+    assert kept == [is_begun]
+
+
+@pytest.mark.parametrize(
+    ("cause", "is_kept"),
+    [
+        (StoreLockedError("another process has it"), True),
+        (ResourcesError("no file handles"), True),
+        (StoreCorruptError("a checksum differs"), False),
+        (RebuildNeededError("of another topic"), False),
+        (None, False),
+    ],
+)
+def test_a_store_that_can_not_be_opened_now_is_not_thrown_away(
+    cause: Exception | None, is_kept: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It may be the work of hours; one that is damaged, or of another history, is of no use."""
+    target = tmp_path / "out"
+    (target / "shop").mkdir(parents=True)
+
+    def prepared(_: RebuildRequest, *, anew: bool = False) -> None:
+        if not anew:
+            raise RebuildError("the store can't be read") from cause
+
+    monkeypatch.setattr("spark_jobs.rebuild.prepare", prepared)
+    request = RebuildRequest("shop", KAFKA, target)
+    if is_kept:
+        with pytest.raises(RebuildError, match="can't be read"):
+            clear_useless(request)
+    else:
+        clear_useless(request)
+    assert target.exists() is is_kept
