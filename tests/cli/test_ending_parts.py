@@ -1,0 +1,152 @@
+"""How the parts of `freshet up` end, what is said of them meanwhile, and where their front is looked for."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from freshet import cli
+from freshet.together import running, watching
+from freshet.together.parts import Part
+from freshet.together.running import PartFailed, Together
+from freshet.together.watching import STILL_AFTER, Watch
+
+PART = Part("source a", ())
+
+
+class Stubborn:
+    """A process that ends at SIGKILL, or once it was looked at so often."""
+
+    def __init__(self, looks: int, looked: Callable[[int], None]) -> None:
+        self.returncode: int | None = None
+        self.signals: list[int] = []
+        self._looks, self._looked, self._seen = looks, looked, 0
+
+    def poll(self) -> int | None:
+        self._seen += 1
+        self._looked(self._seen)
+        if self._seen > self._looks:
+            self.returncode = 0
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        self.signals.append(number)
+        if number == signal.SIGKILL:
+            self.returncode = -number
+
+    def wait(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("before", "meanwhile", "is_killed"), [(1, 0, False), (1, 1, True), (0, 0, False), (0, 1, False), (0, 2, True)]
+)
+def test_who_asks_a_second_time_kills_what_has_not_ended(
+    before: int, meanwhile: int, is_killed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first request is kind, also where a part that failed ends the others already when it comes."""
+    monkeypatch.setattr(running, "POLL_S", 0.0)
+    said: list[str] = []
+    together = Together([PART], [], lambda _, line: said.append(line))
+
+    def looked(times: int) -> None:
+        if 2 <= times < 2 + meanwhile:
+            together.stop()
+
+    for _ in range(before):
+        together.stop()
+    process: Any = Stubborn(20, looked)
+    together._parts[0].process = process
+    together._end()
+    assert process.signals == [signal.SIGTERM, *([signal.SIGKILL] if is_killed else [])]
+    assert said == (["did not end, killing it"] if is_killed else [])
+
+
+@pytest.mark.parametrize(
+    ("needed", "has_settled", "ends"), [(True, False, True), (True, True, False), (False, False, False)]
+)
+def test_only_what_all_need_and_has_not_started_ends_all(
+    needed: bool, has_settled: bool, ends: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A front that ran for long and dies is started again, as a source is."""
+    monkeypatch.setattr(running, "POLL_S", 0.0)
+    together = Together([Part("serve", ("serve",), needed=needed)], [], lambda *_: None)
+    [part] = together._parts
+    process: Any = Stubborn(0, lambda _: None)
+    part.process, part.has_settled = process, has_settled
+    if ends:
+        with pytest.raises(PartFailed, match="freshet serve ended with exit code 0"):
+            together._tend(part)
+        return
+    together._tend(part)
+    assert (part.process, part.start_at > 0, part.backoff_s) == (None, True, 2 * running.BACKOFF_S)
+
+
+@pytest.fixture
+def watch(monkeypatch: pytest.MonkeyPatch) -> tuple[Watch, list[str], list[Any]]:
+    """A watch for two keyspaces, its lines, and what the front is going to answer; the last answer stays."""
+    monkeypatch.setattr(watching, "POLL_S", 0.0)
+    said: list[str] = []
+    answers: list[Any] = []
+    found = Watch("http://front", "", said.append, ["shop", "lake"])
+
+    def ask() -> Any:
+        answer = answers.pop(0) if len(answers) > 1 else answers[0]
+        return answer() if callable(answer) else answer
+
+    monkeypatch.setattr(found, "_ask", ask)
+    return found, said, answers
+
+
+def status(**ready: bool) -> list[dict[str, Any]]:
+    """What a front says of keyspaces."""
+    return [{"name": name, "ready": is_ready, "missing": ["no owner"]} for name, is_ready in ready.items()]
+
+
+def test_a_look_that_was_under_way_at_the_end_says_nothing(watch: tuple[Watch, list[str], list[Any]]) -> None:
+    """All has been ended by then: that a keyspace was ready would be the last line."""
+    found, said, answers = watch
+
+    def ended() -> list[dict[str, Any]]:
+        found.end()
+        return status(shop=True, lake=True)
+
+    answers += [None, ended]
+    found._look()
+    assert said == []
+
+
+def test_each_keyspace_is_told_once_and_what_the_late_ones_lack(watch: tuple[Watch, list[str], list[Any]]) -> None:
+    """Of those that are waited for, when they are ready first, and after a while what is missing."""
+    found, said, answers = watch
+    answers += [None, status(shop=True, lake=False, other=True)]
+    answers += [status(shop=False, lake=False, other=False)] * STILL_AFTER + [status(shop=True, lake=True)]
+    found._look()
+    assert said == [
+        "answers at http://front (Ctrl-C ends everything)",
+        "shop is ready",
+        "lake is not ready yet: no owner",
+        "lake is ready",
+        "everything is ready",
+    ]
+
+
+def test_the_front_is_looked_for_at_the_port_that_it_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Port 0 is any free one: chosen once, before anything starts, or nobody would find it."""
+    settings = tmp_path / "freshet.toml"
+    settings.write_text('[keyspaces.shop.source]\nkind = "mariadb"\ndatabases = ["shop"]\n')
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FRESHET_SERVE__PORT", "0")
+    told: list[tuple[str, ...]] = []
+    looked: list[str] = []
+    monkeypatch.setattr(Together, "run", lambda each: told.extend(part.part.arguments for part in each._parts))
+    monkeypatch.setattr(Watch, "start", lambda each: looked.append(each._url))
+    assert cli.run(["--config", str(settings), "up"]) == 0
+    [serve] = [each for each in told if each[0] == "serve"]
+    [url] = looked
+    port = url.rpartition(":")[2]
+    assert serve == ("serve", f"--port={port}")
+    assert int(port) > 0
