@@ -1,0 +1,207 @@
+"""What commands end with and do where one of several things went wrong: the first and the last count alike."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from prometheus_client import generate_latest
+from structlog.testing import capture_logs
+
+from consumers.snapshots.errors import SnapshotError
+from consumers.snapshots.finding import Found
+from consumers.snapshots.pruning import Verdict
+from freshet import cli
+from freshet.access.reloading import owner_access
+from freshet.audit_metrics import AuditMetrics
+from freshet.commands import export, verify
+from freshet.commands.sink import _reached
+from freshet.sections.access import TokenSettings
+from freshet.settings import load_settings
+from serving.client import StreamEvent
+from stream.access.grants import digest_of
+from stream.kafka.dead_letters import DeadLetter, RetryResult
+from stream.kafka.topics import Topic
+from tests.consumers.owning import vector
+from tokens import Vector
+from tokens.errors import FreshetError
+
+SETTINGS = '[keyspaces.shop]\nsnapshots = "file:///snapshots"\n'
+
+
+@pytest.fixture(autouse=True)
+def configured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Runs in a directory with a settings file of one keyspace."""
+    monkeypatch.chdir(tmp_path)
+    Path("freshet.toml").write_text(SETTINGS)
+
+
+@pytest.mark.parametrize("which", range(3))
+def test_one_damaged_snapshot_is_a_failure_wherever_it_is(
+    which: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever runs the check by a timer looks at the exit code alone."""
+    snapshot: Any = SimpleNamespace()
+    found = [Found(f"shop/{number}", snapshot) for number in range(3)]
+    errors = {found[which].name: SnapshotError("its bytes differ")}
+    monkeypatch.setattr("freshet.commands.snapshots._found", lambda *_: (None, found))
+    monkeypatch.setattr(
+        "consumers.snapshots.checking.check_snapshot", lambda _, each, __: iter([(0, errors.get(each.name)), (1, None)])
+    )
+    assert cli.run(["snapshots", "verify", "shop", "--json"]) == 1
+    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [each["good"] for each in told] == [number != which for number in range(3)]
+    errors.clear()
+    assert cli.run(["snapshots", "verify", "shop"]) == 0
+
+
+@pytest.mark.parametrize("words", [[], ["--dry-run"]])
+def test_a_dry_run_removes_no_snapshot(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """And without it only those go that nothing needs."""
+    removed: list[str] = []
+    found = [Found("shop/needed", None), Found("shop/old", None)]
+    verdicts = [Verdict(each, each.name.endswith("needed"), "") for each in found]
+    monkeypatch.setattr("freshet.commands.snapshots._found", lambda *_: (None, found))
+    monkeypatch.setattr("stream.kafka.topics.describe_topic", lambda *_: Topic("t", "t1", 1))
+    monkeypatch.setattr("stream.kafka.reader.start_offsets", lambda *_: {0: 0})
+    monkeypatch.setattr("consumers.snapshots.pruning.judge", lambda *_: verdicts)
+    monkeypatch.setattr("consumers.snapshots.pruning.remove_snapshot", lambda _, each: removed.append(each.name))
+    assert cli.run(["snapshots", "prune", "shop", *words]) == 0
+    assert removed == ([] if words else ["old"])
+
+
+@pytest.mark.parametrize(("problems", "code"), [(["", ""], 0), (["bad", ""], 1), (["", "bad"], 1), ([], 0)])
+def test_one_letter_that_stays_is_told_by_the_exit_code(
+    problems: list[str], code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others were put back."""
+    results = [RetryResult(DeadLetter("t", 0, at, "", ""), problem) for at, problem in enumerate(problems)]
+    monkeypatch.setattr("freshet.commands.dlq.retry", lambda *_, **__: results)
+    assert cli.run(["dlq", "retry", "shop"]) == code
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_damaged_directory_is_told_by_the_exit_code_wherever_it_is(
+    number: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The byte cache may have several; the last one says nothing of the first."""
+
+    class Place:
+        closed = 0
+
+        def __init__(self, path: Path, _: object) -> None:
+            self.name = path.name
+
+        def verify(self) -> tuple[int, int]:
+            return 7, int(self.name == str(number))
+
+        def close(self) -> None:
+            Place.closed += 1
+
+    for name in ("0", "1"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setattr("serving.bytecache.shared.joined.Joined", Place)
+    assert cli.run(["bytes", "verify", "--bytes-dirs", "0,1"]) == 1
+    assert Place.closed == 2
+
+
+def test_an_owner_that_does_not_answer_is_told_by_the_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
+    """Also where it was named, so that no partition is known to lack one."""
+    assert cli.run(["lag", "shop", "--owner", "127.0.0.1:1", "--json"]) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert (told["without_owner"], [*told["silent"]]) == ([], ["127.0.0.1:1"])
+
+
+def test_an_audit_without_a_verdict_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An alert watches the failures: the time of the last success alone would tell of them late."""
+    made: list[AuditMetrics] = []
+
+    class Kept(AuditMetrics):
+        def __init__(self, keyspace: str) -> None:
+            super().__init__(keyspace)
+            made.append(self)
+
+    def audits(_: object, __: float, told: Any, ___: object) -> None:
+        told(FreshetError("no Kafka"), 1.0)
+        told(FreshetError("no Kafka"), 1.0)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("freshet.audit_metrics.AuditMetrics", Kept)
+    monkeypatch.setattr(verify, "audit_again_and_again", audits)
+    request: Any = SimpleNamespace(keyspace="shop")
+    with capture_logs():
+        verify._stand(request, 1.0, None, as_json=True)
+    shown = generate_latest(made[0]._registry).decode()
+    assert 'freshet_verify_failures_total{keyspace="shop"} 2.0' in shown
+    assert made[0]._not_ready() != ""
+
+
+@pytest.mark.parametrize(
+    ("words", "place"), [([], "file:///snapshots"), (["--snapshots", ""], ""), (["--snapshots", "s3://b"], "s3://b")]
+)
+def test_no_place_is_a_place_too(words: list[str], place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With ``--snapshots ""`` a table is folded from the topic's start, whatever is set."""
+    given: list[Any] = []
+    monkeypatch.setattr(export, "spark_settings", lambda *_, **__: None)
+    monkeypatch.setattr(export, "_export_table", lambda *each, **_: given.append(each[3]))
+    assert cli.run(["export", "shop", "--to", "out", "--table", "shop.t", *words]) == 0
+    assert given == [(None, place)]
+
+
+@pytest.mark.parametrize("listener", ["serve", "consumer"])
+def test_a_secret_is_checked_by_the_listener_that_has_tokens(
+    listener: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A machine often has only fronts, or only owners."""
+    Path("freshet.toml").write_text(f'[{listener}.tokens.one]\nhash = "{digest_of(b"s")}"\n')
+    monkeypatch.setattr("freshet.commands.token._secret", lambda: b"s")
+    assert cli.run(["token", "check"]) == 0
+    assert capsys.readouterr().out.startswith(f"{listener}: one, roles read")
+
+
+def test_a_node_takes_over_the_tokens_of_owners_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its owners are asked by other nodes' fronts: with their own tokens, not with those of readers."""
+    told: list[Any] = []
+    given: list[Any] = []
+
+    class Opened:
+        def __init__(self, _: object, tell: Any) -> None:
+            told.append(tell)
+
+        def __enter__(self) -> None: ...
+
+        def __exit__(self, *_: object) -> None: ...
+
+    def asked_for(settings: Any) -> Any:
+        given.append(owner_access(settings))
+        return given[0]
+
+    monkeypatch.setattr("freshet.commands.node.owner_access", asked_for)
+    monkeypatch.setattr("freshet.commands.node.open_front", Opened)
+    monkeypatch.setattr("freshet.commands.node.run_server", lambda *_: None)
+    tokens = '[{}.tokens.{}]\nhash = "{}"\n'
+    first, second, reader = (digest_of(each) for each in (b"first", b"second", b"reader"))
+    Path("freshet.toml").write_text(tokens.format("consumer", "one", first))
+    assert cli.run(["node"]) == 0
+    Path("freshet.toml").write_text(tokens.format("consumer", "one", second) + tokens.format("serve", "two", reader))
+    told[0](load_settings())
+    assert [each.digest for each in given[0].credentials] == [TokenSettings(hash=second).credential("one").digest]
+
+
+@pytest.mark.parametrize(("at", "is_done"), [(4, False), (5, True), (6, True)])
+def test_a_copy_has_all_once_it_is_where_the_keyspace_was(at: int, is_done: bool) -> None:
+    """`sink --once` ends no sooner: what was committed before it was called is in the copy."""
+
+    class Client:
+        def stream(self, keyspace: str, **_: object) -> Iterator[StreamEvent]:
+            assert keyspace == "shop"
+            yield StreamEvent("watermark")
+            yield StreamEvent("watermark", token=vector(5))
+            raise AssertionError("it must not be read on")
+
+    client: Any = Client()
+    assert _reached(client, "shop", frozenset({"shop/0"}))(Vector.parse_known(vector(at))[0]) is is_done
