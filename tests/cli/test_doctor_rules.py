@@ -1,0 +1,96 @@
+"""What the doctor makes of what it is told by a server or this machine: without either."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import pytest
+
+from freshet.checks import machine, postgres, source
+from freshet.checks.machine import GIB
+from freshet.checks.source import DAY_S, Sized
+from freshet.sections.sources import MariaDBSourceSettings
+from stream.sources.mariadb.connection import ConnectionSettings
+from stream.sources.mariadb.schema import TableInfo
+
+SERVER = ConnectionSettings("127.0.0.1", 1, "u", "p")
+NOBODY: Any = None
+"""A connection that is not used: what it would answer is stood in for."""
+
+
+@pytest.mark.parametrize(
+    ("kept_s", "status", "found"),
+    [
+        (0, "ok", "until somebody purges it"),
+        (DAY_S, "warning", "24.0 h"),
+        (2 * DAY_S, "ok", "2 days"),
+        (None, "ok", "until somebody purges it"),
+    ],
+)
+def test_a_log_that_is_kept_for_ever_is_no_warning(
+    kept_s: int | None, status: str, found: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nought means that nothing is removed, and so does a server without the setting."""
+    rows = [] if kept_s is None else [("binlog_expire_logs_seconds", f"{kept_s}.000000")]
+    monkeypatch.setattr(source, "fetch_all", lambda *_: rows)
+    [check] = source._log_kept(NOBODY, SERVER)
+    assert check.status == status
+    assert check.found.startswith(found)
+
+
+@pytest.mark.parametrize(
+    ("limit", "rate", "is_limited"), [(0, "1,000 rows", False), (100, "100 rows", True), (5_000, "1,000 rows", False)]
+)
+def test_a_limit_above_what_the_server_gives_makes_no_backfill_faster(
+    limit: int, rate: str, is_limited: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time that is told is of the slower of both; nought is no limit."""
+    table = TableInfo("shop", "t", (), ())
+    monkeypatch.setattr(source, "_sizes", lambda _: {("shop", "t"): Sized(1_000_000, 1 << 20)})
+    monkeypatch.setattr(source, "_rows_per_s", lambda *_: 1_000 / source.READING_SHARE)
+    settings = MariaDBSourceSettings(kind="mariadb", databases=["shop"], backfill_rows_per_s=limit)
+    [check] = source._backfill(NOBODY, SERVER, settings, [table])
+    assert f"at {rate} a second" in check.found
+    assert ("backfill_rows_per_s" in check.found) is is_limited
+
+
+@pytest.mark.parametrize(
+    ("rights", "said"),
+    [
+        ([("s.t", True, False)], ["ok"]),
+        ([("s.t", False, False), ("s.u", True, False)], ["warning"]),
+        ([("s.t", True, True)], ["warning"]),
+        ([("s.t", False, True), ("s.u", True, True)], ["warning", "warning"]),
+        ([], []),
+    ],
+)
+def test_a_user_from_whom_rows_are_hidden_may_not_read_all(
+    rights: list[tuple[str, bool, bool]], said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a right that is missing, or by row-level security: neither is fine because of the other."""
+    monkeypatch.setattr(postgres, "fetch_all", lambda *_: rights)
+    found = [*postgres._rights(NOBODY, [name for name, _, _ in rights])]
+    assert [check.status for check in found] == said
+
+
+@pytest.mark.parametrize(
+    ("limit", "used", "status"),
+    [
+        ("max", "0", "ok"),
+        (str(8 * GIB), str(GIB), "ok"),
+        (str(4 * GIB), str(GIB), "warning"),
+        (str(2 * GIB), str(3 * GIB), "missing"),
+    ],
+)
+def test_the_memory_of_a_container_is_its_own(
+    limit: str, used: str, status: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the machine has: what is above the limit is killed."""
+    told = {"memory.max": limit, "memory.current": used}
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=64 * GIB))
+    monkeypatch.setattr(Path, "read_text", lambda path, *_, **__: told[path.name])
+    [check] = machine._memory()
+    assert check.status == status
