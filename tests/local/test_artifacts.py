@@ -13,7 +13,7 @@ import pytest
 
 from freshet.local import artifacts
 from freshet.local.artifacts import Pin
-from freshet.local.cache import cache_dir
+from freshet.local.cache import cache_dir, made_once
 from freshet.local.errors import ArtifactError
 
 
@@ -132,6 +132,31 @@ def test_archives_are_unpacked_once(repository: Repository) -> None:
     assert sorted(path.name for path in home.iterdir()) == ["a.txt", "b.txt"]
     assert artifacts.unpacked("test") == home
     assert sorted(repository.fetched) == ["a", "b"]
+
+
+def test_what_a_killed_run_has_unpacked_is_made_anew(repository: Repository) -> None:
+    """Half of it would be taken for all."""
+    staging = artifacts._home("test").with_suffix(".unpacking")
+    staging.mkdir(parents=True)
+    (staging / "half").touch()
+    assert sorted(path.name for path in artifacts.unpacked("test").iterdir()) == ["a.txt", "b.txt"]
+    assert sorted(repository.fetched) == ["a", "b"]
+
+
+def test_what_a_killed_run_was_making_is_made_anew(tmp_path: Path) -> None:
+    """An empty data directory of a server, say: once, and from nothing."""
+    made: list[Path] = []
+
+    def make(directory: Path) -> None:
+        directory.mkdir()
+        (directory / "file").touch()
+        made.append(directory)
+
+    (tmp_path / "data.new").mkdir()
+    (tmp_path / "data.new" / "half").touch()
+    for _ in range(2):
+        assert [each.name for each in made_once(tmp_path / "data", make).iterdir()] == ["file"]
+    assert made == [tmp_path / "data.new"]
 
 
 @pytest.mark.parametrize("name", ["kafka", "mariadb", "spark", "delta", "streams", "registry"])

@@ -1,0 +1,131 @@
+"""How a local server is started: on which ports, again on which, and what a start that failed leaves."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from freshet.commands import local
+from freshet.local import server as servers
+from freshet.local.errors import LocalServerError
+from freshet.local.process import ServerProcess
+from freshet.local.server import START_ATTEMPTS, LocalServer
+from freshet.local.state import ServerRecord, read_state, write_state
+from tests.patience import PATIENCE_S
+
+TAKEN = "Address in use"
+
+
+class Process:
+    """One that has said something, until it is stopped."""
+
+    def __init__(self, said: str) -> None:
+        self.said, self.stops = said, 0
+
+    def log(self) -> str:
+        return self.said
+
+    def stop(self) -> None:
+        self.stops += 1
+
+
+class Server(LocalServer):
+    """A server with two ports, whose starts end as ``says``: what each logs before it fails; the rest succeed."""
+
+    NAME = "Server"
+    PORTS = 2
+    PORT_TAKEN = (TAKEN,)
+
+    def __init__(self, data_dir: Path, port: int | None = None, says: tuple[str, ...] = ()) -> None:
+        super().__init__(data_dir, port, detached=False)
+        self.says = [*says]
+        self.begun: list[Any] = []
+        self.tried: list[tuple[int, ...]] = []
+
+    def _launch(self) -> None:
+        self.tried.append(self._ports)
+        said = self.says.pop(0) if self.says else ""
+        self.begun.append(Process(said))
+        self._process = self.begun[-1]
+        if said:
+            raise LocalServerError("it does not answer")
+
+
+@pytest.fixture(autouse=True)
+def ports(monkeypatch: pytest.MonkeyPatch) -> set[int]:
+    """Ports that others have; whoever wants any gets the next of 100, 101, …"""
+    taken: set[int] = set()
+    numbers = iter(range(100, 200))
+    monkeypatch.setattr(servers, "port_is_free", lambda port: port not in taken)
+    monkeypatch.setattr(servers, "free_ports", lambda count: [next(numbers) for _ in range(count)])
+    return taken
+
+
+@pytest.mark.parametrize("says", [("no memory",), (TAKEN,) * START_ATTEMPTS])
+def test_a_start_that_fails_leaves_no_process(says: tuple[str, ...], tmp_path: Path) -> None:
+    """Nobody would stop it: the server counts as not running. Nor are its ports kept."""
+    server = Server(tmp_path, says=says)
+    with pytest.raises(LocalServerError, match="it does not answer"):
+        server.start()
+    assert [each.stops for each in server.begun] == [1] * len(says)
+    assert not server.is_running
+    assert not (tmp_path / "ports.json").exists()
+
+
+def test_ports_that_were_taken_meanwhile_are_exchanged_if_nobody_asked_for_them(tmp_path: Path) -> None:
+    """Both: which of them it was is not known. The next start has those that served."""
+    server = Server(tmp_path, says=(TAKEN, TAKEN)).start(usual=9)
+    assert server.tried == [(9, 100), (101, 102), (103, 104)]
+    assert [each.stops for each in server.begun] == [1, 1, 0]
+    assert json.loads((tmp_path / "ports.json").read_text()) == [103, 104]
+    assert Server(tmp_path).start(usual=9).tried == [(103, 104)]
+
+
+@pytest.mark.parametrize("is_again", [False, True])
+def test_ports_that_somebody_knows_are_not_exchanged(is_again: bool, tmp_path: Path) -> None:
+    """Those that were asked for, and those of a server that is started again: clients ask there."""
+    server = Server(tmp_path, port=None if is_again else 7)
+    if is_again:
+        server.start()
+        server.stop()
+    server.says.append(TAKEN)
+    with pytest.raises(LocalServerError, match="it does not answer"):
+        server.start()
+    assert len({*server.tried}) == 1
+
+
+def test_the_ports_of_the_last_start_are_left_if_one_is_taken(tmp_path: Path, ports: set[int]) -> None:
+    """One of them alone is of no use. A wanted port is refused at once then."""
+    first = Server(tmp_path).start()
+    ports.add(first._ports[1])
+    assert Server(tmp_path).start(usual=9).tried == [(102, 103)]
+    ports.add(7)
+    with pytest.raises(LocalServerError, match="port 7 is in use") as refused:
+        Server(tmp_path, port=7).start()
+    assert refused.value.code == "cannot_listen"
+
+
+def test_what_an_earlier_run_has_logged_is_not_this_ones(tmp_path: Path) -> None:
+    """That a port was taken then says nothing of why it does not start now."""
+    log = tmp_path / "log"
+    log.write_text(f"{TAKEN}\n")
+    process = ServerProcess("broken", ["sh", "-c", "echo out of cheese; exit 3"], log_file=log)
+    with pytest.raises(LocalServerError):
+        process.wait_until(lambda: False, timeout_s=PATIENCE_S)
+    assert process.log() == "out of cheese\n"
+
+
+def test_a_server_that_has_died_is_forgotten_with_those_that_are_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the settings would go on naming it, and commands would ask nobody."""
+    monkeypatch.setattr(local, "_home", lambda: tmp_path)
+    dead = [ServerRecord(name, 2**30, 0.0, "127.0.0.1:1", str(tmp_path), "log") for name in ("kafka", "mariadb")]
+    write_state(tmp_path / "state.json", dead)
+    (tmp_path / "freshet.toml").touch()
+    assert local.stop_servers(["kafka"]) == []
+    assert read_state(tmp_path / "state.json") == []
+    assert not (tmp_path / "freshet.toml").exists()
