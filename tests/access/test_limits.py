@@ -106,6 +106,8 @@ def test_by_default_a_caller_has_half() -> None:
     every, mine, settings = RequestLimits(), CallerLimits(), LimitsSettings()
     assert mine.in_flight * 2 == every.in_flight_max == settings.in_flight
     assert settings.of_caller == mine
+    given = LimitsSettings(rate_per_s=1, burst=2, in_flight_of_caller=3, streams_of_caller=4, files_of_caller=5)
+    assert given.of_caller == CallerLimits(1.0, 2.0, in_flight=3, streams=4, files=5)
     assert settings.request_timeout_s == every.request_s_max
     assert settings.of_connections == ConnectionLimits()
     assert ConnectionLimits().of_address * 2 == ConnectionLimits().all

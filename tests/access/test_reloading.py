@@ -15,6 +15,7 @@ from consumers.workers import _next_news
 from freshet.access.reloading import Reloader
 from freshet.sections.secrets import read_files
 from freshet.settings import Settings, load_settings, use_config
+from stream.access.grants import AccessRefused
 
 WAIT_S = 20.0
 
@@ -132,3 +133,25 @@ def test_a_change_of_a_file_that_holds_a_secret_is_not_missed(tmp_path: Path) ->
         assert reader.has("first")
         secret.write_text("second, longer\n")
         assert reader.has("second, longer")
+
+
+@pytest.mark.usefixtures("config")
+def test_settings_that_can_not_be_read_at_first_are_not_read_without_a_pause() -> None:
+    """The next look is due in a second, or when something changes: a core would be busy with nothing else."""
+    tried: list[Settings] = []
+    looks: list[int] = []
+
+    class Looking(Reloader):
+        def _is_asked(self) -> bool:
+            looks.append(len(tried))
+            self._stopping = len(looks) == 2
+            return False
+
+    def renew(now: Settings) -> None:
+        tried.append(now)
+        reloader._stopping = len(tried) > 1
+        raise AccessRefused("a token of before would be lost")
+
+    reloader = Looking(renew)
+    reloader._run()
+    assert (len(tried), looks) == (1, [1, 1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 import tomllib
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from freshet.commands.token import app
+from freshet.sections.secrets import secret_in
 from freshet.settings import Settings, load_settings
 from freshet.settings_errors import SettingsError
 from stream.access.grants import digest_of
@@ -125,3 +127,27 @@ def test_every_secret_may_stand_in_a_file(monkeypatch: pytest.MonkeyPatch) -> No
     assert settings.kafka.cluster.extra["sasl.password"] == "hunter2"
     assert "hunter2" not in repr(settings)
     assert "hunter2" not in str(settings.public())
+    Path("secret").write_bytes(b" hunter 2 \r\n")
+    assert secret_in("secret", "password") == " hunter 2 ", "a space may be part of it, the line's end is not"
+
+
+@pytest.mark.parametrize("given", [("client", "serve"), ("client",), ("serve",), ()])
+def test_commands_show_the_front_their_own_token_if_they_have_one(given: tuple[str, ...]) -> None:
+    """`serve.bearer_token` may do everything: it is shown only where nothing else is."""
+    keys = {"client": '[client]\ntoken = "of commands"\n', "serve": '[serve]\nbearer_token = "of all"\n'}
+    settings = load("".join(keys[each] for each in given))
+    assert settings.front_secret == {"client": "of commands", "serve": "of all"}.get(given[0] if given else "")
+
+
+@pytest.mark.parametrize("zone", ["America/New_York", "Asia/Tokyo"])
+def test_a_token_without_a_zone_expires_by_utc(zone: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On any machine: else it would be good for hours more here than there."""
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    try:
+        for text in ("2026-03-01T12:00:00", "2026-03-01T12:00:00Z", "2026-03-01T13:00:00+01:00"):
+            token = load(f'[serve.tokens.a]\nhash = "{HASH}"\nexpires = {text}').serve.tokens["a"]
+            assert token.credential("a").grant.expires_s == 1_772_366_400
+    finally:
+        monkeypatch.undo()
+        time.tzset()
