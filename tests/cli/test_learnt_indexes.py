@@ -9,10 +9,11 @@ import pytest
 from pydantic import ValidationError
 
 from consumers.store.index import Index
-from freshet.indexes import indexes_to_keep
+from freshet.indexes import _keep, _kept, indexes_to_keep
 from freshet.local.mariadb import MariaDBAddress
 from freshet.local.process import free_ports
 from freshet.settings import KeyspaceSettings, Settings
+from stream.sources.learnt_indexes import LearntIndex
 
 
 def settings(directory: Path, server: MariaDBAddress | None, database: str, *indexes: str) -> Settings:
@@ -76,3 +77,14 @@ def test_the_word_schema_stands_for_the_indexes_of_the_source() -> None:
     assert not KeyspaceSettings(indexes=["shop.items(b)"]).learns_indexes
     with pytest.raises(ValidationError, match="is not an index"):
         KeyspaceSettings(indexes=["schemas"])
+
+
+@pytest.mark.parametrize("content", [b"{", b"[1]", b'[{"table": 1}]', b"\xff", None])
+def test_a_file_that_can_not_be_read_keeps_nothing(content: bytes | None, tmp_path: Path) -> None:
+    """A consumer starts without these indexes while the source is away; it must not end."""
+    path = tmp_path / "shop.indexes"
+    if content is not None:
+        path.write_bytes(content)
+    assert _kept(path) == []
+    _keep(path, [LearntIndex("shop.t", "a", ("a",))])
+    assert _kept(path) == [LearntIndex("shop.t", "a", ("a",))]

@@ -8,6 +8,7 @@ import threading
 
 import pytest
 
+from freshet import cli
 from freshet.signals import SIGNALS, stopping_on_signals
 
 PATIENCE_S = 60
@@ -50,3 +51,18 @@ def test_who_handled_signals_before_does_so_again(number: signal.Signals) -> Non
         assert told == [1, 2]
     finally:
         signal.signal(number, before)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "code"),
+    [((signal.SIGINT,), 130), ((signal.SIGTERM,), 143), ((signal.SIGTERM, signal.SIGINT), 143)],
+)
+def test_who_was_terminated_says_so_whatever_came_later(
+    numbers: tuple[signal.Signals, ...], code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A supervisor looks at the exit code; an impatient Ctrl-C amid the clean-up changes nothing."""
+    monkeypatch.setattr(cli, "_run", cli._Run())
+    for number in numbers:
+        with pytest.raises(KeyboardInterrupt):
+            cli._interrupt(os.getpid(), number, None)
+    assert cli._interrupted() == code

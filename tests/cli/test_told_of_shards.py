@@ -35,6 +35,9 @@ def test_a_shard_that_is_over_is_not_asked_how_far_its_tables_are(monkeypatch: p
     settings = Settings(keyspaces={"shop": {"shard": "shop/1", "shards": ["shop/2"]}})  # type: ignore[dict-item]
     assert table_lags(settings, "shop", {0: status("shop/0", "shop/1")}) == []
     assert asked == ["shop/1"]
+    asked.clear()
+    assert table_lags(settings, "shop", {0: status("shop/0", "shop/2"), 1: status("shop/1")}) == []
+    assert asked == ["shop/1", "shop/2"], "one with a source elsewhere publishes here, too"
 
 
 def test_an_index_that_no_cache_can_keep_is_not_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

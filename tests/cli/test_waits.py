@@ -6,11 +6,13 @@ import json
 import signal
 import threading
 import time
+from types import SimpleNamespace
 from typing import Any, Self
 
 import pytest
 
 from consumers.owner.protocol import PartitionStatus
+from freshet import owners
 from freshet.commands import backfill
 from freshet.commands.backfill import _await_taken, _Place
 from freshet.commands.cluster import DrainError, _wait_for_owners
@@ -21,6 +23,7 @@ from freshet.together.running import BACKOFF_S, BACKOFF_S_MAX, SETTLED_S, Togeth
 from stream.kafka.connection import KafkaCluster
 from stream.kafka.locations import Announcement
 from stream.sources.mariadb.backfill.choice import CHOICE
+from stream.sources.mariadb.backfill.progress import TableProgress
 from stream.sources.status import SourceStatus
 from stream.wire.events import ResumePoint
 
@@ -119,3 +122,53 @@ def test_a_part_that_has_run_for_a_while_is_started_again_at_once(together: Toge
     part.started_at -= SETTLED_S
     together._tend(part)
     assert (part.has_settled, part.backoff_s) == (True, BACKOFF_S)
+
+
+def test_owners_are_waited_for_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a keyspace with many partitions that nobody has announced, a command says so in seconds, not in minutes."""
+    now, waits = [100.0], list[float]()
+
+    class Locations:
+        def __init__(self, _: KafkaCluster) -> None: ...
+
+        def __enter__(self) -> Self:
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
+        def wait_for(self, keyspace: str, partition: int, timeout_s: float) -> Announcement:
+            waits.append(timeout_s)
+            now[0] += 3.0
+            return Announcement(keyspace=keyspace, partition=partition, address=f"a:{partition}", instance="i")
+
+    monkeypatch.setattr(owners, "LocationsReader", Locations)
+    monkeypatch.setattr("freshet.owners.time", SimpleNamespace(monotonic=lambda: now[0]))
+    found = owners._announced(KafkaCluster("127.0.0.1:1"), "shop", range(4))
+    assert found == ["a:0", "a:1", "a:2", "a:3"]
+    assert waits == [5.0, 2.0, 0, 0]
+
+
+@pytest.mark.parametrize("state", ["reading", "paused", "waiting"])
+def test_progress_is_followed_until_nothing_is_left(
+    state: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What a table becomes is read anew while none is amid being read: one may have begun, and be complete already."""
+    monkeypatch.setattr(backfill, "SHOW_EVERY_S", 0.0)
+    whole = iter([state, state, "complete"])
+    known = [next(whole)]
+
+    looks = iter(range(9))
+
+    def look(_: _Place, before: ResumePoint | None = None) -> ResumePoint:
+        assert next(looks) < 8, "it looks for ever"
+        if before is None:
+            known.append(next(whole, "complete"))
+        return point(0)
+
+    def progress(_: ResumePoint, __: str) -> list[TableProgress]:
+        return [TableProgress("shop.t", known[-1])]  # type: ignore[arg-type]
+
+    monkeypatch.setattr(backfill, "_point", look)
+    monkeypatch.setattr(backfill, "_progress", progress)
+    assert backfill._follow(_Place(Settings(), "shop", "shop/0"), "") == point(0)
+    assert capsys.readouterr().err.splitlines() == [f"shop.t  {state}", "shop.t  complete"]

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from consumers.owner.protocol import OwnerError
 from consumers.store.store import PartitionStore
 from freshet.cli import run
+from freshet.commands.inspect import inspect_key
+from freshet.settings import Settings
 from stream.kafka.connection import KafkaCluster
 from stream.wire.keys import Layout
 from tests.consumers.consuming import ConsumeProcess, Feed, caught_up, gtid, until
 from tests.consumers.histories import event, marker, start, value
 from tests.consumers.owning import COLUMNS, schema
+from tokens.errors import FreshetError
 
 
 @pytest.fixture
@@ -89,3 +95,57 @@ def test_lag_and_inspect_ask_the_owners(
         assert "ready" in capsys.readouterr().out
         assert process.terminate() == 0
     assert run(["lag", keyspace_name, "--owner", address]) == 1
+
+
+@pytest.mark.parametrize("newer", ["shop/0", "shop/1"])
+def test_a_row_is_found_by_the_newest_description(
+    newer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of two shards one may describe its table as it was long ago: by that key there is no such row."""
+    opened = PartitionStore.open(tmp_path, keyspace="shop", partition=0, topic_id="t")
+    old: dict[str, Any] = {"columns": [{"name": "code", "kind": "varchar", "exact": True}], "primary_key": ["code"]}
+    for shard in ("shop/0", "shop/1"):
+        is_newer = shard == newer
+        told = schema(2, shard=shard, timestamp=2_000 + is_newer, **({} if is_newer else old))
+        opened.fold([(opened.state.head.offset + at, each) for at, each in enumerate([start(shard=shard), told])])
+    opened.fold([(opened.state.head.offset, value(1, b'{"id":1}', 3, shard=newer))])
+    opened.close()
+    found = shown(capsys, "inspect", str(opened.directory), "shop.items", "1")
+    assert (found["key"], found["entry"]["image"]) == ("shop.items [1]", {"id": 1})
+
+
+@pytest.mark.parametrize(
+    ("codes", "asked", "ends"),
+    [
+        (["not_owner", ""], ["a:1", "b:1"], ""),
+        (["", ""], ["a:1"], ""),
+        (["not_owner", "not_owner"], ["a:1", "b:1"], "cannot_inspect"),
+        (["unauthorized", ""], ["a:1"], "unauthorized"),
+    ],
+)
+def test_of_owners_that_are_named_the_one_that_has_the_row_answers(
+    codes: list[str], asked: list[str], ends: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which of them that is only they know. Whatever else one says is the answer."""
+    column = SimpleNamespace(name="id", kind="int", exact=True)
+    told = SimpleNamespace(found=True, layout="xxh3_64;partitions=1", prefix=0, columns=[column], primary_key=["id"])
+    answers = dict(zip(("a:1", "b:1"), codes, strict=True))
+    seen: list[str] = []
+
+    def ask(_: Settings, address: str, *__: object) -> dict[str, Any]:
+        seen.append(address)
+        if answers[address]:
+            raise OwnerError("not here", code=answers[address])
+        return {"owner": address}
+
+    described = nullcontext(SimpleNamespace(describe=lambda *_: told))
+    monkeypatch.setattr("freshet.commands.inspect.owner_connection", lambda *_: described)
+    monkeypatch.setattr("freshet.commands.inspect._ask", ask)
+    given = (Settings(), "shop", "shop.items", "1", "", [*answers])
+    if ends:
+        with pytest.raises(FreshetError) as refused:
+            inspect_key(*given)
+        assert refused.value.code == ends
+    else:
+        assert inspect_key(*given) == {"owner": asked[-1]}
+    assert seen == asked

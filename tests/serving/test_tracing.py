@@ -321,6 +321,7 @@ def test_a_collector_that_hangs_delays_no_end() -> None:
                     pass
             began = time.monotonic()
         assert time.monotonic() - began < EXPORT_TIMEOUT_S + 5
+    assert not spans.is_on
 
 
 def test_off_means_that_nothing_is_loaded(tmp_path: Path) -> None:

@@ -1,0 +1,71 @@
+"""A change log in a topic waits for the front wherever it asks it, if it shall go on."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from freshet.commands.log import _into_topic
+from freshet.settings import Settings
+from serving.changelog.files import Heading
+from serving.changelog.writing import Included
+from serving.client import NotFoundError, Unavailable, Unreachable
+
+
+class Client:
+    """A front that is away at first, then not ready, and then knows one table."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self._answers: list[Exception] = [Unreachable("it is away"), Unavailable("it is not ready")]
+
+    def describe(self, keyspace: str, table: str) -> Any:
+        self.asked.append(f"{keyspace} {table}")
+        if table == "shop.gone":
+            raise NotFoundError("there is no such table")
+        if self._answers:
+            raise self._answers.pop(0)
+        return SimpleNamespace(columns=[SimpleNamespace(name="id", kind="int")])
+
+
+class Topic:
+    """A log that keeps how it asks for a table's columns."""
+
+    def __init__(self, _: Any, __: str, ___: Heading, ____: Any, kinds: Any, *, keep_s: float | None) -> None:
+        assert keep_s is None
+        self.kinds = kinds
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+def write(_: Any, keyspace: str, log: Topic, *__: Any, **___: Any) -> None:
+    """Writes a log of two tables, one of which is gone."""
+    assert keyspace == "shop"
+    assert log.kinds("shop.items") == {"id": "int"}
+    assert log.kinds("shop.gone") == {}
+
+
+@pytest.mark.parametrize("once", [False, True])
+def test_a_front_that_is_away_while_a_table_is_described_is_waited_for(
+    once: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As while the log is read: a log that follows ends for no restart of the front, one that runs once does."""
+    front = Client()
+    client: Any = front
+    monkeypatch.setattr("serving.changelog.topic.LogTopic", Topic)
+    monkeypatch.setattr("freshet.commands.log.write_log", write)
+    monkeypatch.setattr("freshet.commands.log.PAUSE_S", 0.0)
+    included = Included(include_before=False, include_keyless=False)
+    given = (Settings(), client, "shop.log", Heading("shop", ["shop.items"], included=[]), "earliest", None)
+    if once:
+        with pytest.raises(Unreachable):
+            _into_topic(*given, once=True, included=included)
+        assert front.asked == ["shop shop.items"]
+    else:
+        _into_topic(*given, once=False, included=included)
+        assert front.asked == [*["shop shop.items"] * 3, "shop shop.gone"]
