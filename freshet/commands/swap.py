@@ -80,17 +80,17 @@ def move_readers(
             )
         announce(kafka, taken)
         deadline = time.monotonic() + MOVED_TIMEOUT_S
-        while any(reader.owner_of(keyspace, each.partition) != each for each in taken):
-            if any(_is_later(reader.owner_of(keyspace, each.partition), each) for each in taken):
-                break  # its owner has already announced itself again
+        while not all(_is_heard(reader.owner_of(keyspace, each.partition), each) for each in taken):
             if time.monotonic() > deadline:
                 raise SwapError("the announcements were written and are not seen", hint="look at Kafka, and try again")
             time.sleep(0.02)
     return len(taken), sorted({each.address for each in standing} - {each.address for each in taken})
 
 
-def _is_later(found: Announcement | None, told: Announcement) -> bool:
-    return found is not None and found.instance == told.instance and found.generation > told.generation
+def _is_heard(found: Announcement | None, told: Announcement) -> bool:
+    """Whether it stands, or its owner has already announced itself again, above it."""
+    is_later = found is not None and found.instance == told.instance and found.generation > told.generation
+    return found == told or is_later
 
 
 def _taken(

@@ -38,11 +38,16 @@ class Topics:
         self.consumers = {"green:1": [held(0), held(1)], "lime:1": [held(1)]}
         self.written: list[Announcement] = []
         self.is_heard = True
+        self.again: set[int] = set()
+        """Partitions whose new owner has already announced itself again."""
 
     def announce(self, _: KafkaCluster, announced: list[Announcement]) -> None:
         self.written += announced
         if self.is_heard:
             self.standing |= {each.partition: each for each in announced}
+        for each in announced:
+            if each.partition in self.again:
+                self.standing[each.partition] = msgspec.structs.replace(each, generation=each.generation + 1)
 
     def reader(self, _: KafkaCluster) -> Any:
         """A reader of what stands."""
@@ -151,9 +156,21 @@ def test_nothing_is_moved_unless_all_can_be(change: Callable[[Topics], None], pr
     assert topics.written == []
 
 
-def test_an_announcement_that_is_not_seen_is_an_error(topics: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may be lost; whoever stopped the consumers of before would have nobody to read from."""
-    topics.is_heard = False
+def test_owners_that_have_announced_themselves_again_are_heard_too(topics: Topics) -> None:
+    """What the swap wrote is not what stands by then."""
+    topics.again = {0}
+    assert move_readers(Settings(), "shop", ["green:1"])[0] == 2
+
+
+@pytest.mark.parametrize("again", [set(), {0}, {1}])
+def test_an_announcement_that_is_not_seen_is_an_error(
+    again: set[int], topics: Topics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be lost; whoever stopped the consumers of before would have nobody to read from.
+
+    That the new owner of one partition has announced itself again says nothing of the others.
+    """
+    topics.is_heard, topics.again = False, again
     monkeypatch.setattr("freshet.commands.swap.MOVED_TIMEOUT_S", -1.0)
     with pytest.raises(SwapError, match="are not seen"):
         move_readers(Settings(), "shop", ["green:1"])
