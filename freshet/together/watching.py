@@ -7,6 +7,7 @@ import ssl
 import threading
 import urllib.request
 from collections.abc import Callable
+from http.client import HTTPException
 from typing import Any, Final
 
 POLL_S: Final = 0.5
@@ -75,5 +76,5 @@ class Watch:
             with urllib.request.urlopen(request, timeout=ANSWER_TIMEOUT_S, context=self._secured) as answer:
                 found: list[dict[str, Any]] = json.load(answer)["keyspaces"]
                 return found
-        except (OSError, ValueError, KeyError):
+        except (OSError, HTTPException, ValueError, KeyError):  # it may be ended amid an answer
             return None

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
+from http.client import BadStatusLine, IncompleteRead
 from pathlib import Path
 from typing import Any
+from urllib.error import URLError
 
 import pytest
 
@@ -132,6 +134,19 @@ def test_each_keyspace_is_told_once_and_what_the_late_ones_lack(watch: tuple[Wat
         "lake is ready",
         "everything is ready",
     ]
+
+
+@pytest.mark.parametrize(
+    "error", [URLError("refused"), IncompleteRead(b'{"keys'), BadStatusLine("?"), TimeoutError(), ValueError("no JSON")]
+)
+def test_a_front_that_breaks_off_its_answer_is_asked_again(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is started again when it has died; nobody would say when all is ready if the looks ended with it."""
+
+    def fails(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr("urllib.request.urlopen", fails)
+    assert Watch("http://front", "", lambda _: None, ["shop"])._ask() is None
 
 
 def test_the_front_is_looked_for_at_the_port_that_it_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
