@@ -392,13 +392,14 @@ def test_each_row_comes_with_what_it_was_before(seed: int) -> None:
     assert found == wanted
 
 
-def test_what_rows_were_before_takes_no_more_memory_than_may_be_held() -> None:
-    """It goes with the images, and keys stay; what is held afterwards is nothing."""
+@pytest.mark.parametrize("limits", [BatchLimits(), BatchLimits(rows_max=10, batch_bytes=10_000)])
+def test_what_rows_were_before_takes_no_more_memory_than_may_be_held(limits: BatchLimits) -> None:
+    """It goes with the images, and keys stay, however many messages it comes in; what is held afterwards is nothing."""
     log, rows = Log(Layout(1)), rows_txn(1, 100, size=10)
     for change in rows.changes:
         assert isinstance(change, RowChange)
         change.before = b"x" * 1_000
-    log.publish(framer_of(SHARD, Layout(1), BatchLimits()), rows)
+    log.publish(framer_of(SHARD, Layout(1), limits), rows)
     assembler = Assembler(log.beginning(), 40_000)
     for offset, value in enumerate(log.partitions[0]):
         assembler.feed(0, offset, value)

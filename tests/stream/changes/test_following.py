@@ -7,12 +7,16 @@ from collections.abc import Iterable
 import pytest
 from confluent_kafka import TopicPartition
 
-from stream.changes.following import Follower
+from stream.changes.following import CHECK_EVERY_S, Follower
+from stream.changes.items import Unreadable
 from stream.kafka.connection import KafkaCluster
+from stream.kafka.reader import TopicReadError
 from stream.kafka.topics import Topic
+from stream.wire.codec import PartitionReader
 from stream.wire.events import VALUE, RowChange, SourceTransaction
 from stream.wire.keys import Layout, row_key
-from tests.stream.changes.topics import Log, framer_of
+from tests.stream.changes.topics import Log, framer_of, transactions
+from tests.upgrades import next_version
 
 
 class Message:
@@ -37,6 +41,8 @@ class Consumer:
     def __init__(self) -> None:
         self.next: list[Message] = []
         self.paused: set[int] = set()
+        self.other = ""
+        """The id of another topic that has taken the name."""
 
     def assign(self, places: Iterable[TopicPartition]) -> None:
         assert [each.offset for each in places]
@@ -48,7 +54,7 @@ class Consumer:
         self.paused -= {each.partition for each in places}
 
     def other_id(self) -> str:
-        return ""
+        return self.other
 
     def close(self) -> None:
         self.next = []
@@ -72,9 +78,9 @@ def following(log: Log) -> Follower:
     return Follower(KafkaCluster("127.0.0.1:1"), Topic("t", "topic-id", partitions), log.beginning())
 
 
-def read(consumer: Consumer, follower: Follower, log: Log, partition: int) -> None:
-    """Has it read all of one partition."""
-    consumer.next = [Message(partition, *each) for each in enumerate(log.partitions[partition])]
+def read(consumer: Consumer, follower: Follower, log: Log, partition: int, upto: int | None = None) -> None:
+    """Has it read all of one partition, or the messages before ``upto``."""
+    consumer.next = [Message(partition, *each) for each in enumerate(log.partitions[partition][:upto])]
     follower.poll()
 
 
@@ -97,6 +103,19 @@ def test_a_partition_that_is_ahead_waits_for_the_others_and_then_goes_on(consume
         assert consumer.paused == set()
 
 
+def test_a_partition_that_others_have_overtaken_is_read_on(consumer: Consumer) -> None:
+    """While a third one holds all back: it would else stay paused, and soon be what everybody waits for."""
+    log = Log(Layout(3))
+    framer = framer_of("shop/0", log.layout)
+    for number in range(1, 40):
+        log.publish(framer, rows(number, 6))
+    with following(log) as follower:
+        read(consumer, follower, log, 0, len(log.partitions[0]) // 2)
+        assert consumer.paused == {0}
+        read(consumer, follower, log, 1)
+        assert consumer.paused == {1}
+
+
 def test_a_large_transaction_that_no_partition_has_whole_pauses_none(consumer: Consumer) -> None:
     """Its end is in what follows: if all paused, nothing would ever be given out again."""
     log = Log(Layout(1))
@@ -107,3 +126,32 @@ def test_a_large_transaction_that_no_partition_has_whole_pauses_none(consumer: C
         read(consumer, follower, log, 0)
         assert follower._assembler.held > 2_000
         assert consumer.paused == set()
+
+
+def test_nothing_of_another_topic_under_the_name_is_told(consumer: Consumer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client goes on there by itself, where the offsets are of something else."""
+    now, log = 100.0, Log(Layout(1))
+    monkeypatch.setattr("stream.changes.following.monotonic", lambda: now)
+    log.publish(framer_of("shop/0", log.layout), rows(1, 2))
+    with following(log) as follower:
+        consumer.other, now = "other-id", now + CHECK_EVERY_S
+        with pytest.raises(TopicReadError) as ended:
+            read(consumer, follower, log, 0)
+        assert (ended.value.code, follower.offsets) == ("checkpoint_lost", (0,))
+
+
+def test_what_was_announced_before_the_beginning_is_known_there(
+    consumer: Consumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A newer publisher says its schemas now and then: until then all would be told as unreadable."""
+    log, announced = Log(Layout(1)), PartitionReader()
+    log.publish(framer_of("shop/0", log.layout), rows(1, 2))
+    log.partitions[0] = next_version.topic(log.partitions[0], "shop/0")
+    for value in next_version.announcements("shop/0"):
+        announced.decode(value)
+    monkeypatch.setattr("stream.changes.following.announced_before", lambda *_: iter([announced.texts]))
+    with following(log) as follower:
+        consumer.next = [Message(0, *each) for each in enumerate(log.partitions[0])]
+        told = follower.poll()
+    assert [each.gtid for each in transactions(told)] == ["MariaDB/0-1-1"]
+    assert not [each for each in told if isinstance(each, Unreadable)]

@@ -43,7 +43,7 @@ def test_the_last_change_of_each_table_is_found(seed: int) -> None:
 
     def read(partition: int, start: int, end: int) -> list[tuple[int, bytes]]:
         read_to.append(start)
-        return list(enumerate(log.partitions[partition]))[start:end]
+        return log.read(partition, start, end)
 
     end = log.ends[0]
     found = last_in(read, 0, 0, end, frozenset(TABLES), PartitionReader())
@@ -65,27 +65,44 @@ def test_of_one_second_the_later_change_counts() -> None:
     for number, change in enumerate(changes, 1):
         log.publish(framer, SourceTransaction(f"MariaDB/0-1-{number}", f"MariaDB/0-1-{number}", second, [change]))
 
-    def read(partition: int, start: int, end: int) -> list[tuple[int, bytes]]:
-        return list(enumerate(log.partitions[partition]))[start:end]
-
-    parts = [last_in(read, each, 0, log.ends[each], frozenset(TABLES), PartitionReader()) for each in range(4)]
+    parts = [last_in(log.read, each, 0, log.ends[each], frozenset(TABLES), PartitionReader()) for each in range(4)]
     for order in (parts, parts[::-1]):
         assert [(each.kind, each.gtid) for each in latest(order).values()] == [("row", "MariaDB/0-1-10")]
+
+
+def test_of_one_second_the_change_of_a_later_epoch_counts() -> None:
+    """Its ordinals begin anew: a source that was set up again is not behind what it told before."""
+    of_before = LastChange("shop.a", "row", "shop/0", "MariaDB/0-1-9", 1_700_000_000, 0, 70, 1, 500)
+    of_now = of_before._replace(gtid="MariaDB/0-1-10", partition=1, offset=3, epoch=2, ordinal=4)
+    for order in (of_before, of_now), (of_now, of_before):
+        assert latest({"shop.a": each} for each in order) == {"shop.a": of_now}
+
+
+def test_each_transaction_of_a_frame_has_its_own_place() -> None:
+    """Several share a message: by the place of the first one another partition's change would seem the later one."""
+    log = Log(Layout(1))
+    framer = framer_of("shop/0", log.layout)
+    for number, table in enumerate(TABLES[:2], 1):
+        gtid = f"MariaDB/0-1-{number}"
+        row = SourceTransaction(gtid, gtid, 1_700_000_000, [RowChange(row_key(table, [1]), VALUE, b"{}")])
+        framer.add(row, 0, framer.room(row, 0))
+    log.publish(framer)
+    told = transactions(follow(log, log.beginning(), random.Random(1)))
+    found = last_in(log.read, 0, 0, log.ends[0], frozenset(TABLES), PartitionReader())
+    assert len({each.offset for each in found.values()}) == 1
+    assert [(each.epoch, each.ordinal) for each in found.values()] == [each.place for each in told]
 
 
 def test_what_is_behind_the_end_or_before_the_low_offset_does_not_count() -> None:
     """The owner has folded up to the end, and the looking back is bounded."""
     log, _ = log_of(random.Random(1), 200)
 
-    def read(partition: int, start: int, end: int) -> list[tuple[int, bytes]]:
-        return list(enumerate(log.partitions[partition]))[start:end]
-
     low, end = 300, 500
-    found = last_in(read, 0, low, end, frozenset(TABLES), PartitionReader())
+    found = last_in(log.read, 0, low, end, frozenset(TABLES), PartitionReader())
     assert {"shop.a", "shop.b"} <= found.keys()
     assert all(low <= each.offset < end for each in found.values())
-    assert not last_in(read, 0, end, end, frozenset(TABLES), PartitionReader())
-    assert not last_in(read, 0, low, end, frozenset(), PartitionReader())
+    assert not last_in(log.read, 0, end, end, frozenset(TABLES), PartitionReader())
+    assert not last_in(log.read, 0, low, end, frozenset(), PartitionReader())
 
 
 @pytest.mark.parametrize("damage", [{"gtids": []}, {"ordinals": []}, {"transactions": [2, -1]}, {"transactions": []}])
@@ -108,10 +125,7 @@ def test_a_frame_that_the_fold_rejects_is_no_change(damage: dict[str, object]) -
     }
     log.partitions[0].append(encode_version_1("RowFrame", fields | damage))
 
-    def read(partition: int, start: int, end: int) -> list[tuple[int, bytes]]:
-        return list(enumerate(log.partitions[partition]))[start:end]
-
-    found = last_in(read, 0, 0, log.ends[0], frozenset(TABLES), PartitionReader())
+    found = last_in(log.read, 0, 0, log.ends[0], frozenset(TABLES), PartitionReader())
     assert {table: each.timestamp - 1_700_000_000 for table, each in found.items()} == last
 
 
@@ -129,8 +143,5 @@ def test_a_last_change_is_at_its_place_in_the_shard(seed: int) -> None:
                 table = event.fields["table"]
                 wanted |= dict.fromkeys(TABLES if table == "*" else [table], (each.place.epoch, event.ordinal))
 
-    def read(partition: int, start: int, end: int) -> list[tuple[int, bytes]]:
-        return list(enumerate(log.partitions[partition]))[start:end]
-
-    found = last_in(read, 0, 0, log.ends[0], frozenset(TABLES), PartitionReader())
+    found = last_in(log.read, 0, 0, log.ends[0], frozenset(TABLES), PartitionReader())
     assert {table: (each.epoch, each.ordinal) for table, each in found.items()} == wanted

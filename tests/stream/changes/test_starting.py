@@ -2,22 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 
-from stream.changes.checkpoint import Checkpoint, Place
+from stream.changes.checkpoint import Checkpoint, CheckpointError, Place
 from stream.changes.start import AfterPosition
-from stream.changes.starting import StreamTooOld, _At, _begins_by, _earliest_second, start_at_checkpoint
+from stream.changes.starting import (
+    StreamTooOld,
+    _At,
+    _back_to_markers,
+    _begins_by,
+    _earliest_second,
+    _require_kept,
+    _search,
+    start_after,
+    start_at_checkpoint,
+)
 from stream.kafka.connection import KafkaCluster
 from stream.kafka.topics import Topic
-from tokens import Position
+from tokens import Position, Vector
 
 
 def marker(number: int, epoch: int = 1, time_ms: int = 0) -> _At:
     """The first marker of a partition, whose source began at the fifth transaction."""
     return _At(0, time_ms, Place(epoch, number), f"MariaDB/0-1-{number}", "MariaDB/0-1-5", 0)
+
+
+class Markers:
+    """A log of which the markers are known: of each partition, with their shards. Each ends at 100."""
+
+    def __init__(self, *markers: Sequence[tuple[str, _At]], low: int = 0) -> None:
+        self._markers, self._low = markers, low
+        self.partitions = range(len(markers))
+        self.topic = Topic("t", "id", len(markers))
+
+    def lows(self, _: object) -> dict[int, int]:
+        """As much of each has expired."""
+        return dict.fromkeys(self.partitions, self._low)
+
+    def ends(self, _: object) -> dict[int, int]:
+        """As said above."""
+        return dict.fromkeys(self.partitions, 100)
+
+    def markers(self, ranges: Mapping[int, tuple[int, int]]) -> Iterator[tuple[int, str, _At]]:
+        """Those in ranges of offsets."""
+        for partition, (start, end) in ranges.items():
+            for shard, each in self._markers[partition]:
+                if start <= each.offset < end:
+                    yield partition, shard, each
 
 
 @pytest.mark.parametrize(
@@ -43,23 +78,23 @@ def test_a_partition_has_everything_after_a_position_by_its_first_marker(
 def test_the_earliest_second_is_the_one_after_the_first_markers(times_ms: tuple[int | None, ...], second: int) -> None:
     """What a partition had of the second of its first marker may be gone. One without a marker tells no second."""
 
-    class Log:
-        partitions = range(len(times_ms))
-
-        def lows(self, _: object) -> dict[int, int]:
-            return dict.fromkeys(self.partitions, 0)
-
-        def ends(self, _: object) -> dict[int, int]:
-            return dict.fromkeys(self.partitions, 9)
-
-        def markers(self, ranges: Mapping[int, object]) -> Iterator[tuple[int, str, _At]]:
-            for partition in ranges:
-                time_ms = times_ms[partition]
-                if time_ms is not None:
-                    yield partition, "shop/0", marker(9, time_ms=time_ms)
-
-    log: Any = Log()
+    log: Any = Markers(*([("shop/0", marker(9, time_ms=each))] if each is not None else [] for each in times_ms))
     assert _earliest_second(log) == second
+
+
+@pytest.mark.parametrize(("said_again_at", "found"), [(None, 0), (60, 59)])
+def test_where_a_shard_is_silent_nothing_is_known_to_lie_behind(
+    said_again_at: int | None, found: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own marker has to say that a position is still to come: else a stream would begin after what it asked for."""
+    monkeypatch.setattr("stream.changes.starting.WINDOW_RECORDS", 4)
+    said = [("shop/0", marker(8)._replace(offset=2)), ("shop/1", marker(1)._replace(offset=90))]
+    if said_again_at is not None:
+        said.append(("shop/0", marker(8)._replace(offset=said_again_at)))
+    said.append(("shop/0", marker(12)._replace(offset=10 if said_again_at is None else 70)))
+    log: Any = Markers(said)
+    low = _search(log, {"shop/0": AfterPosition(1, Position.parse("MariaDB/0-1-9"))})
+    assert low == {0: found}
 
 
 def test_a_transaction_whose_order_to_a_position_is_unknown_is_told() -> None:
@@ -81,3 +116,58 @@ def test_a_checkpoint_whose_anchor_has_expired_is_too_old(monkeypatch: pytest.Mo
     assert refused.value.earliest == 7
     unanchored = Checkpoint("shop", "id", (5,))
     assert start_at_checkpoint(kafka, "shop", topic, unanchored).checkpoint == unanchored
+
+
+def test_a_checkpoint_behind_the_end_of_its_topic_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one of which no anchor is known: the offset comes again, with something else behind it."""
+    monkeypatch.setattr("stream.changes.starting.start_offsets", lambda *_: {0: 0, 1: 0})
+    monkeypatch.setattr("stream.changes.starting.end_offsets", lambda *_, **__: {0: 9, 1: 4})
+    topic = Topic("t", "id", 2)
+    with pytest.raises(CheckpointError) as lost:
+        start_at_checkpoint(KafkaCluster("127.0.0.1:1"), "shop", topic, Checkpoint("shop", "id", (5, 5)))
+    assert lost.value.code == "checkpoint_lost"
+
+
+@pytest.mark.parametrize(
+    ("before", "markers", "is_kept"),
+    [
+        (marker(8), [], True),
+        (None, [marker(8)], True),
+        (None, [marker(12)], False),
+        (None, [], False),
+        (marker(12), [marker(8)], True),
+        (marker(12), [marker(12)], False),
+    ],
+)
+def test_a_stream_begins_after_a_position_only_where_all_that_follows_it_is_kept(
+    *, before: _At | None, markers: Sequence[_At], is_kept: bool
+) -> None:
+    """A marker that is past the position proves nothing of what lies between: retention may have taken it."""
+    log: Any = Markers([("shop/0", each._replace(offset=20)) for each in markers], low=10)
+    skip = AfterPosition(1, Position.parse("MariaDB/0-1-9"))
+    with nullcontext() if is_kept else pytest.raises(StreamTooOld):
+        _require_kept(log, "shop/0", skip, {0: before} if before is not None else {})
+
+
+def test_the_last_marker_of_each_shard_is_looked_for_in_each_partition(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shard that says little would else be read from where others are: what it had not finished there is lost."""
+    monkeypatch.setattr("stream.changes.starting.WINDOW_RECORDS", 4)
+    spoken, quiet = ("shop/0", marker(8)), ("shop/1", marker(3))
+    log: Any = Markers(
+        [(spoken[0], spoken[1]._replace(offset=98)), (quiet[0], quiet[1]._replace(offset=97))],
+        [(quiet[0], quiet[1]._replace(offset=20)), (spoken[0], spoken[1]._replace(offset=99))],
+    )
+    seen, checkpoint = _back_to_markers(log, "shop", {0: 100, 1: 100})
+    assert checkpoint.offsets == (98, 21)
+    assert seen.bases() == {"shop/0": Place(1, 8), "shop/1": Place(1, 3)}
+
+
+def test_a_token_of_several_keyspaces_begins_a_stream_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A session's token names all that it has seen; of other keyspaces the topic has nothing."""
+    log = Markers([("shop/0", marker(8))])
+    monkeypatch.setattr("stream.changes.starting._Log", lambda *_: log)
+    token = Vector({shard: (1, Position.parse("MariaDB/0-1-9")) for shard in ("shop/0", "bank/0")})
+    start = start_after(KafkaCluster("127.0.0.1:1"), "shop", log.topic, token)
+    assert set(start.skips) == {"shop/0"}
+    with pytest.raises(CheckpointError):
+        start_after(KafkaCluster("127.0.0.1:1"), "other", log.topic, token)

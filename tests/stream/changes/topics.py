@@ -57,6 +57,10 @@ class Log:
         """The offsets after the last messages."""
         return tuple(map(len, self.partitions))
 
+    def read(self, partition: int, start: int, end: int) -> list[tuple[int, bytes]]:
+        """The messages of a range, each with its offset."""
+        return list(enumerate(self.partitions[partition]))[start:end]
+
     def beginning(self) -> Start:
         """Everything."""
         return Start(Checkpoint(KEYSPACE, TOPIC, (0,) * self.layout.partitions))
