@@ -96,6 +96,17 @@ def test_a_watch_asks_nothing_more_before_it_is_answered(monkeypatch: pytest.Mon
     assert len(watch._admin.asked) == 2
 
 
+def test_a_watch_that_got_no_answer_asks_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker was away for a moment: a topic that is made anew after that has to be noticed all the same."""
+    monkeypatch.setattr(topics, "AdminClient", Admin)
+    watch: Any = TopicWatch(NOWHERE, Topic("t", "id", 1))
+    assert watch.other_id() == ""
+    watch._admin.asked[-1].set_exception(KafkaException(KafkaError(KafkaError._TRANSPORT)))
+    assert watch.other_id() == ""
+    watch._admin.asked[-1].set_result(SimpleNamespace(topic_id="other"))
+    assert watch.other_id() == "other"
+
+
 def test_no_rest_of_a_password_is_told() -> None:
     """Where one value begins with another, masking the shorter one first would leave the end of the longer one."""
     text = 'invalid value "secret-2024" for "a"'

@@ -13,7 +13,7 @@ from confluent_kafka import KafkaError, Producer
 
 from freshet.cli import run
 from stream.kafka import dead_letters
-from stream.kafka.connection import KafkaCluster, KafkaRequestError, client_settings
+from stream.kafka.connection import KafkaCluster, KafkaRequestError, KafkaUnreachable, client_settings
 from stream.kafka.dead_letters import (
     VALUE_BYTES_MAX,
     DeadLetter,
@@ -310,13 +310,28 @@ def test_letters_are_borne_out_in_whichever_partition_most_of_them_are(monkeypat
 
     def read_ranges(_: object, __: str, ranges: Mapping[int, tuple[int, int]]) -> Iterator[object]:
         for partition, (start, end) in ranges.items():
+            assert start > 0, "Kafka would refuse what has expired"
             for offset in range(start, end):
                 found = {"partition": partition, "offset": offset, "value": b"x"}
                 yield SimpleNamespace(**{name: lambda each=each: each for name, each in found.items()})
 
     monkeypatch.setattr(dead_letters, "describe_topic", lambda *_: Topic("t", "id", 3))
-    monkeypatch.setattr(dead_letters, "start_offsets", lambda *_: dict.fromkeys(range(3), 0))
+    monkeypatch.setattr(dead_letters, "start_offsets", lambda *_: dict.fromkeys(range(3), 1))
     monkeypatch.setattr(dead_letters, "end_offsets", lambda *_: dict.fromkeys(range(3), 9_000))
     monkeypatch.setattr(dead_letters, "read_ranges", read_ranges)
-    found = dead_letters._true_letters(KafkaCluster("127.0.0.1:1"), "t", letters)
+    gone = [DeadLetter("t", *place, "bad_key", "", b"x") for place in ((0, 0), (2, 9_000), (7, 5))]
+    found = dead_letters._true_letters(KafkaCluster("127.0.0.1:1"), "t", [*letters, *gone])
     assert found == {letter.id for letter in letters}
+
+
+def test_a_message_that_no_broker_takes_back_keeps_its_letter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be in no list any more, and in no topic."""
+    kafka, letter = KafkaCluster("127.0.0.1:1"), DeadLetter("freshet.shop.events", 0, 7, "bad_key", "", b"x")
+    silent = SimpleNamespace(produce=lambda *_, **__: None, poll=lambda _: 0, flush=lambda _: 1)
+    monkeypatch.setattr(dead_letters, "Producer", lambda _: silent)
+    monkeypatch.setattr(dead_letters, "find_letter", lambda *_: letter)
+    monkeypatch.setattr(dead_letters, "_obstacle", lambda *_: "")
+    monkeypatch.setattr(dead_letters, "_true_letters", lambda *_: {letter.id})
+    monkeypatch.setattr(DeadLetterPublisher, "resolve", lambda *_: pytest.fail("it is not resolved"))
+    with pytest.raises(KafkaUnreachable):
+        dead_letters.retry(kafka, "shop", letter.id)

@@ -11,7 +11,8 @@ import msgspec
 import pytest
 from confluent_kafka import Message, Producer
 
-from stream.kafka.connection import KafkaCluster, client_settings
+from stream.kafka import locations as announcements
+from stream.kafka.connection import KafkaCluster, KafkaUnreachable, client_settings
 from stream.kafka.locations import Announcement, LocationError, LocationsReader, announce, withdraw
 from stream.kafka.topics import locations_topic
 from tests.patience import PATIENCE_S
@@ -79,14 +80,17 @@ def test_following_stops_when_it_is_closed(kafka: KafkaCluster) -> None:
 class Record:
     """A message of the topic."""
 
-    def value(self) -> bytes:
-        return b"{}"
+    def __init__(self, value: bytes | None = b"{}", offset: int = 0) -> None:
+        self._value, self._offset = value, offset
+
+    def value(self) -> bytes | None:
+        return self._value
 
     def key(self) -> bytes:
         return b""
 
     def offset(self) -> int:
-        return 0
+        return self._offset
 
 
 def test_no_read_waits_while_announcements_are_taken_in(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,3 +118,20 @@ def test_what_changed_again_is_found_behind_its_last_change() -> None:
         reader._apply(_announcement("shop", partition))
     assert reader.changed_after(2) == (3, [("shop", 0, 3)])
     assert reader.changed_after(0) == (3, [("shop", 1, 2), ("shop", 0, 3)])
+
+
+@pytest.mark.parametrize("last", [None, b"no announcement"])
+def test_who_waits_for_the_topics_end_has_come_to_it_whatever_is_there(
+    last: bytes | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What says nothing has been read, too. Nobody waits for a topic that has nothing any more."""
+    kafka, (start, end) = KafkaCluster("127.0.0.1:1"), (5, 7)
+    monkeypatch.setattr(announcements, "start_offsets", lambda *_: {0: start})
+    monkeypatch.setattr(announcements, "end_offsets", lambda *_: {0: end})
+    reader = LocationsReader(kafka)
+    with pytest.raises(KafkaUnreachable):
+        reader.catch_up(0)
+    reader._learn([cast("Message", Record(last, offset)) for offset in (5, 6)])
+    reader.catch_up(0)
+    start = end = 9
+    reader.catch_up(0)

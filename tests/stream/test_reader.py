@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import time
 from itertools import count
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
 from stream.kafka.connection import KafkaCluster, KafkaUnreachable, client_settings
 from stream.kafka.reader import (
     TopicReadError,
     _read_until,
     end_offsets,
+    is_notice,
     offsets_for_timestamp,
     open_consumer,
     poll_batch,
@@ -204,3 +206,25 @@ def test_a_partition_that_goes_on_behind_a_longer_one_is_waited_for(monkeypatch:
     consumer: Any = OneAfterTheOther()
     assert not list(_read_until(KafkaCluster("127.0.0.1:1"), consumer, "t", {0: 1_000, 1: 50}, 5.0, 100))
     assert consumer.read == 50
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (None, None),
+        (KafkaError(KafkaError._TRANSPORT, "away"), None),
+        (KafkaError(KafkaError._TRANSPORT, "away", fatal=True), "read_failed"),
+        (KafkaError(KafkaError._AUTO_OFFSET_RESET, "gone"), "offset_out_of_range"),
+        (KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED, "no"), "kafka_denied"),
+        (KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART, "what"), "read_failed"),
+    ],
+)
+def test_only_an_error_that_passes_is_waited_for(error: KafkaError | None, code: str | None) -> None:
+    """After a fatal one the client gives nothing more, for ever. A lost place is told, so that it is made anew."""
+    message: Any = SimpleNamespace(error=lambda: error, topic=lambda: "t", partition=lambda: 3, offset=lambda: 9)
+    if code is None:
+        assert is_notice(message) is (error is not None)
+        return
+    with pytest.raises(TopicReadError) as ended:
+        is_notice(message)
+    assert (ended.value.code, ended.value.place) == (code, ("t", 3) if code == "offset_out_of_range" else None)

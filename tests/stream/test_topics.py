@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,7 +12,7 @@ import pytest
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from stream.kafka.connection import KafkaCluster, KafkaRequestError, client_settings
+from stream.kafka.connection import KafkaCluster, KafkaDenied, KafkaRequestError, client_settings
 from stream.kafka.reader import end_offsets, read_range
 from stream.kafka.topics import (
     Topic,
@@ -21,6 +22,7 @@ from stream.kafka.topics import (
     check_topics,
     dead_letter_topic,
     describe_topic,
+    ensure_locations_topic,
     ensure_topic,
     ensure_topics,
     events_topic,
@@ -179,3 +181,23 @@ def test_a_topic_has_as_many_replicas_as_each_of_its_partitions() -> None:
     found = SimpleNamespace(topic_id="id", partitions=partitions)
     admin = SimpleNamespace(describe_topics=lambda *_, **__: {"t": SimpleNamespace(result=lambda: found)})
     assert _describe(admin, KafkaCluster("127.0.0.1:1"), "t", 1.0) == Topic("t", "id", 3, 1)
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_who_may_not_make_the_topic_of_the_locations_waits_for_it(
+    is_there: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A source makes it: that it is missing is told, and no right that nobody needs."""
+
+    def denied(*_: object, **__: object) -> None:
+        raise KafkaDenied("no right to create")
+
+    def found(_: object, name: str, **__: object) -> Topic:
+        if not is_there:
+            raise TopicError("it is not there", code="topic_missing")
+        return Topic(name, "id", 1)
+
+    monkeypatch.setattr("stream.kafka.topics.ensure_topic", denied)
+    monkeypatch.setattr("stream.kafka.topics.describe_topic", found)
+    with nullcontext() if is_there else pytest.raises(TopicError, match="it is not there"):
+        ensure_locations_topic(KafkaCluster("127.0.0.1:1"))

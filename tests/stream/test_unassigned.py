@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import threading
 import uuid
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, ConsumerGroupState, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from consumers.process.loop import SESSION_TIMEOUT_MS
+from stream.kafka import unassigned as asking
 from stream.kafka.connection import KafkaCluster, client_settings
 from stream.kafka.reader import open_consumer
 from stream.kafka.topics import ensure_locations_topic
 from stream.kafka.unassigned import rebalance, unassigned
 from tests.serving.stack import eventually
-
-pytestmark = pytest.mark.integration
 
 
 class Member:
@@ -51,6 +52,7 @@ class Member:
             self._stopping.wait(60)
 
 
+@pytest.mark.integration
 def test_what_a_member_gave_up_when_it_died_is_assigned_again(kafka: KafkaCluster) -> None:
     """Kafka leaves such a partition to nobody when the member comes back, in a group that it calls stable."""
     name = uuid.uuid4().hex
@@ -73,3 +75,22 @@ def test_what_a_member_gave_up_when_it_died_is_assigned_again(kafka: KafkaCluste
     finally:
         for member in (first, second, again):
             member.close()
+
+
+@pytest.mark.parametrize(
+    ("state", "found"),
+    [
+        (ConsumerGroupState.STABLE, {("t", 1), ("other", 0)}),
+        (ConsumerGroupState.PREPARING_REBALANCING, set()),
+        (ConsumerGroupState.COMPLETING_REBALANCING, set()),
+    ],
+)
+def test_a_group_that_shares_partitions_out_is_left_to_it(
+    state: ConsumerGroupState, found: set[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Meanwhile nobody has them: another member that comes and goes would have it begin anew, again and again."""
+    member = SimpleNamespace(assignment=SimpleNamespace(topic_partitions=[TopicPartition("t", 0)]))
+    described = SimpleNamespace(result=lambda: SimpleNamespace(state=state, members=[member]))
+    admin = SimpleNamespace(describe_consumer_groups=lambda names, **_: dict.fromkeys(names, described))
+    monkeypatch.setattr(asking, "AdminClient", lambda _: nullcontext(admin))
+    assert unassigned(KafkaCluster("127.0.0.1:1"), "group", {"t": 2, "other": 1}) == found
