@@ -365,7 +365,7 @@ def test_a_source_that_fails_or_knows_nothing_wipes_nothing() -> None:
     cache.nonblock_renew(KEY, now + 1)
     cache.finish(batch_of(cache, now + 1), {}, now + 1)
     found = cache.nonblock_get(KEY, now + 1)
-    assert (found.location.leader, found.is_stale) == (at("a"), True)
+    assert (found.location.leader, found.is_stale, found.renewed_at) == (at("a"), True, now + 1)
     cache.install(led_by("a", 5)._replace(leader=None, gone=True), Origin.TOPIC, now + 2, now + 2)
     assert cache.nonblock_get_leader(KEY, now + REMEMBERED_S) == at("a")
     refused("location_unknown", cache, KEY, now + 1 + REMEMBERED_S)

@@ -155,6 +155,22 @@ def test_an_error_is_shared_once_and_the_next_caller_tries_again() -> None:
     run(story)
 
 
+def test_a_read_that_ends_with_an_error_nobody_thought_of_gives_its_place_back() -> None:
+    """Some of them would else keep all others from being read, until the front starts again."""
+
+    async def story() -> None:
+        topic = Topic(led_by("a"))
+        topic.failure = RuntimeError("unexpected")
+        locations = Locations(topic)
+        asyncio.get_running_loop().set_exception_handler(lambda *_: None)  # it is told there, too
+        with pytest.raises(LocationError) as failed:
+            await locations.get(KEY)
+        assert (failed.value.code, locations.cache.limits.under_way) == ("location_timeout", 0)
+        await locations.close()
+
+    run(story)
+
+
 def test_while_the_breaker_is_open_nobody_is_asked_and_what_is_known_is_told() -> None:
     """L11: many failures, then none is even tried; the error has the last known location."""
 
@@ -252,14 +268,20 @@ def test_peers_that_prove_nothing_leave_it_to_the_topic() -> None:
         assert len(topic.reads) == 1
         assert locations.cache.counts["peers_failed"] == 1
 
-        async def silent(*_: object) -> Mapping[int, PeerAnswer]:
-            await asyncio.Event().wait()
+        given_up: list[str] = []
+
+        async def silent(server: Replica, _: str) -> Mapping[int, PeerAnswer]:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                given_up.append(server.instance)
             raise AssertionError
 
         locations.ask_peer = silent
         deadline = locations.clock() + 5.0
         assert await locations.get_leader(KEY, force_renew=True, deadline=deadline) == at("a")
         assert len(topic.reads) == 2
+        assert sorted(given_up) == ["a", "b"], "nothing of them is waited for any more"
         await locations.close()
 
     run(story)
@@ -332,10 +354,13 @@ def test_a_front_that_ends_tells_those_who_wait() -> None:
         asking = asyncio.create_task(locations.get(KEY))
         await until(lambda: bool(topic.reads))
         await locations.close()
+        codes: list[str] = []
         for each in (asking, locations.get(KEY)):
             with pytest.raises(LocationError) as ended:
                 await each
-            assert ended.value.code in ("locations_closed", "location_timeout")
+            codes.append(ended.value.code)
+        assert codes[0] in ("locations_closed", "location_timeout")
+        assert codes[1] == "locations_closed"
 
     run(story)
 

@@ -99,25 +99,42 @@ def test_a_file_of_another_installation_is_given_up_once_kafka_tells_which_one_t
         )
 
 
+class Told:
+    """What was read of the topic."""
+
+    change = 0
+
+    def __init__(self, told: list[Location]) -> None:
+        self._told = told
+
+    def changed(self, _: int) -> tuple[int, list[Location]]:
+        return 0, self._told
+
+
+def file_of(path: Path, told: list[Location]) -> LocationFile:
+    """Of a front that has been told these, and has learnt already whose file it is."""
+    nothing, directory = cast("Any", None), cast("Any", Told(told))
+    file = LocationFile(path, nothing, directory, Locations(directory))
+    file._cluster = "k"
+    return file
+
+
 def test_a_file_is_not_replaced_by_nothing(tmp_path: Path) -> None:
     """A front that is stopped before it has read the topic would else leave the next one without any location."""
     path = tmp_path / "locations"
     path.write_bytes(encode_snapshot("k", LOCATIONS))
     told: list[Location] = []
-
-    class Told:
-        """What was read of the topic."""
-
-        change = 0
-
-        def changed(self, _: int) -> tuple[int, list[Location]]:
-            return 0, told
-
-    nothing, directory = cast("Any", None), cast("Any", Told())  # it has learnt already whose file it is
-    file = LocationFile(path, nothing, directory, Locations(directory))
-    file._cluster = "k"
+    file = file_of(path, told)
     file._save()
     assert read_snapshot(path) == Snapshot("k", LOCATIONS)
     told.append(LOCATIONS[0])
     file._save()
     assert read_snapshot(path) == Snapshot("k", told)
+
+
+def test_a_file_is_written_a_last_time_when_its_front_stops(tmp_path: Path) -> None:
+    """A rolling restart takes less than the time between two writes: the next one would know nothing of it."""
+    path = tmp_path / "locations"
+    with file_of(path, LOCATIONS):
+        assert not path.exists()
+    assert read_snapshot(path) == Snapshot("k", LOCATIONS)
