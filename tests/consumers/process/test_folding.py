@@ -14,13 +14,14 @@ from confluent_kafka import TopicPartition
 from consumers.fold.state import Void
 from consumers.owner.partitions import CATCHING_UP, DISK_FULL, NEWER_WIRE, READY
 from consumers.process import loop, topic_search
+from consumers.process.assignment import SessionEnd
 from consumers.process.loop import RETRY_S, RETRY_S_MAX, Consumption, ConsumptionSettings
 from consumers.process.topic_search import TopicSearch
 from consumers.store.leader_epochs import kept_leader_epoch
 from consumers.store.store import Commit
 from stream.kafka.connection import KafkaCluster, KafkaUnreachable
 from stream.kafka.topics import Topic, TopicError
-from tests.consumers.histories import start
+from tests.consumers.histories import marker, start
 from tests.consumers.owning import KEYSPACE, Owner
 from tests.consumers.process.test_rebalance_errors import Silent
 from tokens.errors import FreshetError
@@ -39,7 +40,8 @@ class Process(Silent):
         """Tables and shards whose hot rows were asked for."""
         self.calls: list[str] = []
         """What the member of the group was told."""
-        self.end = 1
+        self.end, self.fetched = 1, -1001
+        """Of the topic, and what was given: nothing since it was assigned."""
         settings = ConsumptionSettings(kafka=NOWHERE, keyspaces=(KEYSPACE,), data_dir=data_dir)
         self.consumption = Consumption(settings, owner.ownership, self, lambda _: None)
         self.consumption._consumer = self.consumption._pauses.consumer = self
@@ -61,6 +63,10 @@ class Process(Silent):
         assert asynchronous
         self.calls.append(f"commit {offsets[0].offset}")
 
+    def pause(self, _: object) -> None:
+        """It fetches no more."""
+        self.calls.append("pause")
+
     def resume(self, _: object) -> None:
         """It fetches again."""
         self.calls.append("resume")
@@ -70,8 +76,8 @@ class Process(Silent):
         self.calls.append(f"seek {place.offset}")
 
     def position(self, places: list[TopicPartition]) -> list[TopicPartition]:
-        """Nothing was given since it was assigned."""
-        return [TopicPartition(each.topic, each.partition, -1001) for each in places]
+        """Behind what was given."""
+        return [TopicPartition(each.topic, each.partition, self.fetched) for each in places]
 
     def get_watermark_offsets(self, *_: object, **__: object) -> tuple[int, int]:
         """The topic's first offset and its end."""
@@ -137,6 +143,46 @@ def test_a_pause_that_ends_before_newer_records_reads_nothing_of_them(process: P
     assert (partition.state, process.calls) == (NEWER_WIRE, [])
 
 
+def test_a_partition_that_ends_before_newer_records_is_ready(process: Process) -> None:
+    """It will not come further: nobody would be told of what it has, and all reads would go to the source."""
+    partition, message = process.partition, SimpleNamespace(leader_epoch=lambda: 3)
+    partition.ready = False
+    process.consumption._fold_run(partition, [(1, marker(2, reader_version=99))], message)
+    assert (partition.state, partition.ready, process.announced) == (NEWER_WIRE, True, [partition.name])
+    assert (partition.position, process.calls) == (1, ["pause"])
+
+
+@pytest.mark.parametrize(("changed", "position"), [({}, 5), ({"unchecked": True}, 1), ({"state": DISK_FULL}, 1)])
+def test_what_was_given_and_not_folded_is_still_to_come(
+    process: Process, changed: dict[str, Any], position: int
+) -> None:
+    """A partition would be ready, and say that it has come to the end, before it has."""
+    process.partition.position, process.fetched = 1, 5
+    for name, value in changed.items():
+        setattr(process.partition, name, value)
+    process.consumption._refresh_positions(process, 0.0)
+    assert process.partition.position == position
+
+
+def test_another_session_waits_for_no_store_of_the_one_before(
+    process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The group says anew who has what: a partition that another process has by now would be read here, too."""
+    consumption: Any = process.consumption
+    topics = {"t": (KEYSPACE, process.partition.topic)}
+    consumption._assignment._restoring = {("t", 0): None}
+    consumption._search = SimpleNamespace(
+        begin=lambda _: None, found=topics, missing=(), find_more=lambda _: False, replaced=frozenset(topics)
+    )
+    member = SimpleNamespace(subscribe=lambda *_, **__: None, close=lambda: None)
+    waiting: list[object] = []
+    monkeypatch.setattr(loop, "open_consumer", lambda *_: member)
+    monkeypatch.setattr(consumption, "_step", lambda _: waiting.append(dict(consumption._assignment._restoring)))
+    with pytest.raises(SessionEnd):
+        consumption._session()
+    assert (waiting, consumption.ownership.restoring) == ([{}], frozenset())
+
+
 @pytest.mark.parametrize(("end", "is_ready"), [(-1, False), (1, True), (2, False)])
 def test_a_partition_is_ready_where_the_topic_ended_when_it_was_taken(
     process: Process, end: int, is_ready: bool
@@ -147,6 +193,15 @@ def test_a_partition_is_ready_where_the_topic_ended_when_it_was_taken(
     process.consumption._refresh_positions(process, 0.0)
     assert partition.ready is is_ready
     assert process.announced == [partition.name] * is_ready
+
+
+def test_nothing_is_folded_before_the_log_is_known_to_lead_there(process: Process) -> None:
+    """Kafka may have lost its end: what comes after it belongs to another history."""
+    partition, message = process.partition, SimpleNamespace(leader_epoch=lambda: 3)
+    for unchecked, offset in ((True, 1), (False, 2)):
+        partition.unchecked = unchecked
+        process.consumption._fold_run(partition, [(1, marker(2))], message)
+        assert partition.store.state.head.offset == offset
 
 
 @pytest.mark.parametrize(("state", "after"), [(CATCHING_UP, READY), (DISK_FULL, DISK_FULL)])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,8 @@ from consumers.owner.partitions import DISK_FULL, Ownership, Partition
 from consumers.process import assignment
 from consumers.process.assignment import Assignment, SessionEnd
 from consumers.process.opening import open_partition
-from consumers.process.restoring import StillRestoring
+from consumers.process.restoring import StillRestoring, _Restore, _Turn
+from consumers.snapshots.patience import Patience
 from consumers.snapshots.restoring import Snapshots
 from consumers.store.errors import RebuildNeededError, StoreError
 from consumers.store.leader_epochs import UNKNOWN, kept_leader_epoch
@@ -122,10 +125,14 @@ def test_reads_that_wait_for_a_partition_are_told_when_it_is_given_up(group: Gro
     assert group.progressed == [group.partition]
 
 
-@pytest.mark.parametrize(("is_lost", "stays"), [(False, True), (True, False)])
-def test_only_who_is_in_the_group_hands_a_partition_over(group: Group, is_lost: bool, stays: bool) -> None:
-    """Who was expelled does not read it any more: its answers would be older and older."""
-    group.partition.lost = is_lost
+@pytest.mark.parametrize(
+    ("changed", "stays"),
+    [({}, True), ({"lost": True}, False), ({"state": DISK_FULL}, False), ({"ready": False}, False)],
+)
+def test_only_who_goes_on_reading_hands_a_partition_over(group: Group, changed: dict[str, Any], stays: bool) -> None:
+    """Who was expelled, is paused or has not caught up yet can't: its answers would be older and older."""
+    for name, value in changed.items():
+        setattr(group.partition, name, value)
     group.take()
     assert bool(len(group.ownership)) is stays
     assert group.partition.leaving is stays
@@ -140,6 +147,27 @@ def test_what_was_handed_over_is_read_no_more(group: Group) -> None:
     group.succeeded = True
     group.assignment.end_hand_overs(group._member)
     assert (list(group.ownership), group.left) == ([], [0])
+
+
+def test_a_partition_that_leaves_is_not_read_in_another_topic(group: Group) -> None:
+    """The topic was made anew meanwhile: its store is, too, and is read from there."""
+    group.take()
+    group.assignment._topics = {group.partition.topic.name: (KEYSPACE, replace(group.partition.topic, topic_id="new"))}
+    group.give()
+    [opened] = group.ownership
+    assert (opened.topic.topic_id, opened.leaving) == ("new", False)
+    assert (group.left, [each.offset for each in group.read]) == ([0], [0])
+
+
+def test_a_store_that_was_made_from_a_snapshot_is_made_again_if_it_is_lost(group: Group) -> None:
+    """That it was made once says nothing of one that is missing later."""
+    made: Future[bool] = Future()
+    made.set_result(True)
+    restores = group.assignment._restores
+    restores._started[KEYSPACE, 0] = _Restore(group.partition.topic.topic_id, made, Patience(), _Turn())
+    group.assignment.release([group.partition])
+    group.give()
+    assert restores._started == {}
 
 
 def test_a_log_that_lost_its_end_costs_a_store_once(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,13 +1,22 @@
-"""Where a consumer listens after a restart."""
+"""Where a consumer listens after a restart, and what it leaves to the next one."""
 
 from __future__ import annotations
 
 import asyncio
+import threading
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
 
 from consumers.owner.partitions import Ownership
 from consumers.owner.server import OwnerServer
-from consumers.process.run import PORT_NAME, listen_again
+from consumers.process.loop import ConsumptionSettings
+from consumers.process.run import PORT_NAME, ConsumerProcess, OwnerSettings, _lock_data_dir, listen_again
+from consumers.store.errors import StoreError
+from stream.kafka.connection import KafkaCluster
 
 
 def test_a_restarted_consumer_listens_where_it_did(tmp_path: Path) -> None:
@@ -33,5 +42,31 @@ def test_a_restarted_consumer_listens_where_it_did(tmp_path: Path) -> None:
             assert await start() not in (first, second)
         for server in servers:
             await server.stop()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("error", [None, StoreError("the store is locked")])
+def test_a_consumer_that_has_stopped_leaves_its_directory_to_the_next_one(
+    error: StoreError | None, tmp_path: Path
+) -> None:
+    """In the same process, too, and whatever ended it."""
+
+    async def stopped() -> None:
+        """Nothing answers any more."""
+
+    async def main() -> None:
+        settings = ConsumptionSettings(KafkaCluster("127.0.0.1:1"), ("shop",), tmp_path)
+        for _ in range(2):
+            process: Any = ConsumerProcess(settings, OwnerSettings())
+            process._lock, process._thread = _lock_data_dir(tmp_path), threading.current_thread()
+            process.server = SimpleNamespace(stop=stopped)
+            process.consumption = SimpleNamespace(stop=lambda: None)
+            if error is None:
+                process.folding.set_result(None)
+            else:
+                process.folding.set_exception(error)
+            with nullcontext() if error is None else pytest.raises(StoreError):
+                await process.stop()
 
     asyncio.run(main())

@@ -57,7 +57,7 @@ def test_a_worker_that_died_is_not_asked_where_it_was(tmp_path: Path) -> None:
     """Another process may listen there by now, and would be taken for it."""
     worker = worker_of(tmp_path)
     workers._note_end(worker)
-    assert (worker.process, worker.metrics) == (None, "")
+    assert (worker.process, worker.metrics, worker.told.closed) == (None, "", True)
     assert WorkersCollector([worker]).not_ready() == "worker 0 does not answer"
 
 

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from concurrent.futures import wait
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from consumers.process.restoring import BackgroundRestores, StillRestoring
 from consumers.snapshots.checking import check_snapshot
+from consumers.snapshots.errors import SnapshotError
 from consumers.snapshots.finding import Wanted
 from consumers.snapshots.patience import Patience, Stopped
 from consumers.snapshots.places import Place
-from consumers.snapshots.restoring import restore_partition
+from consumers.snapshots.restoring import Snapshots, restore_partition
+from consumers.snapshots.writing import UPLOADS
 from consumers.store.directory import partition_directory
 from consumers.store.leader_epochs import kept_leader_epoch
+from stream.kafka.topics import Topic
+from tests.consumers.snapshots import made
 from tests.consumers.snapshots.made import only, snapshot_of
 from tests.data_at_rest.history import KEYSPACE, TOPIC_ID
 
@@ -31,6 +37,20 @@ def test_who_has_heard_all_is_given_up_no_more() -> None:
             listen()
 
 
+def test_what_was_made_for_a_topic_is_nothing_for_the_one_that_took_its_name(tmp_path: Path) -> None:
+    """The snapshots are looked through again: one of them may be of the new topic."""
+    restores = BackgroundRestores(Snapshots({KEYSPACE: str(tmp_path / "snapshots")}))
+
+    def restored(topic_id: str) -> bool:
+        return restores.restore(tmp_path / "data", KEYSPACE, 0, Topic("t", topic_id, 1), (0, 9))
+
+    for topic_id in ("old", "new"):
+        with pytest.raises(StillRestoring):
+            restored(topic_id)
+        wait([restores._started[KEYSPACE, 0].result])
+    assert not restored("new")
+
+
 def test_a_file_that_is_missing_is_damage_of_its_snapshot(tmp_path: Path) -> None:
     """`freshet snapshots verify` says so of the partition, and looks at the others."""
     place = Place(str(tmp_path / "snapshots"))
@@ -40,6 +60,35 @@ def test_a_file_that_is_missing_is_damage_of_its_snapshot(tmp_path: Path) -> Non
     assert partition == 0
     assert error is not None
     assert error.code == "snapshot_missing"
+
+
+def test_what_is_copied_to_a_place_leaves_the_disk_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A snapshot of a terabyte takes the room of a few files, however slow its place is."""
+    place, put, kept = Place(str(tmp_path / "snapshots")), Place.put, list[int]()
+
+    def counted(self: Place, file: Path, name: str) -> None:
+        kept.append(len([*file.parent.glob("*.sst")]))
+        put(self, file, name)
+
+    monkeypatch.setattr(made, "SMALL_FILES", 100)
+    monkeypatch.setattr(Place, "put", counted)
+    snapshot_of(tmp_path, place)
+    assert len(kept) > 2 * UPLOADS
+    assert max(kept) <= UPLOADS + 1
+
+
+def test_a_place_that_is_away_is_no_damage_of_a_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who is told of damage removes it."""
+
+    def away(*_: object) -> None:
+        raise SnapshotError("it does not answer")
+
+    place = Place(str(tmp_path / "snapshots"))
+    snapshot, _ = snapshot_of(tmp_path, place)
+    found = only(place)
+    monkeypatch.setattr(Place, "get", away)
+    with pytest.raises(SnapshotError, match="it does not answer"):
+        list(check_snapshot(place, found, snapshot))
 
 
 def test_a_snapshot_without_files_of_a_partition_is_no_beginning_of_it(tmp_path: Path) -> None:
