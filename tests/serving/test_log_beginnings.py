@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,11 @@ import httpx2
 import msgspec
 import pytest
 
+from serving.changelog.errors import ChangeLogError
 from serving.changelog.files import Heading, LogFiles
 from serving.changelog.records import own_framing
 from serving.changelog.registry import RegistryError, SchemaRegistry
-from serving.changelog.topic import LogTopic
+from serving.changelog.topic import RECORD_BYTES_MAX, RECORD_BYTES_MIN, LogTopic
 from serving.changelog.writing import QUIET_S, write_log
 from serving.client import StreamEvent
 from stream.kafka.connection import KafkaCluster
@@ -45,6 +47,52 @@ def test_a_log_in_a_topic_goes_on_behind_all_that_the_process_before_has_written
     log = LogTopic(KafkaCluster("127.0.0.1:1"), "log", Heading("shop", []), own_framing(), lambda _: {})
     with log:
         assert log.checkpoint == "7"
+
+
+@pytest.mark.parametrize(
+    ("allowed", "policy", "room"),
+    [
+        (RECORD_BYTES_MIN, "delete", RECORD_BYTES_MIN),
+        (64 * RECORD_BYTES_MAX, "delete", RECORD_BYTES_MAX),
+        (RECORD_BYTES_MIN - 1, "delete", None),
+        (RECORD_BYTES_MAX, "compact,delete", None),
+    ],
+)
+def test_a_record_is_no_larger_than_topic_and_producer_take(
+    allowed: int, policy: str, room: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A large transaction would else end the log at each start. With the batch that it is in, it has to fit."""
+    settings = {"max.message.bytes": str(allowed), "cleanup.policy": policy}
+    monkeypatch.setattr("serving.changelog.topic.AdminClient", lambda _: nullcontext())
+    monkeypatch.setattr("serving.changelog.topic.topic_settings", lambda *_, **__: settings)
+    log = LogTopic.__new__(LogTopic)
+    log._kafka, log._topic = KafkaCluster("127.0.0.1:1"), "log"
+    if room is None:
+        with pytest.raises(ChangeLogError):
+            log._bytes_max()
+    else:
+        assert room - 2_000 < log._bytes_max() < room
+
+
+@pytest.mark.parametrize(
+    ("changed", "is_taken"),
+    [
+        ({}, True),
+        ({"freshet-included": b'["before"]'}, True),
+        ({"freshet-included": b"[]"}, False),
+        ({"freshet-tables": b'["shop.t"]'}, False),
+        ({"freshet-keyspace": b"bank"}, False),
+        ({"freshet-log": b"2"}, False),
+        ({"freshet-log": None}, False),
+    ],
+)
+def test_a_log_goes_on_behind_its_own_last_record_only(changed: dict[str, bytes | None], is_taken: bool) -> None:
+    """One of an earlier version does not say what it tells, and goes on all the same."""
+    headers = {"freshet-log": b"1", "freshet-keyspace": b"shop", "freshet-tables": b"[]", "freshet-checkpoint": b"c7"}
+    log = LogTopic.__new__(LogTopic)
+    log._topic, log._heading = "log", Heading("shop", [], included=["before"])
+    with nullcontext() if is_taken else pytest.raises(ChangeLogError):
+        assert log._checkpoint_in({**headers, **changed}) == "c7"
 
 
 def test_an_empty_log_has_the_first_watermark_at_once() -> None:

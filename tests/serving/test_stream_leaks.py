@@ -48,6 +48,7 @@ def test_streams_that_can_not_begin_take_no_places(monkeypatch: pytest.MonkeyPat
                 await streams.begin("shop", FromSecond(1))
             assert refused.value.code == "stream_too_old"
         assert (len(streams._readings), streams.hub("shop").readers, streams._following) == (0, 0, 0)
+        assert dict(streams._held_by) == {}, "a caller who has none is not remembered"
         await streams.close()
 
     monkeypatch.setattr("serving.streams.reading.start_at_time", gone)
