@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import threading
 import urllib.error
 import urllib.request
 from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
 
 import pytest
+import trustme
 from prometheus_client import CollectorRegistry
 
 from stream import monitoring
@@ -16,6 +20,7 @@ from stream.access.grants import Access
 from stream.monitoring import serve_monitoring
 from stream.sources.metrics import SourceCollector
 from stream.sources.status import SourceStatus
+from tests.access.certifying import write
 from tests.serving.stack import eventually, is_closed
 
 
@@ -128,6 +133,28 @@ def test_a_byte_now_and_then_keeps_no_connection(monkeypatch: pytest.MonkeyPatch
                 return is_closed(slow)
 
             eventually(ended, what="the end of the slow one")
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def test_a_connection_with_tls_has_a_time_of_its_own_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the handshake it is another socket than the one that was accepted."""
+    now = 1_000.0
+    monkeypatch.setattr(monitoring, "monotonic", lambda: now)
+    monkeypatch.setattr(monitoring, "REQUEST_TIMEOUT_S", 600.0)  # so that the socket's own time does not end it
+    files = write(trustme.CA(), tmp_path, "server", "127.0.0.1")
+    server: Any = serve_monitoring(("127.0.0.1", 0), CollectorRegistry(), str, version="1.2", files=files)
+    asking = ssl.create_default_context(cafile=files.ca)
+    try:
+        with (
+            socket.create_connection(server.server_address, 30) as plain,
+            asking.wrap_socket(plain, server_hostname="127.0.0.1") as connection,
+        ):
+            now += 601
+            server.service_actions()
+            with suppress(ssl.SSLError, ConnectionError):
+                assert connection.recv(1) == b""
     finally:
         server.shutdown()
         server.server_close()
