@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -147,6 +147,22 @@ def test_what_was_handed_over_is_read_no_more(group: Group) -> None:
     group.succeeded = True
     group.assignment.end_hand_overs(group._member)
     assert (list(group.ownership), group.left) == ([], [0])
+
+
+@pytest.mark.parametrize("loses", [Assignment._on_revoke, Assignment._on_lost])
+def test_a_partition_that_is_gone_waits_for_no_store(group: Group, loses: Callable[..., None]) -> None:
+    """Whoever is given it waits. Taken over here later it would be folded twice; the client does not read it yet."""
+    group.assignment.release([group.partition])
+    group.assignment._restoring[group.partition.topic.name, 0] = None
+    group.ownership.restoring = frozenset({(KEYSPACE, 0)})
+    loses(group.assignment, group._member, group.places)
+    assert (group.left, group.assignment._restoring, group.ownership.restoring) == ([], {}, frozenset())
+
+
+def test_a_membership_that_ends_leaves_the_answers(group: Group) -> None:
+    """Each proves its freshness; what is read no more is known as lost, so that nobody takes it for the present."""
+    group.assignment._on_lost(group._member, group.places)
+    assert (list(group.ownership), group.partition.lost, group.left) == ([group.partition], True, [0])
 
 
 def test_a_partition_that_leaves_is_not_read_in_another_topic(group: Group) -> None:

@@ -13,9 +13,9 @@ from serving.locations.file import LocationFile, read_snapshot
 from serving.locations.places import Key, Kind, Location, Origin, Replica, Version
 from serving.locations.refreshing import Locations
 from serving.locations.snapshot import FORMAT, Snapshot, decode_snapshot, encode_snapshot
-from stream.kafka.connection import KafkaCluster
+from stream.kafka.connection import KafkaCluster, KafkaUnreachable
 from stream.kafka.locations import LocationsReader
-from stream.kafka.topics import describe_topic, locations_topic
+from stream.kafka.topics import Topic, describe_topic, locations_topic
 from tests.serving.locations.places import at, led_by
 from tests.serving.stack import eventually
 
@@ -113,8 +113,8 @@ class Told:
 
 def file_of(path: Path, told: list[Location]) -> LocationFile:
     """Of a front that has been told these, and has learnt already whose file it is."""
-    nothing, directory = cast("Any", None), cast("Any", Told(told))
-    file = LocationFile(path, nothing, directory, Locations(directory))
+    directory = cast("Any", Told(told))
+    file = LocationFile(path, KafkaCluster("127.0.0.1:1"), directory, Locations(directory))
     file._cluster = "k"
     return file
 
@@ -138,3 +138,27 @@ def test_a_file_is_written_a_last_time_when_its_front_stops(tmp_path: Path) -> N
     with file_of(path, LOCATIONS):
         assert not path.exists()
     assert read_snapshot(path) == Snapshot("k", LOCATIONS)
+
+
+@pytest.mark.parametrize(("kept_of", "is_kept"), [("k", True), ("", True), ("another", False)])
+def test_a_file_of_another_installation_is_given_up_once_that_is_known(
+    kept_of: str, is_kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While Kafka does not answer it is told. One that was written before anybody knew may be ours."""
+    path = tmp_path / "locations"
+    path.write_bytes(encode_snapshot(kept_of, LOCATIONS))
+    answers: list[Topic] = []
+
+    def describe(*_: object) -> Topic:
+        if not answers:
+            raise KafkaUnreachable("away")
+        return answers[0]
+
+    monkeypatch.setattr("serving.locations.file.describe_topic", describe)
+    file = file_of(path, LOCATIONS)
+    file._cluster = ""
+    for cluster, count in (("", len(LOCATIONS)), ("k", len(LOCATIONS) if is_kept else 0)):
+        file._learn_cluster()
+        file._locations.follow()
+        assert (file._cluster, len(file._locations.cache)) == (cluster, count)
+        answers.append(Topic("t", "k", 1))

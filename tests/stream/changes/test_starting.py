@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from stream.changes.checkpoint import Checkpoint, CheckpointError, Place
-from stream.changes.start import AfterPosition
+from stream.changes.start import AfterPosition, FromTime
 from stream.changes.starting import (
     StreamTooOld,
     _At,
@@ -18,8 +18,11 @@ from stream.changes.starting import (
     _earliest_second,
     _require_kept,
     _search,
+    published_by_now,
     start_after,
     start_at_checkpoint,
+    start_at_earliest,
+    start_at_time,
 )
 from stream.kafka.connection import KafkaCluster
 from stream.kafka.topics import Topic
@@ -37,7 +40,7 @@ class Markers:
     def __init__(self, *markers: Sequence[tuple[str, _At]], low: int = 0) -> None:
         self._markers, self._low = markers, low
         self.partitions = range(len(markers))
-        self.topic = Topic("t", "id", len(markers))
+        self.kafka, self.topic = KafkaCluster("127.0.0.1:1"), Topic("t", "id", len(markers))
 
     def lows(self, _: object) -> dict[int, int]:
         """As much of each has expired."""
@@ -167,7 +170,51 @@ def test_a_token_of_several_keyspaces_begins_a_stream_of_each(monkeypatch: pytes
     log = Markers([("shop/0", marker(8))])
     monkeypatch.setattr("stream.changes.starting._Log", lambda *_: log)
     token = Vector({shard: (1, Position.parse("MariaDB/0-1-9")) for shard in ("shop/0", "bank/0")})
-    start = start_after(KafkaCluster("127.0.0.1:1"), "shop", log.topic, token)
+    start = start_after(log.kafka, "shop", log.topic, token)
     assert set(start.skips) == {"shop/0"}
     with pytest.raises(CheckpointError):
-        start_after(KafkaCluster("127.0.0.1:1"), "other", log.topic, token)
+        start_after(log.kafka, "other", log.topic, token)
+
+
+def test_a_stream_begins_with_the_first_second_that_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What lies before it may be gone; behind it each shard is left out up to it, also one that says nothing yet."""
+    kept = [("shop/0", marker(9, time_ms=5_000)._replace(offset=20)), ("shop/0", marker(12)._replace(offset=70))]
+    log = Markers(kept, low=10)
+    monkeypatch.setattr("stream.changes.starting._Log", lambda *_: log)
+    monkeypatch.setattr("stream.changes.starting.offsets_for_timestamp", lambda *_: {0: 50})
+    with pytest.raises(StreamTooOld) as refused:
+        start_at_time(log.kafka, "shop", log.topic, 5)
+    assert refused.value.earliest == 6
+    start = start_at_time(log.kafka, "shop", log.topic, 6)
+    assert start == start_at_earliest(log.kafka, "shop", log.topic)
+    assert (start.skips, start.skip_others) == ({"shop/0": FromTime(6)}, FromTime(6))
+    assert (start.checkpoint.offsets, start.checkpoint.places) == ((21,), {"shop/0": Place(1, 9)})
+    assert published_by_now(log.kafka, "shop", log.topic) == (71,)
+
+
+@pytest.mark.parametrize("lows", [{0: 0, 1: 0}, {0: 0, 1: 10}])
+def test_the_beginning_of_a_topic_is_told_if_nothing_of_it_is_gone(
+    lows: dict[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From a partition that has lost its own, the rest of the others would be told as if it were all."""
+    log = Markers(*[[("shop/0", marker(9, time_ms=5_000)._replace(offset=20))]] * 2)
+    monkeypatch.setattr(log, "lows", lambda _: lows)
+    monkeypatch.setattr("stream.changes.starting._Log", lambda *_: log)
+    monkeypatch.setattr("stream.changes.starting.offsets_for_timestamp", lambda *_: {0: 50, 1: 50})
+    start = start_at_earliest(log.kafka, "shop", log.topic)
+    assert start.checkpoint.offsets == ((0, 0) if not any(lows.values()) else (21, 21))
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "code"),
+    [
+        (Checkpoint("bank", "id", (5,)), "bad_checkpoint"),
+        (Checkpoint("shop", "other", (5,)), "checkpoint_lost"),
+        (Checkpoint("shop", "id", (5, 5)), "checkpoint_lost"),
+    ],
+)
+def test_a_checkpoint_of_something_else_is_refused(checkpoint: Checkpoint, code: str) -> None:
+    """Its offsets lead to other events here. Kafka is not asked."""
+    with pytest.raises(CheckpointError) as refused:
+        start_at_checkpoint(KafkaCluster("127.0.0.1:1"), "shop", Topic("t", "id", 1), checkpoint)
+    assert refused.value.code == code
