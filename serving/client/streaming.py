@@ -203,13 +203,18 @@ class Following:
         return True
 
     def pause_after(self, error: ClientError | None) -> float:
-        """How long to wait before the next connection. Raises ``error`` if that would not help."""
+        """How long to wait before the next connection. Raises ``error`` if that would not help.
+
+        None: the connection has ended by itself. Raises `Unreachable` if nothing comes of one after the other.
+        """
         silent_s = self.clock() - self._heard_at
+        late = self.give_up_s is not None and silent_s >= self.give_up_s
         if error is not None:
             passes = isinstance(error, Unreachable | Unavailable | TooManyRequests) or error.code in _PASSING
-            late = self.give_up_s is not None and silent_s >= self.give_up_s
             if late or not passes:
                 raise error
+        elif late:
+            raise Unreachable(f"no events of {self.request.params['keyspace']} for {silent_s:.0f} s: it ends at once")
         if silent_s >= WARN_S and not self._has_warned:
             self._has_warned = True
             why = error or "the stream ends at once"
