@@ -51,6 +51,8 @@ class Warehouse:
             clock=lambda: self.now_s,
         )
         self.now_s = 0.0
+        self.end, self.logged_meanwhile = 10, 0
+        """The log's end, and how many events come while the constraints are read."""
         self.refuses: set[str] = set()
         """The calls that are refused."""
 
@@ -62,7 +64,7 @@ class Warehouse:
 
     def last_event(self) -> int:
         """The log's end."""
-        return 10
+        return self.end
 
     def tables(self, names: Sequence[str]) -> dict[str, TableObject | HiveMessageError]:
         """The table."""
@@ -74,6 +76,7 @@ class Warehouse:
         """Those of the table."""
         if "constraints" in self.refuses:
             raise MetastoreRefused("get_all_table_constraints", 1, "MetaException")
+        self.end += self.logged_meanwhile
         return self.found
 
     def statistics(self, *_: object) -> None:
@@ -124,10 +127,17 @@ def test_what_is_refused_for_a_moment_is_asked_for_again(call: str) -> None:
     assert details.refused == []
 
 
+@pytest.mark.parametrize("meanwhile", [0, 1])
 @pytest.mark.parametrize("parent", ["parent", "unknown"])
-def test_constraints_that_change_with_another_table_are_published_if_its_events_are_followed(parent: str) -> None:
-    """They are read again if it changed behind the fetch. Where nobody would tell of that, they are read through."""
+def test_constraints_that_change_with_another_table_are_published_if_its_events_are_followed(
+    parent: str, meanwhile: int
+) -> None:
+    """They are read again if it changed during the fetch or behind it. Where nobody would tell, they are read through.
+
+    ``meanwhile``: whether it was during the fetch.
+    """
     warehouse = Warehouse()
+    warehouse.logged_meanwhile = meanwhile
     keys = [{1: text("d"), 2: text(parent), 3: text("a"), 4: text("d"), 5: text("t"), 6: text("a")}]
     warehouse.found = {FOREIGN_KEYS: (LIST, ListValue(STRUCT, keys))}
     details, changes = warehouse.details, [VoidTable(f"d.{parent}", "")]

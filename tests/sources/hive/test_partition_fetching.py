@@ -360,14 +360,15 @@ def test_a_metastore_that_is_slow_to_tell_statistics_together_holds_nothing_up()
     assert warehouse.together() == ["HiveEvent/10"], "the write had them told, and later"
 
 
-def test_statistics_together_that_were_asked_for_before_a_write_do_not_count_as_told_after_it() -> None:
-    """The fold refuses them, and if they ended the wait nobody would ask again."""
+@pytest.mark.parametrize("is_pass", [False, True])
+def test_statistics_together_that_were_asked_for_before_a_write_do_not_count_as_told_after_it(is_pass: bool) -> None:
+    """The fold refuses them, and if they ended the wait nobody would ask again. Nor after a pass that began since."""
     warehouse = untold_warehouse()
     warehouse.pending = []
     assert warehouse.partitions.ask_again()
     (late,) = warehouse.pending
     warehouse.pending = None
-    warehouse.ask_for_a(is_pass=False)
+    warehouse.ask_for_a(is_pass=is_pass)
     warehouse.work()
     warehouse.aggregating_fails = None
     late()

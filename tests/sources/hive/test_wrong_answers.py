@@ -13,6 +13,7 @@ from consumers.fold.catalog_state import decode_binding, decode_table, name_key,
 from stream.sources.hive.live import fetching
 from stream.sources.hive.live.following import Following, FollowOptions
 from stream.sources.hive.live.metastore import Metastore, MetastoreSettings, ServerList, Transactions
+from stream.sources.hive.live.partitions import Pass
 from stream.sources.hive.messages import HiveMessageError, TableObject
 from stream.sources.hive.rpc.connection import MetastoreConnection, MetastoreUnreachable
 from stream.sources.hive.rpc.thrift import integer, long, record, text
@@ -21,6 +22,7 @@ from stream.sources.status import SourceStatus
 from stream.wire.events import (
     AbortTransaction,
     CommitTransaction,
+    ObjectImage,
     ResumePoint,
     SourceTransaction,
     TableImage,
@@ -28,6 +30,7 @@ from stream.wire.events import (
 )
 from tests.lab.workload.folded import Folded
 from tests.serving.stack import eventually
+from tokens.writeid_state import WriteIds
 
 BEGIN = 5
 """The last event before the source begins."""
@@ -46,6 +49,8 @@ class Server:
         self.running = Transactions(0, frozenset(), frozenset())
         self.is_away = False
         """Whether it does not answer the next time that it is asked who points to a table."""
+        self.amid_details: list[str] = []
+        """Tables, or "" for any, of events that nobody can read, and that come while constraints are read."""
         self.after_read: list[str] = []
         """Events that only name the table, and come while its first answer is on its way, with another version."""
 
@@ -61,6 +66,11 @@ class Server:
         """An event that names no table."""
         text = json.dumps({"server": "", "timestamp": 1} | message)
         self.log.append({"eventId": self.last_event() + 1, "eventTime": 1, "eventType": kind, "message": text})
+
+    def log_unreadable(self, table: str) -> None:
+        """An event of the table, or ("") of any, that nobody can read."""
+        event = {"eventId": self.last_event() + 1, "eventTime": 1, "eventType": "UNHEARD_OF", "message": "{}"}
+        self.log.append(event | ({"dbName": "d", "tableName": "t"} if table else {}))
 
     def write(self, kind: str) -> None:
         """An event that only names the table, and what it changes."""
@@ -108,6 +118,8 @@ class Server:
 
     def constraints(self, _: str) -> dict[int, Any]:
         """None."""
+        while self.amid_details:
+            self.log_unreadable(self.amid_details.pop())
         return {}
 
     def table(self, _: str) -> None:
@@ -155,6 +167,10 @@ class Source:
             return self.following.has_swept and not worked
 
         eventually(has_swept, what="the sweep")
+
+    def complete(self) -> None:
+        """Until all that belongs to the tables was published, too."""
+        eventually(lambda: not self.following.step() and self.following.is_complete, what="what belongs to the tables")
 
     def images(self) -> list[tuple[int, bytes | None, str]]:
         """(table id, image, last event before it was read) of what was published of tables."""
@@ -206,6 +222,52 @@ def test_a_write_of_a_table_that_is_not_known_yet_has_it_read_again(server: Serv
         assert {lo for _, _, lo in source.images()} == {f"HiveEvent/{BEGIN + 1}"}
     finally:
         source.following.close()
+
+
+@pytest.mark.parametrize("is_amid", [False, True])
+@pytest.mark.parametrize("voided", ["d.t", ""])
+def test_what_belongs_to_a_table_is_read_again_after_a_void(
+    server: Server, source: Source, voided: str, is_amid: bool
+) -> None:
+    """It may have changed. What was being read meanwhile would pass for newer than the event that nobody can read."""
+    source.complete()
+    if is_amid:
+        server.amid_details = [voided]
+        source.following._details.want(7)
+    else:
+        server.log_unreadable(voided)
+    source.complete()
+    changes = [each for txn in source.published for each in txn.changes]
+    [void] = [at for at, each in enumerate(changes) if isinstance(each, VoidTable)]
+    later = [each for each in changes[void:] if isinstance(each, ObjectImage) and each.hi]
+    assert {each.kind for each in later} >= {"constraints", "statistics"}
+    assert {each.lo for each in later} == {f"HiveEvent/{BEGIN + 1}"}
+
+
+@pytest.mark.parametrize("going_on", ["a sweep", "details", "a pass", "nothing"])
+def test_what_the_log_said_is_kept_while_anything_is_fetched(
+    server: Server, source: Source, monkeypatch: pytest.MonkeyPatch, going_on: str
+) -> None:
+    """By that it is seen that what arrives is older. It is forgotten once nothing can arrive."""
+    source.sweep()
+    following = source.following
+    server.log_transaction("OPEN_TXN", fromTxnId=5, toTxnId=5)
+    following._drain(server.last_event())
+    server.running = Transactions(5, frozenset({5}), frozenset())
+    following._rebound["d.t"] = following._images.touched["d.t"] = server.last_event()
+    following._foreign_keys.changed_with(server.last_event(), [VoidTable("d.t", "")])
+    following._progress.sweeping = going_on == "a sweep"
+    following._progress.detailed = "" if going_on == "details" else None
+    following._partitions._passes |= {7: cast("Pass", None)} if going_on == "a pass" else {}
+    monkeypatch.setattr(following, "_reconcile_at_s", 0.0)
+    following._reconcile()
+    kept = (
+        "d.t" in following._rebound,
+        "d.t" in following._images.touched,
+        following._foreign_keys.touched_at(["d.t"]) > 0,
+        following._recent.brought_forward("d.t", WriteIds(), BEGIN, {}),
+    )
+    assert kept == (going_on != "nothing",) * 4
 
 
 def test_an_answer_with_another_id_is_another_table(server: Server, source: Source) -> None:
