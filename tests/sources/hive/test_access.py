@@ -7,6 +7,7 @@ import socket
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import trustme
@@ -15,6 +16,7 @@ from cryptography.hazmat.primitives.serialization.pkcs12 import serialize_key_an
 from cryptography.x509 import load_pem_x509_certificate
 
 from freshet.local.hive.server import HiveServer
+from stream.sources.hive.rpc import transport
 from stream.sources.hive.rpc.connection import (
     MetastoreConnection,
     MetastoreDenied,
@@ -22,7 +24,8 @@ from stream.sources.hive.rpc.connection import (
     MetastoreUnreachable,
 )
 from stream.sources.hive.rpc.thrift import message, text
-from stream.sources.hive.rpc.transport import FRAME_BYTES_MAX, Access
+from stream.sources.hive.rpc.transport import FRAME_BYTES_MAX, OPEN, Access, Transport
+from tests.patience import PATIENCE_S
 from tests.sources.hive.test_connection import listening, reply
 
 USER, PASSWORD = "freshet", "s3cret \N{SNOWMAN}"
@@ -122,6 +125,17 @@ def test_another_metastore_is_asked_if_the_first_does_not_let_us_in(first: str) 
     ):
         assert connection.call("f", {}) == 5
         assert connection.address.endswith(str(good[1]))
+
+
+def test_the_time_to_connect_is_not_that_of_later_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection is kept for hours: it would end, amid a call, with what one address had to let us in."""
+    now_s = [0.0]
+    monkeypatch.setattr(transport, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    with listening(lambda accepted, _: _until_closed(accepted)) as address:
+        opened = Transport.connect(address, OPEN, lambda: PATIENCE_S, PATIENCE_S)
+        now_s[0] += 3_600
+        opened.send(b"a request")
+        opened.close()
 
 
 def test_a_frame_longer_than_any_answer_is_not_waited_for() -> None:

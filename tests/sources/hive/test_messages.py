@@ -32,3 +32,21 @@ def test_partition_keys_count_among_the_columns() -> None:
     """An alter of their types alone changes what constraints and statistics are of."""
     assert columns_of(("p", "int")) == columns_of(("p", "int")) != 0
     assert len({columns_of(), columns_of(("p", "int")), columns_of(("p", "string")), columns_of(("q", "int"))}) == 4
+
+
+@pytest.mark.parametrize(
+    ("parameters", "kinds"),
+    [
+        ({}, (False, False)),
+        ({"transactional": "false"}, (False, False)),
+        ({"transactional": "true"}, (True, True)),
+        ({"transactional": "TRUE", "transactional_properties": "default"}, (True, True)),
+        ({"transactional": "True", "transactional_properties": "INSERT_ONLY"}, (True, False)),
+    ],
+)
+def test_words_of_a_table_count_in_any_case(parameters: dict[str, str], kinds: tuple[bool, bool]) -> None:
+    """Hive takes them so. A transactional table that passed for an external one would be answered without a list."""
+    struct: dict[str, Any] = {"1": {"str": "T"}, "2": {"str": "D"}, "25": {"i64": 7}}
+    struct["9"] = {"map": ["str", "str", len(parameters), parameters]}
+    table = parse_table({"shown": json.dumps(struct)}, "shown")
+    assert (table.name, table.transactional, table.full_acid) == ("d.t", *kinds)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from stream.sources.hive.messages import Notification, TableObject
@@ -19,3 +21,24 @@ def test_statistics_of_one_partition_leave_the_others(kind: str, field: str) -> 
     changes = ObjectEvents("hive", with_images=False).of_write(event, TABLE)
     assert not [each for each in changes if isinstance(each, ObjectSet)]
     assert ObjectImage("partition_statistics", 7, ("a", "b"), "written") in changes
+
+
+@pytest.mark.parametrize("kind", ["INSERT", "ACID_WRITE_EVENT", "ALTER_PARTITIONS", "DROP_PARTITION", "RELOAD"])
+@pytest.mark.parametrize(
+    ("table", "voids"),
+    [
+        (replace(TABLE, struct=b""), True),
+        (replace(TABLE, struct=b"", partition_keys=()), False),
+        (replace(TABLE, struct=None, partition_keys=()), True),
+    ],
+    ids=["partitioned", "not partitioned", "not shown"],
+)
+def test_an_event_that_names_no_partition_voids_all_of_a_table_that_may_have_some(
+    kind: str, table: TableObject, voids: bool
+) -> None:
+    """An event that only names its table does not tell whether it is partitioned."""
+    event = Notification(1, 1, kind, "hive", "d", "t", {})
+    changes = ObjectEvents("hive", with_images=False).of_write(event, table)
+    kinds = {each.kind for each in changes if isinstance(each, ObjectSet) and each.change == "void"}
+    assert kinds == ({"partition", "partition_statistics"} if voids else set())
+    assert (ObjectImage("aggregate_statistics", 7, (), "written") in changes) is voids

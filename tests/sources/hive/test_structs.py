@@ -6,6 +6,7 @@ import json
 import struct
 from collections.abc import Iterator
 from contextlib import suppress
+from math import inf, nan
 from typing import Any
 
 import pytest
@@ -183,3 +184,9 @@ def test_sketches_of_statistics_are_bytes(name: str) -> None:
     found = with_binary_fields(struct_of_json(fields), name)
     assert found == {5: (STRING, b"\x00\xff"), 6: (STRING, b"\xff\x00")}
     assert plain_struct(found, name) == {"bitVectors": {"base64": "AP8="}, "histogram": {"base64": "/wA="}}
+
+
+@pytest.mark.parametrize(("value", "shown"), [(inf, b'"inf"'), (-inf, b'"-inf"'), (nan, b'"nan"'), (1.5, b"1.5")])
+def test_a_number_that_json_does_not_have_is_text(value: float, shown: bytes) -> None:
+    """The encoder would write null: statistics would say that nobody knows the highest value."""
+    assert image_of({2: (DOUBLE, value)}, "Doubles") == b'{"highValue":%b}' % shown

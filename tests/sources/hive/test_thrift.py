@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stream.sources.hive.rpc.thrift import CALL, Reader, field, message
+from stream.sources.hive.rpc import thrift
+from stream.sources.hive.rpc.thrift import CALL, Reader, field, message, text
 from stream.sources.hive.structs import (
     BOOL,
     BYTE,
@@ -118,3 +119,14 @@ def test_bytes_that_are_no_message_are_refused(data: bytes, reason: str) -> None
     """A wrong port, impossible lengths, unknown types and endless nesting are errors that say what is wrong."""
     with pytest.raises(ThriftError, match=reason):
         Reader(in_pieces(data, 1000)).message()
+
+
+def test_the_bound_on_an_answer_is_not_one_on_all_of_a_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection that lasts for weeks would fail once they are that many bytes together."""
+    monkeypatch.setattr(thrift, "BYTES_MAX", 100)
+    answers = [message("f", number, {1: text("x" * 50)}) for number in range(5)]
+    reader = Reader(iter(answers).__next__)
+    assert [reader.message()[2] for _ in answers] == list(range(5))
+    large = message("f", 1, {1: text("x" * 50), 2: text("x" * 50)})
+    with pytest.raises(ThriftError, match="larger than 100 bytes"):
+        Reader(iter([large]).__next__).message()
