@@ -72,6 +72,20 @@ def test_a_connector_that_hides_or_bends_changes_is_refused(setting: str, value:
     assert setting in refused.value.hint
 
 
+@pytest.mark.parametrize(("heartbeats", "is_taken"), [("", False), ("0", False), (" 00 ", False), ("1000", True)])
+def test_a_connector_that_tells_no_ends_needs_heartbeats(heartbeats: str, is_taken: bool) -> None:
+    """How far it has told everything is all that is known of it. Its epoch is not that of one that tells ends."""
+    config = {**GOOD, "provide.transaction.metadata": "false", "heartbeat.interval.ms": heartbeats}
+    if is_taken:
+        found = checked("c", config, "MySQL")
+        assert not found.tells_ends
+        assert found.fingerprint != checked("c", GOOD, "MySQL").fingerprint
+        return
+    with pytest.raises(DebeziumError, match=r"heartbeat\.interval\.ms") as refused:
+        checked("c", config, "MySQL")
+    assert refused.value.code == "debezium_bad_connector"
+
+
 def test_another_kind_of_connector_is_refused() -> None:
     """PostgreSQL's has other positions, and the other server's other GTIDs."""
     for name in ("io.debezium.connector.postgresql.PostgresConnector", CLASSES["MariaDB"], ""):

@@ -22,7 +22,7 @@ from stream.sources.debezium.transactions import Place
 from stream.sources.mariadb.connection import ConnectionSettings, connect
 from stream.sources.mariadb.gtid import GtidPosition, MysqlGtidSet
 from stream.sources.mariadb.schema import ColumnInfo, TableFilter, TableInfo
-from stream.wire.events import RowChange
+from stream.wire.events import RowChange, VoidTable
 from stream.wire.keys import row_key
 from tests.patience import PATIENCE_S
 from tests.servers.connect import ConnectServer
@@ -278,7 +278,21 @@ def test_a_row_that_gets_another_key_leaves_its_old_one() -> None:
     assert ended.keys == [row_key(rows.name, [number]) for number in (1, 2)]
 
 
-def test_what_a_session_of_mysql_is_not_done_with_is_held() -> None:
+@pytest.mark.parametrize("changed", [False, True])
+def test_a_row_of_a_table_whose_columns_are_not_known_voids_all_of_it(changed: bool) -> None:
+    """Once they are known: nobody can tell which row it was. Also where others had been read of it before a DDL."""
+    rows = Rows()
+    reader, catalog = rows.reader, rows.reader._schema.catalog
+    if changed:
+        rows.change(1)
+    catalog.doubt(rows.name, reader._schema.get(rows.name), GtidPosition({}))
+    rows.change(2)
+    catalog.settle(GtidPosition({}), frozenset)
+    reader._held.append(reader._ended(reader._now))
+    changes = reader._invalidation().changes
+    assert [each.table for each in changes if isinstance(each, VoidTable)] == [rows.name]
+    assert reader._held[0].keys == [row_key(rows.name, [1])] * changed
+
     """An XA transaction is in the log before anybody names it: meanwhile its session owns the GTID."""
     uuid = "00000000-0000-0000-0000-000000000001"
     schema = DebeziumSchema(ConnectionSettings(), TableFilter(("shop",)), lambda _: True)

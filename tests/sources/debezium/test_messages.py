@@ -25,7 +25,7 @@ from stream.sources.debezium.schema import DebeziumSchema
 from stream.sources.debezium.transactions import Place
 from stream.sources.mariadb.binlog.reading.logged_statements import LoggedStatements
 from stream.sources.mariadb.binlog.reading.transaction import OpenTransaction
-from stream.sources.mariadb.connection import ConnectionSettings
+from stream.sources.mariadb.connection import ConnectionSettings, SourceHistoryLost
 from stream.sources.mariadb.gtid import Gtid, MysqlGtid
 from stream.sources.mariadb.schema import TableFilter
 from tests.sources.debezium.samples import SERVERS, story, wrapped
@@ -114,14 +114,28 @@ def reader_of(**options: Any) -> DebeziumReader:
     return InvalidatingReader(lambda: None, *arguments) if options.get("voids") else DebeziumReader(*arguments)
 
 
-def is_taken(reader: DebeziumReader, number: int, version: str, **more: Any) -> bool:
-    """Whether a message of the transaction with this number waits to be published."""
-    value = wrapped(row(source={"gtid": f"{UUID}:{number}", "version": version}, **more))
+def take(reader: DebeziumReader, value: bytes) -> None:
+    """The reader takes a message of a table's topic."""
     message: Any = SimpleNamespace(
         topic=lambda: "p.s.t", partition=lambda: 0, offset=lambda: 7, error=lambda: None, value=lambda: value
     )
     reader._take(message)
+
+
+def is_taken(reader: DebeziumReader, number: int, version: str, **more: Any) -> bool:
+    """Whether a message of the transaction with this number waits to be published."""
+    take(reader, wrapped(row(source={"gtid": f"{UUID}:{number}", "version": version}, **more)))
     return bool(reader._assembler.starts({}))
+
+
+def test_a_connector_that_began_anew_begins_one_epoch() -> None:
+    """Its snapshot is told in the topics of all tables, and each message of it would begin one more."""
+    reader = reader_of()
+    values = [wrapped(row(op="r", source={"snapshot": "true", "file": "binlog.7", "pos": pos})) for pos in (4, 9)]
+    for value in values:
+        with pytest.raises(SourceHistoryLost):
+            take(reader, value)
+        take(reader, value)
 
 
 @pytest.mark.parametrize("version", ["1.9.7.Final", "4.0.0.Final"])

@@ -61,6 +61,16 @@ def test_what_is_executed_is_asked_for_before_what_is_logged(monkeypatch: pytest
     assert asked == ["executed", "logged"]
 
 
+def test_what_sessions_own_is_asked_for_before_where_the_log_ends() -> None:
+    """Who is done in between has logged more: what is prepared by it would pass for decided at the end of before."""
+    asked: list[str] = []
+    schema = DebeziumSchema(ConnectionSettings(), TableFilter(("s",)), lambda _: True)
+    for name in ("owned", "check_prepared", "end_of_log"):
+        vars(schema)[name] = lambda name=name: asked.append(name)
+    schema.settled()
+    assert asked == ["owned", "check_prepared", "end_of_log"]
+
+
 def test_what_a_statement_voids_is_said_until_all_before_it_is_published() -> None:
     """Then no longer: else its tables would be void with each transaction, and never be cached again."""
     reader = reader_of()
@@ -101,8 +111,12 @@ def test_an_epoch_begins_behind_ends_that_are_committed(
     assert committed == [("p.transaction", 0)]
 
 
-def test_an_end_that_was_passed_since_takes_nobody_back(topics: ConnectorTopics) -> None:
-    """A notice of a partition's end may come late: what was read behind it is not waited for once more."""
+@pytest.mark.parametrize(("reached", "is_at"), [(7, 7), (2, 3)])
+def test_an_end_that_was_passed_since_takes_nobody_back(topics: ConnectorTopics, reached: int, is_at: int) -> None:
+    """A notice of a partition's end may come late: what was read behind it is not waited for once more.
+
+    Else it leads behind the marks of Kafka's transactions, which are no messages: they would be waited for for ever.
+    """
     notice = SimpleNamespace(
         topic=lambda: "p.s.t",
         partition=lambda: 0,
@@ -110,6 +124,7 @@ def test_an_end_that_was_passed_since_takes_nobody_back(topics: ConnectorTopics)
         error=lambda: KafkaError(KafkaError._PARTITION_EOF),
     )
     consumer: Any = SimpleNamespace(consume=lambda *_: [notice])
-    topics._consumer, topics.reached = consumer, {("p.s.t", 0): 7}
+    topics._consumer, topics.reached = consumer, {("p.s.t", 0): reached}
     assert list(topics.poll(0.0)) == []
-    assert topics.has_reached({("p.s.t", 0): 7})
+    assert topics.has_reached({("p.s.t", 0): is_at})
+    assert not topics.has_reached({("p.s.t", 0): is_at + 1})

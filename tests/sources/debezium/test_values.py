@@ -136,6 +136,12 @@ def test_a_row_without_a_certain_key_is_refused() -> None:
     for row in (b'{"id":0}', b'{"id":null}', b"{}"):
         with pytest.raises(UndecodableValue):
             decoder.row(row)
+    columns = schema_of(day, field("a", "int32", "", "INT"))
+    decoder = RowDecoder(columns, table("id:date a:int", ("id", "a")), is_mysql=True)
+    assert decoder.row(b'{"id":1,"a":2}')[0] == b'shop.typed\0["1970-01-02",2]'
+    for row in (b'{"id":0,"a":2}', b'{"id":1,"a":2.5}', b'{"id":1,"a":null}'):
+        with pytest.raises(UndecodableValue):
+            decoder.row(row)
 
 
 def test_a_message_of_another_table_is_told_apart() -> None:
