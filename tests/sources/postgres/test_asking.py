@@ -19,7 +19,7 @@ from stream.sources.mariadb.connection import ConnectionSettings, MariaDBError, 
 from stream.sources.mariadb.gtid import PostgresPlace
 from stream.sources.mariadb.schema import ColumnInfo, TableFilter, TableInfo
 from stream.sources.mariadb.snapshot import NoSuchTable, SnapshotRead
-from stream.sources.postgres import connection, locks, schema, selecting
+from stream.sources.postgres import connection, locks, schema, selecting, snapshot
 from stream.sources.postgres import server as states
 from stream.sources.postgres.chunks import PostgresChunkReader
 from stream.sources.postgres.schema import PostgresSchema
@@ -27,9 +27,10 @@ from stream.sources.postgres.selected_rows import RowForm
 from stream.sources.postgres.server import read_state
 from stream.sources.postgres.snapshot import PostgresSnapshotReader
 from stream.sources.postgres.source import _Watch
-from stream.sources.postgres.tables import Found, _table
+from stream.sources.postgres.tables import Found, _column, _table
 from stream.sources.sessions import ANSWER_MARGIN_S
 from stream.wire.values import UndecodableValue
+from tests.patience import PATIENCE_S
 from tests.sources.postgres.test_messages import schema_of
 from tests.sources.postgres.test_simulated import simulated
 
@@ -77,6 +78,17 @@ def test_a_session_for_a_few_questions_ends_with_them(server: SimulatedPostgres)
     assert server.sessions == []
 
 
+def test_what_does_not_exist_is_not_a_user_who_may_not_come_in() -> None:
+    """Who reads of it would look for a wrong password. A login's refusal has no SQLSTATE, and its words alone."""
+    for error, code in (
+        (psycopg.errors.UndefinedTable('relation "s.t" does not exist'), "postgres_error"),
+        (psycopg.errors.InsufficientPrivilege("permission denied for table t"), connection.ACCESS_DENIED),
+        (psycopg.OperationalError('role "u" does not exist'), connection.ACCESS_DENIED),
+        (psycopg.OperationalError("connection refused"), "postgres_unreachable"),
+    ):
+        assert connection.translate(error, SETTINGS).code == code
+
+
 def test_the_tenth_timeline_is_one(server: SimulatedPostgres) -> None:
     """A file of the log is named by it in hexadecimal digits: after the tenth promotion no source could begin."""
     server.timeline = 0x1A
@@ -98,6 +110,19 @@ def test_a_watch_looks_again_after_its_session_was_lost(server: SimulatedPostgre
     assert seen == [True, False, True]
     assert len(looked) == 3
     watch.close()
+    assert server.sessions == []
+
+
+def test_a_schema_asks_in_a_new_session_once_its_own_was_lost(server: SimulatedPostgres) -> None:
+    """Else the source would wait for a server that has long been back."""
+    known = PostgresSchema(SETTINGS, TableFilter(("public",)), lambda _: True, "p", "slot", 0)
+    end = str(known.end_of_log())
+    server.down = True
+    with pytest.raises(MariaDBUnreachable):
+        known.end_of_log()
+    server.down = False
+    assert str(known.end_of_log()) == end
+    known.close()
     assert server.sessions == []
 
 
@@ -127,6 +152,19 @@ def test_what_is_not_flushed_is_no_proof_for_a_cache(
     found = read_goods(reader)
     assert (found.position, found.end) == (str(PostgresPlace(1, end)),) * 2
     assert (found.kept, found.end_kept) == (str(PostgresPlace(1, end - 3)),) * 2
+
+
+def test_a_wait_ends_once_those_have_left_who_kept_a_read_from_proving_more(
+    reader: PostgresSnapshotReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its front would else read again at once, and be told no more than before. Others are not waited for."""
+    writers, holders = [(GOODS.name, "7/7", False)], [("7/7",), ("8/8",)]
+    monkeypatch.setitem(sessions._ASKED, locks.WRITERS, lambda *_: writers)
+    monkeypatch.setitem(sessions._ASKED, snapshot._HOLDERS, lambda *_: holders)
+    end = read_goods(reader).end
+    assert not reader.wait_for_position(end, 0.01)
+    holders.remove(("7/7",))
+    assert reader.wait_for_position(end, PATIENCE_S)
 
 
 def test_where_the_log_ends_is_asked_after_the_tables(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,6 +217,28 @@ def test_a_date_that_has_no_canonical_form_is_not_cut_to_one(day: bytes) -> None
     assert RowForm(INFO).image([b"1", b"2024-01-01"]) == b'{"id":1,"day":"2024-01-01"}'
 
 
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ("double", b"NaN"),
+        ("double", b"-Infinity"),
+        ("float", b"NaN"),
+        ("decimal", b"NaN"),
+        ("decimal", b"Infinity"),
+        ("datetime", b"infinity"),
+        ("timestamp", b"0044-03-15 00:00:00+00 BC"),
+        ("text", b"\xff"),
+    ],
+)
+def test_a_value_that_has_no_canonical_form_is_not_taken_for_null(kind: str, value: bytes) -> None:
+    """Its row would be cached with NULL, and differ from what the connector tells of it."""
+    form = RowForm(TableInfo("public", "t", (ColumnInfo("id", "int", True), ColumnInfo("a", kind, False)), ("id",)))
+    with pytest.raises(UndecodableValue):
+        form.image([b"1", value])
+    assert form.key([b"1", value]) == b"public.t\0[1]"
+    assert form.image([b"1", None]) == b'{"id":1,"a":null}'
+
+
 def test_a_page_holds_its_first_row_however_large_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """An empty page that says that there is more would be asked for without end."""
     monkeypatch.setattr(selecting, "BYTES_MAX", 10)
@@ -207,3 +267,23 @@ def test_rows_of_a_table_that_are_others_have_no_key_in_it(kind: str, has_childr
     """They would be cached by the name of a table in which nobody tells who writes them."""
     found = _table("s", "t", INFO.columns, [kind, "p", has_children, "d", "heap 1", ["id"], True])
     assert found.primary_key == (("id",) if (kind, has_children) == ("r", False) else ())
+
+
+@pytest.mark.parametrize(
+    ("typed", "is_deterministic", "labels", "exact"),
+    [
+        ("text", True, [], True),
+        ("varchar", True, [], True),
+        ("text", False, [], False),
+        ("varchar", False, [], False),
+        ("bpchar", True, [], False),
+        ("numeric", True, [], False),
+        ("int8", True, [], True),
+        ("mood", True, ["sad", "happy"], False),
+    ],
+)
+def test_a_text_is_one_key_only_where_its_collation_knows_no_other_spelling(
+    typed: str, is_deterministic: bool, labels: list[str], exact: bool
+) -> None:
+    """One that ignores case finds ``A`` by ``a``: that there is no ``a`` would be cached, and wrong."""
+    assert _column(["a", typed, typed, "", is_deterministic, labels]).exact is exact

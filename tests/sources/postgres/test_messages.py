@@ -12,9 +12,10 @@ from freshet.local.mariadb import MariaDBAddress
 from stream.kafka.connection import KafkaCluster
 from stream.sources.debezium.connector import Connector, checked
 from stream.sources.debezium.errors import DebeziumError
-from stream.sources.debezium.messages import Malformed, RowMessage, Snapshot, read_end, read_row
+from stream.sources.debezium.messages import End, Malformed, RowMessage, Snapshot, read_end, read_row
 from stream.sources.debezium.places import Places, read_places
 from stream.sources.debezium.reader import DebeziumReader
+from stream.sources.debezium.transactions import Place
 from stream.sources.mariadb.connection import ConnectionSettings
 from stream.sources.mariadb.gtid import GtidPosition, PostgresCommit, PostgresPlace
 from stream.sources.mariadb.schema import ColumnInfo, TableFilter, TableInfo
@@ -192,6 +193,16 @@ def test_what_was_rewritten_while_a_source_was_away_is_void_once() -> None:
     assert schema.changed(PostgresPlace(1, 16)) == {}
 
 
+def test_a_type_that_changed_within_its_kind_while_a_source_was_away_voids_its_table() -> None:
+    """A ``timestamp(3)`` has other values than a ``timestamp(6)``, and a renamed value of an ENUM is another one."""
+    schema, said = schema_of()
+    for sql_type, is_void in (("", False), ("bigint", True)):
+        column = ColumnInfo("id", "int", True, sql_type=sql_type)
+        said[0] = {"s.t": TableInfo("s", "t", (column,), ("id",), engine="d heap 1")}
+        schema.load()
+        assert schema.has_unsaid is is_void
+
+
 def test_a_table_that_a_session_has_locked_is_void_before_it_is_altered() -> None:
     """The position passes the commit of an ALTER TABLE that the catalog does not show yet."""
     schema, said = schema_of()
@@ -213,3 +224,21 @@ def test_an_idle_shard_does_not_move_past_what_was_altered() -> None:
     assert found is not None
     assert found.position == "Postgres/1:0/20"
     assert [each.table for each in found.changes if isinstance(each, VoidTable)] == ["s.t"]
+
+
+def test_an_idle_shard_does_not_move_past_what_it_reads_meanwhile() -> None:
+    """The connector has confirmed it, so it is in the topics: it would pass for published."""
+    schema, _ = schema_of()
+    schema.load()
+    reached = iter([False, True])
+    topics = SimpleNamespace(ends=dict, has_reached=lambda _: next(reached))
+    reader = PostgresReader(topics, schema, "Postgres/1:0/10", Places(1), "PostgreSQL", 1 << 20)
+    reader._confirmed, commit = PostgresPlace(1, 32), PostgresCommit(760, 24)
+
+    def feed() -> int:
+        reader._assembler.end(End(commit, (), 7), Place("p.transaction", 0, 3))
+        return 1
+
+    reader._feed = feed  # type: ignore[method-assign]
+    assert list(reader._idle()) == []
+    assert not reader._is_published(commit)
