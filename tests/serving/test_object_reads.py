@@ -176,6 +176,18 @@ def test_pages_end_with_a_conflict_where_the_partitions_changed(running: Install
         running.session.get_partitions("sales", "t", catalog=KEYSPACE, page="rubbish")
 
 
+def test_no_page_is_gone_on_with_by_the_source(tmp_path: Path) -> None:
+    """Its answer is whole, and of another moment: what came with the pages before would come once more."""
+    running = Installation(tmp_path, source := HiveSource())
+    running.table()
+    running.objects("partition", 7, ("d0", "0"), ("d1", "1"), ("d2", "2"))
+    first = running.session.get_partitions("sales", "t", catalog=KEYSPACE, limit=2)
+    running.publish(ObjectSet("partition", 7, "void", reason="altered"))
+    with pytest.raises(Conflict) as torn:
+        running.session.get_partitions("sales", "t", catalog=KEYSPACE, limit=2, page=first.next_page)
+    assert (torn.value.code, source.asked) == ("page_expired", [])
+
+
 def test_a_transactional_tables_partitions_are_decided_by_its_list(tmp_path: Path) -> None:
     """Without a list 400; while a writer is open only the source could tell; after the COMMIT the cache does again."""
     running = Installation(tmp_path)

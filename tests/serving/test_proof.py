@@ -6,13 +6,16 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from consumers.fold.catalog_state import TRANSACTIONAL
 from consumers.fold.shards import Kin
 from serving.errors import ReadError
-from serving.reads.demands import ReadDemand
+from serving.reads.demands import ReadDemand, RequestedTable
 from serving.reads.proof import Proof, Reached, history_lost_error, token_after, unknown_shards_error
+from serving.reads.tables import judge_table
+from serving.sources.source import SourceTable
 from tests.serving.fakes import at, seen
 from tests.tokens import strategies as some
-from tokens import Freshness, Position, Vector
+from tokens import Freshness, Position, ValidWriteIdList, Vector
 
 SHARDS = ("ks/0", "ks/1", "ks/old", "bank/0")
 vectors = st.dictionaries(
@@ -160,3 +163,15 @@ def test_a_lost_history_is_told_with_the_epoch_that_took_its_place() -> None:
     refused = proof.refusal(proof.judge(at("0-1-4")), at("0-1-4"))
     assert refused.code == "history_lost"
     assert Vector.parse(str(refused.token)) == seen("ks/0", "0-1-4", epoch=2)
+
+
+@pytest.mark.parametrize(("epoch", "freshness"), [(None, Freshness.EVENTUAL), (2, Freshness.FRESH)])
+def test_a_table_that_no_token_can_include_is_not_called_fresh(epoch: int | None, freshness: Freshness) -> None:
+    """No owner has named the epoch yet. What the reader's list or table id refuses is refused all the same."""
+    lists = [f"db.t:{hwm}:9223372036854775807::" for hwm in (5, 6)]
+    found = SourceTable(7, TRANSACTIONAL, b"{}", lists[0], at("0-1-5"))
+    proof = Proof(ReadDemand(), "hive/0", epoch)
+    wanted = RequestedTable("hive", "db", "t", ValidWriteIdList.parse(lists[0]), 7)
+    assert judge_table(proof, wanted, found).freshness is freshness
+    for other in (wanted._replace(write_ids=ValidWriteIdList.parse(lists[1])), wanted._replace(table_id=8)):
+        assert not judge_table(proof, other, found).may_be_served

@@ -67,6 +67,23 @@ def test_a_read_that_waits_is_admitted_when_another_ends_and_leaves_no_trace_whe
     asyncio.run(story())
 
 
+def test_a_read_that_gives_up_as_it_is_admitted_gives_its_session_back() -> None:
+    """Else each time there would be one less, until nobody is admitted any more."""
+
+    async def story() -> None:
+        shares = Shares(2)
+        async with shares.hold(["a"], 0.01):
+            waiting = asyncio.create_task(_hold(shares, "a"))
+            await asyncio.sleep(0)
+            waiting.cancel()  # it is admitted before it hears of that
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        async with shares.hold(["a"], 0.01), shares.hold(["b"], 0.01):
+            assert await refused(shares, "c")
+
+    asyncio.run(story())
+
+
 def test_a_wait_for_a_lagging_source_ends_in_its_time_wherever_it_queues() -> None:
     """A wait that gets a thread late has less time left, and one that gets it too late asks nothing."""
     rows = MariaDBRows(ConnectionSettings("127.0.0.1", 1, "u", ""), "shop/0", TableFilter(("shop.*",)))

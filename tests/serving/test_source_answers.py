@@ -14,7 +14,7 @@ from serving.sources.breaker import FAILURES_MAX
 from serving.sources.hive import TIMEOUT_S, HiveTables
 from serving.sources.hive_latest import latest_event
 from serving.sources.hive_objects import read_objects
-from serving.sources.hive_tables import event_of, read_lists
+from serving.sources.hive_tables import event_of, read_lists, seen_table
 from serving.sources.mariadb import MariaDBRows, row_table
 from serving.sources.source import SchemaChanged, SourceKey, SourceRange, WantedObjects
 from stream.sources.hive.live.metastore import Metastore, MetastoreSettings, ServerList, Transactions
@@ -26,9 +26,11 @@ from stream.sources.mariadb.by_range import SelectedRange
 from stream.sources.mariadb.connection import ConnectionSettings, MariaDBError
 from stream.sources.mariadb.schema import ColumnInfo, TableFilter, TableInfo
 from stream.sources.mariadb.snapshot import SnapshotRead
+from tokens import ValidWriteIdList
 from tokens.errors import FreshetError
 
 ITEMS = TableInfo("shop", "items", (ColumnInfo("id", "int", True),), ("id",))
+ALL = KeyRange(limit=10)
 KEYLESS = MariaDBError("shop.items has no primary key", code="no_primary_key")
 
 
@@ -58,13 +60,13 @@ def rows_over(reader: Reader, waiter: Reader | None = None) -> MariaDBRows:
     return rows
 
 
-def range_of(reader: Reader) -> SourceRange:
-    """The answer for all rows of shop.items."""
+def range_of(reader: Reader, table: TableInfo = ITEMS, wanted: KeyRange = ALL) -> SourceRange:
+    """The answer for rows of shop.items, which the front knows as ``table``."""
     rows = rows_over(reader)
 
     async def story() -> SourceRange:
         try:
-            return await rows.read_range(row_table(ITEMS), KeyRange(limit=10))
+            return await rows.read_range(row_table(table), wanted)
         finally:
             await rows.close()
 
@@ -77,6 +79,22 @@ def test_a_replicas_range_tells_no_time(is_primary: bool, as_of_ms: int) -> None
     at = "MariaDB/0-1-5"
     found = range_of(Reader(SnapshotRead(SelectedRange(), at, at, 1, ITEMS, is_primary)))
     assert found.as_of_ms == as_of_ms
+
+
+@pytest.mark.parametrize("wanted", [ALL, KeyRange(limit=1, order=("a",)), KeyRange(limit=1, where=(("a", 1),))])
+def test_a_range_by_a_column_that_is_another_by_now_is_described_again(wanted: KeyRange) -> None:
+    """Its values are compared in another way, so the rows would be others, or in another order."""
+    at = "MariaDB/0-1-5"
+    known, now = (
+        TableInfo("shop", "items", (*ITEMS.columns, ColumnInfo("a", kind, True)), ("id",)) for kind in ("int", "text")
+    )
+    reader = Reader(SnapshotRead(SelectedRange(), at, at, 1, now))
+    assert range_of(reader, now, wanted).rows == []
+    if wanted is ALL:
+        assert range_of(reader, known, wanted).rows == []
+    else:
+        with pytest.raises(SchemaChanged):
+            range_of(reader, known, wanted)
 
 
 def test_a_table_that_has_lost_its_primary_key_is_described_again() -> None:
@@ -176,6 +194,31 @@ def test_the_newest_transaction_is_open_for_others_and_committed_for_itself() ->
     assert read_lists(as_metastore(catalog), (), 0, "").txns == "9:4:4,9:"
     assert read_lists(as_metastore(catalog), (), 9, "").txns == "9:4:4:"
     assert read_lists(as_metastore(catalog), (), 4, "").txns.startswith("4:")
+
+
+class Busy(Catalog):
+    """Its table ``d.t`` is written once more while each answer is on its way: what tells of it is a number."""
+
+    writes = 0
+
+    def last_event(self) -> int:
+        """That of the last write."""
+        self.writes += 1
+        return self.writes
+
+    def write_ids(self, names: Sequence[str], _: str = "") -> dict[str, ServerList]:
+        """With the id of the last write."""
+        return {name: ServerList(self.last_event(), (), ()) for name in names}
+
+    def table(self, name: str) -> TableObject:
+        """As the last write has left it."""
+        return TableObject(name, 7, True, True, b"%d" % self.last_event())
+
+
+def test_a_list_is_never_later_than_its_table() -> None:
+    """It would prove to a reader that the image has a write which came after it."""
+    lo, seen = seen_table(as_metastore(Busy()), "d.t", None)
+    assert lo < ValidWriteIdList.parse(seen.write_ids).hwm < int(seen.image or b"0")
 
 
 def test_all_calls_of_a_read_share_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
