@@ -357,6 +357,7 @@ def test_who_is_attached_waits_for_its_own_blocks_only(tmp_path: Path) -> None:
     attached = Attached(tmp_path / "cache", (), 64 << 20)
     attached.wait(a, [0], 30)
     assert attached.claim(a, [0]) == []
+    assert owner.flights.under_way(a.number, 0) is None, "nobody waits for a fetch that is none"
     assert attached.read(a, 0, 10) == bytes(10)
     assert directory.writers.waiting(b.number, 0) is not None
     gate.set()

@@ -104,6 +104,24 @@ def test_a_reservation_outlives_the_owner(tmp_path: Path) -> None:
     other.close()
 
 
+def test_a_reservation_outlives_the_owner_that_another_process_replaces(tmp_path: Path) -> None:
+    """Who is attached to the new owner asks it for the same: else the cache would fill what a query spills into."""
+    options = DirectoryOptions(quota=64 * MIB)
+    owner, next_owner, attached = (Joined(tmp_path / "cache", options) for _ in range(3))
+    give_back = attached.reserve(40 * MIB)
+    assert give_back is not None
+    owner.close()
+    for each in (next_owner, attached):
+        assert each.known("a") is None  # a call: it finds the owner gone
+    assert attached.directory is None
+    assert next_owner.directory is not None
+    assert next_owner.directory.reserved == 40 * MIB
+    give_back()
+    until(lambda: next_owner.directory is not None and not next_owner.directory.reserved, "the room of the reservation")
+    attached.close()
+    next_owner.close()
+
+
 def test_a_program_reserves_room_by_the_file_system(tmp_path: Path) -> None:
     """``with fs.reserved(…)``: meanwhile the cache has less; what is too much is refused with a code."""
     fs = FreshetFileSystem(target_protocol="file", dirs=(f"{tmp_path}/cache:64MiB",))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from pathlib import Path
 
@@ -12,8 +13,10 @@ from serving.bytecache.disk.directory import DirectoryOptions
 from serving.bytecache.disk.layout import BLOCK, NONCE_ROOM
 from serving.bytecache.disk.seals import make_key, seal_block
 from serving.bytecache.disk.shard import GROW_S
+from serving.bytecache.filesystem.file import WrittenFile
 from serving.bytecache.reading.cache import ByteCache
 from serving.bytecache.reading.files import ReadOptions
+from serving.bytecache.reading.tally import Tallies
 from serving.bytecache.shared.attached import Attached
 from serving.bytecache.shared.joined import Joined
 from tests.serving.bytecache.stores import MIB, DirectoryStore, open_directory
@@ -68,3 +71,31 @@ def test_what_an_attached_reader_does_not_keep_it_does_not_hold(tmp_path: Path, 
     assert owner.flights.under_way(file.entry.number, 0) is None
     attached.close()
     owner.close()
+
+
+def test_what_threads_have_counted_is_kept_when_they_end() -> None:
+    """A pool's threads come and go: their sum is kept, and nothing else of them."""
+    tallies = Tallies()
+
+    def count() -> None:
+        tallies.mine().hits += 1
+
+    for _ in range(4):
+        thread = threading.Thread(target=count)
+        thread.start()
+        thread.join()
+    assert tallies.total().hits == 4
+    assert len(tallies._all) == 1
+
+
+def test_a_file_is_forgotten_also_if_its_store_refuses_what_was_written() -> None:
+    """Nobody knows what the store has of it by then."""
+    told: list[str] = []
+
+    class Refusing:
+        def close(self) -> None:
+            raise OSError("the disk is full")
+
+    with pytest.raises(OSError, match="full"), WrittenFile(Refusing(), lambda: told.append("forgotten")):
+        pass
+    assert told == ["forgotten"]
