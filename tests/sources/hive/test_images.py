@@ -26,6 +26,8 @@ class Publishing:
 
     def __init__(self, names: dict[str, int], begin: int = 0) -> None:
         self.published: list[list[Change]] = []
+        self.opened: list[OpenTransaction] = []
+        """The transactions that were told of."""
         self.progress, nothing = Progress(), cast("Any", None)
         self.images = Images(
             cast("Metastore", nothing),
@@ -47,7 +49,7 @@ class Publishing:
             self.images.ended(10, ["s.t"], committed=self.ending.pop())
 
     def _publish(self, changes: list[Change], opened: tuple[OpenTransaction, ...] = ()) -> None:
-        assert not opened
+        self.opened += opened
         self.published.append(changes)
 
     def take(
@@ -89,6 +91,18 @@ def test_a_name_is_bound_by_the_fetch_that_is_published() -> None:
     publishing.take("s.t", 7)
     [changes] = publishing.published
     assert BindName("s.t", 7, "") in changes
+
+
+def test_who_holds_ids_of_a_table_is_told_with_its_name() -> None:
+    """They were allocated before it was known whose name it is: a restarted source would not know who writes it."""
+    publishing = Publishing({}, begin=8)
+    translator = publishing.images._translator
+    message = {"txnIdList": [5], "writeIdList": [1], "dbName": "s", "tableName": "t"}
+    row = {"eventId": 9, "eventTime": 1, "eventType": "ALLOC_WRITE_ID_EVENT", "message": message}
+    assert translator.translate(row) is not None
+    publishing.images._recent.note(9, translator.write_id_changes)
+    publishing.take("s.t", 7, listed_at=8)
+    assert [(each.txn, each.write_ids) for each in publishing.opened] == [(5, ((7, 1),))]
 
 
 @pytest.mark.parametrize("committed", [False, True])

@@ -142,12 +142,12 @@ class Server:
 class Source:
     """What a source publishes of a `Server`, and what becomes of it."""
 
-    def __init__(self, server: Server, names: dict[str, int]) -> None:
+    def __init__(self, server: Server, names: dict[str, int], cursor: str = "") -> None:
         self.server, self.folded = server, Folded(1)
         self.published: list[SourceTransaction] = []
         self.folded.start(f"HiveEvent/{BEGIN}")
         at = f"HiveEvent/{BEGIN}"
-        resume = ResumePoint("hive/0", 1, 1, at, 0, at, names=names)
+        resume = ResumePoint("hive/0", 1, 1, at, 0, at, names=names, cursor=cursor)
         options = FollowOptions(SETTINGS, "hive/0", threads=1, reconcile_s=3600)
         self.following = Following(options, self, cast("Metastore", server), resume, SourceStatus(), None)
 

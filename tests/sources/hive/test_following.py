@@ -1,0 +1,108 @@
+"""What a source notes of the log and of what it fetches, so that each table is read again when it must be."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from stream.sources.hive.live import fetching
+from stream.sources.hive.progress import Progress
+from stream.sources.hive.rpc.connection import MetastoreUnreachable
+from stream.wire.events import BindName, TableImage
+from tests.sources.hive.test_wrong_answers import BEGIN, Server, Source
+
+NAMES = {"d.t": 7, "d.gone": 9}
+
+
+@pytest.fixture
+def source(monkeypatch: pytest.MonkeyPatch) -> Iterator[Source]:
+    """A source whose topic has bound a table that its server has not, too."""
+    server = Server()
+    monkeypatch.setattr(fetching, "Metastore", lambda _: server)
+    made = Source(server, NAMES)
+    yield made
+    made.following.close()
+
+
+def test_a_table_that_went_without_an_event_is_forgotten_after_a_sweep(source: Source) -> None:
+    """Its last image would be answered for good: no event of it will come."""
+    source.complete()
+    changes = [each for txn in source.published for each in txn.changes]
+    dropped = [each.table_id for each in changes if isinstance(each, TableImage) and each.change == "dropped"]
+    assert (dropped, source.following._translator.tables) == ([9], {"d.t": 7})
+
+
+def test_a_sweep_whose_fetch_failed_reads_the_same_tables_again(
+    source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else those of the chunk that failed would be unknown until their next event."""
+    fails, tables = [MetastoreUnreachable("no metastore answers")], source.server.tables
+
+    def failing(names: list[str]) -> object:
+        if fails:
+            raise fails.pop()
+        return tables(names)
+
+    monkeypatch.setattr(source.server, "tables", failing)
+    with pytest.raises(MetastoreUnreachable):
+        source.sweep()
+    source.sweep()
+    assert [table_id for table_id, _, _ in source.images()] == [7]
+
+
+def test_an_id_that_does_not_follow_those_before_has_its_tables_list_read_again(source: Source) -> None:
+    """The server may have set those between without an event."""
+    source.complete()
+    server = source.server
+    message = {"txnIdList": [5], "writeIdList": [10], "dbName": "d", "tableName": "t"}
+    event = {"eventId": server.last_event() + 1, "eventTime": 1, "eventType": "ALLOC_WRITE_ID_EVENT"}
+    server.log.append(event | {"message": json.dumps(message)})
+    source.following._drain(server.last_event())
+    assert list(source.following._progress.dirty) == ["d.t"]
+
+
+def test_a_rename_touches_both_names(source: Source) -> None:
+    """What is fetched meanwhile under either may be of another table."""
+    source.complete()
+    following = source.following
+    following._progress.touch(["d.t"])
+    following._note(9, BindName("d.u", 7, "d.t"))
+    assert {name: following._images.touched.get(name) for name in ("d.t", "d.u")} == {"d.t": 9, "d.u": 9}
+    assert {name: following._rebound.get(name) for name in ("d.t", "d.u")} == {"d.t": 9, "d.u": 9}
+    assert list(following._progress.dirty) == ["d.u"]
+
+
+def test_what_is_fetched_has_the_time_of_the_last_event(source: Source) -> None:
+    """The markers of a catalog would say that nothing of it is known since the source began."""
+    source.complete()
+    source.server.log_transaction("OPEN_TXN", fromTxnId=5, toTxnId=5)
+    source.following._drain(source.server.last_event())
+    source.following._progress.touch(["d.t"])
+    source.complete()
+    last = source.published[-1]
+    assert (last.position, last.timestamp) == (f"HiveEvent/{BEGIN + 1}", 1)
+    assert source.following._status.timestamp == 1
+
+
+@pytest.mark.parametrize("is_due", [False, True])
+def test_a_restart_goes_on_with_what_was_left_to_be_fetched(is_due: bool) -> None:
+    """Statistics that nobody told, and what belongs to no table. Of a table that is gone nothing is left."""
+    progress = Progress()
+    progress.sweeping, progress.parted, progress.detailed, progress.objects_due = False, None, None, is_due
+    made = Source(Server(), NAMES, progress.cursor(["d.t"], ["d.t", "d.other"]))
+    assert made.following._partitions.untold == ["d.t"]
+    assert made.following._objects.is_due is is_due
+    assert list(made.following._progress.dirty) == ["d.t"]
+    made.following.close()
+
+
+def test_a_restart_tries_again_what_was_refused(source: Source) -> None:
+    """No event tells that a metastore can read it again."""
+    following = source.following
+    source.complete()
+    following._partitions._refusals.note(7)
+    following._details._refusals.note("d.u")
+    following._images.unreadable.note("d.v")
+    assert set(Progress(following._cursor()).dirty) == {"d.t", "d.u", "d.v"}
