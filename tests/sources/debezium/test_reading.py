@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from confluent_kafka import IsolationLevel, KafkaError
 
+from stream.kafka.connection import KafkaCluster
 from stream.sources.debezium import schema as asking
+from stream.sources.debezium.errors import DebeziumError
 from stream.sources.debezium.messages import RowMessage, Statement, gtid_of
 from stream.sources.debezium.schema import DebeziumSchema, Sample
 from stream.sources.debezium.topics import ConnectorTopics
@@ -128,3 +132,37 @@ def test_an_end_that_was_passed_since_takes_nobody_back(topics: ConnectorTopics,
     assert list(topics.poll(0.0)) == []
     assert topics.has_reached({("p.s.t", 0): is_at})
     assert not topics.has_reached({("p.s.t", 0): is_at + 1})
+
+
+@pytest.mark.parametrize(("partitions", "is_in_order"), [((1, 1), True), ((2, 1), False), ((1, 2), False)])
+def test_statements_and_ends_have_an_order(
+    topics: ConnectorTopics, partitions: tuple[int, int], is_in_order: bool
+) -> None:
+    """In two partitions nobody can tell what comes first. Those of tables may have as many as they like."""
+    counts = dict(zip(("p", "p.transaction"), partitions, strict=True)) | {"p.s.t": 3, "other": 2}
+    found = {name: SimpleNamespace(partitions=range(count)) for name, count in counts.items()}
+    admin: Any = SimpleNamespace(list_topics=lambda timeout: timeout and SimpleNamespace(topics=found))
+    topics._admin, topics._kafka, topics.statements = admin, KafkaCluster("nowhere:1"), "p"
+    if is_in_order:
+        assert topics.existing() == {"p": 1, "p.transaction": 1, "p.s.t": 3}
+        return
+    with pytest.raises(DebeziumError) as refused:
+        topics.existing()
+    assert refused.value.code == "debezium_bad_connector"
+
+
+def test_topics_that_are_closed_leave_no_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A source begins again after each outage: its machine would be full of clients."""
+    closed: list[str] = []
+    module = "stream.sources.debezium.topics"
+
+    @contextmanager
+    def admin(_: object) -> Iterator[None]:
+        yield
+        closed.append("admin")
+
+    consumer = SimpleNamespace(close=lambda: closed.append("consumer"))
+    monkeypatch.setattr(f"{module}.AdminClient", admin)
+    monkeypatch.setattr(f"{module}.open_consumer", lambda *_, **__: consumer)
+    ConnectorTopics(KafkaCluster("nowhere:1"), "p").close()
+    assert closed == ["consumer", "admin"]

@@ -15,14 +15,15 @@ from stream.sources.debezium.messages import xa_transaction
 from stream.sources.debezium.places import PLACES, Places, read_places
 from stream.sources.debezium.reader import DebeziumReader
 from stream.sources.debezium.schema import DebeziumSchema
-from stream.sources.debezium.source import ConnectorOptions, DebeziumSource
+from stream.sources.debezium.source import ConnectorOptions, DebeziumSource, _Watch
 from stream.sources.mariadb.binlog.progress import Progress
 from stream.sources.mariadb.binlog.reading.transaction import OpenTransaction
 from stream.sources.mariadb.connection import ConnectionSettings, MariaDBUnreachable, SourceHistoryLost
-from stream.sources.mariadb.gtid import MysqlGtid
+from stream.sources.mariadb.gtid import GtidPosition, MysqlGtid
 from stream.sources.mariadb.position import ServerPosition
 from stream.sources.mariadb.schema import TableFilter
 from stream.sources.mariadb.source import MariaDBSource, PublisherLike, SourceOptions
+from stream.sources.mariadb.watch import DumpWatch
 from stream.wire.events import DescribeTable, ResumePoint, SourceTransaction
 
 
@@ -205,3 +206,42 @@ def test_no_client_of_kafka_is_left_where_topics_cannot_be_listed(
     with pytest.raises(KafkaUnreachable):
         source._open_log(schema, "MySQL56/")
     assert closed == ["session", "topics"]
+
+
+def test_an_epoch_begins_where_the_topics_end_and_nothing_is_prepared(
+    source: DebeziumSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is prepared before its place may be committed behind it. No client of Kafka is left of the look."""
+    asked: list[str] = []
+
+    def answer(what: str, value: Any) -> Any:
+        asked.append(what)
+        return value
+
+    topics = SimpleNamespace(
+        statements="pre",
+        transactions="pre.transaction",
+        topic_of=lambda name: f"pre.{name}",
+        existing=lambda: {"pre": 1, "pre.transaction": 1, "pre.s.t": 1},
+        beginning=lambda found: answer("ends", {(name, 0): 3 for name in found}),
+        close=lambda: asked.append("closed"),
+    )
+    at = ServerPosition("MariaDB/0-1-5", 9)
+    module = "stream.sources.debezium.source"
+    monkeypatch.setattr(f"{module}.ConnectorTopics", lambda *_: topics)
+    monkeypatch.setattr(f"{module}.fetch_all", lambda *_: [("s", "t"), ("s", "u")])
+    monkeypatch.setattr(f"{module}.check_nothing_is_prepared", lambda _: asked.append("prepared"))
+    monkeypatch.setattr(f"{module}.end_of_log", lambda _: answer("logged", GtidPosition.parse(at.position)))
+    monkeypatch.setattr(f"{module}.current_position", lambda _: answer("visible", at))
+    monkeypatch.setattr(source, "_ask_connector", lambda: SimpleNamespace(fingerprint=6))
+    assert source._begin(cast("Any", None)) is at
+    assert asked == ["ends", "closed", "prepared", "logged", "visible", "prepared"]
+    assert source._places == Places(6, {("pre", 0): 3, ("pre.transaction", 0): 3, ("pre.s.t", 0): 3})
+
+
+def test_who_watches_the_server_looks_at_the_connector_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that was set to hide changes would go on to be believed until the source begins again."""
+    looked: list[str] = []
+    monkeypatch.setattr(DumpWatch, "check", lambda *_: looked.append("server"))
+    _Watch(ConnectionSettings(), 1, lambda: looked.append("connector")).check("MySQL56/")
+    assert looked == ["server", "connector"]
