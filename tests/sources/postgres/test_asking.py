@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +17,13 @@ from lab.simulation.postgres.sessions import Driver, PostgresSession
 from lab.simulation.postgres.tables import GOODS
 from stream.sources.key_range import KeyRange
 from stream.sources.mariadb.by_key import SelectedRow
-from stream.sources.mariadb.connection import ConnectionSettings, MariaDBError, MariaDBUnreachable
+from stream.sources.mariadb.connection import (
+    ConnectionSettings,
+    MariaDBError,
+    MariaDBUnreachable,
+    ServerSettingsError,
+    SourceHistoryLost,
+)
 from stream.sources.mariadb.gtid import PostgresPlace
 from stream.sources.mariadb.schema import ColumnInfo, TableFilter, TableInfo
 from stream.sources.mariadb.snapshot import NoSuchTable, SnapshotRead
@@ -287,3 +295,57 @@ def test_a_text_is_one_key_only_where_its_collation_knows_no_other_spelling(
 ) -> None:
     """One that ignores case finds ``A`` by ``a``: that there is no ``a`` would be cached, and wrong."""
     assert _column(["a", typed, typed, "", is_deterministic, labels]).exact is exact
+
+
+@pytest.mark.parametrize(
+    ("rows", "is_reserved"),
+    [
+        ([(16, "reserved", True)], True),
+        ([(16, "extended", True)], True),
+        ([(16, "unreserved", True)], False),
+        ([(16, "lost", True)], None),
+        ([(None, "reserved", True)], None),
+        ([], None),
+    ],
+)
+def test_a_slot_that_keeps_no_log_any_more_is_a_lost_history(
+    monkeypatch: pytest.MonkeyPatch, rows: list[tuple[Any, ...]], is_reserved: bool | None
+) -> None:
+    """One that is gone, lost, or was never read. One that takes more room than it was given still keeps all."""
+    monkeypatch.setattr(states, "fetch_all", lambda *_: rows)
+    nobody: Any = None
+    if is_reserved is None:
+        with pytest.raises(SourceHistoryLost):
+            states.slot_of(nobody, "slot")
+    else:
+        assert states.slot_of(nobody, "slot") == states.Slot(16, is_read=True, is_reserved=is_reserved)
+
+
+@pytest.mark.parametrize(
+    ("level", "encoding", "is_good"),
+    [("logical", "UTF8", True), ("replica", "UTF8", False), ("logical", "SQL_ASCII", False)],
+)
+def test_a_server_must_log_rows_and_have_its_texts_in_utf8(
+    monkeypatch: pytest.MonkeyPatch, level: str, encoding: str, is_good: bool
+) -> None:
+    """Other texts have no canonical form, and a database without an encoding has texts of any."""
+    said = {"wal_level": level, "server_encoding": encoding}
+    monkeypatch.setattr(states, "fetch_all", lambda _, sql: [[said[sql.split("'")[1]]]])
+    nobody: Any = None
+    with nullcontext() if is_good else pytest.raises(ServerSettingsError):
+        states.check_settings(nobody)
+
+
+def test_a_key_may_be_in_the_file_of_its_certificate() -> None:
+    """As with the other servers. Without an authority nothing is encrypted, and nothing is shown."""
+    secured = ConnectionSettings(product="PostgreSQL", ssl_ca="ca.pem", ssl_cert="client.pem")
+    found = connection._arguments(secured)
+    assert [found[name] for name in ("sslmode", "sslrootcert", "sslcert", "sslkey")] == [
+        "verify-full",
+        "ca.pem",
+        "client.pem",
+        "client.pem",
+    ]
+    assert connection._arguments(replace(secured, ssl_key="key.pem"))["sslkey"] == "key.pem"
+    assert connection._arguments(replace(secured, ssl_verify_host=False))["sslmode"] == "verify-ca"
+    assert not [name for name in connection._arguments(SETTINGS) if name.startswith("ssl")]

@@ -16,7 +16,7 @@ from stream.sources.debezium.messages import End, Malformed, RowMessage, Snapsho
 from stream.sources.debezium.places import Places, read_places
 from stream.sources.debezium.reader import DebeziumReader
 from stream.sources.debezium.transactions import Place
-from stream.sources.mariadb.connection import ConnectionSettings
+from stream.sources.mariadb.connection import ConnectionSettings, SourceHistoryLost
 from stream.sources.mariadb.gtid import GtidPosition, PostgresCommit, PostgresPlace
 from stream.sources.mariadb.schema import ColumnInfo, TableFilter, TableInfo
 from stream.sources.postgres.reader import InvalidatingPostgresReader, PostgresReader
@@ -210,6 +210,16 @@ def test_a_table_that_a_session_has_locked_is_void_before_it_is_altered() -> Non
     assert schema.changed(PostgresPlace(1, 16)) == {}
     said[2] = frozenset({"s.t", "s.other"})
     assert schema.changed(PostgresPlace(1, 16)).keys() == {"s.t"}
+
+
+@pytest.mark.parametrize("timeline", [1, 3])
+def test_a_catalog_of_another_timeline_is_another_history(timeline: int) -> None:
+    """A server that was promoted, or restored, has other commits at the same places."""
+    schema, said = schema_of()
+    schema.load()
+    said[1] = PostgresPlace(timeline, 16)
+    with pytest.raises(SourceHistoryLost):
+        schema.changed(PostgresPlace(2, 16))
 
 
 def test_an_idle_shard_does_not_move_past_what_was_altered() -> None:
