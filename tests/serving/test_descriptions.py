@@ -231,3 +231,25 @@ def test_an_older_description_that_comes_later_does_not_replace_a_newer_one(monk
         ]
 
     assert asyncio.run(run()) == ["source", "source"]
+
+
+@pytest.mark.parametrize("answers", [(True, True), (False, True), (False, False)])
+def test_the_first_source_that_answers_describes_a_table(answers: tuple[bool, bool]) -> None:
+    """All shards have the same tables: one that is away keeps no table from being described."""
+
+    class Shard(FakeRowSource):
+        def __init__(self, does_answer: bool) -> None:
+            super().__init__(b"{}", "0-1-5")
+            self.does_answer = does_answer
+
+        async def describe(self, table: str) -> RowTable | None:
+            if not self.does_answer:
+                raise ReadError("source_unreachable", "it is away")
+            return RowTable(table, (Column("id", "int", True),), True)
+
+    space = RowSpace("shop", Layout(1), sources=[Shard(each) for each in answers])
+    if any(answers):
+        assert asyncio.run(space.describe(NAME)) == RowTable(NAME, (Column("id", "int", True),), True)
+    else:
+        with pytest.raises(ReadError, match="away"):
+            asyncio.run(space.describe(NAME))

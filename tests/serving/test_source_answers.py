@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -219,6 +220,53 @@ def test_a_list_is_never_later_than_its_table() -> None:
     """It would prove to a reader that the image has a write which came after it."""
     lo, seen = seen_table(as_metastore(Busy()), "d.t", None)
     assert lo < ValidWriteIdList.parse(seen.write_ids).hwm < int(seen.image or b"0")
+
+
+def test_a_reader_with_a_transaction_gets_the_ids_that_a_short_list_hides() -> None:
+    """Where nothing is committed a metastore lists the lowest id alone: the reader would not see its own write."""
+
+    class Short(Busy):
+        def write_ids(self, names: Sequence[str], _: str = "") -> dict[str, ServerList]:
+            return {name: ServerList(3, (3,), ()) for name in names}
+
+        def without_collapse(self, lists: dict[str, ServerList], _: Transactions) -> dict[str, ServerList]:
+            return dict.fromkeys(lists, ServerList(4, (3, 4), ()))
+
+    own = "d.t:4:3:3:"
+    for own_list, hwm in ((None, 3), (own, 4)):
+        found = ValidWriteIdList.parse(seen_table(as_metastore(Short()), "d.t", own_list)[1].write_ids)
+        assert (found.hwm, found.open_ids) == (hwm, (3,))
+
+
+def test_what_belongs_to_a_table_whose_name_was_given_away_meanwhile_is_read_again() -> None:
+    """It is asked for by the name: it may be the other table's, under the id of the first."""
+    ids, ends = [7, 8, 8], [1, 2]
+
+    class GivenAway(Busy):
+        def last_event(self) -> int:
+            return ends.pop(0)
+
+        def write_ids(self, names: Sequence[str], _: str = "") -> dict[str, ServerList]:
+            return {name: ServerList(0, (), ()) for name in names}
+
+        def table(self, name: str) -> TableObject:
+            return TableObject(name, ids.pop(0), False, False, b"{}")
+
+        def constraints(self, _: str) -> Struct:
+            return {}
+
+    catalog = GivenAway(("INSERT", "d", "t"), ("ALTER_TABLE", "d", "t"))
+    found = read_objects(as_metastore(catalog), WantedObjects("constraints", "d.t"), None)
+    assert (found.table_id, str(found.position)) == (8, "HiveEvent/2")
+
+
+def test_a_catalog_that_is_closed_closes_its_connections() -> None:
+    """Each thread that has read has one, of tables or of lists."""
+    closed: list[str] = []
+    source: Any = HiveTables(MetastoreSettings((("127.0.0.1", 1),)), "hive/0")
+    source._opened += [SimpleNamespace(close=lambda name=name: closed.append(name)) for name in ("tables", "lists")]
+    asyncio.run(source.close())
+    assert closed == ["tables", "lists"]
 
 
 def test_all_calls_of_a_read_share_its_time(monkeypatch: pytest.MonkeyPatch) -> None:

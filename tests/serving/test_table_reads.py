@@ -138,27 +138,27 @@ def test_a_table_of_another_id_fills_nothing(monkeypatch: pytest.MonkeyPatch, ta
 
 
 def test_a_table_flight_is_shared_within_catalog_and_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A table's read that is under way is not shared with another epoch or catalog."""
+    """A table's read that is under way is not shared with another epoch, catalog or database."""
 
     async def story() -> None:
         owner = FakeOwner()
         reads, tasks = Reads(monkeypatch, owner), []
         sources = FakeTableSource(external()), FakeTableSource(external(image=b'{"name":"other"}'))
         spaces = [TableSpace(name, Layout(1), source) for name, source in zip(("hive", "lake"), sources, strict=True)]
-        wanted = RequestedTable("", "db", "t")
+        wanted, other = (RequestedTable("", db, "t") for db in ("db", "other"))
         for source, space in zip(sources, spaces, strict=True):
             source.gate.clear()
             tasks.append(asyncio.create_task(reads.read(space, wanted, ReadDemand())))
         await settle()
         owner.table = owner_table(None, epoch=2)
         demand = demand_of(seen(SHARD, "0-1-4", epoch=2))
-        tasks.append(asyncio.create_task(reads.read(spaces[0], wanted, demand)))
+        tasks += [asyncio.create_task(reads.read(spaces[0], each, demand)) for each in (wanted, other)]
         await settle()
-        assert [source.lists for source in sources] == [[None, None], [None]]
+        assert [source.lists for source in sources] == [[None, None, None], [None]]
         for source in sources:
             source.gate.set()
         images = [bytes(served(answer).value) for answer in await asyncio.gather(*tasks)]
-        assert images == [IMAGE, b'{"name":"other"}', IMAGE]
+        assert images == [IMAGE, b'{"name":"other"}', IMAGE, IMAGE]
 
     asyncio.run(story())
 
