@@ -143,6 +143,7 @@ def test_a_second_read_asks_for_the_version_only(counted: CountingFileSystem, tm
         file.seek(-10, os.SEEK_END)
         assert file.read(100) == data[-10:]
     assert fs.cat_file(f"{tmp_path}/a", start=-5, end=-2) == data[-5:-2]
+    assert fs.cat_file(f"{tmp_path}/a", start=0, end=0) == b""
     assert len(counted.reads) == reads
     frozen = FreshetFileSystem(fs=counted, immutable=True)
     before = counted.infos

@@ -125,21 +125,23 @@ def test_what_is_wrong_with_a_large_directory_is_told_at_the_start(
 
 
 def test_a_child_that_is_forked_amid_an_opening_does_not_keep_the_directory(place: Path, loading: Loading) -> None:
-    """The lock is its parent's: when that lets it go, the directory is free."""
+    """The lock is its parent's: when that lets it go, or is killed, the directory is free."""
     joined = Joined(place, OPTIONS, at_once=False)
     assert loading.begun.wait(PATIENCE_S)
     ends, told = os.pipe()
     child = os.fork()
     if child == 0:
+        held = joined._held
         joined.after_fork()
+        is_held = held is None or Path(f"/proc/self/fd/{held}").exists()
         os.close(told)
         os.read(ends, 1)
-        os._exit(0)
+        os._exit(is_held)
     loading.goes_on.set()
     joined.close()
     lock = lock_directory(place)
     os.close(told)
-    os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert lock is not None
     os.close(lock)
 

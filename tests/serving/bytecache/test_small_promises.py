@@ -14,9 +14,11 @@ from serving.bytecache.disk.layout import BLOCK, NONCE_ROOM
 from serving.bytecache.disk.seals import make_key, seal_block
 from serving.bytecache.disk.shard import GROW_S
 from serving.bytecache.filesystem.file import WrittenFile
+from serving.bytecache.options import ENVIRONMENT, from_environment
 from serving.bytecache.reading.cache import ByteCache
 from serving.bytecache.reading.files import ReadOptions
 from serving.bytecache.reading.tally import Tallies
+from serving.bytecache.reading.trace import Trace
 from serving.bytecache.shared.attached import Attached
 from serving.bytecache.shared.joined import Joined
 from tests.serving.bytecache.stores import MIB, DirectoryStore, open_directory
@@ -99,3 +101,22 @@ def test_a_file_is_forgotten_also_if_its_store_refuses_what_was_written() -> Non
     with pytest.raises(OSError, match="full"), WrittenFile(Refusing(), lambda: told.append("forgotten")):
         pass
     assert told == ["forgotten"]
+
+
+def test_a_child_does_not_wait_for_who_wrote_a_trace_at_the_fork(tmp_path: Path) -> None:
+    """That thread is not in the child: its first read would wait for ever."""
+    trace = Trace(tmp_path / "trace")
+    cache = ByteCache([], trace=trace)
+    trace._lock.acquire()
+    cache.after_fork()
+    assert not trace._lock.locked()
+    trace.close()
+
+
+def test_what_is_given_counts_before_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that names its directory must not write into the one that the machine's settings name."""
+    monkeypatch.setenv(f"{ENVIRONMENT}DIRS", "/of/the/environment,/another")
+    monkeypatch.setenv(f"{ENVIRONMENT}GAP", "1")
+    assert from_environment({}).dirs == ("/of/the/environment", "/another")
+    found = from_environment({"dirs": "/given"})
+    assert (found.dirs, found.gap) == (("/given",), 1)

@@ -41,3 +41,12 @@ def test_a_tag_does_not_hide_a_change_of_the_file(store: DirectoryStore, directo
             store.asked.clear()
             assert cache.read(cache.open(store, "a", ReadOptions(tag=tag)), 0, 3) == data
             assert store.asked == []
+
+
+def test_a_version_of_another_tag_is_not_the_stores() -> None:
+    """Nor is one that was kept without a tag: who knows that a path never changes knows it under its tag alone."""
+    tagged, plain = ReadOptions(tag="b"), ReadOptions()
+    assert (tagged.bare(tagged.tagged("v")), plain.bare(plain.tagged("v"))) == ("v", "v")
+    for version in (plain.tagged("v"), ReadOptions(tag="a").tagged("v")):
+        assert tagged.bare(version) is None
+    assert plain.bare(tagged.tagged("v")) is None
