@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -44,18 +45,18 @@ class Steps:
             step_while_idle=lambda *_: self.told.append("stepped while idle"),
             begin_epoch=lambda _: self.told.append("backfill begun"),
         )
-        self.source._backfill = backfill
-        reader = SimpleNamespace(
+        self.source._backfill = self.backfill = backfill
+        self.reader = SimpleNamespace(
             transactions=lambda: iter(given), last_heartbeat=None, has_reached=lambda _: True, stop=lambda: None
         )
-        watch = SimpleNamespace(
+        self.watch = SimpleNamespace(
             clock_seen=None,
             event_received=lambda: None,
             is_check_due=lambda: self.is_check_due,
             check=lambda *_: self.told.append("checked"),
             close=lambda: None,
         )
-        monkeypatch.setattr(self.source, "_open_log", lambda *_: (reader, watch))
+        monkeypatch.setattr(self.source, "_open_log", lambda *_: (self.reader, self.watch))
         for name in ("_check", "_describe", "_warn_of"):
             monkeypatch.setattr(self.source, name, lambda *_: None)
 
@@ -98,6 +99,31 @@ def test_a_publisher_that_is_lost_while_nothing_is_written_is_noticed(monkeypatc
     steps.flushes = lost
     with pytest.raises(PublisherLost):
         steps.read(ResumePoint("s/0", 1, 9, at(5), 1, at(5)))
+
+
+def test_a_new_connection_to_the_log_is_told_to_the_backfill_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may lead to another server: what was read ahead of the old one must not be published as of the new one."""
+    steps = Steps(monkeypatch, [None])
+    steps.backfill.reconnect = lambda: steps.told.append("reconnected")
+    point = ResumePoint("s/0", 1, 9, at(5), 1, at(5))
+    assert steps.read(point) == ["reconnected", "stepped while idle"]
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_whatever_ends_the_reading_ends_its_connections(monkeypatch: pytest.MonkeyPatch, is_lost: bool) -> None:
+    """That to the log, and the one beside it: each outage would leave a session at the server, until it takes none."""
+    steps = Steps(monkeypatch, [None])
+    steps.reader.stop = lambda: steps.told.append("log left")
+    steps.watch.close = lambda: steps.told.append("watch closed")
+
+    def lost() -> None:
+        raise PublisherLost("it is gone")
+
+    steps.is_check_due, steps.flushes = is_lost, lost
+    with pytest.raises(PublisherLost) if is_lost else nullcontext():
+        steps.read(ResumePoint("s/0", 1, 9, at(5), 1, at(5)))
+    assert steps.told[-2:] == ["log left", "watch closed"]
+    assert steps.source._reader is None
 
 
 def test_a_clock_is_passed_on_once() -> None:
