@@ -33,6 +33,12 @@ def deleted(name: str) -> list[bytes]:
     return [table_map(number, name), *below, MARIADB.rows(number, DELETES, [logged(1, b"x")])]
 
 
+def updated(name: str) -> list[bytes]:
+    """Row 1 of a table, in a column that refers to nothing."""
+    number = NAMES.index(name) + 1
+    return [table_map(number, name), MARIADB.rows(number, MARIADB.kinds[1], [logged(1, b"x"), logged(1, b"y")])]
+
+
 class Told:
     """A reader that knows that row 1 of ``d.c`` is all there is of it, as a source that gives on what it reads."""
 
@@ -65,6 +71,19 @@ def test_what_a_crash_cut_off_has_deleted_no_row_below() -> None:
     assert [each for each in said.changes if each != RowChange(row_key("d.p", [1]), 0)][:1] == [RowChange(CHILD, VOID)]
 
 
+def test_what_one_statement_changed_says_nothing_of_what_the_next_one_changes_below() -> None:
+    """A row that both change would be unclear: the whole table would be void for it."""
+    [said] = Told([gtid(5), *updated("c"), *deleted("p"), XID]).given
+    assert RowChange(CHILD, VOID) in list(said.changes)
+    assert not voided(said)
+
+
+def test_what_a_transaction_said_of_rows_is_let_go_with_it() -> None:
+    """It is in the file then. In memory all rows that were ever changed would be held, as long as the source runs."""
+    children = Told([gtid(5), *updated("c"), XID]).family.children
+    assert (children._pending, children._referring) == ({}, {})
+
+
 def test_what_is_prepared_has_deleted_no_row_yet() -> None:
     """It may be rolled back. Until then the row is there, and goes with its parent."""
     told = Told([*prepared(5, NAME, *deleted("c")), gtid(6), *deleted("p"), XID])
@@ -75,6 +94,20 @@ def test_a_commit_voids_the_tables_whose_rows_went_by_foreign_keys_when_it_was_p
     """The log has neither these rows nor their number any more."""
     told = Told([*prepared(5, NAME, *deleted("p")), *xa_commit(6)], Visible())
     assert [voided(each) for each in told.given] == [set(), {"d.p", "d.c"}]
+
+
+def test_a_commit_voids_what_an_unfinished_statement_may_have_changed_when_it_was_prepared() -> None:
+    """The log names a table without rows, and does not say that the statement ends: those below it may have changed."""
+    told = Told([*prepared(5, NAME, table_map(NAMES.index("p") + 1, "p")), *xa_commit(6)], Visible())
+    assert [voided(each) for each in told.given] == [set(), {"d.p", "d.c"}]
+
+
+@pytest.mark.parametrize("end", ["COMMIT", "ROLLBACK"])
+def test_what_was_prepared_is_forgotten_with_its_end(end: str) -> None:
+    """Its name may be used again: of a transaction that was prepared before the source began nothing is known."""
+    name = f"X'{NAME[1].hex()}',X'',{NAME[0]}"
+    told = Told([*prepared(5, NAME, *deleted("p")), *statement(6, f"XA {end} {name}"), *xa_commit(7)], Visible())
+    assert [voided(each) for each in told.given][1:] == [{"d.p", "d.c"} if end == "COMMIT" else set(), {"*"}]
 
 
 def test_a_table_whose_schema_is_known_again_is_followed_again() -> None:

@@ -20,7 +20,7 @@ from stream.sources.mariadb.binlog.table_map import TIMESTAMP2, MappedColumn, Ta
 from stream.sources.mariadb.binlog.unlogged import StatementTables
 from stream.sources.mariadb.cascades.family import Family
 from stream.sources.mariadb.cascades.foreign_keys import Cascades
-from stream.sources.mariadb.charsets import Charsets
+from stream.sources.mariadb.charsets import BINARY_COLLATION, Charsets
 from stream.sources.mariadb.gtid import Gtid, GtidPosition
 from stream.sources.mariadb.schema import ColumnInfo, TableInfo
 from stream.wire.events import (
@@ -35,6 +35,7 @@ from stream.wire.events import (
     VoidTable,
 )
 from stream.wire.keys import row_key
+from stream.wire.values import binary_json
 from tests.sources.mariadb.test_log_reading import Tables, committed, event, gtid, query, run, voided
 from tests.sources.mariadb.test_single_rows import (
     MARIADB,
@@ -105,6 +106,18 @@ def test_rows_without_a_key_are_not_told_where_everything_is_void() -> None:
     whole = changed("keyless", INSERTS, row(1, b"x"))
     assert [type(each) for each in changes(*whole, keeps_keyless=True)] == [KeylessRow]
     assert [type(each) for each in changes(*whole, unmapped, keeps_keyless=True)] == [VoidTable]
+
+
+def test_a_table_with_too_many_rows_without_a_key_voids_no_other_one() -> None:
+    """What is held begins anew behind it: the next table's first row would be one too many, and so each one after."""
+    transaction = OpenTransaction(Gtid(0, 1, 5, 0), 1_000)
+    for _ in range(4):
+        transaction.add_keyless(KeylessRow("d.large", "inserted", NO_ROW, b"{}"))
+    rows = [KeylessRow("d.small", "inserted", NO_ROW, b'{"v":%d}' % number) for number in range(2)]
+    for each in rows:
+        transaction.add_keyless(each)
+    assert [each for each in transaction.changes(Catalog()) if isinstance(each, KeylessRow)] == rows
+    assert transaction.voids.keys() == {"d.large"}
 
 
 def test_rows_behind_a_damaged_map_are_not_of_the_table_that_had_their_number() -> None:
@@ -184,6 +197,21 @@ def test_a_statement_that_deletes_and_updates_parents_may_change_what_is_below_b
     assert voids.keys() == {"d.deleted", "d.updated"}
 
 
+def test_a_table_that_was_not_published_for_a_statement_is_void_by_the_next_one() -> None:
+    """Its schema is known by then, and a foreign key changes it as any other: its old rows would stay in caches."""
+    statement, cascades = StatementTables(), Cascades({"d.p": frozenset({"d.c"})}, {})
+    found = []
+    for name in (statement.named_unpublished, statement.named):
+        voids = dict[str, str]()
+        name("d.c")
+        statement.logged("d.p", events.DELETE_ROWS)
+        found.append(set(statement.names))
+        statement.end(cascades, voids)
+        statement.clear()
+        found.append(set(voids))
+    assert found == [{"d.p"}, set(), {"d.p", "d.c"}, {"d.c"}]
+
+
 # -- bytes -----------------------------------------------------------------------------------------------------------
 
 
@@ -200,6 +228,25 @@ def decoder(*columns: MappedColumn, kinds: Sequence[str]) -> TableDecoder:
     infos = (ColumnInfo("id", "int", True), *(ColumnInfo(f"c{at}", kind, True) for at, kind in enumerate(kinds)))
     mapped = TableMap("d", "t", [MappedColumn(FIELD_TYPE.LONG, 0, "id"), *columns], (0,), has_names=True)
     return TableDecoder(mapped, TableInfo("d", "t", infos, ("id",)), Charsets({}, {}))
+
+
+@pytest.mark.parametrize(
+    ("kind", "meta", "size", "length_bytes"),
+    [
+        (FIELD_TYPE.STRING, 0xFEFF, 255, 1),
+        (FIELD_TYPE.STRING, 0xEE00, 256, 2),
+        (FIELD_TYPE.VARCHAR, 255, 0, 1),
+        (FIELD_TYPE.VARCHAR, 256, 0, 2),
+    ],
+)
+def test_a_column_of_more_than_255_bytes_has_two_for_the_length(
+    kind: int, meta: int, size: int, length_bytes: int
+) -> None:
+    """And none of as many: what follows would begin at a wrong place. A fixed one is filled up to its size."""
+    made = decoder(MappedColumn(kind, meta, "c0", collation=BINARY_COLLATION), kinds=["binary"])
+    data = b"\0" + struct.pack("<i", 1) + (2).to_bytes(length_bytes, "little") + b"ab"
+    _, image, end = made.row(data + b"\1more", 0)
+    assert (image, end) == (b'{"id":1,"c0":%b}' % binary_json(b"ab".ljust(size, b"\0")), len(data))
 
 
 def test_the_first_moments_of_1970_are_no_zero_date() -> None:
