@@ -11,6 +11,7 @@ from uuid import UUID
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pymysql.constants import FIELD_TYPE
 
 from stream.sources.mariadb.binlog import events
 from stream.sources.mariadb.binlog.catalog import Catalog
@@ -262,3 +263,36 @@ def test_small_numbers_of_a_large_array_stand_in_its_entries(kind: int, value: i
 def test_a_double_of_many_zeros_has_an_exponent_from_where_the_server_writes_one(number: float, text: str) -> None:
     """Images from the log and from SELECT are the same, or a cache would tell two values of one row."""
     assert double_text(number) == text
+
+
+def opaque(kind: int, data: bytes) -> bytes:
+    """A JSON document that is a value of another type."""
+    return bytes((15, kind, len(data))) + data
+
+
+def moment(days: int, clock: int, micros: int = 0, *, is_negative: bool = False) -> bytes:
+    """A date and time as the server packs them."""
+    packed = ((days << 17 | clock) << 24) + micros
+    return (-packed if is_negative else packed).to_bytes(8, "little", signed=True)
+
+
+LONGEST, DAY = 838 << 12 | 59 << 6 | 59, (2024 * 13 + 12) << 5 | 31
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "text"),
+    [
+        (FIELD_TYPE.TIME, moment(0, LONGEST), '"838:59:59.000000"'),
+        (FIELD_TYPE.TIME, moment(0, LONGEST, 1, is_negative=True), '"-838:59:59.000001"'),
+        (FIELD_TYPE.TIME, moment(0, 1 << 12 | 2 << 6 | 3, 500_000, is_negative=True), '"-01:02:03.500000"'),
+        (FIELD_TYPE.DATE, moment(DAY, 0), '"2024-12-31"'),
+        (FIELD_TYPE.DATETIME, moment(DAY, 23 << 12 | 59 << 6 | 58, 7), '"2024-12-31 23:59:58.000007"'),
+        (FIELD_TYPE.TIMESTAMP, moment(DAY, 0), '"2024-12-31 00:00:00.000000"'),
+        (FIELD_TYPE.NEWDECIMAL, bytes((4, 2)) + bytes((0x80 | 12, 34)), "12.34"),
+        (FIELD_TYPE.NEWDECIMAL, bytes((4, 2)) + bytes((0x7F ^ 12, 0xFF ^ 34)), "-12.34"),
+        (FIELD_TYPE.BLOB, b"\0\xff", '"base64:type252:AP8="'),
+    ],
+)
+def test_values_of_types_that_json_lacks_are_told_as_the_server_tells_them(kind: int, data: bytes, text: str) -> None:
+    """Whole, whatever their size and sign: a time may have more hours than a day, and is read as such by SELECT."""
+    assert json_text(opaque(kind, data)) == text
