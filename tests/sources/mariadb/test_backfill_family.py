@@ -127,12 +127,17 @@ def test_nothing_is_read_behind_the_last_row_of_a_table(monkeypatch: pytest.Monk
     assert wanted[-1] is None
 
 
-def test_a_backfill_that_ends_reads_no_requests_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their reader has a connection to Kafka."""
+def test_a_backfill_that_ends_lets_go_of_all_that_it_reads_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sessions and their threads, the file about foreign keys, and a connection to Kafka: each outage makes others."""
     closed: list[str] = []
-    watched, requests = Watched(TABLE), Asking()
-    monkeypatch.setattr(requests, "close", lambda: closed.append("requests"))
-    monkeypatch.setattr(watched, "close", lambda: closed.append("chunks"))
-    watched.run._requests = requests
+    watched, requests, family = Watched(TABLE), Asking(), Family()
+    for name, each in (
+        ("chunks", watched),
+        ("rows", watched.again),
+        ("file", family.children),
+        ("requests", requests),
+    ):
+        monkeypatch.setattr(each, "close", lambda name=name: closed.append(name))
+    watched.run._requests, watched.run._family = requests, family
     watched.run.close()
-    assert closed == ["chunks", "requests"]
+    assert closed == ["chunks", "rows", "file", "requests"]

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from stream.sources.mariadb.binlog.progress import Progress
 from stream.sources.mariadb.binlog.table_map import BinlogFormatError
-from stream.sources.mariadb.connection import ConnectionSettings, MariaDBError
-from stream.sources.mariadb.replicas import primary
+from stream.sources.mariadb.connection import ConnectionSettings, MariaDBError, MariaDBUnreachable
+from stream.sources.mariadb.replicas import primary, sessions
 from stream.sources.mariadb.replicas.following import ServerLeft
 from tests.sources.mariadb.server_stubs import (
     FIRST,
@@ -88,3 +89,26 @@ def test_a_log_that_cannot_be_compared_is_no_loss(servers: Servers, monkeypatch:
 
     monkeypatch.setattr(primary, "check_same", unreadable)
     assert made._at_host.check_published()
+
+
+def test_a_session_beside_the_log_that_failed_is_replaced_at_the_next_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each later look would fail with it: a server that is up again would never be read, nor its clock be known."""
+    told: list[str] = []
+
+    def connect(_: ConnectionSettings) -> Any:
+        number = len(told)
+        return SimpleNamespace(number=number, _force_close=lambda: told.append(f"closed {number}"))
+
+    def ask(session: Any) -> str:
+        told.append(f"asked {session.number}")
+        if session.number == 0:
+            raise MariaDBUnreachable("gone away")
+        return "answered"
+
+    monkeypatch.setattr(sessions, "connect", connect)
+    made = sessions.Sessions()
+    with pytest.raises(MariaDBUnreachable):
+        made.asked(FIRST, ask)
+    assert [made.asked(FIRST, ask) for _ in range(2)] == ["answered"] * 2
+    made.close()
+    assert told == ["asked 0", "closed 0", "asked 2", "asked 2", "closed 2"]

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from stream.sources.mariadb import source, watch
+from stream.sources.mariadb import live_schema, source, watch
 from stream.sources.mariadb.backfill import chunks
 from stream.sources.mariadb.backfill.chunks import ChunkReader
 from stream.sources.mariadb.backfill.plan import After, Chunk
@@ -18,7 +18,8 @@ from stream.sources.mariadb.binlog.catalog import Catalog
 from stream.sources.mariadb.binlog.events import LogPlace
 from stream.sources.mariadb.connection import ConnectionSettings, MariaDBUnreachable, ServerSettingsError
 from stream.sources.mariadb.gtid import Gtid, GtidPosition
-from stream.sources.mariadb.schema import ColumnInfo, TableInfo
+from stream.sources.mariadb.live_schema import LiveSchema
+from stream.sources.mariadb.schema import ColumnInfo, TableFilter, TableInfo
 from stream.sources.mariadb.watch import STALL_MAX_S, DumpWatch
 from stream.wire.events import BackfillTable, DescribeTable, ResumePoint, SourceTransaction
 from stream.wire.keys import row_key
@@ -101,14 +102,32 @@ def test_what_a_table_waits_for_is_kept_with_the_transaction_that_has_it_wait() 
     assert told == ["kept", "published", "published"]
 
 
-def test_a_replica_that_has_another_writers_end_has_passed_what_was_written_before_it() -> None:
-    """Two servers of one domain, after a failover: each one's last transaction is passed."""
-    there = GtidPosition.parse("MariaDB/0-1-7")
-    there.add(Gtid(0, 2, 9, 0))
-    here = GtidPosition.parse("MariaDB/0-1-5")
+@pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1)])
+def test_a_replica_that_has_another_writers_end_has_passed_what_was_written_before_it(before: int, after: int) -> None:
+    """Two servers of one domain, after a failover: each one's last transaction is passed, whatever their numbers."""
+    there = GtidPosition.parse(f"MariaDB/0-{before}-7")
+    there.add(Gtid(0, after, 9, 0))
+    here = GtidPosition.parse(f"MariaDB/0-{before}-5")
     here.advance(there)
-    assert str(here) == "MariaDB/0-2-9"
-    assert here.has_passed(GtidPosition.parse("MariaDB/0-1-7"))
+    assert str(here) == f"MariaDB/0-{after}-9"
+    assert here.has_passed(GtidPosition.parse(f"MariaDB/0-{before}-7"))
+
+
+def test_a_table_that_is_read_again_keeps_what_chooses_its_rows_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the settings, as at the start. Else its rows would go elsewhere after DDL, and readers find the old ones."""
+    prefixes = (("d.t", 1),)
+
+    def read_table(_: Any, __: Any, database: str, table: str, given: Any = ()) -> TableInfo:
+        columns = (ColumnInfo("id", "int", True), ColumnInfo("n", "int", True))
+        return TableInfo(database, table, columns, ("id", "n"), prefix=dict(given).get(f"{database}.{table}", 0))
+
+    monkeypatch.setattr(live_schema, "read_table", read_table)
+    monkeypatch.setattr(live_schema, "end_of_log", lambda _: GtidPosition({}))
+    schema = LiveSchema(NOWHERE, TableFilter(("d",), prefixes=prefixes))
+    monkeypatch.setattr(schema, "_retried", lambda ask: ask(None))
+    schema.reread("d", "t")
+    schema.catalog.settle(GtidPosition({}), frozenset)
+    assert schema.catalog.description("d.t").prefix == 1
 
 
 # -- chunks ------------------------------------------------------------------------------------------------------------
