@@ -103,7 +103,8 @@ def test_what_the_reader_has_is_not_sent_again(asking: Asking, path: str) -> Non
     for name in ("freshet-token", "freshet-freshness", "freshet-served-from", "etag", "cache-control", "vary"):
         assert held.headers[name] == first.headers[name]
     assert held.headers["freshet-why"] == first.json()["why"]
-    assert asking("GET", path, headers={"if-none-match": "*"}).status_code == 304
+    for same in ("*", f"W/{first.headers['etag']}"):  # whoever compresses answers on the way makes tags weak
+        assert asking("GET", path, headers={"if-none-match": same}).status_code == 304
     asking.owner.row = owner_row(b'{"id":8}', "0-1-5", "0-1-9")
     asking.owner.table = owner_table(b'{"t":1}', table_id=8)
     again = asking("GET", path, headers={"if-none-match": first.headers["etag"]})

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any, cast
+
 import pytest
 
+from serving.errors import ReadError
+from serving.http.app import make_app
+from serving.http.front import make_front
+from serving.locations.refreshing import Locations
+from serving.reads.spaces import RowSpace
 from serving.streams.beginning import Beginning
 from serving.streams.choice import Choice
+from serving.streams.reading import Begin, FromSecond
 from stream.changes.checkpoint import Checkpoint, Place
 from stream.changes.items import Transaction
 from stream.changes.start import FromTime
+from stream.wire.keys import Layout
+from tests.serving.asking import ask_app
 
 
 @pytest.mark.parametrize(
@@ -39,3 +50,28 @@ def test_once_a_shard_has_begun_nothing_of_it_is_left_out_whatever_its_time() ->
 
     assert [left_out(*each) for each in ((1, 8), (2, 9), (3, 8))] == [True, False, False]
     assert beginning.shards == {}
+
+
+@pytest.mark.parametrize(
+    ("params", "headers", "second"),
+    [
+        ({"from": "7"}, {}, 7),
+        ({"from": "7"}, {"last-event-id": "9"}, 9),
+        ({}, {"last-event-id": "9"}, 9),
+        ({"from": "7", "last_event_id": "8"}, {"last-event-id": "9"}, 8),
+    ],
+)
+def test_a_browser_that_connects_again_goes_on_where_it_was(
+    params: dict[str, str], headers: dict[str, str], second: int
+) -> None:
+    """It sends the same URL each time, and beside it what it has seen: else it would be told all of that again."""
+    front = make_front([RowSpace("shop", Layout(1), "shop")], Locations())
+    asked: list[Begin] = []
+
+    async def begin(_: str, where: Begin, **__: object) -> Any:
+        asked.append(where)
+        raise ReadError("stream_unavailable", "no Kafka answers")
+
+    front.streams = cast("Any", SimpleNamespace(begin=begin, stopping=None))
+    answer = ask_app(make_app(front), "GET", "/v1/stream", params={"keyspace": "shop", **params}, headers=headers)
+    assert (answer.status_code, asked) == (503, [FromSecond(second)])
