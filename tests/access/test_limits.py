@@ -113,16 +113,30 @@ def test_by_default_a_caller_has_half() -> None:
     assert ConnectionLimits().of_address * 2 == ConnectionLimits().all
 
 
+def test_what_is_refused_by_the_rate_is_not_under_way() -> None:
+    """Nobody ends it: each refusal would take a place for good, until the caller is refused whatever it waits."""
+    callers = Callers(CallerLimits(rate_per_s=1, burst=1, in_flight=1))
+    assert refusal(callers, "reader", 0.0) is None
+    callers.leave("reader", "in_flight")
+    refused = refusal(callers, "reader", 0.5)
+    assert refused is not None
+    assert refused.code == "rate_limited"
+    assert refusal(callers, "reader", 9.0) is None
+
+
 def test_callers_without_number_take_no_memory_without_bound() -> None:
     """Addresses cost a caller nothing: the idle ones are forgotten, who has something under way is not."""
-    callers = Callers(CallerLimits(rate_per_s=1, in_flight=1))
-    callers.enter("busy", "in_flight", 0.0)
+    kinds: tuple[Kind, ...] = ("in_flight", "streams", "files")
+    callers = Callers(CallerLimits(rate_per_s=1, in_flight=1, streams=1, files=1))
+    for kind in kinds:
+        callers.enter(kind, kind, 0.0)
     for number in range(2 * CALLERS_MAX):
         callers.enter(str(number), "in_flight", number / 1000)
         callers.leave(str(number), "in_flight")
     assert len(callers._callers) <= CALLERS_MAX
-    assert refusal(callers, "busy", 100.0) is not None
-    callers.leave("busy", "in_flight")
+    for kind in kinds:
+        assert refusal(callers, kind, 100.0, kind) is not None
+        callers.leave(kind, kind)
 
 
 @pytest.mark.parametrize(

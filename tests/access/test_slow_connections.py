@@ -19,7 +19,7 @@ from uvicorn.server import ServerState
 from serving.http.admission.handshake import open_connection
 from serving.http.connection import BoundedConnection, FrontConfig
 from serving.http.front import make_front
-from serving.http.limits import HEAD_TIMEOUT_S, PIPELINED_MAX
+from serving.http.limits import HEAD_BYTES_MAX, HEAD_TIMEOUT_S, PIPELINED_MAX
 from serving.http.server import make_server
 from serving.locations.refreshing import Locations
 from stream.access.certificates import Certificates
@@ -164,6 +164,51 @@ def test_each_request_hears_that_its_reader_has_left(monkeypatch: pytest.MonkeyP
     connection.connection_lost(None)
     heard = [(each.disconnected, each.message_event.is_set()) for each in (first, second, answered)]
     assert heard == [(True, True), (True, True), (False, False)]
+
+
+def test_a_request_that_is_answered_is_kept_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With its head and body: a connection that asks for days would hold all that it has ever asked."""
+
+    def begun(connection: Any) -> None:
+        connection.cycle = SimpleNamespace(response_complete=False)
+
+    monkeypatch.setattr(HttpToolsProtocol, "on_headers_complete", begun)
+    connection: Any = BoundedConnection.__new__(BoundedConnection)
+    connection.cycle, connection._cycles, connection._heads = None, [], 0
+    kept = []
+    for is_answered in (True, True, False, False, True):
+        connection.on_headers_complete()
+        kept.append(len(connection._cycles))
+        connection.cycle.response_complete = is_answered
+    assert kept == [1, 1, 1, 2, 3]
+
+
+def test_a_head_that_comes_in_small_pieces_is_as_large_as_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until it is whole they are held: whoever sends them fast would fill the memory long before its time is over."""
+    refused: list[str] = []
+    monkeypatch.setattr(HttpToolsProtocol, "data_received", lambda *_: None)
+    connection: Any = BoundedConnection.__new__(BoundedConnection)
+    connection.transport, connection._held = SimpleNamespace(is_closing=lambda: bool(refused)), 0
+    monkeypatch.setattr(connection, "_refuse", lambda code, _: refused.append(code))
+    for _ in range(HEAD_BYTES_MAX // 1_000):
+        connection.data_received(b"a" * 1_000)
+    assert refused == []
+    for _ in range(2):
+        connection.data_received(b"a" * 1_000)
+    assert refused == ["head_too_large"]
+
+
+@pytest.mark.parametrize("is_closing", [True, False])
+def test_a_reader_that_does_not_take_what_is_left_is_not_waited_for(is_closing: bool) -> None:
+    """Its connection was closed at the last look, and waits for it to read. One with a request under way goes on."""
+    told: list[str] = []
+    connection: Any = BoundedConnection.__new__(BoundedConnection)
+    connection._is_lost, connection._heads, connection._heads_seen = False, 2, 1
+    connection.transport = SimpleNamespace(is_closing=lambda: is_closing, abort=lambda: told.append("aborted"))
+    connection.loop = SimpleNamespace(call_later=lambda *_: told.append("looked at again"))
+    connection.config = SimpleNamespace(head_timeout_s=SHORT_S)
+    connection._watch()
+    assert told == ["aborted" if is_closing else "looked at again"]
 
 
 def test_a_connection_that_was_answered_and_says_no_more_ends_in_time() -> None:
