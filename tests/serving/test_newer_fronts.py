@@ -85,6 +85,20 @@ def test_history_lost_in_a_newer_token_replaces_what_was_demanded() -> None:
     assert session.token == f"{vector(bank='1 0-2-9')},v9.bG9zdA"
 
 
+@pytest.mark.parametrize(("meanwhile", "is_kept"), [("1 0-1-12", False), ("2 0-1-3", True)])
+def test_of_a_lost_history_nothing_is_kept_that_was_seen_meanwhile(meanwhile: str, is_kept: bool) -> None:
+    """More of the same epoch is lost, too: the next read would fail as this one has. What has begun since is not."""
+
+    def front(_: HttpRequest) -> tuple[int, bytes]:
+        session.adopt(str(vector(shop=meanwhile)))
+        return problem("history_lost", str(vector(bank="1 0-2-4")))
+
+    session = Session(front, vector(shop="1 0-1-9", bank="1 0-2-4"))
+    with pytest.raises(HistoryLost):
+        session.get_row("shop", "shop.orders", 7)
+    assert session.vector == (vector(shop=meanwhile, bank="1 0-2-4") if is_kept else vector(bank="1 0-2-4"))
+
+
 def test_a_409_that_brings_nothing_new_takes_nothing_away() -> None:
     """What stands for all that was demanded may be the same text; the session goes on with it."""
 
