@@ -95,6 +95,32 @@ def test_what_may_be_committed_is_told_before_the_connection_is_closed(
     assert server.ran[-2:] == ["a question", "ensure_closed()"]
 
 
+async def leave(cursor: Any) -> None:
+    """A block that ends with the cursor."""
+    async with cursor:
+        pass
+
+
+@pytest.mark.parametrize("close", [lambda cursor: cursor.close(), leave])
+def test_what_may_be_committed_is_told_once_the_rows_are_not_wanted_any_more(
+    close: Callable[[Any], Awaitable[None]],
+) -> None:
+    """The connection is free then. Until its next statement, or for ever in a pool, each read would be in doubt."""
+    session = FreshetClient("http://127.0.0.1:9").session()
+
+    async def story() -> None:
+        connection = track_async(AsyncServer(), SHARD)
+        with using(session):
+            cursor = await connection.cursor()
+            await cursor.execute(RETURNING)
+            assert session.carried.doubts.keys() == {SHARD}
+            await close(cursor)
+
+    asyncio.run(story())
+    assert session.carried.doubts == {}
+    assert observed(session) == "MariaDB/0-1-9"
+
+
 @pytest.mark.parametrize(("value", "told"), [(True, "MariaDB/0-1-5"), (False, "")])
 def test_switching_autocommit_on_commits(value: bool, told: str) -> None:
     """Switching it off does not, and costs no question."""

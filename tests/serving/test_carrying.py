@@ -178,6 +178,18 @@ def test_answers_in_any_order_lose_nothing() -> None:
     assert exchange(browser.request()) == []  # nothing new: no cookie
 
 
+def test_a_cookie_whose_content_another_one_has_is_taken_away() -> None:
+    """An answer that comes late brings an old one back. With each such answer there would be one more of them."""
+    browser = Browser()
+    late = exchange(browser.request(), 1)
+    browser.answered(late)
+    browser.answered(exchange(browser.request(), 2))
+    browser.answered(late)
+    assert len(browser.cookies) == 2
+    browser.answered(exchange(browser.request()))
+    assert (len(browser.cookies), carried(browser)) == (1, {"1-1-1", "2-1-1"})
+
+
 def test_a_cookie_is_kept_from_scripts_and_other_sites() -> None:
     """And it is sent over HTTPS only, unless said otherwise."""
     [(_, value)] = exchange("", 1)

@@ -90,6 +90,15 @@ def test_the_second_commit_of_a_text_is_owed_until_its_packet_was_heard() -> Non
     assert observed == [f"{SERVER}:5", f"{SERVER}:6"]
 
 
+def test_what_was_passed_over_unread_is_told_by_no_later_packet() -> None:
+    """PyMySQL reads on before it sends the next statement, and throws away what those packets tell."""
+    connection, _, observed = tracked(packet(5, has_next=True), packet(7))
+    connection.query("INSERT INTO t VALUES (1); INSERT INTO t VALUES (2)")
+    connection.commit()
+    connection.require_settled()
+    assert observed == [f"{SERVER}:{number}" for number in (5, 7, "1-9")]
+
+
 def test_what_commits_and_answers_with_rows_has_all_that_is_committed_asked_for() -> None:
     """The packet behind rows tells no GTID."""
     connection, _, observed = tracked(packet(0, fields=4))
