@@ -80,3 +80,24 @@ def test_an_unexpected_error_tells_no_key_of_a_row() -> None:
         ("request failed", "GET /v1/rows", "shop")
     ]
     assert "planted" not in str([{**each, "exc_info": ""} for each in logged])
+
+
+CHATTY = """
+import logging
+from freshet.logs import configure_logs
+configure_logs("json", {level!r})
+for name in ("botocore.auth", "s3fs", "urllib3.connectionpool", "httpx2", "py4j"):
+    logging.getLogger(name).debug("signed with hunter" + "2")
+    logging.getLogger(name).info("sent with hunter" + "2")
+    logging.getLogger(name).warning(name)
+"""
+
+
+@pytest.mark.parametrize(("level", "warns"), [("debug", True), ("info", True), ("error", False)])
+def test_what_libraries_say_of_their_requests_is_in_no_log(level: str, warns: bool) -> None:
+    """They say how requests are signed. Their warnings are told as ours are."""
+    found = subprocess.run(
+        [sys.executable, "-c", CHATTY.format(level=level)], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert "hunter2" not in found.stderr
+    assert found.stderr.count('"level": "warning"') == (5 if warns else 0)

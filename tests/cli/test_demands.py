@@ -8,8 +8,19 @@ import pytest
 
 from freshet import cli
 from freshet.checks import source as checks
+from freshet.commands.get import _position as position_of
+from freshet.settings import Settings
+from freshet.settings_errors import SettingsError
 from serving.client.answers import Row
 
+POSTGRES = {
+    "kind": "debezium",
+    "server": "postgres",
+    "database": "d",
+    "databases": ["public"],
+    "topic_prefix": "k",
+    "connect_url": "http://127.0.0.1:8083",
+}
 GRANTS = [
     ("GRANT USAGE ON *.* TO `freshet`@`%`",),
     ("GRANT ALL PRIVILEGES ON `shop`.* TO `freshet`@`%`",),
@@ -73,3 +84,13 @@ def test_all_rights_on_a_database_let_nobody_read_the_binlog(
     connection: Any = None
     monkeypatch.setattr(checks, "fetch_all", lambda *_: [*GRANTS, (more,)])
     assert checks._is_granted(connection, checks._MAY_REPLICATE) is is_granted
+
+
+@pytest.mark.parametrize("of", [{"kind": "catalog"}, {"source": POSTGRES}])
+def test_a_gtid_is_taken_for_no_other_kind_of_position(of: dict[str, object]) -> None:
+    """What is demanded of a PostgreSQL in words of MariaDB's would be a position that its log never has."""
+    settings = Settings(keyspaces={"k": of})  # type: ignore[dict-item]
+    with pytest.raises(SettingsError, match="don't say what kind of position 0-1-5 is") as refused:
+        position_of(settings, "k", "0-1-5")
+    assert "Postgres/" in refused.value.hint
+    assert position_of(settings, "k", "MariaDB/0-1-5") == "MariaDB/0-1-5"
