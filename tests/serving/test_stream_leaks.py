@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import nullcontext
 from threading import Event
 from typing import Any
 
@@ -26,6 +27,8 @@ from tests.serving.test_streams import Following
 
 KAFKA = KafkaCluster("127.0.0.1:1")
 BEGIN = Start(Checkpoint("shop", "id", (0,)))
+start_hub = Hub.start
+"""As it is; tests here start none by themselves."""
 
 
 @pytest.fixture(autouse=True)
@@ -138,3 +141,30 @@ def test_a_shared_reader_goes_on_for_a_while_after_its_last_reader(monkeypatch: 
     assert not hub._is_idle()
     now[0] += 2
     assert hub._is_idle()
+
+
+def test_a_shared_reader_that_follows_again_fails_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who begins when it is away the next time would be told why it was the time before."""
+    monkeypatch.setattr(hubs, "check_topics", lambda *_: Topic("t", "id", 1))
+    monkeypatch.setattr(hubs, "start_and_end", lambda *_: (BEGIN, (0,)))
+    monkeypatch.setattr(hubs, "Follower", lambda *_: nullcontext())
+    loop = asyncio.new_event_loop()
+    hub = Hub(KAFKA, "shop", loop)
+    loop.close()
+    monkeypatch.setattr(hub, "failure", StreamTooOld("it was", 7))
+    hub._stops.set()
+    hub._follow(None)
+    assert (hub.failure, hub.ring is not None) == (None, True)
+
+
+def test_a_shared_reader_that_begins_again_waits_for_its_readers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Long after the last ones it would end at once, and the next ones would wait in vain."""
+    now = 1_000.0
+    monkeypatch.setattr(hubs, "monotonic", lambda: now)
+    monkeypatch.setattr(Hub, "_run", lambda _: None)
+    loop = asyncio.new_event_loop()
+    hub = Hub(KAFKA, "shop", loop)
+    loop.close()
+    now += 10 * IDLE_S
+    start_hub(hub)
+    assert not hub._is_idle()

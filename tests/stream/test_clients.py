@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
+from structlog.testing import capture_logs
 
 from stream.kafka import connection, locations, requests, topics
-from stream.kafka.connection import KafkaCluster
+from stream.kafka.connection import KafkaCluster, KafkaDenied, KafkaUnreachable
 from stream.kafka.locations import LocationsReader
 from stream.kafka.reader import TopicReadError
 from stream.kafka.requests import RETRY_S, RequestsReader
@@ -138,3 +140,99 @@ def test_who_follows_announcements_opens_another_reader_after_an_error(monkeypat
     monkeypatch.setattr(reader, "_open", lambda: consumer("second"))
     reader._follow(consumer("first"))
     assert (polled, closed) == (["first", "second"], ["first", "second"])
+
+
+def leaders(*numbers: int) -> Any:
+    """What a broker says of a topic whose partitions have these leaders."""
+    partitions = {at: SimpleNamespace(leader=number) for at, number in enumerate(numbers)}
+    brokers = {1: SimpleNamespace(host="k", port=9092)}
+    return SimpleNamespace(brokers=brokers, topics={"t": SimpleNamespace(error=None, partitions=partitions)})
+
+
+def test_a_partition_without_a_leader_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or with one that nobody knows: the others are told."""
+    admin = SimpleNamespace(list_topics=lambda **_: leaders(1, -1, 7))
+    monkeypatch.setattr(topics, "AdminClient", lambda _: nullcontext(admin))
+    assert topics.topic_leaders(NOWHERE, ["t", "missing"]) == {("t", 0): "k:9092"}
+
+
+def test_a_topic_that_was_made_is_there_once_all_its_partitions_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A publisher would else begin with some, and fail at the first row of another one."""
+    answers = [leaders(1, 1), leaders(1, -1), leaders(-1, -1)]
+    monkeypatch.setattr(topics, "POLL_INTERVAL_S", 0.0)
+    admin: Any = SimpleNamespace(list_topics=lambda **_: answers.pop())
+    topics._await_topic(admin, NOWHERE, "t", 60.0)
+    assert not answers
+
+
+@pytest.mark.parametrize("error", [BufferError("full"), KafkaException(KafkaError(KafkaError._INVALID_ARG))])
+def test_hot_rows_that_can_not_be_asked_for_end_nothing(error: Exception) -> None:
+    """The fold asks for them: it goes on, and says so once. Whoever reads such a row brings it, too."""
+
+    def refused(*_: object, **__: object) -> None:
+        raise error
+
+    sender: Any = requests.HotKeysSender(NOWHERE)
+    sender._producer = SimpleNamespace(produce=refused)
+    with capture_logs() as told:
+        for _ in range(2):
+            sender.send("shop", "shop/0", "shop.t", [b"shop.t\0[1]"])
+    assert len(told) == 1
+
+
+def test_a_source_that_ends_leaves_nothing_of_its_requests_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """librdkafka ends a process in which a client is destroyed in a thread of its own."""
+    closed: list[str] = []
+    reader: Any = RequestsReader(NOWHERE, "s", "s/0")
+    for name in ("_consumer", "_right"):
+        monkeypatch.setattr(reader, name, SimpleNamespace(close=lambda name=name: closed.append(name)))
+    reader.close()
+    assert sorted(closed) == ["_consumer", "_right"]
+
+
+def test_a_reader_of_announcements_that_can_not_begin_leaves_nothing_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A front that starts without Kafka tries again and again."""
+    closed: list[str] = []
+
+    def away(*_: object) -> None:
+        raise KafkaUnreachable("away")
+
+    reader: Any = LocationsReader(NOWHERE)
+    monkeypatch.setattr(locations, "ensure_locations_topic", lambda _: None)
+    monkeypatch.setattr(locations, "end_offsets", lambda *_: {0: 5})
+    monkeypatch.setattr(reader, "_open", lambda: SimpleNamespace(close=lambda: closed.append("consumer")))
+    monkeypatch.setattr(reader, "_read_to", away)
+    with pytest.raises(KafkaUnreachable):
+        reader._open_at_end(1.0)
+    assert closed == ["consumer"]
+
+
+@pytest.mark.parametrize(
+    ("refusal", "left", "raised"),
+    [
+        (None, 0, None),
+        (None, 1, KafkaUnreachable),
+        (KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED), 0, KafkaDenied),
+    ],
+)
+def test_an_announcement_that_is_not_in_the_topic_is_told(
+    refusal: KafkaError | None, left: int, raised: type[Exception] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is sent again: nobody would find the owner until it announces itself the next time."""
+    told: list[Any] = []
+
+    def flush(_: float) -> int:
+        for each in told[left:]:
+            each(refusal, None)
+        return left
+
+    producer = SimpleNamespace(
+        produce=lambda *_, on_delivery, **__: told.append(on_delivery),
+        flush=flush,
+    )
+    monkeypatch.setattr(locations, "ensure_locations_topic", lambda _: None)
+    monkeypatch.setattr(locations, "Producer", lambda _: producer)
+    said = locations.Announcement(keyspace="shop", partition=0, address="a:1", instance="a")
+    with nullcontext() if raised is None else pytest.raises(raised):
+        locations.announce(NOWHERE, [said])
+    assert len(told) == 1

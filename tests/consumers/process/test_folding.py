@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from consumers.fold.state import Void
 from consumers.owner.partitions import CATCHING_UP, DISK_FULL, NEWER_WIRE, READY
@@ -17,9 +17,11 @@ from consumers.process import loop, topic_search
 from consumers.process.assignment import SessionEnd
 from consumers.process.loop import RETRY_S, RETRY_S_MAX, Consumption, ConsumptionSettings
 from consumers.process.topic_search import TopicSearch
+from consumers.store.errors import DiskFullError
 from consumers.store.leader_epochs import kept_leader_epoch
 from consumers.store.store import Commit
-from stream.kafka.connection import KafkaCluster, KafkaUnreachable
+from stream.kafka.connection import KafkaCluster, KafkaRequestError, KafkaUnreachable
+from stream.kafka.reader import TopicReadError
 from stream.kafka.topics import Topic, TopicError
 from tests.consumers.histories import marker, start
 from tests.consumers.owning import KEYSPACE, Owner
@@ -109,6 +111,34 @@ def test_who_hands_a_partition_over_leaves_its_offset_to_the_next_owner(
     process.partition.leaving = leaving
     process.consumption._record_commit(process.partition, Commit(1, 1, 1, 0.1))
     assert process.calls == calls
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        KafkaUnreachable("away"),
+        KafkaRequestError("refused"),
+        TopicReadError("cut"),
+        TopicError("not yet"),
+        KafkaException(KafkaError(KafkaError._TRANSPORT)),
+        DiskFullError("no space left", hint="make some"),
+        SessionEnd(),
+    ],
+)
+def test_what_passes_ends_no_process(process: Process, error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It begins anew by itself, from what is committed; its answers would be missing until somebody starts it."""
+    consumption: Any = process.consumption
+    errors = [error]
+
+    def session() -> None:
+        if errors:
+            raise errors.pop()
+        consumption.stop()
+
+    consumption._retry_s = 0.0
+    monkeypatch.setattr(consumption, "_session", session)
+    consumption.run()
+    assert consumption.stopping
 
 
 def test_after_messages_an_interruption_is_short_again(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,8 +14,16 @@ import pytest
 from consumers.owner.partitions import Ownership
 from consumers.owner.server import OwnerServer
 from consumers.process.loop import ConsumptionSettings
-from consumers.process.run import PORT_NAME, ConsumerProcess, OwnerSettings, _lock_data_dir, listen_again
+from consumers.process.run import (
+    PORT_NAME,
+    ConsumerProcess,
+    OwnerSettings,
+    _lock_data_dir,
+    listen_again,
+    monitoring_options,
+)
 from consumers.store.errors import StoreError
+from stream.access.grants import Access
 from stream.kafka.connection import KafkaCluster
 
 
@@ -70,3 +78,11 @@ def test_a_consumer_that_has_stopped_leaves_its_directory_to_the_next_one(
                 await process.stop()
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize(("host", "is_guarded"), [("127.0.0.1", False), ("0.0.0.0", True)])
+def test_metrics_are_guarded_beyond_this_machine(host: str, is_guarded: bool) -> None:
+    """They name tables and shards. On this machine whoever scrapes needs no secret."""
+    owner = OwnerSettings(access=Access.of_secret("s3cret"), plain=True, version="1.2")
+    guards = {"access": owner.access, "files": owner.files} if is_guarded else {}
+    assert monitoring_options(owner, host) == {"version": "1.2", **guards}

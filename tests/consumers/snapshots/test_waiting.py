@@ -14,6 +14,7 @@ from consumers.snapshots.errors import SnapshotError
 from consumers.snapshots.finding import Wanted
 from consumers.snapshots.patience import Patience, Stopped
 from consumers.snapshots.places import Place
+from consumers.snapshots.pruning import remove_snapshot
 from consumers.snapshots.restoring import Snapshots, restore_partition
 from consumers.snapshots.writing import UPLOADS
 from consumers.store.directory import partition_directory
@@ -75,6 +76,16 @@ def test_what_is_copied_to_a_place_leaves_the_disk_here(tmp_path: Path, monkeypa
     snapshot_of(tmp_path, place)
     assert len(kept) > 2 * UPLOADS
     assert max(kept) <= UPLOADS + 1
+
+
+def test_what_is_gone_already_can_be_removed(tmp_path: Path) -> None:
+    """Two prune at once, or one was killed: neither is told of a place that does not answer."""
+    place = Place(str(tmp_path / "snapshots"))
+    snapshot_of(tmp_path, place)
+    found = only(place)
+    for _ in range(2):
+        remove_snapshot(place, found)
+    assert place.names(KEYSPACE) == []
 
 
 def test_a_place_that_is_away_is_no_damage_of_a_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

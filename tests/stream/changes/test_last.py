@@ -7,7 +7,8 @@ import random
 import pytest
 
 from stream.changes.items import RowEvent
-from stream.changes.last import LastChange, last_in, latest
+from stream.changes.last import LastChange, last_changes, last_in, latest
+from stream.kafka.connection import KafkaCluster
 from stream.wire.codec import PartitionReader
 from stream.wire.events import ABSENT, VALUE, RowChange, SourceTransaction, VoidTable
 from stream.wire.keys import Layout, row_key
@@ -145,3 +146,19 @@ def test_a_last_change_is_at_its_place_in_the_shard(seed: int) -> None:
 
     found = last_in(log.read, 0, 0, log.ends[0], frozenset(TABLES), PartitionReader())
     assert {table: (each.epoch, each.ordinal) for table, each in found.items()} == wanted
+
+
+def test_how_far_back_a_topic_is_looked_through_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table that never changes would else have all of it read, each time that somebody asks."""
+    read: list[tuple[int, int]] = []
+
+    def read_range(_: object, __: str, ___: int, start: int, end: int) -> list[object]:
+        read.append((start, end))
+        return []
+
+    monkeypatch.setattr("stream.changes.last.start_offsets", lambda *_: {0: 0, 1: 990})
+    monkeypatch.setattr("stream.changes.last.announced_before", lambda *_: iter(()))
+    monkeypatch.setattr("stream.changes.last.read_range", read_range)
+    kafka = KafkaCluster("127.0.0.1:1")
+    assert last_changes(kafka, "t", {0: 1_000, 1: 1_000}, TABLES, looked_max=100) == {}
+    assert read == [(900, 1_000), (990, 1_000)]
