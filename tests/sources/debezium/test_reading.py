@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pymysql
 import pytest
 from confluent_kafka import IsolationLevel, KafkaError
 
@@ -19,7 +20,7 @@ from stream.sources.debezium.topics import ConnectorTopics
 from stream.sources.debezium.transactions import ROUNDS_MAX, Place, Transaction
 from stream.sources.mariadb.binlog.reading.logged_statements import LoggedStatements
 from stream.sources.mariadb.binlog.reading.transaction import OpenTransaction
-from stream.sources.mariadb.connection import ConnectionSettings
+from stream.sources.mariadb.connection import ConnectionSettings, MariaDBUnreachable, ServerSettingsError
 from stream.sources.mariadb.gtid import MysqlGtidSet
 from stream.sources.mariadb.schema import TableFilter
 from stream.wire.events import NO_ROW, RowChange
@@ -166,3 +167,27 @@ def test_topics_that_are_closed_leave_no_client(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(f"{module}.open_consumer", lambda *_, **__: consumer)
     ConnectorTopics(KafkaCluster("nowhere:1"), "p").close()
     assert closed == ["consumer", "admin"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "refusal"),
+    [
+        ([], None),
+        ([("1", "1", "0", "x")], MariaDBUnreachable),
+        (pymysql.err.OperationalError(1401, "XAER_RMERR"), ServerSettingsError),
+        (pymysql.err.OperationalError(2013, "Lost connection"), pymysql.err.OperationalError),
+    ],
+)
+def test_who_may_not_see_what_is_prepared_is_told_from_a_lost_session(
+    monkeypatch: pytest.MonkeyPatch, answer: Any, refusal: type[Exception] | None
+) -> None:
+    """An outage is waited out; a right that lacks ends the source, and says which it is."""
+
+    def fetch(*_: object) -> Any:
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(asking, "fetch_all", fetch)
+    with nullcontext() if refusal is None else pytest.raises(refusal):
+        asking.check_nothing_is_prepared(cast("Any", None))

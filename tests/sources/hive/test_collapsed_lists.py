@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
-from stream.sources.hive.live.metastore import Metastore, ServerList, Transactions
+import pytest
+
+from stream.sources.hive.live.metastore import Metastore, ServerList, Transactions, _by_bits
+from stream.sources.hive.rpc.connection import MetastoreConnection
+from stream.sources.hive.rpc.thrift import text
+from stream.sources.hive.structs import LIST, STRUCT, ListValue
+from tests.sources.hive.test_wrong_answers import SETTINGS, Answering
 from tokens import ValidWriteIdList
 
 TABLE = "d.t"
@@ -47,3 +54,21 @@ def test_ids_of_aborted_transactions_are_told_from_open_ones() -> None:
     server = Server({2: 1, 4: 3, 7: 5})
     found = as_it_is(server, Transactions(9, frozenset({1, 5}), frozenset({3})))
     assert found == ServerList(7, (2, 7), (4,))
+
+
+def test_the_bits_of_a_list_say_which_ids_are_aborted() -> None:
+    """The first id has the lowest bit of the first byte, as Java writes a ``BitSet``. Bits that are not there are 0."""
+    ids = [*range(1, 18)]
+    assert _by_bits(ids, "\x02\x01")[1] == [2, 9]
+    assert _by_bits(ids, b"\x80".decode("utf-8", "surrogateescape"))[1] == [8]
+    assert _by_bits(ids, "") == (ids, [])
+
+
+@pytest.mark.parametrize(("catalog", "is_listed"), [("", True), ("hive", True), ("other", False)])
+def test_functions_are_those_of_the_catalog(catalog: str, is_listed: bool) -> None:
+    """Older metastores do not name it: all that they have are of the one that there is."""
+    function = {1: text("F"), 2: text("D")} | ({9: text(catalog)} if catalog else {})
+    metastore = Metastore(SETTINGS)
+    answer = {1: (LIST, ListValue(STRUCT, [function]))}
+    metastore._connection = cast("MetastoreConnection", Answering(answer))
+    assert [name for name, _ in metastore.functions()] == [("d", "f")] * is_listed

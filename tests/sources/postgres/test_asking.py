@@ -349,3 +349,24 @@ def test_a_key_may_be_in_the_file_of_its_certificate() -> None:
     assert connection._arguments(replace(secured, ssl_key="key.pem"))["sslkey"] == "key.pem"
     assert connection._arguments(replace(secured, ssl_verify_host=False))["sslmode"] == "verify-ca"
     assert not [name for name in connection._arguments(SETTINGS) if name.startswith("ssl")]
+
+
+def test_a_table_whose_definition_is_another_one_is_read_again(
+    reader: PostgresSnapshotReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its rows would be cut by the columns of before an ALTER TABLE. One that is gone is not remembered."""
+    definitions, reads = ["a", "a", "b", "", "b"], list[str]()
+
+    def read(*_: object) -> TableInfo:
+        reads.append("read")
+        return INFO
+
+    monkeypatch.setattr(snapshot, "definition_of", lambda *_: definitions.pop(0))
+    monkeypatch.setattr(snapshot, "read_table", read)
+    for count in (1, 1, 2):
+        assert reader.table(INFO.name) is INFO
+        assert len(reads) == count
+    with pytest.raises(NoSuchTable):
+        reader.table(INFO.name)
+    assert reader.table(INFO.name) is INFO
+    assert len(reads) == 3
