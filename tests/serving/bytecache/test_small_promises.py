@@ -17,6 +17,7 @@ from serving.bytecache.filesystem.file import WrittenFile
 from serving.bytecache.options import ENVIRONMENT, from_environment
 from serving.bytecache.reading.cache import ByteCache
 from serving.bytecache.reading.files import ReadOptions
+from serving.bytecache.reading.footers import footer_start
 from serving.bytecache.reading.tally import Tallies
 from serving.bytecache.reading.trace import Trace
 from serving.bytecache.shared.attached import Attached
@@ -120,3 +121,11 @@ def test_what_is_given_counts_before_the_environment(monkeypatch: pytest.MonkeyP
     assert from_environment({}).dirs == ("/of/the/environment", "/another")
     found = from_environment({"dirs": "/given"})
     assert (found.dirs, found.gap) == (("/given",), 1)
+
+
+def test_the_metadata_of_an_orc_file_are_a_part_of_its_footer() -> None:
+    """Every reader needs them first, too. They are before the footer, and their length is in the postscript."""
+    for metadata, length in ((b"", 10), (b"\x28\x05", 15)):
+        postscript = b"\x08\x0a" + metadata + b"\x82\xf4\x03\x03ORC"
+        tail = bytes(100) + postscript + bytes([len(postscript)])
+        assert footer_start(1_000, tail) == 1_000 - length - len(postscript) - 1

@@ -12,7 +12,9 @@ import pytest
 from confluent_kafka import IsolationLevel, KafkaError
 
 from stream.kafka.connection import KafkaCluster
+from stream.sources.debezium import offsets
 from stream.sources.debezium import schema as asking
+from stream.sources.debezium.connector import KafkaConnect
 from stream.sources.debezium.errors import DebeziumError
 from stream.sources.debezium.messages import RowMessage, Statement, gtid_of
 from stream.sources.debezium.schema import DebeziumSchema, Sample
@@ -191,3 +193,16 @@ def test_who_may_not_see_what_is_prepared_is_told_from_a_lost_session(
     monkeypatch.setattr(asking, "fetch_all", fetch)
     with nullcontext() if refusal is None else pytest.raises(refusal):
         asking.check_nothing_is_prepared(cast("Any", None))
+
+
+def test_a_connector_that_has_moved_on_has_told_what_it_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it names first may be of before it began. Later it counts also amid a transaction, which may be long."""
+    said = [("0-1-5", {"event": 1}), ("0-1-6", {"event": 1}), ("0-1-5", {})]
+    answers = [{"offsets": [{"partition": {"server": "p"}, "offset": {"gtids": at} | within}]} for at, within in said]
+    monkeypatch.setattr(offsets, "asked", lambda *_: answers.pop(0))
+    asked = offsets.ConnectorOffsets(KafkaConnect("http://nowhere"), "c", "p", "MariaDB")
+    assert [str(each) for each in (asked.told(), asked.told(), asked.told())] == [
+        "None",
+        "MariaDB/0-1-6",
+        "MariaDB/0-1-5",
+    ]

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from stream.sources.hive.live import fetching
+from stream.sources.hive.live.members import read_chunk
 from stream.sources.hive.progress import Progress
 from stream.sources.hive.rpc.connection import MetastoreUnreachable
 from stream.wire.events import BindName, TableImage
@@ -106,3 +109,21 @@ def test_a_restart_tries_again_what_was_refused(source: Source) -> None:
     following._details._refusals.note("d.u")
     following._images.unreadable.note("d.v")
     assert set(Progress(following._cursor()).dirty) == {"d.t", "d.u", "d.v"}
+
+
+def test_a_chunk_is_read_between_two_looks_at_the_log() -> None:
+    """What is written while its statistics are read must count as later than they are."""
+    asked: list[str] = []
+
+    def answer(what: str, value: Any) -> Any:
+        asked.append(what)
+        return value
+
+    metastore: Any = SimpleNamespace(
+        last_event=lambda: answer("end", 5 + len(asked)),
+        partitions_by_names=lambda *_: answer("partitions", []),
+        partition_statistics=lambda *_: answer("statistics", []),
+    )
+    found = read_chunk(metastore, "d.t", ["c"], ["p=a"])
+    assert asked == ["end", "partitions", "statistics", "end"]
+    assert (found.lo, found.hi) == (5, 8)

@@ -35,7 +35,7 @@ from stream.sources.postgres.selected_rows import RowForm
 from stream.sources.postgres.server import read_state
 from stream.sources.postgres.snapshot import PostgresSnapshotReader
 from stream.sources.postgres.source import _Watch
-from stream.sources.postgres.tables import Found, _column, _table
+from stream.sources.postgres.tables import Found, _column, _table, has_whole_rows
 from stream.sources.sessions import ANSWER_MARGIN_S
 from stream.wire.values import UndecodableValue
 from tests.patience import PATIENCE_S
@@ -370,3 +370,11 @@ def test_a_table_whose_definition_is_another_one_is_read_again(
         reader.table(INFO.name)
     assert reader.table(INFO.name) is INFO
     assert len(reads) == 3
+
+
+@pytest.mark.parametrize(("identity", "is_whole"), [("d", False), ("f", True)])
+def test_a_row_of_before_is_whole_only_where_its_table_says_so(identity: str, is_whole: bool) -> None:
+    """By default the log has its key alone: all else would be published as having been NULL."""
+    assert (
+        has_whole_rows(_table("s", "t", INFO.columns, ["r", "p", False, identity, "heap 1", ["id"], True])) is is_whole
+    )
