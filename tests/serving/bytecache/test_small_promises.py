@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from serving.bytecache.disk import directory as directories
-from serving.bytecache.disk.directory import DirectoryOptions
+from serving.bytecache.disk.directory import Directory, DirectoryOptions
 from serving.bytecache.disk.layout import BLOCK, NONCE_ROOM
 from serving.bytecache.disk.seals import make_key, seal_block
 from serving.bytecache.disk.shard import GROW_S
@@ -18,6 +18,7 @@ from serving.bytecache.options import ENVIRONMENT, from_environment
 from serving.bytecache.reading.cache import ByteCache
 from serving.bytecache.reading.files import ReadOptions
 from serving.bytecache.reading.footers import footer_start
+from serving.bytecache.reading.place import Owned
 from serving.bytecache.reading.tally import Tallies
 from serving.bytecache.reading.trace import Trace
 from serving.bytecache.shared.attached import Attached
@@ -129,3 +130,11 @@ def test_the_metadata_of_an_orc_file_are_a_part_of_its_footer() -> None:
         postscript = b"\x08\x0a" + metadata + b"\x82\xf4\x03\x03ORC"
         tail = bytes(100) + postscript + bytes([len(postscript)])
         assert footer_start(1_000, tail) == 1_000 - length - len(postscript) - 1
+
+
+def test_what_is_fetched_ahead_ends_with_the_file(store: DirectoryStore, directory: Directory) -> None:
+    """However much was asked for: a store has no more, and that is no error."""
+    store.put("a", b"a" * (BLOCK + 5))
+    cache = ByteCache([Owned(directory)])
+    file = cache.open(store, "a")
+    assert cache.prefetch(file, 0, 64 * MIB) == BLOCK + 5

@@ -16,7 +16,9 @@ from stream.sources.debezium import offsets
 from stream.sources.debezium import schema as asking
 from stream.sources.debezium.connector import KafkaConnect
 from stream.sources.debezium.errors import DebeziumError
-from stream.sources.debezium.messages import RowMessage, Statement, gtid_of
+from stream.sources.debezium.messages import End, RowMessage, Statement, gtid_of
+from stream.sources.debezium.places import Places
+from stream.sources.debezium.reader import DebeziumReader
 from stream.sources.debezium.schema import DebeziumSchema, Sample
 from stream.sources.debezium.topics import ConnectorTopics
 from stream.sources.debezium.transactions import ROUNDS_MAX, Place, Transaction
@@ -206,3 +208,26 @@ def test_a_connector_that_has_moved_on_has_told_what_it_names(monkeypatch: pytes
         "MariaDB/0-1-6",
         "MariaDB/0-1-5",
     ]
+
+
+def test_a_position_passes_no_row_whose_transaction_has_not_ended() -> None:
+    """It is of XA: nobody tells whether it is committed, and its row would be cached as it was."""
+    schema = DebeziumSchema(ConnectionSettings(), TableFilter(("s",)), lambda _: True)
+    topics: Any = SimpleNamespace(read=set(), topic_of=str)
+    reader = DebeziumReader(topics, schema, "MariaDB/0-1-4", Places(1), "MariaDB", 1 << 20)
+    row = RowMessage("s.t", gtid_of("0-1-5"), 0, "u", b"{}", b"", b"{}", 1)
+    reader._assembler.row(row, Place("p.s.t", 0, 1))
+    reader._assembler.end(End(gtid_of("0-1-6"), (), 7), Place("p.transaction", 0, 1))
+    reader._assembler.begin_round()
+    with pytest.raises(DebeziumError) as refused:
+        list(reader._round())
+    assert refused.value.code == "debezium_xa_transaction"
+
+
+def test_a_table_that_is_not_as_its_messages_have_it_is_void() -> None:
+    """Rows that came meanwhile were cut by other columns."""
+    reader, read = reader_of(), list[tuple[str, ...]]()
+    vars(reader._schema)["reread"] = lambda *name: read.append(name)
+    reader._reread_changed("s.t")
+    assert read == [("s", "t")]
+    assert list(reader._maps.announced) == ["s.t"]

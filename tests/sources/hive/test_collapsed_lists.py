@@ -72,3 +72,11 @@ def test_functions_are_those_of_the_catalog(catalog: str, is_listed: bool) -> No
     answer = {1: (LIST, ListValue(STRUCT, [function]))}
     metastore._connection = cast("MetastoreConnection", Answering(answer))
     assert [name for name, _ in metastore.functions()] == [("d", "f")] * is_listed
+
+
+@pytest.mark.parametrize(("db", "names"), [("d", ["d.t"]), ("d.e", [])])
+def test_a_database_with_a_dot_has_no_tables_to_tell_of(db: str, names: list[str]) -> None:
+    """Their names would be those of others."""
+    metastore = Metastore(SETTINGS)
+    metastore._connection = cast("MetastoreConnection", Answering(["t"]))
+    assert metastore.table_names(db) == names

@@ -11,10 +11,11 @@ import pytest
 
 from stream.sources.hive.live import fetching
 from stream.sources.hive.live.members import read_chunk
+from stream.sources.hive.live.metastore import Transactions
 from stream.sources.hive.progress import Progress
 from stream.sources.hive.rpc.connection import MetastoreUnreachable
 from stream.wire.events import BindName, TableImage
-from tests.sources.hive.test_wrong_answers import BEGIN, Server, Source
+from tests.sources.hive.test_wrong_answers import BEGIN, SETTINGS, Server, Source
 
 NAMES = {"d.t": 7, "d.gone": 9}
 
@@ -127,3 +128,21 @@ def test_a_chunk_is_read_between_two_looks_at_the_log() -> None:
     found = read_chunk(metastore, "d.t", ["c"], ["p=a"])
     assert asked == ["end", "partitions", "statistics", "end"]
     assert (found.lo, found.hi) == (5, 8)
+
+
+def test_a_list_of_transactions_is_as_old_as_the_log_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What ends between the two would else be in neither, and its write would never count."""
+    server = Server()
+    transactions = server.transactions
+
+    def ending() -> Transactions:
+        found = transactions()
+        server.log_transaction("COMMIT_TXN", txnid=5)
+        return found
+
+    monkeypatch.setattr(server, "transactions", ending)
+    monkeypatch.setattr(fetching, "Metastore", lambda _: server)
+    fetcher = fetching.Fetcher(SETTINGS, 1, 60.0)
+    found = fetcher.submit(("d.t",)).result()
+    fetcher.close()
+    assert (found.listed_at, found.lo, fetcher.oldest_list()) == (BEGIN, BEGIN + 1, BEGIN)

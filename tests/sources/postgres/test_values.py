@@ -42,6 +42,12 @@ def bytes_of(number: int) -> str:
             {"scale": 3, "value": bytes_of(int(LONG))},
             f'"{LONG[:97]}.999"',
         ),
+        (
+            "decimal",
+            field("a", "struct", "io.debezium.data.VariableScaleDecimal", "NUMERIC"),
+            {"scale": -2, "value": bytes_of(5)},
+            "",
+        ),
         ("text", field("a", "string", "", "TEXT"), "\ufffd", '"\ufffd"'),
         ("text", field("a", "string", "", "TEXT"), "__debezium_unavailable_value", ""),
         ("binary", field("a", "bytes", "", "BYTEA"), b64encode(b"__debezium_unavailable_value").decode(), ""),
