@@ -14,7 +14,7 @@ from stream.sources.mariadb.backfill import chunks
 from stream.sources.mariadb.backfill.chunks import ChunkReader
 from stream.sources.mariadb.backfill.plan import After, Chunk
 from stream.sources.mariadb.backfill.reading import ChunkReading, Wanted
-from stream.sources.mariadb.binlog.catalog import Catalog
+from stream.sources.mariadb.binlog.catalog import Catalog, held_words
 from stream.sources.mariadb.binlog.events import LogPlace
 from stream.sources.mariadb.connection import ConnectionSettings, MariaDBUnreachable, ServerSettingsError
 from stream.sources.mariadb.gtid import Gtid, GtidPosition
@@ -100,6 +100,14 @@ def test_what_a_table_waits_for_is_kept_with_the_transaction_that_has_it_wait() 
     for number in (6, 7):
         mine._give(publisher, catalog, SourceTransaction(at(number), at(number), 1, []))
     assert told == ["kept", "published", "published"]
+
+
+def test_a_source_that_has_fewer_tables_than_the_one_before_it_holds_none_of_the_others() -> None:
+    """They would be described, and so be published, though nobody has chosen them."""
+    xid = (1, b"xa", b"")
+    schema = LiveSchema(NOWHERE, TableFilter(("s",), exclude=("s.b",)))
+    schema._hold_again(cast("Any", None), held_words({name: frozenset({xid}) for name in ("s.a", "s.b", "other.t")}))
+    assert (schema.catalog.held, set(schema.catalog.names)) == ({"s.a": frozenset({xid})}, {"s.a"})
 
 
 @pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1)])

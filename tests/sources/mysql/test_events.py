@@ -17,7 +17,7 @@ from stream.sources.mariadb.binlog import events
 from stream.sources.mariadb.binlog.catalog import Catalog
 from stream.sources.mariadb.binlog.dump import BinlogDump
 from stream.sources.mariadb.binlog.mysql.dump import encoded_set
-from stream.sources.mariadb.binlog.mysql.events import parse_gtid, payload_events
+from stream.sources.mariadb.binlog.mysql.events import PARTIAL_UPDATE_ROWS, parse_gtid, payload_events
 from stream.sources.mariadb.binlog.mysql.json_text import double_text, json_text
 from stream.sources.mariadb.binlog.reader import BinlogReader
 from stream.sources.mariadb.binlog.table_map import BinlogFormatError
@@ -228,6 +228,15 @@ def test_tables_below_one_that_cannot_be_decoded_are_void() -> None:
     cascades = Cascades({"d.p": frozenset({"d.c"})}, {})
     for kind, below in ((events.DELETE_ROWS, {"d.c"}), (events.WRITE_ROWS, set())):
         [found] = read(UNTAGGED, BEGIN, table_map, event(kind, rows), event(XID), cascades=cascades)
+        assert {each.table for each in found.changes if isinstance(each, VoidTable)} == {"d.p", *below}
+
+
+def test_tables_below_one_whose_json_is_logged_in_parts_are_void() -> None:
+    """It is an update like any other to InnoDB's foreign keys."""
+    table_map = event(events.TABLE_MAP, bytes.fromhex("070000000000 0100 016400 017000 01 03 00 00"))
+    partly = event(PARTIAL_UPDATE_ROWS, bytes.fromhex("070000000000 0100 0200 01 ff ff 00 01000000"))
+    for cascades, below in ((Cascades({}, {"d.p": frozenset({"d.c"})}), {"d.c"}), (NO_CASCADES, set())):
+        [found] = read(UNTAGGED, BEGIN, table_map, partly, event(XID), cascades=cascades)
         assert {each.table for each in found.changes if isinstance(each, VoidTable)} == {"d.p", *below}
 
 
