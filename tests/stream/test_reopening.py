@@ -152,6 +152,16 @@ def test_a_newer_versions_record_after_the_last_state_begins_a_new_epoch(log: Me
     assert reasons(log)[0][-1] == (epoch, "newer_records")
 
 
+def test_a_state_that_is_damaged_is_passed_over(log: MemoryLog) -> None:
+    """As the fold passes it over. What it would have said is in the one before it: nobody can have published since."""
+    publish(log, 2)
+    at = home(log)
+    log.commit([(at, current_schema("SourceState").header + b"\xff")], 1)
+    with log.publisher() as out:
+        resumed = out.open(start)
+    assert (resumed.epoch, resumed.position) == (1, "MariaDB/0-1-2")
+
+
 def test_states_that_contradict_each_other_are_an_error_until_told_otherwise(log: MemoryLog) -> None:
     """Two publishers of the shard ran at once: nobody knows whose events count."""
     publish(log, 2)

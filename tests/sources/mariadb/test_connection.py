@@ -10,7 +10,14 @@ import pymysql
 import pytest
 
 from stream.sources.mariadb.charsets import is_exact_collation
-from stream.sources.mariadb.connection import ConnectionSettings, MariaDBUnreachable, connect, translate, translated
+from stream.sources.mariadb.connection import (
+    ConnectionSettings,
+    MariaDBUnreachable,
+    ServerSettingsError,
+    connect,
+    translate,
+    translated,
+)
 from tests.sources.mariadb.conftest import Source
 
 
@@ -108,3 +115,16 @@ def test_a_log_that_was_reset_under_its_reader_is_an_outage() -> None:
     """MySQL says so. Whoever connects again finds out what has become of the history."""
     error = pymysql.err.OperationalError(1236, "could not find next log; the first event 'x' at 4")
     assert isinstance(translate(error, ConnectionSettings(product="MySQL")), MariaDBUnreachable)
+
+
+@pytest.mark.parametrize(("product", "version"), [("MariaDB", "8.4.0"), ("MySQL", "11.4.5-MariaDB")])
+def test_a_server_of_the_other_product_is_left_at_once(
+    monkeypatch: pytest.MonkeyPatch, product: Any, version: str
+) -> None:
+    """It is refused again and again while somebody mends the settings: each time would leave a session there."""
+    told: list[str] = []
+    session = SimpleNamespace(get_server_info=lambda: version, _force_close=lambda: told.append("closed"))
+    monkeypatch.setattr(pymysql, "connect", lambda **_: session)
+    with pytest.raises(ServerSettingsError, match=version):
+        connect(ConnectionSettings(product=product))
+    assert told == ["closed"]
