@@ -121,3 +121,11 @@ def test_a_server_that_has_forgotten_to_tell_is_not_believed() -> None:
     connection.commit()
     connection.require_settled()
     assert observed == [f"{SERVER}:1-9"]
+
+
+def test_whoever_forces_it_has_all_that_is_committed_asked_for() -> None:
+    """After a function that writes: what the packets before it have told says nothing of that."""
+    connection, _, observed = tracked(packet(0))
+    connection.commit()
+    connection.settle(force=True)
+    assert observed == [f"{SERVER}:1-9"]

@@ -152,6 +152,22 @@ def test_another_connections_last_commit_is_none_of_this_ones() -> None:
     assert run(Server(same, other), None, "UPDATE t").carried.doubts == {}
 
 
+def test_a_connection_that_comes_back_tells_nothing_of_what_another_one_has_committed() -> None:
+    """A proxy may send each question over another one: the last commit of the first may be older than this one's."""
+    first, second, again = (7, 1, "0-1-5", "0-1-9"), (8, 1, "0-1-9", "0-1-9"), (7, 1, "0-1-5", "0-1-12")
+    assert observed(run(Server(first, second, again), None, "UPDATE t", "UPDATE t")) == "MariaDB/0-1-12"
+
+
+def test_who_is_owed_a_commit_is_told_it_whoever_asks_next(session: Session) -> None:
+    """A pool gives the connection to a job without a session: the one before it would be in doubt for good."""
+    connection = track(Server(), SHARD)
+    with using(session):
+        connection.cursor().execute("INSERT INTO t RETURNING id")
+    assert session.carried.doubts.keys() == {SHARD}
+    connection.cursor().execute("UPDATE t")
+    assert (session.carried.doubts, observed(session)) == ({}, "MariaDB/0-1-9")
+
+
 def test_another_server_ends_no_doubt(session: Session) -> None:
     """A proxy asked a replica, which may lag: nobody knows of the commit, and no server can tell any more."""
     elsewhere = (7, 2, "0-1-5", "0-1-9")
