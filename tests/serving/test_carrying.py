@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from http.cookies import SimpleCookie
 from typing import Any
 
@@ -249,6 +249,29 @@ def wsgi(kind: str) -> Any:
         return []
 
     return {"late": late, "generator": generator, "writes": writes}[kind]
+
+
+def test_what_ends_an_answer_has_its_session() -> None:
+    """Frameworks run what an application does at the end of a request there: it may read, or give a connection back."""
+    ended: list[Session] = []
+
+    class Body:
+        def __iter__(self) -> Iterator[bytes]:
+            return iter([b"answer"])
+
+        def close(self) -> None:
+            ended.append(current_session())
+
+    def application(_: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+        start("200 OK", [])
+        ended.append(current_session())
+        return Body()
+
+    transport = httpx2.WSGITransport(WsgiSessions(application, client, SECRET))
+    with httpx2.Client(transport=transport, base_url="http://shop.test") as browser:
+        assert browser.get("/").text == "answer"
+    assert len(ended) == 2
+    assert ended[0] is ended[1]
 
 
 @pytest.mark.parametrize("kind", ["late", "generator", "writes"])

@@ -46,8 +46,9 @@ class Fronts:
     """Fronts that answer by their names. ``down``: those that don't; ``busy``: those that answer who waits for long;
     ``asked``: name and path of each request."""
 
-    def __init__(self, *routes: RouteAnswer, knows_routes: bool = True) -> None:
-        self.routes, self.knows_routes = list(routes), knows_routes
+    def __init__(self, *routes: RouteAnswer, knows_routes: bool = True, status: int = 404) -> None:
+        """``status``: of the answer where no routes are known."""
+        self.routes, self.knows_routes, self.status = list(routes), knows_routes, status
         self.down: set[str] = set()
         self.busy: set[str] = set()
         self.asked: list[tuple[str, str]] = []
@@ -67,7 +68,7 @@ class Fronts:
             )
         if path.startswith("/v1/routes/"):
             if not self.knows_routes:
-                return httpx2.Response(404, json={"code": "unknown_path", "message": "no", "hint": ""})
+                return httpx2.Response(self.status, json={"code": "unknown_path", "message": "no", "hint": ""})
             return httpx2.Response(200, content=msgspec.json.encode(RoutesAnswer(str(LAYOUT), self.routes)))
         self.params.append(dict(request.url.params))
         status, body = row(vector(shop="1 0-1-5"))
@@ -181,12 +182,29 @@ def test_any_instance_may_answer_and_those_of_the_zone_go_first(kind: str) -> No
 
 
 @BOTH
-def test_an_older_front_that_knows_no_routes_is_asked_for_them_seldom(kind: str) -> None:
-    """Reads go to the home, and don't wait for the question again."""
-    fronts = Fronts(knows_routes=False)
+@pytest.mark.parametrize("status", [404, 401, 500, 503])
+def test_a_front_that_tells_no_routes_is_asked_for_them_seldom(kind: str, status: int) -> None:
+    """An older one, or one that can't now. Reads go to the home, and don't wait for the question again."""
+    fronts = Fronts(knows_routes=False, status=status)
     read(kind, fronts, *range(20), route=True)
     assert fronts.of_rows() == ["home"] * 20
     assert len([path for _, path in fronts.asked if path.startswith("/v1/routes/")]) == 1
+
+
+@pytest.mark.parametrize("status", [404, 503])
+def test_routes_that_nobody_tells_are_not_asked_for_with_each_request(status: int) -> None:
+    """Nor with every other one: each question would wait for a front that answers none. After a while they are."""
+    now = [100.0]
+    fronts = Fronts(knows_routes=False, status=status)
+    with FreshetClient(HOME, transport=httpx2.MockTransport(fronts), route=True) as client:
+        client._router = Router([HOME], finds=True, clock=lambda: now[0])
+        asked = []
+        for _ in range(16):
+            client.get_row("shop", "items", 1)
+            now[0] += 0.2
+            asked.append(len([path for _, path in fronts.asked if path.startswith("/v1/routes/")]))
+    assert asked[0] == 1
+    assert asked[7] <= 2 <= asked[15]
 
 
 def test_a_moved_partition_is_learnt_and_never_unlearnt() -> None:
