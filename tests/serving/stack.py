@@ -239,7 +239,7 @@ class ServingStack:
         eventually(ready, what="readiness")
         # An empty topic is caught up with at once: the shard's first marker is what says that its source is there.
         location = f"/v1/locations/{self.keyspace}/0"
-        eventually(lambda: Vector.parse(self.get(location).json()["token"]), what="the source's first marker")
+        eventually(lambda: Vector.parse(self.get(location).json().get("token", "")), what="the source's first marker")
         # A source marks before it reads the tables. What is written until then is told as a void of its table.
         for role in [each for each in self._processes if each.startswith("source")]:
             eventually(lambda r=role: self.has_begun(r), what=f"{role} reads the log")  # type: ignore[misc]
