@@ -68,55 +68,43 @@ class AsyncCursor:
         """Forgets its rows."""
 
 
-async def leaves_with(connection: Any) -> None:
-    """A block that ends with the connection."""
-    async with connection:
+async def leave(block: Any) -> None:
+    """The end of a block of a connection or cursor."""
+    async with block:
         pass
 
 
-@pytest.mark.parametrize("close", [lambda connection: connection.ensure_closed(), leaves_with])
+async def written(server: AsyncServer, end: Callable[[Any, Any], Awaitable[None]]) -> Session:
+    """A session that writes a row without reading what is returned, and then ends its connection or its cursor."""
+    session, connection = FreshetClient("http://127.0.0.1:9").session(), track_async(server, SHARD)
+    with using(session):
+        cursor = await connection.cursor()
+        await cursor.execute(RETURNING)
+        assert session.carried.doubts.keys() == {SHARD}
+        await end(connection, cursor)
+    return session
+
+
+@pytest.mark.parametrize(
+    "end", [lambda connection, _: connection.ensure_closed(), lambda connection, _: leave(connection)]
+)
 def test_what_may_be_committed_is_told_before_the_connection_is_closed(
-    close: Callable[[Any], Awaitable[None]],
+    end: Callable[[Any, Any], Awaitable[None]],
 ) -> None:
     """Rows that were not read hide the commit from the session; afterwards nobody could tell it any more."""
-    session, server = FreshetClient("http://127.0.0.1:9").session(), AsyncServer()
-
-    async def story() -> Session:
-        connection = track_async(server, SHARD)
-        with using(session):
-            cursor = await connection.cursor()
-            await cursor.execute(RETURNING)
-            assert session.carried.doubts.keys() == {SHARD}
-            await close(connection)
-        return session
-
-    assert asyncio.run(story()).carried.doubts == {}
+    server = AsyncServer()
+    session = asyncio.run(written(server, end))
+    assert session.carried.doubts == {}
     assert observed(session) == "MariaDB/0-1-9"
     assert server.ran[-2:] == ["a question", "ensure_closed()"]
 
 
-async def leave(cursor: Any) -> None:
-    """A block that ends with the cursor."""
-    async with cursor:
-        pass
-
-
-@pytest.mark.parametrize("close", [lambda cursor: cursor.close(), leave])
+@pytest.mark.parametrize("end", [lambda _, cursor: cursor.close(), lambda _, cursor: leave(cursor)])
 def test_what_may_be_committed_is_told_once_the_rows_are_not_wanted_any_more(
-    close: Callable[[Any], Awaitable[None]],
+    end: Callable[[Any, Any], Awaitable[None]],
 ) -> None:
     """The connection is free then. Until its next statement, or for ever in a pool, each read would be in doubt."""
-    session = FreshetClient("http://127.0.0.1:9").session()
-
-    async def story() -> None:
-        connection = track_async(AsyncServer(), SHARD)
-        with using(session):
-            cursor = await connection.cursor()
-            await cursor.execute(RETURNING)
-            assert session.carried.doubts.keys() == {SHARD}
-            await close(cursor)
-
-    asyncio.run(story())
+    session = asyncio.run(written(AsyncServer(), end))
     assert session.carried.doubts == {}
     assert observed(session) == "MariaDB/0-1-9"
 

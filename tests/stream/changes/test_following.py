@@ -90,12 +90,18 @@ def rows(number: int, count: int) -> SourceTransaction:
     return SourceTransaction(gtid, gtid, 1_700_000_000, [*changes])
 
 
+def log_of(partitions: int, count: int) -> Log:
+    """A topic with transactions of some rows each."""
+    log = Log(Layout(partitions))
+    framer = framer_of("shop/0", log.layout)
+    for number in range(1, count + 1):
+        log.publish(framer, rows(number, 6))
+    return log
+
+
 def test_a_partition_that_is_ahead_waits_for_the_others_and_then_goes_on(consumer: Consumer) -> None:
     """What it holds meanwhile is bounded; once the others have come to it, it is read on."""
-    log = Log(Layout(2))
-    framer = framer_of("shop/0", log.layout)
-    for number in range(1, 20):
-        log.publish(framer, rows(number, 6))
+    log = log_of(2, 19)
     with following(log) as follower:
         read(consumer, follower, log, 0)
         assert consumer.paused == {0}
@@ -105,10 +111,7 @@ def test_a_partition_that_is_ahead_waits_for_the_others_and_then_goes_on(consume
 
 def test_a_partition_that_others_have_overtaken_is_read_on(consumer: Consumer) -> None:
     """While a third one holds all back: it would else stay paused, and soon be what everybody waits for."""
-    log = Log(Layout(3))
-    framer = framer_of("shop/0", log.layout)
-    for number in range(1, 40):
-        log.publish(framer, rows(number, 6))
+    log = log_of(3, 39)
     with following(log) as follower:
         read(consumer, follower, log, 0, len(log.partitions[0]) // 2)
         assert consumer.paused == {0}
