@@ -36,8 +36,10 @@ def interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def raise_deferred() -> None:
-    """Before the process ends, or becomes another program, which would get the alarm: raises ``KeyboardInterrupt`` if a
-    signal that came amid an import has not struck yet."""
+    """Raises ``KeyboardInterrupt`` if a signal that came amid an import has not struck yet.
+
+    For a process that ends, or becomes another program, which would get the alarm.
+    """
     left_s, _ = signal.setitimer(signal.ITIMER_REAL, 0)
     if left_s:
         raise KeyboardInterrupt
@@ -51,8 +53,10 @@ def _is_amid_import(frame: FrameType | None) -> bool:
 
 @contextmanager
 def stopping_on_signals(stop: Callable[[], None]) -> Iterator[None]:
-    """Calls ``stop``, which raises nothing, at each SIGTERM and SIGINT, in a thread of its own, where it may wait for
-    locks."""
+    """Calls ``stop`` at each SIGTERM and SIGINT, in a thread of its own, where it may wait for locks.
+
+    It raises nothing.
+    """
     told: SimpleQueue[bool] = SimpleQueue()  # its `put` may interrupt itself
 
     def heed() -> None:

@@ -124,7 +124,7 @@ class Position:
     def has_passed_text(self, text: str) -> bool:
         """Whether this is at or past ``text``, a position's text, as far as a last number tells; False: perhaps.
 
-        A fifth of the time that it takes to parse a text and order it.
+        A quarter of the time that it takes to parse a text and order it.
         """
         mine = str(self)
         at = mine.rfind(self._counts_after) + 1 if self._counts_after else 0
