@@ -251,6 +251,22 @@ def _running(home: Path) -> dict[str, ServerRecord]:
     return {server.name: server for server in read_state(_state_file(home)) if server.process() is not None}
 
 
+def ended_servers() -> list[str]:
+    """The names of the servers that ``up`` started and that run no more, though nobody has stopped them."""
+    from freshet.local.cache import exclusive
+    from freshet.local.state import read_state
+
+    home = _home()
+
+    def ended() -> list[str]:
+        return [server.name for server in read_state(_state_file(home)) if server.process() is None]
+
+    if not ended():
+        return []
+    with exclusive(home / "lock"):  # `down` stops them before it says so
+        return ended()
+
+
 def _state_file(home: Path) -> Path:
     return home / "state.json"
 

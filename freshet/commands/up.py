@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, TypeAlias
 
 import typer
 
@@ -20,10 +21,17 @@ from freshet.together.alone import alone
 from freshet.together.parts import Part, parts_of
 from freshet.together.running import Together
 from freshet.together.watching import Watch
+from tokens.errors import FreshetError
 
 OWN: Final = "up"
 """The prefix of lines that no part has written."""
 COLOURS: Final = (36, 33, 35, 32, 34)
+LOOK_S: Final = 1.0
+"""How often it looks whether its servers run."""
+START_AGAIN_S: Final = 10.0
+"""How long it waits after a server could not be started again."""
+
+Say: TypeAlias = Callable[[str], None]
 
 
 def command(
@@ -39,7 +47,8 @@ def command(
     """Run everything of the settings in this terminal: sources, consumer and front. Ctrl-C ends it all.
 
     Each line has the name of the part that wrote it. A source that ends is started again, while the other keyspaces go
-    on. If the consumer or the front can't start, all ends. A second Ctrl-C kills what has not ended yet.
+    on, and so is a server of --local. If the consumer or the front can't start, all ends. A second Ctrl-C kills what
+    has not ended yet.
     """
     settings = load_settings(flags={"consumer": {"workers": workers}})  # what can't be is told before anything starts
     if not local:
@@ -56,27 +65,71 @@ def command(
             f"{used} names its own servers, so --local has nothing to start",
             hint="leave out --local, or go to a directory without a settings file",
         )
-    with alone(settings.data_dir), _local_servers():
+    with alone(settings.data_dir), _local_servers() as servers:
         use_config(own)
-        _run(load_settings(), keyspaces or [], workers, port, config=own)
+        _run(load_settings(), keyspaces or [], workers, port, config=own, servers=servers)
+
+
+class LocalServers:
+    """A Kafka and a MariaDB that run as long as this does. One that ends by itself is started again."""
+
+    def __init__(self) -> None:
+        self.front_port: int | None = None
+        """Where the front listens, if it is not the settings' port."""
+        self._started: set[str] = set()
+        self._look_at = 0.0
+
+    def start(self) -> None:
+        """Starts those that don't run. Raises `LocalServerError`."""
+        from freshet.commands.local import USUAL
+
+        print(f"{OWN} | starting {' and '.join(USUAL)}; the first time they are downloaded", file=sys.stderr)
+        self._start(USUAL, lambda line: print(f"{OWN} | {line}", file=sys.stderr))
+
+    def tend(self, say: Say) -> None:
+        """Starts again what has ended by itself. To be called often; it may take as long as a start."""
+        from freshet.commands.local import ended_servers, note_front
+
+        if time.monotonic() < self._look_at:
+            return
+        wait_s = LOOK_S
+        try:
+            if ended := ended_servers():
+                say(f"{' and '.join(ended)} ended; starting again on the same data")
+                self._start(ended, say)
+                if self.front_port is not None:
+                    note_front(self.front_port)
+        except FreshetError as error:
+            wait_s = START_AGAIN_S
+            say(f"{error}; trying again in {wait_s:.0f} s")
+        self._look_at = time.monotonic() + wait_s
+
+    def end(self) -> None:
+        """Ends those that it has started."""
+        from freshet.commands.local import stop_servers
+
+        if self._started:
+            with stopping_on_signals(lambda: None):  # it ends by itself, soon
+                stop_servers(sorted(self._started))
+
+    def _start(self, names: Sequence[str], say: Say) -> None:
+        from freshet.commands.local import start_servers
+
+        servers, started = start_servers(names, detached=False)
+        self._started.update(started)
+        for server in servers:
+            if server.name in names:
+                say(f"{server.name} at {server.address}; log: {server.log}")
 
 
 @contextmanager
-def _local_servers() -> Iterator[None]:
-    """A Kafka and a MariaDB; those that did not run before are ended again."""
-    from freshet.commands.local import USUAL, start_servers, stop_servers
-
-    started: list[str] = []
+def _local_servers() -> Iterator[LocalServers]:
+    servers = LocalServers()
     try:
-        print(f"{OWN} | starting {' and '.join(USUAL)}; the first time they are downloaded", file=sys.stderr)
-        servers, started = start_servers(detached=False)
-        for server in servers:
-            print(f"{OWN} | {server.name} at {server.address}; log: {server.log}", file=sys.stderr)
-        yield
+        servers.start()
+        yield servers
     finally:
-        if started:
-            with stopping_on_signals(lambda: None):  # it ends by itself, soon
-                stop_servers(started)
+        servers.end()
 
 
 def _parts(settings: Settings, keyspaces: list[str], workers: str | None, port: int | None) -> list[Part]:
@@ -90,7 +143,12 @@ def _parts(settings: Settings, keyspaces: list[str], workers: str | None, port: 
 
 
 def _run(
-    settings: Settings, keyspaces: list[str], workers: str | None, port: int | None, config: Path | None = None
+    settings: Settings,
+    keyspaces: list[str],
+    workers: str | None,
+    port: int | None,
+    config: Path | None = None,
+    servers: LocalServers | None = None,
 ) -> None:
     from freshet.commands.local import note_front
     from freshet.local.process import free_ports, port_is_free
@@ -102,14 +160,20 @@ def _run(
         hint = "is `freshet up` running already? Else end what listens there, or choose another port with --port"
         raise SettingsError(f"cannot listen on {host}:{chosen}", hint=hint, code="cannot_listen")
     say = _printer(parts)
-    if config is not None and port is not None:
+    if servers is not None and port is not None:
         note_front(chosen)
+        servers.front_port = chosen
     url = front_url(settings, chosen)
     wanted = keyspaces or list(settings.keyspaces)
     watch = Watch(
         url, settings.front_secret or "", lambda line: say(OWN, line), wanted, settings.client.tls.files.client()
     )
-    together = Together(parts, _options(config), say)
+
+    def tend() -> None:
+        if servers is not None:
+            servers.tend(lambda line: say(OWN, line))
+
+    together = Together(parts, _options(config), say, tend=tend)
     with stopping_on_signals(together.stop):
         watch.start()
         try:

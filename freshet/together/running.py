@@ -50,13 +50,19 @@ class Together:
     """Runs parts until it is told to stop. ``say(name, line)`` gets each line of a part, and what happens to it."""
 
     def __init__(
-        self, parts: Sequence[Part], options: Sequence[str], say: Callable[[str, str], None], cwd: Path | None = None
+        self,
+        parts: Sequence[Part],
+        options: Sequence[str],
+        say: Callable[[str, str], None],
+        cwd: Path | None = None,
+        tend: Callable[[], None] = lambda: None,
     ) -> None:
-        """``options``: those of ``freshet`` itself, before the command (``--config``)."""
+        """``options``: those of ``freshet`` itself, before the command (``--config``). ``tend`` is called often."""
         self._parts = [_Running(part) for part in parts]
         self._options = tuple(options)
         self._say = say
         self._cwd = cwd
+        self._tend_more = tend
         self._asked_to_stop = 0
 
     def stop(self) -> None:
@@ -69,6 +75,7 @@ class Together:
             while not self._asked_to_stop:
                 for each in self._parts:
                     self._tend(each)
+                self._tend_more()
                 time.sleep(POLL_S)
         finally:
             self._end()

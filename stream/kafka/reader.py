@@ -122,14 +122,14 @@ def is_notice(message: Message) -> bool:
     if error.code() in _RECOVERABLE_CODES and not error.fatal():
         return True
     topic, partition = message.topic(), message.partition()
-    place = f"{topic}/{partition} at {message.offset()}"
+    place = f"{topic}/{partition}"
+    text = error.str() if topic is None else f"{place}: {error.str()}"
     if lacking := what_lacks(error):
-        text = error.str() if topic is None else f"{topic}/{partition}: {error.str()}"
         raise TopicReadError(text, hint=lacking, code="kafka_denied")
     if error.code() not in _LOST_CODES:
-        raise TopicReadError(f"{place}: {error.str()}", code="read_failed")
+        raise TopicReadError(text, code="read_failed")
     lost = TopicReadError(
-        f"{place}: the topic does not have this offset any more, or not yet ({error.str()})",
+        f"{place} at {message.offset()}: the topic does not have this offset any more, or not yet ({error.str()})",
         hint="rebuild the store from a checkpoint or from the topic's start",
         code="offset_out_of_range",
     )

@@ -156,7 +156,8 @@ def test_of_two_at_once_one_runs_and_the_other_says_so(settings: Path) -> None:
 def test_of_two_with_local_servers_at_once_one_starts_them(tmp_path: Path) -> None:
     """The other one says so. Commands in the directory ask the front at the port that it was given.
 
-    When the first is killed, nothing is left: no broker, no database, no part.
+    A database that is killed is started again, on its data; what is written then is read. When the first is killed,
+    nothing is left: no broker, no database, no part.
     """
     log = tmp_path / "said.log"
     with mark_of("two", tmp_path.name) as mark, log.open("wb") as out:
@@ -174,6 +175,15 @@ def test_of_two_with_local_servers_at_once_one_starts_them(tmp_path: Path) -> No
         asked = [sys.executable, "-m", "freshet", "get", "shop", "nothing", "1"]
         told = subprocess.run(asked, cwd=tmp_path, capture_output=True, text=True, check=False)
         assert told.stderr.startswith("error[unknown_table]"), told.stderr
+        [database] = [each for each in family(process) if any("mariadb" in part for part in each.cmdline()[:1])]
+        database.kill()
+        until(lambda: "mariadb at" in log.read_text(errors="replace").partition("mariadb ended; ")[2], "it runs again")
+        statements = "create table kept (id int primary key); insert into kept values (1)"
+        subprocess.run([sys.executable, "-m", "freshet", "local", "sql", "-e", statements], cwd=tmp_path, check=True)
+        asked[-2:] = ["kept", "1"]
+        until(
+            lambda: subprocess.run(asked, cwd=tmp_path, capture_output=True, check=False).returncode == 0, "it is read"
+        )
         assert len(marked(mark)) >= 6  # itself, two servers, source, consumer, front
         process.kill()
         process.wait()
