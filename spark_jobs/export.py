@@ -90,6 +90,14 @@ class Commit:
     files: dict[str, str] = field(default_factory=dict)
     format: str = PARQUET
 
+    def places(self) -> dict[str, tuple[int, int]]:
+        """The last place of each shard in any partition, as (epoch, ordinal)."""
+        found: dict[str, tuple[int, int]] = {}
+        for state in self.partitions.values():
+            for shard, place in state.places.items():
+                found[shard] = max(place, found.get(shard, place))
+        return found
+
 
 @dataclass(frozen=True, slots=True)
 class ExportReport:
@@ -206,10 +214,9 @@ def _finish(session: Any, root: Path, commit: Commit) -> None:
         if lost:
             raise _lost(staged / lost[0])
         told = {"commit": commit.number, "offsets": {each: state.offset for each, state in commit.partitions.items()}}
-        places = {shard: place for state in commit.partitions.values() for shard, place in state.places.items()}
         app = f"freshet-{commit.keyspace}-{commit.topic_id}"
         try:
-            append_files(session, root, staged, commit.files, app, commit.number, told | {"places": places})
+            append_files(session, root, staged, commit.files, app, commit.number, told | {"places": commit.places()})
         except ArrowException as error:
             raise _damaged(f"a file of commit {commit.number} can't be read: {error}") from error
     for leftover in staged.iterdir():

@@ -36,6 +36,8 @@ Place = tuple[int, int]
 """Epoch and ordinal."""
 Cut = dict[str, Place]
 """Shard → the first place that is left out. A shard that is not in it has no cut."""
+Ended = dict[str, int]
+"""Shard → its last epoch. Others have succeeded it: what it has published by then is all of it."""
 _MARKERS: Final = headers("Marker")
 _DESCRIPTIONS: Final = headers("TableSchema") | headers("SchemaText")
 _SECONDS: Final = re.compile(r"[0-9]{1,18}")
@@ -148,13 +150,16 @@ class Survey:
         values: Iterable[bytes | None],
         reached: Iterable[dict[str, Any]] = (),
         texts: dict[bytes, Announced] | None = None,
+        over: Ended | None = None,
     ) -> None:
         """Takes all messages of a partition.
 
-        ``reached``: what a base says of those before them, as markers; ``texts``: what it holds as announced. Raises
-        `AsOfError` ``as_of_ahead`` if they end too early.
+        ``reached``: what a base says of those before them, as markers; ``texts``: what it holds as announced; ``over``:
+        the shards that it knows as succeeded. Raises `AsOfError` ``as_of_ahead`` if they end too early.
         """
-        seen = {marker["shard"]: self.as_of.is_past(marker) for marker in reached}
+        ended, before = dict(over or {}), list(reached)
+        seen = {marker["shard"]: self.as_of.is_past(marker) for marker in before}
+        epochs = {marker["shard"]: marker["epoch"] for marker in before}
         reader = PartitionReader(texts)
         for value in values:
             header = (value or b"")[:HEADER_SIZE]
@@ -170,6 +175,7 @@ class Survey:
                 continue  # the fold rejects it
             if name == "Marker":
                 self.layout = event["layout"]
+                epochs[event["shard"]] = event["epoch"]
                 self._check_epoch(event, is_reached=seen.get(event["shard"], False))
                 by_time = self.as_of.seconds is not None
                 is_past = self.as_of.is_past(event) and (event["whole"] or not by_time)
@@ -177,6 +183,8 @@ class Survey:
                 if by_time and is_past:
                     # its last transaction may be of what is not published: what arrives after it is later all the same
                     self._cut_before(event["shard"], (event["epoch"], event["ordinal"] + 1))
+            elif name == "Topology":
+                self._note_succession(event, ended, seen)
             elif name == "RowFrame":
                 self._cut_frame(event)
             elif "gtid" in event:
@@ -184,7 +192,8 @@ class Survey:
                 self._cut_at(event["shard"], place, event["ordinal"], event["gtid"], event["timestamp"])
                 if name == "TableSchema" and event["table"] == self.table:
                     self.describe(event)
-        self._check(partition, seen)
+        going_on = {shard: past for shard, past in seen.items() if epochs[shard] > ended.get(shard, -1)}
+        self._check(partition, going_on)
 
     def describe(self, event: dict[str, Any]) -> None:
         """Takes a description of the table."""
@@ -229,6 +238,14 @@ class Survey:
     def _cut_before(self, shard: str, place: Place) -> None:
         self._lacked[shard] = min(place, self._lacked.get(shard, place))
 
+    def _note_succession(self, topology: dict[str, Any], ended: Ended, seen: dict[str, bool]) -> None:
+        """Adds who is over, and leaves out a shard that began after the moment: its ancestors went on until then."""
+        for each in (*topology["ancestors"], *topology["succeeded"]):
+            ended[each["shard"]] = max(each["epoch"], ended.get(each["shard"], each["epoch"]))
+        ancestors = [each["shard"] for each in topology["ancestors"]]
+        if self.as_of.seconds is not None and ancestors and all(seen.get(each) for each in ancestors):
+            self._cut_before(topology["shard"], (topology["epoch"], topology["ordinal"] + 1))
+
     def _check_epoch(self, marker: dict[str, Any], *, is_reached: bool) -> None:
         """Raises `AsOfError` if an epoch begins before the token's position of an earlier one was reached."""
         known = self.as_of.vector.get(marker["shard"]) if self.as_of.vector is not None else None
@@ -271,7 +288,8 @@ def cutter(cut: Cut, reader: PartitionReader) -> Callable[[bytes | None], bytes 
         if first is None or "ordinal" not in event:
             return value
         if name != "RowFrame":
-            kept = (event["epoch"], event["ordinal"]) < first
+            # a topology has the number of what is before it
+            kept = (event["epoch"], event["ordinal"] + (name == "Topology")) < first
             is_over = is_over or not kept
             return value if kept else b""
         count = sum((event["epoch"], event["ordinal"] + each) < first for each in event["ordinals"])

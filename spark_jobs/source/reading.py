@@ -119,7 +119,7 @@ def plan(
     for partition in sorted(chosen.end):
         messages = draft.messages(partition, chosen.start[partition], chosen.end[partition])
         base_here = bases.get(partition)
-        told = (base_here.reached(), base_here.texts()) if base_here is not None else ()
+        told = (base_here.reached(), base_here.texts(), base_here.over()) if base_here is not None else ()
         survey.read(partition, (value for _, value in messages), *told)
     try:
         known = survey.description()
@@ -141,7 +141,7 @@ def plan(
 def table_batches(planned: Plan, partition: int, filters: list[Used]) -> Iterator[pa.Table]:
     """The table's rows in a partition at the plan's moment, which pass the filters."""
     base = planned.base[partition].read(planned.table) if partition in planned.base else None
-    state = TablePartition(planned.table, partition, planned.cut, base)
+    state = TablePartition(planned.table, partition, planned.cut, base, planned.prefix)
     state.fold(planned.messages(partition, planned.start[partition], planned.end[partition]))
     yield from _batches(state.rows(), planned, filters)
 

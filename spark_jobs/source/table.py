@@ -19,7 +19,7 @@ from consumers.fold.messages import fold_messages
 from consumers.fold.state import META, Changes, Head, PartitionState, schema_key
 from consumers.owner.rows import view_row
 from consumers.store.store import StoreView
-from spark_jobs.source.cut import AsOf, AsOfError, Cut, cutter
+from spark_jobs.source.cut import AsOf, AsOfError, Cut, Ended, cutter
 from stream.wire.announced import Announced
 from stream.wire.codec import PartitionReader, decode
 from stream.wire.events import ABSENT, VALUE
@@ -61,6 +61,14 @@ class Base:
                     hint="give an older base, or none",
                 )
 
+    def over(self) -> Ended:
+        """The shards that others had succeeded by then."""
+        found: Ended = {}
+        for each in self.head.topologies.values():
+            for name, epoch in (*each.succeeded.items(), *each.ancestors.items()):
+                found[name] = max(epoch, found.get(name, epoch))
+        return found
+
     def reached(self) -> list[dict[str, Any]]:
         """How far it is of each shard, as a marker would say it."""
         return [
@@ -86,9 +94,13 @@ class Base:
 
 
 class TablePartition:
-    """Folds a partition's messages, given in order, and lists the rows of one table."""
+    """Folds a partition's messages, given in order, and lists the rows of one table.
 
-    def __init__(self, table: str, partition: int, cut: Cut, base: Base | None = None) -> None:
+    ``prefix``: of the table's description. Where shards have ranges, it tells the shard of a key.
+    """
+
+    def __init__(self, table: str, partition: int, cut: Cut, base: Base | None = None, prefix: int = 0) -> None:
+        self._prefix = prefix
         self._mine = f"{table}\0".encode()
         self._table, self._partition = table, partition
         self._entries = dict(base.entries) if base is not None else {}
@@ -129,7 +141,7 @@ class TablePartition:
             reason = "the table was not read whole: rows without a change since then are missing"
             yield {**stamp, "_kind": INCOMPLETE, "_reason": reason}
         for key in sorted(key for key in self._entries if key.startswith(self._mine)):
-            seen = view_row(head, key, self._entries[key])
+            seen = view_row(head, key, self._entries[key], prefix=self._prefix)
             if seen.kind == ABSENT:
                 continue
             entry = decode_entry(self._entries[key])

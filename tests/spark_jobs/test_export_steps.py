@@ -137,6 +137,17 @@ def test_a_commit_is_in_its_tables_once_all_of_them_have_it(root: Path, monkeypa
     assert not is_appended(root / NOTES, 5)
 
 
+def test_a_version_is_told_by_the_last_place_of_each_shard_in_any_partition() -> None:
+    """Whichever partition has it: the numbers of a shard are those of all its partitions."""
+    one, other = (2, 900), (2, 120)
+    for first, second in ((one, other), (other, one)):
+        partitions = {
+            0: Exported(9, places={"shop/0": first, "old/0": (1, 5)}),
+            3: Exported(9, places={"shop/0": second}),
+        }
+        assert Commit("shop", "t", partitions=partitions).places() == {"shop/0": one, "old/0": (1, 5)}
+
+
 def test_a_column_has_the_type_that_it_had_first() -> None:
     """In the table, or in an earlier file of the same commit; the others are beside it, by the names of their types."""
     known = {"id": "bigint", "_kind": "string"}
