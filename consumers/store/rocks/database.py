@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from threading import Lock
@@ -24,7 +25,7 @@ from rocksdict import (
 )
 
 from consumers.fold.state import OFFSET_KEY
-from consumers.store.errors import StoreCorruptError, StoreError, store_error
+from consumers.store.errors import DiskIOError, StoreCorruptError, StoreError, StoreLockedError, store_error
 from consumers.store.index import INDEX, INDEX_END
 from consumers.store.memtable import Memtable
 from consumers.store.rocks import tables
@@ -38,6 +39,9 @@ IN_DOUBT_NAME: Final = "in-doubt.sst"
 _MISSING_SST: Final = re.compile(r"/(\d{6,}\.sst): No such file or directory")
 
 _LEVELS: Final = 7
+_LOOK_ENDS_S: Final = 1.0
+"""How long `Rocks.reopen` waits for a look of another thread, whose iterator keeps the closed database open."""
+_LOOK_POLL_S: Final = 0.005
 
 
 class Rocks:
@@ -342,11 +346,23 @@ class Rocks:
             except StoreError as error:  # it is closed nevertheless
                 log.warning("store closed with an error", place=str(self.path), code=error.code, reason=str(error))
             try:
-                self._db = self._open()
+                self._db = self._open_again()
                 self._check_commit()
             except StoreError as error:
                 self._reopen_error = error
                 raise
+
+    def _open_again(self) -> Rdict:
+        """As `_open`, once no look of another thread holds the database that was just closed."""
+        deadline = time.monotonic() + _LOOK_ENDS_S
+        while True:
+            try:
+                return self._open()
+            except StoreLockedError as error:  # by this process: another one would have the store's directory
+                if time.monotonic() > deadline:
+                    why = f"{self.path}: it is still read, so it can't be opened again after an error"
+                    raise DiskIOError(why, hint="the consumer tries again by itself") from error
+            time.sleep(_LOOK_POLL_S)
 
     def _check_commit(self) -> None:
         """Raises `StoreCorruptError`, with the database closed, if it lacks the last commit of this process."""

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from consumers.store.errors import DiskFullError
+from consumers.store.errors import DiskFullError, DiskIOError
+from consumers.store.rocks import database
 from stream.wire.events import VALUE, VOID
 from tests.consumers.histories import frame, start
 from tests.consumers.store.test_indexes import BY_NAME, fold, having, item, named, open_at
@@ -64,4 +67,30 @@ def test_a_database_that_failed_to_take_a_file_is_opened_again_for_the_next_one(
     store.close()
     store = open_at(tmp_path)
     assert store.get(item(2)) is not None
+    store.close()
+
+
+def test_a_look_that_is_under_way_is_waited_for_when_the_database_is_opened_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It keeps the closed database open, which RocksDB takes for another process. One that never ends ends no process:
+    the commit is tried again, as after any error of the disk.
+    """
+    store = open_at(tmp_path)
+    fold(store, start(), named((1, "a")))
+    store.commit()
+    rocks, seconds = store._rocks, count()
+    look: Any = rocks.scan()
+    assert next(look)
+    clock = SimpleNamespace(monotonic=lambda: 0.4 * next(seconds), sleep=lambda _: None)
+    monkeypatch.setattr(database, "time", clock)
+    with pytest.raises(DiskIOError, match="still read"):
+        rocks.reopen()
+    with pytest.raises(DiskIOError):
+        store.get(item(1))
+    clock.sleep = lambda _: look.close()
+    rocks.ensure_open()
+    assert store.get(item(1)) is not None
+    fold(store, frame([(item(2), VALUE, b"{}", 3)]))
+    store.commit()
     store.close()
