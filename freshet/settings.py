@@ -156,6 +156,8 @@ class KeyspaceSettings(Section):
             raise ValueError(f"a {self.source.kind} source needs kind = {fits[self.source.kind]!r}, not {self.kind!r}")
         if self.source is not None and self.source.kind == "debezium" and (self.shards or self.succeeds):
             raise ValueError("a debezium source is the only one of its keyspace: no shards, and nothing to succeed")
+        if self.learns_indexes and isinstance(self.source, MariaDBSourceSettings) and self.source.is_postgres:
+            raise ValueError(f"the indexes of a PostgreSQL are not read: name the columns in place of {LEARNT!r}")
         return self
 
     @model_validator(mode="after")

@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -140,7 +141,7 @@ def start_servers(
         missing = [name for name in SERVERS if name in wanted and name not in servers]
         started: dict[str, Future[ServerRecord]] = {}
         try:
-            with ThreadPoolExecutor(len(starters)) as pool, signals_held():
+            with _until_started(detached), ThreadPoolExecutor(len(starters)) as pool, signals_held():
                 started.update((name, pool.submit(starters[name])) for name in missing)
         finally:  # also after a failure or Ctrl-C: `down` must find the servers that do run
             for name, future in started.items():
@@ -152,6 +153,11 @@ def start_servers(
             future.result()
         _write_settings(home, servers)
     return list(servers.values()), missing
+
+
+def _until_started(detached: bool) -> AbstractContextManager[None]:
+    """Holds signals: servers that survive this process must be written down. A third one ends it at once."""
+    return signals_held(at_most=2) if detached else nullcontext()
 
 
 @app.command()

@@ -41,7 +41,7 @@ async def run_node(server: FrontServer, consumer_beside: Callable[[str], Consume
     if not listening.is_set():
         await serving  # raises why it does not listen
         return
-    consumer = consumer_beside(url_of(server))
+    consumer = await asyncio.to_thread(consumer_beside, url_of(server))  # it may ask a source for its indexes
     try:
         address = await consumer.start()
         log.info("consuming", role="node", address=address, metrics=consumer.metrics_address)

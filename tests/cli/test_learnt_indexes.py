@@ -77,6 +77,17 @@ def test_the_word_schema_stands_for_the_indexes_of_the_source() -> None:
     assert not KeyspaceSettings(indexes=["shop.items(b)"]).learns_indexes
     with pytest.raises(ValidationError, match="is not an index"):
         KeyspaceSettings(indexes=["schemas"])
+    connector = {
+        "kind": "debezium",
+        "databases": ["public"],
+        "topic_prefix": "shop",
+        "connect_url": "http://localhost:1",
+    }
+    postgres = connector | {"server": "postgres", "database": "shop"}
+    KeyspaceSettings(indexes=["schema"], source=connector)  # type: ignore[arg-type]
+    KeyspaceSettings(indexes=["public.items(b)"], source=postgres)  # type: ignore[arg-type]
+    with pytest.raises(ValidationError, match="of a PostgreSQL are not read"):
+        KeyspaceSettings(indexes=["schema"], source=postgres)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("content", [b"{", b"[1]", b'[{"table": 1}]', b"\xff", None])

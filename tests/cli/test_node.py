@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
@@ -70,6 +71,7 @@ def ran(server: Server, consumer: Consumer) -> None:
 
     def made(url: str) -> Any:
         assert url == "http://127.0.0.1:8480"
+        assert threading.current_thread() is not threading.main_thread()  # its source may not answer: the front does
         return beside
 
     before = {number: signal.getsignal(number) for number in SIGNALS}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,13 +13,14 @@ import pytest
 from prometheus_client import generate_latest
 from structlog.testing import capture_logs
 
+from consumers.owner.protocol import PartitionStatus
 from consumers.snapshots.errors import SnapshotError
 from consumers.snapshots.finding import Found
 from consumers.snapshots.pruning import Verdict
 from freshet import cli
 from freshet.access.reloading import owner_access
 from freshet.audit_metrics import AuditMetrics
-from freshet.commands import export, verify
+from freshet.commands import export, lag, verify
 from freshet.commands.sink import _reached
 from freshet.sections.access import TokenSettings
 from freshet.settings import load_settings
@@ -114,6 +116,19 @@ def test_an_owner_that_does_not_answer_is_told_by_the_exit_code(capsys: pytest.C
     assert cli.run(["lag", "shop", "--owner", "127.0.0.1:1", "--json"]) == 1
     told = json.loads(capsys.readouterr().out)
     assert (told["without_owner"], [*told["silent"]]) == ([], ["127.0.0.1:1"])
+
+
+def test_a_partition_that_nobody_is_announced_for_is_told_by_the_exit_code(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As after the end of a consumer: until another one has caught up, nobody answers for what it had."""
+    shown = [PartitionStatus("shop", each, 0, 0, 0, 0, True, "ready", [], 0, 0, 0, 0, "", "t") for each in (0, 2)]
+    owner: Any = SimpleNamespace(status=lambda _: SimpleNamespace(partitions=shown))
+    monkeypatch.setattr(lag, "owner_addresses", lambda *_: {0: "127.0.0.1:1", 2: "127.0.0.1:1"})
+    monkeypatch.setattr(lag, "owner_connection", lambda *_: nullcontext(owner))
+    monkeypatch.setattr(lag, "describe_topic", lambda *_: Topic("freshet.shop.events", "t", 4))
+    assert cli.run(["lag", "shop", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["without_owner"] == [1, 3]
 
 
 def test_an_audit_without_a_verdict_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,19 +1,25 @@
-"""The servers of `freshet up --local` that end by themselves are started again; those that were stopped are not."""
+"""The servers of `freshet up --local` that end by themselves are started again; those that were stopped are not.
+
+Those of `freshet local up` are known to `freshet local down` whatever ended the command.
+"""
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from freshet.commands import local, up
-from freshet.commands.local import ended_servers, stop_servers
+from freshet.commands.local import ended_servers, start_servers, stop_servers
 from freshet.commands.up import LOOK_S, START_AGAIN_S, LocalServers
 from freshet.local.errors import LocalServerError
-from freshet.local.state import ServerRecord, record_of, write_state
+from freshet.local.state import ServerRecord, read_state, record_of, write_state
 
 pytestmark = pytest.mark.usefixtures("servers")
 
@@ -135,3 +141,26 @@ def test_a_server_that_does_not_start_again_is_tried_until_it_does(
     running.tend(said.append)
     assert starts.asked == [["kafka"], ["kafka"]]
     assert said[-1] == "kafka at kafka:1; log: its.log"
+
+
+def test_servers_that_start_while_the_command_is_ended_are_written_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They survive it, and hold their data: whoever comes next must be able to end them."""
+    [kafka, mariadb] = read_state(tmp_path / "state.json")
+    write_state(tmp_path / "state.json", [kafka])
+
+    def starts(*_: object) -> ServerRecord:
+        os.kill(os.getpid(), signal.SIGINT)
+        threading.Event().wait(0.2)  # for whoever would not wait for it
+        return mariadb
+
+    monkeypatch.setattr(local, "_start_mariadb", starts)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            start_servers(["mariadb"])
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert [each.name for each in read_state(tmp_path / "state.json")] == ["kafka", "mariadb"]
+    assert stop_servers(["mariadb"]) == ["mariadb"]

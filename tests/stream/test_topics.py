@@ -66,7 +66,7 @@ def test_a_request_that_fails_leaves_no_client_behind(kafka: KafkaCluster) -> No
             request(kafka, "nothing")
         errors.append(raised.value)
     for refused in (lambda: end_offsets(kafka, "nothing", [0], timeout_s=1), lambda: ensure_topic(kafka, "a name", {})):
-        with pytest.raises(KafkaRequestError) as raised_too:
+        with pytest.raises(FreshetError) as raised_too:  # a busy broker may not answer in time
             refused()
         errors.append(raised_too.value)
     until(lambda: _main_threads() <= before, f"no client lives on with {errors}")  # /proc has an ended one for a moment
