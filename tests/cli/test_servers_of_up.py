@@ -151,8 +151,9 @@ def test_servers_that_start_while_the_command_is_ended_are_written_down(
     write_state(tmp_path / "state.json", [kafka])
 
     def starts(*_: object) -> ServerRecord:
+        threading.Event().wait(0.1)  # until the command waits for it
         os.kill(os.getpid(), signal.SIGINT)
-        threading.Event().wait(0.2)  # for whoever would not wait for it
+        threading.Event().wait(0.2)  # for whoever would go on without it
         return mariadb
 
     monkeypatch.setattr(local, "_start_mariadb", starts)
