@@ -73,13 +73,17 @@ class RequestedRange(NamedTuple):
 
 
 class RequestedTable(NamedTuple):
-    """A catalog table as a request names it, with the reader's list and table id (0: not given)."""
+    """A catalog table as a request names it, with the reader's list and table id (0: not given).
+
+    ``by_id``: it is asked by id alone. Its name is the owner's then, which may not have folded a rename yet.
+    """
 
     catalog: str
     db: str
     table: str
     write_ids: ValidWriteIdList | None = None
     table_id: int = 0
+    by_id: bool = False
 
     @property
     def name(self) -> str:

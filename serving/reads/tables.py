@@ -117,7 +117,7 @@ class TableReads:
         try:
             found = await self._ask_owners(lookup)
         except OwnerAway as away:
-            if space.source is None:
+            if space.source is None or not wanted.name:  # a source is asked by name
                 raise
             self._metrics.missed("table", NO_OWNER)
             return await self._from_source(TableMiss(lookup, None, str(away)))
@@ -196,6 +196,8 @@ class TableReads:
             if asyncio.get_running_loop().time() >= deadline:
                 break
             await asyncio.sleep(POLL_S)
+        if wanted.by_id and not decision.history_lost:
+            _require_same(wanted, found, decision)
         if not decision.may_be_served:
             if _has_other_id(wanted, found) and not decision.history_lost:
                 why = f"{wanted.name} has table id {found.table_id} at the source: {decision.why}"
@@ -308,7 +310,7 @@ def _with_name(wanted: RequestedTable, name: str) -> RequestedTable:
     if not name:
         raise ReadError("unknown_table", f"no table of id {wanted.table_id} is known here", hint="ask by its name")
     db, _, table = name.partition(".")
-    return wanted._replace(db=db, table=table)
+    return wanted._replace(db=db, table=table, by_id=True)
 
 
 class SourceEvidence(NamedTuple):
@@ -336,6 +338,22 @@ def judge_table(proof: Proof, wanted: RequestedTable, found: SourceTable) -> Dec
     except MissingWriteIds as error:
         raise ReadError("missing_write_ids", str(error), hint=error.hint) from error
     return by_position if proof.epoch is None and decision.may_be_served else decision
+
+
+def _require_same(wanted: RequestedTable, found: SourceTable, decision: Decision) -> None:
+    """Raises `ReadError` ``source_behind`` if what the source has of an owner's name is not the table of the id.
+
+    That proves nothing of the table, which may have another name by now.
+    """
+    if _has_other_id(wanted, found):
+        there = f"table id {found.table_id}"
+    elif found.image is None and decision.may_be_served:
+        there = "no table"
+    else:
+        return
+    why = f"table id {wanted.table_id} is {wanted.name} in the cache, and the source has {there} of that name"
+    hint = "one of them is behind a rename or a drop: try again shortly, or ask by its name"
+    raise ReadError("source_behind", why, hint=hint)
 
 
 def _has_other_id(wanted: RequestedTable, found: SourceTable) -> bool:
