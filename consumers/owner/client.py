@@ -123,6 +123,11 @@ def _unreachable(address: str, error: BaseException | str) -> OwnerError:
     )
 
 
+def _again(error: OwnerError) -> OwnerError:
+    """The same for another caller: what is raised gets the caller's frames."""
+    return OwnerError(str(error), hint=error.hint, code=error.code)
+
+
 def _expect(answer: Answer, kind: type[A]) -> A:
     if isinstance(answer, Failure):
         refused = OwnerError(answer.message, hint=answer.hint, code=answer.code)
@@ -179,6 +184,11 @@ class _Connection(asyncio.Protocol):
                 future.set_exception(ConnectionError(str(self.lost)))
 
 
+def _abort(connection: _Connection) -> None:
+    if connection.transport is not None:
+        connection.transport.abort()
+
+
 def _expire(sent: Mapping[int, asyncio.Future[Answer]]) -> None:
     """Ends the wait for the first answer that is missing, and so for all."""
     for future in sent.values():
@@ -212,6 +222,10 @@ class OwnerClient:
         self._connecting = asyncio.Lock()
         self._closes = 0
         """How often it was closed: what began to connect before that is over, too."""
+        self._failures = 0
+        """How often it could not be connected."""
+        self._failure: OwnerError | None = None
+        """Why the last time."""
         self._waiting: Counter[str] = Counter()
         """By caller, the requests under way that may wait."""
         self._last_id = 0
@@ -221,35 +235,50 @@ class OwnerClient:
         return connection if connection is not None and connection.lost is None else None
 
     async def _connect(self) -> _Connection:
-        closes = self._closes
+        """The connection, made if there is none. Who waits for an attempt to end shares its failure."""
+        closes, failures = self._closes, self._failures
         async with self._connecting:
             connection = self._usable()
             if connection is not None:
                 return connection
             self._require_open(closes)
-            loop = asyncio.get_running_loop()
+            if self._failure is not None and self._failures != failures:
+                raise _again(self._failure)
             try:
-                self._secured = self._secured or self._identity.secured()
-            except CertificateError as error:
-                raise OwnerError(str(error), hint=error.hint, code=error.code) from error
-            name = self._host if self._secured is not None else None
+                connection = await self._open()
+            except OwnerError as error:
+                self._failures, self._failure = self._failures + 1, _again(error)
+                raise
             try:
-                async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                    _, connection = await loop.create_connection(
-                        _Connection, await self._place(), self._port, ssl=self._secured, server_hostname=name
-                    )
-            except (OSError, TimeoutError) as error:
-                raise _unreachable(self.address, error or "no answer in time") from error
-            try:
-                [greeting] = await self._ask(connection, [self._identity.hello()], 0)
-                connection.version = _expect(greeting, Welcome).version
                 self._require_open(closes)
-            except BaseException:  # a cancelled caller must not leak the connection
-                if connection.transport is not None:
-                    connection.transport.abort()
+            except OwnerError:
+                _abort(connection)
                 raise
             self._connection = connection
             return connection
+
+    async def _open(self) -> _Connection:
+        """A new connection, over which the owner has been greeted."""
+        loop = asyncio.get_running_loop()
+        try:
+            self._secured = self._secured or self._identity.secured()
+        except CertificateError as error:
+            raise OwnerError(str(error), hint=error.hint, code=error.code) from error
+        name = self._host if self._secured is not None else None
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                _, connection = await loop.create_connection(
+                    _Connection, await self._place(), self._port, ssl=self._secured, server_hostname=name
+                )
+        except (OSError, TimeoutError) as error:
+            raise _unreachable(self.address, error or "no answer in time") from error
+        try:
+            [greeting] = await self._ask(connection, [self._identity.hello()], 0)
+            connection.version = _expect(greeting, Welcome).version
+        except BaseException:  # a cancelled caller must not leak the connection
+            _abort(connection)
+            raise
+        return connection
 
     def _require_open(self, closes: int) -> None:
         """Raises `OwnerError` if it was closed since it had been so ``closes`` times: nobody would close it again."""

@@ -180,6 +180,39 @@ def test_an_owner_that_never_greets_leaks_no_connection() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("is_first_cancelled", [False, True])
+def test_all_who_wait_for_a_connection_share_its_failure(*, is_first_cancelled: bool) -> None:
+    """In turn each would wait for an owner that does not answer. One whose caller has gone has not failed."""
+
+    async def main() -> None:
+        connected = asyncio.Semaphore(0)
+        attempts: list[asyncio.StreamWriter] = []
+
+        async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            attempts.append(writer)
+            connected.release()
+            with suppress(ConnectionError):
+                await reader.read()
+            writer.close()
+
+        server = await asyncio.start_server(silent, "127.0.0.1", 0)
+        client = OwnerClient(f"127.0.0.1:{server.sockets[0].getsockname()[1]}", request_timeout_s=0.2)
+        asked = [asyncio.create_task(client.status()) for _ in range(20)]
+        await connected.acquire()
+        if is_first_cancelled:
+            asked[0].cancel()
+        found = await asyncio.gather(*asked, return_exceptions=True)
+        failed = found[is_first_cancelled:]
+        assert [isinstance(each, OwnerError) and each.code for each in failed] == ["owner_timeout"] * len(failed)
+        assert (len(set(map(id, failed))), len(attempts)) == (len(failed), 1 + is_first_cancelled)
+        with pytest.raises(OwnerError):
+            await client.status()
+        assert len(attempts) == 2 + is_first_cancelled
+        server.close()
+
+    asyncio.run(main())
+
+
 def test_the_client_connects_again_after_its_owner_came_back(tmp_path: Path) -> None:
     """A client survives the restart of an owner at the same address."""
 
