@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple, TypeAlias, cast
 
 import msgspec
+from msgspec.structs import replace
 
 from consumers.owner.client import OwnerClient
-from consumers.owner.objects.answering import select_named
+from consumers.owner.objects.answering import latest_of, select_named
 from consumers.owner.objects.filter import FilterError
 from consumers.owner.objects.statistics import do_hold
 from consumers.owner.protocol import HISTORY_LOST, PAGE_EXPIRED, GetObjects, OwnerObjects
@@ -24,14 +25,14 @@ from serving.metrics import FrontMetrics
 from serving.misses import NO_OWNER, miss_reason
 from serving.reads.demands import NO_VECTOR, ReadDemand, RequestedTable
 from serving.reads.flight import Flights
-from serving.reads.owners import OwnerAway, Owners
+from serving.reads.owners import AnswerTooLarge, OwnerAway, Owners
 from serving.reads.proof import Proof, history_lost_error, token_after
 from serving.reads.spaces import TableSpace, epoch_of, learn_shards
 from serving.reads.tables import POLL_S, SOURCE_TIMEOUT_S, judge_table
 from serving.sources.source import ObjectSource, SourceObjects, SourceTable, WantedObjects
 from stream.spans import source_span
 from stream.wire.keys import KeyFormatError, object_name, object_parts
-from tokens import Decision, ValidWriteIdList
+from tokens import Decision, Freshness, ValidWriteIdList
 
 PAGE_DEFAULT: Final = 1_000
 
@@ -105,6 +106,20 @@ class ObjectReads:
         return self._answer("cache", found.freshness, found.why, token, found)
 
     async def _ask_owners(
+        self, space: TableSpace, wanted: RequestedObjects, demand: ReadDemand, after: str, version: str
+    ) -> OwnerObjects:
+        """The owner's answer. Objects by name that do not fit into one are asked for in parts."""
+        try:
+            return await self._ask_once(space, wanted, demand, after, version)
+        except AnswerTooLarge:
+            half = len(wanted.names) // 2
+            if not half:
+                raise
+        names = wanted.names[:half], wanted.names[half:]
+        parts = [await self._ask_owners(space, wanted._replace(names=some), demand, after, version) for some in names]
+        return _joined(*parts)
+
+    async def _ask_once(
         self, space: TableSpace, wanted: RequestedObjects, demand: ReadDemand, after: str, version: str
     ) -> OwnerObjects:
         table = wanted.table
@@ -282,6 +297,30 @@ def _of_source(wanted: RequestedObjects, seen: SourceObjects, shard: str, epoch:
         compliant=_compliant(wanted, seen, chosen),
         names=[] if wanted.count_only else [object_name(seen.names[place]) for place in chosen],
     )  # fmt: skip
+
+
+def _joined(first: OwnerObjects, second: OwnerObjects) -> OwnerObjects:
+    """Two parts of an answer as one; not served if one of them is not, or if they may be of two moments."""
+    for part in (first, second):
+        if not part.served:
+            return part
+    if _moment(first) != _moment(second):
+        why = "the objects changed while they were read in parts"
+        return replace(second, served=False, freshness=Freshness.UNKNOWN.value, why=why)
+    least = first if first.freshness != Freshness.FRESH.value else second
+    return replace(
+        least,
+        hi=latest_of((first.hi, second.hi)),
+        names=first.names + second.names,
+        images=first.images + second.images,
+        compliant=first.compliant + second.compliant,
+        count=first.count + second.count,
+    )
+
+
+def _moment(found: OwnerObjects) -> tuple[str, int, int, str, str]:
+    """The same of two answers: neither the set nor what may be seen of it has moved between them."""
+    return found.shard, found.epoch, found.table_id, found.version, found.write_ids
 
 
 def _page_text(after: str, version: str) -> str:

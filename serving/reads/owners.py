@@ -164,7 +164,7 @@ class Owners:
                         self._let_end(asking)
                         return found
             return await asking
-        except OtherPartition:
+        except (OtherPartition, AnswerTooLarge):
             raise
         except OwnerAway:
             if left is None:
@@ -291,7 +291,8 @@ class Owners:
         """The first answer that ``is_enough``, else the last answer.
 
         Each owner is asked once, or for ``each_partition`` of its own, where one may know what another has not folded
-        yet. ``request`` takes an owner and one of its partitions. Raises `OwnerAway` if no owner answers.
+        yet. ``request`` takes an owner and one of its partitions. Raises `OwnerAway` if no owner answers, and
+        `AnswerTooLarge` if one has too much to say: the others would have it say that again.
         """
         asked: set[str | None] = set()
         answers: list[Found] = []
@@ -304,6 +305,8 @@ class Owners:
                 asked.add(address)
             try:
                 found = await self.read(keyspace, partition, partial(_of_partition, request, partition))
+            except AnswerTooLarge:
+                raise
             except OwnerAway as error:
                 asked.add(address)
                 away = error

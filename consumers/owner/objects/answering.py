@@ -46,6 +46,8 @@ from tokens import Demand, Freshness, Position
 
 PAGE_MAX: Final = 10_000
 """Objects in one answer, at most."""
+PAGE_BYTES_MAX: Final = 4 << 20
+"""Of the images in a page of a list. It has one object at least."""
 LOOKED_TOGETHER: Final = 256
 """Objects of a list that are read from the store at once."""
 LOOKED_AT_ONCE: Final = 64
@@ -269,7 +271,7 @@ def _take_list(
         return f"the {request.kind} objects changed between two pages"
     passes = _selection(request.prefix, request.filter, place.table.image if place.table is not None else None)
     prefix = objects_prefix(request.kind, table_id)
-    limit = min(request.limit, PAGE_MAX) if request.limit > 0 else PAGE_MAX
+    limit, size = min(request.limit, PAGE_MAX) if request.limit > 0 else PAGE_MAX, 0
     start = prefix + request.after.encode() + b"\0" if request.after else prefix
     for key, value in _between(partition, start, prefix + b"\xff", looked_max):
         state = decode_object(value)
@@ -280,7 +282,8 @@ def _take_list(
             continue
         if state.is_awaited or state.image_ordinal <= floor:
             return _awaited(name, state)
-        if len(members) == limit:
+        size += len(state.image or b"") if not request.names_only else 0
+        if members and (len(members) == limit or size > PAGE_BYTES_MAX):
             found.after = members[-1][0]
             break
         found.count += 1
@@ -365,7 +368,7 @@ def _decide(
     is_certain = bool(request.names) and len(states) == len(request.names)
     positions = [state.lo for state in states] if is_certain else [group.lo, *(state.lo for state in states)]
     found.lo = _extreme(positions, latest=False)
-    found.hi = _extreme([state.hi for state in states] if is_certain else [group.hi], latest=True)
+    found.hi = latest_of(state.hi for state in states) if is_certain else group.hi
     last = max((state.ordinal for state in states), default=0) if is_certain else group.ordinal
     lineage = place.head.lineages[group.shard]
     if last > lineage.watermark_ordinal or (table is not None and table.image_ordinal > lineage.watermark_ordinal):
@@ -381,6 +384,11 @@ def _decide(
         found.freshness, found.why = Freshness.EVENTUAL.value, _UNLOGGED[request.kind]
     found.needs_source = not found.served and not may_catch_up(decision, found.watermark)
     found.code = HISTORY_LOST if decision.history_lost else ""
+
+
+def latest_of(positions: Iterable[str]) -> str:
+    """The latest of positions of one log; "" if there is none."""
+    return _extreme(positions, latest=True)
 
 
 def _extreme(positions: Iterable[str], *, latest: bool) -> str:
@@ -428,7 +436,7 @@ def _described(partition: Partition, table: TableState, kind: str, name: str) ->
     if place.group is None:
         return None
     names = [] if kind == AGGREGATE_STATISTICS else [name]
-    request = GetObjects(0, partition.keyspace, PARTITION, names=names)
+    request = GetObjects(0, partition.keyspace, PARTITION, names=names, names_only=True)  # no image of them is sent
     members: list[tuple[str, ObjectState]] = []
     found = _undecided(partition, place, table.table_id)
     unknown = _take(partition, place, request, table.table_id, members, found, 0) or found.after
