@@ -343,11 +343,15 @@ def requested_partitions(parameters: PartitionsParameters) -> RequestedObjects:
     names: list[list[str]] = json_parameter("names", parameters.names, list[list[str]]) or []
     if len(names) > KEYS_MAX:
         raise ReadError("too_many_keys", f"{len(names)} partitions by name, at most {KEYS_MAX}")
+    prefix = json_parameter("values", parameters.values, list[str]) or []
+    if names and (prefix or parameters.filter):
+        other = "values" if prefix else "filter"
+        raise ReadError("bad_parameter", f"names and {other} are both given: ask for one of them")
     return RequestedObjects(
         "partition",
         requested_table(parameters),
         names=tuple(map(tuple, names)),
-        prefix=tuple(json_parameter("values", parameters.values, list[str]) or ()),
+        prefix=tuple(prefix),
         filter=parameters.filter,
         page=parameters.page,
         limit=parameters.limit,
