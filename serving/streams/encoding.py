@@ -44,12 +44,18 @@ NONE_READ: Final[Mapping[bytes, ReadRow]] = {}
 
 
 class Encoder:
-    """Encodes for one reader. ``prefixes``: table → how many key columns choose the partition of its rows."""
+    """Encodes for one reader.
 
-    def __init__(self, choice: Choice, layout: Layout, prefixes: MutableMapping[str, int]) -> None:
+    ``prefixes``: table → how many key columns choose the partition of its rows; None: nobody knows. Then its rows are
+    told as a void of the table, once in a transaction.
+    """
+
+    def __init__(self, choice: Choice, layout: Layout, prefixes: MutableMapping[str, int | None]) -> None:
         self._choice = choice
         self._layout = layout
         self._prefixes = prefixes
+        self._voided: set[str] = set()
+        """Tables of which the transaction that is being encoded has told so."""
 
     def void_rows(self, item: Transaction) -> list[bytes]:
         """The keys of the rows that the reader chose, and whose images the log has not."""
@@ -77,6 +83,7 @@ class Encoder:
         return found
 
     def _transaction(self, item: Transaction, checkpoint: Checkpoint, read: Mapping[bytes, ReadRow]) -> bytes:
+        self._voided.clear()
         changes = [change for event in item.events if (change := self._change(event, read)) is not None]
         if not changes:
             return b""
@@ -145,8 +152,15 @@ class Encoder:
         return self._is_chosen(table, key) and _is_line(columns, _key)
 
     def _is_chosen(self, table: str, key: bytes) -> bool:
-        choice = self._choice
-        return choice.has_table(table) and choice.has_key(self._layout, key, self._prefixes.get(table, 0))
+        choice, prefix = self._choice, self._prefixes.get(table, 0)
+        return prefix is not None and choice.has_table(table) and choice.has_key(self._layout, key, prefix)
+
+    def _not_chosen(self, table: str) -> Json | None:
+        """What is told of a row that is not known to be chosen; None: nothing."""
+        if self._prefixes.get(table, 0) is not None or table in self._voided or not self._choice.has_table(table):
+            return None
+        self._voided.add(table)
+        return {"kind": "void", "table": table, "reason": "which of its rows are in the range is not known any more"}
 
     def _change(self, event: RowEvent | RecordEvent, read: Mapping[bytes, ReadRow]) -> Json | None:
         if isinstance(event, RecordEvent):
@@ -154,7 +168,7 @@ class Encoder:
         choice = self._choice
         table, key = _parts_of(event.key)
         if not self._is_chosen(table, event.key):
-            return None
+            return self._not_chosen(table)
         if not _is_line(key, _key):
             return {"kind": "void", "table": table, "reason": "a row's key can't be read"}
         operation, image = event.operation, event.image
@@ -215,7 +229,8 @@ class Encoder:
             change["table"] = fields["table"]
         change |= {each: fields[each] for each in ("reason", "complete", "tables") if each in fields}
         if name == "TableSchema":
-            self._prefixes[fields["table"]] = fields["prefix"]
+            if fields["primary_key"]:  # else it is gone from this shard, and others may have it still
+                self._prefixes[fields["table"]] = fields["prefix"]
             columns = [{name: each[name] for name in ("name", "kind", "sql_type")} for each in fields["columns"]]
             change |= {"columns": columns, "primary_key": fields["primary_key"], "cacheable": fields["cacheable"]}
         return change

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,11 +12,13 @@ import pytest
 from serving.client.streaming import Lines
 from serving.errors import ReadError
 from serving.http.streaming.routes import CHUNK_BYTES, _chunks, _learn_prefixes
+from serving.sources.source import RowTable
 from serving.streams.choice import Choice
 from serving.streams.encoding import Encoder
 from stream.changes.checkpoint import Checkpoint, Place
 from stream.changes.items import KEYLESS, Mark, RecordEvent, RowEvent, Transaction, Watermark
-from stream.wire.events import VALUE
+from stream.shards.map import IdRange
+from stream.wire.events import VALUE, VOID
 from stream.wire.keys import Layout
 
 CHECKPOINT = Checkpoint("shop", "id", (0,))
@@ -90,27 +93,65 @@ def test_a_row_without_a_key_whose_image_is_not_in_the_log_may_be_one_that_is_as
     assert [(change.kind, change.op) for change in event.changes] == [("keyless", operation)]
 
 
-@pytest.mark.parametrize(("code", "learnt"), [("unknown_table", {"shop.t": 0}), ("no_owner", {})])
-def test_a_table_that_nobody_can_describe_now_ends_the_stream_for_a_while(code: str, learnt: dict[str, int]) -> None:
-    """A guess at the columns that choose its partitions would leave out rows of the range, for good."""
-
-    class Descriptions:
-        async def get(self, *_: object) -> Any:
-            raise ReadError(code, "not now")
+def learn(described: RowTable | ReadError, prefixes: dict[str, int | None], declared: dict[str, int]) -> None:
+    """Has ``prefixes`` know ``shop.t``, which is ``described`` now. ``declared``: those of the layout."""
 
     class Front:
-        descriptions = Descriptions()
+        async def get(self, *_: object) -> RowTable:
+            if isinstance(described, ReadError):
+                raise described
+            return described
 
     front: Any = Front()
-    prefixes: dict[str, int] = {}
-    learning = _learn_prefixes(front, front, [transaction(b"[1]", b"{}")], prefixes)
-    if learnt:
-        asyncio.run(learning)
-    else:
-        with pytest.raises(ReadError) as failed:
-            asyncio.run(learning)
-        assert failed.value.code == "stream_unavailable"
-    assert prefixes == learnt
+    front.descriptions, front.layout = front, Layout(1, declared)
+    asyncio.run(_learn_prefixes(front, front, [transaction(b"[1]", b"{}")], prefixes))
+
+
+def test_a_table_that_nobody_can_describe_now_ends_the_stream_for_a_while() -> None:
+    """A guess at the columns that choose its partitions would leave out rows of the range, for good."""
+    prefixes: dict[str, int | None] = {}
+    with pytest.raises(ReadError) as failed:
+        learn(ReadError("no_owner", "not now"), prefixes, {})
+    assert (failed.value.code, prefixes) == ("stream_unavailable", {})
+
+
+@pytest.mark.parametrize(
+    "described",
+    [ReadError("unknown_table", "it is gone"), RowTable("shop.t", (), False, "no primary key")],
+    ids=["gone", "keyless"],
+)
+def test_a_table_without_a_key_says_nothing_of_the_range_of_its_earlier_rows(described: RowTable | ReadError) -> None:
+    """Which columns chose their partitions is known only where the topic's layout says it."""
+    for declared, is_known in (({}, False), ({"shop.t": 1}, True)):
+        prefixes: dict[str, int | None] = {}
+        learn(described, prefixes, declared)
+        assert (prefixes["shop.t"] is not None) == is_known
+
+
+@pytest.mark.parametrize("key_range", ["-80", "80-"])
+def test_rows_whose_range_nobody_knows_are_told_as_a_void_of_their_table(key_range: str) -> None:
+    """Those of a table that is gone by now: a guess would leave out some of the range, and tell others instead."""
+    choice = Choice(frozenset({"shop.t"}), IdRange.parse(key_range), include_rows=True, reads_void=True)
+    encoder = Encoder(choice, Layout(4), {"shop.t": None, "shop.u": None})
+    for row in (0, 10):
+        keys = [b"shop.%b\0[%d]" % (table, row + at) for table in (b"t", b"u") for at in range(9)]
+        item = replace(transaction(b"[1]", b"{}"), events=[RowEvent(at, key, VOID, b"") for at, key in enumerate(keys)])
+        [event] = Lines().events(encoder.transaction(item, CHECKPOINT))
+        assert [(change.kind, change.table) for change in event.changes] == [("void", "shop.t")]
+        assert encoder.void_rows(item) == []
+
+
+def test_the_description_of_a_table_that_is_gone_says_nothing_of_the_range_of_its_rows() -> None:
+    """Another shard has it still: a drop goes from shard to shard."""
+    layout, told = Layout(4), []
+    gone = {"table": "shop.t", "columns": [], "primary_key": [], "cacheable": False, "prefix": 0}
+    dropped = replace(transaction(b"[1]", b"{}"), events=[RecordEvent(1, "TableSchema", gone)])
+    for key_range in ("-80", "80-"):
+        encoder = Encoder(Choice(key_range=IdRange.parse(key_range)), layout, {"shop.t": 1})
+        assert encoder.transaction(dropped, CHECKPOINT)
+        of_one = [RowEvent(at, b"shop.t\0[7,%d]" % at, VALUE, b"{}") for at in range(20)]
+        told.append(encoder.transaction(replace(dropped, events=of_one, cached={}), CHECKPOINT).count(b'"key"'))
+    assert sorted(told) == [0, 20]
 
 
 def test_a_watermark_is_as_old_as_the_shards_that_go_on() -> None:

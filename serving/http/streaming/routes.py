@@ -29,7 +29,7 @@ async def get_stream(front: Front, parameters: StreamParameters, _: None) -> Str
         raise ReadError("stream_unavailable", "this front has no Kafka to read streams from")
     begin, ends = begin_of(parameters, front.clock()), ends_now(parameters)
     choice = await choice_of(front, space, parameters)
-    prefixes: dict[str, int] = {}  # of its own: another reader may be in the past, where they were others
+    prefixes: dict[str, int | None] = {}  # of its own: another reader may be in the past, where they were others
     encoder = Encoder(choice, space.layout, prefixes)
     at_handover = parameters.until == HANDOVER
     reading = await front.streams.begin(space.name, begin, ends_now=ends, ends_at_handover=at_handover)
@@ -47,7 +47,7 @@ async def _chunks(
     reading: Reading,
     encoder: Encoder,
     heartbeat_s: float,
-    learns: MutableMapping[str, int] | None,
+    learns: MutableMapping[str, int | None] | None,
     voided: VoidedRows | None,
 ) -> AsyncGenerator[bytes]:
     """``learns``: the prefixes of tables, if they are needed. ``voided``: reads rows, if the reader wants that."""
@@ -81,15 +81,22 @@ async def _chunks(
         yield encoder.error(error)
 
 
-async def _learn_prefixes(front: Front, space: RowSpace, items: list[Item], prefixes: MutableMapping[str, int]) -> None:
-    """Has ``prefixes`` know the tables of ``items``. Raises `ReadError` ``stream_unavailable`` if nobody tells one."""
+async def _learn_prefixes(
+    front: Front, space: RowSpace, items: list[Item], prefixes: MutableMapping[str, int | None]
+) -> None:
+    """Has ``prefixes`` know the tables of ``items``. Raises `ReadError` ``stream_unavailable`` if nobody tells one.
+
+    A table that is gone, or has no key any more, is described without the prefix that it had.
+    """
     for table in tables_of(items) - prefixes.keys():
+        unknown = 0 if table in space.layout.prefixes else None  # one of the layout goes before all others
         try:
-            prefixes[table] = (await front.descriptions.get(space, table)).prefix
+            described = await front.descriptions.get(space, table)
+            prefixes[table] = described.prefix if described.key else unknown
         except ReadError as error:
             if error.code != "unknown_table":
                 raise ReadError("stream_unavailable", f"{table}: {error}") from error  # a guess would leave rows out
-            prefixes[table] = 0  # it is gone
+            prefixes[table] = unknown
 
 
 STREAMING: Final[tuple[Route[StreamParameters, None], ...]] = (
