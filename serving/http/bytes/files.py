@@ -21,12 +21,15 @@ from serving.errors import ReadError
 from serving.http.bytes.metrics import BytesMetrics
 from serving.http.bytes.naming import root_of, scheme_of
 from serving.http.bytes.ranges import Range
+from stream.access.who import asking
 from tokens.errors import FreshetError
 
 OPEN_MAX: Final = 64
 """Answers under way: each holds up to `serving.http.bytes.ranges.PIECE` bytes."""
 THREADS: Final = OPEN_MAX + 1
 """One for each, and for the metrics: whoever reads from a store that is slow waits for it alone."""
+LEFT_MAX: Final = OPEN_MAX // 4
+"""Threads that work on for readers of one caller who have left; with more it is refused, and others have places."""
 
 _log = structlog.get_logger(__name__)
 T = TypeVar("T")
@@ -48,13 +51,18 @@ class Files:
             self._stores[root] = filesystem("freshet", target_protocol=scheme, target_options=place, **options)
             self._stores[root].cache.places  # noqa: B018 - opens the directories: what is wrong is told at the start
         self._open = 0
+        self._left: dict[asyncio.Future[Any], str] = {}
+        """What threads do for readers who have left, and who asked for it. Each has a place until it has ended."""
         self.metrics = BytesMetrics()
 
     async def open(self, uri: str) -> File:
         """The version that the store has now. Raises `ReadError`."""
-        root = root_of(uri, self._roots)
-        if self._open >= OPEN_MAX:
+        root, who = root_of(uri, self._roots), asking.get()
+        if self._open + len(self._left) >= OPEN_MAX:
             raise ReadError("too_many_requests", f"{OPEN_MAX} files are being read already")
+        if who and sum(each == who for each in self._left.values()) >= LEFT_MAX:
+            hint = "the store is slow: wait for answers, and for longer"
+            raise ReadError("too_many_requests", f"{who} has left {LEFT_MAX} reads that are under way still", hint=hint)
         self._open += 1
         began = monotonic()
         try:
@@ -73,11 +81,18 @@ class Files:
 
     async def close(self) -> None:
         """Ends the threads. The directories are given back at the end of the process."""
+        for running in [*self._left]:
+            running.cancel()  # nobody is told any more
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _closed(self, began: float, tally: Any) -> None:
         self._open -= 1
         self.metrics.answered(tally, monotonic() - began)
+
+    def _ended(self, running: asyncio.Future[Any]) -> None:
+        del self._left[running]
+        if not running.cancelled():
+            running.exception()  # told to nobody
 
     def _open_now(self, root: str, uri: str) -> Any:
         if scheme_of(uri) == "file":  # links may lead out of the root
@@ -99,8 +114,13 @@ class Files:
 
     async def _run(self, uri: str, ask: Callable[[], T]) -> T:
         """Runs it in a thread; the store's errors become the API's."""
+        running = asyncio.get_running_loop().run_in_executor(self._threads, ask)
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._threads, ask)
+            return await asyncio.shield(running)
+        except asyncio.CancelledError:  # whoever asked has left; the thread works on, and has a place
+            self._left[running] = asking.get()
+            running.add_done_callback(self._ended)
+            raise
         except ReadError:
             raise
         except (FileNotFoundError, IsADirectoryError, NotADirectoryError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from serving.http.front import Front, make_front
 from serving.http.responses import Response
 from serving.http.streaming.sending import Streaming
 from serving.locations.refreshing import Locations
+from stream.access.who import asking
+from tests.patience import PATIENCE_S
 
 Story = Callable[[Front, Files], Coroutine[Any, Any, None]]
 
@@ -112,5 +115,41 @@ def test_a_file_that_is_gone_before_its_first_byte_gives_its_place_back(
         with pytest.raises(ReadError) as failed:
             await answer.send(nobody_leaves, takes)
         assert (failed.value.code, files._open) == ("file_not_found", 0)
+
+    told(story)
+
+
+@pytest.mark.parametrize("name", ["OPEN_MAX", "LEFT_MAX"])
+def test_a_reader_who_leaves_holds_a_place_until_the_store_answers(
+    file: Path, told: Callable[[Story], None], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Its thread works on: without a place for it a slow store would take all threads, and others wait without end.
+
+    Nor may one caller hold them all by asking again and again.
+    """
+    uri, hangs = f"file://{file}", threading.Event()
+    monkeypatch.setattr(f"serving.http.bytes.files.{name}", 1)
+
+    async def story(_: Front, files: Files) -> None:
+        asking.set("one")
+        opened = await files.open(uri)
+        monkeypatch.setattr(opened._opened, "read_ranges", lambda _: hangs.wait(PATIENCE_S))
+        reading = asyncio.create_task(opened.read([(0, 1)]))
+        await asyncio.sleep(0)
+        reading.cancel()
+        await asyncio.wait([reading])
+        await opened.close()
+        with pytest.raises(ReadError) as refused:
+            await files.open(uri)
+        assert refused.value.code == "too_many_requests"
+        if name == "LEFT_MAX":
+            asking.set("another")
+            await (await files.open(uri)).close()
+            asking.set("one")
+        left = [*files._left]
+        hangs.set()
+        await asyncio.wait(left)
+        await asyncio.sleep(0)
+        await (await files.open(uri)).close()
 
     told(story)
