@@ -219,14 +219,20 @@ class Sink:
         return state
 
     def _row_read(self, table: CopyTable, change: StreamChange, token: str, state: SinkState) -> SinkState:
-        """Of a row that changed to what the log has not: as it is at or past the event."""
+        """Of a row that changed to what the log has not: as it is at or past the event.
+
+        A collation finds a row by another spelling: that one has another key by then, which its own event tells.
+        """
         key = [_plain(each) for each in change.key]
         demanded = Vector.parse_known(token)[0].merge(Vector.parse_known(state.token)[0])
         try:
             row = patiently(partial(self._client.session(str(demanded)).get_row, self._keyspace, table.name, *key))
         except HistoryLost:  # the epoch that follows in the stream voids all
             return state
-        self._batch.add(table, change.key, token, row.value if row.found else None, state.copies[table.name].number)
+        value = row.value if row.found else None
+        if value is not None and [value.get(name) for name in table.key] != [*change.key]:
+            value = None
+        self._batch.add(table, change.key, token, value, state.copies[table.name].number)
         return state
 
     def _voided(self, state: SinkState, table: str) -> SinkState:

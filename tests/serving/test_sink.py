@@ -54,7 +54,7 @@ def opened(engine: sa.Engine, described: DescriptionAnswer = ITEMS) -> CopyTable
     return open_table(engine, sa.MetaData(), described)
 
 
-def rows_of(engine: sa.Engine) -> dict[int, str]:
+def rows_of(engine: sa.Engine) -> dict[Any, str]:
     with engine.connect() as connection:
         return {row[0]: row[1] for row in connection.execute(sa.text("SELECT id, v FROM items"))}
 

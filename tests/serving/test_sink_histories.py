@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from serving.client import HistoryLost, StreamChange, StreamEvent
+from serving.client.answers import DescribedColumn, DescriptionAnswer, Row
+from serving.sink.applying import write_page
 from tests.serving.test_sink import SHARD, TABLE, FakeFront, in_memory, rows_of, sink_of, token, two_rows, vector
 from tokens import Position, Vector
 
@@ -54,6 +58,39 @@ def test_a_row_is_read_as_of_all_that_is_in_the_copy(monkeypatch: pytest.MonkeyP
     sink._take(StreamEvent("watermark", "1", str(other)))
     sink._take(StreamEvent("transaction", "2", token(1), SHARD, changes=[StreamChange("row", TABLE, [1], "void")]))
     assert seen == [other.merge(vector(1))]
+
+
+class Folding(FakeFront):
+    """Finds the row of a key in whatever case, as a collation does."""
+
+    def describe(self, _: str, __: str) -> DescriptionAnswer:
+        columns = [DescribedColumn("id", "text"), DescribedColumn("v", "text")]
+        return DescriptionAnswer(TABLE, columns, ["id"], cacheable=True)
+
+    def get_row(self, _: str, __: str, key: object) -> Row:
+        """The row of another spelling."""
+        found = {"id": str(key).upper(), "v": "new"}
+        return Row("source", "fresh", "", str(vector(2)), True, found)
+
+
+@pytest.mark.parametrize("kept", ["abc", "ABC"])
+def test_a_row_that_is_found_by_another_spelling_is_left_to_its_own_event(kept: str) -> None:
+    """The row that is asked for is there no more, and pages may have told the other one: it would be there twice."""
+    engine = in_memory()
+    sink = sink_of(Folding(random.Random(1), 0), engine)
+    sink._open()
+    with engine.begin() as connection:
+        write_page(connection, sink._tables[TABLE], [{"id": kept, "v": "of a page"}], 1)
+    sink._take(StreamEvent("transaction", "1", token(1), SHARD, changes=[StreamChange("row", TABLE, ["abc"], "void")]))
+    sink._commit()
+    assert rows_of(engine) == ({} if kept == "abc" else {"ABC": "of a page"})
+    moved = [
+        StreamChange("row", TABLE, ["abc"], "deleted"),
+        StreamChange("row", TABLE, ["ABC"], "value", {"id": "ABC", "v": "new"}),
+    ]
+    sink._take(StreamEvent("transaction", "2", token(2), SHARD, changes=moved))
+    sink._commit()
+    assert rows_of(engine) == {"ABC": "new"}
 
 
 @pytest.mark.parametrize("event", [StreamEvent("unreadable", "1"), StreamEvent("of a later version", "1")])
