@@ -352,6 +352,8 @@ class MariaDBSource:
                 watch.event_received()
                 if watch.is_check_due():
                     watch.check(progress.position)
+                if progress.has_said(transaction):
+                    continue
                 partly_out = bool(progress.partial_gtid)
                 self._give(
                     publisher, schema.catalog, self._aligned(progress, transaction) if partly_out else transaction

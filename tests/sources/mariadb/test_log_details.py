@@ -151,6 +151,19 @@ def test_lost_events_are_a_transaction_by_themselves() -> None:
     assert [(each.gtid, voided(each)) for each in found] == [("MariaDB/0-1-5", {"*"}), ("MariaDB/0-1-6", set())]
 
 
+def test_events_that_mariadb_lost_are_void_where_the_log_stands() -> None:
+    """It says so behind a transaction's end, without a GTID; whoever begins to read there is told first."""
+    lost = event(events.INCIDENT, b"\1\0\0")
+    found = run([*committed(5), lost, *committed(6)], Tables())
+    assert [(each.gtid, each.position, voided(each)) for each in found] == [
+        ("MariaDB/0-1-5", "MariaDB/0-1-5", set()),
+        ("MariaDB/0-1-5", "MariaDB/0-1-5", {"*"}),
+        ("MariaDB/0-1-6", "MariaDB/0-1-6", set()),
+    ]
+    again = run([lost, *committed(5)], Tables())
+    assert [(each.gtid, voided(each)) for each in again] == [("MariaDB/0-1-4", {"*"}), ("MariaDB/0-1-5", set())]
+
+
 @pytest.mark.parametrize(("first", "is_known"), [(0, True), (events.NO_FOREIGN_KEYS, False)])
 def test_a_statement_that_switches_foreign_keys_off_for_a_part_voids_the_table_below(
     first: int, is_known: bool

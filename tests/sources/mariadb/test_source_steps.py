@@ -17,7 +17,7 @@ from stream.sources.mariadb.connection import ConnectionSettings, MariaDBUnreach
 from stream.sources.mariadb.live_schema import LiveSchema
 from stream.sources.mariadb.position import ServerPosition
 from stream.sources.mariadb.schema import TableFilter
-from stream.wire.events import ResumePoint, RowChange, SourceTransaction
+from stream.wire.events import EVERY_TABLE, ResumePoint, RowChange, SourceTransaction, VoidTable
 from tests.sources.mariadb.test_backfill_plan import at, row
 
 NOWHERE = ConnectionSettings(port=1)
@@ -86,6 +86,21 @@ def test_nothing_of_a_backfill_comes_into_a_transaction_that_is_partly_published
     assert Steps(monkeypatch, given).read(partly) == behind
     whole = ResumePoint("s/0", 1, 9, at(5), 1, at(5), table_choice=7)
     assert Steps(monkeypatch, given).read(whole) == ["stepped while idle", *behind]
+
+
+def test_what_is_void_before_a_transaction_that_is_partly_published_is_not_said_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It came before it in the topic, and no other one may come into its middle: the publisher would be lost for ever.
+
+    Where nothing is partly published, it may not be in the topic yet.
+    """
+    lost = SourceTransaction(at(5), at(5), 1, [VoidTable(EVERY_TABLE, "events were lost")])
+    given = [lost, transaction(6, row(1), row(2))]
+    partly = ResumePoint("s/0", 1, 9, at(5), 1, at(5), partial_gtid=at(6), partial_events=1, table_choice=7)
+    assert Steps(monkeypatch, given).read(partly) == ["published", "stepped"]
+    whole = ResumePoint("s/0", 1, 9, at(5), 1, at(5), table_choice=7)
+    assert Steps(monkeypatch, given).read(whole) == ["published", "stepped"] * 2
 
 
 def test_a_publisher_that_is_lost_while_nothing_is_written_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -152,6 +152,15 @@ class Progress:
         self._version_1_entries = ()
         self.partial_gtid = ""
 
+    def has_said(self, transaction: SourceTransaction) -> bool:
+        """Whether it voids everything at the position, behind which another one is partly published already.
+
+        A reader says it again whenever it begins there.
+        """
+        changes = transaction.changes
+        first = changes[0] if self.partial_gtid and transaction.gtid == self.position and changes else None
+        return isinstance(first, VoidTable) and first.table == EVERY_TABLE
+
     def aligned(self, transaction: SourceTransaction, choice: int) -> SourceTransaction:
         """A partly published transaction, changed if need be, so that skipping its events by number loses nothing.
 

@@ -31,6 +31,7 @@ from stream.wire.events import EVERY_TABLE, SingleRows, SourceTransaction
 log = structlog.get_logger(__name__)
 
 _NOT_IN_A_PAYLOAD = mysql_events.GTIDS | {mysql_events.TRANSACTION_PAYLOAD, events.HEARTBEAT, events.FORMAT_DESCRIPTION}
+_LOST_EVENTS = "the server says that it lost events (INCIDENT)"
 
 
 class BinlogReader:
@@ -286,11 +287,20 @@ class BinlogReader:
         self._settle(nothing)
         return nothing.alone(str(self._position), self._timestamp, self._schema.catalog)
 
+    def _lost_alone(self) -> SourceTransaction | None:
+        """What is void once MariaDB has lost events: it says so behind a transaction, or without any."""
+        log.warning("everything is void", reason=_LOST_EVENTS, gtid=self._position.bare)
+        nothing = OpenTransaction.of_nobody(self._spill_bytes)
+        nothing.voids[EVERY_TABLE] = _LOST_EVENTS
+        return nothing.alone(str(self._position), self._timestamp, self._schema.catalog)
+
     def _other(self, event: bytes, kind: int) -> SourceTransaction | None:
         if kind in (events.QUERY, events.QUERY_COMPRESSED):
             return self._query(event)
         if kind == events.XA_PREPARE:
             return self._xa_prepare(event)
+        if kind == events.INCIDENT and self._transaction is None:
+            return self._lost_alone()
         transaction = self._current()
         if kind == mysql_events.PARTIAL_UPDATE_ROWS:
             self._row_events.take_partial(event, transaction, self._position)
@@ -298,7 +308,7 @@ class BinlogReader:
         if event[events.FLAGS_AT] & events.IGNORABLE_EVENT:
             return None
         reason = {
-            events.INCIDENT: "the server says that it lost events (INCIDENT)",
+            events.INCIDENT: _LOST_EVENTS,
             events.BEGIN_LOAD_QUERY: "a LOAD DATA logged as a statement",
             events.EXECUTE_LOAD_QUERY: "a LOAD DATA logged as a statement",
         }.get(kind, f"a binlog event of unknown type {kind}")

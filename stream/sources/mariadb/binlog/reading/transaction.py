@@ -91,7 +91,7 @@ class OpenTransaction:
 
     def alone(self, position: str, timestamp: int, catalog: Catalog) -> SourceTransaction | None:
         """What is published of one that is nobody's, at the position that is published already; None: nothing is."""
-        if not self.described:
+        if not self.described and not self.voids:
             return None
         return SourceTransaction(position, position, timestamp, list(self.changes(catalog)))
 
