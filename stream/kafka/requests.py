@@ -46,7 +46,7 @@ def read_hot_keys(value: bytes) -> HotKeys | None:
     """A request of an owner; None if it is another one."""
     try:
         return _hot_keys.decode(value)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 
 

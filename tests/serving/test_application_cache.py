@@ -32,6 +32,7 @@ from serving.client.cache.entries import (
     Raise,
     Told,
     covers,
+    decode,
     encode,
     floor_name,
     parsed,
@@ -479,6 +480,12 @@ def test_a_store_swaps_only_what_is_still_there() -> None:
     assert store.swap("a", b"4", store.get(["a"])["a"], 0)
     assert store.swap("c", b"1", None, 0)
     assert {name: found.raw for name, found in store.get(["a", "b", "c"]).items()} == {"a": b"4", "c": b"1"}
+
+
+@pytest.mark.parametrize("raw", [b"", b"{}", b"\x91\xa1\xff", b"\x99" + b"\xa0" * 8 + b"\x91" * 100_000])
+def test_what_others_put_into_the_store_is_no_entry(raw: bytes) -> None:
+    """Each read of the row would fail until the store drops it."""
+    assert decode(raw, Entry) is None
 
 
 def test_what_is_known_of_an_earlier_epoch_proves_nothing_of_a_later_one() -> None:

@@ -220,6 +220,16 @@ def test_a_moved_partition_is_learnt_and_never_unlearnt() -> None:
             assert fronts.of_rows()[-1] == asked
 
 
+@pytest.mark.parametrize("body", [b'{"table":"\xff","routes":[{"leader":"\xff"}]}', b'{"later":' + b"[" * 100_000])
+def test_an_answer_that_nobody_can_read_is_none(body: bytes) -> None:
+    """As of something else behind the URL. It is learnt after a read, which would fail though its row is there."""
+    router, place = Router([HOME], finds=True), Place("shop", "items", (number_in(0),))
+    questions = [router.question(place) for _ in range(2)]
+    for question in questions:
+        assert question is not None
+        router.learn(question, 200, body)
+
+
 def test_a_hundred_threads_that_know_nothing_ask_two_questions() -> None:
     """One for the table and one for the routes, whoever comes first; the others ask a home meanwhile."""
     router, place = Router([HOME], finds=True), Place("shop", "items", (number_in(0),))

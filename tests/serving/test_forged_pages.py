@@ -133,6 +133,15 @@ def test_a_key_of_another_type_is_refused(kind: str, value: object) -> None:
         assert refusal(table, [], forged) in ("", "bad_page")
 
 
+def test_a_page_of_boxes_in_boxes_is_refused() -> None:
+    """Deeper than anybody reads."""
+    fields = msgspec.msgpack.encode(true_page(ordered_by("int"), 7))
+    more = bytes((fields[0] + 1,)) + fields[1:] + b"\x91" * 100_000 + b"\xc0"
+    with pytest.raises(ReadError) as refused:
+        Page.parse(urlsafe_b64encode(more).decode())
+    assert refused.value.code == "bad_page"
+
+
 @given(st.data())
 def test_damaged_bytes_are_refused(data: st.DataObject) -> None:
     """Of a page, and of its parts."""

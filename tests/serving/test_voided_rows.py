@@ -83,7 +83,7 @@ def test_where_nobody_answers_no_more_parts_are_asked_for() -> None:
     assert rows.parts == 1
 
 
-@pytest.mark.parametrize("columns", [b"[]", b'[{"a":1}]', b'[{"base64":"!"}]', b'[{"a":"eA=="}]'])
+@pytest.mark.parametrize("columns", [b"[]", b'[{"a":1}]', b'[{"base64":"!"}]', b'[{"a":"eA=="}]', b"[" * 100_000])
 def test_a_key_that_no_row_can_have_ends_no_stream(columns: bytes) -> None:
     """What is in a topic by mistake can't be read, so it stays void."""
     nothing: Any = None

@@ -79,7 +79,7 @@ def decode(raw: bytes | None, kind: type[Kind]) -> Kind | None:
     """An entry, or None if there is none that can be read."""
     try:
         found: Kind | None = _decoders[kind].decode(raw) if raw is not None else None
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     return found
 

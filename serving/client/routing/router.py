@@ -142,7 +142,7 @@ class Router:
     def _learn_table(self, place: Place, status: int, body: bytes, now: float) -> None:
         try:
             found = _description.decode(body) if status == _OK else None
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             found = None
         if found is not None:
             kinds = {column.name: column.kind for column in found.columns}
@@ -152,7 +152,7 @@ class Router:
     def _learn_routes(self, batch: Batch, status: int, body: bytes, now: float) -> None:
         try:
             found = _routes.decode(body) if status == _OK else None
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             found = None
         if found is None and status != _NOT_FOUND:  # 404: of an older front, or there is no such keyspace
             self.cache.fail(batch, "owner_unreachable", now)

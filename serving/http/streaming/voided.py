@@ -107,7 +107,7 @@ def _requested(key: bytes) -> RequestedRow | None:
     try:
         values = [_column(bytes(each)) for each in _parts.decode(columns)]
         return RequestedRow(name.decode(), format_key(values).encode())
-    except (msgspec.DecodeError, UnicodeDecodeError, KeyError, BadRequest):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError, BadRequest):
         return None
 
 

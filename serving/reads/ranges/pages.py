@@ -76,7 +76,7 @@ class Page(msgspec.Struct, array_like=True, frozen=True):
         try:
             found = _pages.decode(urlsafe_b64decode(text + "=" * (-len(text) % 4)))
             found.stretch.stands  # noqa: B018 - raises if its positions are none
-        except (ValueError, TokenError) as error:
+        except (ValueError, RecursionError, TokenError) as error:
             raise ReadError("bad_page", f"page: {error}") from error
         if found.version != VERSION:
             raise ReadError("bad_page", f"page: it is of version {found.version}, this front reads {VERSION}")

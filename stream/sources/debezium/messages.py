@@ -140,6 +140,8 @@ _MESSAGE: Final = msgspec.json.Decoder(_Message)
 _ROW: Final = msgspec.json.Decoder(_Row)
 _DDL: Final = msgspec.json.Decoder(_Ddl)
 _BOUNDARY: Final = msgspec.json.Decoder(_Boundary)
+_UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What msgspec raises of a text that is not the JSON that is wanted."""
 _SCHEMAS_HINT: Final = "set value.converter = org.apache.kafka.connect.json.JsonConverter and schemas.enable = true"
 
 
@@ -164,7 +166,7 @@ def read_row(value: bytes, server: str, *, tells_ends: bool = True) -> RowMessag
     message = _unwrapped(value)
     try:
         row = _ROW.decode(message.payload)
-    except msgspec.DecodeError as error:
+    except _UNREADABLE as error:
         raise Malformed(f"no row event of Debezium: {error}") from error
     _check_server(row.source, server)
     try:
@@ -211,7 +213,7 @@ def read_statement(value: bytes, server: str) -> Statement | Snapshot | None:
     message = _unwrapped(value)
     try:
         ddl = _DDL.decode(message.payload)
-    except msgspec.DecodeError as error:
+    except _UNREADABLE as error:
         raise Malformed(f"no schema change of Debezium: {error}") from error
     source = ddl.source
     _check_server(source, server)
@@ -232,7 +234,7 @@ def read_end(value: bytes, server: str = "") -> End | None:
     message = _unwrapped(value)
     try:
         found = _BOUNDARY.decode(message.payload)
-    except msgspec.DecodeError as error:
+    except _UNREADABLE as error:
         raise Malformed(f"no boundary of a transaction: {error}") from error
     if found.status != "END":
         return None
@@ -255,7 +257,7 @@ def _unwrapped(value: bytes) -> _Message:
         raise DebeziumError("a message is Avro or Protobuf, not JSON", hint=_SCHEMAS_HINT)
     try:
         message = _MESSAGE.decode(value)
-    except msgspec.DecodeError as error:
+    except _UNREADABLE as error:
         if isinstance(error, msgspec.ValidationError) and value[:1] == b"{":
             raise DebeziumError("a message has no schema beside its payload", hint=_SCHEMAS_HINT) from error
         raise Malformed(f"no message of Debezium: {error}") from error
@@ -309,7 +311,7 @@ def _after_last_commit(source: _Source) -> int:
     """A place behind the commit that comes before the row's own: it is at the row's own commit, or before."""
     try:
         last, _ = msgspec.json.decode(source.sequence or "", type=tuple[int | None, int | None], strict=False)
-    except msgspec.DecodeError as error:
+    except _UNREADABLE as error:
         raise Malformed(f"{source.sequence!r} does not tell the last commit") from error
     return _LAST if last is None else last + 1
 

@@ -92,7 +92,10 @@ class RowDecoder:
 
     def row(self, image: bytes) -> tuple[bytes, bytes]:
         """The key of a row and its image; b"" for an image that is not known. Raises `UndecodableValue`: no key."""
-        values = msgspec.json.decode(image)
+        try:
+            values = msgspec.json.decode(image)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise UndecodableValue(f"an unreadable row image of {self._info.name}") from error
         if not isinstance(values, dict) or len(values) != len(self._columns):
             raise UndecodableValue(f"a partial row image of {self._info.name}")
         found = [self._canonical(column, decode, values.get(column.name)) for column, decode in self._columns]
@@ -122,6 +125,8 @@ def _columns_of(schema: bytes, table: str) -> Sequence[Field]:
         envelope = _envelope.decode(schema)
     except msgspec.DecodeError:
         envelope = _Envelope()
+    except (UnicodeDecodeError, RecursionError) as error:
+        raise SchemaDiffers(f"the schema in a message of {table} is unreadable: {error}") from error
     for field in envelope.fields or ():
         if field.field == "after" and field.fields:
             return field.fields

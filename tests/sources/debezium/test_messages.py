@@ -177,7 +177,19 @@ def test_rows_of_a_connector_that_tells_no_ends_need_no_transaction() -> None:
         read_row(wrapped(row(transaction=None, source={"gtid": None})), "MySQL", tells_ends=False)
 
 
-@pytest.mark.parametrize("value", [b"", b"[1", b"\xff", wrapped([1]), wrapped({"op": 1}), wrapped("text")])
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"",
+        b"[1",
+        b"\xff",
+        wrapped([1]),
+        wrapped({"op": 1}),
+        wrapped("text"),
+        wrapped({"op": "~", "status": "~", "ddl": "~"}).replace(b"~", b"\xff"),
+        b'{"later":' + b"[" * 100_000,
+    ],
+)
 def test_what_nobody_can_read_is_malformed(value: bytes) -> None:
     """It may have been anything, so everything before it is void."""
     for read in (lambda: read_row(value, "MySQL"), lambda: read_statement(value, "MySQL"), lambda: read_end(value)):

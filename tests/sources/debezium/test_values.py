@@ -150,6 +150,25 @@ def test_a_message_of_another_table_is_told_apart() -> None:
         RowDecoder(schema_of(field("id", "int32", "", "INT")), table("id:int more:int"), is_mysql=True)
 
 
+DEEP = b"[" * 100_000 + b"]" * 100_000
+
+
+@pytest.mark.parametrize("row", [b'{"id":1,"\xff":2}', b'{"id":"\xff"}', b'{"id":' + DEEP + b"}"])
+def test_a_row_that_is_no_text_is_refused(row: bytes) -> None:
+    """It voids its table. A source that died of it would read it again at each start."""
+    decoder = RowDecoder(schema_of(field("id", "int32", "", "INT")), table("id:int"), is_mysql=True)
+    with pytest.raises(UndecodableValue):
+        decoder.row(row)
+
+
+@pytest.mark.parametrize("name", [b'"\xff"', b'"id", "later": ' + DEEP])
+def test_a_schema_that_is_no_text_is_that_of_another_table(name: bytes) -> None:
+    """As one with other columns: the table is void, and messages with a schema go on."""
+    schema = schema_of(field("id", "int32", "", "INT")).replace(b'"id"', name)
+    with pytest.raises(SchemaDiffers):
+        RowDecoder(schema, table("id:int"), is_mysql=True)
+
+
 def test_a_schema_without_types_is_refused() -> None:
     """BIGINT UNSIGNED, and the digits of a fraction, can't be told without them."""
     bare = {"field": "id", "type": "int64"}

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from stream.kafka.requests import read_hot_keys
 from stream.sources.mariadb.backfill import progress
 from stream.sources.mariadb.backfill.choice import CHARS_MAX, BackfillRequest, Choice, read_request
 from stream.sources.mariadb.backfill.plan import Plan
@@ -66,10 +67,26 @@ def test_many_patterns_do_not_fill_the_state() -> None:
     assert not Choice.resume(choice.tables, choice.annotations).wants("shop.other")
 
 
-@pytest.mark.parametrize("value", [b"", b"[]", b"{}", b'{"start": "yes"}', b"\xff"])
+DEEP = b'{"later":' + b"[" * 100_000
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b'{"start": "yes"}',
+        b"\xff",
+        b'{"start":true,"table":"\xff"}',
+        b'{"hot":"\xff","keys":[]}',
+        DEEP,
+    ],
+)
 def test_what_is_no_request_is_passed_over(value: bytes) -> None:
-    """Anybody may write into the topic."""
+    """Anybody may write into the topic, and a source would read the same again at each start."""
     assert read_request(value) is None
+    assert read_hot_keys(value) is None
 
 
 def test_a_request_of_a_newer_version_is_read() -> None:

@@ -32,7 +32,7 @@ def read_request(value: bytes) -> BackfillRequest | None:
     """A request of the topic; None if it is not understood."""
     try:
         return _request.decode(value)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 
 
