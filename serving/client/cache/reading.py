@@ -133,7 +133,7 @@ class Entries:
 class RowCache:
     """Reads rows of ``tables`` (``db.table`` → its primary key's columns) of a keyspace. Safe to share between threads.
 
-    ``ttl_s``: when a value goes at the latest; 0: only when it is invalidated.
+    ``ttl_s``: when a value goes at the latest, from memcached after thirty days; 0: only when it is invalidated.
     """
 
     def __init__(

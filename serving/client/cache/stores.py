@@ -5,9 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from .._tokens import FreshetError
+
+MEMCACHED_TTL_S_MAX: Final = 30 * 86_400
+"""A memcached takes a longer time for a moment since 1970, and keeps nothing, although it says that it did."""
 
 
 class Found(NamedTuple):
@@ -115,11 +118,12 @@ class MemcachedStore:
         return found
 
     def swap(self, name: str, raw: bytes, found: Found | None, ttl_s: int) -> bool:
-        """As `Store.swap`."""
+        """As `Store.swap`; an entry goes after thirty days at the latest, if it has an end."""
+        expire = min(ttl_s, MEMCACHED_TTL_S_MAX)
         try:
             if found is None:
-                return bool(self._client.add(name, raw, expire=ttl_s, noreply=False))
-            return bool(self._client.cas(name, raw, found.stamp, expire=ttl_s, noreply=False))
+                return bool(self._client.add(name, raw, expire=expire, noreply=False))
+            return bool(self._client.cas(name, raw, found.stamp, expire=expire, noreply=False))
         except Exception as error:
             if "object too large" in str(error):  # memcached's words; its client is the application's
                 raise EntryTooLarge(f"memcached does not take {len(raw)} bytes (its option -I)") from error
